@@ -1,0 +1,102 @@
+//! What an agent is told before it starts: plain data, no clap, no environment reads.
+
+use std::{collections::BTreeSet, ffi::OsString, path::PathBuf, time::Duration};
+
+use rules::{NodeId, NodeRank, RunId, redirects::Streams};
+
+/// Everything one node's agent needs to know.
+#[derive(Debug, Clone)]
+pub struct AgentConfig {
+    /// The job's name, `TORCHELASTIC_RUN_ID`.
+    pub run_id: RunId,
+    /// This launcher's own id.
+    pub node_id: NodeId,
+    /// The seat this node asks for; `None` when it has no wish. 0 is a wish.
+    pub node_rank: Option<NodeRank>,
+    /// Fewest and most nodes of the job, both at least 1.
+    pub nodes: (u32, u32),
+    /// Workers on this node, at least 1.
+    pub local_world_size: u32,
+    /// `ROLE_NAME`.
+    pub role: String,
+    /// The address that workers of all nodes use to reach this one, `MASTER_ADDR` when it is group rank 0.
+    pub local_addr: Option<String>,
+    /// What to run.
+    pub command: WorkerCommand,
+    /// Restarts after the first attempt.
+    pub max_restarts: u32,
+    /// How long workers may take to end after a polite signal.
+    pub shutdown_timeout: Duration,
+    /// Where MASTER_PORT comes from.
+    pub master_port: MasterPort,
+    /// Signals that end the run, by name, as given (`SIGTERM`, ...). Unknown names were warned about.
+    pub signals: Vec<String>,
+    /// Where output goes.
+    pub logs: LogConfig,
+    /// How worker environments are made.
+    pub env: EnvConfig,
+    /// CPUs each local rank may run on, by local rank; empty: no binding.
+    pub cpus: Vec<Vec<usize>>,
+}
+
+/// The command of every worker. `${local_rank}` in any argument is replaced when it is started.
+#[derive(Debug, Clone)]
+pub struct WorkerCommand {
+    /// Program and arguments; never empty. argv[0] is looked up in PATH when it has no slash.
+    pub argv: Vec<OsString>,
+    /// What the failure report calls it: the script, the module or the program, as given.
+    pub title: String,
+}
+
+/// Where workers find their store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MasterPort {
+    /// The launcher serves the store on a port it binds (`TORCHELASTIC_USE_AGENT_STORE=True`).
+    Served,
+    /// Rank 0 binds a port that was free a moment ago (`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`).
+    LeftToRankZero,
+}
+
+/// Where workers' output goes.
+#[derive(Debug, Clone)]
+pub struct LogConfig {
+    /// Where run folders are made.
+    pub dir: LogDir,
+    /// Streams written to files only, by local rank; as long as the local world.
+    pub redirects: Vec<Streams>,
+    /// Streams written to files and the console, by local rank; as long as the local world.
+    pub tee: Vec<Streams>,
+    /// Before every tee'd line. Macros: `${role_name}`, `${local_rank}`, `${rank}`, `${hostname}`.
+    pub prefix_template: String,
+    /// Local ranks whose output reaches the console; `None`: all.
+    pub console_ranks: Option<BTreeSet<u32>>,
+    /// A tee'd line of standard output that contains one of these also goes to `filtered_stdout.log`.
+    pub stdout_filters: Vec<String>,
+    /// The same for standard error.
+    pub stderr_filters: Vec<String>,
+    /// Keep the last 64 KiB of each worker's standard error for the failure report
+    /// (`DLROVER_STDERR_TAIL=0` turns it off).
+    pub keep_stderr_tail: bool,
+}
+
+/// Where run folders are made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LogDir {
+    /// A fresh folder `torchelastic_<8 random>` in this folder (`TMPDIR`, else `/tmp`).
+    Temporary(PathBuf),
+    /// Under this folder, made with its parents when it is missing.
+    At(PathBuf),
+    /// `--log-dir=/dev/null`: no files at all, and no error files.
+    Nowhere,
+}
+
+/// How worker environments are made.
+#[derive(Debug, Clone)]
+pub struct EnvConfig {
+    /// The launcher's own environment, byte for byte.
+    pub inherited: Vec<(OsString, OsString)>,
+    /// `--virtual-local-rank`: every worker sees LOCAL_RANK=0 and one device.
+    pub virtual_local_rank: bool,
+    /// `TORCHELASTIC_SIGNALS_TO_HANDLE` as the user gave it.
+    pub signals_to_handle: String,
+}

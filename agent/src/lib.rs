@@ -1,0 +1,3 @@
+//! The node's agent.
+
+pub mod config;

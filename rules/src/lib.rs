@@ -1,0 +1,28 @@
+//! What to decide. This crate has no IO, no clock, no environment and no randomness: the same events
+//! give the same effects, in the same order, on every run. Its `clippy.toml` is the fence.
+//!
+//! Every machine here has one shape:
+//!
+//! ```text
+//! let (machine, effects) = Machine::new(...);
+//! machine.deadline()            -> Option<Moment>  // when to call handle(now, Deadline) if nothing happens first
+//! machine.handle(now, event)    -> Vec<Effect>     // in the order in which the shell must carry them out
+//! ```
+//!
+//! Read first: [`worker_group`], the node's machine ("what happens when a worker dies" is
+//! `on_worker_exited` there), then [`job`], the master's.
+
+pub mod failure;
+pub mod ids;
+pub mod job;
+pub mod moment;
+pub mod redirects;
+pub mod restart;
+pub mod stop_ladder;
+pub mod template;
+pub mod worker_env;
+pub mod worker_group;
+pub mod world;
+
+pub use ids::{Attempt, LocalRank, NodeId, NodeRank, Rank, Round, RunId};
+pub use moment::Moment;

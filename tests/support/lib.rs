@@ -1,0 +1,1 @@
+//! Support for whole-program tests.
