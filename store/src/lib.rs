@@ -10,8 +10,10 @@
 
 pub mod codec;
 mod limits;
+pub mod server;
 pub mod table;
 
 pub use codec::{DecodeError, Decoder, Key, Reply, Request, Value};
 pub use limits::Limits;
+pub use server::{StoreServer, bind_any, bind_loopback};
 pub use table::{ClientId, Refused, Table};

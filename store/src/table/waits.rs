@@ -152,6 +152,12 @@ impl Waits {
     }
 
     #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.waits.len()
+    }
+
+    /// Whether nothing at all is left of any wait.
+    #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.waits.is_empty()
             && self.by_key.is_empty()
