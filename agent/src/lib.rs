@@ -1,3 +1,4 @@
 //! The node's agent.
 
 pub mod config;
+pub mod logs;
