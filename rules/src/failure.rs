@@ -104,6 +104,11 @@ pub enum Failure {
         /// What was attempted, and what the system said.
         reason: String,
     },
+    /// The store that workers meet at could not be opened.
+    Store {
+        /// What the system said.
+        reason: String,
+    },
     /// Workers were told to die and did not.
     Unkillable,
     /// The guard process died; nothing can be supervised without it.
@@ -123,6 +128,34 @@ pub enum Failure {
         /// Why, in its words.
         reason: String,
     },
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Workers(group) => match group.failures.get(root_cause(&group.failures)) {
+                Some(WorkerFailure { rank, cause: ExitCause::Code(code), .. }) => {
+                    write!(f, "rank {rank} exited with code {code}")
+                }
+                Some(WorkerFailure { rank, cause: ExitCause::Signal(signal), .. }) => {
+                    write!(f, "rank {rank} was ended by signal {signal}")
+                }
+                None => f.write_str("its workers failed"),
+            },
+            Self::Start { local_rank, reason } => {
+                write!(f, "cannot start worker {local_rank}: {reason}")
+            }
+            Self::Store { reason } | Self::Master { reason } => f.write_str(reason),
+            Self::Unkillable => f.write_str("its workers could not be killed"),
+            Self::GuardDied { cause: ExitCause::Code(code) } => {
+                write!(f, "its guard process exited with code {code}")
+            }
+            Self::GuardDied { cause: ExitCause::Signal(signal) } => {
+                write!(f, "its guard process was ended by signal {signal}")
+            }
+            Self::Elsewhere { node, reason } => write!(f, "node {node} gave up: {reason}"),
+        }
+    }
 }
 
 /// How a node's run ended.

@@ -45,6 +45,8 @@ pub struct Limits {
 pub enum Event {
     /// The master asks this node to serve the store of a round it completed.
     AskedToHost { round: Round },
+    /// The store of that round could not be opened.
+    CannotHost { reason: String },
     /// The master completed a round and this node has a seat in it.
     Seated { world: World },
     /// Folders, files and pipes of the round's workers are ready.
@@ -272,6 +274,7 @@ impl WorkerGroup {
         }
         match event {
             Event::AskedToHost { round } => vec![Effect::HostStore { round }],
+            Event::CannotHost { reason } => self.leave(now, Outcome::Failed(Failure::Store { reason })),
             Event::Seated { world } => self.on_seated(now, world),
             Event::Prepared { round } => self.on_prepared(round),
             Event::CannotPrepare { reason, .. } => {
@@ -305,7 +308,7 @@ impl WorkerGroup {
             Event::WorkerExited { round, .. } | Event::TreeGone { round } => {
                 (*round, matches!(self.state, State::Running(_) | State::Stopping { .. }))
             }
-            Event::AskedToHost { .. } | Event::Seated { .. } => {
+            Event::AskedToHost { .. } | Event::CannotHost { .. } | Event::Seated { .. } => {
                 return !matches!(self.state, State::Joining);
             }
             Event::Signalled { .. }
