@@ -13,23 +13,26 @@ const ABOUT: &str = "Starts the workers of a training run on this node, watches 
 
 const AFTER: &str = "\
 Environment:
-  PET_<NAME>, such as PET_NNODES or PET_MAX_RESTARTS, is the default of an option (a switch: 1 or 0); the command
-  line wins. --logs-specs, --numa-binding, --print-completion and --help have none.
-  PYTHON_EXEC names the Python of the workers; else it is the one beside this program, the virtual environment's,
-  or the first on PATH. HOST_PORTS limits MASTER_PORT to some ports, such as 20000,20010-20020.
+  PET_<NAME>, such as PET_NNODES or PET_MAX_RESTARTS, is the default of an option (a switch: 1 or
+  0), and the command line wins. --logs-specs, --numa-binding, --print-completion and --help have
+  none. PYTHON_EXEC names the Python of the workers; else it is the one beside this program, the
+  virtual environment's, or the first on PATH. HOST_PORTS limits MASTER_PORT to some ports, such
+  as 20000,20010-20020.
 
-Every --two-words may be written --two_words or shortened while it stays unique. Options end at the script: what
-follows it is its own. In the script's arguments ${local_rank} becomes the worker's local rank, and $$ a $.
+Spelling:
+  Every --two-words may be written --two_words, or shortened while that fits one option only.
+  Options end at the script: what follows it is the script's own. In its arguments ${local_rank}
+  becomes the worker's local rank, and $$ becomes $.
 
 Examples:
   dlrover-run --standalone --nproc-per-node=2 train.py --epochs 3
   dlrover-run --nproc-per-node=gpu --max-restarts=3 --tee=3 -m my_package.train
   dlrover-run --no-python --nproc-per-node=4 ./simulate --seed '${local_rank}'";
 
-const TEMPLATE: &str = "{usage-heading} {usage}\n\n{about}\n\n{all-args}\n\n{after-help}\n";
+const TEMPLATE: &str = "{usage-heading} {usage}\n\n{about}\n\n{all-args}{after-help}\n";
 
-/// The width of help that is not printed to a terminal's own.
-const WIDTH: usize = 112;
+/// The width of help: the same everywhere, so that its text can be quoted.
+const WIDTH: usize = 100;
 
 /// The text of `--help`.
 #[must_use]

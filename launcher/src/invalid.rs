@@ -22,9 +22,11 @@ pub(crate) enum Invalid {
     #[error("`{said}` is not a number of workers: give a number from 1 on, or auto, cpu or gpu")]
     Nproc { said: Said },
     #[error(
-        "`{said}` asks for one worker for each {device}, but this node shows none: give a number, or cpu"
+        "`{said}` asks for one worker for each accelerator, but this node shows none: give a number, or cpu"
     )]
-    NoDevices { said: Said, device: &'static str },
+    NoDevices { said: Said },
+    #[error("`{said}` cannot be counted by this launcher: give the number of workers")]
+    Uncountable { said: Said },
     #[error("`{said}` is out of range: {range}")]
     OutOfRange { said: Said, range: &'static str },
     #[error("`{said}` names a rendezvous backend that is not registered: there are static and c10d")]

@@ -29,16 +29,11 @@ pub(crate) fn local_world_size(cli: &Cli, env: Environment<'_>, host: &dyn Host)
             0 => host.allowed_cpus().len(),
             some => some,
         },
-        "xpu" => {
-            return Err(Invalid::NoDevices {
-                said: said(),
-                device: "Intel XPU (which this launcher cannot count)",
-            });
-        }
+        "xpu" => return Err(Invalid::Uncountable { said: said() }),
         _ => return Err(Invalid::Nproc { said: said() }),
     };
     match u32::try_from(count) {
-        Ok(0) | Err(_) => Err(Invalid::NoDevices { said: said(), device: "accelerator" }),
+        Ok(0) | Err(_) => Err(Invalid::NoDevices { said: said() }),
         Ok(count) => Ok(count),
     }
 }

@@ -14,7 +14,6 @@ pub(crate) enum Flag {
     MaxRestarts,
     MonitorInterval,
     StartMethod,
-    EventLogHandler,
     Role,
     Module,
     NoPython,
@@ -26,6 +25,7 @@ pub(crate) enum Flag {
     LocalRanksFilter,
     DuplicateStdoutFilters,
     DuplicateStderrFilters,
+    EventLogHandler,
     NodeRank,
     MasterAddr,
     MasterPort,
@@ -293,17 +293,6 @@ pub(crate) static OPTIONS: &[OptionSpec] = &[
     },
     OptionSpec {
         value: "NAME",
-        default: "null",
-        ..row(
-            Flag::EventLogHandler,
-            "event-log-handler",
-            Kind::Text,
-            Group::Output,
-            "Where the launcher's events go: null (nowhere) or console (JSON lines on standard error)",
-        )
-    },
-    OptionSpec {
-        value: "NAME",
         default: "default",
         ..row(Flag::Role, "role", Kind::Text, Group::Workers, "The workers' role, ROLE_NAME")
     },
@@ -403,6 +392,17 @@ pub(crate) static OPTIONS: &[OptionSpec] = &[
             Kind::List,
             Group::Output,
             "The same for standard error and filtered_stderr.log",
+        )
+    },
+    OptionSpec {
+        value: "NAME",
+        default: "null",
+        ..row(
+            Flag::EventLogHandler,
+            "event-log-handler",
+            Kind::Text,
+            Group::Output,
+            "Where the launcher's events go: null (nowhere) or console (JSON lines on standard error)",
         )
     },
     OptionSpec {

@@ -224,7 +224,12 @@ impl<'a> Conf<'a> {
         for pair in text.split(',').filter(|_| !text.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             match (key.trim(), value.trim()) {
-                ("", _) => return bad("it must be in format <key1>=<value1>,<key2>=<value2>,...".to_owned()),
+                ("", _) => {
+                    return bad(
+                        "it must be in format key=value,key=value, such as join_timeout=600,read_timeout=60"
+                            .to_owned(),
+                    );
+                }
                 (key, "") => {
                     return bad(format!("option '{key}' must have a value specified, as in {key}=60"));
                 }
@@ -238,7 +243,7 @@ impl<'a> Conf<'a> {
     /// left for the day when there are two.
     fn check_timing(&self, cli: &Cli) -> Result<(), Invalid> {
         for (key, value) in &self.0 {
-            if COUNTS.contains(key) && !python_number::int(value).is_some_and(|number| number > 0) {
+            if COUNTS.contains(key) && python_number::int(value).is_none_or(|number| number <= 0) {
                 let why = format!("'{key}' is a whole number above 0, not '{value}'");
                 return Err(Invalid::RdzvConf { said: cli.said(Flag::RdzvConf), why });
             }
