@@ -26,6 +26,10 @@ type Outcome<T> = Result<T, Box<dyn Error>>;
 
 const CLIENTS: [usize; 3] = [1, 32, 256];
 
+/// Torch's server looks up the name of each peer on its only thread; where the name server does not answer,
+/// that is 5 s each.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
+
 const TORCH_SERVER: &str = "
 import sys, torch.distributed as dist
 store = dist.TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)
@@ -78,20 +82,49 @@ fn main() -> Outcome<()> {
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut measured = vec![vec![Measured::default(); servers.len()]; CLIENTS.len() * CASES.len()];
-    for round in 0..rounds {
-        for (row, (clients, case)) in rows().enumerate() {
-            for turn in 0..servers.len() {
-                let which = (turn + round) % servers.len();
-                let server = &servers[which];
-                let cpu_before = server.cpu_s()?;
-                LocalSet::new().block_on(&runtime, async {
-                    measure(case, clients, server.address, span, &mut measured[row][which]).await
-                })?;
-                measured[row][which].cpu_s += server.cpu_s()? - cpu_before;
+    LocalSet::new().block_on(&runtime, async {
+        let mut streams = Vec::new();
+        for server in &servers {
+            let mut of_server = Vec::new();
+            for (clients, _) in rows().filter(|(_, case)| *case != Case::Connect) {
+                progress(format_args!("connecting {clients} to {}", server.name))?;
+                let mut connected = Vec::new();
+                for _ in 0..clients {
+                    connected.push(connect(server.address).await?);
+                }
+                of_server.push(connected);
+            }
+            streams.push(of_server);
+        }
+        for round in 0..rounds {
+            let mut loaded = 0;
+            for (row, (clients, case)) in rows().enumerate() {
+                for turn in 0..servers.len() {
+                    let which = (turn + round) % servers.len();
+                    let (server, into) = (&servers[which], &mut measured[row][which]);
+                    progress(format_args!(
+                        "round {} of {rounds}: {clients} clients, {case:?}, {}",
+                        round + 1,
+                        server.name
+                    ))?;
+                    let cpu_before = server.cpu_s()?;
+                    match case {
+                        Case::Connect => measure_connect(clients, server.address, into).await?,
+                        _ => measure(case, &mut streams[which][loaded], span, into).await?,
+                    }
+                    into.cpu_s += server.cpu_s()? - cpu_before;
+                }
+                loaded += usize::from(case != Case::Connect);
             }
         }
-    }
+        Outcome::Ok(())
+    })?;
+    writeln!(std::io::stderr())?;
     print(&servers, measured)
+}
+
+fn progress(what: std::fmt::Arguments<'_>) -> std::io::Result<()> {
+    write!(std::io::stderr(), "\r\x1b[K{what}")
 }
 
 fn rows() -> impl Iterator<Item = (usize, Case)> {
@@ -140,44 +173,42 @@ impl Drop for Served {
     }
 }
 
+/// All clients at once. Those not through within the deadline count as having taken all of it.
+async fn measure_connect(clients: usize, address: SocketAddr, measured: &mut Measured) -> Outcome<()> {
+    let began = Instant::now();
+    let tasks: Vec<_> = (0..clients)
+        .map(|_| tokio::task::spawn_local(tokio::time::timeout(CONNECT_DEADLINE, connect(address))))
+        .collect();
+    let mut connected = 0;
+    for task in tasks {
+        // Kept until all have connected, as ranks do.
+        if let Ok(stream) = task.await? {
+            stream?;
+            connected += 1;
+        }
+        measured.latencies_us.push(began.elapsed().as_secs_f32() * 1e6);
+    }
+    measured.ops_per_s.push(connected as f64 / began.elapsed().as_secs_f64());
+    measured.ops += connected;
+    Ok(())
+}
+
 async fn measure(
     case: Case,
-    clients: usize,
-    address: SocketAddr,
+    streams: &mut Vec<TcpStream>,
     span: Duration,
     measured: &mut Measured,
 ) -> Outcome<()> {
     let began = Instant::now();
-    let connecting: Vec<_> = (0..clients)
-        .map(|_| {
-            tokio::task::spawn_local(async move {
-                let began = Instant::now();
-                connect(address).await.map(|stream| (stream, began.elapsed())).map_err(|e| e.to_string())
-            })
-        })
-        .collect();
-    let mut streams = Vec::new();
-    for connected in connecting {
-        let (stream, took) = connected.await??;
-        streams.push(stream);
-        if case == Case::Connect {
-            measured.latencies_us.push(took.as_secs_f32() * 1e6);
-        }
-    }
-    if case == Case::Connect {
-        measured.ops_per_s.push(clients as f64 / began.elapsed().as_secs_f64());
-        measured.ops += clients;
-        return Ok(());
-    }
-    let began = Instant::now();
-    let tasks: Vec<_> = streams
+    let tasks: Vec<_> = std::mem::take(streams)
         .into_iter()
         .enumerate()
         .map(|(number, stream)| tokio::task::spawn_local(load(case, number, stream, began + span)))
         .collect();
     let mut ops = 0;
     for task in tasks {
-        let latencies = task.await?.map_err(|error| error.to_string())?;
+        let (stream, latencies) = task.await??;
+        streams.push(stream);
         ops += latencies.len();
         measured.latencies_us.extend(latencies);
     }
@@ -194,7 +225,12 @@ async fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
     Ok(stream)
 }
 
-async fn load(case: Case, number: usize, mut stream: TcpStream, until: Instant) -> std::io::Result<Vec<f32>> {
+async fn load(
+    case: Case,
+    number: usize,
+    mut stream: TcpStream,
+    until: Instant,
+) -> std::io::Result<(TcpStream, Vec<f32>)> {
     let key = Rc::<str>::from(format!("/bench/{number}"));
     let key = || (&*key).into();
     let value = |len: usize| vec![b'x'; len].into();
@@ -237,7 +273,7 @@ async fn load(case: Case, number: usize, mut stream: TcpStream, until: Instant) 
         latencies.push((ended - began).as_secs_f32() * 1e6);
         began = ended;
     }
-    Ok(latencies)
+    Ok((stream, latencies))
 }
 
 fn bytes_of(requests: &[Request]) -> Vec<u8> {
