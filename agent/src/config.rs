@@ -1,6 +1,6 @@
 //! What an agent is told before it starts: plain data, no clap, no environment reads.
 
-use std::{collections::BTreeSet, ffi::OsString, path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, ffi::OsString, ops::RangeInclusive, path::PathBuf, time::Duration};
 
 use rules::{NodeId, NodeRank, RunId, redirects::Streams};
 
@@ -29,6 +29,9 @@ pub struct AgentConfig {
     pub shutdown_timeout: Duration,
     /// Where MASTER_PORT comes from.
     pub master_port: MasterPort,
+    /// The ports that MASTER_PORT may take, in order of preference (`HOST_PORTS`); empty: any free one. A
+    /// static line's own port is not held to it.
+    pub port_choices: Vec<RangeInclusive<u16>>,
     /// Signals that end the run, by name, as given (`SIGTERM`, ...). Unknown names were warned about.
     pub signals: Vec<String>,
     /// Where output goes.

@@ -1,3 +1,34 @@
-//! The node's agent.
+//! The node's agent: supervises the workers of one node. A thin shell around [`rules::worker_group`].
+//!
+//! Read first: [`agent`], the loop. [`guard`] keeps the processes, [`logs`] their output, [`store_host`] the
+//! store they meet at, [`master_link`] the word of the master.
 
+pub mod agent;
+pub mod clear_away;
 pub mod config;
+pub mod error_file;
+pub mod guard;
+pub mod launcher_id;
+pub mod logs;
+pub mod master_link;
+pub mod oom;
+pub mod reap;
+pub mod report;
+pub mod signals;
+pub mod store_host;
+pub mod sweep;
+pub mod tree;
+pub mod workers;
+
+/// An error with all its causes, on one line.
+#[must_use]
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text.push_str(": ");
+        text.push_str(&inner.to_string());
+        cause = inner.source();
+    }
+    text
+}

@@ -1,1 +1,14 @@
-//! master-proto
+//! The wire between agents and the job master.
+//!
+//! [`pb`] is generated from `proto/master.proto`; its types stay in [`convert`], the master's `service.rs`
+//! and the agent's `master_client.rs`. [`convert`] is the only gate to the types of `rules`: it validates.
+
+pub mod convert;
+
+/// Generated messages, client and server.
+pub mod pb {
+    tonic::include_proto!("dlrover.master.v1");
+}
+
+/// Spoken by this build. An agent and a master of different versions refuse each other by name.
+pub const PROTOCOL_VERSION: u32 = 1;

@@ -1,1 +1,199 @@
-//! failure
+//! Why a run failed, as data: what the launcher turns into words and an exit code.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{Attempt, LocalRank, NodeId, Rank};
+
+/// How a worker ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ExitCause {
+    /// By itself, with this code, 0 to 255.
+    Code(i32),
+    /// By this signal number.
+    Signal(i32),
+}
+
+impl ExitCause {
+    /// Whether it ended well.
+    #[must_use]
+    pub fn is_success(self) -> bool {
+        self == Self::Code(0)
+    }
+
+    /// Python's way of writing it, which torchrun's report uses: a signal is negative.
+    #[must_use]
+    pub fn python_code(self) -> i32 {
+        match self {
+            Self::Code(code) => code,
+            Self::Signal(signal) => -signal,
+        }
+    }
+}
+
+/// One worker that did not end well.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerFailure {
+    /// Its global rank.
+    pub rank: Rank,
+    /// Its place on the node.
+    pub local_rank: LocalRank,
+    /// Its process id, as seen by the launcher.
+    pub pid: i32,
+    /// How it ended.
+    pub cause: ExitCause,
+    /// When it was seen to end, in whole seconds since 1970; or the time its own error file gives.
+    pub unix_secs: i64,
+    /// The kernel's out-of-memory killer ended it.
+    pub out_of_memory: bool,
+}
+
+/// The workers of one node that failed in one attempt, in the order in which it was noticed; never empty.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupFailure {
+    /// Which attempt.
+    pub attempt: Attempt,
+    /// First noticed first.
+    pub failures: Vec<WorkerFailure>,
+}
+
+/// The index of the root cause: the earliest in whole seconds, and the first noticed among equals
+/// (torchrun: same rule). 0 for an empty list.
+#[must_use]
+pub fn root_cause(failures: &[WorkerFailure]) -> usize {
+    failures
+        .iter()
+        .enumerate()
+        .min_by_key(|(index, failure)| (failure.unix_secs, *index))
+        .map_or(0, |(index, _)| index)
+}
+
+/// A process that could not be killed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Survivor {
+    /// Its process id.
+    pub pid: i32,
+    /// Its name.
+    pub name: String,
+    /// Its state letter in `/proc/<pid>/stat`; `D` waits inside the kernel and cannot be killed.
+    pub state: char,
+    /// The kernel function it waits in, when the kernel tells.
+    pub wait_channel: String,
+}
+
+impl fmt::Display for Survivor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "pid {} ({}), state {}", self.pid, self.name, self.state)?;
+        if !self.wait_channel.is_empty() && self.wait_channel != "0" {
+            write!(f, ", waiting in {}", self.wait_channel)?;
+        }
+        Ok(())
+    }
+}
+
+/// Why a run failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Failure {
+    /// Workers of this node failed and no restart was left.
+    Workers(GroupFailure),
+    /// A worker could not be started.
+    Start {
+        /// Which one.
+        local_rank: LocalRank,
+        /// What was attempted, and what the system said.
+        reason: String,
+    },
+    /// The store that workers meet at could not be opened.
+    Store {
+        /// What the system said.
+        reason: String,
+    },
+    /// Workers were told to die and did not.
+    Unkillable,
+    /// The guard process died; nothing can be supervised without it.
+    GuardDied {
+        /// How it ended.
+        cause: ExitCause,
+    },
+    /// The master cannot be reached, or refused this node.
+    Master {
+        /// What it said, or what the connection said.
+        reason: String,
+    },
+    /// Another node's failure ended the job.
+    Elsewhere {
+        /// The node that gave up.
+        node: NodeId,
+        /// Why, in its words.
+        reason: String,
+    },
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Workers(group) => match group.failures.get(root_cause(&group.failures)) {
+                Some(WorkerFailure { rank, cause: ExitCause::Code(code), .. }) => {
+                    write!(f, "rank {rank} exited with code {code}")
+                }
+                Some(WorkerFailure { rank, cause: ExitCause::Signal(signal), .. }) => {
+                    write!(f, "rank {rank} was ended by signal {signal}")
+                }
+                None => f.write_str("its workers failed"),
+            },
+            Self::Start { local_rank, reason } => {
+                write!(f, "cannot start worker {local_rank}: {reason}")
+            }
+            Self::Store { reason } | Self::Master { reason } => f.write_str(reason),
+            Self::Unkillable => f.write_str("its workers could not be killed"),
+            Self::GuardDied { cause: ExitCause::Code(code) } => {
+                write!(f, "its guard process exited with code {code}")
+            }
+            Self::GuardDied { cause: ExitCause::Signal(signal) } => {
+                write!(f, "its guard process was ended by signal {signal}")
+            }
+            Self::Elsewhere { node, reason } => write!(f, "node {node} gave up: {reason}"),
+        }
+    }
+}
+
+/// How a node's run ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Outcome {
+    /// Every worker of the job ended well.
+    Succeeded,
+    /// It failed.
+    Failed(Failure),
+    /// A signal to the launcher ended it. Number of the first such signal.
+    Interrupted(i32),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(unix_secs: i64) -> WorkerFailure {
+        WorkerFailure {
+            rank: Rank(0),
+            local_rank: LocalRank(0),
+            pid: 1,
+            cause: ExitCause::Code(1),
+            unix_secs,
+            out_of_memory: false,
+        }
+    }
+
+    #[test]
+    fn the_root_cause_is_the_earliest_and_first_noticed_among_equals() {
+        assert_eq!(root_cause(&[at(7), at(5), at(5), at(6)]), 1);
+        assert_eq!(root_cause(&[at(5), at(5)]), 0);
+        assert_eq!(root_cause(&[]), 0);
+    }
+
+    #[test]
+    fn a_signal_is_negative_as_python_writes_it() {
+        assert_eq!(ExitCause::Signal(15).python_code(), -15);
+        assert_eq!(ExitCause::Code(3).python_code(), 3);
+    }
+}

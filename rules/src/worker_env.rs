@@ -1,1 +1,230 @@
-//! worker_env
+//! World + local rank -> the environment variables of one worker, exactly as torchrun 2.15 sets them.
+
+use crate::{
+    ids::{Attempt, LocalRank, NodeRank, RunId},
+    template,
+    world::World,
+};
+
+/// What is the same for every worker of a node.
+#[derive(Debug, Clone)]
+pub struct EnvSettings {
+    /// `TORCHELASTIC_RUN_ID`.
+    pub run_id: RunId,
+    /// `TORCHELASTIC_MAX_RESTARTS`.
+    pub max_restarts: u32,
+    /// `TORCHELASTIC_USE_AGENT_STORE`: the launcher serves the store.
+    pub agent_store: bool,
+    /// `TORCHELASTIC_SIGNALS_TO_HANDLE`.
+    pub signals_to_handle: String,
+    /// `TORCH_NCCL_ASYNC_ERROR_HANDLING` of the launcher; unset means 1.
+    pub nccl_async_error_handling: Option<String>,
+    /// `DLROVER_LAUNCHER_ID`: marks every process this launcher starts.
+    pub launcher_id: String,
+    /// What `--virtual-local-rank` needs; `None` when it is off.
+    pub virtual_local_rank: Option<VisibleDevices>,
+    /// `TORCH_ELASTIC_WORKER_IDENTICAL=1`: ranks by multiplication, as torchrun's shortcut.
+    pub identical_workers: bool,
+}
+
+/// Device lists the launcher was given.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct VisibleDevices {
+    /// `CUDA_VISIBLE_DEVICES` of the launcher.
+    pub cuda: Option<String>,
+    /// `HIP_VISIBLE_DEVICES` of the launcher; it is the source when both are set.
+    pub hip: Option<String>,
+}
+
+/// Why no environment could be made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WorkerEnvError {
+    /// The seat or the local rank is not in the world. A fault of ours or of the master's.
+    #[error("local rank {local_rank} of node rank {seat} is not in the round that the master gave")]
+    NotInWorld {
+        /// The seat asked for.
+        seat: NodeRank,
+        /// The local rank asked for.
+        local_rank: LocalRank,
+    },
+    /// `--virtual-local-rank` with more workers than visible devices.
+    #[error(
+        "local rank {local_rank} has no device: {variable}={list} lists fewer devices than --nproc-per-node asks for"
+    )]
+    TooFewDevices {
+        /// The rank left without a device.
+        local_rank: LocalRank,
+        /// Which variable limits the devices.
+        variable: &'static str,
+        /// Its value.
+        list: String,
+    },
+}
+
+/// The variables that worker `local_rank` of node `seat` gets over the launcher's own environment.
+/// `error_file` is empty when there are no log files.
+///
+/// # Errors
+/// When the worker has no place in `world`, or no device under `--virtual-local-rank`.
+pub fn worker_env(
+    settings: &EnvSettings,
+    world: &World,
+    seat: NodeRank,
+    local_rank: LocalRank,
+    attempt: Attempt,
+    error_file: &str,
+) -> Result<Vec<(&'static str, String)>, WorkerEnvError> {
+    let not_in_world = WorkerEnvError::NotInWorld { seat, local_rank };
+    let place = world.place(seat, local_rank).ok_or(not_in_world.clone())?;
+    let member = world.member(seat).ok_or(not_in_world)?;
+    let identical = settings.identical_workers;
+    let rank = if identical { seat.0 * place.local_world_size + local_rank.0 } else { place.rank.0 };
+    let world_size = if identical { place.nodes * place.local_world_size } else { place.world_size };
+    let role_rank = if identical { rank } else { place.role_rank };
+    let role_world_size = if identical { world_size } else { place.role_world_size };
+    let python_bool = if settings.agent_store { "True" } else { "False" };
+    let shown_local_rank = if settings.virtual_local_rank.is_some() { 0 } else { local_rank.0 };
+    let mut env = vec![
+        ("LOCAL_RANK", shown_local_rank.to_string()),
+        ("RANK", rank.to_string()),
+        ("GROUP_RANK", seat.to_string()),
+        ("ROLE_RANK", role_rank.to_string()),
+        ("ROLE_NAME", member.role.clone()),
+        ("LOCAL_WORLD_SIZE", place.local_world_size.to_string()),
+        ("WORLD_SIZE", world_size.to_string()),
+        ("GROUP_WORLD_SIZE", place.nodes.to_string()),
+        ("ROLE_WORLD_SIZE", role_world_size.to_string()),
+        ("MASTER_ADDR", world.master_addr.clone()),
+        ("MASTER_PORT", world.master_port.to_string()),
+        ("TORCHELASTIC_RESTART_COUNT", attempt.to_string()),
+        ("TORCHELASTIC_MAX_RESTARTS", settings.max_restarts.to_string()),
+        ("TORCHELASTIC_RUN_ID", settings.run_id.to_string()),
+        ("TORCHELASTIC_USE_AGENT_STORE", python_bool.into()),
+        (
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+            settings.nccl_async_error_handling.clone().unwrap_or_else(|| "1".into()),
+        ),
+        ("TORCHELASTIC_ERROR_FILE", error_file.into()),
+        ("TORCHELASTIC_SIGNALS_TO_HANDLE", settings.signals_to_handle.clone()),
+        ("DLROVER_LAUNCHER_ID", settings.launcher_id.clone()),
+    ];
+    if let Some(visible) = &settings.virtual_local_rank {
+        env.extend(one_device(visible, local_rank)?);
+    }
+    Ok(env)
+}
+
+/// One device for one worker, as torchrun's `--virtual-local-rank`: the n-th of the launcher's list, or
+/// the local rank itself when there is no list.
+fn one_device(
+    visible: &VisibleDevices,
+    local_rank: LocalRank,
+) -> Result<Vec<(&'static str, String)>, WorkerEnvError> {
+    let (variable, list) = match visible {
+        VisibleDevices { hip: Some(list), .. } => ("HIP_VISIBLE_DEVICES", list),
+        VisibleDevices { cuda: Some(list), .. } => ("CUDA_VISIBLE_DEVICES", list),
+        VisibleDevices { cuda: None, hip: None } => {
+            return Ok(vec![("CUDA_VISIBLE_DEVICES", local_rank.to_string())]);
+        }
+    };
+    let device = list
+        .split(',')
+        .nth(local_rank.0 as usize)
+        .map(|entry| entry.trim().to_owned())
+        .ok_or(WorkerEnvError::TooFewDevices { local_rank, variable, list: list.clone() })?;
+    let mut env = vec![("CUDA_VISIBLE_DEVICES", device.clone())];
+    if visible.hip.is_some() {
+        env.push(("HIP_VISIBLE_DEVICES", device));
+    }
+    Ok(env)
+}
+
+/// A worker argument with `${local_rank}` filled in.
+#[must_use]
+pub fn worker_argument(argument: &[u8], local_rank: LocalRank) -> Vec<u8> {
+    template::substitute(argument, |name| (name == "local_rank").then(|| local_rank.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        ids::{NodeId, Round},
+        world::Member,
+    };
+
+    fn settings() -> EnvSettings {
+        EnvSettings {
+            run_id: RunId("j1".into()),
+            max_restarts: 3,
+            agent_store: true,
+            signals_to_handle: "SIGTERM,SIGINT,SIGHUP,SIGQUIT".into(),
+            nccl_async_error_handling: None,
+            launcher_id: "id".into(),
+            virtual_local_rank: None,
+            identical_workers: false,
+        }
+    }
+
+    fn two_by_two() -> World {
+        let member =
+            |id: &str| Member { node_id: NodeId(id.into()), local_world_size: 2, role: "default".into() };
+        World {
+            round: Round(0),
+            members: vec![member("a"), member("b")],
+            master_addr: "localhost".into(),
+            master_port: 34697,
+        }
+    }
+
+    fn made(settings: &EnvSettings, seat: u32, local_rank: u32) -> Result<String, WorkerEnvError> {
+        let env = worker_env(
+            settings,
+            &two_by_two(),
+            NodeRank(seat),
+            LocalRank(local_rank),
+            Attempt(0),
+            "/tmp/e.json",
+        )?;
+        Ok(env.iter().map(|(name, value)| format!("{name}={value}\n")).collect())
+    }
+
+    #[test]
+    fn the_second_worker_of_the_second_node_gets_what_torchrun_gives() {
+        // The example of torchrun-contract.md, section 2, measured.
+        assert_eq!(
+            made(&settings(), 1, 1).unwrap(),
+            "LOCAL_RANK=1\nRANK=3\nGROUP_RANK=1\nROLE_RANK=3\nROLE_NAME=default\nLOCAL_WORLD_SIZE=2\n\
+             WORLD_SIZE=4\nGROUP_WORLD_SIZE=2\nROLE_WORLD_SIZE=4\nMASTER_ADDR=localhost\nMASTER_PORT=34697\n\
+             TORCHELASTIC_RESTART_COUNT=0\nTORCHELASTIC_MAX_RESTARTS=3\nTORCHELASTIC_RUN_ID=j1\n\
+             TORCHELASTIC_USE_AGENT_STORE=True\nTORCH_NCCL_ASYNC_ERROR_HANDLING=1\n\
+             TORCHELASTIC_ERROR_FILE=/tmp/e.json\n\
+             TORCHELASTIC_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT\nDLROVER_LAUNCHER_ID=id\n"
+        );
+    }
+
+    #[test]
+    fn a_virtual_local_rank_sees_one_device_as_local_rank_zero() {
+        let with = |cuda: Option<&str>, hip: Option<&str>| EnvSettings {
+            virtual_local_rank: Some(VisibleDevices { cuda: cuda.map(Into::into), hip: hip.map(Into::into) }),
+            ..settings()
+        };
+        let env = made(&with(Some("4, 7"), None), 0, 1).unwrap();
+        assert!(env.starts_with("LOCAL_RANK=0\nRANK=1\n"), "{env}");
+        assert!(env.ends_with("CUDA_VISIBLE_DEVICES=7\n"), "{env}");
+        assert!(made(&with(None, None), 0, 1).unwrap().ends_with("CUDA_VISIBLE_DEVICES=1\n"));
+        assert!(
+            made(&with(Some("4"), Some("2,3")), 0, 1)
+                .unwrap()
+                .ends_with("CUDA_VISIBLE_DEVICES=3\nHIP_VISIBLE_DEVICES=3\n")
+        );
+        assert_eq!(
+            made(&with(Some("4"), None), 0, 1).unwrap_err(),
+            WorkerEnvError::TooFewDevices {
+                local_rank: LocalRank(1),
+                variable: "CUDA_VISIBLE_DEVICES",
+                list: "4".into()
+            }
+        );
+    }
+}

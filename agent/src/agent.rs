@@ -1,0 +1,457 @@
+//! The loop of one node: take an event, ask [`WorkerGroup`] what to do, start doing it. Nothing here waits
+//! for the world; the end of whatever was started comes back as an event.
+
+use std::{
+    collections::BTreeMap,
+    future, io,
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use nix::sys::signal::Signal;
+use rules::{
+    LocalRank, Moment, NodeRank, Round,
+    failure::{ExitCause, Failure, Outcome, Survivor},
+    job::{JoinRequest, NodeEnd},
+    worker_env::EnvSettings,
+    worker_group::{Effect, Event, Limits, WorkerExit, WorkerGroup},
+    world::Member,
+};
+use tokio::{
+    signal::unix::{Signal as SignalStream, SignalKind, signal},
+    sync::{Mutex as AsyncMutex, mpsc},
+    task::spawn_blocking,
+    time::{sleep_until, timeout},
+};
+use tracing::{debug, warn};
+
+use crate::{
+    chain,
+    clear_away::clear_away,
+    config::AgentConfig,
+    error_file,
+    guard::{
+        Guard,
+        frame::{FromGuard, ToGuard},
+        link::Link,
+    },
+    launcher_id::LauncherId,
+    logs::{Console, Generation, Logs},
+    master_link::{self, Word},
+    oom::OomCounter,
+    reap::{Reaped, next_ended},
+    report::{Report, WorkerEvidence},
+    signals,
+    store_host::StoreHost,
+    tree, workers,
+    workers::Prepared,
+};
+
+/// Events that may wait for the loop.
+const QUEUE: usize = 1024;
+
+/// How long the pipes of dead workers are read: what holds one now is a process that outlived its worker.
+const DRAIN: Duration = Duration::from_secs(2);
+
+/// How long the launcher itself tries to kill what a dead or stuck guard left.
+const CLEAR_AWAY: Duration = Duration::from_secs(5);
+
+/// How long a guard with nothing below it may take to leave.
+const GUARD_EXIT: Duration = Duration::from_secs(1);
+
+/// How long error files may take to be read: they may lie on a network file system.
+const READ_EVIDENCE: Duration = Duration::from_secs(5);
+
+/// What the loop hears.
+enum Happening {
+    Event(Event),
+    Prepared { round: Round, prepared: Box<Prepared> },
+}
+
+impl From<Event> for Happening {
+    fn from(event: Event) -> Self {
+        Self::Event(event)
+    }
+}
+
+/// Why an agent cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// A signal handler.
+    #[error("cannot handle signals")]
+    Signals(#[source] io::Error),
+    /// The guard's socket.
+    #[error("cannot speak to the guard process")]
+    Guard(#[source] io::Error),
+}
+
+/// What an agent works with. Made by the launcher.
+#[derive(Debug)]
+pub struct Parts {
+    /// What it is told.
+    pub config: AgentConfig,
+    /// This launcher's mark.
+    pub launcher_id: LauncherId,
+    /// The guard, which was started before any thread.
+    pub guard: Guard,
+    /// Where the master listens.
+    pub master: SocketAddr,
+    /// The store of the workers, should this node be group rank 0.
+    pub store: StoreHost,
+    /// The launcher's own output.
+    pub console: Console,
+    /// The workers' output.
+    pub logs: Logs,
+}
+
+/// One node's agent.
+pub struct Agent {
+    config: Arc<AgentConfig>,
+    settings: Arc<EnvSettings>,
+    launcher_id: LauncherId,
+    group: WorkerGroup,
+    guard: Link,
+    guard_ended: Option<ExitCause>,
+    children: SignalStream,
+    windows: SignalStream,
+    master: mpsc::UnboundedSender<Word>,
+    store: Arc<AsyncMutex<StoreHost>>,
+    console: Console,
+    logs: Arc<Mutex<Logs>>,
+    prepared: Option<Box<Prepared>>,
+    generation: Option<Generation>,
+    oom: OomCounter,
+    oom_kills: Option<u64>,
+    happenings: mpsc::Receiver<Happening>,
+    happened: mpsc::Sender<Happening>,
+    started: Instant,
+}
+
+impl std::fmt::Debug for Agent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Agent").field("group", &self.group).finish_non_exhaustive()
+    }
+}
+
+impl Agent {
+    /// Runs one node to its end.
+    ///
+    /// # Errors
+    /// When it cannot even start.
+    pub async fn run(parts: Parts) -> Result<Report, AgentError> {
+        let Parts { config, launcher_id, guard, master, store, console, logs } = parts;
+        let (happened, happenings) = mpsc::channel(QUEUE);
+        let unknown = signals::listen(&config.signals, &happened).map_err(AgentError::Signals)?;
+        for name in unknown {
+            console
+                .say(format!("dlrover-run: --signals-to-handle: no signal `{name}` can be handled; ignored"));
+        }
+        let children = signal(SignalKind::child()).map_err(AgentError::Signals)?;
+        let windows = signal(SignalKind::window_change()).map_err(AgentError::Signals)?;
+        let limits = Limits {
+            node_id: config.node_id.clone(),
+            max_restarts: config.max_restarts,
+            shutdown_timeout: config.shutdown_timeout,
+        };
+        let (group, effects) = WorkerGroup::new(limits);
+        let mut agent = Self {
+            settings: Arc::new(workers::env_settings(&config, launcher_id.to_string())),
+            group,
+            guard: Link::new(guard).map_err(AgentError::Guard)?,
+            guard_ended: None,
+            children,
+            windows,
+            master: master_link::start(master, config.node_id.clone(), happened.clone()),
+            store: Arc::new(AsyncMutex::new(store)),
+            console,
+            logs: Arc::new(Mutex::new(logs)),
+            prepared: None,
+            generation: None,
+            oom: OomCounter::find(),
+            oom_kills: None,
+            happenings,
+            happened,
+            started: Instant::now(),
+            launcher_id,
+            config: Arc::new(config),
+        };
+        let outcome = agent.run_group(effects).await;
+        Ok(agent.report(outcome).await)
+    }
+
+    async fn run_group(&mut self, mut effects: Vec<Effect>) -> Outcome {
+        loop {
+            for effect in effects {
+                debug!(?effect, "effect");
+                if let Effect::Finish { outcome } = effect {
+                    return outcome;
+                }
+                self.perform(effect);
+            }
+            let event = self.next_event().await;
+            let now = Moment::new(self.started.elapsed());
+            debug!(?event, "event");
+            effects = self.group.handle(now, event);
+        }
+    }
+
+    async fn next_event(&mut self) -> Event {
+        loop {
+            let due = self.group.deadline().map(|at| self.started + at.since_start());
+            let deadline = async move {
+                match due {
+                    Some(due) => sleep_until(due.into()).await,
+                    None => future::pending().await,
+                }
+            };
+            tokio::select! {
+                word = self.guard.next() => {
+                    if let Some(event) = self.heard(word) {
+                        return event;
+                    }
+                }
+                Some(happening) = self.happenings.recv() => match happening {
+                    Happening::Event(event) => return event,
+                    Happening::Prepared { round, prepared } => {
+                        self.prepared = Some(prepared);
+                        return Event::Prepared { round };
+                    }
+                },
+                Some(()) = self.children.recv() => self.reap(),
+                Some(()) = self.windows.recv() => {
+                    if let Some(generation) = &self.generation {
+                        generation.resize();
+                    }
+                }
+                () = deadline => return Event::Deadline,
+            }
+        }
+    }
+
+    fn heard(&mut self, word: FromGuard) -> Option<Event> {
+        match word {
+            FromGuard::Started { round, local_rank, pid } => {
+                debug!(%round, %local_rank, pid, "worker started");
+                None
+            }
+            FromGuard::CannotStart { round, local_rank, errno } => {
+                let reason = workers::start_error(&self.config, local_rank, errno);
+                Some(Event::CannotStart { round, local_rank, reason })
+            }
+            FromGuard::Exited { round, exit } => {
+                let killed = exit.cause == ExitCause::Signal(Signal::SIGKILL as i32);
+                let out_of_memory = killed && self.oom.kills() > self.oom_kills;
+                Some(Event::WorkerExited { round, exit: WorkerExit { out_of_memory, ..exit } })
+            }
+            FromGuard::TreeGone { round } => Some(Event::TreeGone { round }),
+        }
+    }
+
+    /// Takes the ends of all children: the guard's, and those of strangers that PID 1 of a container inherits.
+    fn reap(&mut self) {
+        while let Reaped::Ended { pid, cause } = next_ended() {
+            if pid != self.guard.pid().as_raw() {
+                continue;
+            }
+            self.guard_ended = Some(cause);
+            let (id, happened) = (self.launcher_id.clone(), self.happened.clone());
+            tokio::spawn(async move {
+                let cleared = spawn_blocking(move || clear_away(&id, CLEAR_AWAY)).await;
+                debug!(left = ?cleared, "cleared away what a dead guard left");
+                // The loop has ended when it no longer listens.
+                let _gone = happened.send(Event::GuardDied { cause }.into()).await;
+            });
+        }
+    }
+
+    fn perform(&mut self, effect: Effect) {
+        match effect {
+            Effect::Join { .. } => self.join(),
+            Effect::HostStore { round } => self.host_store(round),
+            Effect::Prepare { world, seat, attempt } => self.prepare(world, seat, attempt),
+            Effect::Spawn { round } => self.spawn(round),
+            Effect::SignalTree { signal } => self.tell_guard(&ToGuard::SignalTree { signal }),
+            Effect::SignalWorkers { signal } => self.tell_guard(&ToGuard::SignalWorkers { signal }),
+            Effect::KillTree => self.tell_guard(&ToGuard::KillTree),
+            Effect::Tell(notice) => self.console.say(format!("dlrover-run: {notice}")),
+            Effect::ReportEnd { outcome } => self.say(Word::End(node_end(&outcome))),
+            Effect::Finish { .. } => {}
+        }
+    }
+
+    /// A master link that has ended has said so by an event.
+    fn say(&self, word: Word) {
+        let _ended = self.master.send(word);
+    }
+
+    fn tell_guard(&mut self, message: &ToGuard) {
+        if let Err(error) = self.guard.send(message, Vec::new()) {
+            warn!(%error, "could not speak to the guard");
+        }
+    }
+
+    fn join(&mut self) {
+        self.retire_generation();
+        let member = Member {
+            node_id: self.config.node_id.clone(),
+            local_world_size: self.config.local_world_size,
+            role: self.config.role.clone(),
+        };
+        self.say(Word::Join(JoinRequest { member, wish: self.config.node_rank }));
+    }
+
+    /// The output of workers that are gone is read to its end beside the next generation.
+    fn retire_generation(&mut self) {
+        if let Some(mut generation) = self.generation.take() {
+            tokio::spawn(async move {
+                let _drained = generation.drain(DRAIN).await;
+            });
+        }
+    }
+
+    fn host_store(&self, round: Round) {
+        let (store, words, happened) = (Arc::clone(&self.store), self.master.clone(), self.happened.clone());
+        tokio::spawn(async move {
+            match store.lock().await.open().await {
+                Ok((master_addr, master_port)) => {
+                    let _ended = words.send(Word::Hosting { round, master_addr, master_port });
+                }
+                Err(error) => {
+                    let reason = chain(&error);
+                    let _gone = happened.send(Event::CannotHost { reason }.into()).await;
+                }
+            }
+        });
+    }
+
+    fn prepare(&self, world: rules::world::World, seat: NodeRank, attempt: rules::Attempt) {
+        let (config, settings) = (Arc::clone(&self.config), Arc::clone(&self.settings));
+        let (logs, happened) = (Arc::clone(&self.logs), self.happened.clone());
+        tokio::spawn(async move {
+            let round = world.round;
+            let prepared =
+                spawn_blocking(move || workers::prepare(&config, &settings, &logs, &world, seat, attempt))
+                    .await;
+            let happening = match prepared {
+                Ok(Ok(prepared)) => Happening::Prepared { round, prepared: Box::new(prepared) },
+                Ok(Err(error)) => Event::CannotPrepare { round, reason: chain(&error) }.into(),
+                Err(error) => Event::CannotPrepare { round, reason: error.to_string() }.into(),
+            };
+            let _gone = happened.send(happening).await;
+        });
+    }
+
+    fn spawn(&mut self, round: Round) {
+        let Some(prepared) = self.prepared.take() else { return };
+        self.oom_kills = self.oom.kills();
+        self.tell_guard(&ToGuard::Begin { round });
+        for (spec, fds) in prepared.workers {
+            if let Err(error) = self.guard.send(&ToGuard::Worker(spec), fds) {
+                warn!(%error, "could not speak to the guard");
+            }
+        }
+        self.tell_guard(&ToGuard::End);
+        self.generation = Some(prepared.generation);
+    }
+
+    /// Gathers the evidence, lets the guard go, and reports.
+    async fn report(mut self, outcome: Outcome) -> Report {
+        let survivors = match outcome {
+            Outcome::Failed(Failure::Unkillable) => self.last_resort().await,
+            _ => Vec::new(),
+        };
+        self.drain().await;
+        let run_dir = self.run_dir();
+        let workers = self.evidence(&outcome).await;
+        let attempt = self.group.attempt();
+        self.dismiss_guard().await;
+        Report { outcome, attempt, run_dir, workers, never_arrived: Vec::new(), survivors }
+    }
+
+    fn run_dir(&self) -> Option<std::path::PathBuf> {
+        let logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
+        logs.run_dir().map(Into::into)
+    }
+
+    async fn drain(&mut self) {
+        if let Some(generation) = &mut self.generation {
+            let _drained = generation.drain(DRAIN).await;
+        }
+    }
+
+    /// Reads what failed workers said of themselves. A file system that hangs costs the evidence, not the end.
+    async fn evidence(&mut self, outcome: &Outcome) -> BTreeMap<LocalRank, WorkerEvidence> {
+        let (Outcome::Failed(Failure::Workers(failed)), Some(generation)) = (outcome, self.generation.take())
+        else {
+            return BTreeMap::new();
+        };
+        let ranks: Vec<LocalRank> = failed.failures.iter().map(|failure| failure.local_rank).collect();
+        let read = spawn_blocking(move || {
+            ranks
+                .into_iter()
+                .map(|local_rank| {
+                    let (stdout_log, stderr_log) = generation.log_files(local_rank);
+                    let path = generation.error_file(local_rank);
+                    let error_file =
+                        if path.as_os_str().is_empty() { None } else { error_file::read(&path).transpose() };
+                    let stderr_tail = generation.stderr_tail(local_rank);
+                    (local_rank, WorkerEvidence { stderr_tail, stdout_log, stderr_log, error_file })
+                })
+                .collect()
+        });
+        match timeout(READ_EVIDENCE, read).await {
+            Ok(Ok(evidence)) => evidence,
+            Ok(Err(_)) | Err(_) => {
+                warn!("the log folder did not answer in time; error files were not read");
+                BTreeMap::new()
+            }
+        }
+    }
+
+    /// The guard could not kill its tree. It may itself be stopped, so it goes too and we try.
+    async fn last_resort(&mut self) -> Vec<Survivor> {
+        let guard = self.guard.pid().as_raw();
+        tree::signal_one(guard, Signal::SIGKILL);
+        let id = self.launcher_id.clone();
+        let left = spawn_blocking(move || clear_away(&id, CLEAR_AWAY)).await;
+        self.reap();
+        tree::survivors(left.unwrap_or_default())
+    }
+
+    /// The end of the socket tells the guard to leave. Waiting for it leaves nothing of us behind.
+    async fn dismiss_guard(self) {
+        let Self { guard, mut children, guard_ended, .. } = self;
+        let pid = guard.pid().as_raw();
+        drop(guard);
+        let gone = async {
+            if guard_ended.is_some() {
+                return;
+            }
+            loop {
+                loop {
+                    match next_ended() {
+                        Reaped::Ended { pid: ended, .. } if ended == pid => return,
+                        Reaped::Ended { .. } => {}
+                        Reaped::StillRunning => break,
+                        Reaped::NobodyLeft => return,
+                    }
+                }
+                children.recv().await;
+            }
+        };
+        if timeout(GUARD_EXIT, gone).await.is_err() {
+            warn!(pid, "the guard process is still busy; it ends by itself");
+        }
+    }
+}
+
+fn node_end(outcome: &Outcome) -> NodeEnd {
+    match outcome {
+        Outcome::Succeeded => NodeEnd::Succeeded,
+        Outcome::Failed(failure) => NodeEnd::Failed { reason: failure.to_string() },
+        Outcome::Interrupted(signal) => {
+            NodeEnd::Failed { reason: format!("its launcher was ended by signal {signal}") }
+        }
+    }
+}

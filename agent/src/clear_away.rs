@@ -1,0 +1,52 @@
+//! The launcher's own broom, for when the guard cannot sweep any more: its orphans are ours now.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    launcher_id::LauncherId,
+    sweep::mark_of,
+    tree::{self, Process},
+};
+
+/// Between two passes.
+const AGAIN: Duration = Duration::from_millis(5);
+
+/// Kills everything that this launcher's guard left to it, until nothing is left or `patience` is over. Blocks.
+/// Gives what is left. Zombies do not count: whoever reaps for the launcher takes them.
+#[must_use]
+pub fn clear_away(id: &LauncherId, patience: Duration) -> Vec<Process> {
+    let deadline = Instant::now() + patience;
+    loop {
+        tree::kill_pass(|| ours(id));
+        let left = ours(id);
+        if left.is_empty() || Instant::now() >= deadline {
+            return left;
+        }
+        thread::sleep(AGAIN);
+    }
+}
+
+/// As PID 1 of a container the launcher also inherits strangers, who are none of its business: there only
+/// what carries our mark, and what stands below it, is ours. Anywhere else everything below us is.
+fn ours(id: &LauncherId) -> Vec<Process> {
+    let me = id.pid;
+    let mut all = tree::below(me);
+    if me == 1 {
+        let mut roots: Vec<i32> = Vec::new();
+        for process in &all {
+            if mark_of(process.pid).is_some_and(|mark| mark == *id) {
+                roots.push(process.pid);
+            }
+        }
+        let mut kept: Vec<Process> = all.iter().filter(|p| roots.contains(&p.pid)).cloned().collect();
+        for root in roots {
+            kept.extend(tree::below(root));
+        }
+        all = kept;
+    }
+    all.retain(Process::is_alive);
+    all
+}

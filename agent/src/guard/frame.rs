@@ -1,0 +1,221 @@
+//! What the launcher and the guard say to each other: a length (u32, little endian) and a postcard message.
+//! File descriptors travel beside the bytes (SCM_RIGHTS), in the order in which frames name them.
+
+use std::{
+    collections::VecDeque,
+    io::{self, IoSlice, IoSliceMut},
+    os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
+};
+
+use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, RecvMsg, recvmsg, sendmsg};
+use rules::{LocalRank, Round, worker_group::WorkerExit};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+/// Largest frame: an environment is bounded by the kernel's own limit on exec (a few MiB).
+const MOST_BYTES: usize = 64 << 20;
+
+/// File descriptors in one `sendmsg`: standard output and error of one worker.
+const MOST_FDS: usize = 2;
+
+/// Launcher to guard.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToGuard {
+    /// Workers of this round follow.
+    Begin { round: Round },
+    /// Start this worker now.
+    Worker(WorkerSpec),
+    /// No more workers in this round.
+    End,
+    /// Signal every process below the guard.
+    SignalTree { signal: i32 },
+    /// Signal the workers alone.
+    SignalWorkers { signal: i32 },
+    /// SIGKILL to every process below the guard, until none is left.
+    KillTree,
+}
+
+/// One worker to start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerSpec {
+    /// Which one.
+    pub local_rank: LocalRank,
+    /// Program and arguments.
+    pub argv: Vec<Vec<u8>>,
+    /// The whole environment.
+    pub env: Vec<(Vec<u8>, Vec<u8>)>,
+    /// CPUs it may run on; empty: as the launcher.
+    pub cpus: Vec<usize>,
+    /// A file descriptor for its standard output comes along; else it inherits the launcher's.
+    pub has_stdout: bool,
+    /// The same for standard error.
+    pub has_stderr: bool,
+}
+
+/// Guard to launcher.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromGuard {
+    /// A worker runs.
+    Started { round: Round, local_rank: LocalRank, pid: i32 },
+    /// A worker could not be started; no further one of the round is.
+    CannotStart { round: Round, local_rank: LocalRank, errno: i32 },
+    /// A worker ended. `out_of_memory` is for the launcher to fill in.
+    Exited { round: Round, exit: WorkerExit },
+    /// Nothing below the guard is left.
+    TreeGone { round: Round },
+}
+
+/// The bytes of one message.
+///
+/// # Errors
+/// When it is larger than any real environment.
+pub fn encode(message: &impl Serialize) -> io::Result<Vec<u8>> {
+    let mut bytes = postcard::to_extend(message, vec![0; 4]).map_err(io::Error::other)?;
+    let length = bytes.len() - 4;
+    if length > MOST_BYTES {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a worker's environment is over 64 MiB"));
+    }
+    let prefix = u32::try_from(length).map_err(io::Error::other)?.to_le_bytes();
+    bytes[..4].copy_from_slice(&prefix);
+    Ok(bytes)
+}
+
+/// Sends as much of `bytes` as the socket takes; `fds` go with the first byte.
+///
+/// # Errors
+/// As `sendmsg(2)`; a full socket is `WouldBlock`.
+pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[OwnedFd]) -> io::Result<usize> {
+    let raw: Vec<_> = fds.iter().map(|fd| fd.as_raw_fd()).collect();
+    let rights = [ControlMessage::ScmRights(&raw)];
+    let control: &[ControlMessage<'_>] = if raw.is_empty() { &[] } else { &rights };
+    let flags = MsgFlags::MSG_NOSIGNAL;
+    Ok(sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(bytes)], control, flags, None)?)
+}
+
+/// Puts frames together from what a socket delivers.
+#[derive(Debug, Default)]
+pub struct Inbox {
+    bytes: Vec<u8>,
+    fds: VecDeque<OwnedFd>,
+}
+
+impl Inbox {
+    /// Reads once. 0 is the end of the stream.
+    ///
+    /// # Errors
+    /// As `recvmsg(2)`; an empty non-blocking socket is `WouldBlock`.
+    pub fn fill(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
+        let start = self.bytes.len();
+        self.bytes.resize(start + 16 * 1024, 0);
+        let mut control = nix::cmsg_space!([i32; MOST_FDS]);
+        let mut slices = [IoSliceMut::new(&mut self.bytes[start..])];
+        let received: Result<RecvMsg<'_, '_, ()>, _> =
+            recvmsg(socket.as_raw_fd(), &mut slices, Some(&mut control), MsgFlags::MSG_CMSG_CLOEXEC);
+        let (taken, fds) = match received {
+            Ok(message) => {
+                let mut fds = Vec::new();
+                for control in message.cmsgs().map_err(io::Error::from)? {
+                    if let ControlMessageOwned::ScmRights(raw) = control {
+                        fds.extend(raw);
+                    }
+                }
+                (message.bytes, fds)
+            }
+            Err(error) => {
+                self.bytes.truncate(start);
+                return Err(error.into());
+            }
+        };
+        self.bytes.truncate(start + taken);
+        for fd in fds {
+            // SAFETY: the kernel has just made this descriptor for us and nobody else knows its number.
+            self.fds.push_back(unsafe { OwnedFd::from_raw_fd(fd) });
+        }
+        Ok(taken)
+    }
+
+    /// The next whole message.
+    ///
+    /// # Errors
+    /// When the other side sends what is no message.
+    pub fn next_message<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
+        let Some(prefix) = self.bytes.first_chunk::<4>() else { return Ok(None) };
+        let length = u32::from_le_bytes(*prefix) as usize;
+        if length > MOST_BYTES {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a frame is over 64 MiB"));
+        }
+        let Some(frame) = self.bytes.get(4..4 + length) else { return Ok(None) };
+        let message = postcard::from_bytes(frame).map_err(io::Error::other)?;
+        self.bytes.drain(..4 + length);
+        Ok(Some(message))
+    }
+
+    /// The oldest file descriptor that came along.
+    pub fn take_fd(&mut self) -> Option<OwnedFd> {
+        self.fds.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs::File,
+        io::{Read as _, Write as _},
+        os::{fd::AsFd as _, unix::net::UnixStream},
+    };
+
+    use super::*;
+
+    fn worker(fill: usize) -> ToGuard {
+        ToGuard::Worker(WorkerSpec {
+            local_rank: LocalRank(1),
+            argv: vec![b"python3".to_vec(), vec![0xff, 0xfe]],
+            env: vec![(b"A".to_vec(), vec![b'x'; fill])],
+            cpus: vec![0, 3],
+            has_stdout: true,
+            has_stderr: false,
+        })
+    }
+
+    #[test]
+    fn frames_and_descriptors_arrive_whole_and_in_order() {
+        let (near, far) = UnixStream::pair().unwrap();
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let sender = std::thread::spawn(move || {
+            let mut fds = vec![OwnedFd::from(writer)];
+            for message in [ToGuard::Begin { round: Round(1) }, worker(300_000), ToGuard::End] {
+                let bytes = encode(&message).unwrap();
+                let mut rest = &bytes[..];
+                let mut with =
+                    if matches!(message, ToGuard::Worker(_)) { std::mem::take(&mut fds) } else { vec![] };
+                while !rest.is_empty() {
+                    let sent = send(near.as_fd(), rest, &with).unwrap();
+                    with.clear();
+                    rest = &rest[sent..];
+                }
+            }
+        });
+        let mut inbox = Inbox::default();
+        let mut seen = Vec::new();
+        while seen.len() < 3 {
+            assert_ne!(inbox.fill(far.as_fd()).unwrap(), 0);
+            while let Some(message) = inbox.next_message::<ToGuard>().unwrap() {
+                seen.push(message);
+            }
+        }
+        sender.join().unwrap();
+        assert_eq!(seen, [ToGuard::Begin { round: Round(1) }, worker(300_000), ToGuard::End]);
+        let mut passed = File::from(inbox.take_fd().unwrap());
+        passed.write_all(b"hello").unwrap();
+        drop(passed);
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "hello");
+        assert!(inbox.take_fd().is_none());
+    }
+
+    #[test]
+    fn nonsense_is_an_error_and_not_an_allocation() {
+        let mut inbox = Inbox { bytes: vec![0xff; 8], ..Inbox::default() };
+        assert_eq!(inbox.next_message::<ToGuard>().unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+}

@@ -1,0 +1,292 @@
+//! The guard's side: one thread, one loop.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    os::{
+        fd::{AsFd, AsRawFd as _, BorrowedFd},
+        unix::net::UnixStream,
+    },
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use nix::{
+    libc,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::{
+        prctl,
+        signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction},
+        signalfd::{SfdFlags, SignalFd},
+    },
+    unistd::{Pid, getpid, setsid},
+};
+use rules::{LocalRank, Round, worker_group::WorkerExit};
+
+use super::{
+    frame::{FromGuard, Inbox, ToGuard, WorkerSpec, encode, send},
+    spawn,
+};
+use crate::{
+    reap::{self, Reaped},
+    tree,
+};
+
+/// Between two passes of killing: new processes may have been forked behind the last one.
+const KILL_AGAIN: Duration = Duration::from_millis(20);
+
+/// How long a guard without a launcher goes on killing. What is left then cannot be killed (state D).
+const ORPHAN_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Signals that a terminal or a person may send to everyone. The launcher answers them, not the guard.
+const NOT_FOR_US: [Signal; 10] = [
+    Signal::SIGTERM,
+    Signal::SIGINT,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGPIPE,
+    Signal::SIGTSTP,
+    Signal::SIGTTIN,
+    Signal::SIGTTOU,
+];
+
+/// The life of the guard. Ends the process.
+pub fn run(socket: UnixStream) -> ! {
+    let code = match Guard::new(socket) {
+        Ok(mut guard) => guard.run(),
+        // The launcher sees the guard's death and reports it.
+        Err(_) => 1,
+    };
+    // SAFETY: `_exit` has no preconditions. Unlike `exit` it runs none of the launcher's exit handlers and
+    // flushes none of its buffers a second time.
+    unsafe { libc::_exit(code) }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// No round yet, or its tree is gone and was reported.
+    Idle,
+    /// Workers are being started.
+    Starting,
+    /// One could not be; the rest are not tried.
+    StartFailed,
+    /// All were started.
+    Started,
+}
+
+struct Guard {
+    socket: UnixStream,
+    children: SignalFd,
+    inbox: Inbox,
+    /// Ignored by us and set back to default for workers.
+    ignored: Vec<Signal>,
+    round: Round,
+    phase: Phase,
+    workers: BTreeMap<Pid, LocalRank>,
+    killing: bool,
+    /// When the launcher was found dead.
+    orphaned: Option<Instant>,
+}
+
+impl Guard {
+    fn new(socket: UnixStream) -> io::Result<Self> {
+        setsid()?;
+        prctl::set_child_subreaper(true)?;
+        prctl::set_name(c"dlrover-guard")?;
+        close_all_but(socket.as_fd());
+        let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
+        let mut ignored = Vec::new();
+        for signal in NOT_FOR_US {
+            // SAFETY: ignoring a signal runs no handler.
+            let before = unsafe { sigaction(signal, &ignore) }?.handler();
+            // `nohup` must reach the workers.
+            if !(signal == Signal::SIGHUP && matches!(before, SigHandler::SigIgn)) {
+                ignored.push(signal);
+            }
+        }
+        let mut mask = SigSet::empty();
+        mask.add(Signal::SIGCHLD);
+        mask.thread_block()?;
+        let children = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+        Ok(Self {
+            socket,
+            children,
+            inbox: Inbox::default(),
+            ignored,
+            round: Round(0),
+            phase: Phase::Idle,
+            workers: BTreeMap::new(),
+            killing: false,
+            orphaned: None,
+        })
+    }
+
+    fn run(&mut self) -> i32 {
+        loop {
+            let nobody_is_left = self.reap();
+            if nobody_is_left && self.orphaned.is_some() {
+                return 0;
+            }
+            if self.orphaned.is_some_and(|since| since.elapsed() > ORPHAN_PATIENCE) {
+                return 1;
+            }
+            if self.killing && !nobody_is_left {
+                self.kill_pass();
+            }
+            self.wait();
+            if self.orphaned.is_none() && self.listen().is_err() {
+                // The launcher is gone, however it went: nothing of it may stay.
+                self.orphaned = Some(Instant::now());
+                self.killing = true;
+            }
+        }
+    }
+
+    /// Waits for a word of the launcher or the end of a child.
+    fn wait(&self) {
+        let mut fds = vec![PollFd::new(self.children.as_fd(), PollFlags::POLLIN)];
+        if self.orphaned.is_none() {
+            fds.push(PollFd::new(self.socket.as_fd(), PollFlags::POLLIN));
+        }
+        let patience = if self.killing {
+            PollTimeout::try_from(KILL_AGAIN).unwrap_or(PollTimeout::ZERO)
+        } else {
+            PollTimeout::NONE
+        };
+        // An interrupted or failed wait only means one more turn of the loop.
+        let _ready = poll(&mut fds, patience);
+        while let Ok(Some(_)) = self.children.read_signal() {}
+    }
+
+    /// Takes note of every child that ended. True when no child is left, and so nothing below us is.
+    fn reap(&mut self) -> bool {
+        loop {
+            let (pid, cause) = match reap::next_ended() {
+                Reaped::Ended { pid, cause } => (Pid::from_raw(pid), cause),
+                Reaped::StillRunning => return false,
+                Reaped::NobodyLeft => {
+                    self.on_nobody_left();
+                    return true;
+                }
+            };
+            if let Some(local_rank) = self.workers.remove(&pid) {
+                let unix_secs =
+                    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+                let exit = WorkerExit {
+                    local_rank,
+                    pid: pid.as_raw(),
+                    cause,
+                    unix_secs: i64::try_from(unix_secs).unwrap_or(i64::MAX),
+                    out_of_memory: false,
+                };
+                self.tell(&FromGuard::Exited { round: self.round, exit });
+            }
+        }
+    }
+
+    fn on_nobody_left(&mut self) {
+        self.killing = self.orphaned.is_some();
+        if matches!(self.phase, Phase::Started) {
+            self.phase = Phase::Idle;
+            self.tell(&FromGuard::TreeGone { round: self.round });
+        }
+    }
+
+    fn kill_pass(&self) {
+        let me = getpid().as_raw();
+        tree::kill_pass(|| tree::below(me));
+    }
+
+    /// # Errors
+    /// When the launcher is gone or speaks nonsense.
+    fn listen(&mut self) -> io::Result<()> {
+        let mut readable = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
+        if poll(&mut readable, PollTimeout::ZERO)? == 0 {
+            return Ok(());
+        }
+        if self.inbox.fill(self.socket.as_fd())? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        while let Some(message) = self.inbox.next_message()? {
+            self.obey(message);
+        }
+        Ok(())
+    }
+
+    fn obey(&mut self, message: ToGuard) {
+        match message {
+            ToGuard::Begin { round } => {
+                self.round = round;
+                self.phase = Phase::Starting;
+                self.killing = false;
+            }
+            ToGuard::Worker(spec) => self.start(&spec),
+            ToGuard::End => self.phase = Phase::Started,
+            ToGuard::SignalTree { signal } => {
+                if let Ok(signal) = Signal::try_from(signal) {
+                    let leaders: BTreeSet<i32> = self.workers.keys().map(|pid| pid.as_raw()).collect();
+                    tree::ask(getpid().as_raw(), &leaders, signal);
+                }
+            }
+            ToGuard::SignalWorkers { signal } => {
+                if let Ok(signal) = Signal::try_from(signal) {
+                    for pid in self.workers.keys() {
+                        tree::signal_one(pid.as_raw(), signal);
+                    }
+                }
+            }
+            ToGuard::KillTree => self.killing = true,
+        }
+    }
+
+    fn start(&mut self, spec: &WorkerSpec) {
+        let stdout = spec.has_stdout.then(|| self.inbox.take_fd()).flatten();
+        let stderr = spec.has_stderr.then(|| self.inbox.take_fd()).flatten();
+        if self.phase != Phase::Starting {
+            return;
+        }
+        let (round, local_rank) = (self.round, spec.local_rank);
+        match spawn::spawn(spec, stdout, stderr, &self.ignored) {
+            Ok(pid) => {
+                self.workers.insert(pid, local_rank);
+                self.tell(&FromGuard::Started { round, local_rank, pid: pid.as_raw() });
+            }
+            Err(error) => {
+                self.phase = Phase::StartFailed;
+                let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
+                self.tell(&FromGuard::CannotStart { round, local_rank, errno });
+            }
+        }
+    }
+
+    /// A launcher that cannot be told is gone, which the next read of the socket finds out.
+    fn tell(&self, message: &FromGuard) {
+        if self.orphaned.is_some() {
+            return;
+        }
+        let Ok(bytes) = encode(message) else { return };
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            match send(self.socket.as_fd(), rest, &[]) {
+                Ok(sent) => rest = &rest[sent..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Closes every descriptor beyond 2 that the launcher had from its own parent, except `keep`.
+fn close_all_but(keep: BorrowedFd<'_>) {
+    let keep = keep.as_raw_fd().unsigned_abs();
+    let close = |first: u32, last: u32| {
+        if first <= last {
+            // SAFETY: this process has just been forked and owns nothing above 2 but `keep`; every other
+            // descriptor there is a copy that nobody here uses. On an old kernel (ENOSYS) they stay open.
+            unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+        }
+    };
+    close(3, keep.saturating_sub(1));
+    close(keep + 1, u32::MAX);
+}

@@ -1,0 +1,299 @@
+//! The launcher's own standard output and standard error, shared by many workers and the launcher itself.
+//!
+//! One thread writes each stream, and nobody else does: so a line is never cut by another source's bytes, and
+//! a console that does not take its bytes (Ctrl-S, a pipe that nobody reads, a full disk) holds up that thread
+//! and, through the bounded queues, the workers that print, but never the launcher. When both streams are the
+//! same file (`2>&1`, a terminal), one thread serves both, since two would cut each other's lines.
+
+use std::{
+    fs::File,
+    io::{self, IsTerminal as _},
+    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
+    os::unix::fs::MetadataExt as _,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+};
+
+use super::{
+    cut_off::CutOff,
+    queues::{LAST_WORDS_BOUND, Queues, SOURCE_BOUND, SourceId, Text},
+    stream::Stream,
+};
+
+/// The stack of a thread that only moves bytes.
+pub(crate) const STACK_BYTES: usize = 128 << 10;
+
+/// The launcher's two streams. Cheap to clone; the threads end when the last clone and the last source are
+/// dropped and everything is written.
+#[derive(Debug, Clone)]
+pub struct Console {
+    out: Arc<Writer>,
+    err: Arc<Writer>,
+}
+
+impl Console {
+    /// The streams of this process, descriptors 1 and 2.
+    ///
+    /// # Errors
+    /// When no descriptor is left.
+    pub fn of_process() -> io::Result<Self> {
+        let out = io::stdout().as_fd().try_clone_to_owned()?;
+        let err = io::stderr().as_fd().try_clone_to_owned()?;
+        Ok(Self::new(out, err))
+    }
+
+    /// Any two descriptors; they may be non-blocking, and they may be the same file. The process must
+    /// ignore SIGPIPE (a Rust program does).
+    #[must_use]
+    pub fn new(out: OwnedFd, err: OwnedFd) -> Self {
+        let same = identity(&out).is_some_and(|id| identity(&err) == Some(id));
+        let out = Arc::new(Writer::new(out, "console-out"));
+        let err = if same { Arc::clone(&out) } else { Arc::new(Writer::new(err, "console-err")) };
+        Self { out, err }
+    }
+
+    /// Whether a person watches this stream.
+    #[must_use]
+    pub fn is_terminal(&self, stream: Stream) -> bool {
+        self.fd(stream).is_terminal()
+    }
+
+    pub(crate) fn fd(&self, stream: Stream) -> BorrowedFd<'_> {
+        self.writer(stream).shared.fd.as_fd()
+    }
+
+    /// A new source of bytes for a stream, with a queue of its own.
+    pub(crate) fn source(&self, stream: Stream, text: Text) -> Source {
+        let writer = Arc::clone(self.writer(stream));
+        let room = Arc::new(Condvar::new());
+        let id = writer.shared.lock().add(text, &room);
+        Source { id, writer, room }
+    }
+
+    /// Says something on standard error for the launcher, a line or several. Never blocks: when the console is
+    /// stuck the oldest messages are dropped, and their number is said later.
+    pub fn say(&self, message: impl AsRef<[u8]>) {
+        let mut message = message.as_ref().to_vec();
+        if message.last() != Some(&b'\n') {
+            message.push(b'\n');
+        }
+        let mut state = self.err.shared.lock();
+        state.queues.say(&message);
+        self.err.start(&mut state);
+    }
+
+    /// Waits until all that was said and pushed before is written, at most `patience`. Blocks; for the end of
+    /// the launcher.
+    ///
+    /// Returns whether it is written; also true when the console is gone for good.
+    #[must_use]
+    pub fn flush(&self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        self.out.flush(deadline) && self.err.flush(deadline)
+    }
+
+    fn writer(&self, stream: Stream) -> &Arc<Writer> {
+        match stream {
+            Stream::Out => &self.out,
+            Stream::Err => &self.err,
+        }
+    }
+}
+
+/// One worker stream's way to the console.
+#[derive(Debug)]
+pub(crate) struct Source {
+    id: SourceId,
+    writer: Arc<Writer>,
+    /// Notified when this source's queue may have room.
+    room: Arc<Condvar>,
+}
+
+impl Source {
+    /// Queues the bytes, whole lines at best; waits while the queue is full. Returns false when the order to
+    /// stop waiting came first: then nothing was taken.
+    pub(crate) fn push(&self, bytes: &[u8], cut_off: &CutOff) -> bool {
+        let mut state = self.writer.shared.lock();
+        while !state.queues.offer(self.id, bytes, SOURCE_BOUND) {
+            if cut_off.is_given() {
+                return false;
+            }
+            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.writer.start(&mut state);
+        true
+    }
+
+    /// Queues the last bytes of a stream that was cut off, somewhat beyond the bound; false: they are lost.
+    pub(crate) fn push_last(&self, bytes: &[u8]) -> bool {
+        let mut state = self.writer.shared.lock();
+        let taken = state.queues.offer(self.id, bytes, LAST_WORDS_BOUND);
+        self.writer.start(&mut state);
+        taken
+    }
+
+    /// Lets a waiting [`Self::push`] look at its order again.
+    pub(crate) fn wake(&self) {
+        // Under the lock, so that it cannot fall between the look and the wait.
+        let _state = self.writer.shared.lock();
+        self.room.notify_all();
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        let mut state = self.writer.shared.lock();
+        state.queues.close(self.id);
+        state.rooms.retain(|(id, _)| *id != self.id);
+    }
+}
+
+/// The owning end of one stream's thread.
+#[derive(Debug)]
+struct Writer {
+    shared: Arc<Shared>,
+    name: &'static str,
+}
+
+/// What the thread and its users share.
+#[derive(Debug)]
+struct Shared {
+    fd: OwnedFd,
+    state: Mutex<State>,
+    /// There is something to write, or nobody is left who could bring something.
+    work: Condvar,
+    /// Something was written.
+    progress: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queues: Queues,
+    rooms: Vec<(SourceId, Arc<Condvar>)>,
+    started: bool,
+    /// Nobody is left who could bring something.
+    closed: bool,
+}
+
+impl State {
+    fn add(&mut self, text: Text, room: &Arc<Condvar>) -> SourceId {
+        let id = self.queues.add(text);
+        self.rooms.push((id, Arc::clone(room)));
+        id
+    }
+
+    fn give_up(&mut self) {
+        self.queues.give_up();
+        self.rooms.iter().for_each(|(_, room)| room.notify_all());
+    }
+}
+
+impl Writer {
+    fn new(fd: OwnedFd, name: &'static str) -> Self {
+        let state = Mutex::new(State::default());
+        let shared = Shared { fd, state, work: Condvar::new(), progress: Condvar::new() };
+        Self { shared: Arc::new(shared), name }
+    }
+
+    /// Starts the thread with the first bytes, else wakes it.
+    fn start(&self, state: &mut State) {
+        if state.started {
+            self.shared.work.notify_one();
+            return;
+        }
+        state.started = true;
+        let shared = Arc::clone(&self.shared);
+        let thread = thread::Builder::new().name(self.name.into()).stack_size(STACK_BYTES);
+        if let Err(error) = thread.spawn(move || shared.write_all_turns()) {
+            // Without a thread the console is as good as gone. Workers go on.
+            state.give_up();
+            tracing::error!(%error, thread = self.name, "console thread could not be started");
+        }
+    }
+
+    fn flush(&self, deadline: Instant) -> bool {
+        let mut state = self.shared.lock();
+        let marks = state.queues.marks();
+        while !state.queues.reached(&marks) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            state = self.shared.progress.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.shared.lock().closed = true;
+        self.shared.work.notify_one();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The thread: writes whatever waits, source by source, until nobody is left to bring more.
+    fn write_all_turns(&self) {
+        let mut state = self.lock();
+        loop {
+            let Some(turn) = state.queues.next_turn() else {
+                if state.closed {
+                    return;
+                }
+                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            drop(state);
+            let line_end: &[u8] = if turn.new_line { b"\n" } else { b"" };
+            let result = write_all(&self.fd, line_end).and_then(|()| write_all(&self.fd, &turn.bytes));
+            state = self.lock();
+            state.queues.written(&turn);
+            match result {
+                // Nobody reads any more, or the terminal was hung up: from now on everything is discarded.
+                Err(Errno::EPIPE | Errno::EIO | Errno::EBADF | Errno::ENXIO) => state.give_up(),
+                // A full disk may get room again; what did not fit is lost, as it would be for the worker.
+                Ok(()) | Err(_) => {
+                    if let Some((_, room)) = state.rooms.iter().find(|(id, _)| *id == turn.id) {
+                        room.notify_all();
+                    }
+                }
+            }
+            self.progress.notify_all();
+        }
+    }
+}
+
+/// Writes everything, also to a descriptor that somebody made non-blocking.
+fn write_all(fd: &OwnedFd, mut bytes: &[u8]) -> nix::Result<()> {
+    while !bytes.is_empty() {
+        match nix::unistd::write(fd, bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(Errno::EINTR) => {}
+            Err(Errno::EAGAIN) => {
+                match poll(&mut [PollFd::new(fd.as_fd(), PollFlags::POLLOUT)], PollTimeout::NONE) {
+                    Ok(_) | Err(Errno::EINTR) => {}
+                    Err(errno) => return Err(errno),
+                }
+            }
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// Which file a descriptor is; equal for two ends of `2>&1`.
+fn identity(fd: &OwnedFd) -> Option<(u64, u64)> {
+    let metadata = File::from(fd.try_clone().ok()?).metadata().ok()?;
+    Some((metadata.dev(), metadata.ino()))
+}

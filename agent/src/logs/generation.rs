@@ -1,0 +1,285 @@
+//! The output of one generation of workers: its files, its pipes and the relays between them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    os::fd::OwnedFd,
+    path::PathBuf,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rules::LocalRank;
+use tokio::sync::oneshot;
+
+use super::{
+    console::{Console, STACK_BYTES, Source},
+    cut_off::CutOff,
+    error::LogError,
+    pty,
+    relay::{Ended, Relay},
+    stream::Stream,
+    tail::{self, Tail},
+};
+
+/// What a worker gets as its descriptors 1 and 2; `None`: the launcher's own.
+#[derive(Debug, Default)]
+pub struct WorkerStdio {
+    /// Descriptor 1.
+    pub out: Option<OwnedFd>,
+    /// Descriptor 2.
+    pub err: Option<OwnedFd>,
+}
+
+/// How the output of a generation ended.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Drained {
+    /// Streams that something still held open when the patience ended: a process that outlived its worker.
+    /// What they had written by then is in the files.
+    pub cut_off: Vec<(LocalRank, Stream)>,
+    /// Bytes that a stuck console did not take. They are in the log files of streams that have one.
+    pub lost: u64,
+}
+
+/// Where the end of a worker's standard error is found.
+#[derive(Debug)]
+pub(crate) enum TailIn {
+    Memory(Arc<Mutex<Tail>>),
+    File,
+}
+
+/// What is known of one worker's output.
+#[derive(Debug, Default)]
+pub(crate) struct WorkerLogs {
+    /// Until it was taken.
+    pub(crate) stdio: Option<WorkerStdio>,
+    pub(crate) error_file: PathBuf,
+    pub(crate) out_file: Option<PathBuf>,
+    pub(crate) err_file: Option<PathBuf>,
+    pub(crate) tail: Option<TailIn>,
+}
+
+/// The output of one generation of workers, from before they start until the next generation. When it is
+/// dropped, relays that still run are cut off.
+#[derive(Debug)]
+pub struct Generation {
+    pub(crate) workers: BTreeMap<LocalRank, WorkerLogs>,
+    pub(crate) relays: Relays,
+    pub(crate) console: Console,
+}
+
+impl Generation {
+    /// What the worker gets as its descriptors 1 and 2. Send them to whoever starts the worker and drop them:
+    /// a relay sees the end of a stream only when nobody holds its other end. `None` when they were taken
+    /// before, or for a worker that this generation does not have.
+    pub fn take_stdio(&mut self, local_rank: LocalRank) -> Option<WorkerStdio> {
+        self.workers.get_mut(&local_rank)?.stdio.take()
+    }
+
+    /// `TORCHELASTIC_ERROR_FILE`: an absolute path, or empty when nothing is to be written.
+    #[must_use]
+    pub fn error_file(&self, local_rank: LocalRank) -> PathBuf {
+        self.workers.get(&local_rank).map(|worker| worker.error_file.clone()).unwrap_or_default()
+    }
+
+    /// The last 64 KiB of the worker's standard error; `None` when they are not kept.
+    #[must_use]
+    pub fn stderr_tail(&self, local_rank: LocalRank) -> Option<Vec<u8>> {
+        let worker = self.workers.get(&local_rank)?;
+        match worker.tail.as_ref()? {
+            TailIn::Memory(tail) => Some(tail.lock().unwrap_or_else(PoisonError::into_inner).bytes()),
+            TailIn::File => tail::of_file(worker.err_file.as_ref()?).ok(),
+        }
+    }
+
+    /// The log files of the worker's standard output and standard error, where they have one.
+    #[must_use]
+    pub fn log_files(&self, local_rank: LocalRank) -> (Option<PathBuf>, Option<PathBuf>) {
+        let worker = self.workers.get(&local_rank);
+        worker.map_or((None, None), |worker| (worker.out_file.clone(), worker.err_file.clone()))
+    }
+
+    /// The launcher's terminal has a new size; on SIGWINCH.
+    pub fn resize(&self) {
+        for terminal in self.relays.terminals.iter().filter_map(Weak::upgrade) {
+            // A program that draws with the old size is all that can come of a failure.
+            let _ = pty::copy_size(self.console.fd(Stream::Err), &*terminal);
+        }
+    }
+
+    /// After all workers are gone: waits for the relays to reach the ends of their streams, at most
+    /// `patience`, and cuts off the rest. Returns at once; the answer comes in any case, within half a second
+    /// beyond the patience, even when a relay hangs in the file system.
+    pub fn drain(&mut self, patience: Duration) -> oneshot::Receiver<Drained> {
+        // Ends that were never sent would hold their relays.
+        self.workers.values_mut().for_each(|worker| worker.stdio = None);
+        self.relays.drain(patience)
+    }
+}
+
+/// The relay threads of one generation.
+#[derive(Debug)]
+pub(crate) struct Relays {
+    progress: Arc<Progress>,
+    pub(crate) cut_off: Arc<CutOff>,
+    sources: Vec<Arc<Source>>,
+    /// Our ends of pseudo terminals, while their relays run.
+    terminals: Vec<Weak<OwnedFd>>,
+}
+
+#[derive(Debug, Default)]
+struct Progress {
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    running: BTreeSet<(LocalRank, Stream)>,
+    drained: Drained,
+    waiting: Option<oneshot::Sender<Drained>>,
+}
+
+impl Relays {
+    pub(crate) fn new() -> Result<Self, LogError> {
+        let cut_off = CutOff::new().map_err(|source| LogError::StartGeneration { source })?;
+        Ok(Self {
+            progress: Arc::default(),
+            cut_off: Arc::new(cut_off),
+            sources: Vec::new(),
+            terminals: Vec::new(),
+        })
+    }
+
+    /// This source is woken when the relays are cut off.
+    pub(crate) fn watch(&mut self, source: Arc<Source>) {
+        self.sources.push(source);
+    }
+
+    pub(crate) fn watch_terminal(&mut self, terminal: &Arc<OwnedFd>) {
+        self.terminals.push(Arc::downgrade(terminal));
+    }
+
+    pub(crate) fn start(
+        &mut self,
+        local_rank: LocalRank,
+        stream: Stream,
+        relay: Relay,
+    ) -> Result<(), LogError> {
+        let name = format!("log-{local_rank}-{}", if stream == Stream::Out { "out" } else { "err" });
+        self.progress.lock().running.insert((local_rank, stream));
+        let running =
+            Running { key: (local_rank, stream), ended: None, progress: Arc::clone(&self.progress) };
+        let thread = thread::Builder::new().name(name).stack_size(STACK_BYTES);
+        let started = thread.spawn(move || {
+            let mut running = running;
+            running.ended = Some(relay.run());
+        });
+        started.map(drop).map_err(|source| LogError::StartRelay { local_rank, stream, source })
+    }
+
+    fn drain(&self, patience: Duration) -> oneshot::Receiver<Drained> {
+        /// For the last words of those that are cut off.
+        const LAST_WORDS: Duration = Duration::from_millis(500);
+        let (answer, drained) = oneshot::channel();
+        let mut state = self.progress.lock();
+        state.waiting = Some(answer);
+        if state.running.is_empty() {
+            state.answer();
+            return drained;
+        }
+        drop(state);
+        let order = CutOffOrder { cut_off: Arc::clone(&self.cut_off), sources: self.sources.clone() };
+        let progress = Arc::clone(&self.progress);
+        let thread = thread::Builder::new().name("log-drain".into()).stack_size(STACK_BYTES);
+        let started = thread.spawn(move || {
+            if !progress.wait_until(Instant::now() + patience) {
+                order.give();
+                progress.wait_until(Instant::now() + LAST_WORDS);
+            }
+            progress.lock().answer();
+        });
+        if started.is_err() {
+            // Nobody could keep the time, so there is no patience. The last relay answers.
+            self.cut_off();
+        }
+        drained
+    }
+
+    fn cut_off(&self) {
+        CutOffOrder { cut_off: Arc::clone(&self.cut_off), sources: self.sources.clone() }.give();
+    }
+}
+
+impl Drop for Relays {
+    fn drop(&mut self) {
+        if !self.progress.lock().running.is_empty() {
+            self.cut_off();
+        }
+    }
+}
+
+struct CutOffOrder {
+    cut_off: Arc<CutOff>,
+    sources: Vec<Arc<Source>>,
+}
+
+impl CutOffOrder {
+    fn give(&self) {
+        self.cut_off.give();
+        self.sources.iter().for_each(|source| source.wake());
+    }
+}
+
+impl Progress {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether all relays ended before the deadline.
+    fn wait_until(&self, deadline: Instant) -> bool {
+        let mut state = self.lock();
+        while !state.running.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            state = self.ended.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+}
+
+impl State {
+    fn answer(&mut self) {
+        if let Some(waiting) = self.waiting.take() {
+            let mut drained = self.drained.clone();
+            drained.cut_off.extend(&self.running);
+            drained.cut_off.sort_unstable();
+            // The launcher may have stopped waiting.
+            let _ = waiting.send(drained);
+        }
+    }
+}
+
+/// A relay's mark in the progress; taken away when its thread ends, however that happens.
+struct Running {
+    key: (LocalRank, Stream),
+    ended: Option<Ended>,
+    progress: Arc<Progress>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let mut state = self.progress.lock();
+        state.running.remove(&self.key);
+        if self.ended.is_none_or(|ended| ended.cut_off) {
+            state.drained.cut_off.push(self.key);
+        }
+        state.drained.lost += self.ended.map_or(0, |ended| ended.lost);
+        if state.running.is_empty() {
+            state.answer();
+        }
+        self.progress.ended.notify_all();
+    }
+}

@@ -1,0 +1,40 @@
+//! The output of workers: to files, to the console, and kept for the failure report.
+//!
+//! ```text
+//! worker fd 1/2 --pipe or pty--> relay thread --+--> log file           (tee: every byte, first)
+//!                                               +--> 64 KiB tail        (standard error without a file)
+//!                                               +--> bounded queue --> console thread --> the launcher's fd 1/2
+//! ```
+//!
+//! These are plain threads with blocking IO, so the launcher's one-threaded runtime never waits for a file, a
+//! pipe or a console. What is full holds up whoever writes to it: a stuck console its queue, the queue its
+//! relay, the relay its pipe, the pipe the worker. Nothing is lost on that way, and nothing else is held up.
+//!
+//! Read first: [`plan`], where each stream goes; then [`Generation`], what the agent does with it, and
+//! [`relay`], the threads.
+
+mod console;
+mod cut_off;
+mod error;
+mod generation;
+mod lines;
+mod opening;
+mod plan;
+mod prefix;
+mod pty;
+mod queues;
+mod relay;
+mod run_dir;
+mod run_logs;
+mod stream;
+mod tail;
+
+pub use console::Console;
+pub use error::LogError;
+pub use generation::{Drained, Generation, WorkerStdio};
+pub use lines::{BAR_INTERVAL, MAX_LINE};
+pub use plan::{Plan, plan};
+pub use queues::{MESSAGE_BOUND, SOURCE_BOUND};
+pub use run_logs::Logs;
+pub use stream::Stream;
+pub use tail::TAIL_BYTES;

@@ -1,0 +1,347 @@
+//! What waits for one console stream: a bounded queue for each source, served in turns. Pure.
+
+use std::collections::VecDeque;
+
+/// How many bytes one source may have waiting; a chunk larger than that waits alone.
+pub const SOURCE_BOUND: usize = 1 << 20;
+
+/// The last words of a stream that was cut off may go beyond the bound, up to this.
+pub(crate) const LAST_WORDS_BOUND: usize = 4 << 20;
+
+/// How many bytes of the launcher's own messages may wait.
+pub const MESSAGE_BOUND: usize = 256 << 10;
+
+/// Small chunks of a source are joined up to this size, and written at once.
+const JOIN: usize = 64 << 10;
+
+/// How the text of a source looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Text {
+    /// Whole lines of its own: when another source left its line unfinished, they begin on a new one.
+    Lines,
+    /// Bytes as they come; nothing is ever put between them by us for this source's sake.
+    Raw,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct SourceId(u64);
+
+/// The launcher's own messages.
+const MESSAGES: SourceId = SourceId(0);
+
+#[derive(Debug)]
+struct Slot {
+    id: SourceId,
+    text: Text,
+    chunks: VecDeque<Vec<u8>>,
+    /// Bytes that wait or are being written.
+    queued: usize,
+    /// Bytes ever taken, and bytes ever written or given up.
+    taken: u64,
+    done: u64,
+    /// Nothing more will come.
+    closed: bool,
+}
+
+impl Slot {
+    fn new(id: SourceId, text: Text) -> Self {
+        Self { id, text, chunks: VecDeque::new(), queued: 0, taken: 0, done: 0, closed: false }
+    }
+
+    fn take(&mut self, bytes: &[u8], join: bool) {
+        self.queued += bytes.len();
+        self.taken += bytes.len() as u64;
+        match self.chunks.back_mut() {
+            Some(last) if join && last.len() + bytes.len() <= JOIN => last.extend_from_slice(bytes),
+            _ => self.chunks.push_back(bytes.to_vec()),
+        }
+    }
+
+    fn settle(&mut self, length: usize) {
+        self.queued -= length;
+        self.done += length as u64;
+    }
+}
+
+/// What to write next.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Turn {
+    pub(crate) id: SourceId,
+    /// Begin with a line end: another source's line is unfinished.
+    pub(crate) new_line: bool,
+    pub(crate) bytes: Vec<u8>,
+    /// How many bytes of the source this settles.
+    settles: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct Queues {
+    /// The launcher's messages first; the others in the order they came.
+    slots: Vec<Slot>,
+    /// Whose turn is next.
+    next: usize,
+    last_id: u64,
+    /// The source that wrote last, when its line is unfinished.
+    unfinished: Option<SourceId>,
+    dropped_messages: u64,
+    /// The console is gone: everything is given up at once.
+    gone: bool,
+}
+
+impl Default for Queues {
+    fn default() -> Self {
+        Self {
+            slots: vec![Slot::new(MESSAGES, Text::Lines)],
+            next: 0,
+            last_id: MESSAGES.0,
+            unfinished: None,
+            dropped_messages: 0,
+            gone: false,
+        }
+    }
+}
+
+impl Queues {
+    pub(crate) fn add(&mut self, text: Text) -> SourceId {
+        self.last_id += 1;
+        let id = SourceId(self.last_id);
+        self.slots.push(Slot::new(id, text));
+        id
+    }
+
+    /// No more will come of this source; what waits is still written.
+    pub(crate) fn close(&mut self, id: SourceId) {
+        if let Some(slot) = self.slot(id) {
+            slot.closed = true;
+        }
+        self.forget_closed();
+    }
+
+    /// Takes the bytes unless the source would have more than `bound` waiting; `false`: not taken.
+    pub(crate) fn offer(&mut self, id: SourceId, bytes: &[u8], bound: usize) -> bool {
+        let gone = self.gone;
+        let Some(slot) = self.slot(id) else { return true };
+        if bytes.is_empty() || gone {
+            return true;
+        }
+        if slot.queued > 0 && slot.queued + bytes.len() > bound {
+            return false;
+        }
+        slot.take(bytes, true);
+        true
+    }
+
+    /// Takes a message of the launcher. Beyond the bound the oldest are dropped, and counted.
+    pub(crate) fn say(&mut self, message: &[u8]) {
+        if self.gone {
+            return;
+        }
+        let Some(slot) = self.slots.first_mut() else { return };
+        while slot.queued + message.len() > MESSAGE_BOUND
+            && let Some(oldest) = slot.chunks.pop_front()
+        {
+            slot.settle(oldest.len());
+            self.dropped_messages += 1;
+        }
+        slot.take(message, false);
+    }
+
+    /// The next bytes to write, of each source in turn; give them to [`Self::written`] afterwards.
+    pub(crate) fn next_turn(&mut self) -> Option<Turn> {
+        let count = self.slots.len();
+        let index =
+            (0..count).map(|step| (self.next + step) % count).find(|i| !self.slots[*i].chunks.is_empty())?;
+        self.next = (index + 1) % count;
+        let slot = &mut self.slots[index];
+        let mut bytes = slot.chunks.pop_front()?;
+        let settles = bytes.len();
+        if slot.id == MESSAGES && self.dropped_messages > 0 {
+            let mut notice = dropped(self.dropped_messages).into_bytes();
+            notice.append(&mut bytes);
+            bytes = notice;
+            self.dropped_messages = 0;
+        }
+        let new_line = slot.text == Text::Lines && self.unfinished.is_some_and(|other| other != slot.id);
+        Some(Turn { id: slot.id, new_line, bytes, settles })
+    }
+
+    pub(crate) fn written(&mut self, turn: &Turn) {
+        self.unfinished = (turn.bytes.last() != Some(&b'\n')).then_some(turn.id);
+        if let Some(slot) = self.slot(turn.id) {
+            slot.settle(turn.settles);
+        }
+        self.forget_closed();
+    }
+
+    /// The console is gone: what waits is given up, and so is all that comes.
+    pub(crate) fn give_up(&mut self) {
+        self.gone = true;
+        for slot in &mut self.slots {
+            let waiting = slot.chunks.drain(..).map(|chunk| chunk.len()).sum();
+            slot.settle(waiting);
+        }
+        self.forget_closed();
+    }
+
+    /// Where every source stands now, for [`Self::reached`].
+    pub(crate) fn marks(&self) -> Vec<(SourceId, u64)> {
+        self.slots.iter().filter(|slot| slot.done < slot.taken).map(|slot| (slot.id, slot.taken)).collect()
+    }
+
+    /// Whether all that was taken before the marks is written or given up.
+    pub(crate) fn reached(&self, marks: &[(SourceId, u64)]) -> bool {
+        let behind = |(id, mark): &(SourceId, u64)| self.slots.iter().any(|s| s.id == *id && s.done < *mark);
+        !marks.iter().any(behind)
+    }
+
+    fn slot(&mut self, id: SourceId) -> Option<&mut Slot> {
+        self.slots.iter_mut().find(|slot| slot.id == id)
+    }
+
+    fn forget_closed(&mut self) {
+        self.slots.retain(|slot| !slot.closed || slot.queued > 0);
+        self.next %= self.slots.len();
+    }
+}
+
+fn dropped(count: u64) -> String {
+    let messages = if count == 1 { "message" } else { "messages" };
+    format!("({count} earlier {messages} of the launcher were dropped: the console was stuck)\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Everything that waits, as the writer would write it.
+    fn drained(queues: &mut Queues) -> Vec<String> {
+        std::iter::from_fn(|| {
+            let turn = queues.next_turn()?;
+            queues.written(&turn);
+            let mut text = if turn.new_line { "\n".to_owned() } else { String::new() };
+            text += &String::from_utf8_lossy(&turn.bytes);
+            Some(text)
+        })
+        .collect()
+    }
+
+    #[test]
+    fn sources_are_served_in_turns() {
+        let mut queues = Queues::default();
+        let (a, b) = (queues.add(Text::Lines), queues.add(Text::Lines));
+        let big = "a".repeat(JOIN - 1) + "\n";
+        for _ in 0..3 {
+            assert!(queues.offer(a, big.as_bytes(), SOURCE_BOUND));
+        }
+        assert!(queues.offer(b, b"b\n", SOURCE_BOUND));
+        queues.say(b"hello\n");
+        assert!(drained(&mut queues) == ["hello\n", &big, "b\n", &big, &big]);
+    }
+
+    #[test]
+    fn small_chunks_are_joined() {
+        let mut queues = Queues::default();
+        let a = queues.add(Text::Lines);
+        for _ in 0..3 {
+            assert!(queues.offer(a, b"x\n", SOURCE_BOUND));
+        }
+        assert_eq!(drained(&mut queues), ["x\nx\nx\n"]);
+    }
+
+    #[test]
+    fn a_full_queue_takes_no_more_until_it_was_written() {
+        let mut queues = Queues::default();
+        let (a, b) = (queues.add(Text::Raw), queues.add(Text::Raw));
+        let half = vec![b'x'; SOURCE_BOUND / 2];
+        assert!(queues.offer(a, &half, SOURCE_BOUND));
+        assert!(queues.offer(a, &half, SOURCE_BOUND));
+        assert!(!queues.offer(a, b"y", SOURCE_BOUND));
+        assert!(queues.offer(b, b"y", SOURCE_BOUND), "another source is not held up");
+        assert!(queues.offer(a, b"y", LAST_WORDS_BOUND));
+        let turn = queues.next_turn().unwrap();
+        assert!(!queues.offer(a, b"y", SOURCE_BOUND), "what is being written still counts");
+        queues.written(&turn);
+        assert!(queues.offer(a, b"y", SOURCE_BOUND));
+    }
+
+    #[test]
+    fn a_chunk_beyond_the_bound_waits_alone() {
+        let mut queues = Queues::default();
+        let a = queues.add(Text::Lines);
+        let huge = vec![b'x'; SOURCE_BOUND + 1];
+        assert!(queues.offer(a, b"x\n", SOURCE_BOUND));
+        assert!(!queues.offer(a, &huge, SOURCE_BOUND));
+        drained(&mut queues);
+        assert!(queues.offer(a, &huge, SOURCE_BOUND));
+    }
+
+    #[test]
+    fn the_oldest_messages_are_dropped_and_the_count_is_said() {
+        let mut queues = Queues::default();
+        let message = |i: usize| format!("{i:0>width$}\n", width = 1023);
+        for i in 0..260 {
+            queues.say(message(i).as_bytes());
+        }
+        let out = drained(&mut queues).concat();
+        let notice = "(4 earlier messages of the launcher were dropped: the console was stuck)\n";
+        assert!(out == notice.to_owned() + &(4..260).map(message).collect::<String>());
+        queues.say(b"again\n");
+        assert_eq!(drained(&mut queues), ["again\n"]);
+    }
+
+    #[test]
+    fn lines_and_messages_begin_on_a_line_of_their_own() {
+        let mut queues = Queues::default();
+        let (raw, lines) = (queues.add(Text::Raw), queues.add(Text::Lines));
+        let mut step = |id, text: &[u8]| {
+            assert!(queues.offer(id, text, SOURCE_BOUND));
+            drained(&mut queues).concat()
+        };
+        assert_eq!(step(raw, b"50%"), "50%");
+        assert_eq!(step(raw, b"\r60%"), "\r60%");
+        assert_eq!(step(lines, b"[0]:x\n"), "\n[0]:x\n");
+        assert_eq!(step(lines, b"[0]:long"), "[0]:long");
+        assert_eq!(step(lines, b"er\n"), "er\n");
+        assert_eq!(step(raw, b"70%"), "70%");
+        queues.say(b"stopping\n");
+        assert_eq!(drained(&mut queues), ["\nstopping\n"]);
+    }
+
+    #[test]
+    fn a_gone_console_takes_everything_and_keeps_nothing() {
+        let mut queues = Queues::default();
+        let a = queues.add(Text::Lines);
+        assert!(queues.offer(a, b"x\n", SOURCE_BOUND));
+        queues.say(b"x\n");
+        let marks = queues.marks();
+        assert!(!queues.reached(&marks));
+        queues.give_up();
+        assert!(queues.reached(&marks));
+        assert!(queues.offer(a, &vec![0; 2 * SOURCE_BOUND], SOURCE_BOUND));
+        assert_eq!(queues.next_turn(), None);
+    }
+
+    #[test]
+    fn a_closed_source_is_written_to_its_end_and_forgotten() {
+        let mut queues = Queues::default();
+        let a = queues.add(Text::Lines);
+        assert!(queues.offer(a, b"last\n", SOURCE_BOUND));
+        queues.close(a);
+        assert_eq!(drained(&mut queues), ["last\n"]);
+        assert_eq!(queues.slots.len(), 1);
+    }
+
+    #[test]
+    fn a_flush_waits_only_for_what_came_before_it() {
+        let mut queues = Queues::default();
+        let a = queues.add(Text::Lines);
+        assert!(queues.reached(&queues.marks()));
+        assert!(queues.offer(a, &[b'x'; JOIN], SOURCE_BOUND));
+        let marks = queues.marks();
+        assert!(queues.offer(a, b"later\n", SOURCE_BOUND));
+        let turn = queues.next_turn().unwrap();
+        assert!(!queues.reached(&marks));
+        queues.written(&turn);
+        assert!(queues.reached(&marks));
+    }
+}

@@ -1,0 +1,287 @@
+//! Moves one worker stream from its pipe to where it goes. One thread each, on a small stack.
+
+use std::{
+    fs::File,
+    io::{self, Write as _},
+    os::fd::{AsFd as _, OwnedFd},
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+};
+
+use super::{
+    console::Source,
+    cut_off::CutOff,
+    lines::{Lines, Output},
+    tail::Tail,
+};
+
+/// The most that is read at once.
+const READ_BYTES: usize = 64 << 10;
+
+/// Lines are assembled from this much at a time, so that prefixes cannot swell the output without bound.
+const SLICE_BYTES: usize = 8 << 10;
+
+/// Assembled lines go to the console in chunks of about this size.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// How long unprefixed bytes wait for the end of their line. `python -u` writes a line and its end apart, and
+/// other ranks' bytes would come between. Not noticeable on a prompt or a progress bar.
+const LINGER: Duration = Duration::from_millis(10);
+
+/// After the order to stop, at most this much that is already in the pipe is still taken.
+const SWEEP_BYTES: usize = 4 << 20;
+
+/// One worker stream on its way.
+#[derive(Debug)]
+pub(crate) struct Relay {
+    /// The reading end, non-blocking.
+    pub(crate) input: Arc<OwnedFd>,
+    pub(crate) cut_off: Arc<CutOff>,
+    pub(crate) sink: Sink,
+}
+
+/// How a relay ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ended {
+    /// The order to stop came before the end of the stream.
+    pub(crate) cut_off: bool,
+    /// Bytes that the console did not take in time.
+    pub(crate) lost: u64,
+}
+
+impl Relay {
+    /// Runs until the end of the stream or the order to stop.
+    pub(crate) fn run(mut self) -> Ended {
+        // The buffer comes with the first bytes: most workers are silent most of the time.
+        self.wait();
+        let mut buffer = vec![0; READ_BYTES];
+        let mut swept = 0;
+        let cut_off = loop {
+            let given = self.cut_off.is_given();
+            match nix::unistd::read(&self.input, &mut buffer) {
+                // EIO: the other end of a pty is closed.
+                Ok(0) | Err(Errno::EIO) => break false,
+                Ok(count) => {
+                    self.sink.push(Instant::now(), &buffer[..count]);
+                    swept += if given { count } else { 0 };
+                    if swept >= SWEEP_BYTES {
+                        break true;
+                    }
+                }
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) if given => break true,
+                Err(Errno::EAGAIN) => {
+                    self.sink.tick(Instant::now());
+                    self.wait();
+                }
+                Err(errno) => {
+                    tracing::warn!(%errno, "a worker's output could not be read to its end");
+                    break true;
+                }
+            }
+        };
+        Ended { cut_off, lost: self.sink.finish() }
+    }
+
+    /// Until there is something to read, the order to stop comes, or the sink has something due.
+    fn wait(&self) {
+        let left = self.sink.deadline().map(|due| due.saturating_duration_since(Instant::now()));
+        // Rounded up: a wait that is too short would only be repeated.
+        let timeout = left.map_or(PollTimeout::NONE, |left| {
+            PollTimeout::try_from(left + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX)
+        });
+        let mut fds = [
+            PollFd::new(self.input.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.cut_off.fd(), PollFlags::POLLIN),
+        ];
+        // An error (EINTR at most) only means to look again.
+        let _ = poll(&mut fds, timeout);
+    }
+}
+
+/// Where a relay's bytes go.
+#[derive(Debug)]
+pub(crate) enum Sink {
+    /// To the log file, and as prefixed lines to the console.
+    Tee(Box<Tee>),
+    /// As they are.
+    Raw(Raw),
+}
+
+impl Sink {
+    fn push(&mut self, now: Instant, bytes: &[u8]) {
+        match self {
+            Self::Tee(tee) => tee.push(now, bytes),
+            Self::Raw(raw) => raw.push(now, bytes),
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        match self {
+            Self::Tee(tee) => tee.lines.deadline(),
+            Self::Raw(raw) => raw.held_since.map(|since| since + LINGER),
+        }
+    }
+
+    fn tick(&mut self, now: Instant) {
+        if self.deadline().is_some_and(|due| due <= now) {
+            match self {
+                Self::Tee(tee) => tee.tick(now),
+                Self::Raw(raw) => raw.release(),
+            }
+        }
+    }
+
+    /// Returns how many bytes the console did not take.
+    fn finish(&mut self) -> u64 {
+        match self {
+            Self::Tee(tee) => tee.finish(),
+            Self::Raw(raw) => raw.finish(),
+        }
+    }
+}
+
+/// A relay's way to the console.
+#[derive(Debug)]
+pub(crate) struct Outlet {
+    pub(crate) source: Arc<Source>,
+    pub(crate) cut_off: Arc<CutOff>,
+    pub(crate) lost: u64,
+}
+
+impl Outlet {
+    pub(crate) fn new(source: Arc<Source>, cut_off: Arc<CutOff>) -> Self {
+        Self { source, cut_off, lost: 0 }
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        if !self.source.push(bytes, &self.cut_off) && !self.source.push_last(bytes) {
+            self.lost += bytes.len() as u64;
+        }
+    }
+}
+
+/// A log file, or the filtered one that several relays share: opened for appending, and every write holds
+/// whole lines, so they do not cut each other's.
+#[derive(Debug)]
+pub(crate) struct LogFile {
+    pub(crate) file: Arc<File>,
+    pub(crate) path: PathBuf,
+    pub(crate) failed: bool,
+}
+
+impl LogFile {
+    fn write(&mut self, bytes: &[u8]) {
+        let result: io::Result<()> = (&*self.file).write_all(bytes);
+        // Once is enough; the disk may get room again, so the next bytes are tried all the same.
+        if let Err(error) = result
+            && !std::mem::replace(&mut self.failed, true)
+        {
+            tracing::error!(%error, path = %self.path.display(), "a log file could not be written, output is missing there");
+        }
+    }
+}
+
+/// File first, then the console.
+#[derive(Debug)]
+pub(crate) struct Tee {
+    pub(crate) file: LogFile,
+    pub(crate) filtered: Option<LogFile>,
+    pub(crate) lines: Lines,
+    pub(crate) outlet: Outlet,
+    pub(crate) output: Output,
+}
+
+impl Tee {
+    fn push(&mut self, now: Instant, bytes: &[u8]) {
+        self.file.write(bytes);
+        for slice in bytes.chunks(SLICE_BYTES) {
+            self.lines.push(now, slice, &mut self.output);
+            if self.output.console.len() >= CHUNK_BYTES {
+                self.put_out();
+            }
+        }
+        self.tick(now);
+    }
+
+    fn tick(&mut self, now: Instant) {
+        self.lines.tick(now, &mut self.output);
+        self.put_out();
+    }
+
+    fn finish(&mut self) -> u64 {
+        self.lines.finish(&mut self.output);
+        self.put_out();
+        self.outlet.lost
+    }
+
+    fn put_out(&mut self) {
+        if let Some(filtered) = &mut self.filtered
+            && !self.output.filtered.is_empty()
+        {
+            filtered.write(&self.output.filtered);
+        }
+        if !self.output.console.is_empty() {
+            self.outlet.push(&self.output.console);
+        }
+        self.output.clear();
+    }
+}
+
+/// Byte for byte, with the end kept.
+#[derive(Debug)]
+pub(crate) struct Raw {
+    pub(crate) tail: Arc<Mutex<Tail>>,
+    pub(crate) outlet: Option<Outlet>,
+    /// The beginning of a line whose end may come at once.
+    pub(crate) held: Vec<u8>,
+    pub(crate) held_since: Option<Instant>,
+}
+
+impl Raw {
+    pub(crate) fn new(tail: Arc<Mutex<Tail>>, outlet: Option<Outlet>) -> Self {
+        Self { tail, outlet, held: Vec::new(), held_since: None }
+    }
+
+    fn push(&mut self, now: Instant, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        self.tail.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
+        if self.outlet.is_none() {
+            return;
+        }
+        let whole = memchr::memrchr(b'\n', bytes).map_or(0, |end| end + 1);
+        if whole > 0 {
+            self.held.extend_from_slice(&bytes[..whole]);
+            self.release();
+        }
+        self.held.extend_from_slice(&bytes[whole..]);
+        if self.held.len() >= READ_BYTES {
+            self.release();
+        } else if !self.held.is_empty() && self.held_since.is_none() {
+            self.held_since = Some(now);
+        }
+    }
+
+    fn release(&mut self) {
+        if let Some(outlet) = &mut self.outlet
+            && !self.held.is_empty()
+        {
+            outlet.push(&self.held);
+        }
+        self.held.clear();
+        self.held_since = None;
+    }
+
+    fn finish(&mut self) -> u64 {
+        self.release();
+        self.outlet.as_ref().map_or(0, |outlet| outlet.lost)
+    }
+}

@@ -1,0 +1,39 @@
+//! Ends of children, one by one. The only place that calls `waitpid`: a second one would steal statuses.
+
+use nix::libc;
+use rules::failure::ExitCause;
+
+/// What `waitpid` knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reaped {
+    /// A child ended and is reaped now.
+    Ended { pid: i32, cause: ExitCause },
+    /// Children are left, and none has ended.
+    StillRunning,
+    /// There is no child at all. In a subreaper: there is no process below this one.
+    NobodyLeft,
+}
+
+/// The next child that has ended, without waiting.
+#[must_use]
+pub fn next_ended() -> Reaped {
+    loop {
+        let mut status = 0;
+        // SAFETY: `status` is a valid place for the result. nix's wrapper is not used because it has no
+        // name for real-time signals and would lose the end of a child that died of one.
+        let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) };
+        match pid {
+            0 => return Reaped::StillRunning,
+            pid if pid > 0 => {
+                if libc::WIFEXITED(status) {
+                    return Reaped::Ended { pid, cause: ExitCause::Code(libc::WEXITSTATUS(status)) };
+                }
+                if libc::WIFSIGNALED(status) {
+                    return Reaped::Ended { pid, cause: ExitCause::Signal(libc::WTERMSIG(status)) };
+                }
+            }
+            _ if nix::errno::Errno::last() == nix::errno::Errno::EINTR => {}
+            _ => return Reaped::NobodyLeft,
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! What the agent knows when it is done: the outcome, and the evidence for it.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use rules::{
+    Attempt, LocalRank, Rank,
+    failure::{Outcome, Survivor},
+};
+
+use crate::error_file::{ErrorFile, ErrorFileError};
+
+/// How a node's run ended, and what is known about it.
+#[derive(Debug)]
+pub struct Report {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The attempt that ran last.
+    pub attempt: Attempt,
+    /// The folder of this run's logs.
+    pub run_dir: Option<PathBuf>,
+    /// What is known of each worker of the last attempt that failed.
+    pub workers: BTreeMap<LocalRank, WorkerEvidence>,
+    /// Ranks of this node that never reached the store, when others did.
+    pub never_arrived: Vec<Rank>,
+    /// Processes that could not be killed.
+    pub survivors: Vec<Survivor>,
+}
+
+/// What is known of one worker.
+#[derive(Debug, Default)]
+pub struct WorkerEvidence {
+    /// The end of its standard error, at most 64 KiB.
+    pub stderr_tail: Option<Vec<u8>>,
+    /// Its standard output.
+    pub stdout_log: Option<PathBuf>,
+    /// Its standard error.
+    pub stderr_log: Option<PathBuf>,
+    /// What it said of its failure itself.
+    pub error_file: Option<Result<ErrorFile, ErrorFileError>>,
+}

@@ -1,0 +1,206 @@
+//! The store that workers of a round meet at: served by this launcher, or left to rank 0.
+
+use std::{
+    io,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    ops::RangeInclusive,
+    sync::Arc,
+};
+
+use socket2::{Domain, Protocol, Socket, Type};
+use store::{Limits, StoreServer, bind_any, bind_loopback};
+
+/// Who may reach the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// Workers on this host only.
+    Loopback,
+    /// Workers on any host.
+    Anyone,
+}
+
+/// Why there is no store.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreHostError {
+    /// No port of the allowed ones is free.
+    #[error("no port for the workers' store is free among HOST_PORTS={}", show(choices))]
+    NoPort {
+        /// What was allowed.
+        choices: Vec<RangeInclusive<u16>>,
+        /// What the last one said.
+        #[source]
+        source: io::Error,
+    },
+    /// The system gave no port at all.
+    #[error("cannot open a port for the workers' store")]
+    Bind(#[source] io::Error),
+    /// The server did not start.
+    #[error("cannot start the workers' store")]
+    Start(#[source] io::Error),
+}
+
+fn show(choices: &[RangeInclusive<u16>]) -> String {
+    let one = |range: &RangeInclusive<u16>| {
+        if range.start() == range.end() {
+            range.start().to_string()
+        } else {
+            format!("{}-{}", range.start(), range.end())
+        }
+    };
+    choices.iter().map(one).collect::<Vec<_>>().join(",")
+}
+
+/// Where `MASTER_ADDR` and `MASTER_PORT` come from when this node is group rank 0.
+#[derive(Debug)]
+pub struct StoreHost {
+    master_addr: String,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Served { server: Arc<StoreServer>, port: u16, used: bool },
+    LeftToRankZero { choices: Vec<RangeInclusive<u16>>, held: Option<Socket> },
+}
+
+impl StoreHost {
+    /// Binds a port now and serves the store on it for as long as the launcher lives.
+    ///
+    /// # Errors
+    /// When no allowed port is free.
+    pub fn serve(
+        master_addr: String,
+        reach: Reach,
+        choices: &[RangeInclusive<u16>],
+    ) -> Result<Self, StoreHostError> {
+        let bind = |port| match reach {
+            Reach::Loopback => bind_loopback(port),
+            Reach::Anyone => bind_any(port),
+        };
+        let listeners = first_free(choices, bind)?;
+        let port = listeners
+            .first()
+            .ok_or_else(|| StoreHostError::Bind(io::ErrorKind::AddrNotAvailable.into()))?
+            .local_addr()
+            .map_err(StoreHostError::Bind)?
+            .port();
+        let server = StoreServer::start(listeners, Limits::default()).map_err(StoreHostError::Start)?;
+        Ok(Self::shared(master_addr, port, Arc::new(server)))
+    }
+
+    /// Uses a store that somebody else feeds with the connections of `port`.
+    #[must_use]
+    pub fn shared(master_addr: String, port: u16, server: Arc<StoreServer>) -> Self {
+        Self { master_addr, kind: Kind::Served { server, port, used: false } }
+    }
+
+    /// Rank 0 serves; each round gets a port that is free and held for it.
+    #[must_use]
+    pub fn left_to_rank_zero(master_addr: String, choices: Vec<RangeInclusive<u16>>) -> Self {
+        Self { master_addr, kind: Kind::LeftToRankZero { choices, held: None } }
+    }
+
+    /// The store, when this launcher serves it.
+    #[must_use]
+    pub fn server(&self) -> Option<&Arc<StoreServer>> {
+        match &self.kind {
+            Kind::Served { server, .. } => Some(server),
+            Kind::LeftToRankZero { .. } => None,
+        }
+    }
+
+    /// Makes the store ready for a round, with nothing in it of any round before.
+    ///
+    /// # Errors
+    /// When no allowed port is free.
+    pub async fn open(&mut self) -> Result<(String, u16), StoreHostError> {
+        let port = match &mut self.kind {
+            Kind::Served { server, port, used } => {
+                if std::mem::replace(used, true) {
+                    server.begin_generation_async().await;
+                }
+                *port
+            }
+            Kind::LeftToRankZero { choices, held } => {
+                *held = None;
+                let socket = first_free(choices, hold)?;
+                let port = port_of(&socket).map_err(StoreHostError::Bind)?;
+                *held = Some(socket);
+                port
+            }
+        };
+        Ok((self.master_addr.clone(), port))
+    }
+}
+
+fn first_free<T>(
+    choices: &[RangeInclusive<u16>],
+    bind: impl Fn(u16) -> io::Result<T>,
+) -> Result<T, StoreHostError> {
+    if choices.is_empty() {
+        return bind(0).map_err(StoreHostError::Bind);
+    }
+    let mut refused = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for port in choices.iter().flat_map(Clone::clone) {
+        match bind(port) {
+            Ok(bound) => return Ok(bound),
+            Err(error) => refused = error,
+        }
+    }
+    Err(StoreHostError::NoPort { choices: choices.to_vec(), source: refused })
+}
+
+/// Binds without listening: nobody is given the port by chance, and rank 0 can still bind it, because both
+/// sides set SO_REUSEADDR and only one listens.
+fn hold(port: u16) -> io::Result<Socket> {
+    let address = |v6: bool| -> SocketAddr {
+        if v6 { (Ipv6Addr::UNSPECIFIED, port).into() } else { (Ipv4Addr::UNSPECIFIED, port).into() }
+    };
+    let bind = |address: SocketAddr| {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_reuse_address(true)?;
+        socket.bind(&address.into())?;
+        Ok(socket)
+    };
+    bind(address(true)).or_else(|_: io::Error| bind(address(false)))
+}
+
+fn port_of(socket: &Socket) -> io::Result<u16> {
+    let address = socket.local_addr()?.as_socket();
+    address.map(|address| address.port()).ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    fn run<T>(future: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+    }
+
+    #[test]
+    fn a_served_port_stays_the_same_over_rounds() {
+        let mut host = StoreHost::serve("localhost".into(), Reach::Loopback, &[]).unwrap();
+        let first = run(host.open()).unwrap();
+        assert_eq!(run(host.open()).unwrap(), first);
+        assert_ne!(first.1, 0);
+    }
+
+    #[test]
+    fn a_taken_port_of_the_choice_is_passed_over_and_none_left_is_said() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let error = StoreHost::serve("localhost".into(), Reach::Loopback, &[port..=port]).unwrap_err();
+        assert!(error.to_string().ends_with(&format!("HOST_PORTS={port}")), "{error}");
+    }
+
+    #[test]
+    fn a_held_port_can_be_bound_by_rank_zero() {
+        let mut host = StoreHost::left_to_rank_zero("localhost".into(), Vec::new());
+        let (_, port) = run(host.open()).unwrap();
+        // std sets SO_REUSEADDR on listeners, as torch does.
+        TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port))).unwrap();
+    }
+}

@@ -1,0 +1,78 @@
+//! At the start: ends what a dead launcher left behind, in case its guard was killed with it.
+//!
+//! Only processes of our own user that carry the mark of a launcher that is provably dead are touched, so
+//! never those of a sibling. A process that cleared its environment is not found.
+
+use std::fs;
+
+use nix::{libc, unistd::getuid};
+
+use crate::{
+    launcher_id::{LauncherId, VARIABLE},
+    tree::{self, Process},
+};
+
+/// The mark in a process's environment.
+#[must_use]
+pub fn mark_of(pid: i32) -> Option<LauncherId> {
+    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    environment.split(|byte| *byte == 0).find_map(|entry| {
+        let text = std::str::from_utf8(entry).ok()?;
+        LauncherId::parse(text.strip_prefix(VARIABLE)?.strip_prefix('=')?)
+    })
+}
+
+/// Kills leftovers of dead launchers and gives what was killed.
+#[must_use]
+pub fn sweep() -> Vec<Process> {
+    let leftovers = leftovers();
+    if !leftovers.is_empty() {
+        // A second look each pass: who was forked meanwhile carries the mark too.
+        tree::kill_pass(self::leftovers);
+    }
+    leftovers
+}
+
+fn leftovers() -> Vec<Process> {
+    let me = getuid().as_raw();
+    tree::all_pids()
+        .filter(|pid| owner(*pid) == Some(me))
+        .filter(|pid| mark_of(*pid).is_some_and(|mark| mark.is_provably_dead()))
+        .filter_map(tree::process)
+        .filter(Process::is_alive)
+        .collect()
+}
+
+fn owner(pid: i32) -> Option<libc::uid_t> {
+    use std::os::unix::fs::MetadataExt as _;
+    fs::metadata(format!("/proc/{pid}")).ok().map(|folder| folder.uid())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        os::unix::process::ExitStatusExt as _,
+        process::{Child, Command, Stdio},
+    };
+
+    use super::*;
+
+    fn marked(id: &LauncherId) -> Child {
+        Command::new("sleep").arg("1000").env(VARIABLE, id.to_string()).stdout(Stdio::null()).spawn().unwrap()
+    }
+
+    #[test]
+    fn leftovers_of_a_dead_launcher_end_and_those_of_a_living_one_stay() {
+        let living = LauncherId::of_this_process();
+        let dead = LauncherId { started: living.started - 1, ..living.clone() };
+        let mut orphan = marked(&dead);
+        let mut sibling = marked(&living);
+        assert_eq!(mark_of(i32::try_from(orphan.id()).unwrap()), Some(dead));
+        let orphan_pid = i32::try_from(orphan.id()).unwrap();
+        assert!(sweep().iter().any(|process| process.pid == orphan_pid));
+        assert_eq!(orphan.wait().unwrap().signal(), Some(9));
+        assert!(sibling.try_wait().unwrap().is_none());
+        sibling.kill().unwrap();
+        sibling.wait().unwrap();
+    }
+}

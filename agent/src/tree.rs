@@ -1,0 +1,202 @@
+//! The processes below one process, read from /proc, and how to signal or kill all of them.
+//!
+//! Parent links in /proc are complete here because the process at the root is a subreaper: whoever loses its
+//! parent becomes the root's child.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use rules::failure::Survivor;
+
+/// One line of `/proc/<pid>/stat`, as far as it matters here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// Process id.
+    pub pid: i32,
+    /// Name, at most 15 bytes.
+    pub name: String,
+    /// State letter.
+    pub state: char,
+    /// Parent's process id.
+    pub parent: i32,
+    /// Process group.
+    pub group: i32,
+    /// Session.
+    pub session: i32,
+    /// Start, in clock ticks since boot: tells a reused process id from the process it named.
+    pub started: u64,
+}
+
+impl Process {
+    /// Whether it still does anything. A zombie only waits to be reaped.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        !matches!(self.state, 'Z' | 'X')
+    }
+
+    fn parse(pid: i32, stat: &str) -> Option<Self> {
+        // The name stands in parentheses and may itself hold blanks and parentheses.
+        let open = stat.find('(')?;
+        let close = stat.rfind(')')?;
+        let name = stat.get(open + 1..close)?.to_owned();
+        let mut fields = stat.get(close + 1..)?.split_ascii_whitespace();
+        let state = fields.next()?.chars().next()?;
+        let parent = fields.next()?.parse().ok()?;
+        let group = fields.next()?.parse().ok()?;
+        let session = fields.next()?.parse().ok()?;
+        // Fields 7 to 21 lie between the session (6) and the start time (22).
+        let started = fields.nth(15)?.parse().ok()?;
+        Some(Self { pid, name, state, parent, group, session, started })
+    }
+}
+
+/// The process with this id, if there is one.
+#[must_use]
+pub fn process(pid: i32) -> Option<Process> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    Process::parse(pid, &String::from_utf8_lossy(&stat))
+}
+
+/// Every process id in this namespace.
+pub fn all_pids() -> impl Iterator<Item = i32> {
+    fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}
+
+/// Every process below `root`, zombies too, `root` itself not.
+#[must_use]
+pub fn below(root: i32) -> Vec<Process> {
+    let processes: Vec<Process> = all_pids().filter_map(process).collect();
+    let mut children: BTreeMap<i32, Vec<usize>> = BTreeMap::new();
+    for (index, process) in processes.iter().enumerate() {
+        children.entry(process.parent).or_default().push(index);
+    }
+    let mut found = BTreeSet::new();
+    let mut parents = vec![root];
+    while let Some(parent) = parents.pop() {
+        for &index in children.get(&parent).into_iter().flatten() {
+            if found.insert(index) {
+                parents.push(processes[index].pid);
+            }
+        }
+    }
+    found.into_iter().map(|index| processes[index].clone()).collect()
+}
+
+/// Sends `signal` to one process. One that has just ended, or is another user's, is passed over.
+pub fn signal_one(pid: i32, signal: Signal) {
+    let _gone = kill(Pid::from_raw(pid), signal);
+}
+
+/// Asks every process below `root` to end: the groups of `leaders` as groups, all others one by one, and
+/// nobody twice (a second SIGINT interrupts the clean-up that the first one started). Stopped processes are
+/// woken, so that they can answer.
+pub fn ask(root: i32, leaders: &BTreeSet<i32>, signal: Signal) {
+    for leader in leaders {
+        signal_one(-leader, signal);
+        signal_one(-leader, Signal::SIGCONT);
+    }
+    for process in below(root) {
+        if process.is_alive() && !leaders.contains(&process.group) {
+            signal_one(process.pid, signal);
+            signal_one(process.pid, Signal::SIGCONT);
+        }
+    }
+}
+
+/// One pass of killing what `which` picks: everything is stopped first, until nothing new appears, so that
+/// nobody forks away while the others are killed. Gives how many were alive.
+pub fn kill_pass(which: impl Fn() -> Vec<Process>) -> usize {
+    let mut stopped: BTreeMap<i32, u64> = BTreeMap::new();
+    // A fork bomb adds processes in each pass; the bound only says when to kill what we have and start over.
+    for _ in 0..20 {
+        let mut found_new = false;
+        for process in which().into_iter().filter(Process::is_alive) {
+            if stopped.insert(process.pid, process.started).is_none() {
+                signal_one(process.pid, Signal::SIGSTOP);
+                found_new = true;
+            }
+        }
+        if !found_new {
+            break;
+        }
+    }
+    for pid in stopped.keys() {
+        signal_one(*pid, Signal::SIGKILL);
+    }
+    stopped.len()
+}
+
+/// What would not die, for the report.
+#[must_use]
+pub fn survivors(processes: Vec<Process>) -> Vec<Survivor> {
+    processes
+        .into_iter()
+        .filter(Process::is_alive)
+        .map(|process| Survivor {
+            pid: process.pid,
+            wait_channel: fs::read_to_string(format!("/proc/{}/wchan", process.pid)).unwrap_or_default(),
+            name: process.name,
+            state: process.state,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn a_name_with_parentheses_does_not_shift_the_fields() {
+        let stat = "12 (a) b (c) S 3 4 5 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987 1000 10";
+        assert_eq!(
+            Process::parse(12, stat),
+            Some(Process {
+                pid: 12,
+                name: "a) b (c".into(),
+                state: 'S',
+                parent: 3,
+                group: 4,
+                session: 5,
+                started: 987
+            })
+        );
+        assert_eq!(Process::parse(12, "12 (a S 3"), None);
+        assert_eq!(Process::parse(12, ""), None);
+    }
+
+    #[test]
+    fn a_grandchild_is_found_below_us_and_killed() {
+        // `sh` waits for `sleep`, so there are two generations.
+        let mut shell = Command::new("sh")
+            .args(["-c", "sleep 1000 & echo started; wait"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut reader = std::io::BufReader::new(shell.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut reader, &mut line).unwrap();
+        let shell_pid = i32::try_from(shell.id()).unwrap();
+        let me = i32::try_from(std::process::id()).unwrap();
+        assert!(below(me).iter().any(|process| process.parent == shell_pid));
+        let of_shell = || {
+            below(me)
+                .into_iter()
+                .filter(|process| process.pid == shell_pid || process.parent == shell_pid)
+                .collect()
+        };
+        assert_eq!(kill_pass(of_shell), 2);
+        shell.wait().unwrap();
+        assert!(below(me).iter().all(|process| process.parent != shell_pid));
+    }
+}

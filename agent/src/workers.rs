@@ -1,0 +1,117 @@
+//! From a seat in a round to commands that the guard can start: environments, arguments, files.
+
+use std::{
+    ffi::OsString,
+    io,
+    os::{fd::OwnedFd, unix::ffi::OsStrExt as _},
+    sync::{Mutex, PoisonError},
+};
+
+use rules::{
+    Attempt, LocalRank, NodeRank,
+    worker_env::{EnvSettings, VisibleDevices, WorkerEnvError, worker_argument, worker_env},
+    world::World,
+};
+
+use crate::{
+    config::{AgentConfig, MasterPort},
+    guard::frame::WorkerSpec,
+    logs::{Generation, LogError, Logs},
+};
+
+/// Everything the workers of one round need to start.
+#[derive(Debug)]
+pub struct Prepared {
+    /// Their output.
+    pub generation: Generation,
+    /// What the guard is told, by local rank, and the descriptors that go along.
+    pub workers: Vec<(WorkerSpec, Vec<OwnedFd>)>,
+}
+
+/// Why workers cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub enum PrepareError {
+    /// Folders, files or pipes.
+    #[error(transparent)]
+    Logs(#[from] LogError),
+    /// Their environment.
+    #[error(transparent)]
+    Env(#[from] WorkerEnvError),
+}
+
+/// Opens the output of all workers of a seat and makes their environments. Touches the file system, so it is
+/// called off the agent's loop.
+///
+/// # Errors
+/// When a file cannot be made, or `--virtual-local-rank` finds too few devices.
+pub fn prepare(
+    config: &AgentConfig,
+    settings: &EnvSettings,
+    logs: &Mutex<Logs>,
+    world: &World,
+    seat: NodeRank,
+    attempt: Attempt,
+) -> Result<Prepared, PrepareError> {
+    let mut ranks = Vec::new();
+    for local_rank in (0..config.local_world_size).map(LocalRank) {
+        let place = world.place(seat, local_rank).ok_or(WorkerEnvError::NotInWorld { seat, local_rank })?;
+        ranks.push((local_rank, place.rank));
+    }
+    // Opening can only panic on a broken invariant of its own; the logs stay usable for the report.
+    let mut generation = logs.lock().unwrap_or_else(PoisonError::into_inner).open(attempt.0, &ranks)?;
+    let mut workers = Vec::new();
+    for (local_rank, _) in ranks {
+        let error_file = generation.error_file(local_rank);
+        let own = worker_env(settings, world, seat, local_rank, attempt, &error_file.to_string_lossy())?;
+        let stdio = generation.take_stdio(local_rank).unwrap_or_default();
+        let argv = config.command.argv.iter().map(|arg| worker_argument(arg.as_bytes(), local_rank));
+        let spec = WorkerSpec {
+            local_rank,
+            argv: argv.collect(),
+            env: merged(&config.env.inherited, &own),
+            cpus: config.cpus.get(local_rank.0 as usize).cloned().unwrap_or_default(),
+            has_stdout: stdio.out.is_some(),
+            has_stderr: stdio.err.is_some(),
+        };
+        workers.push((spec, stdio.out.into_iter().chain(stdio.err).collect()));
+    }
+    Ok(Prepared { generation, workers })
+}
+
+/// The launcher's environment with the worker's own variables over it.
+fn merged(inherited: &[(OsString, OsString)], own: &[(&'static str, String)]) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let kept = inherited.iter().filter(|(name, _)| !own.iter().any(|(own, _)| name == own));
+    kept.map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec()))
+        .chain(own.iter().map(|(name, value)| (name.as_bytes().to_vec(), value.clone().into_bytes())))
+        .collect()
+}
+
+/// What is the same in every worker's environment.
+#[must_use]
+pub fn env_settings(config: &AgentConfig, launcher_id: String) -> EnvSettings {
+    let inherited = |name: &str| {
+        let found = config.env.inherited.iter().find(|(key, _)| key == name);
+        found.map(|(_, value)| value.to_string_lossy().into_owned())
+    };
+    EnvSettings {
+        run_id: config.run_id.clone(),
+        max_restarts: config.max_restarts,
+        agent_store: config.master_port == MasterPort::Served,
+        signals_to_handle: config.env.signals_to_handle.clone(),
+        nccl_async_error_handling: inherited("TORCH_NCCL_ASYNC_ERROR_HANDLING"),
+        launcher_id,
+        virtual_local_rank: config.env.virtual_local_rank.then(|| VisibleDevices {
+            cuda: inherited("CUDA_VISIBLE_DEVICES"),
+            hip: inherited("HIP_VISIBLE_DEVICES"),
+        }),
+        identical_workers: inherited("TORCH_ELASTIC_WORKER_IDENTICAL").as_deref() == Some("1"),
+    }
+}
+
+/// Why a worker could not be started, in words that name the program.
+#[must_use]
+pub fn start_error(config: &AgentConfig, local_rank: LocalRank, errno: i32) -> String {
+    let program = worker_argument(config.command.argv[0].as_bytes(), local_rank);
+    let error = io::Error::from_raw_os_error(errno);
+    format!("`{}`: {error}", String::from_utf8_lossy(&program))
+}

@@ -1,0 +1,227 @@
+//! What the user asked for: the command line over the `PET_*` defaults, each value with where it came from.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fmt,
+};
+
+use crate::{
+    argv::{self, Line, Reading, Value},
+    box_pairs::BoxPair,
+    environment::Environment,
+    invalid::Invalid,
+    options::{Flag, Kind, OPTIONS, OptionSpec},
+    python_number,
+    usage::UsageError,
+};
+
+/// What the front door is to do.
+#[derive(Debug)]
+pub(crate) enum Request {
+    /// Print the help.
+    Help,
+    /// Print the completion script for this shell.
+    Completion(String),
+    /// Run a script.
+    Run(Cli),
+}
+
+/// Why there is no request.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CannotRead {
+    #[error(transparent)]
+    Usage(#[from] UsageError),
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+}
+
+/// A run as it was asked for: every option's value, and the script.
+#[derive(Debug)]
+pub(crate) struct Cli {
+    /// By [`Flag`]; `None`: only the table's default is left.
+    entries: Vec<Option<Entry>>,
+    /// The script, module or program.
+    pub(crate) script: OsString,
+    /// Its arguments.
+    pub(crate) script_args: Vec<OsString>,
+}
+
+#[derive(Debug, Clone)]
+struct Entry {
+    /// As it was written.
+    raw: OsString,
+    value: Value,
+    origin: Origin,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    CommandLine,
+    Pet,
+}
+
+/// A value as the user wrote it and where: `--nnodes=a`, `PET_NNODES=a`, `HOST_PORTS=x`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Said(String);
+
+impl Said {
+    /// The value of a variable.
+    pub(crate) fn in_variable(name: &str, value: &OsStr) -> Self {
+        Self(format!("{name}={}", value.to_string_lossy()))
+    }
+}
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Request {
+    /// Reads a command line, without the program's name, over the environment.
+    ///
+    /// # Errors
+    ///
+    /// In torchrun's order: a `PET_*` switch that is no number (even `--help` fails then), a word that
+    /// cannot be read, a `PET_*` number that is none, no script, unknown options.
+    pub(crate) fn read(words: &[OsString], env: Environment<'_>) -> Result<Self, CannotRead> {
+        let pets = Pets::of(env);
+        let mut entries = vec![None; OPTIONS.len()];
+        for spec in OPTIONS.iter().filter(|spec| spec.kind == Kind::Switch) {
+            if let Some(raw) = pets.get(spec) {
+                let value = argv::convert(spec, raw)
+                    .ok_or_else(|| Invalid::PetSwitch { said: Said::in_variable(&spec.pet_name(), raw) })?;
+                entries[spec.flag as usize] = Some(Entry { raw: raw.to_owned(), value, origin: Origin::Pet });
+            }
+        }
+        let line = match argv::read(words)? {
+            Reading::Help => return Ok(Self::Help),
+            Reading::Completion(shell) => return Ok(Self::Completion(shell)),
+            Reading::Line(line) => line,
+        };
+        let Line { given, script, script_args, unrecognized } = line;
+        for (flag, raw, value) in given {
+            entries[flag as usize] = Some(Entry { raw, value, origin: Origin::CommandLine });
+        }
+        for spec in OPTIONS {
+            let entry = &mut entries[spec.flag as usize];
+            if let (None, Some(raw)) = (&entry, pets.get(spec)) {
+                let value = argv::convert(spec, raw).ok_or_else(|| UsageError::BadValue {
+                    flag: spec.flag,
+                    value: raw.to_string_lossy().into_owned(),
+                    pet: Some(spec.pet_name()),
+                })?;
+                *entry = Some(Entry { raw: raw.to_owned(), value, origin: Origin::Pet });
+            }
+        }
+        let script = script.ok_or(UsageError::NoScript)?;
+        if !unrecognized.is_empty() {
+            return Err(UsageError::Unrecognized { words: unrecognized }.into());
+        }
+        Ok(Self::Run(Cli { entries, script, script_args }))
+    }
+}
+
+/// The `PET_*` variables of an environment: few, where the environment may be large.
+struct Pets<'a>(Vec<(&'a str, &'a OsStr)>);
+
+impl<'a> Pets<'a> {
+    fn of(env: Environment<'a>) -> Self {
+        let named = |(key, value): &'a (OsString, OsString)| {
+            Some((key.to_str()?.strip_prefix("PET_")?, value.as_os_str()))
+        };
+        Self(env.0.iter().filter_map(named).collect())
+    }
+
+    fn get(&self, spec: &OptionSpec) -> Option<&'a OsStr> {
+        if self.0.is_empty() || !spec.has_pet() {
+            return None;
+        }
+        let names = |key: &str| {
+            key.len() == spec.long.len()
+                && key.bytes().zip(spec.long.bytes()).all(|(theirs, ours)| match ours {
+                    b'-' => theirs == b'_',
+                    _ => theirs == ours.to_ascii_uppercase(),
+                })
+        };
+        self.0.iter().find(|(key, _)| names(key)).map(|(_, value)| *value)
+    }
+}
+
+impl Cli {
+    fn entry(&self, flag: Flag) -> Option<&Entry> {
+        self.entries.get(flag as usize)?.as_ref()
+    }
+
+    /// Whether the command line or the environment says something about this option.
+    pub(crate) fn is_given(&self, flag: Flag) -> bool {
+        self.entry(flag).is_some()
+    }
+
+    /// Whether a switch is on.
+    pub(crate) fn is_on(&self, flag: Flag) -> bool {
+        matches!(self.entry(flag), Some(Entry { value: Value::Switch(true), .. }))
+    }
+
+    /// The value with its origin, for messages.
+    pub(crate) fn said(&self, flag: Flag) -> Said {
+        let spec = flag.spec();
+        match self.entry(flag) {
+            Some(Entry { value: Value::Switch(_), origin: Origin::CommandLine, .. }) => Said(flag.dashed()),
+            Some(Entry { raw, origin: Origin::CommandLine, .. }) => {
+                Said(format!("{}={}", flag.dashed(), raw.to_string_lossy()))
+            }
+            Some(Entry { raw, origin: Origin::Pet, .. }) => Said::in_variable(&spec.pet_name(), raw),
+            None => Said(format!("{}={}", flag.dashed(), spec.default)),
+        }
+    }
+
+    /// A text option's bytes, else the table's default, which may be empty.
+    pub(crate) fn bytes(&self, flag: Flag) -> &OsStr {
+        match self.entry(flag) {
+            Some(Entry { raw, .. }) => raw,
+            None => OsStr::new(flag.spec().default),
+        }
+    }
+
+    /// A text option's value, else the table's default, which may be empty.
+    ///
+    /// # Errors
+    ///
+    /// When it is not UTF-8.
+    pub(crate) fn text(&self, flag: Flag) -> Result<&str, Invalid> {
+        self.bytes(flag).to_str().ok_or_else(|| Invalid::NotUtf8 { said: self.said(flag) })
+    }
+
+    /// A whole number, else the table's default; `None` when it has none.
+    pub(crate) fn int(&self, flag: Flag) -> Option<i64> {
+        match self.entry(flag) {
+            Some(Entry { value: Value::Int(number), .. }) => Some(*number),
+            _ => python_number::int(flag.spec().default),
+        }
+    }
+
+    /// A number, else the table's default; `None` when it has none.
+    pub(crate) fn float(&self, flag: Flag) -> Option<f64> {
+        match self.entry(flag) {
+            Some(Entry { value: Value::Float(number), .. }) => Some(*number),
+            _ => python_number::float(flag.spec().default),
+        }
+    }
+
+    /// A list; empty when nothing is said.
+    pub(crate) fn list(&self, flag: Flag) -> Vec<String> {
+        match self.entry(flag) {
+            Some(Entry { value: Value::List(items), .. }) => items.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Pairs, else the table's default.
+    pub(crate) fn pairs(&self, flag: Flag) -> Vec<BoxPair> {
+        match self.entry(flag) {
+            Some(Entry { value: Value::Pairs(pairs), .. }) => pairs.clone(),
+            _ => crate::box_pairs::parse(flag.spec().default).unwrap_or_default(),
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! The environment as the front door sees it: a list that was read once, in `main`.
+
+use std::ffi::{OsStr, OsString};
+
+/// A view of the environment's variables.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Environment<'a>(pub(crate) &'a [(OsString, OsString)]);
+
+impl<'a> Environment<'a> {
+    /// The value of a variable. Of several with one name the first counts, as in Python.
+    pub(crate) fn get(self, name: &str) -> Option<&'a OsStr> {
+        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_os_str())
+    }
+
+    /// The value of a variable that is set to something.
+    pub(crate) fn get_filled(self, name: &str) -> Option<&'a OsStr> {
+        self.get(name).filter(|value| !value.is_empty())
+    }
+}

@@ -1,0 +1,80 @@
+//! The front door: from argv and the environment to a plan, a text to print, or a refusal.
+
+use std::ffi::OsString;
+
+use crate::{
+    cli::{CannotRead, Request},
+    completion,
+    environment::Environment,
+    help,
+    host::Host,
+    invalid::Invalid,
+    resolve::{self, LaunchPlan},
+    usage::UsageError,
+};
+
+/// What `main` is to do.
+#[derive(Debug)]
+pub enum FrontDoor {
+    /// Run this.
+    Run(Box<LaunchPlan>),
+    /// Write this to standard output, and exit 0.
+    Print {
+        /// Ends with a line end.
+        text: String,
+    },
+    /// Write `usage` if there is one, then `dlrover-run: error: <message>`, to standard error, and exit.
+    Refused {
+        /// One sentence, on one line unless the user's own words have line ends.
+        message: String,
+        /// 2 for a command line that cannot be read, 1 for anything else.
+        exit_code: u8,
+        /// The usage line.
+        usage: Option<String>,
+    },
+}
+
+/// As argparse's.
+const CANNOT_READ: u8 = 2;
+/// As that of Python with a traceback.
+const CANNOT_RUN: u8 = 1;
+
+/// Reads a command line (`args[0]` is the program) and resolves it over the environment.
+#[must_use]
+pub fn front_door(args: &[OsString], env: Vec<(OsString, OsString)>, host: &dyn Host) -> FrontDoor {
+    let words = args.get(1..).unwrap_or_default();
+    match Request::read(words, Environment(&env)) {
+        Ok(Request::Help) => FrontDoor::Print { text: help::text() },
+        Ok(Request::Completion(shell)) => FrontDoor::Print { text: completion::script(&shell) },
+        Ok(Request::Run(cli)) => match resolve::resolve(cli, env, host) {
+            Ok(plan) => FrontDoor::Run(Box::new(plan)),
+            Err(invalid) => FrontDoor::from(invalid),
+        },
+        Err(CannotRead::Usage(error)) => FrontDoor::from(error),
+        Err(CannotRead::Invalid(invalid)) => FrontDoor::from(invalid),
+    }
+}
+
+impl From<UsageError> for FrontDoor {
+    fn from(error: UsageError) -> Self {
+        Self::Refused {
+            message: error.to_string(),
+            exit_code: CANNOT_READ,
+            usage: Some(help::USAGE.to_owned()),
+        }
+    }
+}
+
+impl From<Invalid> for FrontDoor {
+    fn from(invalid: Invalid) -> Self {
+        let is_usage = invalid.is_usage();
+        Self::Refused {
+            message: invalid.to_string(),
+            exit_code: if is_usage { CANNOT_READ } else { CANNOT_RUN },
+            usage: is_usage.then(|| help::USAGE.to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

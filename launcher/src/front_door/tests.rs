@@ -1,0 +1,142 @@
+use super::*;
+use crate::testing::{FakeHost, variables, words};
+
+fn knock(line: &str, env: &[(&str, &str)]) -> FrontDoor {
+    let mut host = FakeHost::new();
+    host.files.push("/etc/passwd".into());
+    let mut args = vec!["dlrover-run".into()];
+    args.extend(words(line));
+    let mut env = env.to_vec();
+    env.push(("PATH", "/usr/bin"));
+    front_door(&args, variables(&env), &host)
+}
+
+/// What a person sees of a refusal.
+fn refusal(line: &str, env: &[(&str, &str)]) -> String {
+    match knock(line, env) {
+        FrontDoor::Refused { message, exit_code, usage } => {
+            assert_eq!(usage.is_some(), exit_code == 2, "{line}");
+            assert!(!message.contains('\n') && !message.ends_with('.'), "{message}");
+            let env: String = env.iter().map(|(name, value)| format!("{name}={value} ")).collect();
+            format!("$ {env}dlrover-run {line}\n{exit_code}: {message}")
+        }
+        other => panic!("{line}: {other:?}"),
+    }
+}
+
+fn refusals(lines: &[(&[(&str, &str)], &str)]) -> String {
+    lines.iter().map(|(env, line)| refusal(line, env)).collect::<Vec<_>>().join("\n\n")
+}
+
+/// A snapshot without the source of its expression, which only repeats the text.
+macro_rules! assert_texts {
+    ($texts:expr) => {
+        insta::with_settings!({ omit_expression => true }, { insta::assert_snapshot!($texts) })
+    };
+}
+
+#[test]
+fn a_line_that_cannot_be_read_is_answered_as_argparse_does() {
+    assert_texts!(refusals(&[
+        (&[], ""),
+        (&[], "--standalone"),
+        (&[], "--bogus"),
+        (&[], "--bogus --also=1 x.py"),
+        (&[], "--no x.py"),
+        (&[], "--nnodes"),
+        (&[], "--role --standalone x.py"),
+        (&[], "--standalone=1 x.py"),
+        (&[], "--max-restarts=many x.py"),
+        (&[], "--monitor-interval=fast x.py"),
+        (&[], "--start-method=thread x.py"),
+        (&[], "--numa-binding=all x.py"),
+        (&[], "--print-completion=fish"),
+        (&[], "--box-pairs train.py"),
+        (&[], "--box-pairs=0:1 --standalone 2:4 train.py"),
+        (&[("PET_MAX_RESTARTS", "many")], "x.py"),
+        (&[("PET_MASTER_PORT", "")], "x.py"),
+        (&[("PET_BOX_PAIRS", "0-1")], "x.py"),
+        (&[], "--exclude-straggler x.py"),
+        (&[("PET_SWITCHBOX_CHECK", "1")], "x.py"),
+        (&[], "--logs-specs=mine x.py"),
+    ]));
+}
+
+#[test]
+fn a_value_that_cannot_be_used_is_named_with_its_origin_and_what_would_be_right() {
+    assert_texts!(refusals(&[
+        (&[], "--nnodes=1:2:3 x.py"),
+        (&[], "--nnodes=a x.py"),
+        (&[], "--nnodes=0 x.py"),
+        (&[("PET_NNODES", "2:1")], "x.py"),
+        (&[], "--nproc-per-node=0 x.py"),
+        (&[], "--nproc-per-node=abc x.py"),
+        (&[], "--nproc-per-node=gpu x.py"),
+        (&[], "--nproc-per-node=xpu x.py"),
+        (&[], "--rdzv-backend=bogus x.py"),
+        (&[], "--rdzv-backend=c10d --rdzv-endpoint=localhost:http x.py"),
+        (&[], "--rdzv-endpoint=localhost x.py"),
+        (&[], "--rdzv-endpoint=a/b:1 x.py"),
+        (&[], "--master-port=70000 x.py"),
+        (&[], "--master-port=1 --node-rank=1 x.py"),
+        (&[], "--rdzv-conf=abc x.py"),
+        (&[], "--rdzv-conf==x x.py"),
+        (&[], "--rdzv-conf=join_timeout=1.5 x.py"),
+        (&[], "--standalone --nnodes=2 x.py"),
+        (&[], "--max-restarts=-1 x.py"),
+        (&[], "--monitor-interval=0 x.py"),
+        (&[], "--event-log-handler=zzz x.py"),
+        (&[], "--no-python -m x"),
+        (&[("PATH", "/nowhere")], "x.py"),
+        (&[], "--log-dir=/etc/passwd x.py"),
+        (&[], "--redirects=9 x.py"),
+        (&[("PET_TEE", "0:1,x:2")], "x.py"),
+        (&[], "--local-ranks-filter=0,a x.py"),
+        (&[], "--shutdown-timeout=-1 x.py"),
+        (&[("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "soon")], "x.py"),
+        (&[("PET_STANDALONE", "abc")], "-h"),
+        (&[("PET_STANDALONE", "")], "x.py"),
+        (&[("HOST_PORTS", "20000,x")], "x.py"),
+        (&[("CUDA_VISIBLE_DEVICES", "4")], "--virtual-local-rank --nproc-per-node=2 x.py"),
+        (&[], "--numa-binding=node x.py"),
+        (&[("PET_PRECHECK", "7")], "x.py"),
+        (&[], "--box-pairs=3:3 x.py"),
+        (&[], "--min-bandwidth=0 x.py"),
+        (&[], "--min-channels=5 x.py"),
+        (&[], "--node-unit=2 x.py"),
+        (&[("NODE_NUM", "some")], "--auto-config x.py"),
+    ]));
+}
+
+#[test]
+fn what_is_not_built_yet_says_so() {
+    assert_texts!(refusals(&[
+        (&[], "--nnodes=2 --rdzv-endpoint=h:1 x.py"),
+        (&[], "--nnodes=1:4 --rdzv-backend=c10d --rdzv-endpoint=h:1 x.py"),
+        (&[], "--rdzv-backend=c10d --rdzv-endpoint=elsewhere:29400 x.py"),
+        (&[], "--rdzv-backend=etcd x.py"),
+        (&[("DLROVER_MASTER_ADDR", "10.0.0.1:50001")], "x.py"),
+        (&[], "--network-check x.py"),
+        (&[], "--precheck=2 x.py"),
+        (&[("PET_PRECHECK", "1")], "x.py"),
+        (&[], "--comm-perf-test x.py"),
+        (&[("NODE_NUM", "4")], "--auto-config x.py"),
+    ]));
+}
+
+#[test]
+fn help_and_completion_are_printed() {
+    assert!(matches!(knock("-h", &[]), FrontDoor::Print { text } if text.starts_with("Usage: dlrover-run")));
+    assert!(
+        matches!(knock("--print-completion=bash", &[]), FrontDoor::Print { text } if text.contains("complete"))
+    );
+}
+
+#[test]
+fn words_that_are_not_utf8_reach_the_script() {
+    use std::os::unix::ffi::OsStringExt;
+    let odd = OsString::from_vec(vec![b'-', 0xff, b'=']);
+    let args = ["dlrover-run".into(), "--no-python".into(), "x".into(), odd.clone()];
+    let FrontDoor::Run(plan) = front_door(&args, Vec::new(), &FakeHost::new()) else { panic!("a fine line") };
+    assert_eq!(plan.agent.command.argv, [OsString::from("x"), odd]);
+}

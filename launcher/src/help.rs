@@ -1,0 +1,106 @@
+//! `--help`, and the `clap` command that it and the completion scripts are rendered from. Parsing does not
+//! come by here: a run builds none of this.
+
+use clap::{Arg, ArgAction, Command, builder::PossibleValuesParser};
+
+use crate::options::{Kind, OPTIONS, OptionSpec};
+
+/// The line above every complaint about the command line.
+pub const USAGE: &str = "usage: dlrover-run [options] training_script [training_script_args...]";
+
+const ABOUT: &str = "Starts the workers of a training run on this node, watches them, and restarts them together \
+                     when one fails. Takes torchrun's command line.";
+
+const AFTER: &str = "\
+Environment:
+  PET_<NAME>, such as PET_NNODES or PET_MAX_RESTARTS, is the default of an option (a switch: 1 or
+  0), and the command line wins. --logs-specs, --numa-binding, --print-completion and --help have
+  none. PYTHON_EXEC names the Python of the workers; else it is the one beside this program, the
+  virtual environment's, or the first on PATH. HOST_PORTS limits MASTER_PORT to some ports, such
+  as 20000,20010-20020.
+
+Spelling:
+  Every --two-words may be written --two_words, or shortened while that fits one option only.
+  Options end at the script: what follows it is the script's own. In its arguments ${local_rank}
+  becomes the worker's local rank, and $$ becomes $.
+
+Examples:
+  dlrover-run --standalone --nproc-per-node=2 train.py --epochs 3
+  dlrover-run --nproc-per-node=gpu --max-restarts=3 --tee=3 -m my_package.train
+  dlrover-run --no-python --nproc-per-node=4 ./simulate --seed '${local_rank}'";
+
+const TEMPLATE: &str = "{usage-heading} {usage}\n\n{about}\n\n{all-args}{after-help}\n";
+
+/// The width of help: the same everywhere, so that its text can be quoted.
+const WIDTH: usize = 100;
+
+/// The text of `--help`.
+#[must_use]
+pub fn text() -> String {
+    command().render_help().to_string()
+}
+
+/// All options, as `clap` knows them.
+pub(crate) fn command() -> Command {
+    let command = Command::new("dlrover-run")
+        .about(ABOUT)
+        .after_help(AFTER)
+        .help_template(TEMPLATE)
+        .override_usage("dlrover-run [options] training_script [training_script_args...]")
+        .term_width(WIDTH)
+        .disable_help_flag(true)
+        .disable_version_flag(true)
+        .arg(
+            Arg::new("training_script")
+                .value_name("training_script")
+                .help_heading("What to run")
+                .help("The script, module (-m) or program (--no-python) of every worker")
+                .value_hint(clap::ValueHint::FilePath),
+        )
+        .arg(
+            Arg::new("training_script_args")
+                .value_name("training_script_args")
+                .help_heading("What to run")
+                .help("Its arguments, passed on as they are")
+                .num_args(0..)
+                .trailing_var_arg(true)
+                .allow_hyphen_values(true),
+        );
+    let mut rows: Vec<&'static OptionSpec> = OPTIONS.iter().collect();
+    // Stable: within a group the table's order stays.
+    rows.sort_by_key(|spec| spec.group as usize);
+    rows.into_iter().fold(command, |command, spec| command.arg(argument(spec)))
+}
+
+fn argument(spec: &'static OptionSpec) -> Arg {
+    let mut argument = Arg::new(spec.long).long(spec.long).help(spec.help).help_heading(spec.group.heading());
+    if let Some(short) = spec.short {
+        argument = argument.short(short);
+    }
+    if !spec.default.is_empty() {
+        argument = argument.default_value(spec.default);
+    }
+    match spec.kind {
+        Kind::Switch => argument.action(ArgAction::SetTrue),
+        Kind::Help => argument.action(ArgAction::HelpShort),
+        Kind::Choice(choices) | Kind::Completion(choices) => {
+            argument.value_name(spec.value).value_parser(PossibleValuesParser::new(choices.iter().copied()))
+        }
+        Kind::Text | Kind::Int | Kind::Float | Kind::List | Kind::Pairs => argument.value_name(spec.value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_help_is_pleasant_to_read() {
+        insta::assert_snapshot!(text());
+    }
+
+    #[test]
+    fn clap_finds_nothing_wrong_with_the_table() {
+        command().debug_assert();
+    }
+}

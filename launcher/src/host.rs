@@ -1,0 +1,68 @@
+//! What the front door asks of the machine it runs on. Tests answer instead of the machine.
+
+use std::{
+    collections::BTreeSet,
+    env,
+    path::{Path, PathBuf},
+};
+
+use nix::{
+    sched::{CpuSet, sched_getaffinity},
+    unistd::{AccessFlags, Pid, access, gethostname},
+};
+
+/// Facts about the machine. Asked only when an option needs them.
+pub trait Host {
+    /// The CPUs that this process may run on.
+    fn allowed_cpus(&self) -> BTreeSet<usize>;
+    /// The folder that holds `dev`, `proc` and `sys`: `/` but in tests.
+    fn root(&self) -> &Path;
+    /// The folder of our own executable.
+    fn own_dir(&self) -> Option<PathBuf>;
+    /// Whether this is a file that may be executed.
+    fn is_program(&self, path: &Path) -> bool;
+    /// Whether something other than a folder is there.
+    fn is_file(&self, path: &Path) -> bool;
+    /// The host's name.
+    fn name(&self) -> String;
+    /// An id that no one has had before.
+    fn fresh_id(&self) -> String;
+}
+
+/// The machine we run on.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ThisHost;
+
+impl Host for ThisHost {
+    fn allowed_cpus(&self) -> BTreeSet<usize> {
+        let Ok(allowed) = sched_getaffinity(Pid::from_raw(0)) else {
+            // More CPUs than the kernel's call was given room for: fall back to the count.
+            return (0..std::thread::available_parallelism().map_or(1, usize::from)).collect();
+        };
+        (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false)).collect()
+    }
+
+    fn root(&self) -> &Path {
+        Path::new("/")
+    }
+
+    fn own_dir(&self) -> Option<PathBuf> {
+        Some(env::current_exe().ok()?.parent()?.to_owned())
+    }
+
+    fn is_program(&self, path: &Path) -> bool {
+        path.is_file() && access(path, AccessFlags::X_OK).is_ok()
+    }
+
+    fn is_file(&self, path: &Path) -> bool {
+        path.exists() && !path.is_dir()
+    }
+
+    fn name(&self) -> String {
+        gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+    }
+
+    fn fresh_id(&self) -> String {
+        uuid::Uuid::new_v4().to_string()
+    }
+}

@@ -1,0 +1,106 @@
+//! Values that can be read but not used. Each sentence names the value and where it came from, and says what
+//! would be right.
+
+use std::{ffi::OsString, path::PathBuf};
+
+use crate::{cli::Said, numa::CannotBind, redirects::BadStreams, resolve::not_built_yet::NotBuiltYet};
+
+/// Why a run cannot be started as it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Invalid {
+    #[error("`{said}` is neither on nor off: a switch is set to 1 or 0")]
+    PetSwitch { said: Said },
+    #[error("`{said}` is not valid UTF-8, which only --log-dir and the script's own arguments may be")]
+    NotUtf8 { said: Said },
+    #[error("`{said}` is not in MIN:MAX format: give the number of nodes as N or MIN:MAX, such as 2 or 1:4")]
+    Nnodes { said: Said },
+    #[error(
+        "`{said}` asks for {min} to {max} nodes: the smaller number comes first, and both are at least 1 \
+         (min_nodes must be > 0 and <= max_nodes)"
+    )]
+    NodeRange { said: Said, min: i64, max: i64 },
+    #[error("`{said}` is not a number of workers: give a number from 1 on, or auto, cpu or gpu")]
+    Nproc { said: Said },
+    #[error(
+        "`{said}` asks for one worker for each accelerator, but this node shows none: give a number, or cpu"
+    )]
+    NoDevices { said: Said },
+    #[error("`{said}` cannot be counted by this launcher: give the number of workers")]
+    Uncountable { said: Said },
+    #[error("`{said}` is out of range: {range}")]
+    OutOfRange { said: Said, range: &'static str },
+    #[error("`{said}` names a rendezvous backend that is not registered: there are static and c10d")]
+    Backend { said: Said },
+    #[error("`{said}` is not an address: {why}")]
+    Endpoint { said: Said, why: &'static str },
+    #[error("`{said}` is not a rendezvous configuration: {why}")]
+    RdzvConf { said: Said, why: String },
+    #[error("`{said}` names this node as one beyond the last: with {nodes} node(s) ranks go from 0 to {}", .nodes.saturating_sub(1))]
+    NodeRankBeyondNodes { said: Said, nodes: u32 },
+    #[error("--standalone runs on this node alone, but `{said}` waits for more: leave one of the two out")]
+    StandaloneIsOneNode { said: Said },
+    #[error(
+        "`{said}` does not fit a job of at most {nodes} node(s): the number of nodes would never be a multiple of it"
+    )]
+    NodeUnit { said: Said, nodes: u32 },
+    #[error(
+        "--no-python and --module exclude each other: a module is started by Python, and --no-python starts the \
+         script without it"
+    )]
+    ModuleWithoutPython,
+    #[error(
+        "no Python found: neither PYTHON_EXEC nor VIRTUAL_ENV names one, and there is no python3 or python beside \
+         {} nor on PATH; set PYTHON_EXEC, or use --no-python for a program", .beside.display()
+    )]
+    NoPython { beside: PathBuf },
+    #[error("`{said}` is a file (not a directory): give a folder, or /dev/null for no logs")]
+    LogDirIsFile { said: Said },
+    #[error("`{said}` is not a choice of streams: {why}")]
+    Streams { said: Said, why: BadStreams },
+    #[error(
+        "`{said}` is not a list of local ranks: it must be a comma-separated list of integers such as 0,1,2"
+    )]
+    LocalRanks { said: Said },
+    #[error("`{said}` names no event log handler: there are null and console")]
+    EventLog { said: Said },
+    #[error(
+        "`{said}` is not a list of ports: give ports or ranges of them from 1 to 65535, such as 20000,20010-20020"
+    )]
+    HostPorts { said: Said },
+    #[error(
+        "--virtual-local-rank gives each of the {workers} workers a device of its own, but `{said}` lists only {listed}"
+    )]
+    TooFewDevices { said: Said, workers: u32, listed: usize },
+    #[error("cannot bind workers as `{said}` asks: {why}")]
+    Binding { said: Said, why: CannotBind },
+    #[error("`{said}` is not one of {}", .choices.join(", "))]
+    Choice { said: Said, choices: &'static [&'static str] },
+    #[error("`{said}` is not usable: {why}")]
+    BoxPairs { said: Said, why: String },
+    #[error("`{said}` asks for more working pairs than the {pairs} of --box-pairs")]
+    MinChannels { said: Said, pairs: usize },
+    #[error("`{said}` is not a whole number of nodes from 1 on, which --auto-config needs")]
+    NodeNum { said: Said },
+    /// One of the two that are refused like an unreadable command line.
+    #[error("{said} needs --network-check: it acts on what that check finds")]
+    NeedsNetworkCheck { said: Said },
+    /// The other one.
+    #[error(
+        "`{said}` cannot be used: it names a Python plug-in, and this launcher is not Python; see --log-dir, --redirects and --tee"
+    )]
+    LogsSpecs { said: Said },
+    #[error("{0}")]
+    NotBuiltYet(#[from] NotBuiltYet),
+}
+
+impl Invalid {
+    /// Whether the options themselves contradict each other, which is answered as argparse would: usage, exit 2.
+    pub(crate) const fn is_usage(&self) -> bool {
+        matches!(self, Self::NeedsNetworkCheck { .. } | Self::LogsSpecs { .. })
+    }
+}
+
+/// For messages about the first of several places searched.
+pub(crate) fn beside(own_dir: Option<PathBuf>) -> PathBuf {
+    own_dir.unwrap_or_else(|| PathBuf::from(OsString::from("this launcher")))
+}

@@ -1,0 +1,199 @@
+//! From what the user asked for to what the agent is told. Pure: the environment and the machine are passed in.
+//!
+//! Order of refusals: options that contradict each other (exit 2), values that cannot be used, and last what
+//! this release does not do yet.
+
+pub(crate) mod checks;
+mod command;
+mod meeting;
+mod nodes;
+pub(crate) mod not_built_yet;
+mod output;
+mod ports;
+mod shutdown;
+
+use std::ffi::OsString;
+
+use agent::config::{AgentConfig, EnvConfig, MasterPort};
+use rules::{NodeId, NodeRank, RunId};
+
+pub use self::{checks::Checks, meeting::Meeting, output::EventLog};
+use crate::{
+    accelerators, cli::Cli, environment::Environment, host::Host, invalid::Invalid, numa, options::Flag,
+    resolve::meeting::Rendezvous,
+};
+
+/// A run, ready to start.
+#[derive(Debug)]
+pub struct LaunchPlan {
+    /// What the agent is told.
+    pub agent: AgentConfig,
+    /// Where the job's master is.
+    pub meeting: Meeting,
+    /// Lines for standard error before the workers start, in order, without a prefix.
+    pub notices: Vec<String>,
+    /// Exit with the root cause's own code instead of 1.
+    pub propagate_exit_code: bool,
+    /// Where the launcher's events go.
+    pub event_log: EventLog,
+    /// The checks before workers start; none is switched on in this release.
+    pub checks: Checks,
+}
+
+/// Resolves a request.
+///
+/// # Errors
+///
+/// The first value that cannot be used.
+pub(crate) fn resolve(
+    cli: Cli,
+    env: Vec<(OsString, OsString)>,
+    host: &dyn Host,
+) -> Result<LaunchPlan, Invalid> {
+    let mut notices = Vec::new();
+    let environment = Environment(&env);
+    if cli.is_given(Flag::LogsSpecs) {
+        return Err(Invalid::LogsSpecs { said: cli.said(Flag::LogsSpecs) });
+    }
+    let nodes = nodes::resolve(&cli, environment, host, &mut notices)?;
+    let checks = checks::resolve(&cli, &nodes)?;
+    let rendezvous = Rendezvous::resolve(&cli, &nodes, environment, host, &mut notices)?;
+    let max_restarts = at_least_zero(&cli, Flag::MaxRestarts, "max_restarts must be >= 0")?.unwrap_or(0);
+    let logs = output::resolve(&cli, environment, host, nodes.local_world_size)?;
+    let event_log = output::event_log(&cli)?;
+    let (signals, signals_to_handle) = shutdown::signals(&cli, &mut notices)?;
+    let shutdown_timeout = shutdown::timeout(&cli, environment)?;
+    let command = command::resolve(&cli, environment, host, &mut notices)?;
+    let virtual_local_rank = virtual_local_rank(&cli, environment, nodes.local_world_size)?;
+    let cpus = binding(&cli, environment, host, nodes.local_world_size, &mut notices)?;
+    let port_choices = ports::choices(environment)?;
+    let local_addr = Some(cli.text(Flag::LocalAddr)?).filter(|addr| !addr.is_empty()).map(str::to_owned);
+    let role = cli.text(Flag::Role)?.to_owned();
+    without_effect(&cli, &mut notices)?;
+    not_built_yet::refuse(&cli, &nodes, &rendezvous, &checks, environment)?;
+
+    let meeting = rendezvous.meeting();
+    let shares_store = environment.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE").is_none_or(|value| value != "1");
+    let master_port = match meeting {
+        // torchrun shares the store of a static rendezvous whatever the variable says.
+        Meeting::Static { .. } => MasterPort::Served,
+        Meeting::Loopback if shares_store => MasterPort::Served,
+        Meeting::Loopback => MasterPort::LeftToRankZero,
+    };
+    let sets_threads = environment.get("OMP_NUM_THREADS").is_none() && nodes.local_world_size > 1;
+    let mut inherited = env;
+    if sets_threads {
+        notices.push(format!(
+            "OMP_NUM_THREADS is not set: each of the {} workers gets 1, so that together they do not overload this node",
+            nodes.local_world_size
+        ));
+        inherited.push(("OMP_NUM_THREADS".into(), "1".into()));
+    }
+    Ok(LaunchPlan {
+        agent: AgentConfig {
+            run_id: RunId(rendezvous.run_id),
+            node_id: NodeId(host.fresh_id()),
+            node_rank: rendezvous.node_rank.map(NodeRank),
+            nodes: (nodes.min, nodes.max),
+            local_world_size: nodes.local_world_size,
+            role,
+            local_addr,
+            command,
+            max_restarts,
+            shutdown_timeout,
+            master_port,
+            port_choices,
+            signals,
+            logs,
+            env: EnvConfig { inherited, virtual_local_rank, signals_to_handle },
+            cpus,
+        },
+        meeting,
+        notices,
+        propagate_exit_code: cli.is_on(Flag::PropagateExitCode),
+        event_log,
+        checks,
+    })
+}
+
+/// A whole number that may not be negative. One beyond 32 bits is as good as the largest: no run lasts that long.
+fn at_least_zero(cli: &Cli, flag: Flag, range: &'static str) -> Result<Option<u32>, Invalid> {
+    match cli.int(flag) {
+        None => Ok(None),
+        Some(..0) => Err(Invalid::OutOfRange { said: cli.said(flag), range }),
+        Some(number) => Ok(Some(u32::try_from(number).unwrap_or(u32::MAX))),
+    }
+}
+
+/// `--virtual-local-rank` needs an entry of the visible devices for each worker, where there is a list.
+fn virtual_local_rank(cli: &Cli, env: Environment<'_>, workers: u32) -> Result<bool, Invalid> {
+    if !cli.is_on(Flag::VirtualLocalRank) {
+        return Ok(false);
+    }
+    let list = ["HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"]
+        .into_iter()
+        .find_map(|name| Some((name, env.get_filled(name)?)));
+    if let Some((name, value)) = list {
+        let listed = value.to_string_lossy().split(',').count();
+        if listed < workers as usize {
+            let said = crate::cli::Said::in_variable(name, value);
+            return Err(Invalid::TooFewDevices { said, workers, listed });
+        }
+    }
+    Ok(true)
+}
+
+/// The CPUs of each worker, when it is bound to any.
+fn binding(
+    cli: &Cli,
+    env: Environment<'_>,
+    host: &dyn Host,
+    workers: u32,
+    notices: &mut Vec<String>,
+) -> Result<Vec<Vec<usize>>, Invalid> {
+    let (flag, mode) = match numa::Mode::from_word(cli.text(Flag::NumaBinding)?) {
+        Some(mode) => (Flag::NumaBinding, mode),
+        None if cli.is_on(Flag::NumaAffinity) => (Flag::NumaAffinity, numa::Mode::Node),
+        None => return Ok(Vec::new()),
+    };
+    let accelerators = accelerators::visible(env, host.root());
+    if flag == Flag::NumaAffinity && accelerators.is_empty() {
+        notices.push(
+            "--numa-affinity: this node shows no accelerator, so no worker is bound to CPUs".to_owned(),
+        );
+        return Ok(Vec::new());
+    }
+    numa::bind(mode, workers, &accelerators, &host.allowed_cpus(), host.root())
+        .map_err(|why| Invalid::Binding { said: cli.said(flag), why })
+}
+
+/// Options that old lines may carry and that do nothing here: said once each, so that nothing is swallowed.
+fn without_effect(cli: &Cli, notices: &mut Vec<String>) -> Result<(), Invalid> {
+    // Its default exists for torchrun's polling; a nonsensical value is still a mistake.
+    if !cli.float(Flag::MonitorInterval).is_some_and(|seconds| seconds > 0.0) {
+        return Err(Invalid::OutOfRange {
+            said: cli.said(Flag::MonitorInterval),
+            range: "the interval is a number of seconds above 0",
+        });
+    }
+    let mut nothing_is_done = |flag: Flag, why: &str| {
+        notices.push(format!("`{}` is accepted but nothing is done: {why}", cli.said(flag)));
+    };
+    if cli.is_given(Flag::StartMethod) {
+        nothing_is_done(Flag::StartMethod, "workers are programs, not Python functions");
+    }
+    for flag in [Flag::TrainingPort, Flag::UcpDeviceType, Flag::MembindPolicy] {
+        if cli.is_given(flag) {
+            nothing_is_done(flag, "this launcher has no use for it");
+        }
+    }
+    for flag in [Flag::AutoTunning, Flag::SaveAtBreakpoint] {
+        if cli.is_on(flag) {
+            nothing_is_done(flag, "this launcher does not do that");
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,95 @@
+//! How many nodes take part, and how many workers this one starts.
+
+use crate::{
+    accelerators,
+    cli::{Cli, Said},
+    environment::Environment,
+    host::Host,
+    invalid::Invalid,
+    nproc,
+    options::Flag,
+    python_number,
+};
+
+/// The size of the job, in nodes and in workers of this node.
+#[derive(Debug, Clone)]
+pub(crate) struct Nodes {
+    /// Fewest nodes, at least 1.
+    pub(crate) min: u32,
+    /// Most nodes, at least `min`.
+    pub(crate) max: u32,
+    /// Workers of this node.
+    pub(crate) local_world_size: u32,
+    /// `--auto-config` switches the network check on from 4 nodes on.
+    pub(crate) wants_network_check: bool,
+    /// What said how many nodes there are.
+    pub(crate) said: Said,
+}
+
+/// From 4 nodes on `--auto-config` also checks the network, as dlrover (`training.py`, `auto_configure_params`).
+const NODES_WORTH_A_CHECK: u32 = 4;
+
+pub(super) fn resolve(
+    cli: &Cli,
+    env: Environment<'_>,
+    host: &dyn Host,
+    notices: &mut Vec<String>,
+) -> Result<Nodes, Invalid> {
+    let mut said = cli.said(Flag::Nnodes);
+    let (mut min, mut max) = range(cli)?;
+    let auto = cli.is_on(Flag::AutoConfig);
+    if auto && let Some(value) = env.get_filled("NODE_NUM") {
+        said = Said::in_variable("NODE_NUM", value);
+        let number =
+            value.to_str().and_then(python_number::int).and_then(|number| u32::try_from(number).ok());
+        min = number.filter(|number| *number > 0).ok_or_else(|| Invalid::NodeNum { said: said.clone() })?;
+        max = min;
+    }
+    if cli.is_on(Flag::Standalone) && max > 1 {
+        if min > 1 {
+            return Err(Invalid::StandaloneIsOneNode { said });
+        }
+        // No one else can ever join, so waiting for more would be waiting for nothing.
+        notices.push(format!("--standalone runs on this node alone: `{said}` becomes 1 node"));
+        max = 1;
+    }
+    let found = if auto { accelerators::visible(env, host.root()).len() } else { 0 };
+    let local_world_size = match u32::try_from(found) {
+        Ok(found @ 1..) => found,
+        _ => nproc::local_world_size(cli, env, host)?,
+    };
+    if auto {
+        notices.push(format!("--auto-config: {max} node(s), {local_world_size} worker(s) on this one"));
+    }
+    if let Some(unit) = cli.int(Flag::NodeUnit) {
+        if unit < 1 {
+            return Err(Invalid::OutOfRange {
+                said: cli.said(Flag::NodeUnit),
+                range: "a unit is at least 1 node",
+            });
+        }
+        if unit > i64::from(max) {
+            return Err(Invalid::NodeUnit { said: cli.said(Flag::NodeUnit), nodes: max });
+        }
+    }
+    Ok(Nodes { min, max, local_world_size, wants_network_check: auto && min >= NODES_WORTH_A_CHECK, said })
+}
+
+/// `--nnodes`: N or MIN:MAX.
+fn range(cli: &Cli) -> Result<(u32, u32), Invalid> {
+    let text = cli.text(Flag::Nnodes)?;
+    let said = || cli.said(Flag::Nnodes);
+    let number = |text: &str| python_number::int(text).ok_or_else(|| Invalid::Nnodes { said: said() });
+    let (min, max) = match text.split_once(':') {
+        None => {
+            let nodes = number(text)?;
+            (nodes, nodes)
+        }
+        // A second colon is in `max`, which is then no number.
+        Some((min, max)) => (number(min)?, number(max)?),
+    };
+    match (u32::try_from(min), u32::try_from(max)) {
+        (Ok(fewest @ 1..), Ok(most)) if fewest <= most => Ok((fewest, most)),
+        _ => Err(Invalid::NodeRange { said: said(), min, max }),
+    }
+}

@@ -1,0 +1,87 @@
+//! Where the output of workers goes, and the launcher's events.
+
+use std::{collections::BTreeSet, path::PathBuf};
+
+use agent::config::{LogConfig, LogDir};
+use rules::redirects::Streams;
+
+use crate::{
+    cli::Cli, environment::Environment, host::Host, invalid::Invalid, options::Flag, python_number, redirects,
+};
+
+/// Where the launcher's events go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventLog {
+    /// Nowhere.
+    Null,
+    /// JSON lines on standard error.
+    Console,
+}
+
+/// What precedes a tee'd line when no template is given: torchrun's.
+const PREFIX: &str = "[${role_name}${local_rank}]:";
+
+pub(super) fn resolve(
+    cli: &Cli,
+    env: Environment<'_>,
+    host: &dyn Host,
+    local_world_size: u32,
+) -> Result<LogConfig, Invalid> {
+    let streams = |flag: Flag| -> Result<Vec<Streams>, Invalid> {
+        redirects::parse(cli.text(flag)?, local_world_size)
+            .map_err(|why| Invalid::Streams { said: cli.said(flag), why })
+    };
+    let prefix_template = match cli.text(Flag::LogLinePrefixTemplate)? {
+        "" => match env.get_filled("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") {
+            Some(template) => template.to_string_lossy().into_owned(),
+            None => PREFIX.to_owned(),
+        },
+        template => template.to_owned(),
+    };
+    Ok(LogConfig {
+        dir: log_dir(cli, env, host)?,
+        redirects: streams(Flag::Redirects)?,
+        tee: streams(Flag::Tee)?,
+        prefix_template,
+        console_ranks: console_ranks(cli)?,
+        stdout_filters: cli.list(Flag::DuplicateStdoutFilters),
+        stderr_filters: cli.list(Flag::DuplicateStderrFilters),
+        keep_stderr_tail: env.get("DLROVER_STDERR_TAIL").is_none_or(|value| value != "0"),
+    })
+}
+
+fn log_dir(cli: &Cli, env: Environment<'_>, host: &dyn Host) -> Result<LogDir, Invalid> {
+    let said = cli.bytes(Flag::LogDir);
+    let (dir, said) = if !said.is_empty() {
+        (PathBuf::from(said), cli.said(Flag::LogDir))
+    } else if let Some(dir) = env.get_filled("DLROVER_LOG_AGENT_DIR") {
+        (PathBuf::from(dir), crate::cli::Said::in_variable("DLROVER_LOG_AGENT_DIR", dir))
+    } else {
+        let temporary = ["TMPDIR", "TEMP", "TMP"].iter().find_map(|name| env.get_filled(name));
+        return Ok(LogDir::Temporary(temporary.map_or_else(|| "/tmp".into(), PathBuf::from)));
+    };
+    if dir.as_os_str() == "/dev/null" {
+        return Ok(LogDir::Nowhere);
+    }
+    if host.is_file(&dir) { Err(Invalid::LogDirIsFile { said }) } else { Ok(LogDir::At(dir)) }
+}
+
+fn console_ranks(cli: &Cli) -> Result<Option<BTreeSet<u32>>, Invalid> {
+    let text = cli.text(Flag::LocalRanksFilter)?;
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let ranks: Option<Vec<i64>> = text.split(',').map(python_number::int).collect();
+    let ranks = ranks.ok_or_else(|| Invalid::LocalRanks { said: cli.said(Flag::LocalRanksFilter) })?;
+    // A rank that cannot be, such as -1, hides the others and shows none, as in torchrun.
+    Ok(Some(ranks.into_iter().filter_map(|rank| u32::try_from(rank).ok()).collect()))
+}
+
+pub(super) fn event_log(cli: &Cli) -> Result<EventLog, Invalid> {
+    match cli.text(Flag::EventLogHandler)? {
+        // torchrun's third handler is for its own rendezvous, and null unless an installation adds to it.
+        "null" | "dynamic_rendezvous" => Ok(EventLog::Null),
+        "console" => Ok(EventLog::Console),
+        _ => Err(Invalid::EventLog { said: cli.said(Flag::EventLogHandler) }),
+    }
+}

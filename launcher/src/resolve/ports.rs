@@ -1,0 +1,21 @@
+//! `HOST_PORTS`: the ports that MASTER_PORT may take, as dlrover's master hands them to a pod on the host's
+//! network. dlrover writes `p1,p2`; ranges are ours.
+
+use std::ops::RangeInclusive;
+
+use crate::{cli::Said, environment::Environment, invalid::Invalid};
+
+pub(super) fn choices(env: Environment<'_>) -> Result<Vec<RangeInclusive<u16>>, Invalid> {
+    let Some(value) = env.get_filled("HOST_PORTS") else { return Ok(Vec::new()) };
+    let choices = value.to_str().and_then(|text| text.split(',').map(range).collect());
+    choices.ok_or_else(|| Invalid::HostPorts { said: Said::in_variable("HOST_PORTS", value) })
+}
+
+/// `20000` or `20000-20010`.
+fn range(text: &str) -> Option<RangeInclusive<u16>> {
+    let text = text.trim();
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let port = |text: &str| text.trim().parse::<u16>().ok().filter(|port| *port > 0);
+    let (first, last) = (port(first)?, port(last)?);
+    (first <= last).then_some(first..=last)
+}

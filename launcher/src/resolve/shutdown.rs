@@ -1,0 +1,56 @@
+//! What ends a run from outside, and how long its workers may take to end.
+
+use std::{str::FromStr, time::Duration};
+
+use nix::sys::signal::Signal;
+
+use crate::{
+    cli::{Cli, Said},
+    environment::Environment,
+    invalid::Invalid,
+    options::Flag,
+    python_number,
+};
+
+/// The grace of torchrun when nothing is said.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// The signals that end the run, and the text that workers find in `TORCHELASTIC_SIGNALS_TO_HANDLE`. A name
+/// that is no signal, or one that no program can handle, costs a notice; the run goes on, as in torchrun.
+pub(super) fn signals(cli: &Cli, notices: &mut Vec<String>) -> Result<(Vec<String>, String), Invalid> {
+    let text = cli.text(Flag::SignalsToHandle)?;
+    let mut names = Vec::new();
+    for name in text.split(',').map(str::trim) {
+        match Signal::from_str(name) {
+            Ok(Signal::SIGKILL | Signal::SIGSTOP) => {
+                notices.push(format!("`{}`: no program can handle {name}", cli.said(Flag::SignalsToHandle)));
+            }
+            Ok(_) if names.iter().any(|known| known == name) => {}
+            Ok(_) => names.push(name.to_owned()),
+            Err(_) => notices.push(format!(
+                "`{}`: '{name}' is not the name of a signal such as SIGTERM, and is left out",
+                cli.said(Flag::SignalsToHandle)
+            )),
+        }
+    }
+    Ok((names, text.to_owned()))
+}
+
+/// `--shutdown-timeout`, else `TORCH_ELASTIC_SHUTDOWN_TIMEOUT`, else 30 s.
+pub(super) fn timeout(cli: &Cli, env: Environment<'_>) -> Result<Duration, Invalid> {
+    const RANGE: &str = "shutdown_timeout is a whole number of seconds and must be non-negative";
+    let (seconds, said) = match cli.int(Flag::ShutdownTimeout) {
+        Some(seconds) => (Some(seconds), cli.said(Flag::ShutdownTimeout)),
+        None => match env.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT") {
+            None => return Ok(GRACE),
+            Some(value) => (
+                value.to_str().and_then(python_number::int),
+                Said::in_variable("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", value),
+            ),
+        },
+    };
+    // Any wait beyond 32 bits of seconds is for ever.
+    let seconds =
+        seconds.and_then(|seconds| u64::try_from(seconds).ok()).map(|seconds| seconds.min(u32::MAX.into()));
+    seconds.map(Duration::from_secs).ok_or(Invalid::OutOfRange { said, range: RANGE })
+}

@@ -1,0 +1,101 @@
+//! Machines that do not exist, for tests of the front door.
+
+use std::{
+    collections::BTreeSet,
+    ffi::{OsStr, OsString},
+    fs,
+    path::{Path, PathBuf},
+};
+
+use tempfile::TempDir;
+
+use crate::host::Host;
+
+/// A folder that looks like `/`.
+#[derive(Debug)]
+pub(crate) struct FakeRoot(TempDir);
+
+impl FakeRoot {
+    pub(crate) fn new() -> Self {
+        Self(TempDir::new().expect("a temporary folder"))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    pub(crate) fn write(&self, path: &str, text: &str) {
+        let path = self.0.path().join(path);
+        fs::create_dir_all(path.parent().expect("a file has a folder")).expect("make the folder");
+        fs::write(path, text).expect("write the file");
+    }
+
+    /// `/dev/nvidia<number>` at this place of the bus, near this NUMA node.
+    pub(crate) fn gpu(&self, number: u32, pci: &str, numa_node: i32) {
+        self.write(&format!("dev/nvidia{number}"), "");
+        let information =
+            format!("Model: \t\t H100\nGPU UUID: \t GPU-{number}abc\nDevice Minor: \t {number}\n");
+        self.write(&format!("proc/driver/nvidia/gpus/{pci}/information"), &information);
+        self.write(&format!("sys/bus/pci/devices/{pci}/numa_node"), &format!("{numa_node}\n"));
+    }
+}
+
+/// A machine of 4 CPUs, no accelerators, and Python in `/usr/bin`.
+#[derive(Debug)]
+pub(crate) struct FakeHost {
+    pub(crate) root: FakeRoot,
+    pub(crate) cpus: BTreeSet<usize>,
+    pub(crate) programs: Vec<PathBuf>,
+    pub(crate) files: Vec<PathBuf>,
+}
+
+impl FakeHost {
+    pub(crate) fn new() -> Self {
+        Self {
+            root: FakeRoot::new(),
+            cpus: (0..4).collect(),
+            programs: vec!["/usr/bin/python3".into()],
+            files: Vec::new(),
+        }
+    }
+}
+
+impl Host for FakeHost {
+    fn allowed_cpus(&self) -> BTreeSet<usize> {
+        self.cpus.clone()
+    }
+
+    fn root(&self) -> &Path {
+        self.root.path()
+    }
+
+    fn own_dir(&self) -> Option<PathBuf> {
+        Some("/opt/dlrover/bin".into())
+    }
+
+    fn is_program(&self, path: &Path) -> bool {
+        self.programs.iter().any(|program| program == path)
+    }
+
+    fn is_file(&self, path: &Path) -> bool {
+        self.files.iter().any(|file| file == path)
+    }
+
+    fn name(&self) -> String {
+        "node-7".to_owned()
+    }
+
+    fn fresh_id(&self) -> String {
+        "fresh-id".to_owned()
+    }
+}
+
+/// An environment.
+pub(crate) fn variables<Value: AsRef<OsStr>>(pairs: &[(&str, Value)]) -> Vec<(OsString, OsString)> {
+    pairs.iter().map(|(name, value)| (name.into(), value.as_ref().to_owned())).collect()
+}
+
+/// The words of a command line, between spaces.
+pub(crate) fn words(line: &str) -> Vec<OsString> {
+    line.split(' ').filter(|word| !word.is_empty()).map(OsString::from).collect()
+}

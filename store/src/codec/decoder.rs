@@ -1,0 +1,530 @@
+use std::{borrow::Cow, mem};
+
+use thiserror::Error;
+
+use super::{
+    key::{Key, Value},
+    op::{MAGIC, Op},
+    request::Request,
+};
+use crate::limits::Limits;
+
+/// Bytes to requests, one field at a time.
+///
+/// What has arrived of a request is kept as fields, not as bytes: a list of 131072 pairs that comes in small
+/// pieces is not read again from its start at each piece, and a length alone makes it allocate nothing.
+/// After an error the connection is lost (nothing says where the next request would begin): drop the decoder.
+#[derive(Debug)]
+pub struct Decoder {
+    limits: Limits,
+    validated: bool,
+    field: Field,
+    draft: Draft,
+    /// The bytes so far of a fixed-size field, and how many they are.
+    word: ([u8; 8], usize),
+    /// The bytes so far of a key or value.
+    body: Vec<u8>,
+    /// What this request has announced so far, against `max_request_bytes`.
+    announced: usize,
+    /// What the finished fields of this request hold.
+    held: usize,
+}
+
+/// Why a client's bytes are not a request. Its connection must be closed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum DecodeError {
+    #[error("the connection began with operation {op} instead of VALIDATE")]
+    NotValidated { op: u8 },
+    #[error("VALIDATE came twice")]
+    ValidatedTwice,
+    #[error("VALIDATE carried {magic:#010x}, which is not the magic number")]
+    WrongMagic { magic: u32 },
+    #[error("operation {op} is unknown")]
+    UnknownOp { op: u8 },
+    #[error("a key of {len} bytes is longer than {max}")]
+    KeyTooLong { len: u64, max: usize },
+    #[error("a value of {len} bytes is longer than {max}")]
+    ValueTooLong { len: u64, max: usize },
+    #[error("a list of {len} is longer than {max}")]
+    ListTooLong { len: u64, max: usize },
+    #[error("a request is longer than {max} bytes")]
+    RequestTooLong { max: usize },
+}
+
+/// What the next bytes are.
+#[derive(Debug, Clone, Copy)]
+enum Field {
+    Op,
+    Magic,
+    Nonce,
+    Number,
+    ListLen,
+    KeyLen,
+    Key(usize),
+    ValueLen,
+    Value(usize),
+}
+
+/// The fields so far of the request under way.
+#[derive(Debug)]
+struct Draft {
+    op: Op,
+    key: Option<Key>,
+    expected: Option<Value>,
+    list_len: usize,
+    keys: Vec<Key>,
+    pairs: Vec<(Key, Value)>,
+}
+
+/// What a key or value costs beyond its bytes: its allocation and its place in a list.
+const PART_OVERHEAD: usize = 64;
+
+impl Decoder {
+    #[must_use]
+    pub fn new(limits: Limits) -> Self {
+        Decoder {
+            limits,
+            validated: false,
+            field: Field::Op,
+            draft: Draft::new(Op::Validate),
+            word: ([0; 8], 0),
+            body: Vec::new(),
+            announced: 0,
+            held: 0,
+        }
+    }
+
+    /// Takes bytes off the front of `input` until one request is whole. `None`: all were taken and more are
+    /// needed. Call again with what is left for the requests behind it.
+    ///
+    /// # Errors
+    /// The bytes are no request, or one beyond the limits.
+    pub fn decode(&mut self, input: &mut &[u8]) -> Result<Option<Request>, DecodeError> {
+        loop {
+            let request = match self.field {
+                Field::Op => match self.take_word(1, input) {
+                    Some(word) => self.on_op(word[0])?,
+                    None => return Ok(None),
+                },
+                Field::Magic => match self.take_u32(input) {
+                    Some(MAGIC) => {
+                        self.validated = true;
+                        Some(Request::Validate)
+                    }
+                    Some(magic) => return Err(DecodeError::WrongMagic { magic }),
+                    None => return Ok(None),
+                },
+                Field::Nonce => match self.take_u32(input) {
+                    Some(nonce) => Some(Request::Ping { nonce }),
+                    None => return Ok(None),
+                },
+                Field::Number => match self.take_word(8, input) {
+                    Some(word) => self.draft.on_number(i64::from_le_bytes(word)),
+                    None => return Ok(None),
+                },
+                Field::ListLen => match self.take_word(8, input) {
+                    Some(word) => self.on_list_len(u64::from_le_bytes(word))?,
+                    None => return Ok(None),
+                },
+                Field::KeyLen => match self.take_word(8, input) {
+                    Some(word) => {
+                        let (len, max) = (u64::from_le_bytes(word), self.limits.max_key_bytes);
+                        let len = fits(len, max).ok_or(DecodeError::KeyTooLong { len, max })?;
+                        self.announce(len)?;
+                        self.field = Field::Key(len);
+                        continue;
+                    }
+                    None => return Ok(None),
+                },
+                Field::ValueLen => match self.take_word(8, input) {
+                    Some(word) => {
+                        let (len, max) = (u64::from_le_bytes(word), self.limits.max_value_bytes);
+                        let len = fits(len, max).ok_or(DecodeError::ValueTooLong { len, max })?;
+                        self.announce(len)?;
+                        self.field = Field::Value(len);
+                        continue;
+                    }
+                    None => return Ok(None),
+                },
+                Field::Key(len) => match self.take_body(len, input) {
+                    Some(bytes) => self.draft.on_key(Key::from(&*bytes), &mut self.field),
+                    None => return Ok(None),
+                },
+                Field::Value(len) => match self.take_body(len, input) {
+                    Some(bytes) => self.draft.on_value(Value::from(bytes.into_owned()), &mut self.field),
+                    None => return Ok(None),
+                },
+            };
+            if request.is_some() {
+                self.field = Field::Op;
+                (self.announced, self.held) = (0, 0);
+                return Ok(request);
+            }
+        }
+    }
+
+    /// The memory that the unfinished request holds, in bytes.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        self.held + self.body.capacity()
+    }
+
+    fn on_op(&mut self, byte: u8) -> Result<Option<Request>, DecodeError> {
+        let op = Op::from_byte(byte).ok_or(DecodeError::UnknownOp { op: byte })?;
+        match (op, self.validated) {
+            (Op::Validate, true) => return Err(DecodeError::ValidatedTwice),
+            (Op::Validate, false) | (_, true) => {}
+            (_, false) => return Err(DecodeError::NotValidated { op: byte }),
+        }
+        self.draft.op = op;
+        self.field = match op {
+            Op::Validate => Field::Magic,
+            Op::Ping => Field::Nonce,
+            Op::CountKeys => return Ok(Some(Request::CountKeys)),
+            Op::CancelWait => return Ok(Some(Request::CancelWait)),
+            Op::ListKeys => return Ok(Some(Request::ListKeys)),
+            Op::Check | Op::Wait | Op::MultiGet | Op::MultiSet => Field::ListLen,
+            Op::Set
+            | Op::CompareSet
+            | Op::Get
+            | Op::Add
+            | Op::Delete
+            | Op::Append
+            | Op::QueuePush
+            | Op::QueuePop
+            | Op::QueueLen
+            | Op::Barrier => Field::KeyLen,
+        };
+        Ok(None)
+    }
+
+    fn on_list_len(&mut self, len: u64) -> Result<Option<Request>, DecodeError> {
+        let max = self.limits.max_list_len;
+        self.draft.list_len = fits(len, max).ok_or(DecodeError::ListTooLong { len, max })?;
+        self.field = Field::KeyLen;
+        Ok(if len == 0 { self.draft.finish_list() } else { None })
+    }
+
+    fn announce(&mut self, len: usize) -> Result<(), DecodeError> {
+        self.announced += len + PART_OVERHEAD;
+        if self.announced > self.limits.max_request_bytes {
+            return Err(DecodeError::RequestTooLong { max: self.limits.max_request_bytes });
+        }
+        Ok(())
+    }
+
+    fn take_u32(&mut self, input: &mut &[u8]) -> Option<u32> {
+        let [a, b, c, d, ..] = self.take_word(4, input)?;
+        Some(u32::from_le_bytes([a, b, c, d]))
+    }
+
+    /// The next `len` bytes, at most eight, once all are there.
+    fn take_word(&mut self, len: usize, input: &mut &[u8]) -> Option<[u8; 8]> {
+        let (word, have) = &mut self.word;
+        let taken = (len - *have).min(input.len());
+        let (head, rest) = input.split_at(taken);
+        word[*have..*have + taken].copy_from_slice(head);
+        *input = rest;
+        *have += taken;
+        if *have < len {
+            return None;
+        }
+        *have = 0;
+        Some(*word)
+    }
+
+    /// The next `len` bytes once all are there: borrowed when they lie in one piece, as they nearly always do.
+    fn take_body<'a>(&mut self, len: usize, input: &mut &'a [u8]) -> Option<Cow<'a, [u8]>> {
+        let taken = (len - self.body.len()).min(input.len());
+        let (head, rest) = input.split_at(taken);
+        *input = rest;
+        if taken == len {
+            self.held += len + PART_OVERHEAD;
+            return Some(Cow::Borrowed(head));
+        }
+        // Room for what came and at most as much again: the announced length is only a promise.
+        let missing = len - self.body.len();
+        if self.body.capacity() - self.body.len() < taken {
+            self.body.reserve_exact(missing.min(taken.max(self.body.len())));
+        }
+        self.body.extend_from_slice(head);
+        if self.body.len() < len {
+            return None;
+        }
+        self.held += len + PART_OVERHEAD;
+        Some(Cow::Owned(mem::take(&mut self.body)))
+    }
+}
+
+impl Draft {
+    fn new(op: Op) -> Self {
+        Draft { op, key: None, expected: None, list_len: 0, keys: Vec::new(), pairs: Vec::new() }
+    }
+
+    fn on_key(&mut self, key: Key, next: &mut Field) -> Option<Request> {
+        match self.op {
+            Op::Get => return Some(Request::Get(key)),
+            Op::Delete => return Some(Request::Delete(key)),
+            Op::QueuePop => return Some(Request::QueuePop(key)),
+            Op::QueueLen => return Some(Request::QueueLen(key)),
+            Op::Check | Op::Wait | Op::MultiGet => {
+                self.keys.push(key);
+                *next = Field::KeyLen;
+                return if self.keys.len() == self.list_len { self.finish_list() } else { None };
+            }
+            Op::Add | Op::Barrier => *next = Field::Number,
+            Op::Set | Op::CompareSet | Op::Append | Op::QueuePush | Op::MultiSet => *next = Field::ValueLen,
+            Op::Validate | Op::Ping | Op::CountKeys | Op::CancelWait | Op::ListKeys => {
+                unreachable!("{:?} has no key", self.op)
+            }
+        }
+        self.key = Some(key);
+        None
+    }
+
+    fn on_value(&mut self, value: Value, next: &mut Field) -> Option<Request> {
+        if self.op == Op::CompareSet && self.expected.is_none() {
+            self.expected = Some(value);
+            *next = Field::ValueLen;
+            return None;
+        }
+        let key = self.key.take()?;
+        Some(match self.op {
+            Op::Set => Request::Set { key, value },
+            Op::Append => Request::Append { key, value },
+            Op::QueuePush => Request::QueuePush { key, value },
+            Op::CompareSet => Request::CompareSet { key, expected: self.expected.take()?, desired: value },
+            _ => {
+                self.pairs.push((key, value));
+                *next = Field::KeyLen;
+                return if self.pairs.len() == self.list_len { self.finish_list() } else { None };
+            }
+        })
+    }
+
+    fn on_number(&mut self, number: i64) -> Option<Request> {
+        let key = self.key.take()?;
+        Some(match self.op {
+            Op::Barrier => Request::Barrier { key, world_size: number },
+            _ => Request::Add { key, delta: number },
+        })
+    }
+
+    fn finish_list(&mut self) -> Option<Request> {
+        let keys = mem::take(&mut self.keys);
+        Some(match self.op {
+            Op::Check => Request::Check(keys),
+            Op::Wait => Request::Wait(keys),
+            Op::MultiGet => Request::MultiGet(keys),
+            _ => Request::MultiSet(mem::take(&mut self.pairs)),
+        })
+    }
+}
+
+fn fits(len: u64, max: usize) -> Option<usize> {
+    usize::try_from(len).ok().filter(|len| *len <= max)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{collection::vec, prelude::*};
+
+    use super::*;
+
+    type Decoded = (Vec<Request>, Option<DecodeError>);
+
+    fn decode_pieces<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, limits: Limits) -> Decoded {
+        let mut decoder = Decoder::new(limits);
+        let mut requests = Vec::new();
+        for mut piece in pieces {
+            loop {
+                match decoder.decode(&mut piece) {
+                    Ok(Some(request)) => requests.push(request),
+                    Ok(None) => break,
+                    Err(error) => return (requests, Some(error)),
+                }
+            }
+            assert!(piece.is_empty(), "bytes were left though more were asked for");
+        }
+        (requests, None)
+    }
+
+    fn bytes_of(requests: &[Request]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        requests.iter().for_each(|request| request.encode(&mut bytes));
+        bytes
+    }
+
+    fn fails_with(behind_validate: &[u8]) -> DecodeError {
+        let bytes = [&bytes_of(&[Request::Validate])[..], behind_validate].concat();
+        decode_pieces([&bytes[..]], Limits::default()).1.expect("the bytes are wrong")
+    }
+
+    #[test]
+    fn the_bytes_seen_from_a_torch_client_are_understood() {
+        let seen = b"\x00\xce\xf7\x85\x3c\x0d\x01\x02\x03\x04\x01\x03\0\0\0\0\0\0\0/k1\x02\0\0\0\0\0\0\0v1\
+            \x06\x01\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0/k1\x03\x03\0\0\0\0\0\0\0/k1";
+        assert_eq!(
+            decode_pieces([&seen[..]], Limits::default()),
+            (
+                vec![
+                    Request::Validate,
+                    Request::Ping { nonce: 0x0403_0201 },
+                    Request::Set { key: "/k1".into(), value: "v1".into() },
+                    Request::Wait(vec!["/k1".into()]),
+                    Request::Get("/k1".into()),
+                ],
+                None
+            )
+        );
+    }
+
+    #[test]
+    fn a_connection_must_begin_with_the_magic_number() {
+        let first = |bytes: &[u8]| decode_pieces([bytes], Limits::default()).1;
+        assert_eq!(first(b"\x00\xce\xf7\x85\x3d"), Some(DecodeError::WrongMagic { magic: 0x3d85_f7ce }));
+        assert_eq!(first(b"\x07"), Some(DecodeError::NotValidated { op: 7 }));
+        assert_eq!(first(b"PRI * HTTP/2.0"), Some(DecodeError::UnknownOp { op: b'P' }));
+        assert_eq!(fails_with(b"\x00"), DecodeError::ValidatedTwice);
+    }
+
+    #[test]
+    fn beyond_the_limits_the_length_alone_is_refused() {
+        let op_and = |op: Op, number: u64| [&[op.byte()][..], &number.to_le_bytes()].concat();
+        assert_eq!(fails_with(&op_and(Op::Get, 8193)), DecodeError::KeyTooLong { len: 8193, max: 8192 });
+        assert_eq!(
+            fails_with(&op_and(Op::Get, u64::MAX)),
+            DecodeError::KeyTooLong { len: u64::MAX, max: 8192 }
+        );
+        assert_eq!(
+            fails_with(&op_and(Op::Check, 131_073)),
+            DecodeError::ListTooLong { len: 131_073, max: 131_072 }
+        );
+        let mut set = bytes_of(&[Request::Get("k".into())]);
+        set[0] = Op::Set.byte();
+        set.extend_from_slice(&((8 << 20) + 1u64).to_le_bytes());
+        assert_eq!(fails_with(&set), DecodeError::ValueTooLong { len: (8 << 20) + 1, max: 8 << 20 });
+    }
+
+    #[test]
+    fn many_allowed_parts_may_not_make_a_boundless_request() {
+        let limits = Limits { max_request_bytes: 1000, ..Limits::default() };
+        let wait = |n: usize| bytes_of(&[Request::Validate, Request::Wait(vec!["0123456789".into(); n])]);
+        assert_eq!(decode_pieces([&wait(13)[..]], limits).1, None);
+        assert_eq!(decode_pieces([&wait(14)[..]], limits).1, Some(DecodeError::RequestTooLong { max: 1000 }));
+    }
+
+    #[test]
+    fn a_promise_of_bytes_allocates_nothing() {
+        let mut decoder = Decoder::new(Limits::default());
+        let mut bytes = bytes_of(&[Request::Validate]);
+        bytes.push(Op::Set.byte());
+        bytes.extend_from_slice(b"\x01\0\0\0\0\0\0\0k");
+        bytes.extend_from_slice(&(8u64 << 20).to_le_bytes());
+        bytes.extend_from_slice(b"tiny");
+        let mut input = &bytes[..];
+        assert_eq!(decoder.decode(&mut input), Ok(Some(Request::Validate)));
+        assert_eq!(decoder.decode(&mut input), Ok(None));
+        assert!(decoder.held_bytes() < 256, "{} bytes", decoder.held_bytes());
+    }
+
+    #[test]
+    fn a_large_value_in_small_pieces_is_taken_as_it_comes() {
+        let set = Request::Set { key: "big".into(), value: vec![7; 8 << 20].into() };
+        let bytes = bytes_of(&[Request::Validate, set.clone()]);
+        assert_eq!(
+            decode_pieces(bytes.chunks(1500), Limits::default()),
+            (vec![Request::Validate, set], None)
+        );
+    }
+
+    fn key() -> impl Strategy<Value = Key> {
+        vec(any::<u8>(), 0..12).prop_map(|bytes| Key::from(&bytes[..]))
+    }
+
+    fn value() -> impl Strategy<Value = Value> {
+        vec(any::<u8>(), 0..40).prop_map(Value::from)
+    }
+
+    fn request() -> impl Strategy<Value = Request> {
+        let keys = || vec(key(), 0..5);
+        prop_oneof![
+            (key(), value()).prop_map(|(key, value)| Request::Set { key, value }),
+            (key(), value(), value()).prop_map(|(key, expected, desired)| Request::CompareSet {
+                key,
+                expected,
+                desired
+            }),
+            key().prop_map(Request::Get),
+            (key(), any::<i64>()).prop_map(|(key, delta)| Request::Add { key, delta }),
+            keys().prop_map(Request::Check),
+            keys().prop_map(Request::Wait),
+            Just(Request::CountKeys),
+            key().prop_map(Request::Delete),
+            (key(), value()).prop_map(|(key, value)| Request::Append { key, value }),
+            keys().prop_map(Request::MultiGet),
+            vec((key(), value()), 0..5).prop_map(Request::MultiSet),
+            Just(Request::CancelWait),
+            any::<u32>().prop_map(|nonce| Request::Ping { nonce }),
+            (key(), value()).prop_map(|(key, value)| Request::QueuePush { key, value }),
+            key().prop_map(Request::QueuePop),
+            key().prop_map(Request::QueueLen),
+            Just(Request::ListKeys),
+            (key(), any::<i64>()).prop_map(|(key, world_size)| Request::Barrier { key, world_size }),
+        ]
+    }
+
+    /// Cuts `bytes` at the given places, in any order and beyond the end alike.
+    fn cut<'a>(bytes: &'a [u8], places: &[usize]) -> Vec<&'a [u8]> {
+        let mut places: Vec<usize> = places.iter().map(|place| place % (bytes.len() + 1)).collect();
+        places.sort_unstable();
+        let mut pieces = Vec::new();
+        let mut from = 0;
+        for place in places {
+            pieces.push(&bytes[from..place]);
+            from = place;
+        }
+        pieces.push(&bytes[from..]);
+        pieces
+    }
+
+    /// Tight, so that random bytes get past a length now and then and still meet each limit.
+    const TIGHT: Limits = Limits {
+        max_key_bytes: 16,
+        max_value_bytes: 64,
+        max_list_len: 4,
+        max_request_bytes: 400,
+        max_keys: 0,
+        max_table_bytes: 0,
+        max_reply_bytes: 0,
+        max_in_flight_bytes: 0,
+        max_connections: 0,
+    };
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_decoded_however_it_is_cut(
+            requests in vec(request(), 0..12),
+            places in vec(any::<usize>(), 0..12),
+        ) {
+            let requests = [vec![Request::Validate], requests].concat();
+            let bytes = bytes_of(&requests);
+            let pieces = cut(&bytes, &places);
+            prop_assert_eq!(decode_pieces(pieces, Limits::default()), (requests, None));
+        }
+
+        #[test]
+        fn any_bytes_end_the_same_however_they_are_cut(
+            // Mostly small bytes: they are the operations and the plausible lengths.
+            tail in vec(prop_oneof![4 => Just(0u8), 3 => 0u8..20, 1 => any::<u8>()], 0..300),
+            places in vec(any::<usize>(), 0..8),
+            honest in any::<bool>(),
+        ) {
+            let mut bytes = if honest { bytes_of(&[Request::Validate]) } else { Vec::new() };
+            bytes.extend(tail);
+            let whole = decode_pieces([&bytes[..]], TIGHT);
+            prop_assert_eq!(&decode_pieces(cut(&bytes, &places), TIGHT), &whole);
+            prop_assert_eq!(&decode_pieces(bytes.chunks(1), TIGHT), &whole);
+        }
+    }
+}

@@ -1,0 +1,115 @@
+use super::key::{Key, Value};
+
+/// One whole answer to a client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// GET, COMPARE_SET.
+    Value(Value),
+    /// MULTI_GET, in the order asked for.
+    Values(Vec<Value>),
+    /// ADD, GETNUMKEYS, DELETE_KEY, QUEUE_LEN.
+    Number(i64),
+    /// CHECK.
+    Present(bool),
+    /// WAIT and BARRIER: all is there, go on.
+    StopWaiting,
+    /// CANCEL_WAIT.
+    WaitCanceled,
+    /// PING: the client's own number.
+    Pong { nonce: u32 },
+    /// QUEUE_POP: how many there were before, and the oldest of them.
+    Popped { before: i64, value: Option<Value> },
+    /// LIST_KEYS.
+    Keys(Vec<Key>),
+}
+
+/// Where encoded replies go. The out-queue of a connection keeps a large value shared instead of copied.
+pub trait ReplySink {
+    fn put_bytes(&mut self, bytes: &[u8]);
+    fn put_value(&mut self, value: &Value);
+}
+
+impl ReplySink for Vec<u8> {
+    fn put_bytes(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+
+    fn put_value(&mut self, value: &Value) {
+        self.extend_from_slice(value.as_bytes());
+    }
+}
+
+impl Reply {
+    /// How long it is on the wire, so that one too long is refused before it is made.
+    #[must_use]
+    pub fn encoded_len(&self) -> usize {
+        const LENGTH: usize = 8;
+        match self {
+            Reply::Value(value) => LENGTH + value.as_bytes().len(),
+            Reply::Values(values) => values.iter().map(|value| LENGTH + value.as_bytes().len()).sum(),
+            Reply::Number(_) => 8,
+            Reply::Present(_) | Reply::StopWaiting | Reply::WaitCanceled => 1,
+            Reply::Pong { .. } => 4,
+            Reply::Popped { value, .. } => 8 + value.as_ref().map_or(0, |v| LENGTH + v.as_bytes().len()),
+            Reply::Keys(keys) => 8 + keys.iter().map(|key| LENGTH + key.as_bytes().len()).sum::<usize>(),
+        }
+    }
+
+    pub fn encode(&self, out: &mut impl ReplySink) {
+        match self {
+            Reply::Value(value) => put_value(out, value),
+            Reply::Values(values) => values.iter().for_each(|value| put_value(out, value)),
+            Reply::Number(number) => out.put_bytes(&number.to_le_bytes()),
+            Reply::Present(present) => out.put_bytes(&[u8::from(!present)]),
+            Reply::StopWaiting => out.put_bytes(&[0]),
+            Reply::WaitCanceled => out.put_bytes(&[1]),
+            Reply::Pong { nonce } => out.put_bytes(&nonce.to_le_bytes()),
+            Reply::Popped { before, value } => {
+                out.put_bytes(&before.to_le_bytes());
+                if let Some(value) = value {
+                    put_value(out, value);
+                }
+            }
+            Reply::Keys(keys) => {
+                out.put_bytes(&(keys.len() as u64).to_le_bytes());
+                for key in keys {
+                    out.put_bytes(&(key.as_bytes().len() as u64).to_le_bytes());
+                    out.put_bytes(key.as_bytes());
+                }
+            }
+        }
+    }
+}
+
+fn put_value(out: &mut impl ReplySink, value: &Value) {
+    out.put_bytes(&(value.as_bytes().len() as u64).to_le_bytes());
+    out.put_value(value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_have_the_bytes_that_torch_sends_and_the_length_foretold() {
+        let cases: [(Reply, &[u8]); 11] = [
+            (Reply::Value("v1".into()), b"\x02\0\0\0\0\0\0\0v1"),
+            (Reply::Values(vec!["".into(), "x".into()]), b"\0\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0x"),
+            (Reply::Number(-7), b"\xf9\xff\xff\xff\xff\xff\xff\xff"),
+            (Reply::Present(true), b"\0"),
+            (Reply::Present(false), b"\x01"),
+            (Reply::StopWaiting, b"\0"),
+            (Reply::WaitCanceled, b"\x01"),
+            (Reply::Pong { nonce: 0x0403_0201 }, b"\x01\x02\x03\x04"),
+            (Reply::Popped { before: 0, value: None }, b"\0\0\0\0\0\0\0\0"),
+            (Reply::Popped { before: 2, value: Some("q".into()) }, b"\x02\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0q"),
+            (Reply::Keys(vec!["/k".into()]), b"\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0/k"),
+        ];
+        for (reply, bytes) in cases {
+            let mut out = Vec::new();
+            reply.encode(&mut out);
+            assert_eq!(out, bytes, "{reply:?}");
+            assert_eq!(reply.encoded_len(), bytes.len(), "{reply:?}");
+        }
+    }
+}

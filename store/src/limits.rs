@@ -1,0 +1,42 @@
+/// How much one client, and all of them together, may ask of the server.
+///
+/// The first three are those of torch 2.15's own server, so that a program that works there works here. The
+/// others bound memory that torch's server leaves unbounded; each is far above what a real job uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Longest key, in bytes.
+    pub max_key_bytes: usize,
+    /// Longest value in one request, in bytes. APPEND may make a longer one out of several.
+    pub max_value_bytes: usize,
+    /// Most keys in one CHECK, WAIT, MULTI_GET or MULTI_SET.
+    pub max_list_len: usize,
+    /// All keys and values of one request together, in bytes.
+    pub max_request_bytes: usize,
+    /// Most keys in the table, queues counted with them.
+    pub max_keys: usize,
+    /// Everything the table holds: keys, values, queued values and outstanding waits, in bytes.
+    pub max_table_bytes: usize,
+    /// Replies that one client has not read yet, in bytes.
+    pub max_reply_bytes: usize,
+    /// Half-received requests and unread replies of all clients together, in bytes. A value of the table
+    /// that a reply only refers to is not counted twice.
+    pub max_in_flight_bytes: usize,
+    /// Connections at a time; one more is closed at once.
+    pub max_connections: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            max_key_bytes: 8 << 10,
+            max_value_bytes: 8 << 20,
+            max_list_len: 128 << 10,
+            max_request_bytes: 256 << 20,
+            max_keys: 1 << 20,
+            max_table_bytes: 1 << 30,
+            max_reply_bytes: 128 << 20,
+            max_in_flight_bytes: 1 << 30,
+            max_connections: 64 << 10,
+        }
+    }
+}

@@ -1,0 +1,174 @@
+use std::{
+    collections::VecDeque,
+    io::{self, IoSlice},
+};
+
+use crate::codec::{ReplySink, Value};
+
+/// A value this long is sent from where it lies in the table; a shorter one costs less to copy.
+const SHARED_FROM: usize = 16 << 10;
+
+/// A buffer that grew beyond this is given back once it is empty.
+const KEPT_CAPACITY: usize = 4 << 10;
+
+/// How many pieces one write takes.
+const PIECES_A_WRITE: usize = 16;
+
+/// What a client has not been sent yet.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    /// Ahead of `tail`.
+    pieces: VecDeque<Piece>,
+    tail: Vec<u8>,
+    /// Bytes at the front that are sent already.
+    sent: usize,
+    pending: usize,
+    owned: usize,
+}
+
+#[derive(Debug)]
+enum Piece {
+    Owned(Vec<u8>),
+    Shared(Value),
+}
+
+impl Outbox {
+    /// Bytes still to be sent.
+    pub(super) fn pending(&self) -> usize {
+        self.pending
+    }
+
+    /// Memory of this queue alone: what is shared with the table is not in it.
+    pub(super) fn owned_bytes(&self) -> usize {
+        self.owned
+    }
+
+    /// Calls `write` until all is sent or it says `None` (would block).
+    pub(super) fn send(
+        &mut self,
+        mut write: impl FnMut(&[IoSlice<'_>]) -> io::Result<Option<usize>>,
+    ) -> io::Result<()> {
+        while self.pending > 0 {
+            let written = if self.pieces.is_empty() {
+                write(&[IoSlice::new(&self.tail[self.sent..])])?
+            } else {
+                let mut slices = [IoSlice::new(&[]); PIECES_A_WRITE];
+                let pieces = self.pieces.iter().map(Piece::bytes).chain([&self.tail[..]]);
+                let mut used = 0;
+                for (slice, bytes) in slices.iter_mut().zip(pieces) {
+                    *slice = IoSlice::new(if used == 0 { &bytes[self.sent..] } else { bytes });
+                    used += 1;
+                }
+                write(&slices[..used])?
+            };
+            match written {
+                None => break,
+                Some(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Some(written) => self.forget(written),
+            }
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, written: usize) {
+        self.pending -= written;
+        self.sent += written;
+        while let Some(piece) = self.pieces.front() {
+            let len = piece.bytes().len();
+            if self.sent < len {
+                return;
+            }
+            self.sent -= len;
+            if let Some(Piece::Owned(bytes)) = self.pieces.pop_front() {
+                self.owned -= bytes.len();
+            }
+        }
+        if self.sent == self.tail.len() {
+            self.owned -= self.tail.len();
+            self.sent = 0;
+            self.tail.clear();
+            if self.tail.capacity() > KEPT_CAPACITY {
+                self.tail = Vec::new();
+            }
+        }
+    }
+}
+
+impl ReplySink for Outbox {
+    fn put_bytes(&mut self, bytes: &[u8]) {
+        self.pending += bytes.len();
+        self.owned += bytes.len();
+        self.tail.extend_from_slice(bytes);
+    }
+
+    fn put_value(&mut self, value: &Value) {
+        let bytes = value.as_bytes();
+        if bytes.len() < SHARED_FROM {
+            return self.put_bytes(bytes);
+        }
+        if !self.tail.is_empty() {
+            self.pieces.push_back(Piece::Owned(std::mem::take(&mut self.tail)));
+        }
+        self.pending += bytes.len();
+        self.pieces.push_back(Piece::Shared(value.clone()));
+    }
+}
+
+impl Piece {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Piece::Owned(bytes) => bytes,
+            Piece::Shared(value) => value.as_bytes(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{collection::vec, prelude::*};
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn all_bytes_leave_in_order_however_little_a_write_takes(
+            rounds in vec((vec((any::<bool>(), 0usize..40_000), 0..6), vec(1usize..30_000, 0..6)), 1..6),
+        ) {
+            let mut outbox = Outbox::default();
+            let (mut expected, mut sent) = (Vec::new(), Vec::new());
+            let mut next = 0u8;
+            for (puts, writes) in rounds {
+                for (as_value, len) in puts {
+                    next = next.wrapping_add(1);
+                    let bytes = vec![next; len];
+                    expected.extend_from_slice(&bytes);
+                    if as_value { outbox.put_value(&Value::from(bytes)) } else { outbox.put_bytes(&bytes) }
+                }
+                let mut writes = writes.into_iter();
+                outbox.send(|slices| Ok(writes.next().map(|most| take(slices, most, &mut sent)))).unwrap();
+                prop_assert_eq!(outbox.pending(), expected.len() - sent.len());
+            }
+            outbox.send(|slices| Ok(Some(take(slices, usize::MAX, &mut sent)))).unwrap();
+            prop_assert!(sent == expected);
+            prop_assert_eq!((outbox.pending(), outbox.owned_bytes(), outbox.pieces.len()), (0, 0, 0));
+        }
+    }
+
+    fn take(slices: &[IoSlice<'_>], most: usize, sent: &mut Vec<u8>) -> usize {
+        let before = sent.len();
+        for slice in slices {
+            let room = most - (sent.len() - before);
+            sent.extend_from_slice(&slice[..slice.len().min(room)]);
+        }
+        sent.len() - before
+    }
+
+    #[test]
+    fn a_large_value_is_shared_with_the_table() {
+        let value = Value::from(vec![1; 1 << 20]);
+        let mut outbox = Outbox::default();
+        outbox.put_bytes(b"head");
+        outbox.put_value(&value);
+        assert_eq!((outbox.pending(), outbox.owned_bytes()), ((1 << 20) + 4, 4));
+    }
+}

@@ -1,0 +1,136 @@
+use std::{
+    cell::RefCell,
+    fmt,
+    future::poll_fn,
+    io,
+    net::{self, SocketAddr},
+    rc::Rc,
+    sync::mpsc::SyncSender,
+    time::Duration,
+};
+
+use socket2::SockRef;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    runtime::{Builder, LocalOptions},
+    sync::mpsc::UnboundedReceiver,
+    task::spawn_local,
+};
+use tracing::{debug, warn};
+
+use super::{
+    hub::{Arrivals, Hub},
+    listen::BACKLOG,
+};
+use crate::limits::Limits;
+
+/// Until the next try when no connection can be accepted, for want of file descriptors above all.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What the handle asks of the thread, in order.
+pub(super) enum Command {
+    Adopt(net::TcpStream),
+    /// With what to call when it is done.
+    BeginGeneration(Box<dyn FnOnce() + Send>),
+}
+
+/// The thread's whole life: it ends when the handle has gone.
+pub(super) fn run(
+    listeners: Vec<net::TcpListener>,
+    limits: Limits,
+    arrivals: Arrivals,
+    orders: UnboundedReceiver<Command>,
+    started: &SyncSender<io::Result<()>>,
+) {
+    let runtime =
+        match Builder::new_current_thread().enable_io().enable_time().build_local(LocalOptions::default()) {
+            Ok(runtime) => runtime,
+            Err(error) => return drop(started.send(Err(error))),
+        };
+    runtime.block_on(async {
+        let listeners = listeners.into_iter().map(register).collect::<io::Result<Vec<_>>>();
+        let listeners: Vec<Rc<TcpListener>> = match listeners {
+            Ok(listeners) => listeners.into_iter().map(Rc::new).collect(),
+            Err(error) => return drop(started.send(Err(error))),
+        };
+        let hub = Rc::new(RefCell::new(Hub::new(limits, arrivals)));
+        for listener in &listeners {
+            spawn_local(accept(listener.clone(), hub.clone()));
+        }
+        if started.send(Ok(())).is_ok() {
+            obey(orders, &hub, &listeners).await;
+        }
+    });
+}
+
+async fn obey(mut orders: UnboundedReceiver<Command>, hub: &Rc<RefCell<Hub>>, listeners: &[Rc<TcpListener>]) {
+    while let Some(order) = orders.recv().await {
+        match order {
+            Command::Adopt(stream) => match adopt(stream) {
+                Ok((stream, peer)) => serve(hub, stream, peer),
+                Err(error) => debug!(%error, "store connection lost before it was adopted"),
+            },
+            Command::BeginGeneration(done) => {
+                hub.borrow_mut().begin_generation();
+                listeners.iter().for_each(|listener| close_backlog(listener));
+                done();
+            }
+        }
+    }
+}
+
+async fn accept(listener: Rc<TcpListener>, hub: Rc<RefCell<Hub>>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => serve(&hub, stream, peer),
+            // The client gave up while it was in the queue; the next may be fine.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+            Err(error) => {
+                warn!(%error, "store connection not accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+fn serve(hub: &Rc<RefCell<Hub>>, stream: TcpStream, peer: SocketAddr) {
+    let added = hub.borrow_mut().add(stream, peer);
+    if let Some(id) = added {
+        let hub = hub.clone();
+        // Its end is in the hub, which forgets the connection before the task ends.
+        spawn_local(poll_fn(move |context| hub.borrow_mut().turn(id, context)));
+    }
+}
+
+fn register(listener: net::TcpListener) -> io::Result<TcpListener> {
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
+
+fn adopt(stream: net::TcpStream) -> io::Result<(TcpStream, SocketAddr)> {
+    stream.set_nonblocking(true)?;
+    let peer = stream.peer_addr()?;
+    Ok((TcpStream::from_std(stream)?, peer))
+}
+
+/// Accepts and closes all that has connected up to now. No more than a full backlog: what comes meanwhile is new.
+fn close_backlog(listener: &TcpListener) {
+    let socket = SockRef::from(listener);
+    for _ in 0..BACKLOG {
+        match socket.accept() {
+            Ok((connection, _)) => drop(connection),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            // One that gave up; the next may be there still.
+            Err(_) => {}
+        }
+    }
+}
+
+impl fmt::Debug for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Command::Adopt(_) => "Adopt",
+            Command::BeginGeneration(_) => "BeginGeneration",
+        })
+    }
+}

@@ -1,0 +1,189 @@
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::{
+    ClientId,
+    ledger::{Ledger, Refused},
+};
+use crate::codec::Key;
+
+/// Who waits for what. Ids grow, so that the order of ids is the order of arrival.
+#[derive(Debug, Default)]
+pub(super) struct Waits {
+    next: WaitId,
+    waits: HashMap<WaitId, Wait>,
+    by_key: HashMap<Key, BTreeSet<WaitId>>,
+    by_barrier: HashMap<Key, BTreeSet<WaitId>>,
+    /// A client that obeys the protocol waits for one thing at a time; one that does not is answered for each.
+    by_client: BTreeMap<ClientId, BTreeSet<WaitId>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+struct WaitId(u64);
+
+#[derive(Debug)]
+struct Wait {
+    client: ClientId,
+    on: On,
+}
+
+#[derive(Debug)]
+enum On {
+    /// The keys that were missing at the start, and how many of them have not come since. One that came and
+    /// was deleted again has come: torch counts the same.
+    Keys {
+        missing_at_start: Vec<Key>,
+        still_missing: usize,
+    },
+    Barrier(Key),
+}
+
+impl Waits {
+    /// `missing` may name a key twice; it must not be empty.
+    pub(super) fn wait(
+        &mut self,
+        client: ClientId,
+        mut missing: Vec<Key>,
+        ledger: &mut Ledger,
+    ) -> Result<(), Refused> {
+        missing.sort_unstable();
+        missing.dedup();
+        missing.shrink_to_fit();
+        let id =
+            self.enter(client, On::Keys { still_missing: missing.len(), missing_at_start: missing }, ledger)?;
+        if let On::Keys { missing_at_start, .. } = &self.waits[&id].on {
+            for key in missing_at_start {
+                self.by_key.entry(key.clone()).or_default().insert(id);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn arrive(
+        &mut self,
+        client: ClientId,
+        barrier: Key,
+        ledger: &mut Ledger,
+    ) -> Result<(), Refused> {
+        let id = self.enter(client, On::Barrier(barrier.clone()), ledger)?;
+        self.by_barrier.entry(barrier).or_default().insert(id);
+        Ok(())
+    }
+
+    /// The key is there now: each client whose wait that ends, in order of arrival.
+    pub(super) fn on_key(&mut self, key: &Key, ledger: &mut Ledger, mut ended: impl FnMut(ClientId)) {
+        for id in self.by_key.remove(key).unwrap_or_default() {
+            if let Some(client) = self.on_key_for(id, ledger) {
+                ended(client);
+            }
+        }
+    }
+
+    /// One thing was put into the queue `key`: it is for the client that has waited longest, and only for it.
+    pub(super) fn on_push(&mut self, key: &Key, ledger: &mut Ledger) -> Option<ClientId> {
+        let ids = self.by_key.get_mut(key)?;
+        let first = ids.pop_first()?;
+        if ids.is_empty() {
+            self.by_key.remove(key);
+        }
+        self.on_key_for(first, ledger)
+    }
+
+    pub(super) fn on_barrier_full(
+        &mut self,
+        key: &Key,
+        ledger: &mut Ledger,
+        mut ended: impl FnMut(ClientId),
+    ) {
+        for id in self.by_barrier.remove(key).unwrap_or_default() {
+            if let Some(wait) = self.leave(id, ledger) {
+                ended(wait.client);
+            }
+        }
+    }
+
+    /// The client waits no more. Returns the barriers that it had arrived at.
+    pub(super) fn drop_client(&mut self, client: ClientId, ledger: &mut Ledger) -> Vec<Key> {
+        let mut barriers = Vec::new();
+        for id in self.by_client.remove(&client).unwrap_or_default() {
+            let Some(wait) = self.leave(id, ledger) else { continue };
+            match wait.on {
+                On::Keys { missing_at_start, .. } => {
+                    for key in &missing_at_start {
+                        forget(&mut self.by_key, key, id);
+                    }
+                }
+                On::Barrier(key) => {
+                    forget(&mut self.by_barrier, &key, id);
+                    barriers.push(key);
+                }
+            }
+        }
+        barriers
+    }
+
+    fn on_key_for(&mut self, id: WaitId, ledger: &mut Ledger) -> Option<ClientId> {
+        if let On::Keys { still_missing, .. } = &mut self.waits.get_mut(&id)?.on {
+            *still_missing -= 1;
+            if *still_missing > 0 {
+                return None;
+            }
+        }
+        self.leave(id, ledger).map(|wait| wait.client)
+    }
+
+    fn enter(&mut self, client: ClientId, on: On, ledger: &mut Ledger) -> Result<WaitId, Refused> {
+        ledger.charge(on.cost())?;
+        self.next.0 += 1;
+        self.waits.insert(self.next, Wait { client, on });
+        self.by_client.entry(client).or_default().insert(self.next);
+        Ok(self.next)
+    }
+
+    fn leave(&mut self, id: WaitId, ledger: &mut Ledger) -> Option<Wait> {
+        let wait = self.waits.remove(&id)?;
+        ledger.refund(wait.on.cost());
+        if let Some(ids) = self.by_client.get_mut(&wait.client) {
+            ids.remove(&id);
+            if ids.is_empty() {
+                self.by_client.remove(&wait.client);
+            }
+        }
+        Some(wait)
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.waits.len()
+    }
+
+    /// Whether nothing at all is left of any wait.
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.waits.is_empty()
+            && self.by_key.is_empty()
+            && self.by_barrier.is_empty()
+            && self.by_client.is_empty()
+    }
+}
+
+impl On {
+    fn cost(&self) -> usize {
+        /// A key's place in the wait and the wait's place under the key.
+        const PLACES: usize = 96;
+        match self {
+            On::Keys { missing_at_start, .. } => {
+                missing_at_start.iter().map(|key| key.as_bytes().len() + PLACES).sum()
+            }
+            On::Barrier(key) => key.as_bytes().len() + PLACES,
+        }
+    }
+}
+
+fn forget(places: &mut HashMap<Key, BTreeSet<WaitId>>, key: &Key, id: WaitId) {
+    if let Some(ids) = places.get_mut(key) {
+        ids.remove(&id);
+        if ids.is_empty() {
+            places.remove(key);
+        }
+    }
+}
