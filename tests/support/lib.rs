@@ -1,1 +1,51 @@
-//! Support for whole-program tests.
+//! Support for whole-program tests: start a launcher, see what it and its workers did, leave nothing behind.
+//!
+//! Start with [`launch::Launch`]. Every process of a run carries a mark of its own in its environment, so a
+//! run can be swept and "nobody is left" can be asked of the kernel ([`marked`]).
+
+pub mod launch;
+pub mod marked;
+pub mod seen;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Longer than anything here takes on a busy machine; only a hang gets this far.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The repository's `tests` folder.
+#[must_use]
+pub fn tests_dir() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A worker of `tests/trainers`.
+#[must_use]
+pub fn trainer(name: &str) -> PathBuf {
+    tests_dir().join("trainers").join(name)
+}
+
+/// Asks until the answer is there.
+///
+/// # Panics
+/// When it has not come after [`PATIENCE`].
+pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(start.elapsed() < PATIENCE, "{what}: waited for {PATIENCE:?} in vain");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A port that was free a moment ago.
+///
+/// # Panics
+/// When the host has none.
+#[must_use]
+pub fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("it is bound").port()
+}

@@ -1,0 +1,178 @@
+//! Bad input: the exit code, the offending value in words, and no worker started.
+//!
+//! 2 is argparse's code; everything else that is wrong exits 1.
+
+use support::launch::Launch;
+
+use crate::launch;
+
+/// Each command line must end with `code`, say `told` on stderr, and start nobody.
+#[track_caller]
+fn refused(code: i32, cases: &[(&[&str], &str)]) {
+    for (flags, told) in cases {
+        refuse(code, launch().flags(*flags), told);
+    }
+}
+
+#[track_caller]
+fn refuse(code: i32, run: Launch, told: &str) {
+    let run = run.finish().expect_code(code);
+    assert!(run.stderr.contains(told), "`{told}` is not told: {run:#?}");
+    assert_eq!(run.dumps(), [], "{run:#?}");
+    assert_eq!(run.stdout, "", "{run:#?}");
+}
+
+#[test]
+fn an_unknown_or_ambiguous_flag_is_2() {
+    refused(2, &[(&["--bogus"], "--bogus"), (&["--no"], "--no"), (&["--standalone=1"], "--standalone")]);
+}
+
+#[test]
+fn a_missing_script_is_2() {
+    refuse(2, launch().flags(["--standalone"]).without_script(), "training_script");
+}
+
+#[test]
+fn a_missing_value_is_2() {
+    refuse(2, launch().flags(["--standalone", "--max-restarts"]).without_script(), "--max-restarts");
+    refused(2, &[(&["--max-restarts", "--standalone"], "--max-restarts")]);
+}
+
+#[test]
+fn words_where_numbers_belong_are_2() {
+    refused(
+        2,
+        &[
+            (&["--max-restarts=ten"], "ten"),
+            (&["--monitor-interval=often"], "often"),
+            (&["--node-rank=first"], "first"),
+            (&["--master-port=http"], "http"),
+            (&["--shutdown-timeout=1.5"], "1.5"),
+        ],
+    );
+}
+
+#[test]
+fn a_choice_that_is_none_is_2() {
+    refused(2, &[(&["--start-method=thread"], "thread"), (&["--numa-binding=moon"], "moon")]);
+    refuse(2, launch().flags(["--print-completion=cobol"]).without_script(), "cobol");
+}
+
+#[test]
+fn a_pet_number_that_is_none_is_2() {
+    refuse(2, launch().env("PET_MAX_RESTARTS", "ten"), "ten");
+    refuse(2, launch().env("PET_MONITOR_INTERVAL", "often"), "often");
+}
+
+#[test]
+fn a_pet_switch_that_is_no_number_is_1() {
+    refuse(1, launch().env("PET_STANDALONE", "yes"), "yes");
+    refuse(1, launch().env("PET_MODULE", ""), "");
+}
+
+#[test]
+fn a_bad_number_of_nodes_is_1() {
+    refused(
+        1,
+        &[
+            (&["--nnodes=1:2:3"], "1:2:3"),
+            (&["--nnodes=a"], "a"),
+            (&["--nnodes=0"], "0"),
+            (&["--nnodes=2:1"], "2"),
+        ],
+    );
+}
+
+#[test]
+fn a_bad_number_of_workers_is_1() {
+    refused(
+        1,
+        &[(&["--nproc-per-node=abc"], "abc"), (&["--nproc-per-node=0"], ""), (&["--nproc-per-node=-1"], "")],
+    );
+}
+
+#[test]
+fn workers_for_gpus_that_are_not_there_is_1() {
+    if std::path::Path::new("/dev/nvidiactl").exists() {
+        return;
+    }
+    refused(1, &[(&["--nproc-per-node=gpu"], "not available"), (&["--nproc-per-node=xpu"], "not available")]);
+}
+
+#[test]
+fn a_bad_rendezvous_is_1() {
+    refused(
+        1,
+        &[
+            (&["--rdzv-backend=bogus"], "bogus"),
+            (&["--rdzv-conf=abc"], "abc"),
+            (&["--rdzv-conf==x"], ""),
+            (&["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:http"], "localhost:http"),
+        ],
+    );
+}
+
+#[test]
+fn a_number_out_of_range_is_1() {
+    refused(
+        1,
+        &[
+            (&["--max-restarts=-1"], "max_restarts"),
+            (&["--monitor-interval=0"], ""),
+            (&["--shutdown-timeout=-1"], "-1"),
+        ],
+    );
+}
+
+#[test]
+fn an_unknown_event_handler_is_1() {
+    refused(1, &[(&["--event-log-handler=zzz"], "zzz")]);
+}
+
+#[test]
+fn a_module_without_python_is_1() {
+    refused(1, &[(&["-m", "--no-python"], "--no-python")]);
+}
+
+#[test]
+fn a_bad_redirect_is_1() {
+    refused(1, &[(&["-r9"], "9"), (&["-r", "0:9"], "0:9"), (&["--tee=0:1,"], "0:1,"), (&["--tee=x"], "x")]);
+}
+
+#[test]
+fn a_bad_rank_filter_is_1() {
+    refused(1, &[(&["--local-ranks-filter=0,x"], "--local")]);
+}
+
+#[test]
+fn a_log_dir_that_is_a_file_is_1() {
+    let run = launch();
+    let file = run.dir().join("file");
+    std::fs::write(&file, "").expect("our own folder");
+    let flag = format!("--log-dir={}", file.display());
+    refuse(1, run.flags([flag]), file.to_str().expect("a plain path"));
+}
+
+#[test]
+fn too_few_devices_for_virtual_ranks_is_1() {
+    let run = launch().flags(["--standalone", "--virtual-local-rank", "--nproc-per-node=2"]);
+    refuse(1, run.env("CUDA_VISIBLE_DEVICES", "4"), "CUDA_VISIBLE_DEVICES=4");
+}
+
+#[test]
+fn an_executable_that_is_missing_or_none_is_1_without_a_report() {
+    let run =
+        launch().flags(["--standalone", "--no-python"]).script("/nowhere/at-all").finish().expect_code(1);
+    assert!(
+        run.stderr.contains("No such file or directory") && run.stderr.contains("/nowhere/at-all"),
+        "{run:#?}"
+    );
+    assert!(!run.stderr.contains("ChildFailedError"), "{run:#?}");
+
+    let run = launch();
+    let plain = run.dir().join("plain");
+    std::fs::write(&plain, "text").expect("our own folder");
+    let run = run.flags(["--standalone", "--no-python"]).script(&plain).finish().expect_code(1);
+    assert!(run.stderr.contains("Permission denied"), "{run:#?}");
+    assert!(!run.stderr.contains("ChildFailedError"), "{run:#?}");
+}

@@ -1,0 +1,115 @@
+//! Where `dlrover-run` is not torchrun, on purpose.
+
+use std::io::Write;
+
+use support::launcher;
+
+struct Difference {
+    /// The name of the test.
+    case: &'static str,
+    reason: &'static str,
+}
+
+const DIFFERENCES: &[Difference] = &[
+    Difference {
+        case: "a_prefix_of_both_spellings_is_accepted",
+        reason: "`--nproc` is ambiguous for torchrun on Python < 3.12.7 only; both spellings are one flag",
+    },
+    Difference {
+        case: "ranks_of_two_digits_can_be_redirected",
+        reason: "torchrun's grammar knows ranks 0-9 only and refuses `10:1`",
+    },
+    Difference {
+        case: "what_only_python_can_do_is_refused",
+        reason: "run-path with a callable and logs-specs live inside torchrun's own interpreter; exit 2 and a sentence",
+    },
+    Difference {
+        case: "completion_is_printed",
+        reason: "torchrun needs the shtab package for it and exits 1 without",
+    },
+    Difference {
+        case: "numa_binding_needs_no_accelerator",
+        reason: "torchrun asks the accelerator for its node and dies where there is none; we read Linux's topology",
+    },
+    Difference {
+        case: "progress_bars_stay_lines_that_are_rewritten",
+        reason: "torchrun's tailer turns every `\\r` into a line of its own",
+    },
+    Difference {
+        case: "bytes_that_are_no_text_reach_the_console",
+        reason: "torchrun decodes and puts U+FFFD in their place",
+    },
+    Difference {
+        case: "the_last_lines_of_the_root_cause_are_told",
+        reason: "torchrun does not keep what a worker printed",
+    },
+    Difference {
+        case: "a_malformed_error_file_is_not_fatal",
+        reason: "torchrun dies of it with a JSONDecodeError and prints no report",
+    },
+    Difference {
+        case: "the_launcher_prints_no_traceback_of_its_own",
+        reason: "torchrun's report is the end of a Python traceback",
+    },
+    Difference {
+        case: "a_restart_starts_from_an_empty_store",
+        reason: "torchrun serves the keys of the last attempt to the next one (pytorch #135712)",
+    },
+    Difference {
+        case: "the_grace_is_the_same_after_a_failure",
+        reason: "torchrun waits 30 s there whatever --shutdown-timeout says; not run against it",
+    },
+    Difference { case: "a_second_signal_skips_the_grace", reason: "torchrun starts the whole grace anew" },
+    Difference {
+        case: "usr1_goes_to_the_workers",
+        reason: "torchrun dies of SIGUSR1 and leaves the workers running",
+    },
+    Difference {
+        case: "nohup_survives_a_hangup",
+        reason: "torchrun puts its handler over the ignored SIGHUP and stops the job",
+    },
+    Difference {
+        case: "grandchildren_of_a_failed_run_are_gone",
+        reason: "torchrun signals groups of living leaders only: setsid'd, double-forked and leaderless ones stay",
+    },
+    Difference {
+        case: "grandchildren_of_a_run_that_succeeded_are_gone",
+        reason: "torchrun does not look for them",
+    },
+    Difference {
+        case: "a_killed_launcher_takes_its_workers_along",
+        reason: "torchrun's workers live on without it",
+    },
+];
+
+/// True where torchrun is being judged in a case that it may fail: said aloud, past cargo's capture.
+pub fn torchrun_differs(case: &str) -> bool {
+    let difference = DIFFERENCES.iter().find(|difference| difference.case == case);
+    let difference = difference.unwrap_or_else(|| panic!("{case} is not in the table of differences"));
+    let is_torchrun = launcher!().is_torchrun;
+    if is_torchrun {
+        // A stderr that is closed must not fail the case.
+        let _ = writeln!(std::io::stderr(), "differs: {}: {}", difference.case, difference.reason);
+    }
+    is_torchrun
+}
+
+#[test]
+fn every_difference_has_its_case() {
+    let sources = [
+        include_str!("bad_input.rs"),
+        include_str!("environment.rs"),
+        include_str!("failures.rs"),
+        include_str!("flags.rs"),
+        include_str!("logs.rs"),
+        include_str!("signals.rs"),
+        include_str!("store.rs"),
+        include_str!("training.rs"),
+    ];
+    for difference in DIFFERENCES {
+        let (name, asked) = (difference.case, format!("torchrun_differs(\"{}\")", difference.case));
+        let found =
+            sources.iter().any(|source| source.contains(&format!("fn {name}()")) && source.contains(&asked));
+        assert!(found, "no case {name} asks for its difference");
+    }
+}

@@ -1,0 +1,289 @@
+//! The command line, where it is accepted.
+
+use std::os::unix::fs::PermissionsExt;
+
+use crate::differs::torchrun_differs;
+use crate::launch;
+
+#[test]
+fn both_spellings_and_all_forms_name_a_flag_and_the_last_wins() {
+    let run = launch();
+    let logs = run.dir().join("logs");
+    let run = run
+        .flags(["--standalone", "--nproc_per_node", "1", "--nproc-per-node=2", "--max-restarts=1"])
+        .flags(["--max_restarts", "3", "--role=first", "--role", "second", "-r0", "-r", "3", "-t=0", "-t0"])
+        .flags(["--monitor_interval=0.05", "--log_dir"])
+        .flags([&logs])
+        .steps(&["dump", "out to the file\\n"])
+        .finish()
+        .expect_code(0);
+    assert_eq!(run.dumps(), [(0, 0), (0, 1)]);
+    let worker = run.dump(1, 0);
+    assert_eq!(worker.var("TORCHELASTIC_MAX_RESTARTS"), "3");
+    assert_eq!(worker.var("ROLE_NAME"), "second");
+    assert!(worker.var("TORCHELASTIC_ERROR_FILE").starts_with(logs.to_str().expect("a plain path")));
+    assert_eq!(run.stdout, "", "redirected by -r 3, and nothing of the launcher's own");
+}
+
+#[test]
+fn unique_prefixes_are_accepted() {
+    let run = launch()
+        .flags(["--standal", "--nproc-p", "2", "--max-r=1", "--rol", "short", "--signals-to", "SIGTERM"])
+        .finish()
+        .expect_code(0);
+    let worker = run.dump(1, 0);
+    assert_eq!(worker.var("TORCHELASTIC_MAX_RESTARTS"), "1");
+    assert_eq!(worker.var("ROLE_NAME"), "short");
+    assert_eq!(worker.var("TORCHELASTIC_SIGNALS_TO_HANDLE"), "SIGTERM");
+}
+
+#[test]
+fn a_prefix_of_both_spellings_is_accepted() {
+    let run = launch().flags(["--standalone", "--nproc", "2"]).finish();
+    if torchrun_differs("a_prefix_of_both_spellings_is_accepted") {
+        // Newer CPythons accept it.
+        assert!(matches!(run.code, Some(0 | 2)), "{run:#?}");
+        return;
+    }
+    assert_eq!(run.expect_code(0).dumps(), [(0, 0), (0, 1)]);
+}
+
+#[test]
+fn everything_after_the_script_is_the_scripts() {
+    let args = ["-h", "--", "--nproc-per-node=9", "--standalone", "-r3", "", "a b", "--", "*", "--nnodes"];
+    let run = launch().flags(["--standalone"]).args(args).finish().expect_code(0);
+    assert_eq!(run.dumps(), [(0, 0)]);
+    let worker = run.dump(0, 0);
+    assert_eq!(worker.argv[1..], args);
+    let script = support::trainer("probe.py");
+    assert_eq!(worker.argv[0], script.to_str().expect("a plain path"), "the script's path is left as given");
+    let command: Vec<&str> = worker.command.iter().map(String::as_str).collect();
+    assert_eq!(command[1], "-u", "python runs unbuffered");
+    assert_eq!(command[3..], args);
+}
+
+#[test]
+fn a_double_dash_before_the_script_is_dropped() {
+    let run = launch().flags(["--standalone", "--nproc-per-node=1", "--"]).args(["a", "--", "b"]).finish();
+    assert_eq!(run.expect_code(0).dump(0, 0).argv[1..], ["a", "--", "b"]);
+}
+
+#[test]
+fn a_module_is_run_by_name() {
+    for flag in ["-m", "--module"] {
+        let run = launch()
+            .flags(["--standalone", flag])
+            .script("probe")
+            .args(["-m", "x"])
+            .cwd(support::tests_dir().join("trainers"))
+            .finish()
+            .expect_code(0);
+        let worker = run.dump(0, 0);
+        assert_eq!(worker.argv[1..], ["-m", "x"]);
+        assert_eq!(worker.command[1..4], ["-u", "-m", "probe"]);
+    }
+}
+
+#[test]
+fn without_python_the_script_itself_is_executed() {
+    let run = launch().flags(["--standalone", "--no-python"]).args(["a"]).finish().expect_code(0);
+    let worker = run.dump(0, 0);
+    assert!(!worker.command.contains(&"-u".to_owned()), "{:?}", worker.command);
+    assert_eq!(worker.argv[1..], ["a"]);
+}
+
+#[test]
+fn without_python_a_bare_name_is_looked_up_on_path() {
+    let run = launch()
+        .flags(["--standalone", "--no_python", "--nproc-per-node=2"])
+        .script("sh")
+        .args(["-c", "echo \"$0 $1 $LOCAL_RANK of $WORLD_SIZE\"", "zero", "${local_rank}"])
+        .finish()
+        .expect_code(0);
+    let mut lines: Vec<_> = run.stdout.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["zero 0 0 of 2", "zero 1 1 of 2"]);
+}
+
+#[test]
+fn the_local_rank_is_put_into_arguments() {
+    let given = [
+        "${local_rank}",
+        "$local_rank",
+        "a${local_rank}b",
+        "$$",
+        "$$local_rank",
+        "$other",
+        "${other}",
+        "$",
+        "${",
+        "$$$$",
+        "$local_rankx",
+        "100$",
+    ];
+    let want = |rank: u32| {
+        let r = rank.to_string();
+        [r.clone(), r.clone(), format!("a{r}b")]
+            .into_iter()
+            .chain(
+                ["$", "$local_rank", "$other", "${other}", "$", "${", "$$", "$local_rankx", "100$"]
+                    .map(str::to_owned),
+            )
+            .collect::<Vec<_>>()
+    };
+    let run = launch().flags(["--standalone", "--nproc-per-node=2"]).args(given).finish().expect_code(0);
+    assert_eq!(run.dump(0, 0).argv[1..], want(0));
+    assert_eq!(run.dump(1, 0).argv[1..], want(1));
+}
+
+#[test]
+fn python_exec_names_the_interpreter() {
+    let run = launch().flags(["--standalone"]);
+    let python = run.dir().join("my-python");
+    std::fs::write(&python, "#!/bin/sh\nMY_PYTHON=yes exec python3 \"$@\"\n").expect("our own folder");
+    std::fs::set_permissions(&python, PermissionsExt::from_mode(0o755)).expect("our own file");
+    let run = run.env("PYTHON_EXEC", &python).finish().expect_code(0);
+    assert_eq!(run.dump(0, 0).var("MY_PYTHON"), "yes");
+}
+
+#[test]
+fn numbers_of_workers_may_be_words() {
+    let mask = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let cpus: u32 = mask
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed:"))
+        .expect("Linux says it")
+        .chars()
+        .filter_map(|c| c.to_digit(16))
+        .map(u32::count_ones)
+        .sum();
+    let every: Vec<_> = (0..cpus).map(|rank| (0, rank)).collect();
+    let run = launch().flags(["--standalone", "--nproc-per-node=cpu"]).finish().expect_code(0);
+    assert_eq!(run.dumps(), every);
+    // Python's int() reads these.
+    let run = launch().flags(["--standalone", "--nproc-per-node", " +2"]).finish().expect_code(0);
+    assert_eq!(run.dumps(), [(0, 0), (0, 1)]);
+}
+
+#[test]
+fn pet_variables_are_defaults_that_the_command_line_beats() {
+    let run = launch();
+    let logs = run.dir().join("pet-logs");
+    let run = run
+        .env("PET_STANDALONE", "1")
+        .env("PET_NPROC_PER_NODE", "2")
+        .env("PET_MAX_RESTARTS", "5")
+        .env("PET_ROLE", "pet")
+        .env("PET_REDIRECTS", "3")
+        .env("PET_LOG_DIR", &logs)
+        .env("PET_NO_PYTHON", "0")
+        .env("PET_MODULE", "0")
+        // Choices are not checked there, and it means nothing for a script.
+        .env("PET_START_METHOD", "bogus")
+        .env("PET_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT")
+        .flags(["--role=cli", "--redirects", "0"])
+        .steps(&["dump", "0 out shown\\n"])
+        .finish()
+        .expect_code(0);
+    assert_eq!(run.dumps(), [(0, 0), (0, 1)]);
+    let worker = run.dump(1, 0);
+    assert_eq!(worker.var("TORCHELASTIC_MAX_RESTARTS"), "5");
+    assert_eq!(worker.var("ROLE_NAME"), "cli");
+    assert_eq!(worker.var("TORCHELASTIC_SIGNALS_TO_HANDLE"), "SIGTERM,SIGINT");
+    assert!(worker.var("TORCHELASTIC_ERROR_FILE").starts_with(logs.to_str().expect("a plain path")));
+    assert_eq!(run.stdout, "shown\n");
+}
+
+#[test]
+fn pet_switches_are_on_at_one() {
+    let run = launch()
+        .env("PET_MODULE", "1")
+        .env("PET_STANDALONE", "0")
+        .env("PET_TEE", "1")
+        .script("probe")
+        .cwd(support::tests_dir().join("trainers"))
+        .steps(&["dump", "out hi\\n"])
+        .finish()
+        .expect_code(0);
+    assert_eq!(run.dump(0, 0).command[1..4], ["-u", "-m", "probe"]);
+    assert_eq!(run.stdout, "[default0]:hi\n");
+}
+
+#[test]
+fn help_is_on_stdout_and_names_every_flag() {
+    let run = launch().flags(["-h"]).without_script().finish().expect_code(0);
+    for flag in [
+        "--nnodes",
+        "--nproc-per-node",
+        "--rdzv-backend",
+        "--rdzv-endpoint",
+        "--rdzv-id",
+        "--rdzv-conf",
+        "--standalone",
+        "--max-restarts",
+        "--monitor-interval",
+        "--start-method",
+        "--event-log-handler",
+        "--role",
+        "--module",
+        "--no-python",
+        "--run-path",
+        "--log-dir",
+        "--redirects",
+        "--tee",
+        "--log-line-prefix-template",
+        "--local-ranks-filter",
+        "--duplicate-stdout-filters",
+        "--duplicate-stderr-filters",
+        "--node-rank",
+        "--master-addr",
+        "--master-port",
+        "--local-addr",
+        "--logs-specs",
+        "--numa-binding",
+        "--signals-to-handle",
+        "--shutdown-timeout",
+        "--virtual-local-rank",
+        "--print-completion",
+    ] {
+        assert!(run.stdout.contains(flag), "{flag} is not in {run:#?}");
+    }
+}
+
+#[test]
+fn completion_is_printed() {
+    let run = launch().flags(["--print-completion", "bash"]).without_script().finish();
+    if torchrun_differs("completion_is_printed") {
+        return;
+    }
+    let run = run.expect_code(0);
+    assert!(run.stdout.contains("--nproc-per-node"), "{run:#?}");
+}
+
+#[test]
+fn events_can_be_shown() {
+    let run = launch().flags(["--standalone", "--event-log-handler", "console"]).finish().expect_code(0);
+    let events: Vec<serde_json::Value> =
+        run.stderr.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let of = |source: &str| events.iter().filter(|event| event["source"] == source).count();
+    assert!(of("AGENT") > 0 && of("WORKER") > 0, "{run:#?}");
+    let name = "torchelastic.worker.status.SUCCEEDED";
+    assert!(events.iter().any(|event| event["name"] == name), "{run:#?}");
+}
+
+#[test]
+fn numa_binding_needs_no_accelerator() {
+    let run = launch().flags(["--standalone", "--numa-binding=node"]).finish();
+    if torchrun_differs("numa_binding_needs_no_accelerator") {
+        return;
+    }
+    assert_eq!(run.expect_code(0).dumps(), [(0, 0)]);
+}
+
+#[test]
+fn what_only_python_can_do_is_refused() {
+    let differs = torchrun_differs("what_only_python_can_do_is_refused");
+    let run = launch().flags(["--logs-specs=mine"]).finish().expect_code(if differs { 1 } else { 2 });
+    assert!(run.stderr.contains("mine"), "{run:#?}");
+    assert_eq!(run.dumps(), []);
+}

@@ -1,0 +1,25 @@
+//! What torchrun 2.15 does on one node, as cases that a launcher passes or fails.
+//!
+//! The launcher is ours, or the one named by `LAUNCHER`: `LAUNCHER=torchrun cargo test --test torchrun` judges
+//! the reference, so a case that torchrun fails is a wrong case. Where ours differs on purpose, `differs.rs`
+//! says why, and the run against torchrun says that it met the difference.
+//!
+//! Workers are `trainers/probe.py`; a case says what they do and reads what they saw.
+
+mod bad_input;
+mod differs;
+mod environment;
+mod failures;
+mod flags;
+mod logs;
+mod signals;
+mod store;
+mod training;
+
+use support::launch::Launch;
+use support::launcher;
+
+/// A run of the probe with nothing said yet.
+fn launch() -> Launch {
+    Launch::new(launcher!())
+}
