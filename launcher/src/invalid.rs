@@ -20,10 +20,10 @@ pub(crate) enum Invalid {
     #[error("`{said}` is not a number of workers: give a number from 1 on, or auto, cpu or gpu")]
     Nproc { said: Said },
     #[error(
-        "`{said}` asks for one worker for each accelerator, but this node shows none: give a number, or cpu"
+        "`{said}` asks for one worker for each accelerator, but accelerators are not available on this node: give a number, or cpu"
     )]
     NoDevices { said: Said },
-    #[error("`{said}` cannot be counted by this launcher: give the number of workers")]
+    #[error("`{said}` is not available: this launcher cannot count Intel XPUs; give the number of workers")]
     Uncountable { said: Said },
     #[error("`{said}` is out of range: {range}")]
     OutOfRange { said: Said, range: &'static str },
