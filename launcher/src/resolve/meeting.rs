@@ -23,7 +23,7 @@ pub enum Meeting {
     Static {
         /// A name or an address, an IPv6 one without brackets.
         addr: String,
-        /// 0: any free port.
+        /// At least 1.
         port: u16,
     },
 }
@@ -90,6 +90,18 @@ impl Rendezvous {
             "static" => {
                 conf.check_static(cli)?;
                 let (addr, port) = static_address(cli, endpoint)?;
+                if port == 0 {
+                    // Any free port: no other node could learn which, and this one alone needs no more than that.
+                    let is_here = is_loopback(&addr) || addr == host.name();
+                    if is_here && nodes.max == 1 {
+                        return Ok(loopback(run_id));
+                    }
+                    let flag = if endpoint.is_empty() { Flag::MasterPort } else { Flag::RdzvEndpoint };
+                    return Err(Invalid::OutOfRange {
+                        said: cli.said(flag),
+                        range: "port 0, any free one, is for one node that meets on localhost",
+                    });
+                }
                 let rank = cli.int(Flag::NodeRank).unwrap_or(0);
                 let rank = u32::try_from(rank).ok().filter(|rank| *rank < nodes.max);
                 let said = || cli.said(Flag::NodeRank);

@@ -90,6 +90,16 @@ fn c10d_on_this_node_alone_is_a_loopback_that_keeps_its_id() {
 }
 
 #[test]
+fn port_zero_is_any_free_port_of_one_node() {
+    for line in ["--master-port=0 --rdzv-id=j1 x.py", "--rdzv-endpoint=localhost:0 --rdzv-id=j1 x.py"] {
+        let plan = plan(line);
+        assert_eq!((plan.meeting, plan.agent.run_id.0.as_str()), (Meeting::Loopback, "j1"), "{line}");
+    }
+    let elsewhere = plan_on(&FakeHost::new(), "--master-addr=10.0.0.1 --master-port=0 x.py", &[PATH]);
+    assert!(elsewhere.is_err_and(|error| error.contains("--master-port=0")));
+}
+
+#[test]
 fn standalone_ignores_every_other_word_about_the_rendezvous() {
     let plan =
         plan("--standalone --rdzv-backend=bogus --rdzv-endpoint=: --rdzv-id=j1 --master-port=99999 x.py");
