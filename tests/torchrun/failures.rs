@@ -149,7 +149,7 @@ fn a_failure_after_a_peer_finished_fails_the_run() {
 
 #[test]
 fn an_error_file_is_told() {
-    let record = r#"{"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "Traceback:\n  line 1\nValueError: boom", "timestamp": "1763683200"}}}"#;
+    let record = r#"{"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "Traceback:\n  line 1\nValueError: boom\n", "timestamp": "1763683200"}}}"#;
     let run = launch();
     let copy = run.dir().join("reply.json");
     let run = run
@@ -160,7 +160,7 @@ fn an_error_file_is_told() {
         .expect_code(1);
     let root = report(&run).root_cause;
     assert_eq!(root.error_file, run.dump(0, 0).var("TORCHELASTIC_ERROR_FILE"));
-    assert_eq!(root.traceback, "Traceback:\n    line 1\n  ValueError: boom");
+    assert_eq!(root.traceback, "Traceback:\n    line 1\n  ValueError: boom\n  ");
     let parent = fs::read_to_string(copy).expect("the root cause is copied to whoever started the launcher");
     let parent: serde_json::Value = serde_json::from_str(&parent).expect("JSON");
     assert_eq!(parent["message"]["message"], "ValueError: boom");
