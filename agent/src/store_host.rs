@@ -2,12 +2,13 @@
 
 use std::{
     io,
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
     ops::RangeInclusive,
     sync::Arc,
 };
 
 use socket2::{Domain, Protocol, Socket, Type};
+pub use store::{Limits as StoreLimits, StoreServer as SharedStore};
 use store::{Limits, StoreServer, bind_any, bind_loopback};
 
 /// Who may reach the store.
@@ -73,11 +74,7 @@ impl StoreHost {
         reach: Reach,
         choices: &[RangeInclusive<u16>],
     ) -> Result<Self, StoreHostError> {
-        let bind = |port| match reach {
-            Reach::Loopback => bind_loopback(port),
-            Reach::Anyone => bind_any(port),
-        };
-        let listeners = first_free(choices, bind)?;
+        let listeners = first_free(choices, |port| bind(reach, port))?;
         let port = listeners
             .first()
             .ok_or_else(|| StoreHostError::Bind(io::ErrorKind::AddrNotAvailable.into()))?
@@ -133,6 +130,17 @@ impl StoreHost {
     }
 }
 
+/// Listens on a port; 0 is any free one.
+///
+/// # Errors
+/// When the port is taken, or there is no socket to be had.
+pub fn bind(reach: Reach, port: u16) -> io::Result<Vec<TcpListener>> {
+    match reach {
+        Reach::Loopback => bind_loopback(port),
+        Reach::Anyone => bind_any(port),
+    }
+}
+
 fn first_free<T>(
     choices: &[RangeInclusive<u16>],
     bind: impl Fn(u16) -> io::Result<T>,
@@ -172,8 +180,6 @@ fn port_of(socket: &Socket) -> io::Result<u16> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
-
     use super::*;
 
     fn run<T>(future: impl Future<Output = T>) -> T {

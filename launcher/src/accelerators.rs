@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_machine_without_accelerators_shows_none() {
-        assert_eq!(numbers(&FakeRoot::new(), &[]), []);
+        assert!(numbers(&FakeRoot::new(), &[]).is_empty());
     }
 
     #[test]
@@ -185,8 +185,8 @@ mod tests {
         assert_eq!(numbers(&root, &[("CUDA_VISIBLE_DEVICES", "2, 0")]), [2, 0]);
         assert_eq!(numbers(&root, &[("CUDA_VISIBLE_DEVICES", "1,-1,2")]), [1]);
         assert_eq!(numbers(&root, &[("CUDA_VISIBLE_DEVICES", "0,9,1")]), [0]);
-        assert_eq!(numbers(&root, &[("CUDA_VISIBLE_DEVICES", "")]), []);
-        assert_eq!(numbers(&root, &[("CUDA_VISIBLE_DEVICES", "1,1")]), []);
+        assert!(numbers(&root, &[("CUDA_VISIBLE_DEVICES", "")]).is_empty());
+        assert!(numbers(&root, &[("CUDA_VISIBLE_DEVICES", "1,1")]).is_empty());
         assert_eq!(numbers(&root, &[("CUDA_VISIBLE_DEVICES", "GPU-3,GPU-0")]), [3, 0]);
         assert_eq!(numbers(&root, &[("CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b")]).len(), 2);
     }

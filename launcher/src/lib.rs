@@ -7,12 +7,16 @@
 mod accelerators;
 mod argv;
 mod box_pairs;
+mod child_failed;
 mod cli;
 mod completion;
 mod environment;
+pub mod failure;
 pub mod front_door;
+mod front_port;
 pub mod help;
 pub mod host;
+mod host_names;
 mod invalid;
 mod nproc;
 mod numa;
@@ -20,8 +24,37 @@ mod options;
 mod python_number;
 mod redirects;
 pub mod resolve;
+mod run;
+mod telemetry;
 #[cfg(test)]
 mod testing;
 mod usage;
 
 pub use box_pairs::BoxPair;
+
+use std::{io::Write as _, process::ExitCode};
+
+use front_door::{FrontDoor, front_door};
+
+/// `dlrover-run`: reads argv and the environment, runs what they ask for, and gives the exit code.
+#[must_use]
+#[expect(clippy::print_stderr, reason = "a refusal comes before there is a console")]
+pub fn main() -> ExitCode {
+    let args: Vec<_> = std::env::args_os().collect();
+    match front_door(&args, std::env::vars_os().collect(), &host::ThisHost) {
+        FrontDoor::Run(plan) => run::run(*plan),
+        FrontDoor::Print { text } => match std::io::stdout().write_all(text.as_bytes()) {
+            Ok(()) => ExitCode::SUCCESS,
+            // `dlrover-run --help | head` is no failure of anyone.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+            Err(error) => failure::cannot_run(&error),
+        },
+        FrontDoor::Refused { message, exit_code, usage } => {
+            if let Some(usage) = usage {
+                eprintln!("{usage}");
+            }
+            eprintln!("dlrover-run: error: {message}");
+            ExitCode::from(exit_code)
+        }
+    }
+}

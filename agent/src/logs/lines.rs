@@ -338,4 +338,25 @@ mod tests {
         stream.push("a\n");
         assert_eq!(stream.out.filtered, b"");
     }
+
+    proptest::proptest! {
+        #[test]
+        fn how_the_bytes_are_cut_makes_no_difference(
+            chunks in proptest::collection::vec("[ab \\r\\n\u{ff}]{0,6}", 0..12),
+        ) {
+            let (mut cut, mut whole) = (Stream::with_filters(&["ab"]), Stream::with_filters(&["ab"]));
+            chunks.iter().for_each(|chunk| {
+                cut.push(chunk);
+            });
+            whole.push(chunks.concat());
+            cut.end();
+            whole.end();
+            proptest::prop_assert_eq!(&cut.out.console, &whole.out.console);
+            proptest::prop_assert_eq!(&cut.out.filtered, &whole.out.filtered);
+            // Every line of the console is one prefix and a text without line ends.
+            for line in cut.out.console.split_inclusive(|byte| *byte == b'\n') {
+                proptest::prop_assert!(line.starts_with(b"[0]:") && line.ends_with(b"\n") && !line.contains(&b'\r'));
+            }
+        }
+    }
 }

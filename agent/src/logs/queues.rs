@@ -154,6 +154,12 @@ impl Queues {
         self.next = (index + 1) % count;
         let slot = &mut self.slots[index];
         let mut bytes = slot.chunks.pop_front()?;
+        if slot.id == MESSAGES {
+            // They are kept apart only so that the oldest can be dropped.
+            while let Some(next) = slot.chunks.pop_front_if(|next| bytes.len() + next.len() <= JOIN) {
+                bytes.extend_from_slice(&next);
+            }
+        }
         let settles = bytes.len();
         if slot.id == MESSAGES && self.dropped_messages > 0 {
             let mut notice = dropped(self.dropped_messages).into_bytes();

@@ -1,7 +1,7 @@
 use std::{
     collections::HashMap,
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll},
 };
 
@@ -69,6 +69,8 @@ impl Hub {
             debug!(%peer, %error, "store connection lost");
             return None;
         }
+        // A socket for both families shows IPv4 peers as ::ffff:10.0.0.1.
+        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
         self.next_client += 1;
         let id = ClientId(self.next_client);
         self.connections.insert(id, Connection::new(stream, peer, self.limits));
@@ -83,7 +85,7 @@ impl Hub {
         }
         self.table = Table::new(&self.limits);
         self.in_flight_bytes = 0;
-        self.lock_arrivals().clear();
+        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// Does for one client all that can be done now. Ready: its connection is gone, and with it the task.
@@ -147,13 +149,13 @@ impl Hub {
             &mut self.replies,
             &mut self.to_others,
         );
+        // Known before the client can see an answer, so that whoever saw one finds it among the arrivals.
+        if connection.is_validated() && !was_validated {
+            on_arrival(&self.arrivals, connection.peer());
+        }
         // The answer to the last good request goes out even when the next one ends the connection.
         let sent = connection.send();
         connection.recount(&mut self.in_flight_bytes);
-        if connection.is_validated() && !was_validated {
-            let peer = connection.peer();
-            self.on_arrival(peer);
-        }
         if !self.to_others.is_empty() {
             self.answer_others();
         }
@@ -196,15 +198,11 @@ impl Hub {
         let (peer, why) = (connection.peer(), why as &dyn std::error::Error);
         debug!(%peer, reason = why, "store connection closed");
     }
+}
 
-    fn on_arrival(&self, peer: SocketAddr) {
-        let mut arrivals = self.lock_arrivals();
-        if arrivals.len() < MAX_ARRIVALS {
-            arrivals.push(peer);
-        }
-    }
-
-    fn lock_arrivals(&self) -> MutexGuard<'_, Vec<SocketAddr>> {
-        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
+fn on_arrival(arrivals: &Arrivals, peer: SocketAddr) {
+    let mut arrivals = arrivals.lock().unwrap_or_else(PoisonError::into_inner);
+    if arrivals.len() < MAX_ARRIVALS {
+        arrivals.push(peer);
     }
 }

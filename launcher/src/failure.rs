@@ -1,0 +1,304 @@
+//! Words and exit codes for every way a run can end. The one place that decides either.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use agent::{
+    chain,
+    report::{Report, WorkerEvidence},
+};
+use rules::{
+    LocalRank, Rank,
+    failure::{ExitCause, Failure, GroupFailure, Outcome, WorkerFailure, root_cause},
+};
+use serde_json::Value;
+
+use crate::{
+    child_failed::{ChildFailed, signal_name},
+    host_names::fqdn,
+};
+
+/// Every worker ended well.
+pub const SUCCEEDED: u8 = 0;
+/// The run failed, for whatever reason (torchrun: the same).
+pub const FAILED: u8 = 1;
+/// The command line cannot be read (argparse: the same).
+pub const USAGE: u8 = 2;
+/// With `--propagate-exit-code`: a worker was killed by the kernel's out-of-memory killer. DLRover's operator
+/// reads it so.
+pub const OUT_OF_MEMORY: u8 = 247;
+/// With `--propagate-exit-code`: added to the number of the signal that ended the root cause, as shells do.
+pub const SIGNAL_BASE: u8 = 128;
+
+/// Lines of standard error that the report repeats.
+const TAIL_LINES: usize = 20;
+
+/// Says why the run could not even start.
+#[expect(clippy::print_stderr, reason = "there is no console yet")]
+pub fn cannot_run(error: &dyn std::error::Error) -> ExitCode {
+    eprintln!("dlrover-run: error: {}", chain(error));
+    ExitCode::from(FAILED)
+}
+
+/// The exit code of a run.
+#[must_use]
+pub fn exit_code(report: &Report, propagate: bool) -> u8 {
+    let code = match &report.outcome {
+        Outcome::Succeeded => return SUCCEEDED,
+        Outcome::Failed(Failure::Workers(group)) => {
+            let failures = dated(group, &report.workers);
+            failures.get(root_cause(&failures)).map_or(FAILED, own_code)
+        }
+        Outcome::Interrupted(signal) => own_code_of_signal(*signal),
+        Outcome::Failed(_) => FAILED,
+    };
+    if propagate { code } else { FAILED }
+}
+
+fn own_code(failure: &WorkerFailure) -> u8 {
+    match failure.cause {
+        _ if failure.out_of_memory => OUT_OF_MEMORY,
+        ExitCause::Code(code) => u8::try_from(code).unwrap_or(FAILED),
+        ExitCause::Signal(signal) => own_code_of_signal(signal),
+    }
+}
+
+fn own_code_of_signal(signal: i32) -> u8 {
+    u8::try_from(signal).ok().and_then(|signal| SIGNAL_BASE.checked_add(signal)).unwrap_or(FAILED)
+}
+
+/// What is said at the end of a run; `None` when all went well.
+#[must_use]
+pub fn words(report: &Report, title: &str, max_restarts: u32) -> Option<String> {
+    let text = match &report.outcome {
+        Outcome::Succeeded => return None,
+        Outcome::Failed(Failure::Workers(group)) => workers_failed(report, group, title, max_restarts),
+        Outcome::Failed(Failure::Unkillable) => unkillable(report),
+        Outcome::Failed(failure @ Failure::GuardDied { .. }) => format!(
+            "dlrover-run: error: {failure}, so the workers could not be supervised any more; all of them were \
+             killed. Nobody but the kernel or a person with `kill -9` ends the guard.\n"
+        ),
+        Outcome::Failed(failure) => format!("dlrover-run: error: {failure}\n"),
+        Outcome::Interrupted(signal) => {
+            let name = signal_name(*signal).unwrap_or_else(|| format!("signal {signal}"));
+            format!("dlrover-run: ended by {name}; no worker is left\n")
+        }
+    };
+    Some(text)
+}
+
+fn workers_failed(report: &Report, group: &GroupFailure, title: &str, max_restarts: u32) -> String {
+    let failures = dated(group, &report.workers);
+    let host = fqdn();
+    let mut text = ChildFailed { title, host: &host, failures: &failures, evidence: &report.workers }.text();
+    let Some(root) = failures.get(root_cause(&failures)) else { return text };
+    let WorkerFailure { rank, local_rank, pid, .. } = root;
+    text.push_str(&format!(
+        "dlrover-run: rank {rank} (local rank {local_rank}, pid {pid}) failed first: {}\n",
+        explained(root)
+    ));
+    if max_restarts > 0 {
+        let attempts = u64::from(max_restarts) + 1;
+        text.push_str(&format!("  attempt: {} of {attempts}, no restart is left\n", group.attempt.0 + 1));
+    }
+    let worker = report.workers.get(local_rank);
+    for (other, evidence) in &report.workers {
+        if let Some(Err(error)) = &evidence.error_file {
+            text.push_str(&format!("  error file of local rank {other} ignored: {}\n", chain(error)));
+        }
+    }
+    if !report.never_arrived.is_empty() {
+        let ranks: Vec<String> = report.never_arrived.iter().map(Rank::to_string).collect();
+        text.push_str(&format!("  never reached the workers' store: rank {}\n", ranks.join(", ")));
+    }
+    if let Some(tail) = worker.and_then(|worker| worker.stderr_tail.as_deref()) {
+        let lines = last_lines(tail);
+        if !lines.is_empty() {
+            text.push_str(&format!("  last lines of its standard error:\n{lines}"));
+        }
+    }
+    let logs = worker.map(|worker| [&worker.stdout_log, &worker.stderr_log]);
+    for log in logs.into_iter().flatten().flatten() {
+        text.push_str(&format!("  log: {}\n", log.display()));
+    }
+    if let Some(folder) = &report.run_dir {
+        text.push_str(&format!("  all logs: {}\n", folder.display()));
+    }
+    text
+}
+
+/// What an end means, for a person.
+fn explained(failure: &WorkerFailure) -> String {
+    let signal = match failure.cause {
+        ExitCause::Code(code) => return format!("exit code {code}"),
+        ExitCause::Signal(signal) => signal,
+    };
+    let name = signal_name(signal).unwrap_or_else(|| format!("signal {signal}"));
+    let meaning = match name.as_str() {
+        _ if failure.out_of_memory => {
+            "killed by the kernel's OOM killer; use less memory or raise the container's memory limit"
+        }
+        "SIGKILL" => "killed from outside; the kernel's OOM counter of this container did not rise",
+        "SIGSEGV" => "it touched memory that is not its own, a fault in native code",
+        "SIGBUS" => "memory behind a mapped file is missing; often /dev/shm is too small (--shm-size)",
+        "SIGABRT" => "it gave up by itself; native code prints why on standard error",
+        "SIGILL" => "this CPU does not know an instruction of its code",
+        "SIGFPE" => "an arithmetic fault in native code, such as a division by zero",
+        "SIGTERM" | "SIGINT" | "SIGHUP" | "SIGQUIT" => "somebody else than this launcher asked it to end",
+        _ => "see signal(7)",
+    };
+    format!("{name}, {meaning}")
+}
+
+fn unkillable(report: &Report) -> String {
+    let mut text = String::from("dlrover-run: error: processes of this run could not be killed:\n");
+    for survivor in &report.survivors {
+        text.push_str(&format!("  {survivor}\n"));
+    }
+    if report.survivors.is_empty() {
+        text.push_str("  (they ended in the last moment)\n");
+    }
+    text.push_str(
+        "  A process in state D waits inside the kernel, mostly for a driver or a network file system; it ends when \
+         that answers, or with the machine.\n",
+    );
+    text
+}
+
+/// The end of a worker's standard error as lines that are marked as quoted. Foreign bytes: control characters
+/// but tabs are left out, so that they cannot move the cursor of whoever reads the report.
+fn last_lines(tail: &[u8]) -> String {
+    let text = String::from_utf8_lossy(tail);
+    let lines: Vec<&str> = text.split(['\n', '\r']).filter(|line| !line.trim().is_empty()).collect();
+    let first = lines.len().saturating_sub(TAIL_LINES);
+    let quoted = lines[first..].iter().map(|line| {
+        let plain: String = line.chars().filter(|c| !c.is_control() || *c == '\t').collect();
+        format!("    | {plain}\n")
+    });
+    quoted.collect()
+}
+
+/// The failures with the times their own error files give (torchrun: the same).
+fn dated(group: &GroupFailure, evidence: &BTreeMap<LocalRank, WorkerEvidence>) -> Vec<WorkerFailure> {
+    let own_time = |failure: &WorkerFailure| {
+        evidence.get(&failure.local_rank)?.error_file.as_ref()?.as_ref().ok()?.unix_secs
+    };
+    let failures = group.failures.iter();
+    failures
+        .map(|failure| WorkerFailure {
+            unix_secs: own_time(failure).unwrap_or(failure.unix_secs),
+            ..failure.clone()
+        })
+        .collect()
+}
+
+/// When the launcher itself was given an error file, the root cause's is copied there with its exit code, for
+/// the scheduler above us (torchrun: the same).
+///
+/// # Errors
+/// When the copy cannot be written.
+pub fn copy_root_cause(report: &Report, target: Option<&Path>) -> Result<(), CopyError> {
+    let Some(target) = target else { return Ok(()) };
+    let Outcome::Failed(Failure::Workers(group)) = &report.outcome else { return Ok(()) };
+    let failures = dated(group, &report.workers);
+    let Some(root) = failures.get(root_cause(&failures)) else { return Ok(()) };
+    let worker = report.workers.get(&root.local_rank);
+    let Some(Ok(file)) = worker.and_then(|worker| worker.error_file.as_ref()) else { return Ok(()) };
+    let mut document = file.document.clone();
+    if let Some(Value::Object(message)) = document.get_mut("message") {
+        message.insert("errorCode".into(), root.cause.python_code().into());
+    }
+    fs::write(target, document.to_string()).map_err(|source| CopyError { path: target.to_owned(), source })
+}
+
+/// The launcher's own error file could not be written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot copy the root cause's error file to TORCHELASTIC_ERROR_FILE={}", path.display())]
+pub struct CopyError {
+    /// Where to.
+    pub path: PathBuf,
+    /// What the system said.
+    #[source]
+    pub source: io::Error,
+}
+
+#[cfg(test)]
+mod tests {
+    use rules::Attempt;
+
+    use super::*;
+
+    fn failed(cause: ExitCause, out_of_memory: bool) -> Report {
+        let failure = WorkerFailure {
+            rank: Rank(1),
+            local_rank: LocalRank(1),
+            pid: 42,
+            cause,
+            unix_secs: 5,
+            out_of_memory,
+        };
+        let group = GroupFailure { attempt: Attempt(1), failures: vec![failure] };
+        let evidence = WorkerEvidence {
+            stderr_tail: Some(b"first\nTraceback\x1b[2J\n\nValueError: boom\n".to_vec()),
+            stderr_log: Some("/logs/1/stderr.log".into()),
+            ..WorkerEvidence::default()
+        };
+        Report {
+            outcome: Outcome::Failed(Failure::Workers(group)),
+            attempt: Attempt(1),
+            run_dir: Some("/logs".into()),
+            workers: BTreeMap::from([(LocalRank(1), evidence)]),
+            never_arrived: vec![Rank(1)],
+            survivors: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_exit_code_is_one_unless_asked_to_tell() {
+        for (cause, out_of_memory, own) in [
+            (ExitCause::Code(7), false, 7),
+            (ExitCause::Signal(11), false, 139),
+            (ExitCause::Signal(9), true, OUT_OF_MEMORY),
+        ] {
+            let report = failed(cause, out_of_memory);
+            assert_eq!(exit_code(&report, false), FAILED);
+            assert_eq!(exit_code(&report, true), own);
+        }
+        let report = Report { outcome: Outcome::Interrupted(15), ..failed(ExitCause::Code(1), false) };
+        assert_eq!((exit_code(&report, false), exit_code(&report, true)), (FAILED, 143));
+        let report = Report { outcome: Outcome::Succeeded, ..report };
+        assert_eq!(exit_code(&report, true), SUCCEEDED);
+    }
+
+    #[test]
+    fn a_failure_tells_the_cause_the_attempt_the_last_words_and_the_logs() {
+        let text = words(&failed(ExitCause::Signal(9), true), "t.py", 1).unwrap();
+        let after = text.split("dlrover-run: ").nth(1).unwrap();
+        assert_eq!(
+            after,
+            "rank 1 (local rank 1, pid 42) failed first: SIGKILL, killed by the kernel's OOM killer; use less \
+             memory or raise the container's memory limit\n  attempt: 2 of 2, no restart is left\n  never reached \
+             the workers' store: rank 1\n  last lines of its standard error:\n    | first\n    | Traceback[2J\n    \
+             | ValueError: boom\n  log: /logs/1/stderr.log\n  all logs: /logs\n"
+        );
+    }
+
+    #[test]
+    fn the_copy_for_the_scheduler_carries_the_exit_code() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("mine.json");
+        let mut report = failed(ExitCause::Code(3), false);
+        let source = folder.path().join("error.json");
+        fs::write(&source, r#"{"message": {"message": "boom", "extraInfo": {}}}"#).unwrap();
+        let evidence = report.workers.get_mut(&LocalRank(1)).unwrap();
+        evidence.error_file = agent::error_file::read(&source).transpose();
+        copy_root_cause(&report, Some(&target)).unwrap();
+        let copy: Value = serde_json::from_str(&fs::read_to_string(&target).unwrap()).unwrap();
+        assert_eq!(copy["message"]["errorCode"], 3);
+        assert!(copy_root_cause(&report, Some(Path::new("/nowhere/x"))).is_err());
+    }
+}

@@ -1,0 +1,214 @@
+//! From a plan to an exit code: the guard, the master in this process, the agent, the report.
+
+use std::{io, net::TcpListener, path::PathBuf, process::ExitCode, sync::Arc, thread, time::Duration};
+
+use agent::{
+    agent::{Agent, AgentError, Parts},
+    chain,
+    config::{AgentConfig, MasterPort},
+    guard,
+    launcher_id::LauncherId,
+    logs::{Console, LogError, Logs},
+    report::Report,
+    store_host::{Reach, SharedStore, StoreHost, StoreHostError, StoreLimits, bind},
+    sweep,
+};
+use rules::job::JobLimits;
+use tokio::{net::TcpListener as AsyncListener, sync::mpsc};
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+
+use crate::{
+    failure::{self, exit_code},
+    front_port,
+    host_names::master_addr_of_one_node,
+    resolve::{LaunchPlan, Meeting},
+    telemetry,
+};
+
+/// torchrun's `join_timeout`.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// How long the host of a round may take to open its store.
+const HOST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long a stuck console may hold the last words.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// What keeps a run from starting.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The guard process.
+    #[error("cannot start the guard process")]
+    Guard(#[source] io::Error),
+    /// The runtime.
+    #[error("cannot start the runtime")]
+    Runtime(#[source] io::Error),
+    /// The launcher's own output.
+    #[error("cannot use standard output and standard error")]
+    Console(#[source] io::Error),
+    /// The job master's port.
+    #[error("cannot open a port for the job master on 127.0.0.1")]
+    Master(#[source] io::Error),
+    /// A static line's port.
+    #[error(
+        "cannot open port {port} for the workers' store and the job master; free it, or choose another with \
+         --master-port"
+    )]
+    StaticPort {
+        /// Which one.
+        port: u16,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] StoreHostError),
+    /// The log folder.
+    #[error(transparent)]
+    Logs(#[from] LogError),
+    /// The agent.
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+}
+
+/// Runs the plan to its end.
+pub fn run(plan: LaunchPlan) -> ExitCode {
+    // First, while there is no thread: see `guard::start`.
+    let guard = match guard::start() {
+        Ok(guard) => guard,
+        Err(source) => return failure::cannot_run(&RunError::Guard(source)),
+    };
+    let console = match Console::of_process() {
+        Ok(console) => console,
+        Err(source) => return failure::cannot_run(&RunError::Console(source)),
+    };
+    let code = match start(plan, guard, &console) {
+        Ok(code) => code,
+        Err(error) => {
+            console.say(format!("dlrover-run: error: {}", chain(&error)));
+            failure::FAILED
+        }
+    };
+    // What a stuck console has not taken by then is lost with us.
+    let _written = console.flush(LAST_WORDS);
+    ExitCode::from(code)
+}
+
+fn start(plan: LaunchPlan, guard: guard::Guard, console: &Console) -> Result<u8, RunError> {
+    for notice in &plan.notices {
+        console.say(format!("dlrover-run: {notice}"));
+    }
+    telemetry::start(console, &plan.agent.env.inherited);
+    sweep_beside(console.clone());
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .thread_stack_size(512 << 10)
+        .build()
+        .map_err(RunError::Runtime)?;
+    let title = plan.agent.command.title.clone();
+    let propagate = plan.propagate_exit_code;
+    let max_restarts = plan.agent.max_restarts;
+    let inherited = &plan.agent.env.inherited;
+    let own_error_file = inherited.iter().find(|(name, _)| name == "TORCHELASTIC_ERROR_FILE");
+    let own_error_file = own_error_file.map(|(_, path)| PathBuf::from(path));
+    let report = runtime.block_on(meet_and_run(plan, guard, console.clone()))?;
+    // What still runs is a log folder that hangs; it must not hold the end.
+    runtime.shutdown_background();
+    if let Some(words) = failure::words(&report, &title, max_restarts) {
+        console.say(words);
+    }
+    if let Err(error) = failure::copy_root_cause(&report, own_error_file.as_deref()) {
+        console.say(format!("dlrover-run: {}", chain(&error)));
+    }
+    Ok(exit_code(&report, propagate))
+}
+
+/// Clears away what a dead launcher left behind; takes some milliseconds on a large host, so the start does
+/// not wait for it.
+fn sweep_beside(console: Console) {
+    let swept = thread::Builder::new().name("sweep".into()).stack_size(256 << 10).spawn(move || {
+        for process in sweep::sweep() {
+            console.say(format!(
+                "dlrover-run: killed pid {} ({}), which a launcher that is dead had left behind",
+                process.pid, process.name
+            ));
+        }
+    });
+    // Without a thread there is no sweep, and the next start makes up for it.
+    drop(swept);
+}
+
+async fn meet_and_run(plan: LaunchPlan, guard: guard::Guard, console: Console) -> Result<Report, RunError> {
+    let config = plan.agent;
+    let limits = JobLimits { nodes: config.nodes.1, join_timeout: JOIN_TIMEOUT, host_timeout: HOST_TIMEOUT };
+    let logs = Logs::new(config.logs.clone(), &config.run_id.0, &config.role, console.clone())?;
+    let (address, store) = match &plan.meeting {
+        Meeting::Loopback => {
+            let listener = AsyncListener::bind("127.0.0.1:0").await.map_err(RunError::Master)?;
+            let address = listener.local_addr().map_err(RunError::Master)?;
+            tokio::spawn(serve_master(TcpListenerStream::new(listener), limits));
+            (address, own_store(&config)?)
+        }
+        Meeting::Static { addr, port } => {
+            let listeners = static_listeners(addr, *port)?;
+            let mut address = listeners[0].local_addr().map_err(RunError::Master)?;
+            if address.ip().is_unspecified() {
+                address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
+            }
+            let server = SharedStore::start(Vec::new(), StoreLimits::default());
+            let server = Arc::new(server.map_err(StoreHostError::Start)?);
+            let connections: mpsc::Receiver<_> =
+                front_port::serve(listeners, &server).map_err(RunError::Master)?;
+            tokio::spawn(serve_master(ReceiverStream::new(connections), limits));
+            (address, StoreHost::shared(addr.clone(), *port, server))
+        }
+    };
+    let parts = Parts {
+        config,
+        launcher_id: LauncherId::of_this_process(),
+        guard,
+        master: address,
+        store,
+        console,
+        logs,
+    };
+    Ok(Agent::run(parts).await?)
+}
+
+async fn serve_master(
+    connections: impl tokio_stream::Stream<Item = io::Result<tokio::net::TcpStream>>,
+    limits: JobLimits,
+) {
+    match master::serve(connections, limits).await {
+        Ok(verdict) => tracing::debug!(?verdict, "the job master is done"),
+        // The agent sees its connection break off and says so.
+        Err(error) => tracing::warn!(error = %chain(&error), "the job master stopped"),
+    }
+}
+
+fn own_store(config: &AgentConfig) -> Result<StoreHost, RunError> {
+    let (master_addr, reach) = match &config.local_addr {
+        Some(address) if !is_loopback(address) => (address.clone(), Reach::Anyone),
+        Some(address) => (address.clone(), Reach::Loopback),
+        None => (master_addr_of_one_node(), Reach::Loopback),
+    };
+    Ok(match config.master_port {
+        MasterPort::Served => StoreHost::serve(master_addr, reach, &config.port_choices)?,
+        MasterPort::LeftToRankZero => StoreHost::left_to_rank_zero(master_addr, config.port_choices.clone()),
+    })
+}
+
+fn static_listeners(address: &str, port: u16) -> Result<Vec<TcpListener>, RunError> {
+    let reach = if is_loopback(address) { Reach::Loopback } else { Reach::Anyone };
+    let listeners = bind(reach, port).map_err(|source| RunError::StaticPort { port, source })?;
+    if listeners.is_empty() {
+        let source = io::ErrorKind::AddrNotAvailable.into();
+        return Err(RunError::StaticPort { port, source });
+    }
+    Ok(listeners)
+}
+
+fn is_loopback(address: &str) -> bool {
+    address == "localhost" || address.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}

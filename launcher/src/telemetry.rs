@@ -1,0 +1,52 @@
+//! The launcher's own log: plain lines on standard error, off but for warnings. `LOGLEVEL` sets the level as
+//! for torchrun; `DLROVER_LOG` takes a filter such as `agent=debug`.
+
+use std::ffi::{OsStr, OsString};
+
+use agent::logs::Console;
+use tracing_subscriber::{EnvFilter, fmt::MakeWriter};
+
+/// Lines of the log go the way of all the launcher's words, which never blocks.
+#[derive(Debug, Clone)]
+struct Words(Console);
+
+impl std::io::Write for Words {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.say(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Words {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+/// Starts logging.
+pub fn start(console: &Console, env: &[(OsString, OsString)]) {
+    let variable = |name: &str| {
+        env.iter().find(|(key, _)| key == OsStr::new(name)).and_then(|(_, value)| value.to_str())
+    };
+    let level = variable("LOGLEVEL").map(|level| match level.to_ascii_uppercase().as_str() {
+        "DEBUG" => "debug",
+        "INFO" => "info",
+        "ERROR" | "CRITICAL" => "error",
+        _ => "warn",
+    });
+    let filter = variable("DLROVER_LOG").or(level).unwrap_or("warn");
+    let filter = EnvFilter::builder().parse_lossy(filter);
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(false)
+        .with_writer(Words(console.clone()))
+        .finish();
+    // A second launcher in one process (a test) keeps the first one's log.
+    let _already = tracing::subscriber::set_global_default(subscriber);
+}

@@ -1,0 +1,165 @@
+//! Clients that are wrong, greedy or gone. They lose their own connection, and nobody else notices.
+
+mod common;
+
+use std::net::Shutdown;
+
+use common::{get, serve, set, value, wait};
+use store::{Limits, Reply, Request};
+
+/// What a client must not be sent is closed; a good one beside it goes on.
+#[track_caller]
+fn closes(bytes: &[u8]) {
+    let served = serve(Limits::default());
+    let mut good = served.client();
+    let mut bad = served.stranger();
+    bad.send_bytes(bytes);
+    bad.expect_closed();
+    good.settle();
+}
+
+fn validated(bytes: &[u8]) -> Vec<u8> {
+    [b"\x00\xce\xf7\x85\x3c", bytes].concat()
+}
+
+#[test]
+fn a_wrong_magic_number_is_closed() {
+    closes(b"\x00\xce\xf7\x85\x3d");
+}
+
+#[test]
+fn a_stranger_to_the_protocol_is_closed() {
+    closes(b"GET / HTTP/1.1\r\n\r\n");
+}
+
+#[test]
+fn an_operation_before_validation_is_closed() {
+    closes(b"\x07");
+}
+
+#[test]
+fn an_unknown_operation_is_closed() {
+    closes(&validated(b"\x13"));
+}
+
+#[test]
+fn huge_lengths_and_counts_are_closed() {
+    closes(&validated(b"\x03\xff\xff\xff\xff\xff\xff\xff\xff"));
+    closes(&validated(b"\x01\x01\0\0\0\0\0\0\0k\xff\xff\xff\xff\xff\xff\xff\x7f"));
+    closes(&validated(b"\x06\x01\x00\x02\0\0\0\0\0"));
+}
+
+#[test]
+fn an_add_to_a_word_is_closed_after_the_replies_before_it() {
+    let served = serve(Limits::default());
+    let mut client = served.client();
+    client.send(&[set("/w", b"word"), get("/w"), Request::Add { key: "/w".into(), delta: 1 }]);
+    client.expect(&value(b"word"));
+    client.expect_closed();
+}
+
+#[test]
+fn half_a_request_then_a_close_stores_nothing() {
+    let served = serve(Limits::default());
+    let mut half = served.client();
+    let mut bytes = Vec::new();
+    set("/half", b"1234").encode(&mut bytes);
+    half.send_bytes(&bytes[..bytes.len() - 1]);
+    half.0.shutdown(Shutdown::Write).unwrap();
+    half.expect_closed();
+    served.client().ask(Request::CountKeys, &Reply::Number(0));
+}
+
+#[test]
+fn a_client_that_only_stopped_sending_gets_its_replies() {
+    let served = serve(Limits::default());
+    let mut client = served.client();
+    client.send(&[set("/k", &[5; 4 << 20]), get("/k"), Request::CountKeys]);
+    client.0.shutdown(Shutdown::Write).unwrap();
+    client.expect(&value(&[5; 4 << 20]));
+    client.expect(&Reply::Number(1));
+    client.expect_closed();
+}
+
+#[test]
+fn a_wait_of_a_client_that_left_takes_no_queued_value() {
+    let served = serve(Limits::default());
+    let (mut gone, mut next, mut other) = (served.client(), served.client(), served.client());
+    gone.send(&[wait("/q")]);
+    gone.settle();
+    next.send(&[wait("/q")]);
+    next.settle();
+    gone.0.shutdown(Shutdown::Write).unwrap();
+    gone.expect_closed();
+    other.send(&[Request::QueuePush { key: "/q".into(), value: "x".into() }]);
+    next.expect(&Reply::StopWaiting);
+}
+
+#[test]
+fn a_client_that_never_reads_holds_up_nobody() {
+    let served = serve(Limits::default());
+    let mut deaf = served.client();
+    deaf.send(&[set("/block", &[1; 100_000])]);
+    // 100 times more than socket buffers take; the requests themselves are small enough to be sent.
+    deaf.send(&vec![get("/block"); 3000]);
+    let mut good = served.client();
+    for _ in 0..100 {
+        good.settle();
+    }
+    deaf.send(&[get("/block")]);
+    good.ask(Request::CountKeys, &Reply::Number(1));
+}
+
+#[test]
+fn one_reply_too_long_closes_the_client() {
+    let served = serve(Limits { max_reply_bytes: 1 << 20, ..Limits::default() });
+    let mut client = served.client();
+    client.send(&[set("/k", &[1; 300_000])]);
+    client.ask(get("/k"), &value(&[1; 300_000]));
+    client.send(&[Request::MultiGet(vec!["/k".into(); 4])]);
+    client.expect_closed();
+    served.client().ask(get("/k"), &value(&[1; 300_000]));
+}
+
+#[test]
+fn a_full_table_closes_the_client_that_overfills_it() {
+    let served = serve(Limits { max_table_bytes: 1 << 20, ..Limits::default() });
+    let mut good = served.client();
+    good.send(&[set("/good", &[1; 500_000])]);
+    good.settle();
+    let mut greedy = served.client();
+    greedy.send(&[set("/greedy", &[1; 600_000])]);
+    greedy.expect_closed();
+    good.ask(Request::CountKeys, &Reply::Number(1));
+}
+
+#[test]
+fn when_half_sent_requests_are_too_much_the_largest_is_closed() {
+    let served = serve(Limits { max_in_flight_bytes: 4 << 20, ..Limits::default() });
+    let mut small = served.client();
+    let mut bytes = Vec::new();
+    set("/k", &[1; 8 << 20]).encode(&mut bytes);
+    small.send_bytes(&bytes[..1 << 20]);
+    let mut large = served.client();
+    // Reset while still sending, as likely as not.
+    let _ = std::io::Write::write_all(&mut large.0, &bytes[..6 << 20]);
+    large.expect_closed();
+    let mut other = served.client();
+    other.settle();
+    let mut again = Vec::new();
+    small.0.set_nonblocking(true).unwrap();
+    let outcome = std::io::Read::read_to_end(&mut small.0, &mut again);
+    assert_eq!(outcome.unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "the small one was closed");
+}
+
+#[test]
+fn one_connection_too_many_is_closed() {
+    let served = serve(Limits { max_connections: 2, ..Limits::default() });
+    let (mut a, mut b) = (served.client(), served.client());
+    served.stranger().expect_closed();
+    a.settle();
+    b.settle();
+    a.0.shutdown(Shutdown::Write).unwrap();
+    a.expect_closed();
+    served.client().settle();
+}
