@@ -28,10 +28,6 @@ const DIFFERENCES: &[Difference] = &[
         reason: "torchrun needs the shtab package for it and exits 1 without",
     },
     Difference {
-        case: "numa_binding_needs_no_accelerator",
-        reason: "torchrun asks the accelerator for its node and dies where there is none; we read Linux's topology",
-    },
-    Difference {
         case: "progress_bars_stay_lines_that_are_rewritten",
         reason: "torchrun's tailer turns every `\\r` into a line of its own",
     },

@@ -272,15 +272,6 @@ fn events_can_be_shown() {
 }
 
 #[test]
-fn numa_binding_needs_no_accelerator() {
-    let run = launch().flags(["--standalone", "--numa-binding=node"]).finish();
-    if torchrun_differs("numa_binding_needs_no_accelerator") {
-        return;
-    }
-    assert_eq!(run.expect_code(0).dumps(), [(0, 0)]);
-}
-
-#[test]
 fn what_only_python_can_do_is_refused() {
     let differs = torchrun_differs("what_only_python_can_do_is_refused");
     let run = launch().flags(["--logs-specs=mine"]).finish().expect_code(if differs { 1 } else { 2 });
