@@ -86,8 +86,10 @@ pub enum AgentError {
     Guard(#[source] io::Error),
 }
 
+/// Sees each event of the loop with the effects that followed. Must not block.
+pub type Observer = Box<dyn FnMut(&Event, &[Effect])>;
+
 /// What an agent works with. Made by the launcher.
-#[derive(Debug)]
 pub struct Parts {
     /// What it is told.
     pub config: AgentConfig,
@@ -103,6 +105,8 @@ pub struct Parts {
     pub console: Console,
     /// The workers' output.
     pub logs: Logs,
+    /// Sees every event and what it led to.
+    pub observer: Option<Observer>,
 }
 
 /// One node's agent.
@@ -110,6 +114,7 @@ pub struct Agent {
     config: Arc<AgentConfig>,
     settings: Arc<EnvSettings>,
     launcher_id: LauncherId,
+    observer: Option<Observer>,
     group: WorkerGroup,
     guard: Link,
     guard_ended: Option<ExitCause>,
@@ -129,6 +134,12 @@ pub struct Agent {
     started: Instant,
 }
 
+impl std::fmt::Debug for Parts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Parts").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
 impl std::fmt::Debug for Agent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Agent").field("group", &self.group).finish_non_exhaustive()
@@ -141,7 +152,7 @@ impl Agent {
     /// # Errors
     /// When it cannot even start.
     pub async fn run(parts: Parts) -> Result<Report, AgentError> {
-        let Parts { config, launcher_id, guard, master, store, console, logs } = parts;
+        let Parts { config, launcher_id, guard, master, store, console, logs, observer } = parts;
         let (happened, happenings) = mpsc::channel(QUEUE);
         let unknown = signals::listen(&config.signals, &happened).map_err(AgentError::Signals)?;
         for name in unknown {
@@ -176,6 +187,7 @@ impl Agent {
             happened,
             started: Instant::now(),
             launcher_id,
+            observer,
             config: Arc::new(config),
         };
         let outcome = agent.run_group(effects).await;
@@ -194,7 +206,10 @@ impl Agent {
             let event = self.next_event().await;
             let now = Moment::new(self.started.elapsed());
             debug!(?event, "event");
-            effects = self.group.handle(now, event);
+            effects = self.group.handle(now, event.clone());
+            if let Some(observer) = &mut self.observer {
+                observer(&event, &effects);
+            }
         }
     }
 
@@ -247,9 +262,8 @@ impl Agent {
     fn heard(&mut self, word: FromGuard) -> Option<Event> {
         match word {
             FromGuard::Started { round, local_rank, pid } => {
-                debug!(%round, %local_rank, pid, "worker started");
                 self.store_watch.started(local_rank, pid);
-                None
+                Some(Event::WorkerStarted { round, local_rank, pid })
             }
             FromGuard::CannotStart { round, local_rank, errno } => {
                 let reason = workers::start_error(&self.config, local_rank, errno);

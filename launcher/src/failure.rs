@@ -225,7 +225,7 @@ pub struct CopyError {
 
 #[cfg(test)]
 mod tests {
-    use rules::Attempt;
+    use rules::{Attempt, Rank};
 
     use super::*;
 

@@ -11,6 +11,7 @@ mod child_failed;
 mod cli;
 mod completion;
 mod environment;
+mod events;
 pub mod failure;
 pub mod front_door;
 mod front_port;

@@ -1,9 +1,12 @@
 //! From a plan to an exit code: the guard, the master in this process, the agent, the report.
 
-use std::{io, net::TcpListener, path::PathBuf, process::ExitCode, sync::Arc, thread, time::Duration};
+use std::{
+    cell::RefCell, io, net::TcpListener, path::PathBuf, process::ExitCode, rc::Rc, sync::Arc, thread,
+    time::Duration,
+};
 
 use agent::{
-    agent::{Agent, AgentError, Parts},
+    agent::{Agent, AgentError, Observer, Parts},
     chain,
     config::{AgentConfig, MasterPort},
     guard,
@@ -18,10 +21,11 @@ use tokio::{net::TcpListener as AsyncListener, sync::mpsc};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 
 use crate::{
+    events::EventLog,
     failure::{self, exit_code},
     front_port,
     host_names::master_addr_of_one_node,
-    resolve::{LaunchPlan, Meeting},
+    resolve::{self, LaunchPlan, Meeting},
     telemetry,
 };
 
@@ -112,7 +116,11 @@ fn start(plan: LaunchPlan, guard: guard::Guard, console: &Console) -> Result<u8,
     let inherited = &plan.agent.env.inherited;
     let own_error_file = inherited.iter().find(|(name, _)| name == "TORCHELASTIC_ERROR_FILE");
     let own_error_file = own_error_file.map(|(_, path)| PathBuf::from(path));
-    let report = runtime.block_on(meet_and_run(plan, guard, console.clone()))?;
+    let events = event_log(&plan, console);
+    let report = runtime.block_on(meet_and_run(plan, guard, console.clone(), events.clone()))?;
+    if let Some(events) = events {
+        events.borrow().ended(&report);
+    }
     // What still runs is a log folder that hangs; it must not hold the end.
     runtime.shutdown_background();
     if let Some(words) = failure::words(&report, &title, max_restarts) {
@@ -122,6 +130,22 @@ fn start(plan: LaunchPlan, guard: guard::Guard, console: &Console) -> Result<u8,
         console.say(format!("dlrover-run: {}", chain(&error)));
     }
     Ok(exit_code(&report, propagate))
+}
+
+fn event_log(plan: &LaunchPlan, console: &Console) -> Option<Rc<RefCell<EventLog>>> {
+    let backend = match plan.meeting {
+        Meeting::Loopback => "c10d",
+        Meeting::Static { .. } => "static",
+    };
+    let AgentConfig { run_id, role, command, .. } = &plan.agent;
+    let program = command.argv.first().map(|program| program.to_string_lossy()).unwrap_or_default();
+    match plan.event_log {
+        resolve::EventLog::Null => None,
+        resolve::EventLog::Console => {
+            let log = EventLog::new(console.clone(), &run_id.0, role, backend, &program);
+            Some(Rc::new(RefCell::new(log)))
+        }
+    }
 }
 
 /// Clears away what a dead launcher left behind; takes some milliseconds on a large host, so the start does
@@ -139,7 +163,12 @@ fn sweep_beside(console: Console) {
     drop(swept);
 }
 
-async fn meet_and_run(plan: LaunchPlan, guard: guard::Guard, console: Console) -> Result<Report, RunError> {
+async fn meet_and_run(
+    plan: LaunchPlan,
+    guard: guard::Guard,
+    console: Console,
+    events: Option<Rc<RefCell<EventLog>>>,
+) -> Result<Report, RunError> {
     let config = plan.agent;
     let limits = JobLimits { nodes: config.nodes.1, join_timeout: JOIN_TIMEOUT, host_timeout: HOST_TIMEOUT };
     let logs = Logs::new(config.logs.clone(), &config.run_id.0, &config.role, console.clone())?;
@@ -172,6 +201,9 @@ async fn meet_and_run(plan: LaunchPlan, guard: guard::Guard, console: Console) -
         store,
         console,
         logs,
+        observer: events.map(|events| -> Observer {
+            Box::new(move |event, effects| events.borrow_mut().observe(event, effects))
+        }),
     };
     Ok(Agent::run(parts).await?)
 }

@@ -56,6 +56,8 @@ pub enum Event {
     CannotPrepare { round: Round, reason: String },
     /// A worker could not be started. No further worker of the round was.
     CannotStart { round: Round, local_rank: LocalRank, reason: String },
+    /// A worker runs. For the record: nothing follows from it.
+    WorkerStarted { round: Round, local_rank: LocalRank, pid: i32 },
     /// A worker ended.
     WorkerExited { round: Round, exit: WorkerExit },
     /// Of all that the round's workers ever started, no process is left.
@@ -286,6 +288,7 @@ impl WorkerGroup {
                 let outcome = Outcome::Failed(Failure::Start { local_rank, reason });
                 self.stop(now, SIGTERM, Then::End(outcome))
             }
+            Event::WorkerStarted { .. } => Vec::new(),
             Event::WorkerExited { exit, .. } => self.on_worker_exited(now, exit),
             Event::TreeGone { .. } => self.on_tree_gone(now),
             Event::Signalled { signal } => self.on_signalled(now, signal),
@@ -307,7 +310,9 @@ impl WorkerGroup {
             Event::CannotStart { round, .. } | Event::Regroup { round } => {
                 (*round, matches!(self.state, State::Running(_)))
             }
-            Event::WorkerExited { round, .. } | Event::TreeGone { round } => {
+            Event::WorkerStarted { round, .. }
+            | Event::WorkerExited { round, .. }
+            | Event::TreeGone { round } => {
                 (*round, matches!(self.state, State::Running(_) | State::Stopping { .. }))
             }
             Event::AskedToHost { .. } | Event::CannotHost { .. } | Event::Seated { .. } => {
