@@ -465,6 +465,17 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn a_push_passes_by_those_who_wait_for_more() {
+        let mut table = table();
+        ask(&mut table, C, wait(&["q", "more"]));
+        ask(&mut table, B, wait(&["q"]));
+        ask(&mut table, A, wait(&["q"]));
+        assert_eq!(ask(&mut table, A, push("q", "1")), [stop(B)]);
+        assert_eq!(ask(&mut table, B, set("more", "1")), [stop(C)]);
+        assert_eq!(ask(&mut table, B, push("q", "2")), [stop(A)]);
+    }
+
+    #[test]
     fn a_queue_gives_its_oldest_and_is_present_while_it_has_one() {
         let mut table = table();
         let popped = |before, text: Option<&str>| Reply::Popped { before, value: text.map(Value::from) };
