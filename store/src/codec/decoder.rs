@@ -294,29 +294,47 @@ impl Draft {
             Op::Append => Request::Append { key, value },
             Op::QueuePush => Request::QueuePush { key, value },
             Op::CompareSet => Request::CompareSet { key, expected: self.expected.take()?, desired: value },
-            _ => {
+            Op::MultiSet => {
                 self.pairs.push((key, value));
                 *next = Field::KeyLen;
                 return if self.pairs.len() == self.list_len { self.finish_list() } else { None };
             }
+            Op::Validate
+            | Op::Get
+            | Op::Add
+            | Op::Check
+            | Op::Wait
+            | Op::CountKeys
+            | Op::Delete
+            | Op::MultiGet
+            | Op::CancelWait
+            | Op::Ping
+            | Op::QueuePop
+            | Op::QueueLen
+            | Op::ListKeys
+            | Op::Barrier => unreachable!("{:?} has no value", self.op),
         })
     }
 
     fn on_number(&mut self, number: i64) -> Option<Request> {
         let key = self.key.take()?;
-        Some(match self.op {
-            Op::Barrier => Request::Barrier { key, world_size: number },
-            _ => Request::Add { key, delta: number },
+        Some(if self.op == Op::Barrier {
+            Request::Barrier { key, world_size: number }
+        } else {
+            Request::Add { key, delta: number }
         })
     }
 
     fn finish_list(&mut self) -> Option<Request> {
         let keys = mem::take(&mut self.keys);
-        Some(match self.op {
-            Op::Check => Request::Check(keys),
-            Op::Wait => Request::Wait(keys),
-            Op::MultiGet => Request::MultiGet(keys),
-            _ => Request::MultiSet(mem::take(&mut self.pairs)),
+        Some(if self.op == Op::MultiSet {
+            Request::MultiSet(mem::take(&mut self.pairs))
+        } else if self.op == Op::MultiGet {
+            Request::MultiGet(keys)
+        } else if self.op == Op::Wait {
+            Request::Wait(keys)
+        } else {
+            Request::Check(keys)
         })
     }
 }
@@ -326,14 +344,12 @@ fn fits(len: u64, max: usize) -> Option<usize> {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::{collection::vec, prelude::*};
-
+pub(super) mod tests {
     use super::*;
 
     type Decoded = (Vec<Request>, Option<DecodeError>);
 
-    fn decode_pieces<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, limits: Limits) -> Decoded {
+    pub(crate) fn decode_pieces<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, limits: Limits) -> Decoded {
         let mut decoder = Decoder::new(limits);
         let mut requests = Vec::new();
         for mut piece in pieces {
@@ -349,7 +365,7 @@ mod tests {
         (requests, None)
     }
 
-    fn bytes_of(requests: &[Request]) -> Vec<u8> {
+    pub(crate) fn bytes_of(requests: &[Request]) -> Vec<u8> {
         let mut bytes = Vec::new();
         requests.iter().for_each(|request| request.encode(&mut bytes));
         bytes
@@ -436,95 +452,5 @@ mod tests {
             decode_pieces(bytes.chunks(1500), Limits::default()),
             (vec![Request::Validate, set], None)
         );
-    }
-
-    fn key() -> impl Strategy<Value = Key> {
-        vec(any::<u8>(), 0..12).prop_map(|bytes| Key::from(&bytes[..]))
-    }
-
-    fn value() -> impl Strategy<Value = Value> {
-        vec(any::<u8>(), 0..40).prop_map(Value::from)
-    }
-
-    fn request() -> impl Strategy<Value = Request> {
-        let keys = || vec(key(), 0..5);
-        prop_oneof![
-            (key(), value()).prop_map(|(key, value)| Request::Set { key, value }),
-            (key(), value(), value()).prop_map(|(key, expected, desired)| Request::CompareSet {
-                key,
-                expected,
-                desired
-            }),
-            key().prop_map(Request::Get),
-            (key(), any::<i64>()).prop_map(|(key, delta)| Request::Add { key, delta }),
-            keys().prop_map(Request::Check),
-            keys().prop_map(Request::Wait),
-            Just(Request::CountKeys),
-            key().prop_map(Request::Delete),
-            (key(), value()).prop_map(|(key, value)| Request::Append { key, value }),
-            keys().prop_map(Request::MultiGet),
-            vec((key(), value()), 0..5).prop_map(Request::MultiSet),
-            Just(Request::CancelWait),
-            any::<u32>().prop_map(|nonce| Request::Ping { nonce }),
-            (key(), value()).prop_map(|(key, value)| Request::QueuePush { key, value }),
-            key().prop_map(Request::QueuePop),
-            key().prop_map(Request::QueueLen),
-            Just(Request::ListKeys),
-            (key(), any::<i64>()).prop_map(|(key, world_size)| Request::Barrier { key, world_size }),
-        ]
-    }
-
-    /// Cuts `bytes` at the given places, in any order and beyond the end alike.
-    fn cut<'a>(bytes: &'a [u8], places: &[usize]) -> Vec<&'a [u8]> {
-        let mut places: Vec<usize> = places.iter().map(|place| place % (bytes.len() + 1)).collect();
-        places.sort_unstable();
-        let mut pieces = Vec::new();
-        let mut from = 0;
-        for place in places {
-            pieces.push(&bytes[from..place]);
-            from = place;
-        }
-        pieces.push(&bytes[from..]);
-        pieces
-    }
-
-    /// Tight, so that random bytes get past a length now and then and still meet each limit.
-    const TIGHT: Limits = Limits {
-        max_key_bytes: 16,
-        max_value_bytes: 64,
-        max_list_len: 4,
-        max_request_bytes: 400,
-        max_keys: 0,
-        max_table_bytes: 0,
-        max_reply_bytes: 0,
-        max_in_flight_bytes: 0,
-        max_connections: 0,
-    };
-
-    proptest! {
-        #[test]
-        fn what_is_encoded_is_decoded_however_it_is_cut(
-            requests in vec(request(), 0..12),
-            places in vec(any::<usize>(), 0..12),
-        ) {
-            let requests = [vec![Request::Validate], requests].concat();
-            let bytes = bytes_of(&requests);
-            let pieces = cut(&bytes, &places);
-            prop_assert_eq!(decode_pieces(pieces, Limits::default()), (requests, None));
-        }
-
-        #[test]
-        fn any_bytes_end_the_same_however_they_are_cut(
-            // Mostly small bytes: they are the operations and the plausible lengths.
-            tail in vec(prop_oneof![4 => Just(0u8), 3 => 0u8..20, 1 => any::<u8>()], 0..300),
-            places in vec(any::<usize>(), 0..8),
-            honest in any::<bool>(),
-        ) {
-            let mut bytes = if honest { bytes_of(&[Request::Validate]) } else { Vec::new() };
-            bytes.extend(tail);
-            let whole = decode_pieces([&bytes[..]], TIGHT);
-            prop_assert_eq!(&decode_pieces(cut(&bytes, &places), TIGHT), &whole);
-            prop_assert_eq!(&decode_pieces(bytes.chunks(1), TIGHT), &whole);
-        }
     }
 }

@@ -6,6 +6,8 @@
 //! where it ends: [`Decoder`] does that field by field and never looks at a byte twice, however the bytes are
 //! cut. SET, APPEND, MULTI_SET, QUEUE_PUSH and VALIDATE have no reply.
 
+#[cfg(test)]
+mod cuts;
 mod decoder;
 mod key;
 mod op;

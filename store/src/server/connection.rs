@@ -162,15 +162,15 @@ impl Connection {
             if request == Request::Validate {
                 self.validated = true;
             }
-            let handled = table.handle(id, request, replies);
+            let mut outcome = table.handle(id, request, replies).map_err(Closed::from);
             for (client, reply) in replies.drain(..) {
-                if client == id {
-                    self.enqueue(&reply)?;
-                } else {
+                if client != id {
                     to_others.push((client, reply));
+                } else if let Err(too_much) = self.enqueue(&reply) {
+                    outcome = Err(too_much);
                 }
             }
-            handled?;
+            outcome?;
             if self.is_paused() {
                 self.unserved = rest.to_vec();
                 break;

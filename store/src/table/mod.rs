@@ -4,6 +4,8 @@
 //! documentation is silent its 2.15 server was asked; where that server is plainly wrong ours is not, and the
 //! place says so.
 
+#[cfg(test)]
+mod invariants;
 mod ledger;
 mod number;
 mod space;

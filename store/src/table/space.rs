@@ -14,12 +14,12 @@ use crate::{
 /// One key space: all keys, queues and waits of a generation.
 #[derive(Debug)]
 pub struct Table {
-    values: HashMap<Key, Value>,
+    pub(super) values: HashMap<Key, Value>,
     /// Apart from the values, as in torch: a queue is seen by WAIT, CHECK and QUEUE_*, and by nothing else.
     /// An empty queue is not kept.
-    queues: HashMap<Key, VecDeque<Value>>,
-    waits: Waits,
-    ledger: Ledger,
+    pub(super) queues: HashMap<Key, VecDeque<Value>>,
+    pub(super) waits: Waits,
+    pub(super) ledger: Ledger,
 }
 
 /// The replies to a request, in the order in which they must be sent.
@@ -269,18 +269,18 @@ fn decimal(number: i64) -> Value {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    const A: ClientId = ClientId(1);
+    pub(crate) const A: ClientId = ClientId(1);
     const B: ClientId = ClientId(2);
     const C: ClientId = ClientId(3);
 
-    fn table() -> Table {
+    pub(crate) fn table() -> Table {
         Table::new(&Limits::default())
     }
 
-    fn ask(table: &mut Table, client: ClientId, request: Request) -> Replies {
+    pub(crate) fn ask(table: &mut Table, client: ClientId, request: Request) -> Replies {
         let mut replies = Vec::new();
         table.handle(client, request, &mut replies).expect("the request is fine");
         replies
@@ -294,27 +294,27 @@ mod tests {
         }
     }
 
-    fn set(key: &str, value: &str) -> Request {
+    pub(crate) fn set(key: &str, value: &str) -> Request {
         Request::Set { key: key.into(), value: value.into() }
     }
 
-    fn add(key: &str, delta: i64) -> Request {
+    pub(crate) fn add(key: &str, delta: i64) -> Request {
         Request::Add { key: key.into(), delta }
     }
 
-    fn compare_set(key: &str, expected: &str, desired: &str) -> Request {
+    pub(crate) fn compare_set(key: &str, expected: &str, desired: &str) -> Request {
         Request::CompareSet { key: key.into(), expected: expected.into(), desired: desired.into() }
     }
 
-    fn push(key: &str, value: &str) -> Request {
+    pub(crate) fn push(key: &str, value: &str) -> Request {
         Request::QueuePush { key: key.into(), value: value.into() }
     }
 
-    fn barrier(key: &str, world_size: i64) -> Request {
+    pub(crate) fn barrier(key: &str, world_size: i64) -> Request {
         Request::Barrier { key: key.into(), world_size }
     }
 
-    fn keys(names: &[&str]) -> Vec<Key> {
+    pub(crate) fn keys(names: &[&str]) -> Vec<Key> {
         names.iter().map(|name| Key::from(*name)).collect()
     }
 
@@ -465,6 +465,17 @@ mod tests {
     }
 
     #[test]
+    fn a_push_passes_by_those_who_wait_for_more() {
+        let mut table = table();
+        ask(&mut table, C, wait(&["q", "more"]));
+        ask(&mut table, B, wait(&["q"]));
+        ask(&mut table, A, wait(&["q"]));
+        assert_eq!(ask(&mut table, A, push("q", "1")), [stop(B)]);
+        assert_eq!(ask(&mut table, B, set("more", "1")), [stop(C)]);
+        assert_eq!(ask(&mut table, B, push("q", "2")), [stop(A)]);
+    }
+
+    #[test]
     fn a_queue_gives_its_oldest_and_is_present_while_it_has_one() {
         let mut table = table();
         let popped = |before, text: Option<&str>| Reply::Popped { before, value: text.map(Value::from) };
@@ -531,123 +542,5 @@ mod tests {
         assert_eq!(answer(&mut table, Request::Get("a".into())), value("1"));
         ask(&mut table, A, Request::Delete("a".into()));
         ask(&mut table, A, set("d", "4"));
-    }
-
-    mod invariants {
-        use proptest::{collection::vec, prelude::*};
-
-        use super::*;
-
-        #[derive(Debug, Clone)]
-        enum Step {
-            Ask(ClientId, Request),
-            Leave(ClientId),
-        }
-
-        fn step() -> impl Strategy<Value = Step> {
-            let name = || prop_oneof![Just("a"), Just("b"), Just("c")];
-            let text = || prop_oneof![Just(""), Just("1"), Just("22")];
-            let names = || vec(name(), 0..4).prop_map(|names| keys(&names));
-            let request = prop_oneof![
-                3 => (name(), text()).prop_map(|(key, value)| set(key, value)),
-                2 => (name(), -2i64..3).prop_map(|(key, delta)| add(key, delta)),
-                2 => (name(), text(), text()).prop_map(|(k, expected, desired)| compare_set(k, expected, desired)),
-                1 => (name(), text()).prop_map(|(k, v)| Request::Append { key: k.into(), value: v.into() }),
-                1 => vec((name(), text()), 0..3).prop_map(|pairs| Request::MultiSet(
-                    pairs.into_iter().map(|(key, value)| (key.into(), value.into())).collect()
-                )),
-                3 => name().prop_map(|key| Request::Delete(key.into())),
-                6 => names().prop_map(Request::Wait),
-                2 => (name(), 0i64..4).prop_map(|(key, world_size)| barrier(key, world_size)),
-                2 => Just(Request::CancelWait),
-                2 => (name(), text()).prop_map(|(key, value)| push(key, value)),
-                2 => name().prop_map(|key| Request::QueuePop(key.into())),
-            ];
-            prop_oneof![
-                12 => (1u64..5, request).prop_map(|(client, request)| Step::Ask(ClientId(client), request)),
-                1 => (1u64..5).prop_map(|client| Step::Leave(ClientId(client))),
-            ]
-        }
-
-        /// The ledger by counting everything anew.
-        fn bytes_without_waits(table: &Table) -> usize {
-            let mut ledger = Ledger::new(&Limits::default());
-            for (key, value) in &table.values {
-                ledger.charge_key(key.as_bytes().len() + value.as_bytes().len()).unwrap();
-            }
-            for (key, queue) in &table.queues {
-                ledger.charge_key(key.as_bytes().len()).unwrap();
-                queue.iter().for_each(|value| ledger.charge(value.as_bytes().len()).unwrap());
-            }
-            ledger.bytes()
-        }
-
-        proptest! {
-            #[test]
-            fn each_wait_is_answered_at_most_once_and_none_is_forgotten(steps in vec(step(), 0..80)) {
-                let mut table = table();
-                // What each client still waits for.
-                let mut open: HashMap<ClientId, usize> = HashMap::new();
-                for step in steps {
-                    match step {
-                        Step::Ask(client, request) => {
-                            match &request {
-                                Request::Wait(_) | Request::Barrier { .. } => *open.entry(client).or_default() += 1,
-                                Request::CancelWait => { open.remove(&client); }
-                                _ => {}
-                            }
-                            let mut replies = Vec::new();
-                            if table.handle(client, request, &mut replies).is_err() {
-                                table.disconnect(client);
-                                open.remove(&client);
-                            }
-                            for (to, reply) in replies {
-                                if reply == Reply::StopWaiting && open.contains_key(&to) {
-                                    let left = open.get_mut(&to).unwrap();
-                                    prop_assert!(*left > 0, "{to:?} was answered without having asked");
-                                    *left -= 1;
-                                } else {
-                                    prop_assert!(to == client, "{to:?} got {reply:?} unasked");
-                                }
-                            }
-                        }
-                        Step::Leave(client) => {
-                            table.disconnect(client);
-                            open.remove(&client);
-                        }
-                    }
-                    open.retain(|_, left| *left > 0);
-                    let waiting = open.values().sum::<usize>();
-                    prop_assert_eq!(table.waits.len(), waiting);
-                    prop_assert_eq!(table.ledger.keys(), table.values.len() + table.queues.len());
-                    prop_assert!(table.queues.values().all(|queue| !queue.is_empty()));
-                    if waiting == 0 {
-                        prop_assert!(table.waits.is_empty());
-                        prop_assert_eq!(table.ledger.bytes(), bytes_without_waits(&table));
-                    }
-                }
-            }
-
-            #[test]
-            fn no_wait_stays_open_once_each_of_its_keys_was_set(
-                waits in vec((1u64..9, vec(0u8..6, 1..5)), 1..12),
-                order in Just([0u8, 1, 2, 3, 4, 5]).prop_shuffle(),
-            ) {
-                let mut table = table();
-                let key = |number: &u8| Key::from(&[*number][..]);
-                for (client, names) in &waits {
-                    let names = names.iter().map(key).collect();
-                    ask(&mut table, ClientId(*client), Request::Wait(names));
-                }
-                let mut answered = 0;
-                for (time, number) in order.iter().enumerate() {
-                    let replies = ask(&mut table, A, Request::Set { key: key(number), value: "".into() });
-                    let due = |names: &[u8]| names.iter().all(|name| order[..=time].contains(name));
-                    answered += replies.len();
-                    prop_assert_eq!(answered, waits.iter().filter(|(_, names)| due(names)).count());
-                }
-                prop_assert!(table.waits.is_empty());
-            }
-        }
     }
 }

@@ -78,14 +78,18 @@ impl Waits {
         }
     }
 
-    /// One thing was put into the queue `key`: it is for the client that has waited longest, and only for it.
+    /// One thing was put into the queue `key`: it is for the first client that then has all it waited for, and
+    /// only for it. For those before it, which wait for more, the key has come.
     pub(super) fn on_push(&mut self, key: &Key, ledger: &mut Ledger) -> Option<ClientId> {
-        let ids = self.by_key.get_mut(key)?;
-        let first = ids.pop_first()?;
-        if ids.is_empty() {
-            self.by_key.remove(key);
+        let mut ids = self.by_key.remove(key)?;
+        let mut ended = None;
+        while ended.is_none() && !ids.is_empty() {
+            ended = ids.pop_first().and_then(|id| self.on_key_for(id, ledger));
         }
-        self.on_key_for(first, ledger)
+        if !ids.is_empty() {
+            self.by_key.insert(key.clone(), ids);
+        }
+        ended
     }
 
     pub(super) fn on_barrier_full(
