@@ -28,6 +28,7 @@ use tracing::{debug, warn};
 
 use crate::{
     arrivals::{self, Arrived},
+    cgroup::Cgroup,
     chain,
     clear_away::clear_away,
     config::AgentConfig,
@@ -114,6 +115,7 @@ pub struct Agent {
     config: Arc<AgentConfig>,
     settings: Arc<EnvSettings>,
     launcher_id: LauncherId,
+    cgroup: Option<Cgroup>,
     observer: Option<Observer>,
     group: WorkerGroup,
     guard: Link,
@@ -153,6 +155,7 @@ impl Agent {
     /// When it cannot even start.
     pub async fn run(parts: Parts) -> Result<Report, AgentError> {
         let Parts { config, launcher_id, guard, master, store, console, logs, observer } = parts;
+        let cgroup = guard.cgroup.clone();
         let (happened, happenings) = mpsc::channel(QUEUE);
         let unknown = signals::listen(&config.signals, &happened).map_err(AgentError::Signals)?;
         for name in unknown {
@@ -187,6 +190,7 @@ impl Agent {
             happened,
             started: Instant::now(),
             launcher_id,
+            cgroup,
             observer,
             config: Arc::new(config),
         };
@@ -288,9 +292,10 @@ impl Agent {
                 continue;
             }
             self.guard_ended = Some(cause);
-            let (id, happened) = (self.launcher_id.clone(), self.happened.clone());
+            let (id, cgroup) = (self.launcher_id.clone(), self.cgroup.clone());
+            let happened = self.happened.clone();
             tokio::spawn(async move {
-                let cleared = spawn_blocking(move || clear_away(&id, CLEAR_AWAY)).await;
+                let cleared = spawn_blocking(move || clear_away(&id, cgroup.as_ref(), CLEAR_AWAY)).await;
                 debug!(left = ?cleared, "cleared away what a dead guard left");
                 // The loop has ended when it no longer listens.
                 let _gone = happened.send(Event::GuardDied { cause }.into()).await;
@@ -432,15 +437,15 @@ impl Agent {
     async fn last_resort(&mut self) -> Vec<Survivor> {
         let guard = self.guard.pid().as_raw();
         tree::signal_one(guard, Signal::SIGKILL);
-        let id = self.launcher_id.clone();
-        let left = spawn_blocking(move || clear_away(&id, CLEAR_AWAY)).await;
+        let (id, cgroup) = (self.launcher_id.clone(), self.cgroup.clone());
+        let left = spawn_blocking(move || clear_away(&id, cgroup.as_ref(), CLEAR_AWAY)).await;
         self.reap();
         tree::survivors(left.unwrap_or_default())
     }
 
     /// The end of the socket tells the guard to leave. Waiting for it leaves nothing of us behind.
     async fn dismiss_guard(self) {
-        let Self { guard, mut children, guard_ended, .. } = self;
+        let Self { guard, mut children, guard_ended, cgroup, .. } = self;
         let pid = guard.pid().as_raw();
         drop(guard);
         let gone = async {
@@ -461,6 +466,10 @@ impl Agent {
         };
         if timeout(GUARD_EXIT, gone).await.is_err() {
             warn!(pid, "the guard process is still busy; it ends by itself");
+        }
+        // The guard has done so, unless it was killed.
+        if let Some(cgroup) = cgroup {
+            cgroup.remove();
         }
     }
 }

@@ -1,13 +1,14 @@
 //! At the start: ends what a dead launcher left behind, in case its guard was killed with it.
 //!
 //! Only processes of our own user that carry the mark of a launcher that is provably dead are touched, so
-//! never those of a sibling. A process that cleared its environment is not found.
+//! never those of a sibling. A process that cleared its environment is found only where workers have a cgroup.
 
 use std::fs;
 
 use nix::{libc, unistd::getuid};
 
 use crate::{
+    cgroup,
     launcher_id::{LauncherId, VARIABLE},
     tree::{self, Process},
 };
@@ -25,6 +26,7 @@ pub fn mark_of(pid: i32) -> Option<LauncherId> {
 /// Kills leftovers of dead launchers and gives what was killed.
 #[must_use]
 pub fn sweep() -> Vec<Process> {
+    cgroup::sweep();
     let leftovers = leftovers();
     if !leftovers.is_empty() {
         // A second look each pass: who was forked meanwhile carries the mark too.

@@ -1,7 +1,7 @@
 //! `--event-log-handler=console`: torchrun's structured events, one JSON document a line on standard error,
 //! with the same names and fields, so that what reads torchrun's reads ours.
 
-use std::{collections::BTreeMap, time::Instant};
+use std::{collections::BTreeMap, io, time::Instant};
 
 use agent::{logs::Console, report::Report};
 use rules::{
@@ -10,7 +10,8 @@ use rules::{
     worker_group::{Effect, Event},
     world::{Place, World},
 };
-use serde_json::{Value, json};
+use serde::Serialize as _;
+use serde_json::{Serializer, Value, json, ser::Formatter};
 
 use crate::host_names::fqdn;
 
@@ -107,8 +108,8 @@ impl EventLog {
             let evidence = report.workers.get(local_rank).and_then(|worker| worker.error_file.as_ref());
             let document = evidence.and_then(|file| file.as_ref().ok()).map(|file| &file.document);
             let raw_error = failure.map(|_| match document {
-                Some(document) => document.to_string(),
-                None => json!({"message": "<NONE>"}).to_string(),
+                Some(document) => as_python(document),
+                None => as_python(&json!({"message": "<NONE>"})),
             });
             let worker = self.placed(*local_rank);
             self.say(&Said { state, worker, failure, raw_error, total_run_secs, ..Said::default() });
@@ -128,7 +129,7 @@ impl EventLog {
     }
 
     fn say(&self, said: &Said<'_>) {
-        self.console.say(self.line(said).to_string());
+        self.console.say(as_python(&self.line(said)));
     }
 
     fn line(&self, said: &Said<'_>) -> Value {
@@ -159,11 +160,35 @@ impl EventLog {
                 "total_run_time": said.total_run_secs,
                 "rdzv_backend": self.backend,
                 "raw_error": said.raw_error,
-                "metadata": inner.to_string(),
+                "metadata": as_python(&inner),
                 "agent_restarts": self.attempt.0,
                 "duration_ms": said.duration_ms,
             }
         })
+    }
+}
+
+/// JSON with blanks behind commas and colons, as Python writes it: people grep for it.
+fn as_python(value: &Value) -> String {
+    struct Blanks;
+    impl Formatter for Blanks {
+        fn begin_array_value<W: ?Sized + io::Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+            if first { Ok(()) } else { out.write_all(b", ") }
+        }
+
+        fn begin_object_key<W: ?Sized + io::Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+            if first { Ok(()) } else { out.write_all(b", ") }
+        }
+
+        fn begin_object_value<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
+            out.write_all(b": ")
+        }
+    }
+    let mut out = Vec::new();
+    match value.serialize(&mut Serializer::with_formatter(&mut out, Blanks)) {
+        Ok(()) => String::from_utf8_lossy(&out).into_owned(),
+        // Writing a Value to memory does not fail; if it ever does, the plain form is JSON all the same.
+        Err(_) => value.to_string(),
     }
 }
 
@@ -196,5 +221,9 @@ mod tests {
         let inner: Value = serde_json::from_str(metadata["metadata"].as_str().unwrap()).unwrap();
         assert_eq!(inner["local_rank"], json!([1]));
         assert_eq!(inner["entry_point"], "python3");
+        assert!(
+            as_python(&line)
+                .starts_with(r#"{"name": "torchelastic.worker.status.START", "source": "WORKER""#)
+        );
     }
 }

@@ -7,6 +7,7 @@ use std::{
 
 use agent::{
     agent::{Agent, AgentError, Observer, Parts},
+    cgroup::Cgroup,
     chain,
     config::{AgentConfig, MasterPort},
     guard,
@@ -79,7 +80,8 @@ pub enum RunError {
 /// Runs the plan to its end.
 pub fn run(plan: LaunchPlan) -> ExitCode {
     // First, while there is no thread: see `guard::start`.
-    let guard = match guard::start() {
+    let id = LauncherId::of_this_process();
+    let guard = match guard::start(Cgroup::make(&id)) {
         Ok(guard) => guard,
         Err(source) => return failure::cannot_run(&RunError::Guard(source)),
     };
@@ -87,7 +89,7 @@ pub fn run(plan: LaunchPlan) -> ExitCode {
         Ok(console) => console,
         Err(source) => return failure::cannot_run(&RunError::Console(source)),
     };
-    let code = match start(plan, guard, &console) {
+    let code = match start(plan, id, guard, &console) {
         Ok(code) => code,
         Err(error) => {
             console.say(format!("dlrover-run: error: {}", chain(&error)));
@@ -99,7 +101,7 @@ pub fn run(plan: LaunchPlan) -> ExitCode {
     ExitCode::from(code)
 }
 
-fn start(plan: LaunchPlan, guard: guard::Guard, console: &Console) -> Result<u8, RunError> {
+fn start(plan: LaunchPlan, id: LauncherId, guard: guard::Guard, console: &Console) -> Result<u8, RunError> {
     for notice in &plan.notices {
         console.say(format!("dlrover-run: {notice}"));
     }
@@ -117,7 +119,7 @@ fn start(plan: LaunchPlan, guard: guard::Guard, console: &Console) -> Result<u8,
     let own_error_file = inherited.iter().find(|(name, _)| name == "TORCHELASTIC_ERROR_FILE");
     let own_error_file = own_error_file.map(|(_, path)| PathBuf::from(path));
     let events = event_log(&plan, console);
-    let report = runtime.block_on(meet_and_run(plan, guard, console.clone(), events.clone()))?;
+    let report = runtime.block_on(meet_and_run(plan, id, guard, console.clone(), events.clone()))?;
     if let Some(events) = events {
         events.borrow().ended(&report);
     }
@@ -165,6 +167,7 @@ fn sweep_beside(console: Console) {
 
 async fn meet_and_run(
     plan: LaunchPlan,
+    launcher_id: LauncherId,
     guard: guard::Guard,
     console: Console,
     events: Option<Rc<RefCell<EventLog>>>,
@@ -195,7 +198,7 @@ async fn meet_and_run(
     };
     let parts = Parts {
         config,
-        launcher_id: LauncherId::of_this_process(),
+        launcher_id,
         guard,
         master: address,
         store,
