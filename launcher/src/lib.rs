@@ -19,6 +19,7 @@ pub mod help;
 pub mod host;
 mod host_names;
 mod invalid;
+pub mod master_main;
 mod nproc;
 mod numa;
 mod options;
