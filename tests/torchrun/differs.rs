@@ -21,7 +21,7 @@ const DIFFERENCES: &[Difference] = &[
     },
     Difference {
         case: "what_only_python_can_do_is_refused",
-        reason: "run-path with a callable and logs-specs live inside torchrun's own interpreter; exit 2 and a sentence",
+        reason: "--logs-specs names a class of torchrun's own interpreter (exit 1 there); exit 2 and a sentence",
     },
     Difference {
         case: "completion_is_printed",
