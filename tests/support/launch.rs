@@ -257,7 +257,17 @@ impl Running {
         marked(&self.mark)
     }
 
-    fn wait(&mut self) -> ExitStatus {
+    /// The mark that every process of this run carries, as `NAME=value`.
+    #[must_use]
+    pub fn mark(&self) -> &str {
+        &self.mark
+    }
+
+    /// How the launcher ended. Its end may be asked for again.
+    ///
+    /// # Panics
+    /// When it does not end.
+    pub fn wait(&mut self) -> ExitStatus {
         let start = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().expect("our own child") {
