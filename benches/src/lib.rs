@@ -1,1 +1,14 @@
-//! Benches.
+//! Benches: plain binaries that measure ours and the peer in one run and print a table. Nothing is asserted.
+//!
+//! * `src/bin/launch.rs`: the launcher beside torchrun; its cases are in [`launch`].
+//! * `src/bin/store.rs`: the store beside torch's own.
+
+pub mod figures;
+pub mod launch;
+pub mod launcher;
+pub mod machine;
+pub mod processes;
+pub mod stamps;
+
+/// Of a bench, which is read by people.
+pub type Outcome<T> = Result<T, Box<dyn std::error::Error>>;

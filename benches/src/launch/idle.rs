@@ -1,0 +1,60 @@
+//! What a launcher does while its workers work.
+
+use std::{
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    Outcome,
+    figures::{Short, heading, progress},
+    launcher::{Bench, PATIENCE, Plan, Running, Side},
+    processes::Used,
+};
+
+use std::io::Write as _;
+
+const WORKERS: usize = 2;
+
+/// Until the start is over.
+const SETTLE: Duration = Duration::from_secs(3);
+
+pub(super) fn measure(bench: &mut Bench, seconds: u64) -> Outcome<()> {
+    // All at once: nothing here takes a CPU from another.
+    let mut all: Vec<(Side, Running)> = Vec::new();
+    for side in bench.sides() {
+        let plan = Plan { workers: WORKERS, options: &[], arguments: &["sleep"], stdout: Stdio::null() };
+        all.push((side, bench.start(side, plan)?));
+        bench.stamps.take(WORKERS, true, PATIENCE)?;
+    }
+    progress(format_args!("idle for {seconds} s"))?;
+    std::thread::sleep(SETTLE);
+    let before = all.iter().map(|(_, running)| used(running)).collect::<Outcome<Vec<_>>>()?;
+    let began = Instant::now();
+    std::thread::sleep(Duration::from_secs(seconds));
+    progress(format_args!(""))?;
+    heading(&format!("idle for {seconds} s with {WORKERS} sleeping workers (ours: launcher and guard)"))?;
+    for ((side, running), before) in all.iter_mut().zip(before) {
+        let spent = used(running)?.since(before);
+        let elapsed = began.elapsed().as_secs_f64();
+        writeln!(
+            std::io::stdout(),
+            "  {:10} {} ms of CPU a minute, {} voluntary switches a second",
+            if *side == Side::Ours { "ours" } else { "torchrun" },
+            Short(spent.cpu_ns as f64 / 1e6 / elapsed * 60.0),
+            Short(spent.voluntary_switches as f64 / elapsed)
+        )?;
+        running.stop()?;
+    }
+    Ok(())
+}
+
+fn used(running: &Running) -> Outcome<Used> {
+    let mut sum = Used::default();
+    for (pid, _) in running.own_processes() {
+        let used = Used::of(pid)?;
+        sum.cpu_ns += used.cpu_ns;
+        sum.voluntary_switches += used.voluntary_switches;
+    }
+    Ok(sum)
+}

@@ -1,0 +1,100 @@
+//! What /proc says of a process.
+
+use std::{fs, path::Path};
+
+use crate::Outcome;
+
+/// Kibibytes of one process; shared pages are split among those who share them.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Memory {
+    pub pss: u64,
+    pub pss_anon: u64,
+    pub pss_file: u64,
+    /// Shared pages counted whole.
+    pub rss: u64,
+}
+
+impl Memory {
+    /// Of a process now.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn of(pid: i32) -> Outcome<Self> {
+        let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+        let field = |name: &str| {
+            let line = rollup.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok()).unwrap_or(0)
+        };
+        Ok(Self {
+            pss: field("Pss"),
+            pss_anon: field("Pss_Anon"),
+            pss_file: field("Pss_File"),
+            rss: field("Rss"),
+        })
+    }
+}
+
+/// What a process has used since it started.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Used {
+    pub cpu_ns: u64,
+    /// How often it went to sleep by itself: the number of times it was woken.
+    pub voluntary_switches: u64,
+}
+
+impl Used {
+    /// By all threads that a process has now.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn of(pid: i32) -> Outcome<Self> {
+        let mut used = Self::default();
+        for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+            let thread = thread?.path();
+            // A thread may end meanwhile.
+            used.cpu_ns += cpu_ns(&thread).unwrap_or(0);
+            used.voluntary_switches += voluntary_switches(&thread).unwrap_or(0);
+        }
+        Ok(used)
+    }
+
+    #[must_use]
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            cpu_ns: self.cpu_ns.saturating_sub(before.cpu_ns),
+            voluntary_switches: self.voluntary_switches.saturating_sub(before.voluntary_switches),
+        }
+    }
+}
+
+/// User and system time. The scheduler's own account is in nanoseconds; utime and stime are in ticks of 10 ms,
+/// too coarse for a process that sleeps, and taken where there is no other.
+fn cpu_ns(thread: &Path) -> Option<u64> {
+    if let Ok(account) = fs::read_to_string(thread.join("schedstat")) {
+        return account.split(' ').next()?.parse().ok();
+    }
+    let stat = fs::read_to_string(thread.join("stat")).ok()?;
+    let after_name = stat.rsplit(')').next()?;
+    let ticks: u64 = after_name.split_ascii_whitespace().skip(11).take(2).flat_map(str::parse::<u64>).sum();
+    Some(ticks * 10_000_000)
+}
+
+fn voluntary_switches(thread: &Path) -> Option<u64> {
+    let status = fs::read_to_string(thread.join("status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+    line.trim().parse().ok()
+}
+
+/// Children of a process by name, as `ps` shows it.
+#[must_use]
+pub fn children(parent: i32) -> Vec<(i32, String)> {
+    let pids = fs::read_dir("/proc").into_iter().flatten();
+    pids.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
+        .filter_map(|pid| {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            let (name, rest) = stat.split_once('(')?.1.rsplit_once(')')?;
+            let of: i32 = rest.split_ascii_whitespace().nth(1)?.parse().ok()?;
+            (of == parent).then(|| (pid, name.to_owned()))
+        })
+        .collect()
+}

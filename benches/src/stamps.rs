@@ -1,0 +1,151 @@
+//! When workers started and ended, as they say themselves: records in a named pipe, by the one clock that all
+//! processes of a machine share.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Read as _, Write as _},
+    os::fd::AsFd as _,
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::OFlag,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::stat::Mode,
+    time::{ClockId, clock_gettime},
+    unistd::mkfifo,
+};
+
+use crate::{Outcome, launcher::is_interrupted};
+
+/// Names the pipe to the workers.
+pub const VARIABLE: &str = "DLROVER_BENCH_STAMPS";
+
+/// Nanoseconds of CLOCK_MONOTONIC.
+///
+/// # Panics
+/// Never: the kernel always has this clock.
+#[must_use]
+pub fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("CLOCK_MONOTONIC always exists");
+    u64::try_from(now.tv_sec()).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec()).unwrap_or(0)
+}
+
+/// What a worker says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    /// True: its first instruction. False: the last before it exits.
+    pub is_start: bool,
+    pub pid: i32,
+    pub at_ns: u64,
+}
+
+const RECORD: usize = 16;
+
+impl Stamp {
+    fn encode(self) -> [u8; RECORD] {
+        let mut record = [0; RECORD];
+        record[..4].copy_from_slice(&u32::from(self.is_start).to_le_bytes());
+        record[4..8].copy_from_slice(&self.pid.to_le_bytes());
+        record[8..].copy_from_slice(&self.at_ns.to_le_bytes());
+        record
+    }
+
+    fn decode(record: &[u8; RECORD]) -> Self {
+        let [s0, s1, s2, s3, p0, p1, p2, p3, at @ ..] = *record;
+        Self {
+            is_start: u32::from_le_bytes([s0, s1, s2, s3]) != 0,
+            pid: i32::from_le_bytes([p0, p1, p2, p3]),
+            at_ns: u64::from_le_bytes(at),
+        }
+    }
+
+    /// For a worker.
+    ///
+    /// # Errors
+    /// When the bench is gone.
+    pub fn write(self, pipe: &mut File) -> io::Result<()> {
+        // Less than PIPE_BUF, so records never mix.
+        pipe.write_all(&self.encode())
+    }
+}
+
+/// The bench's end of the pipe.
+#[derive(Debug)]
+pub struct Stamps {
+    path: PathBuf,
+    pipe: File,
+}
+
+impl Stamps {
+    /// Makes the pipe.
+    ///
+    /// # Errors
+    /// When the folder cannot hold it.
+    pub fn new(path: PathBuf) -> Outcome<Self> {
+        mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR)?;
+        // Open for writing too, or it would end whenever no worker has it open.
+        let pipe =
+            OpenOptions::new().read(true).write(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&path)?;
+        Ok(Self { path, pipe })
+    }
+
+    /// For [`VARIABLE`].
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The next stamp.
+    ///
+    /// # Errors
+    /// When none came in time, or a signal asked the bench to end.
+    pub fn next(&mut self, patience: Duration) -> Outcome<Stamp> {
+        let deadline = now_ns() + u64::try_from(patience.as_nanos())?;
+        loop {
+            let mut record = [0; RECORD];
+            match self.pipe.read(&mut record) {
+                Ok(RECORD) => return Ok(Stamp::decode(&record)),
+                Ok(_) => return Err("half a stamp".into()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error.into()),
+            }
+            let left = deadline.saturating_sub(now_ns()).div_ceil(1_000_000);
+            if left == 0 {
+                return Err(format!("no worker spoke within {} s", patience.as_secs()).into());
+            }
+            if is_interrupted() {
+                return Err("interrupted".into());
+            }
+            let mut ready = [PollFd::new(self.pipe.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut ready, PollTimeout::try_from(left.min(200))?) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// The next `count` stamps of one kind; those of the other kind are passed over.
+    ///
+    /// # Errors
+    /// As [`Stamps::next`].
+    pub fn take(&mut self, count: usize, starts: bool, patience: Duration) -> Outcome<Vec<Stamp>> {
+        let mut taken = Vec::new();
+        while taken.len() < count {
+            let stamp = self.next(patience)?;
+            if stamp.is_start == starts {
+                taken.push(stamp);
+            }
+        }
+        Ok(taken)
+    }
+}
+
+/// The time of the last of them.
+#[must_use]
+pub fn last_ns(stamps: &[Stamp]) -> u64 {
+    stamps.iter().map(|stamp| stamp.at_ns).max().unwrap_or(0)
+}
