@@ -17,13 +17,14 @@ use agent::{
     store_host::{Reach, SharedStore, StoreHost, StoreHostError, StoreLimits, bind},
     sweep,
 };
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rules::job::JobLimits;
 use tokio::{net::TcpListener as AsyncListener, sync::mpsc};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 
 use crate::{
     events::EventLog,
-    failure::{self, exit_code},
+    failure::{self, Asked, exit_code},
     front_port,
     host_names::master_addr_of_one_node,
     resolve::{self, LaunchPlan, Meeting},
@@ -85,6 +86,7 @@ pub fn run(plan: LaunchPlan) -> ExitCode {
         Ok(guard) => guard,
         Err(source) => return failure::cannot_run(&RunError::Guard(source)),
     };
+    raise_open_files();
     let console = match Console::of_process() {
         Ok(console) => console,
         Err(source) => return failure::cannot_run(&RunError::Console(source)),
@@ -101,6 +103,15 @@ pub fn run(plan: LaunchPlan) -> ExitCode {
     ExitCode::from(code)
 }
 
+/// The store takes a connection or more from each worker of the job, and the usual soft limit is 1024. Workers
+/// keep the limit they would have had: they are started by the guard.
+fn raise_open_files() {
+    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        // With the old limit a job of some hundred ranks still runs.
+        let _as_before = setrlimit(Resource::RLIMIT_NOFILE, most, most);
+    }
+}
+
 fn start(plan: LaunchPlan, id: LauncherId, guard: guard::Guard, console: &Console) -> Result<u8, RunError> {
     for notice in &plan.notices {
         console.say(format!("dlrover-run: {notice}"));
@@ -112,9 +123,13 @@ fn start(plan: LaunchPlan, id: LauncherId, guard: guard::Guard, console: &Consol
         .thread_stack_size(512 << 10)
         .build()
         .map_err(RunError::Runtime)?;
-    let title = plan.agent.command.title.clone();
     let propagate = plan.propagate_exit_code;
-    let max_restarts = plan.agent.max_restarts;
+    let AgentConfig { command, max_restarts, .. } = &plan.agent;
+    let asked = Asked {
+        title: command.title.clone(),
+        program: command.argv.first().map(|it| it.to_string_lossy().into_owned()).unwrap_or_default(),
+        max_restarts: *max_restarts,
+    };
     let inherited = &plan.agent.env.inherited;
     let own_error_file = inherited.iter().find(|(name, _)| name == "TORCHELASTIC_ERROR_FILE");
     let own_error_file = own_error_file.map(|(_, path)| PathBuf::from(path));
@@ -125,7 +140,7 @@ fn start(plan: LaunchPlan, id: LauncherId, guard: guard::Guard, console: &Consol
     }
     // What still runs is a log folder that hangs; it must not hold the end.
     runtime.shutdown_background();
-    if let Some(words) = failure::words(&report, &title, max_restarts) {
+    if let Some(words) = failure::words(&report, &asked) {
         console.say(words);
     }
     if let Err(error) = failure::copy_root_cause(&report, own_error_file.as_deref()) {

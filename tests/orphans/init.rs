@@ -54,7 +54,7 @@ impl Container {
     /// Process 1, by its id out here.
     fn init(&self) -> Process {
         let children = Process::all().into_iter().filter(|process| process.parent == self.run.pid());
-        children.last().expect("unshare waits for it")
+        children.next_back().expect("unshare waits for it")
     }
 
     fn guard(&self) -> Process {

@@ -73,6 +73,7 @@ impl Rendezvous {
                     notices.push(format!("--standalone runs on this node alone: `{said}` is ignored"));
                 }
             }
+            warn_of_static_options(cli, "localhost:0", notices);
             conf.check_dynamic(cli)?;
             return Ok(loopback(host.fresh_id()));
         }
@@ -84,6 +85,7 @@ impl Rendezvous {
         };
         match backend {
             "static" if endpoint.is_empty() && cli.int(Flag::MasterPort).is_none() && nodes.max == 1 => {
+                warn_of_static_options(cli, "localhost:0", notices);
                 conf.check_dynamic(cli)?;
                 Ok(loopback(host.fresh_id()))
             }
