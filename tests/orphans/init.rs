@@ -53,7 +53,7 @@ fn container(breeds: &str, flags: &[&str], options: &[&str]) -> Option<Container
 impl Container {
     /// Process 1, by its id out here.
     fn init(&self) -> Process {
-        let children = Process::all().into_iter().filter(|process| process.parent == self.run.pid());
+        let mut children = Process::all().into_iter().filter(|process| process.parent == self.run.pid());
         children.next_back().expect("unshare waits for it")
     }
 
