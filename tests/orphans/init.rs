@@ -53,8 +53,8 @@ fn container(breeds: &str, flags: &[&str], options: &[&str]) -> Option<Container
 impl Container {
     /// Process 1, by its id out here.
     fn init(&self) -> Process {
-        let children = Process::all().into_iter().filter(|process| process.parent == self.run.pid());
-        children.last().expect("unshare waits for it")
+        let mut children = Process::all().into_iter().filter(|process| process.parent == self.run.pid());
+        children.next().expect("unshare waits for it")
     }
 
     fn guard(&self) -> Process {
