@@ -13,7 +13,10 @@ use std::{
 
 use nix::unistd;
 
-use crate::launcher_id::LauncherId;
+use crate::{
+    launcher_id::LauncherId,
+    tree::{self, Process},
+};
 
 /// Names of our cgroups: this, and the launcher's mark.
 const PREFIX: &str = "dlrover-run.";
@@ -79,23 +82,24 @@ fn kill(path: &Path) {
         File::options().write(true).open(path.join("cgroup.kill")).and_then(|mut file| file.write_all(b"1"));
 }
 
-/// Ends and removes cgroups that launchers left which are provably dead.
-pub fn sweep() {
-    if let Some(folder) = own_folder() {
-        sweep_in(&folder);
-    }
-}
-
-fn sweep_in(folder: &Path) {
+/// Ends and removes cgroups that launchers left which are provably dead. Gives what lived in them.
+#[must_use]
+pub fn sweep() -> Vec<Process> {
+    let mut swept = Vec::new();
+    let Some(folder) = own_folder() else { return swept };
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let mark = name.to_str().and_then(|name| LauncherId::parse(name.strip_prefix(PREFIX)?));
         if mark.is_some_and(|mark| mark.is_provably_dead()) {
+            let members = fs::read_to_string(entry.path().join("cgroup.procs")).unwrap_or_default();
+            let members = members.lines().filter_map(|pid| tree::process(pid.parse().ok()?));
+            swept.extend(members.filter(Process::is_alive));
             kill(&entry.path());
             // Processes need a moment to be gone; what is still busy waits for the next start.
             let _still_busy = fs::remove_dir(entry.path());
         }
     }
+    swept
 }
 
 /// The folder of the version 2 cgroup that this process is in.
@@ -140,14 +144,14 @@ mod tests {
         let members = || fs::read_to_string(cgroup.path.join("cgroup.procs")).unwrap();
         assert!(members().lines().any(|pid| pid == child.id().to_string()));
         // Of a living launcher, so the sweep leaves it alone.
-        sweep();
+        assert!(sweep().is_empty());
         assert!(child.try_wait().unwrap().is_none());
         cgroup.kill();
         assert_eq!(child.wait().unwrap().signal(), Some(9));
         // A dead launcher's is killed and removed once it is empty.
         id.started -= 1;
         let left = Cgroup::make(&id).unwrap();
-        sweep();
+        assert!(sweep().is_empty());
         assert!(!left.path.exists());
         // The orphan's zombie goes with init's next wait; until then the folder is busy for a moment.
         while cgroup.path.exists() {

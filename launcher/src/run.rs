@@ -1,7 +1,14 @@
 //! From a plan to an exit code: the guard, the master in this process, the agent, the report.
 
 use std::{
-    cell::RefCell, io, net::TcpListener, path::PathBuf, process::ExitCode, rc::Rc, sync::Arc, thread,
+    cell::RefCell,
+    io,
+    net::TcpListener,
+    path::PathBuf,
+    process::ExitCode,
+    rc::Rc,
+    sync::{Arc, mpsc as threads},
+    thread,
     time::Duration,
 };
 
@@ -36,6 +43,9 @@ const JOIN_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// How long the host of a round may take to open its store.
 const HOST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long leftovers of a dead launcher may take to die. A run that is shorter ends that much later at most.
+const SWEEP: Duration = Duration::from_secs(2);
 
 /// How long a stuck console may hold the last words.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -91,6 +101,7 @@ pub fn run(plan: LaunchPlan) -> ExitCode {
         Ok(console) => console,
         Err(source) => return failure::cannot_run(&RunError::Console(source)),
     };
+    let swept = sweep_beside(console.clone());
     let code = match start(plan, id, guard, &console) {
         Ok(code) => code,
         Err(error) => {
@@ -98,6 +109,8 @@ pub fn run(plan: LaunchPlan) -> ExitCode {
             failure::FAILED
         }
     };
+    // A sweep that ended with us halfway would leave its leftovers stopped. Its end closes the channel.
+    let _closed = swept.recv_timeout(SWEEP);
     // What a stuck console has not taken by then is lost with us.
     let _written = console.flush(LAST_WORDS);
     ExitCode::from(code)
@@ -117,7 +130,6 @@ fn start(plan: LaunchPlan, id: LauncherId, guard: guard::Guard, console: &Consol
         console.say(format!("dlrover-run: {notice}"));
     }
     telemetry::start(console, &plan.agent.env.inherited);
-    sweep_beside(console.clone());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .thread_stack_size(512 << 10)
@@ -166,10 +178,12 @@ fn event_log(plan: &LaunchPlan, console: &Console) -> Option<Rc<RefCell<EventLog
 }
 
 /// Clears away what a dead launcher left behind; takes some milliseconds on a large host, so the start does
-/// not wait for it.
-fn sweep_beside(console: Console) {
-    let swept = thread::Builder::new().name("sweep".into()).stack_size(256 << 10).spawn(move || {
-        for process in sweep::sweep() {
+/// not wait for it. The channel is closed when it is done.
+fn sweep_beside(console: Console) -> threads::Receiver<()> {
+    let (done, swept) = threads::channel::<()>();
+    let sweeper = thread::Builder::new().name("sweep".into()).stack_size(256 << 10).spawn(move || {
+        let _open_till_the_end = done;
+        for process in sweep::sweep(SWEEP) {
             console.say(format!(
                 "dlrover-run: killed pid {} ({}), which a launcher that is dead had left behind",
                 process.pid, process.name
@@ -177,7 +191,8 @@ fn sweep_beside(console: Console) {
         }
     });
     // Without a thread there is no sweep, and the next start makes up for it.
-    drop(swept);
+    drop(sweeper);
+    swept
 }
 
 async fn meet_and_run(

@@ -1,6 +1,7 @@
 //! The guard is killed: alone, the launcher cleans up; together with the launcher, the next start does.
 
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use support::census::Process;
@@ -31,7 +32,7 @@ fn guard_is_killed(options: &[&str], flags: &[&str]) {
     let _known_from_now_on = bred.census.enlisted();
     guard.signal(Signal::SIGKILL);
     let run = bred.finish().expect_code(1);
-    assert!(run.stderr.contains("guard process was ended by signal 9"), "{run:#?}");
+    assert!(run.stderr.contains("guard process was ended by SIGKILL"), "{run:#?}");
     assert!(run.took.as_secs() < 25, "nothing is waited for: {run:#?}");
 }
 
@@ -116,6 +117,7 @@ fn a_short_run_sweeps_to_the_end_too() {
     dead.run.wait();
     let next = Launch::new(launcher).flags(["--standalone", "--no-python"]).script("true").finish();
     let _ = next.expect_code(0);
-    let left = dead.census.living(true);
+    // Killed they were, all of them; the last may still be dying.
+    let left = dead.census.left_after(Duration::from_millis(500));
     assert!(left.is_empty(), "the run ended before its sweep did: {left:?}");
 }
