@@ -2,9 +2,12 @@
 //!
 //! Only processes of our own user that carry the mark of a launcher that is provably dead are touched, so
 //! never those of a sibling. A process that cleared its environment is found only where workers have a cgroup.
+//!
+//! A worker may have asked a scheduler for a further job (`sbatch` and `at` pass the environment on), and this
+//! launcher may be that job: then it, and the script around it, carry a dead launcher's mark and are no leftovers.
 
 use std::{
-    fs, thread,
+    fs, process, thread,
     time::{Duration, Instant},
 };
 
@@ -34,6 +37,8 @@ pub fn mark_of(pid: i32) -> Option<LauncherId> {
 #[must_use]
 pub fn sweep(patience: Duration) -> Vec<Process> {
     let deadline = Instant::now() + patience;
+    let inherited = inherited_marks();
+    let leftovers = || leftovers(&inherited);
     let mut left = leftovers();
     let mut found = left.clone();
     // A cgroup also holds those that cleared their environment.
@@ -47,11 +52,23 @@ pub fn sweep(patience: Duration) -> Vec<Process> {
     found
 }
 
-fn leftovers() -> Vec<Process> {
+/// The marks that this process and those above it were started with.
+fn inherited_marks() -> Vec<LauncherId> {
+    let mut pid = i32::try_from(process::id()).unwrap_or(0);
+    let mut marks = Vec::new();
+    while pid > 0 {
+        marks.extend(mark_of(pid));
+        pid = tree::process(pid).map_or(0, |process| process.parent);
+    }
+    marks
+}
+
+fn leftovers(inherited: &[LauncherId]) -> Vec<Process> {
     let me = getuid().as_raw();
+    let is_leftover = |mark: LauncherId| !inherited.contains(&mark) && mark.is_provably_dead();
     tree::all_pids()
         .filter(|pid| owner(*pid) == Some(me))
-        .filter(|pid| mark_of(*pid).is_some_and(|mark| mark.is_provably_dead()))
+        .filter(|pid| mark_of(*pid).is_some_and(is_leftover))
         .filter_map(tree::process)
         .filter(Process::is_alive)
         .collect()
