@@ -26,7 +26,7 @@ pub mod link;
 pub mod process;
 mod spawn;
 
-use std::{io, os::unix::net::UnixStream};
+use std::{ffi::CStr, io, os::unix::net::UnixStream};
 
 use nix::{
     sys::prctl,
@@ -34,6 +34,9 @@ use nix::{
 };
 
 use crate::cgroup::Cgroup;
+
+/// Its name in the list of processes.
+pub const NAME: &CStr = c"dlrover-guard";
 
 /// A guard that has just been started.
 #[derive(Debug)]

@@ -3,8 +3,9 @@
 //! Only processes of our own user that carry the mark of a launcher that is provably dead are touched, so
 //! never those of a sibling. A process that cleared its environment is found only where workers have a cgroup.
 //!
-//! A worker may have asked a scheduler for a further job (`sbatch` and `at` pass the environment on), and this
-//! launcher may be that job: then it, and the script around it, carry a dead launcher's mark and are no leftovers.
+//! A worker may have asked a scheduler for a further job (`sbatch` and `at` pass the environment on), and a
+//! launcher may be part of that job: then it, the script around it and what runs beside it carry a dead launcher's
+//! mark and are no leftovers. A script that has not come to its launcher yet cannot be told from one.
 
 use std::{
     fs, process, thread,
@@ -14,7 +15,7 @@ use std::{
 use nix::{libc, unistd::getuid};
 
 use crate::{
-    cgroup,
+    cgroup, guard,
     launcher_id::{LauncherId, VARIABLE},
     tree::{self, Process},
 };
@@ -37,8 +38,6 @@ pub fn mark_of(pid: i32) -> Option<LauncherId> {
 #[must_use]
 pub fn sweep(patience: Duration) -> Vec<Process> {
     let deadline = Instant::now() + patience;
-    let inherited = inherited_marks();
-    let leftovers = || leftovers(&inherited);
     let mut left = leftovers();
     let mut found = left.clone();
     // A cgroup also holds those that cleared their environment.
@@ -52,9 +51,8 @@ pub fn sweep(patience: Duration) -> Vec<Process> {
     found
 }
 
-/// The marks that this process and those above it were started with.
-fn inherited_marks() -> Vec<LauncherId> {
-    let mut pid = i32::try_from(process::id()).unwrap_or(0);
+/// The marks that a process and those above it were started with.
+fn marks_above(mut pid: i32) -> Vec<LauncherId> {
     let mut marks = Vec::new();
     while pid > 0 {
         marks.extend(mark_of(pid));
@@ -63,15 +61,30 @@ fn inherited_marks() -> Vec<LauncherId> {
     marks
 }
 
-fn leftovers(inherited: &[LauncherId]) -> Vec<Process> {
+fn leftovers() -> Vec<Process> {
     let me = getuid().as_raw();
-    let is_leftover = |mark: LauncherId| !inherited.contains(&mark) && mark.is_provably_dead();
-    tree::all_pids()
-        .filter(|pid| owner(*pid) == Some(me))
-        .filter(|pid| mark_of(*pid).is_some_and(is_leftover))
+    let own = tree::all_pids().filter(|pid| owner(*pid) == Some(me));
+    let mut found: Vec<(Process, LauncherId)> = own
+        .filter_map(|pid| {
+            let mark = mark_of(pid).filter(LauncherId::is_provably_dead)?;
+            Some((tree::process(pid)?, mark))
+        })
+        .filter(|(process, _)| process.is_alive())
+        .collect();
+    if !found.is_empty() {
+        let spared = marks_at_work();
+        found.retain(|(_, mark)| !spared.contains(mark));
+    }
+    found.into_iter().map(|(process, _)| process).collect()
+}
+
+/// Marks that launchers at work have got from above: this one, and every one that has a guard.
+fn marks_at_work() -> Vec<LauncherId> {
+    let guards = tree::all_pids()
         .filter_map(tree::process)
-        .filter(Process::is_alive)
-        .collect()
+        .filter(|process| process.name.as_bytes() == guard::NAME.to_bytes());
+    let launchers = guards.map(|guard| guard.parent).chain(i32::try_from(process::id()).ok());
+    launchers.flat_map(marks_above).collect()
 }
 
 fn owner(pid: i32) -> Option<libc::uid_t> {
@@ -82,6 +95,7 @@ fn owner(pid: i32) -> Option<libc::uid_t> {
 #[cfg(test)]
 mod tests {
     use std::{
+        io::{BufRead as _, BufReader},
         os::unix::process::ExitStatusExt as _,
         process::{Child, Command, Stdio},
     };
@@ -90,6 +104,24 @@ mod tests {
 
     fn marked(id: &LauncherId) -> Child {
         Command::new("sleep").arg("1000").env(VARIABLE, id.to_string()).stdout(Stdio::null()).spawn().unwrap()
+    }
+
+    #[test]
+    fn a_job_that_a_worker_submitted_carries_its_mark_and_is_spared() {
+        // Of another boot, so that nobody's sweep takes it for a leftover meanwhile.
+        let mark = LauncherId { boot: "another".into(), ..LauncherId::of_this_process() };
+        let mut script = Command::new("sh")
+            .args(["-c", "env -u DLROVER_LAUNCHER_ID sleep 1000 & echo $!; wait"])
+            .env(VARIABLE, mark.to_string())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(script.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let beside: i32 = line.trim().parse().unwrap();
+        assert!(marks_above(beside).contains(&mark));
+        tree::signal_one(beside, nix::sys::signal::Signal::SIGKILL);
+        script.wait().unwrap();
     }
 
     #[test]
