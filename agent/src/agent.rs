@@ -194,6 +194,8 @@ impl Agent {
             observer,
             config: Arc::new(config),
         };
+        // A guard that died before we listened to SIGCHLD is told by nothing else.
+        agent.reap();
         let outcome = agent.run_group(effects).await;
         Ok(agent.report(outcome).await)
     }
