@@ -13,7 +13,6 @@ use rules::{
     Moment, NodeRank, Round,
     failure::{ExitCause, Failure, Outcome, Survivor},
     job::{JoinRequest, NodeEnd},
-    start_watch::StartWatch,
     worker_env::EnvSettings,
     worker_group::{Effect, Event, Limits, WorkerExit, WorkerGroup},
     world::Member,
@@ -272,6 +271,7 @@ impl Agent {
         match word {
             FromGuard::Started { round, local_rank, pid } => {
                 self.store_watch.started(local_rank, pid);
+                self.look_at_arrivals();
                 Some(Event::WorkerStarted { round, local_rank, pid })
             }
             FromGuard::CannotStart { round, local_rank, errno } => {
@@ -390,7 +390,7 @@ impl Agent {
         let Some(prepared) = self.prepared.take() else { return };
         self.oom_kills = self.oom.kills();
         let now = Moment::new(self.started.elapsed());
-        self.store_watch.begin(round, StartWatch::new(now, self.config.local_world_size));
+        self.store_watch.begin(round, now, self.config.local_world_size);
         self.tell_guard(&ToGuard::Begin { round });
         for (spec, fds) in prepared.workers {
             if let Err(error) = self.guard.send(&ToGuard::Worker(spec), fds) {
