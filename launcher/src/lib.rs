@@ -40,7 +40,6 @@ use front_door::{FrontDoor, front_door};
 
 /// `dlrover-run`: reads argv and the environment, runs what they ask for, and gives the exit code.
 #[must_use]
-#[expect(clippy::print_stderr, reason = "a refusal comes before there is a console")]
 pub fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().collect();
     match front_door(&args, std::env::vars_os().collect(), &host::ThisHost) {
@@ -53,9 +52,9 @@ pub fn main() -> ExitCode {
         },
         FrontDoor::Refused { message, exit_code, usage } => {
             if let Some(usage) = usage {
-                eprintln!("{usage}");
+                failure::tell(usage);
             }
-            eprintln!("dlrover-run: error: {message}");
+            failure::tell(format_args!("dlrover-run: error: {message}"));
             ExitCode::from(exit_code)
         }
     }
