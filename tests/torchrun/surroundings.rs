@@ -56,3 +56,19 @@ fn a_guard_that_dies_at_once_is_noticed() {
         assert!(outcome.stderr.contains("its guard process was ended by SIGKILL"), "{outcome:#?}");
     }
 }
+
+#[test]
+fn a_refusal_that_nobody_reads_is_still_a_refusal() {
+    let run = launch().flags(["--no-such-flag"]).after("exec 2> /dev/full");
+    let _code = run.finish().expect_code(2);
+}
+
+#[test]
+fn a_signal_that_no_launcher_can_handle_is_left_out() {
+    if torchrun_differs("a_signal_that_no_launcher_can_handle_is_left_out") {
+        return;
+    }
+    let run = launch().flags(["--standalone", "--signals-to-handle=SIGTERM,SIGSEGV"]);
+    let outcome = run.finish().expect_code(0);
+    assert!(outcome.stderr.contains("`SIGSEGV`"), "{outcome:#?}");
+}
