@@ -119,6 +119,8 @@ pub enum Effect {
     SignalWorkers { signal: i32 },
     /// SIGKILL to every process the workers have started, and to the workers.
     KillTree,
+    /// The processes that are left cannot be killed: say so at the end, and go on without waiting for them.
+    AbandonTree,
     /// Tell a person.
     Tell(Notice),
     /// Tell the master how this node's part ended.
@@ -520,10 +522,19 @@ impl WorkerGroup {
 
     fn on_deadline(&mut self, now: Moment) -> Vec<Effect> {
         match &mut self.state {
-            State::Stopping { ladder, .. } => match ladder.expired(now) {
+            State::Stopping { ladder, then, .. } => match ladder.expired(now) {
                 None => Vec::new(),
                 Some(Step::Kill) => vec![Effect::KillTree],
-                Some(Step::GiveUp) => self.leave(now, Outcome::Failed(Failure::Unkillable)),
+                Some(Step::GiveUp) => {
+                    // New workers next to unkillable ones would fight over the same devices. Any other end stays
+                    // what it is.
+                    if matches!(then, Then::Rejoin(_)) {
+                        *then = Then::End(Outcome::Failed(Failure::Unkillable));
+                    }
+                    let mut effects = vec![Effect::AbandonTree];
+                    effects.extend(self.on_tree_gone(now));
+                    effects
+                }
             },
             State::Leaving { outcome, until } if *until <= now => {
                 let outcome = outcome.clone();
