@@ -9,6 +9,7 @@
 mod oracle;
 mod plan;
 
+use std::fmt;
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,8 +21,8 @@ use support::census::{Census, LAUNCHER_ID, Process};
 use support::launch::{Launch, Launcher, Running};
 use support::{PATIENCE, launcher, trainer, wait_for};
 
-use oracle::{Ending, Expected, expected};
-use plan::{Blow, Plan, Target};
+use oracle::{Ending, expected};
+use plan::{Blow, Plan, Stage, Target};
 
 /// Runs at a time.
 const WIDTH: usize = 4;
@@ -74,9 +75,10 @@ fn candidates(target: Target, run: &Running) -> Vec<Victim> {
         // From exec on, and not before.
         Target::Worker => one.rank.is_some(),
         // A worker waits for its own at their birth; if one stops there, so does everything.
-        Target::Descendant => {
-            one.rank.is_some_and(|rank| run.dir().join(format!("worker.{rank}.0")).exists())
-        }
+        Target::Descendant => one.rank.is_some_and(|rank| {
+            let attempt = one.process.variable("TORCHELASTIC_RESTART_COUNT").unwrap_or_default();
+            run.dir().join(format!("worker.{rank}.{attempt}")).exists()
+        }),
     };
     with_rank.filter(known).collect()
 }
@@ -96,9 +98,10 @@ fn strike(blow: Blow, victim: &Process) {
         Blow::StopThenTerm => {
             victim.signal(Signal::SIGSTOP);
             // Of two signals that wait the lower number goes first: sent at once, SIGTERM would win.
+            // And one that is being killed anyway stops no more.
             wait_for("it stops", || {
-                let now = Process::of(victim.pid)?;
-                (now.state == 'T').then_some(())
+                let now = Process::of(victim.pid);
+                now.is_none_or(|now| matches!(now.state, 'T' | 'Z' | 'X')).then_some(())
             });
             victim.signal(Signal::SIGTERM);
             return;
@@ -110,12 +113,27 @@ fn strike(blow: Blow, victim: &Process) {
 /// What a run did, for the oracle and for the table.
 #[derive(Debug)]
 struct Seen {
-    victim: Victim,
+    /// `None` when the run was over before the blow.
+    victim: Option<Victim>,
     /// How long after the start it was struck.
     at: Duration,
     /// We had to ask the launcher to end it.
     asked_to_end: bool,
     ended: String,
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.victim {
+            None => f.write_str("too late to strike")?,
+            Some(Victim { process, rank: None }) => write!(f, "struck {}", process.name)?,
+            Some(Victim { process, rank: Some(rank) }) => {
+                write!(f, "struck {} of rank {rank}", process.name)?
+            }
+        }
+        let asked = if self.asked_to_end { ", asked to" } else { "" };
+        write!(f, " after {} ms: {}{asked}", self.at.as_millis(), self.ended)
+    }
 }
 
 fn run_one(launcher: &Launcher, plan: &Plan) -> Result<Seen, String> {
@@ -125,6 +143,7 @@ fn run_one(launcher: &Launcher, plan: &Plan) -> Result<Seen, String> {
         .flags(["--standalone", "--shutdown-timeout=1", &workers, &restarts])
         .script(trainer("breeder.py"))
         .args([plan.breeds.join(",")])
+        .args((plan.stage == Stage::Restarting).then_some("restart"))
         // Else there is a notice about it.
         .env("OMP_NUM_THREADS", "1");
     // A launcher that is to die has no neighbour starting, from its own start until we have looked.
@@ -137,37 +156,49 @@ fn run_one(launcher: &Launcher, plan: &Plan) -> Result<Seen, String> {
     let born = Instant::now();
     let mut run = launch.start();
     let mut census = Census::of(run.dir(), run.mark());
+    if plan.stage != Stage::Running {
+        for rank in 0..plan.workers {
+            run.await_file(&format!("worker.{rank}.0"));
+        }
+    }
+    if plan.stage == Stage::Ending {
+        run.touch("go");
+    }
     // The random moment: the one timer that stands for nothing else.
     std::thread::sleep(plan.moment);
-    let pick = || {
+    // At an early moment there is no such process yet: then the first one that comes is struck. At a late one
+    // there may be none any more.
+    let victim = wait_for("a process to strike", || {
         let all = candidates(plan.target, &run);
-        (!all.is_empty()).then(|| all[plan.choice % all.len()].clone())
-    };
-    // At an early moment there is no such process yet: then the first one that comes is struck.
-    let victim = wait_for("a process to strike", pick);
+        let over = plan.stage == Stage::Ending && ends_within(&run, Duration::ZERO);
+        let picked = (!all.is_empty()).then(|| all[plan.choice % all.len()].clone());
+        (over || picked.is_some()).then_some(picked)
+    });
     drop(beside_others.take());
     let at = born.elapsed();
-    if let Some(id) = victim.process.variable(LAUNCHER_ID) {
-        census.also(&id);
-    }
     let _known_from_now_on = census.enlisted();
-    strike(plan.blow, &victim.process);
+    if let Some(victim) = &victim {
+        if let Some(id) = victim.process.variable(LAUNCHER_ID) {
+            census.also(&id);
+        }
+        strike(plan.blow, &victim.process);
+    }
 
     let expected = expected(plan);
-    if expected.restarts == 1 {
+    if *expected.restarts.start() == 1 {
         for rank in 0..plan.workers {
             run.await_file(&format!("worker.{rank}.1"));
         }
     }
     run.touch("go");
     let mut asked_to_end = false;
-    if expected.ending == Ending::AskedToEnd {
-        asked_to_end = !ends_within(&mut run, A_MOMENT);
+    if expected.endings == [Ending::AskedToEnd] {
+        asked_to_end = !ends_within(&run, A_MOMENT);
         if asked_to_end {
             run.signal(Signal::SIGTERM);
         }
     }
-    run.wait();
+    let status = run.wait();
     let at_exit = census.living(false);
     let left = census.left_after(VANISH);
     drop(alone.take());
@@ -175,13 +206,13 @@ fn run_one(launcher: &Launcher, plan: &Plan) -> Result<Seen, String> {
     let outcome = run.finish_whatever_is_left();
 
     let mut wrong = Vec::new();
-    if expected.ending != Ending::Struck && !at_exit.is_empty() {
+    if status.code().is_some() && !at_exit.is_empty() {
         wrong.push(format!("at the launcher's end there were still {at_exit:?}"));
     }
     if !left.is_empty() {
         wrong.push(format!("left behind: {left:?}"));
     }
-    wrong.extend(oracle::contradictions(plan, &expected, &victim, asked_to_end, &outcome));
+    wrong.extend(oracle::contradictions(plan, &expected, victim.as_ref(), asked_to_end, &outcome));
     if wrong.is_empty() {
         let ended = match (outcome.code, outcome.signal) {
             (Some(code), _) => format!("exit {code}"),
@@ -192,16 +223,18 @@ fn run_one(launcher: &Launcher, plan: &Plan) -> Result<Seen, String> {
     Err(format!("{plan}\nstruck after {at:?}: {victim:?}\n{}\n{outcome:#?}", wrong.join("\n")))
 }
 
-fn ends_within(run: &mut Running, patience: Duration) -> bool {
+fn ends_within(run: &Running, patience: Duration) -> bool {
     let start = Instant::now();
-    while start.elapsed() < patience {
+    loop {
         let launcher = Process::of(run.pid());
         if launcher.is_none_or(|launcher| !launcher.is_alive()) {
             return true;
         }
+        if start.elapsed() >= patience {
+            return false;
+        }
         std::thread::sleep(Duration::from_millis(5));
     }
-    false
 }
 
 fn number(name: &str) -> Option<u64> {
@@ -234,17 +267,7 @@ fn whoever_is_struck_the_run_ends_as_it_must_and_nobody_is_left() {
                     let seen = catch_unwind(AssertUnwindSafe(|| run_one(&launcher, &plan)));
                     let seen = seen.unwrap_or_else(|_| Err(format!("{plan}\npanicked, see above")));
                     match seen {
-                        Ok(seen) => {
-                            let asked = if seen.asked_to_end { ", asked to" } else { "" };
-                            let rank =
-                                seen.victim.rank.map_or(String::new(), |rank| format!(" of rank {rank}"));
-                            show(&format!(
-                                "{plan}: struck {}{rank} after {} ms: {}{asked}\n",
-                                seen.victim.process.name,
-                                seen.at.as_millis(),
-                                seen.ended
-                            ));
-                        }
+                        Ok(seen) => show(&format!("{plan}: {seen}\n")),
                         Err(wrong) => {
                             show(&format!("{plan}: WRONG\n"));
                             failed.lock().unwrap_or_else(PoisonError::into_inner).push(wrong);
@@ -262,15 +285,4 @@ fn whoever_is_struck_the_run_ends_as_it_must_and_nobody_is_left() {
         failed.len(),
         failed.join("\n\n")
     );
-}
-
-impl Expected {
-    /// What the launcher's own end looks like.
-    fn code_and_signal(&self, plan: &Plan) -> (Option<i32>, Option<i32>) {
-        match self.ending {
-            Ending::Succeeds => (Some(0), None),
-            Ending::WorkerBlamed | Ending::GuardBlamed | Ending::AskedToEnd => (Some(1), None),
-            Ending::Struck => (None, Some(plan.blow.signal())),
-        }
-    }
 }

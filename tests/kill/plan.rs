@@ -16,6 +16,17 @@ pub enum Target {
     Descendant,
 }
 
+/// What the run is busy with when the blow falls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Starting or running.
+    Running,
+    /// A worker failed: all are being stopped, or started again.
+    Restarting,
+    /// All workers ended well, and what they left is being stopped.
+    Ending,
+}
+
 /// How.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blow {
@@ -43,9 +54,11 @@ pub struct Plan {
     pub max_restarts: u32,
     /// What every worker starts.
     pub breeds: Vec<&'static str>,
+    pub stage: Stage,
     pub target: Target,
     pub blow: Blow,
-    /// After the launcher's start. Workers live from some 50 ms on, later on a busy machine.
+    /// After the launcher's start, or that of the stage. Workers live from some 50 ms on, later on a busy
+    /// machine. Stopping takes the second that stubborn descendants are given.
     pub moment: Duration,
     /// Which of the processes there are then.
     pub choice: usize,
@@ -55,8 +68,17 @@ impl Plan {
     /// The run with this number; the others do not matter to it.
     pub fn draw(seed: u64, index: u32) -> Self {
         let mut dice = Dice(seed ^ (u64::from(index) << 32));
-        let target = [Target::Launcher, Target::Guard, Target::Worker, Target::Worker, Target::Descendant]
-            [dice.below(5)];
+        let stage = [Stage::Running, Stage::Running, Stage::Restarting, Stage::Ending][dice.below(4)];
+        let target = match stage {
+            Stage::Running => {
+                [Target::Launcher, Target::Guard, Target::Worker, Target::Worker, Target::Descendant]
+                    [dice.below(5)]
+            }
+            // Workers come and go here; what follows from a blow to one is anybody's guess.
+            Stage::Restarting | Stage::Ending => {
+                [Target::Launcher, Target::Guard, Target::Descendant][dice.below(3)]
+            }
+        };
         let blow = match target {
             Target::Launcher | Target::Guard => [Blow::Kill, Blow::Segv][dice.below(2)],
             Target::Worker | Target::Descendant => {
@@ -67,14 +89,22 @@ impl Plan {
         for _ in 0..dice.below(3) {
             breeds.remove(dice.below(breeds.len()));
         }
+        if stage != Stage::Running && !breeds.contains(&"stubborn") {
+            breeds.push("stubborn");
+        }
         Self {
             index,
             workers: [2, 3][dice.below(2)],
-            max_restarts: [0, 1, 2][dice.below(3)],
+            max_restarts: if stage == Stage::Restarting {
+                [1, 2][dice.below(2)]
+            } else {
+                [0, 1, 2][dice.below(3)]
+            },
             breeds,
+            stage,
             target,
             blow,
-            moment: Duration::from_millis([0, 100, 500][dice.below(3)] + dice.below(200) as u64),
+            moment: Duration::from_millis([0, 100, 500, 1000][dice.below(4)] + dice.below(200) as u64),
             choice: dice.below(1000),
         }
     }
@@ -82,11 +112,11 @@ impl Plan {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { index, workers, max_restarts, breeds, target, blow, moment, .. } = self;
+        let Self { index, workers, max_restarts, breeds, stage, target, blow, moment, .. } = self;
         let breeds = breeds.join("+");
         write!(
             f,
-            "run {index}: {blow:?} to {target:?} at {} ms, {workers} workers with {breeds}, {max_restarts} restarts",
+            "run {index}: {stage:?}, {blow:?} to {target:?} at {} ms, {workers} workers with {breeds}, {max_restarts} restarts",
             moment.as_millis()
         )
     }
