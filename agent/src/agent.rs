@@ -2,7 +2,6 @@
 //! for the world; the end of whatever was started comes back as an event.
 
 use std::{
-    collections::BTreeMap,
     future, io,
     net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
@@ -11,9 +10,10 @@ use std::{
 
 use nix::sys::signal::Signal;
 use rules::{
-    LocalRank, Moment, NodeRank, Round,
+    Moment, NodeRank, Round,
     failure::{ExitCause, Failure, Outcome, Survivor},
     job::{JoinRequest, NodeEnd},
+    start_watch::StartWatch,
     worker_env::EnvSettings,
     worker_group::{Effect, Event, Limits, WorkerExit, WorkerGroup},
     world::Member,
@@ -27,10 +27,12 @@ use tokio::{
 use tracing::{debug, warn};
 
 use crate::{
+    arrivals::{self, Arrived},
+    cgroup::Cgroup,
     chain,
     clear_away::clear_away,
     config::AgentConfig,
-    error_file,
+    evidence,
     guard::{
         Guard,
         frame::{FromGuard, ToGuard},
@@ -41,9 +43,10 @@ use crate::{
     master_link::{self, Word},
     oom::OomCounter,
     reap::{Reaped, next_ended},
-    report::{Report, WorkerEvidence},
+    report::Report,
     signals,
     store_host::StoreHost,
+    store_watch::{Look, StoreWatch},
     tree, workers,
     workers::Prepared,
 };
@@ -60,13 +63,11 @@ const CLEAR_AWAY: Duration = Duration::from_secs(5);
 /// How long a guard with nothing below it may take to leave.
 const GUARD_EXIT: Duration = Duration::from_secs(1);
 
-/// How long error files may take to be read: they may lie on a network file system.
-const READ_EVIDENCE: Duration = Duration::from_secs(5);
-
 /// What the loop hears.
 enum Happening {
     Event(Event),
     Prepared { round: Round, prepared: Box<Prepared> },
+    Arrived { round: Round, up_to: usize, arrived: Arrived },
 }
 
 impl From<Event> for Happening {
@@ -86,8 +87,10 @@ pub enum AgentError {
     Guard(#[source] io::Error),
 }
 
+/// Sees each event of the loop with the effects that followed. Must not block.
+pub type Observer = Box<dyn FnMut(&Event, &[Effect])>;
+
 /// What an agent works with. Made by the launcher.
-#[derive(Debug)]
 pub struct Parts {
     /// What it is told.
     pub config: AgentConfig,
@@ -103,6 +106,8 @@ pub struct Parts {
     pub console: Console,
     /// The workers' output.
     pub logs: Logs,
+    /// Sees every event and what it led to.
+    pub observer: Option<Observer>,
 }
 
 /// One node's agent.
@@ -110,6 +115,8 @@ pub struct Agent {
     config: Arc<AgentConfig>,
     settings: Arc<EnvSettings>,
     launcher_id: LauncherId,
+    cgroup: Option<Cgroup>,
+    observer: Option<Observer>,
     group: WorkerGroup,
     guard: Link,
     guard_ended: Option<ExitCause>,
@@ -120,12 +127,19 @@ pub struct Agent {
     console: Console,
     logs: Arc<Mutex<Logs>>,
     prepared: Option<Box<Prepared>>,
+    store_watch: StoreWatch,
     generation: Option<Generation>,
     oom: OomCounter,
     oom_kills: Option<u64>,
     happenings: mpsc::Receiver<Happening>,
     happened: mpsc::Sender<Happening>,
     started: Instant,
+}
+
+impl std::fmt::Debug for Parts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Parts").field("config", &self.config).finish_non_exhaustive()
+    }
 }
 
 impl std::fmt::Debug for Agent {
@@ -140,7 +154,8 @@ impl Agent {
     /// # Errors
     /// When it cannot even start.
     pub async fn run(parts: Parts) -> Result<Report, AgentError> {
-        let Parts { config, launcher_id, guard, master, store, console, logs } = parts;
+        let Parts { config, launcher_id, guard, master, store, console, logs, observer } = parts;
+        let cgroup = guard.cgroup.clone();
         let (happened, happenings) = mpsc::channel(QUEUE);
         let unknown = signals::listen(&config.signals, &happened).map_err(AgentError::Signals)?;
         for name in unknown {
@@ -163,17 +178,20 @@ impl Agent {
             children,
             windows,
             master: master_link::start(master, config.node_id.clone(), happened.clone()),
-            store: Arc::new(AsyncMutex::new(store)),
             console,
             logs: Arc::new(Mutex::new(logs)),
             prepared: None,
+            store_watch: StoreWatch::new(&store),
             generation: None,
+            store: Arc::new(AsyncMutex::new(store)),
             oom: OomCounter::find(),
             oom_kills: None,
             happenings,
             happened,
             started: Instant::now(),
             launcher_id,
+            cgroup,
+            observer,
             config: Arc::new(config),
         };
         let outcome = agent.run_group(effects).await;
@@ -192,13 +210,17 @@ impl Agent {
             let event = self.next_event().await;
             let now = Moment::new(self.started.elapsed());
             debug!(?event, "event");
-            effects = self.group.handle(now, event);
+            effects = self.group.handle(now, event.clone());
+            if let Some(observer) = &mut self.observer {
+                observer(&event, &effects);
+            }
         }
     }
 
     async fn next_event(&mut self) -> Event {
         loop {
-            let due = self.group.deadline().map(|at| self.started + at.since_start());
+            let due = [self.group.deadline(), self.store_watch.judgement.deadline()];
+            let due = due.into_iter().flatten().min().map(|at| self.started + at.since_start());
             let deadline = async move {
                 match due {
                     Some(due) => sleep_until(due.into()).await,
@@ -217,6 +239,11 @@ impl Agent {
                         self.prepared = Some(prepared);
                         return Event::Prepared { round };
                     }
+                    Happening::Arrived { round, up_to, arrived } => {
+                        self.store_watch.on_arrived(round, up_to, arrived);
+                        // Others may have come while we looked.
+                        self.look_at_arrivals();
+                    }
                 },
                 Some(()) = self.children.recv() => self.reap(),
                 Some(()) = self.windows.recv() => {
@@ -224,7 +251,14 @@ impl Agent {
                         generation.resize();
                     }
                 }
-                () = deadline => return Event::Deadline,
+                () = self.store_watch.somebody_arrives() => self.look_at_arrivals(),
+                () = deadline => {
+                    let now = Moment::new(self.started.elapsed());
+                    if let Some(word) = self.store_watch.judgement.expired(now) {
+                        self.console.say(format!("dlrover-run: {word}"));
+                    }
+                    return Event::Deadline;
+                }
             }
         }
     }
@@ -232,14 +266,17 @@ impl Agent {
     fn heard(&mut self, word: FromGuard) -> Option<Event> {
         match word {
             FromGuard::Started { round, local_rank, pid } => {
-                debug!(%round, %local_rank, pid, "worker started");
-                None
+                self.store_watch.started(local_rank, pid);
+                Some(Event::WorkerStarted { round, local_rank, pid })
             }
             FromGuard::CannotStart { round, local_rank, errno } => {
                 let reason = workers::start_error(&self.config, local_rank, errno);
                 Some(Event::CannotStart { round, local_rank, reason })
             }
             FromGuard::Exited { round, exit } => {
+                if exit.cause.is_success() {
+                    self.store_watch.judgement.ended_well(exit.local_rank);
+                }
                 let killed = exit.cause == ExitCause::Signal(Signal::SIGKILL as i32);
                 let out_of_memory = killed && self.oom.kills() > self.oom_kills;
                 Some(Event::WorkerExited { round, exit: WorkerExit { out_of_memory, ..exit } })
@@ -255,9 +292,10 @@ impl Agent {
                 continue;
             }
             self.guard_ended = Some(cause);
-            let (id, happened) = (self.launcher_id.clone(), self.happened.clone());
+            let (id, cgroup) = (self.launcher_id.clone(), self.cgroup.clone());
+            let happened = self.happened.clone();
             tokio::spawn(async move {
-                let cleared = spawn_blocking(move || clear_away(&id, CLEAR_AWAY)).await;
+                let cleared = spawn_blocking(move || clear_away(&id, cgroup.as_ref(), CLEAR_AWAY)).await;
                 debug!(left = ?cleared, "cleared away what a dead guard left");
                 // The loop has ended when it no longer listens.
                 let _gone = happened.send(Event::GuardDied { cause }.into()).await;
@@ -345,6 +383,8 @@ impl Agent {
     fn spawn(&mut self, round: Round) {
         let Some(prepared) = self.prepared.take() else { return };
         self.oom_kills = self.oom.kills();
+        let now = Moment::new(self.started.elapsed());
+        self.store_watch.begin(round, StartWatch::new(now, self.config.local_world_size));
         self.tell_guard(&ToGuard::Begin { round });
         for (spec, fds) in prepared.workers {
             if let Err(error) = self.guard.send(&ToGuard::Worker(spec), fds) {
@@ -355,6 +395,18 @@ impl Agent {
         self.generation = Some(prepared.generation);
     }
 
+    /// Finds the workers behind new connections, one look at a time; off the loop, because it reads /proc.
+    fn look_at_arrivals(&mut self) {
+        let Some(Look { round, up_to, peers, port, pids }) = self.store_watch.next_look() else { return };
+        let happened = self.happened.clone();
+        tokio::spawn(async move {
+            let found = spawn_blocking(move || arrivals::find(&peers, port, &pids)).await;
+            // A look that failed leaves doubt, and doubt accuses nobody.
+            let arrived = found.unwrap_or(Arrived { somebody: true, ..Arrived::default() });
+            let _gone = happened.send(Happening::Arrived { round, up_to, arrived }).await;
+        });
+    }
+
     /// Gathers the evidence, lets the guard go, and reports.
     async fn report(mut self, outcome: Outcome) -> Report {
         let survivors = match outcome {
@@ -363,10 +415,11 @@ impl Agent {
         };
         self.drain().await;
         let run_dir = self.run_dir();
-        let workers = self.evidence(&outcome).await;
+        let workers = evidence::gather(&outcome, self.generation.take()).await;
         let attempt = self.group.attempt();
+        let never_arrived = self.store_watch.judgement.missing();
         self.dismiss_guard().await;
-        Report { outcome, attempt, run_dir, workers, never_arrived: Vec::new(), survivors }
+        Report { outcome, attempt, run_dir, workers, never_arrived, survivors }
     }
 
     fn run_dir(&self) -> Option<std::path::PathBuf> {
@@ -380,48 +433,19 @@ impl Agent {
         }
     }
 
-    /// Reads what failed workers said of themselves. A file system that hangs costs the evidence, not the end.
-    async fn evidence(&mut self, outcome: &Outcome) -> BTreeMap<LocalRank, WorkerEvidence> {
-        let (Outcome::Failed(Failure::Workers(failed)), Some(generation)) = (outcome, self.generation.take())
-        else {
-            return BTreeMap::new();
-        };
-        let ranks: Vec<LocalRank> = failed.failures.iter().map(|failure| failure.local_rank).collect();
-        let read = spawn_blocking(move || {
-            ranks
-                .into_iter()
-                .map(|local_rank| {
-                    let (stdout_log, stderr_log) = generation.log_files(local_rank);
-                    let path = generation.error_file(local_rank);
-                    let error_file =
-                        if path.as_os_str().is_empty() { None } else { error_file::read(&path).transpose() };
-                    let stderr_tail = generation.stderr_tail(local_rank);
-                    (local_rank, WorkerEvidence { stderr_tail, stdout_log, stderr_log, error_file })
-                })
-                .collect()
-        });
-        match timeout(READ_EVIDENCE, read).await {
-            Ok(Ok(evidence)) => evidence,
-            Ok(Err(_)) | Err(_) => {
-                warn!("the log folder did not answer in time; error files were not read");
-                BTreeMap::new()
-            }
-        }
-    }
-
     /// The guard could not kill its tree. It may itself be stopped, so it goes too and we try.
     async fn last_resort(&mut self) -> Vec<Survivor> {
         let guard = self.guard.pid().as_raw();
         tree::signal_one(guard, Signal::SIGKILL);
-        let id = self.launcher_id.clone();
-        let left = spawn_blocking(move || clear_away(&id, CLEAR_AWAY)).await;
+        let (id, cgroup) = (self.launcher_id.clone(), self.cgroup.clone());
+        let left = spawn_blocking(move || clear_away(&id, cgroup.as_ref(), CLEAR_AWAY)).await;
         self.reap();
         tree::survivors(left.unwrap_or_default())
     }
 
     /// The end of the socket tells the guard to leave. Waiting for it leaves nothing of us behind.
     async fn dismiss_guard(self) {
-        let Self { guard, mut children, guard_ended, .. } = self;
+        let Self { guard, mut children, guard_ended, cgroup, .. } = self;
         let pid = guard.pid().as_raw();
         drop(guard);
         let gone = async {
@@ -442,6 +466,10 @@ impl Agent {
         };
         if timeout(GUARD_EXIT, gone).await.is_err() {
             warn!(pid, "the guard process is still busy; it ends by itself");
+        }
+        // The guard has done so, unless it was killed.
+        if let Some(cgroup) = cgroup {
+            cgroup.remove();
         }
     }
 }

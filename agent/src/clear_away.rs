@@ -6,6 +6,7 @@ use std::{
 };
 
 use crate::{
+    cgroup::Cgroup,
     launcher_id::LauncherId,
     sweep::mark_of,
     tree::{self, Process},
@@ -17,9 +18,12 @@ const AGAIN: Duration = Duration::from_millis(5);
 /// Kills everything that this launcher's guard left to it, until nothing is left or `patience` is over. Blocks.
 /// Gives what is left. Zombies do not count: whoever reaps for the launcher takes them.
 #[must_use]
-pub fn clear_away(id: &LauncherId, patience: Duration) -> Vec<Process> {
+pub fn clear_away(id: &LauncherId, cgroup: Option<&Cgroup>, patience: Duration) -> Vec<Process> {
     let deadline = Instant::now() + patience;
     loop {
+        if let Some(cgroup) = cgroup {
+            cgroup.kill();
+        }
         tree::kill_pass(|| ours(id));
         let left = ours(id);
         if left.is_empty() || Instant::now() >= deadline {

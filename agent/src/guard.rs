@@ -33,6 +33,8 @@ use nix::{
     unistd::{ForkResult, Pid, fork},
 };
 
+use crate::cgroup::Cgroup;
+
 /// A guard that has just been started.
 #[derive(Debug)]
 pub struct Guard {
@@ -40,16 +42,18 @@ pub struct Guard {
     pub pid: Pid,
     /// The launcher's end of the socket.
     pub socket: UnixStream,
+    /// Where workers are put, if the host lets us.
+    pub cgroup: Option<Cgroup>,
 }
 
-/// Starts the guard, and makes this process a subreaper.
+/// Starts the guard, and makes this process a subreaper. Workers are put into `cgroup`.
 ///
 /// Must be called before any thread exists: the child goes on running Rust code after `fork`, which is only
 /// sound in a process with one thread. It also keeps the guard small.
 ///
 /// # Errors
 /// When the system has no room for a socket pair or a process.
-pub fn start() -> io::Result<Guard> {
+pub fn start(cgroup: Option<Cgroup>) -> io::Result<Guard> {
     let (ours, theirs) = UnixStream::pair()?;
     prctl::set_child_subreaper(true)?;
     // SAFETY: the caller has started no thread, so the child owns a consistent copy of every lock and heap
@@ -58,11 +62,11 @@ pub fn start() -> io::Result<Guard> {
         ForkResult::Parent { child } => {
             drop(theirs);
             ours.set_nonblocking(true)?;
-            Ok(Guard { pid: child, socket: ours })
+            Ok(Guard { pid: child, socket: ours, cgroup })
         }
         ForkResult::Child => {
             drop(ours);
-            process::run(theirs)
+            process::run(theirs, cgroup)
         }
     }
 }

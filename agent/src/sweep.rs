@@ -1,16 +1,23 @@
 //! At the start: ends what a dead launcher left behind, in case its guard was killed with it.
 //!
 //! Only processes of our own user that carry the mark of a launcher that is provably dead are touched, so
-//! never those of a sibling. A process that cleared its environment is not found.
+//! never those of a sibling. A process that cleared its environment is found only where workers have a cgroup.
 
-use std::fs;
+use std::{
+    fs, thread,
+    time::{Duration, Instant},
+};
 
 use nix::{libc, unistd::getuid};
 
 use crate::{
+    cgroup,
     launcher_id::{LauncherId, VARIABLE},
     tree::{self, Process},
 };
+
+/// Between two passes.
+const AGAIN: Duration = Duration::from_millis(5);
 
 /// The mark in a process's environment.
 #[must_use]
@@ -22,15 +29,22 @@ pub fn mark_of(pid: i32) -> Option<LauncherId> {
     })
 }
 
-/// Kills leftovers of dead launchers and gives what was killed.
+/// Kills leftovers of dead launchers until none is left or `patience` is over, and gives what it found first.
+/// Blocks.
 #[must_use]
-pub fn sweep() -> Vec<Process> {
-    let leftovers = leftovers();
-    if !leftovers.is_empty() {
-        // A second look each pass: who was forked meanwhile carries the mark too.
-        tree::kill_pass(self::leftovers);
+pub fn sweep(patience: Duration) -> Vec<Process> {
+    let deadline = Instant::now() + patience;
+    let mut left = leftovers();
+    let mut found = left.clone();
+    // A cgroup also holds those that cleared their environment.
+    found.extend(cgroup::sweep());
+    // Again and again: one that forks all the time may slip through a pass, and the killed need a moment to die.
+    while !left.is_empty() && Instant::now() < deadline {
+        tree::kill_pass(leftovers);
+        thread::sleep(AGAIN);
+        left = leftovers();
     }
-    leftovers
+    found
 }
 
 fn leftovers() -> Vec<Process> {
@@ -69,7 +83,7 @@ mod tests {
         let mut sibling = marked(&living);
         assert_eq!(mark_of(i32::try_from(orphan.id()).unwrap()), Some(dead));
         let orphan_pid = i32::try_from(orphan.id()).unwrap();
-        assert!(sweep().iter().any(|process| process.pid == orphan_pid));
+        assert!(sweep(Duration::from_secs(60)).iter().any(|process| process.pid == orphan_pid));
         assert_eq!(orphan.wait().unwrap().signal(), Some(9));
         assert!(sibling.try_wait().unwrap().is_none());
         sibling.kill().unwrap();

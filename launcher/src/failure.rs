@@ -12,15 +12,13 @@ use agent::{
     report::{Report, WorkerEvidence},
 };
 use rules::{
-    LocalRank, Rank,
+    LocalRank,
     failure::{ExitCause, Failure, GroupFailure, Outcome, WorkerFailure, root_cause},
+    signal_name::signal_words,
 };
 use serde_json::Value;
 
-use crate::{
-    child_failed::{ChildFailed, signal_name},
-    host_names::fqdn,
-};
+use crate::{child_failed::ChildFailed, host_names::fqdn};
 
 /// Every worker ended well.
 pub const SUCCEEDED: u8 = 0;
@@ -71,12 +69,23 @@ fn own_code_of_signal(signal: i32) -> u8 {
     u8::try_from(signal).ok().and_then(|signal| SIGNAL_BASE.checked_add(signal)).unwrap_or(FAILED)
 }
 
+/// What was asked for, as far as the report repeats it.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    /// The script, the module or the program, as given.
+    pub title: String,
+    /// What the workers execute.
+    pub program: String,
+    /// Restarts after the first attempt.
+    pub max_restarts: u32,
+}
+
 /// What is said at the end of a run; `None` when all went well.
 #[must_use]
-pub fn words(report: &Report, title: &str, max_restarts: u32) -> Option<String> {
+pub fn words(report: &Report, asked: &Asked) -> Option<String> {
     let text = match &report.outcome {
         Outcome::Succeeded => return None,
-        Outcome::Failed(Failure::Workers(group)) => workers_failed(report, group, title, max_restarts),
+        Outcome::Failed(Failure::Workers(group)) => workers_failed(report, group, asked),
         Outcome::Failed(Failure::Unkillable) => unkillable(report),
         Outcome::Failed(failure @ Failure::GuardDied { .. }) => format!(
             "dlrover-run: error: {failure}, so the workers could not be supervised any more; all of them were \
@@ -84,25 +93,30 @@ pub fn words(report: &Report, title: &str, max_restarts: u32) -> Option<String> 
         ),
         Outcome::Failed(failure) => format!("dlrover-run: error: {failure}\n"),
         Outcome::Interrupted(signal) => {
-            let name = signal_name(*signal).unwrap_or_else(|| format!("signal {signal}"));
-            format!("dlrover-run: ended by {name}; no worker is left\n")
+            format!("dlrover-run: ended by {}; no worker is left\n", signal_words(*signal))
         }
     };
     Some(text)
 }
 
-fn workers_failed(report: &Report, group: &GroupFailure, title: &str, max_restarts: u32) -> String {
+fn workers_failed(report: &Report, group: &GroupFailure, asked: &Asked) -> String {
     let failures = dated(group, &report.workers);
     let host = fqdn();
-    let mut text = ChildFailed { title, host: &host, failures: &failures, evidence: &report.workers }.text();
-    let Some(root) = failures.get(root_cause(&failures)) else { return text };
-    let WorkerFailure { rank, local_rank, pid, .. } = root;
+    let Asked { title, program, max_restarts } = asked;
+    let account = ChildFailed { title, host: &host, failures: &failures, evidence: &report.workers }.text();
+    let Some(root) = failures.get(root_cause(&failures)) else { return account };
+    let WorkerFailure { rank, local_rank, pid, cause, .. } = root;
+    // torchrun logs this line before its report, and tools look for it.
+    let code = cause.python_code();
+    let mut text = format!(
+        "dlrover-run: failed (exitcode: {code}) local_rank: {local_rank} (pid: {pid}) of binary: {program}\n{account}"
+    );
     text.push_str(&format!(
         "dlrover-run: rank {rank} (local rank {local_rank}, pid {pid}) failed first: {}\n",
         explained(root)
     ));
-    if max_restarts > 0 {
-        let attempts = u64::from(max_restarts) + 1;
+    if *max_restarts > 0 {
+        let attempts = u64::from(*max_restarts) + 1;
         text.push_str(&format!("  attempt: {} of {attempts}, no restart is left\n", group.attempt.0 + 1));
     }
     let worker = report.workers.get(local_rank);
@@ -112,8 +126,8 @@ fn workers_failed(report: &Report, group: &GroupFailure, title: &str, max_restar
         }
     }
     if !report.never_arrived.is_empty() {
-        let ranks: Vec<String> = report.never_arrived.iter().map(Rank::to_string).collect();
-        text.push_str(&format!("  never reached the workers' store: rank {}\n", ranks.join(", ")));
+        let ranks: Vec<String> = report.never_arrived.iter().map(LocalRank::to_string).collect();
+        text.push_str(&format!("  never reached the workers' store: local rank {}\n", ranks.join(", ")));
     }
     if let Some(tail) = worker.and_then(|worker| worker.stderr_tail.as_deref()) {
         let lines = last_lines(tail);
@@ -137,7 +151,7 @@ fn explained(failure: &WorkerFailure) -> String {
         ExitCause::Code(code) => return format!("exit code {code}"),
         ExitCause::Signal(signal) => signal,
     };
-    let name = signal_name(signal).unwrap_or_else(|| format!("signal {signal}"));
+    let name = signal_words(signal);
     let meaning = match name.as_str() {
         _ if failure.out_of_memory => {
             "killed by the kernel's OOM killer; use less memory or raise the container's memory limit"
@@ -228,7 +242,7 @@ pub struct CopyError {
 
 #[cfg(test)]
 mod tests {
-    use rules::Attempt;
+    use rules::{Attempt, Rank};
 
     use super::*;
 
@@ -252,7 +266,7 @@ mod tests {
             attempt: Attempt(1),
             run_dir: Some("/logs".into()),
             workers: BTreeMap::from([(LocalRank(1), evidence)]),
-            never_arrived: vec![Rank(1)],
+            never_arrived: vec![LocalRank(1)],
             survivors: Vec::new(),
         }
     }
@@ -276,13 +290,21 @@ mod tests {
 
     #[test]
     fn a_failure_tells_the_cause_the_attempt_the_last_words_and_the_logs() {
-        let text = words(&failed(ExitCause::Signal(9), true), "t.py", 1).unwrap();
-        let after = text.split("dlrover-run: ").nth(1).unwrap();
+        let asked = Asked { title: "t.py".into(), program: "/bin/python3".into(), max_restarts: 1 };
+        let text = words(&failed(ExitCause::Signal(9), true), &asked).unwrap();
+        let mut parts = text.split("dlrover-run: ").skip(1);
+        let before = parts.next().unwrap();
+        assert!(
+            before
+                .starts_with("failed (exitcode: -9) local_rank: 1 (pid: 42) of binary: /bin/python3\ntorch."),
+            "{before}"
+        );
+        let after = parts.next().unwrap();
         assert_eq!(
             after,
             "rank 1 (local rank 1, pid 42) failed first: SIGKILL, killed by the kernel's OOM killer; use less \
              memory or raise the container's memory limit\n  attempt: 2 of 2, no restart is left\n  never reached \
-             the workers' store: rank 1\n  last lines of its standard error:\n    | first\n    | Traceback[2J\n    \
+             the workers' store: local rank 1\n  last lines of its standard error:\n    | first\n    | Traceback[2J\n    \
              | ValueError: boom\n  log: /logs/1/stderr.log\n  all logs: /logs\n"
         );
     }

@@ -1,9 +1,20 @@
 //! From a plan to an exit code: the guard, the master in this process, the agent, the report.
 
-use std::{io, net::TcpListener, path::PathBuf, process::ExitCode, sync::Arc, thread, time::Duration};
+use std::{
+    cell::RefCell,
+    io,
+    net::TcpListener,
+    path::PathBuf,
+    process::ExitCode,
+    rc::Rc,
+    sync::{Arc, mpsc as threads},
+    thread,
+    time::Duration,
+};
 
 use agent::{
-    agent::{Agent, AgentError, Parts},
+    agent::{Agent, AgentError, Observer, Parts},
+    cgroup::Cgroup,
     chain,
     config::{AgentConfig, MasterPort},
     guard,
@@ -13,15 +24,17 @@ use agent::{
     store_host::{Reach, SharedStore, StoreHost, StoreHostError, StoreLimits, bind},
     sweep,
 };
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rules::job::JobLimits;
 use tokio::{net::TcpListener as AsyncListener, sync::mpsc};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 
 use crate::{
-    failure::{self, exit_code},
+    events::EventLog,
+    failure::{self, Asked, exit_code},
     front_port,
     host_names::master_addr_of_one_node,
-    resolve::{LaunchPlan, Meeting},
+    resolve::{self, LaunchPlan, Meeting},
     telemetry,
 };
 
@@ -30,6 +43,9 @@ const JOIN_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// How long the host of a round may take to open its store.
 const HOST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long leftovers of a dead launcher may take to die. A run that is shorter ends that much later at most.
+const SWEEP: Duration = Duration::from_secs(2);
 
 /// How long a stuck console may hold the last words.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -75,47 +91,68 @@ pub enum RunError {
 /// Runs the plan to its end.
 pub fn run(plan: LaunchPlan) -> ExitCode {
     // First, while there is no thread: see `guard::start`.
-    let guard = match guard::start() {
+    let id = LauncherId::of_this_process();
+    let guard = match guard::start(Cgroup::make(&id)) {
         Ok(guard) => guard,
         Err(source) => return failure::cannot_run(&RunError::Guard(source)),
     };
+    raise_open_files();
     let console = match Console::of_process() {
         Ok(console) => console,
         Err(source) => return failure::cannot_run(&RunError::Console(source)),
     };
-    let code = match start(plan, guard, &console) {
+    let swept = sweep_beside(console.clone());
+    let code = match start(plan, id, guard, &console) {
         Ok(code) => code,
         Err(error) => {
             console.say(format!("dlrover-run: error: {}", chain(&error)));
             failure::FAILED
         }
     };
+    // A sweep that ended with us halfway would leave its leftovers stopped. Its end closes the channel.
+    let _closed = swept.recv_timeout(SWEEP);
     // What a stuck console has not taken by then is lost with us.
     let _written = console.flush(LAST_WORDS);
     ExitCode::from(code)
 }
 
-fn start(plan: LaunchPlan, guard: guard::Guard, console: &Console) -> Result<u8, RunError> {
+/// The store takes a connection or more from each worker of the job, and the usual soft limit is 1024. Workers
+/// keep the limit they would have had: they are started by the guard.
+fn raise_open_files() {
+    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        // With the old limit a job of some hundred ranks still runs.
+        let _as_before = setrlimit(Resource::RLIMIT_NOFILE, most, most);
+    }
+}
+
+fn start(plan: LaunchPlan, id: LauncherId, guard: guard::Guard, console: &Console) -> Result<u8, RunError> {
     for notice in &plan.notices {
         console.say(format!("dlrover-run: {notice}"));
     }
     telemetry::start(console, &plan.agent.env.inherited);
-    sweep_beside(console.clone());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .thread_stack_size(512 << 10)
         .build()
         .map_err(RunError::Runtime)?;
-    let title = plan.agent.command.title.clone();
     let propagate = plan.propagate_exit_code;
-    let max_restarts = plan.agent.max_restarts;
+    let AgentConfig { command, max_restarts, .. } = &plan.agent;
+    let asked = Asked {
+        title: command.title.clone(),
+        program: command.argv.first().map(|it| it.to_string_lossy().into_owned()).unwrap_or_default(),
+        max_restarts: *max_restarts,
+    };
     let inherited = &plan.agent.env.inherited;
     let own_error_file = inherited.iter().find(|(name, _)| name == "TORCHELASTIC_ERROR_FILE");
     let own_error_file = own_error_file.map(|(_, path)| PathBuf::from(path));
-    let report = runtime.block_on(meet_and_run(plan, guard, console.clone()))?;
+    let events = event_log(&plan, console);
+    let report = runtime.block_on(meet_and_run(plan, id, guard, console.clone(), events.clone()))?;
+    if let Some(events) = events {
+        events.borrow().ended(&report);
+    }
     // What still runs is a log folder that hangs; it must not hold the end.
     runtime.shutdown_background();
-    if let Some(words) = failure::words(&report, &title, max_restarts) {
+    if let Some(words) = failure::words(&report, &asked) {
         console.say(words);
     }
     if let Err(error) = failure::copy_root_cause(&report, own_error_file.as_deref()) {
@@ -124,11 +161,29 @@ fn start(plan: LaunchPlan, guard: guard::Guard, console: &Console) -> Result<u8,
     Ok(exit_code(&report, propagate))
 }
 
+fn event_log(plan: &LaunchPlan, console: &Console) -> Option<Rc<RefCell<EventLog>>> {
+    let backend = match plan.meeting {
+        Meeting::Loopback => "c10d",
+        Meeting::Static { .. } => "static",
+    };
+    let AgentConfig { run_id, role, command, .. } = &plan.agent;
+    let program = command.argv.first().map(|program| program.to_string_lossy()).unwrap_or_default();
+    match plan.event_log {
+        resolve::EventLog::Null => None,
+        resolve::EventLog::Console => {
+            let log = EventLog::new(console.clone(), &run_id.0, role, backend, &program);
+            Some(Rc::new(RefCell::new(log)))
+        }
+    }
+}
+
 /// Clears away what a dead launcher left behind; takes some milliseconds on a large host, so the start does
-/// not wait for it.
-fn sweep_beside(console: Console) {
-    let swept = thread::Builder::new().name("sweep".into()).stack_size(256 << 10).spawn(move || {
-        for process in sweep::sweep() {
+/// not wait for it. The channel is closed when it is done.
+fn sweep_beside(console: Console) -> threads::Receiver<()> {
+    let (done, swept) = threads::channel::<()>();
+    let sweeper = thread::Builder::new().name("sweep".into()).stack_size(256 << 10).spawn(move || {
+        let _open_till_the_end = done;
+        for process in sweep::sweep(SWEEP) {
             console.say(format!(
                 "dlrover-run: killed pid {} ({}), which a launcher that is dead had left behind",
                 process.pid, process.name
@@ -136,10 +191,17 @@ fn sweep_beside(console: Console) {
         }
     });
     // Without a thread there is no sweep, and the next start makes up for it.
-    drop(swept);
+    drop(sweeper);
+    swept
 }
 
-async fn meet_and_run(plan: LaunchPlan, guard: guard::Guard, console: Console) -> Result<Report, RunError> {
+async fn meet_and_run(
+    plan: LaunchPlan,
+    launcher_id: LauncherId,
+    guard: guard::Guard,
+    console: Console,
+    events: Option<Rc<RefCell<EventLog>>>,
+) -> Result<Report, RunError> {
     let config = plan.agent;
     let limits = JobLimits { nodes: config.nodes.1, join_timeout: JOIN_TIMEOUT, host_timeout: HOST_TIMEOUT };
     let logs = Logs::new(config.logs.clone(), &config.run_id.0, &config.role, console.clone())?;
@@ -166,12 +228,15 @@ async fn meet_and_run(plan: LaunchPlan, guard: guard::Guard, console: Console) -
     };
     let parts = Parts {
         config,
-        launcher_id: LauncherId::of_this_process(),
+        launcher_id,
         guard,
         master: address,
         store,
         console,
         logs,
+        observer: events.map(|events| -> Observer {
+            Box::new(move |event, effects| events.borrow_mut().observe(event, effects))
+        }),
     };
     Ok(Agent::run(parts).await?)
 }

@@ -17,6 +17,7 @@ use crate::{
     ids::{Attempt, LocalRank, NodeId, NodeRank, Rank, Round},
     moment::Moment,
     restart::{self, AfterFailure},
+    signal_name::signal_words,
     stop_ladder::{Step, StopLadder},
     world::World,
 };
@@ -55,6 +56,8 @@ pub enum Event {
     CannotPrepare { round: Round, reason: String },
     /// A worker could not be started. No further worker of the round was.
     CannotStart { round: Round, local_rank: LocalRank, reason: String },
+    /// A worker runs. For the record: nothing follows from it.
+    WorkerStarted { round: Round, local_rank: LocalRank, pid: i32 },
     /// A worker ended.
     WorkerExited { round: Round, exit: WorkerExit },
     /// Of all that the round's workers ever started, no process is left.
@@ -155,7 +158,7 @@ impl fmt::Display for Notice {
                 match cause {
                     _ if *out_of_memory => write!(f, "was killed by the kernel's OOM killer")?,
                     ExitCause::Code(code) => write!(f, "exited with code {code}")?,
-                    ExitCause::Signal(signal) => write!(f, "was ended by signal {signal}")?,
+                    ExitCause::Signal(signal) => write!(f, "was ended by {}", signal_words(*signal))?,
                 }
                 match then {
                     AfterStop::Restart { next, max_restarts } => {
@@ -166,7 +169,8 @@ impl fmt::Display for Notice {
             }
             Self::Stopping { signal, grace } => write!(
                 f,
-                "signal {signal}: passed on to the workers, which have {} s to end; once more kills them now",
+                "{} was passed on to the workers, which have {} s to end; once more kills them now",
+                signal_words(*signal),
                 grace.as_secs_f64()
             ),
             Self::Killing => f.write_str("killing every process that is left"),
@@ -284,6 +288,7 @@ impl WorkerGroup {
                 let outcome = Outcome::Failed(Failure::Start { local_rank, reason });
                 self.stop(now, SIGTERM, Then::End(outcome))
             }
+            Event::WorkerStarted { .. } => Vec::new(),
             Event::WorkerExited { exit, .. } => self.on_worker_exited(now, exit),
             Event::TreeGone { .. } => self.on_tree_gone(now),
             Event::Signalled { signal } => self.on_signalled(now, signal),
@@ -305,7 +310,9 @@ impl WorkerGroup {
             Event::CannotStart { round, .. } | Event::Regroup { round } => {
                 (*round, matches!(self.state, State::Running(_)))
             }
-            Event::WorkerExited { round, .. } | Event::TreeGone { round } => {
+            Event::WorkerStarted { round, .. }
+            | Event::WorkerExited { round, .. }
+            | Event::TreeGone { round } => {
                 (*round, matches!(self.state, State::Running(_) | State::Stopping { .. }))
             }
             Event::AskedToHost { .. } | Event::CannotHost { .. } | Event::Seated { .. } => {

@@ -195,8 +195,9 @@ impl Launch {
         command.stdin(File::open(self.dir.path().join("stdin")).expect("just written"));
         command.stdout(file("stdout")).stderr(file("stderr"));
         let shown = format!("{command:?}");
+        let started = Instant::now();
         let child = command.spawn().unwrap_or_else(|error| panic!("cannot start {shown}: {error}"));
-        Running { child, dir: Some(self.dir), mark, launcher: self.launcher, shown, started: Instant::now() }
+        Running { child, dir: Some(self.dir), mark, launcher: self.launcher, shown, started }
     }
 
     /// Runs it to its end. Ours must have left nobody behind then.
@@ -256,7 +257,17 @@ impl Running {
         marked(&self.mark)
     }
 
-    fn wait(&mut self) -> ExitStatus {
+    /// The mark that every process of this run carries, as `NAME=value`.
+    #[must_use]
+    pub fn mark(&self) -> &str {
+        &self.mark
+    }
+
+    /// How the launcher ended. Its end may be asked for again.
+    ///
+    /// # Panics
+    /// When it does not end.
+    pub fn wait(&mut self) -> ExitStatus {
         let start = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().expect("our own child") {

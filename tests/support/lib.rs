@@ -3,6 +3,7 @@
 //! Start with [`launch::Launch`]. Every process of a run carries a mark of its own in its environment, so a
 //! run can be swept and "nobody is left" can be asked of the kernel ([`marked`]).
 
+pub mod census;
 pub mod launch;
 pub mod marked;
 pub mod seen;

@@ -52,6 +52,9 @@ def main():
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if cuda else "gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
+    if rank == 0:
+        place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        print(f"attempt {attempt}: {world} ranks met at {place}", flush=True)
     run = os.environ.get("TORCHELASTIC_RUN_ID", "none")
     path = args.checkpoint or os.path.join(tempfile.gettempdir(), f"torch_ddp-{os.getuid()}-{run}.pt")
 

@@ -27,6 +27,7 @@ use super::{
     spawn,
 };
 use crate::{
+    cgroup::Cgroup,
     reap::{self, Reaped},
     tree,
 };
@@ -52,8 +53,8 @@ const NOT_FOR_US: [Signal; 10] = [
 ];
 
 /// The life of the guard. Ends the process.
-pub fn run(socket: UnixStream) -> ! {
-    let code = match Guard::new(socket) {
+pub fn run(socket: UnixStream, cgroup: Option<Cgroup>) -> ! {
+    let code = match Guard::new(socket, cgroup) {
         Ok(mut guard) => guard.run(),
         // The launcher sees the guard's death and reports it.
         Err(_) => 1,
@@ -79,6 +80,7 @@ struct Guard {
     socket: UnixStream,
     children: SignalFd,
     inbox: Inbox,
+    cgroup: Option<Cgroup>,
     /// Ignored by us and set back to default for workers.
     ignored: Vec<Signal>,
     round: Round,
@@ -90,11 +92,11 @@ struct Guard {
 }
 
 impl Guard {
-    fn new(socket: UnixStream) -> io::Result<Self> {
+    fn new(socket: UnixStream, cgroup: Option<Cgroup>) -> io::Result<Self> {
         setsid()?;
         prctl::set_child_subreaper(true)?;
         prctl::set_name(c"dlrover-guard")?;
-        close_all_but(socket.as_fd());
+        close_all_but(socket.as_fd(), cgroup.as_ref().map(Cgroup::descriptor));
         let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
         let mut ignored = Vec::new();
         for signal in NOT_FOR_US {
@@ -113,6 +115,7 @@ impl Guard {
             socket,
             children,
             inbox: Inbox::default(),
+            cgroup,
             ignored,
             round: Round(0),
             phase: Phase::Idle,
@@ -126,6 +129,9 @@ impl Guard {
         loop {
             let nobody_is_left = self.reap();
             if nobody_is_left && self.orphaned.is_some() {
+                if let Some(cgroup) = &self.cgroup {
+                    cgroup.remove();
+                }
                 return 0;
             }
             if self.orphaned.is_some_and(|since| since.elapsed() > ORPHAN_PATIENCE) {
@@ -194,6 +200,9 @@ impl Guard {
     }
 
     fn kill_pass(&self) {
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.kill();
+        }
         let me = getpid().as_raw();
         tree::kill_pass(|| tree::below(me));
     }
@@ -247,7 +256,7 @@ impl Guard {
             return;
         }
         let (round, local_rank) = (self.round, spec.local_rank);
-        match spawn::spawn(spec, stdout, stderr, &self.ignored) {
+        match spawn::spawn(spec, stdout, stderr, &self.ignored, self.cgroup.clone()) {
             Ok(pid) => {
                 self.workers.insert(pid, local_rank);
                 self.tell(&FromGuard::Started { round, local_rank, pid: pid.as_raw() });
@@ -277,16 +286,19 @@ impl Guard {
     }
 }
 
-/// Closes every descriptor beyond 2 that the launcher had from its own parent, except `keep`.
-fn close_all_but(keep: BorrowedFd<'_>) {
-    let keep = keep.as_raw_fd().unsigned_abs();
-    let close = |first: u32, last: u32| {
+/// Closes every descriptor beyond 2 that the launcher had from its own parent, except these.
+fn close_all_but(socket: BorrowedFd<'_>, cgroup: Option<BorrowedFd<'_>>) {
+    let mut keep: Vec<u32> =
+        [Some(socket), cgroup].into_iter().flatten().map(|fd| fd.as_raw_fd().unsigned_abs()).collect();
+    keep.sort_unstable();
+    let mut first = 3;
+    for keep in keep.into_iter().chain([u32::MAX]) {
+        let last = keep.saturating_sub(1);
         if first <= last {
-            // SAFETY: this process has just been forked and owns nothing above 2 but `keep`; every other
+            // SAFETY: this process has just been forked and owns nothing above 2 but what is kept; every other
             // descriptor there is a copy that nobody here uses. On an old kernel (ENOSYS) they stay open.
             unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
         }
-    };
-    close(3, keep.saturating_sub(1));
-    close(keep + 1, u32::MAX);
+        first = keep.saturating_add(1);
+    }
 }

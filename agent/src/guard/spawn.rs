@@ -23,6 +23,7 @@ use nix::{
 };
 
 use super::frame::WorkerSpec;
+use crate::cgroup::Cgroup;
 
 /// Starts the worker and gives its process id.
 ///
@@ -33,6 +34,7 @@ pub fn spawn(
     stdout: Option<OwnedFd>,
     stderr: Option<OwnedFd>,
     ignored: &[Signal],
+    cgroup: Option<Cgroup>,
 ) -> io::Result<Pid> {
     let [program, arguments @ ..] = &spec.argv[..] else {
         return Err(Errno::EINVAL.into());
@@ -54,6 +56,9 @@ pub fn spawn(
     // only system calls: no allocation, no lock, no log.
     unsafe {
         command.pre_exec(move || {
+            if let Some(cgroup) = &cgroup {
+                cgroup.enter();
+            }
             setsid()?;
             prctl::set_pdeathsig(Some(Signal::SIGKILL))?;
             // The guard may have died before the line above; then nobody would tell us.

@@ -1,0 +1,162 @@
+//! A cgroup of our own for all workers, where the host lets us have one: `cgroup.kill` then ends everything in
+//! it at once, whatever it did to hide, and even after launcher and guard were killed at the same instant (by
+//! the sweep of the next start). Only version 2 can kill. Most containers see their cgroups read-only; then
+//! the walk over the process tree does the work alone.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write as _},
+    os::fd::{AsFd as _, BorrowedFd},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use nix::unistd;
+
+use crate::{
+    launcher_id::LauncherId,
+    tree::{self, Process},
+};
+
+/// Names of our cgroups: this, and the launcher's mark.
+const PREFIX: &str = "dlrover-run.";
+
+/// The cgroup of one launcher's workers. Clones mean the same one.
+#[derive(Debug, Clone)]
+pub struct Cgroup {
+    path: PathBuf,
+    /// Open `cgroup.procs`: a process that writes 0 to it moves in.
+    procs: Arc<File>,
+}
+
+impl Cgroup {
+    /// Makes the cgroup below our own; `None` where that is not possible.
+    #[must_use]
+    pub fn make(id: &LauncherId) -> Option<Self> {
+        Self::make_in(&own_folder()?, id).ok()
+    }
+
+    fn make_in(parent: &Path, id: &LauncherId) -> io::Result<Self> {
+        let path = parent.join(format!("{PREFIX}{id}"));
+        fs::create_dir(&path)?;
+        let open = || {
+            // Before Linux 5.14 there is nothing to kill with, and so no use for a cgroup.
+            fs::metadata(path.join("cgroup.kill"))?;
+            OpenOptions::new().write(true).open(path.join("cgroup.procs"))
+        };
+        match open() {
+            Ok(procs) => Ok(Self { path, procs: Arc::new(procs) }),
+            Err(error) => {
+                let _left_for_the_sweep = fs::remove_dir(&path);
+                Err(error)
+            }
+        }
+    }
+
+    /// Moves this process in. Makes one system call and nothing else, so it may be called between fork and
+    /// exec. A process that cannot move stays where it is, and the walk over the tree finds it.
+    pub fn enter(&self) {
+        let _stays_outside = unistd::write(&*self.procs, b"0");
+    }
+
+    /// The open file, so that it is kept when others are closed.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.procs.as_fd()
+    }
+
+    /// Ends everything in it.
+    pub fn kill(&self) {
+        kill(&self.path);
+    }
+
+    /// Gives the cgroup back. Fails while a process is left in it; then the next start's sweep does it.
+    pub fn remove(&self) {
+        let _left_for_the_sweep = fs::remove_dir(&self.path);
+    }
+}
+
+fn kill(path: &Path) {
+    // What the walk over the tree does not find, this does, and the other way round.
+    let _the_walk_remains =
+        File::options().write(true).open(path.join("cgroup.kill")).and_then(|mut file| file.write_all(b"1"));
+}
+
+/// Ends and removes cgroups that launchers left which are provably dead. Gives what lived in them.
+#[must_use]
+pub fn sweep() -> Vec<Process> {
+    let mut swept = Vec::new();
+    let Some(folder) = own_folder() else { return swept };
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let mark = name.to_str().and_then(|name| LauncherId::parse(name.strip_prefix(PREFIX)?));
+        if mark.is_some_and(|mark| mark.is_provably_dead()) {
+            let members = fs::read_to_string(entry.path().join("cgroup.procs")).unwrap_or_default();
+            let members = members.lines().filter_map(|pid| tree::process(pid.parse().ok()?));
+            swept.extend(members.filter(Process::is_alive));
+            kill(&entry.path());
+            // Processes need a moment to be gone; what is still busy waits for the next start.
+            let _still_busy = fs::remove_dir(entry.path());
+        }
+    }
+    swept
+}
+
+/// The folder of the version 2 cgroup that this process is in.
+fn own_folder() -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let mount = mounts.lines().find_map(|line| {
+        let (left, right) = line.split_once(" - ")?;
+        right.starts_with("cgroup2 ").then(|| left.split(' ').nth(4))?
+    })?;
+    Some(Path::new(mount).join(own.trim_start_matches('/')))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        os::unix::process::{CommandExt as _, ExitStatusExt as _},
+        process::Command,
+    };
+
+    use super::*;
+
+    #[test]
+    fn everything_in_the_cgroup_ends_at_once() {
+        let mut id = LauncherId::of_this_process();
+        let Some(cgroup) = Cgroup::make(&id) else {
+            println!("skipped: this host gives us no writable version 2 cgroup");
+            return;
+        };
+        let inside = cgroup.clone();
+        let mut command = Command::new("sh");
+        command.args(["-c", "setsid sleep 1000 & exec sleep 1000"]);
+        // SAFETY: `enter` only writes to an open file.
+        unsafe {
+            command.pre_exec(move || {
+                inside.enter();
+                Ok(())
+            });
+        }
+        let mut child = command.spawn().unwrap();
+        let members = || fs::read_to_string(cgroup.path.join("cgroup.procs")).unwrap();
+        assert!(members().lines().any(|pid| pid == child.id().to_string()));
+        // Of a living launcher, so the sweep leaves it alone.
+        assert!(sweep().is_empty());
+        assert!(child.try_wait().unwrap().is_none());
+        cgroup.kill();
+        assert_eq!(child.wait().unwrap().signal(), Some(9));
+        // A dead launcher's is killed and removed once it is empty.
+        id.started -= 1;
+        let left = Cgroup::make(&id).unwrap();
+        assert!(sweep().is_empty());
+        assert!(!left.path.exists());
+        // The orphan's zombie goes with init's next wait; until then the folder is busy for a moment.
+        while cgroup.path.exists() {
+            cgroup.remove();
+            std::thread::yield_now();
+        }
+    }
+}

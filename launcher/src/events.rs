@@ -1,0 +1,229 @@
+//! `--event-log-handler=console`: torchrun's structured events, one JSON document a line on standard error,
+//! with the same names and fields, so that what reads torchrun's reads ours.
+
+use std::{collections::BTreeMap, io, time::Instant};
+
+use agent::{logs::Console, report::Report};
+use rules::{
+    Attempt, LocalRank,
+    failure::{Failure, GroupFailure, Outcome, WorkerFailure},
+    worker_group::{Effect, Event},
+    world::{Place, World},
+};
+use serde::Serialize as _;
+use serde_json::{Serializer, Value, json, ser::Formatter};
+
+use crate::host_names::fqdn;
+
+/// What all events of a run have in common.
+#[derive(Debug)]
+pub struct EventLog {
+    console: Console,
+    run_id: String,
+    role: String,
+    backend: &'static str,
+    /// The program that workers run, without its folder.
+    entry_point: String,
+    host: String,
+    started: Instant,
+    joined: Instant,
+    attempt: Attempt,
+    round: Option<(World, u32)>,
+    pids: BTreeMap<LocalRank, i32>,
+}
+
+/// What one event says.
+#[derive(Default)]
+struct Said<'a> {
+    state: &'a str,
+    worker: Option<(LocalRank, Place)>,
+    failure: Option<&'a WorkerFailure>,
+    raw_error: Option<String>,
+    duration_ms: Option<f64>,
+    total_run_secs: u64,
+}
+
+impl EventLog {
+    /// An event log on the console.
+    #[must_use]
+    pub fn new(console: Console, run_id: &str, role: &str, backend: &'static str, program: &str) -> Self {
+        let now = Instant::now();
+        Self {
+            console,
+            run_id: run_id.to_owned(),
+            role: role.to_owned(),
+            backend,
+            entry_point: program.rsplit('/').next().unwrap_or(program).to_owned(),
+            host: fqdn(),
+            started: now,
+            joined: now,
+            attempt: Attempt(0),
+            round: None,
+            pids: BTreeMap::new(),
+        }
+    }
+
+    /// Takes note of what the agent's machine heard and decided.
+    pub fn observe(&mut self, event: &Event, effects: &[Effect]) {
+        match event {
+            Event::Seated { world } => self.on_seated(world, effects),
+            Event::WorkerStarted { local_rank, pid, .. } => {
+                self.pids.insert(*local_rank, *pid);
+                self.say(&Said { state: "START", worker: self.placed(*local_rank), ..Said::default() });
+            }
+            _ => {}
+        }
+        if let Some(Effect::Join { attempt }) = effects.last() {
+            self.joined = Instant::now();
+            self.attempt = *attempt;
+        }
+    }
+
+    fn on_seated(&mut self, world: &World, effects: &[Effect]) {
+        let Some(Effect::Prepare { seat, .. }) = effects.first() else { return };
+        let duration_ms = Some(self.joined.elapsed().as_secs_f64() * 1000.0);
+        self.say(&Said { state: "RENDEZVOUS", duration_ms, ..Said::default() });
+        // Ranks come with the round here, so assigning them takes no time of its own.
+        self.say(&Said { state: "ASSIGN_WORKER_RANKS", duration_ms: Some(0.0), ..Said::default() });
+        self.round = Some((world.clone(), seat.0));
+        self.pids.clear();
+    }
+
+    /// The run is over.
+    pub fn ended(&self, report: &Report) {
+        let total_run_secs = self.started.elapsed().as_secs();
+        let none = GroupFailure { attempt: report.attempt, failures: Vec::new() };
+        let (state, failed) = match &report.outcome {
+            Outcome::Succeeded => ("SUCCEEDED", &none),
+            Outcome::Failed(Failure::Workers(group)) => ("FAILED", group),
+            // torchrun says nothing of the workers when the agent itself fails or is interrupted.
+            Outcome::Failed(failure) => return self.agent_failed(&failure.to_string(), total_run_secs),
+            Outcome::Interrupted(signal) => {
+                return self.agent_failed(&format!("got signal: {signal}"), total_run_secs);
+            }
+        };
+        for local_rank in self.pids.keys() {
+            let failure = failed.failures.iter().find(|failure| failure.local_rank == *local_rank);
+            let state = if failure.is_none() && state == "FAILED" { "TERMINATED" } else { state };
+            let evidence = report.workers.get(local_rank).and_then(|worker| worker.error_file.as_ref());
+            let document = evidence.and_then(|file| file.as_ref().ok()).map(|file| &file.document);
+            let raw_error = failure.map(|_| match document {
+                Some(document) => as_python(document),
+                None => as_python(&json!({"message": "<NONE>"})),
+            });
+            let worker = self.placed(*local_rank);
+            self.say(&Said { state, worker, failure, raw_error, total_run_secs, ..Said::default() });
+        }
+        // torchrun: the agent succeeded in running the workers, however they ended.
+        self.say(&Said { state: "SUCCEEDED", total_run_secs, ..Said::default() });
+    }
+
+    fn agent_failed(&self, reason: &str, total_run_secs: u64) {
+        let raw_error = Some(reason.to_owned());
+        self.say(&Said { state: "FAILED", raw_error, total_run_secs, ..Said::default() });
+    }
+
+    fn placed(&self, local_rank: LocalRank) -> Option<(LocalRank, Place)> {
+        let (world, seat) = self.round.as_ref()?;
+        Some((local_rank, world.place(rules::NodeRank(*seat), local_rank)?))
+    }
+
+    fn say(&self, said: &Said<'_>) {
+        self.console.say(as_python(&self.line(said)));
+    }
+
+    fn line(&self, said: &Said<'_>) -> Value {
+        let nodes = self.round.as_ref().map(|(world, _)| world.members.len());
+        let mut inner = json!({"group_world_size": nodes, "entry_point": self.entry_point});
+        if let (Some((local_rank, place)), Some(inner)) = (said.worker, inner.as_object_mut()) {
+            // Lists of one, as torchrun's.
+            inner.insert("local_rank".into(), json!([local_rank.0]));
+            inner.insert("role_rank".into(), json!([place.role_rank]));
+            inner.insert("role_world_size".into(), json!([place.role_world_size]));
+            let exit_code = said.failure.map(|failure| failure.cause.python_code());
+            inner.insert("exit_code".into(), json!([exit_code]));
+            inner.insert("worker_pid".into(), json!([said.failure.map(|failure| failure.pid)]));
+        }
+        let worker_id = said.worker.and_then(|(local_rank, _)| self.pids.get(&local_rank));
+        json!({
+            "name": format!("torchelastic.worker.status.{}", said.state),
+            "source": if said.worker.is_some() { "WORKER" } else { "AGENT" },
+            "timestamp": 0,
+            "metadata": {
+                "run_id": self.run_id,
+                "global_rank": said.worker.map(|(_, place)| place.rank.0),
+                "group_rank": self.round.as_ref().map(|(_, seat)| *seat),
+                "worker_id": worker_id.map(ToString::to_string),
+                "role": self.role,
+                "hostname": self.host,
+                "state": said.state,
+                "total_run_time": said.total_run_secs,
+                "rdzv_backend": self.backend,
+                "raw_error": said.raw_error,
+                "metadata": as_python(&inner),
+                "agent_restarts": self.attempt.0,
+                "duration_ms": said.duration_ms,
+            }
+        })
+    }
+}
+
+/// JSON with blanks behind commas and colons, as Python writes it: people grep for it.
+fn as_python(value: &Value) -> String {
+    struct Blanks;
+    impl Formatter for Blanks {
+        fn begin_array_value<W: ?Sized + io::Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+            if first { Ok(()) } else { out.write_all(b", ") }
+        }
+
+        fn begin_object_key<W: ?Sized + io::Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+            if first { Ok(()) } else { out.write_all(b", ") }
+        }
+
+        fn begin_object_value<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
+            out.write_all(b": ")
+        }
+    }
+    let mut out = Vec::new();
+    match value.serialize(&mut Serializer::with_formatter(&mut out, Blanks)) {
+        Ok(()) => String::from_utf8_lossy(&out).into_owned(),
+        // Writing a Value to memory does not fail; if it ever does, the plain form is JSON all the same.
+        Err(_) => value.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+
+    use rules::{NodeId, NodeRank, Round, world::Member};
+
+    use super::*;
+
+    #[test]
+    fn a_started_worker_is_told_with_torchruns_fields() {
+        let (_reader, writer) = std::io::pipe().unwrap();
+        let writer = OwnedFd::from(writer);
+        let console = Console::new(writer.try_clone().unwrap(), writer);
+        let mut log = EventLog::new(console, "j1", "default", "c10d", "/usr/bin/python3");
+        let member = Member { node_id: NodeId("a".into()), local_world_size: 2, role: "default".into() };
+        let world =
+            World { round: Round(0), members: vec![member], master_addr: "localhost".into(), master_port: 1 };
+        let prepare = Effect::Prepare { world: world.clone(), seat: NodeRank(0), attempt: Attempt(0) };
+        log.observe(&Event::Seated { world }, &[prepare]);
+        log.pids.insert(LocalRank(1), 77);
+        let said = Said { state: "START", worker: log.placed(LocalRank(1)), ..Said::default() };
+        let line = log.line(&said);
+        assert_eq!(line["name"], "torchelastic.worker.status.START");
+        assert_eq!(line["source"], "WORKER");
+        let metadata = &line["metadata"];
+        assert_eq!((&metadata["global_rank"], &metadata["worker_id"]), (&json!(1), &json!("77")));
+        let inner: Value = serde_json::from_str(metadata["metadata"].as_str().unwrap()).unwrap();
+        assert_eq!(inner["local_rank"], json!([1]));
+        assert_eq!(inner["entry_point"], "python3");
+        assert!(
+            as_python(&line)
+                .starts_with(r#"{"name": "torchelastic.worker.status.START", "source": "WORKER""#)
+        );
+    }
+}

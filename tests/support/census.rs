@@ -1,0 +1,203 @@
+//! Who of a run lives: by the marks in its environment, and by the process ids that `trainers/breeder.py`
+//! wrote down. It asks the kernel by itself and shares no code with the launcher, which it judges.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::marked::marked;
+
+/// The mark that our launcher gives to every process of a run.
+pub const LAUNCHER_ID: &str = "DLROVER_LAUNCHER_ID";
+
+/// A process as `/proc/<pid>/stat` has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    pub pid: i32,
+    pub name: String,
+    pub state: char,
+    pub parent: i32,
+    /// In clock ticks since boot: the process id alone may be another process's by now.
+    pub started: u64,
+}
+
+impl Process {
+    /// The process with this id.
+    #[must_use]
+    pub fn of(pid: i32) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let (head, tail) = stat.rsplit_once(')')?;
+        let mut fields = tail.split_ascii_whitespace();
+        Some(Self {
+            pid,
+            name: head.split_once('(')?.1.to_owned(),
+            state: fields.next()?.chars().next()?,
+            parent: fields.next()?.parse().ok()?,
+            started: fields.nth(17)?.parse().ok()?,
+        })
+    }
+
+    /// All of this process namespace and those below it.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        let Ok(proc) = fs::read_dir("/proc") else { return Vec::new() };
+        proc.flatten().filter_map(|dir| Self::of(dir.file_name().to_str()?.parse().ok()?)).collect()
+    }
+
+    /// A zombie does nothing any more and only waits for its parent to look.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        !matches!(self.state, 'Z' | 'X')
+    }
+
+    /// Whether this very process still lives.
+    #[must_use]
+    pub fn still_lives(&self) -> bool {
+        Self::of(self.pid).is_some_and(|now| now.started == self.started && now.is_alive())
+    }
+
+    /// Sends it a signal. One that is gone is passed over.
+    pub fn signal(&self, signal: Signal) {
+        let _gone = kill(Pid::from_raw(self.pid), signal);
+    }
+
+    /// A variable of the environment that it was started with.
+    #[must_use]
+    pub fn variable(&self, name: &str) -> Option<String> {
+        let environ = fs::read(format!("/proc/{}/environ", self.pid)).ok()?;
+        environ.split(|&byte| byte == 0).find_map(|entry| {
+            let text = String::from_utf8_lossy(entry);
+            text.strip_prefix(name)?.strip_prefix('=').map(str::to_owned)
+        })
+    }
+}
+
+/// One who wrote itself down.
+#[derive(Clone, Debug)]
+pub struct Enlisted {
+    pub process: Process,
+    pub breed: String,
+}
+
+/// What a run of `trainers/breeder.py` left in its folder. Dropped, it ends whoever of them still lives.
+#[derive(Debug)]
+pub struct Census {
+    dir: PathBuf,
+    mark: String,
+    launcher_id: Option<String>,
+    /// Of the folder as it last was: the folder may go before the last look.
+    enlisted: Vec<Enlisted>,
+}
+
+impl Census {
+    /// Of the run with this folder, whose processes carry `mark` (`NAME=value`).
+    #[must_use]
+    pub fn of(dir: &Path, mark: &str) -> Self {
+        Self { dir: dir.to_owned(), mark: mark.to_owned(), launcher_id: None, enlisted: Vec::new() }
+    }
+
+    /// Looks for this mark of the launcher's own too. `-` is none: torchrun gives none.
+    pub fn also(&mut self, launcher_id: &str) {
+        self.launcher_id = (launcher_id != "-").then(|| launcher_id.to_owned());
+    }
+
+    /// Those who wrote themselves down so far.
+    pub fn enlisted(&mut self) -> &[Enlisted] {
+        if let Ok(text) = fs::read_to_string(self.dir.join("pids")) {
+            self.enlisted = text.lines().filter_map(read_line).collect();
+        }
+        if self.launcher_id.is_none() {
+            let own = marked(&self.mark).into_iter().filter_map(|one| Process::of(one.pid));
+            self.launcher_id = own.filter_map(|process| process.variable(LAUNCHER_ID)).next();
+        }
+        &self.enlisted
+    }
+
+    /// What the launcher called itself to its workers, if any of them has been seen.
+    #[must_use]
+    pub fn launcher_id(&self) -> Option<&str> {
+        self.launcher_id.as_deref()
+    }
+
+    /// All that live, described, by process id: those with the launcher's own mark, those who wrote themselves
+    /// down, and with `every_mark` also those that only carry the test's mark, as launcher and guard do.
+    #[must_use]
+    pub fn living(&mut self, every_mark: bool) -> BTreeMap<i32, String> {
+        let mut living = BTreeMap::new();
+        for one in self.enlisted() {
+            if one.process.still_lives() {
+                living.insert(one.process.pid, format!("{} (wrote itself down)", one.breed));
+            }
+        }
+        if let Some(id) = &self.launcher_id {
+            for one in marked(&format!("{LAUNCHER_ID}={id}")) {
+                living.insert(one.pid, format!("`{}` (the launcher's mark)", one.command.trim()));
+            }
+        }
+        if every_mark {
+            for one in marked(&self.mark) {
+                living.entry(one.pid).or_insert(format!("`{}` (the test's mark)", one.command.trim()));
+            }
+        }
+        living
+    }
+
+    /// Waits until nobody lives any more; gives those that still do when `patience` is over.
+    #[must_use]
+    pub fn left_after(&mut self, patience: Duration) -> BTreeMap<i32, String> {
+        let start = Instant::now();
+        loop {
+            let left = self.living(true);
+            if left.is_empty() || start.elapsed() > patience {
+                return left;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Census {
+    fn drop(&mut self) {
+        // A hopper outruns a sweep; this tells it to stop.
+        let _no_folder = fs::write(self.dir.join("calm"), "");
+        for one in self.enlisted().to_vec() {
+            if one.process.still_lives() {
+                one.process.signal(Signal::SIGKILL);
+            }
+        }
+        crate::marked::sweep(&self.mark);
+    }
+}
+
+fn read_line(line: &str) -> Option<Enlisted> {
+    let mut words = line.split(' ');
+    let pid = words.next()?.parse().ok()?;
+    let started = words.next()?.parse().ok()?;
+    let breed = words.next()?.to_owned();
+    let process = Process { pid, name: String::new(), state: '?', parent: 0, started };
+    Some(Enlisted { process, breed })
+}
+
+/// What a worker says of itself when all its descendants are there.
+#[derive(Clone, Debug)]
+pub struct Worker {
+    pub process: Process,
+    pub launcher_id: String,
+}
+
+impl Worker {
+    /// Reads `worker.<rank>.<attempt>`.
+    #[must_use]
+    pub fn read(text: &str) -> Option<Self> {
+        let mut words = text.split(' ');
+        let pid = words.next()?.parse().ok()?;
+        let started = words.next()?.parse().ok()?;
+        let parent = words.next()?.parse().ok()?;
+        let process = Process { pid, name: String::new(), state: '?', parent, started };
+        Some(Self { process, launcher_id: words.next()?.to_owned() })
+    }
+}
