@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{stop_ladder::KILL_PATIENCE, world::Member};
+use crate::{ids::Rank, stop_ladder::KILL_PATIENCE, world::Member};
 
 const GRACE: Duration = Duration::from_secs(30);
 
