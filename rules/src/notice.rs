@@ -47,7 +47,7 @@ impl fmt::Display for Notice {
                     AfterStop::Restart { next, max_restarts } => {
                         write!(f, "; restarting all workers (restart {next} of {max_restarts})")
                     }
-                    AfterStop::Fail => write!(f, "; stopping its peers, no restart is left"),
+                    AfterStop::Fail => write!(f, "; no restart is left"),
                 }
             }
             Self::Stopping { signal, grace } => write!(
