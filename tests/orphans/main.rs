@@ -8,6 +8,7 @@
 //! `LAUNCHER=torchrun cargo test -p dlrover-tests --test orphans -- table` measures torchrun with the same cases:
 //! it prints the table and demands nothing.
 
+mod console;
 mod guard;
 mod init;
 mod signals;
