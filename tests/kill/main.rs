@@ -177,6 +177,7 @@ fn run_one(launcher: &Launcher, plan: &Plan) -> Result<Seen, String> {
     drop(beside_others.take());
     let at = born.elapsed();
     let _known_from_now_on = census.enlisted();
+    let guard = candidates(Target::Guard, &run).pop();
     if let Some(victim) = &victim {
         if let Some(id) = victim.process.variable(LAUNCHER_ID) {
             census.also(&id);
@@ -198,7 +199,11 @@ fn run_one(launcher: &Launcher, plan: &Plan) -> Result<Seen, String> {
             run.signal(Signal::SIGTERM);
         }
     }
-    let status = run.wait();
+    run.wait();
+    // A killed launcher leaves the rest to its guard, which goes last. At an early moment there is none yet.
+    if let Some(guard) = &guard {
+        wait_for("the guard's end", || (!guard.process.still_lives()).then_some(()));
+    }
     let at_exit = census.living(false);
     let left = census.left_after(VANISH);
     drop(alone.take());
@@ -206,8 +211,8 @@ fn run_one(launcher: &Launcher, plan: &Plan) -> Result<Seen, String> {
     let outcome = run.finish_whatever_is_left();
 
     let mut wrong = Vec::new();
-    if status.code().is_some() && !at_exit.is_empty() {
-        wrong.push(format!("at the launcher's end there were still {at_exit:?}"));
+    if guard.is_some() && !at_exit.is_empty() {
+        wrong.push(format!("at the end of launcher and guard there were still {at_exit:?}"));
     }
     if !left.is_empty() {
         wrong.push(format!("left behind: {left:?}"));
