@@ -11,7 +11,7 @@ use std::{
 use nix::sys::signal::Signal;
 use rules::{
     Moment, NodeRank, Round,
-    failure::{ExitCause, Failure, Outcome, Survivor},
+    failure::{ExitCause, Outcome, Survivor},
     job::{JoinRequest, NodeEnd},
     start_watch::StartWatch,
     worker_env::EnvSettings,
@@ -58,7 +58,7 @@ const QUEUE: usize = 1024;
 const DRAIN: Duration = Duration::from_secs(2);
 
 /// How long the launcher itself tries to kill what a dead or stuck guard left.
-const CLEAR_AWAY: Duration = Duration::from_secs(5);
+const CLEAR_AWAY: Duration = Duration::from_secs(2);
 
 /// How long a guard with nothing below it may take to leave.
 const GUARD_EXIT: Duration = Duration::from_secs(1);
@@ -120,6 +120,8 @@ pub struct Agent {
     group: WorkerGroup,
     guard: Link,
     guard_ended: Option<ExitCause>,
+    /// The guard could not kill its tree.
+    is_abandoned: bool,
     children: SignalStream,
     windows: SignalStream,
     master: mpsc::UnboundedSender<Word>,
@@ -175,6 +177,7 @@ impl Agent {
             group,
             guard: Link::new(guard).map_err(AgentError::Guard)?,
             guard_ended: None,
+            is_abandoned: false,
             children,
             windows,
             master: master_link::start(master, config.node_id.clone(), happened.clone()),
@@ -312,6 +315,7 @@ impl Agent {
             Effect::SignalTree { signal } => self.tell_guard(&ToGuard::SignalTree { signal }),
             Effect::SignalWorkers { signal } => self.tell_guard(&ToGuard::SignalWorkers { signal }),
             Effect::KillTree => self.tell_guard(&ToGuard::KillTree),
+            Effect::AbandonTree => self.is_abandoned = true,
             Effect::Tell(notice) => self.console.say(format!("dlrover-run: {notice}")),
             Effect::ReportEnd { outcome } => self.say(Word::End(node_end(&outcome))),
             Effect::Finish { .. } => {}
@@ -409,10 +413,7 @@ impl Agent {
 
     /// Gathers the evidence, lets the guard go, and reports.
     async fn report(mut self, outcome: Outcome) -> Report {
-        let survivors = match outcome {
-            Outcome::Failed(Failure::Unkillable) => self.last_resort().await,
-            _ => Vec::new(),
-        };
+        let survivors = if self.is_abandoned { self.last_resort().await } else { Vec::new() };
         self.drain().await;
         let run_dir = self.run_dir();
         let workers = evidence::gather(&outcome, self.generation.take()).await;

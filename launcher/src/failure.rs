@@ -13,7 +13,7 @@ use agent::{
 };
 use rules::{
     LocalRank,
-    failure::{ExitCause, Failure, GroupFailure, Outcome, WorkerFailure, root_cause},
+    failure::{ExitCause, Failure, GroupFailure, Outcome, Survivor, WorkerFailure, root_cause},
     signal_name::signal_words,
 };
 use serde_json::Value;
@@ -83,20 +83,26 @@ pub struct Asked {
 /// What is said at the end of a run; `None` when all went well.
 #[must_use]
 pub fn words(report: &Report, asked: &Asked) -> Option<String> {
-    let text = match &report.outcome {
-        Outcome::Succeeded => return None,
+    let mut text = match &report.outcome {
+        Outcome::Succeeded => String::new(),
         Outcome::Failed(Failure::Workers(group)) => workers_failed(report, group, asked),
-        Outcome::Failed(Failure::Unkillable) => unkillable(report),
+        Outcome::Failed(failure @ Failure::Unkillable) => {
+            format!("dlrover-run: error: {failure}, so they are not restarted\n")
+        }
         Outcome::Failed(failure @ Failure::GuardDied { .. }) => format!(
             "dlrover-run: error: {failure}, so the workers could not be supervised any more; all of them were \
              killed. Nobody but the kernel or a person with `kill -9` ends the guard.\n"
         ),
         Outcome::Failed(failure) => format!("dlrover-run: error: {failure}\n"),
         Outcome::Interrupted(signal) => {
-            format!("dlrover-run: ended by {}; no worker is left\n", signal_words(*signal))
+            let left = if report.survivors.is_empty() { "; no worker is left" } else { "" };
+            format!("dlrover-run: ended by {}{left}\n", signal_words(*signal))
         }
     };
-    Some(text)
+    if !report.survivors.is_empty() {
+        text.push_str(&unkillable(&report.survivors));
+    }
+    (!text.is_empty()).then_some(text)
 }
 
 fn workers_failed(report: &Report, group: &GroupFailure, asked: &Asked) -> String {
@@ -168,13 +174,10 @@ fn explained(failure: &WorkerFailure) -> String {
     format!("{name}, {meaning}")
 }
 
-fn unkillable(report: &Report) -> String {
-    let mut text = String::from("dlrover-run: error: processes of this run could not be killed:\n");
-    for survivor in &report.survivors {
+fn unkillable(survivors: &[Survivor]) -> String {
+    let mut text = String::from("dlrover-run: these processes of the run could not be killed:\n");
+    for survivor in survivors {
         text.push_str(&format!("  {survivor}\n"));
-    }
-    if report.survivors.is_empty() {
-        text.push_str("  (they ended in the last moment)\n");
     }
     text.push_str(
         "  A process in state D waits inside the kernel, mostly for a driver or a network file system; it ends when \

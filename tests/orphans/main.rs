@@ -11,6 +11,7 @@
 mod guard;
 mod init;
 mod signals;
+mod stuck;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
