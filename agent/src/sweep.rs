@@ -4,7 +4,9 @@
 //! never those of a sibling. A process that cleared its environment is found only where workers have a cgroup.
 
 use std::{
-    fs, thread,
+    fs::{self, File},
+    io::Read as _,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -19,10 +21,16 @@ use crate::{
 /// Between two passes.
 const AGAIN: Duration = Duration::from_millis(5);
 
+/// Room for most environments; larger ones take another read.
+const USUAL_ENVIRONMENT: usize = 8 << 10;
+
 /// The mark in a process's environment.
 #[must_use]
 pub fn mark_of(pid: i32) -> Option<LauncherId> {
-    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    // `fs::read` begins with 32 bytes, since files in /proc tell no length.
+    let mut environment = Vec::with_capacity(USUAL_ENVIRONMENT);
+    let file = File::open(format!("/proc/{pid}/environ")).ok()?;
+    file.take(u64::MAX).read_to_end(&mut environment).ok()?;
     environment.split(|byte| *byte == 0).find_map(|entry| {
         let text = std::str::from_utf8(entry).ok()?;
         LauncherId::parse(text.strip_prefix(VARIABLE)?.strip_prefix('=')?)

@@ -5,7 +5,8 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
+    fs::{self, File},
+    io::Read as _,
 };
 
 use nix::{
@@ -13,6 +14,9 @@ use nix::{
     unistd::Pid,
 };
 use rules::failure::Survivor;
+
+/// More than the first 22 fields of `/proc/<pid>/stat` can take.
+const STAT_BYTES: usize = 1024;
 
 /// One line of `/proc/<pid>/stat`, as far as it matters here.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,8 +63,11 @@ impl Process {
 /// The process with this id, if there is one.
 #[must_use]
 pub fn process(pid: i32) -> Option<Process> {
-    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    Process::parse(pid, &String::from_utf8_lossy(&stat))
+    // One call gives the whole line. `fs::read` asks five times as often, since files in /proc tell no length,
+    // and this is done for every process of the host while workers are stopped.
+    let mut stat = [0; STAT_BYTES];
+    let length = File::open(format!("/proc/{pid}/stat")).ok()?.read(&mut stat).ok()?;
+    Process::parse(pid, &String::from_utf8_lossy(&stat[..length]))
 }
 
 /// Every process id in this namespace.

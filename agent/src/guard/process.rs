@@ -232,6 +232,8 @@ impl Guard {
             }
             ToGuard::Worker(spec) => self.start(&spec),
             ToGuard::End => self.phase = Phase::Started,
+            // The last of the tree ended before the launcher could ask; a look at every process finds nobody.
+            ToGuard::SignalTree { .. } if self.phase == Phase::Idle => {}
             ToGuard::SignalTree { signal } => {
                 if let Ok(signal) = Signal::try_from(signal) {
                     let leaders: BTreeSet<i32> = self.workers.keys().map(|pid| pid.as_raw()).collect();
