@@ -15,7 +15,7 @@ const NOBODY_READS: &str = "mkfifo console; exec 3<>console; exec >console 2>&1"
 fn a_stuck_console_delays_nothing(flags: &[&str]) {
     let launcher = launcher!();
     if launcher.is_torchrun {
-        return println!("skipped: torchrun's workers write to the stuck console themselves");
+        return crate::show("torchrun's workers write to the stuck console themselves: skipped\n");
     }
     let run = Launch::new(launcher)
         .after(NOBODY_READS)

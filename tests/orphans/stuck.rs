@@ -58,12 +58,12 @@ fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
 fn a_worker_that_cannot_be_killed_does_not_hold_the_launcher() {
     let launcher = launcher!();
     if launcher.is_torchrun {
-        return println!("skipped: torchrun waits for ever");
+        return crate::show("torchrun waits for ever: skipped\n");
     }
     let home = tempfile::tempdir().expect("a temporary folder");
     let frozen = match Frozen::new(home.path()) {
         Ok(frozen) => frozen,
-        Err(why) => return println!("skipped: this host cannot freeze a file system ({why})"),
+        Err(why) => return crate::show(&format!("this host cannot freeze a file system ({why}): skipped\n")),
     };
     let target = frozen.folder.join("x");
     let mut run = Launch::new(launcher)
