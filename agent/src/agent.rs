@@ -414,8 +414,13 @@ impl Agent {
         let guard = self.guard.pid().as_raw();
         tree::signal_one(guard, Signal::SIGKILL);
         let id = self.launcher_id.clone();
-        let left = spawn_blocking(move || clear_away(&id, CLEAR_AWAY)).await;
-        self.reap();
+        let mut clearing = spawn_blocking(move || clear_away(&id, CLEAR_AWAY));
+        let left = loop {
+            tokio::select! {
+                left = &mut clearing => break left,
+                Some(()) = self.children.recv() => while let Reaped::Ended { .. } = next_ended() {},
+            }
+        };
         tree::survivors(left.unwrap_or_default())
     }
 
