@@ -2,7 +2,6 @@
 //! for the world; the end of whatever was started comes back as an event.
 
 use std::{
-    collections::BTreeMap,
     future, io,
     net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
@@ -11,9 +10,10 @@ use std::{
 
 use nix::sys::signal::Signal;
 use rules::{
-    LocalRank, Moment, NodeRank, Round,
+    Moment, NodeRank, Round,
     failure::{ExitCause, Failure, Outcome, Survivor},
     job::{JoinRequest, NodeEnd},
+    start_watch::StartWatch,
     worker_env::EnvSettings,
     worker_group::{Effect, Event, Limits, WorkerExit, WorkerGroup},
     world::Member,
@@ -27,10 +27,11 @@ use tokio::{
 use tracing::{debug, warn};
 
 use crate::{
+    arrivals::{self, Arrived},
     chain,
     clear_away::clear_away,
     config::AgentConfig,
-    error_file,
+    evidence,
     guard::{
         Guard,
         frame::{FromGuard, ToGuard},
@@ -41,9 +42,10 @@ use crate::{
     master_link::{self, Word},
     oom::OomCounter,
     reap::{Reaped, next_ended},
-    report::{Report, WorkerEvidence},
+    report::Report,
     signals,
     store_host::StoreHost,
+    store_watch::{Look, StoreWatch},
     tree, workers,
     workers::Prepared,
 };
@@ -60,13 +62,11 @@ const CLEAR_AWAY: Duration = Duration::from_secs(5);
 /// How long a guard with nothing below it may take to leave.
 const GUARD_EXIT: Duration = Duration::from_secs(1);
 
-/// How long error files may take to be read: they may lie on a network file system.
-const READ_EVIDENCE: Duration = Duration::from_secs(5);
-
 /// What the loop hears.
 enum Happening {
     Event(Event),
     Prepared { round: Round, prepared: Box<Prepared> },
+    Arrived { round: Round, up_to: usize, arrived: Arrived },
 }
 
 impl From<Event> for Happening {
@@ -120,6 +120,7 @@ pub struct Agent {
     console: Console,
     logs: Arc<Mutex<Logs>>,
     prepared: Option<Box<Prepared>>,
+    store_watch: StoreWatch,
     generation: Option<Generation>,
     oom: OomCounter,
     oom_kills: Option<u64>,
@@ -163,11 +164,12 @@ impl Agent {
             children,
             windows,
             master: master_link::start(master, config.node_id.clone(), happened.clone()),
-            store: Arc::new(AsyncMutex::new(store)),
             console,
             logs: Arc::new(Mutex::new(logs)),
             prepared: None,
+            store_watch: StoreWatch::new(&store),
             generation: None,
+            store: Arc::new(AsyncMutex::new(store)),
             oom: OomCounter::find(),
             oom_kills: None,
             happenings,
@@ -198,7 +200,8 @@ impl Agent {
 
     async fn next_event(&mut self) -> Event {
         loop {
-            let due = self.group.deadline().map(|at| self.started + at.since_start());
+            let due = [self.group.deadline(), self.store_watch.judgement.deadline()];
+            let due = due.into_iter().flatten().min().map(|at| self.started + at.since_start());
             let deadline = async move {
                 match due {
                     Some(due) => sleep_until(due.into()).await,
@@ -217,6 +220,11 @@ impl Agent {
                         self.prepared = Some(prepared);
                         return Event::Prepared { round };
                     }
+                    Happening::Arrived { round, up_to, arrived } => {
+                        self.store_watch.on_arrived(round, up_to, arrived);
+                        // Others may have come while we looked.
+                        self.look_at_arrivals();
+                    }
                 },
                 Some(()) = self.children.recv() => self.reap(),
                 Some(()) = self.windows.recv() => {
@@ -224,7 +232,14 @@ impl Agent {
                         generation.resize();
                     }
                 }
-                () = deadline => return Event::Deadline,
+                () = self.store_watch.somebody_arrives() => self.look_at_arrivals(),
+                () = deadline => {
+                    let now = Moment::new(self.started.elapsed());
+                    if let Some(word) = self.store_watch.judgement.expired(now) {
+                        self.console.say(format!("dlrover-run: {word}"));
+                    }
+                    return Event::Deadline;
+                }
             }
         }
     }
@@ -233,6 +248,7 @@ impl Agent {
         match word {
             FromGuard::Started { round, local_rank, pid } => {
                 debug!(%round, %local_rank, pid, "worker started");
+                self.store_watch.started(local_rank, pid);
                 None
             }
             FromGuard::CannotStart { round, local_rank, errno } => {
@@ -240,6 +256,9 @@ impl Agent {
                 Some(Event::CannotStart { round, local_rank, reason })
             }
             FromGuard::Exited { round, exit } => {
+                if exit.cause.is_success() {
+                    self.store_watch.judgement.ended_well(exit.local_rank);
+                }
                 let killed = exit.cause == ExitCause::Signal(Signal::SIGKILL as i32);
                 let out_of_memory = killed && self.oom.kills() > self.oom_kills;
                 Some(Event::WorkerExited { round, exit: WorkerExit { out_of_memory, ..exit } })
@@ -345,6 +364,8 @@ impl Agent {
     fn spawn(&mut self, round: Round) {
         let Some(prepared) = self.prepared.take() else { return };
         self.oom_kills = self.oom.kills();
+        let now = Moment::new(self.started.elapsed());
+        self.store_watch.begin(round, StartWatch::new(now, self.config.local_world_size));
         self.tell_guard(&ToGuard::Begin { round });
         for (spec, fds) in prepared.workers {
             if let Err(error) = self.guard.send(&ToGuard::Worker(spec), fds) {
@@ -355,6 +376,18 @@ impl Agent {
         self.generation = Some(prepared.generation);
     }
 
+    /// Finds the workers behind new connections, one look at a time; off the loop, because it reads /proc.
+    fn look_at_arrivals(&mut self) {
+        let Some(Look { round, up_to, peers, port, pids }) = self.store_watch.next_look() else { return };
+        let happened = self.happened.clone();
+        tokio::spawn(async move {
+            let found = spawn_blocking(move || arrivals::find(&peers, port, &pids)).await;
+            // A look that failed leaves doubt, and doubt accuses nobody.
+            let arrived = found.unwrap_or(Arrived { somebody: true, ..Arrived::default() });
+            let _gone = happened.send(Happening::Arrived { round, up_to, arrived }).await;
+        });
+    }
+
     /// Gathers the evidence, lets the guard go, and reports.
     async fn report(mut self, outcome: Outcome) -> Report {
         let survivors = match outcome {
@@ -363,10 +396,11 @@ impl Agent {
         };
         self.drain().await;
         let run_dir = self.run_dir();
-        let workers = self.evidence(&outcome).await;
+        let workers = evidence::gather(&outcome, self.generation.take()).await;
         let attempt = self.group.attempt();
+        let never_arrived = self.store_watch.judgement.missing();
         self.dismiss_guard().await;
-        Report { outcome, attempt, run_dir, workers, never_arrived: Vec::new(), survivors }
+        Report { outcome, attempt, run_dir, workers, never_arrived, survivors }
     }
 
     fn run_dir(&self) -> Option<std::path::PathBuf> {
@@ -377,35 +411,6 @@ impl Agent {
     async fn drain(&mut self) {
         if let Some(generation) = &mut self.generation {
             let _drained = generation.drain(DRAIN).await;
-        }
-    }
-
-    /// Reads what failed workers said of themselves. A file system that hangs costs the evidence, not the end.
-    async fn evidence(&mut self, outcome: &Outcome) -> BTreeMap<LocalRank, WorkerEvidence> {
-        let (Outcome::Failed(Failure::Workers(failed)), Some(generation)) = (outcome, self.generation.take())
-        else {
-            return BTreeMap::new();
-        };
-        let ranks: Vec<LocalRank> = failed.failures.iter().map(|failure| failure.local_rank).collect();
-        let read = spawn_blocking(move || {
-            ranks
-                .into_iter()
-                .map(|local_rank| {
-                    let (stdout_log, stderr_log) = generation.log_files(local_rank);
-                    let path = generation.error_file(local_rank);
-                    let error_file =
-                        if path.as_os_str().is_empty() { None } else { error_file::read(&path).transpose() };
-                    let stderr_tail = generation.stderr_tail(local_rank);
-                    (local_rank, WorkerEvidence { stderr_tail, stdout_log, stderr_log, error_file })
-                })
-                .collect()
-        });
-        match timeout(READ_EVIDENCE, read).await {
-            Ok(Ok(evidence)) => evidence,
-            Ok(Err(_)) | Err(_) => {
-                warn!("the log folder did not answer in time; error files were not read");
-                BTreeMap::new()
-            }
         }
     }
 

@@ -4,9 +4,11 @@
 //! store they meet at, [`master_link`] the word of the master.
 
 pub mod agent;
+pub mod arrivals;
 pub mod clear_away;
 pub mod config;
 pub mod error_file;
+mod evidence;
 pub mod guard;
 pub mod launcher_id;
 pub mod logs;
@@ -16,6 +18,7 @@ pub mod reap;
 pub mod report;
 pub mod signals;
 pub mod store_host;
+pub mod store_watch;
 pub mod sweep;
 pub mod tree;
 pub mod workers;

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use rules::{
-    Attempt, LocalRank, Rank,
+    Attempt, LocalRank,
     failure::{Outcome, Survivor},
 };
 
@@ -21,7 +21,7 @@ pub struct Report {
     /// What is known of each worker of the last attempt that failed.
     pub workers: BTreeMap<LocalRank, WorkerEvidence>,
     /// Ranks of this node that never reached the store, when others did.
-    pub never_arrived: Vec<Rank>,
+    pub never_arrived: Vec<LocalRank>,
     /// Processes that could not be killed.
     pub survivors: Vec<Survivor>,
 }

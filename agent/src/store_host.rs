@@ -106,6 +106,15 @@ impl StoreHost {
         }
     }
 
+    /// `MASTER_PORT`, when this launcher serves the store.
+    #[must_use]
+    pub fn port(&self) -> Option<u16> {
+        match &self.kind {
+            Kind::Served { port, .. } => Some(*port),
+            Kind::LeftToRankZero { .. } => None,
+        }
+    }
+
     /// Makes the store ready for a round, with nothing in it of any round before.
     ///
     /// # Errors

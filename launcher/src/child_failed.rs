@@ -4,10 +4,10 @@ use std::{collections::BTreeMap, fmt::Write as _};
 
 use agent::report::WorkerEvidence;
 use chrono::{Local, TimeZone as _};
-use nix::sys::signal::Signal;
 use rules::{
     LocalRank,
     failure::{ExitCause, WorkerFailure, root_cause},
+    signal_name::signal_name,
 };
 
 /// Widest line of dashes, in characters.
@@ -70,7 +70,7 @@ impl ChildFailed<'_> {
             (Some(file), _) => file.account.replace('\n', "\n  "),
             (None, ExitCause::Signal(signal)) => format!(
                 "Signal {signal} ({}) received by PID {}",
-                signal_name(signal).unwrap_or_else(|| NOT_AVAILABLE.into()),
+                signal_name(signal).unwrap_or(NOT_AVAILABLE),
                 failure.pid
             ),
             (None, ExitCause::Code(_)) => {
@@ -100,16 +100,6 @@ fn local_time(unix_secs: i64) -> String {
     match Local.timestamp_opt(unix_secs, 0).earliest() {
         Some(time) => time.format("%Y-%m-%d_%H:%M:%S").to_string(),
         None => unix_secs.to_string(),
-    }
-}
-
-/// The name Python gives a signal; real-time signals have one at both ends of their range only.
-#[must_use]
-pub fn signal_name(signal: i32) -> Option<String> {
-    match signal {
-        34 => Some("SIGRTMIN".into()),
-        64 => Some("SIGRTMAX".into()),
-        other => Signal::try_from(other).ok().map(|known| known.as_str().to_owned()),
     }
 }
 

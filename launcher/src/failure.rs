@@ -12,15 +12,13 @@ use agent::{
     report::{Report, WorkerEvidence},
 };
 use rules::{
-    LocalRank, Rank,
+    LocalRank,
     failure::{ExitCause, Failure, GroupFailure, Outcome, WorkerFailure, root_cause},
+    signal_name::signal_words,
 };
 use serde_json::Value;
 
-use crate::{
-    child_failed::{ChildFailed, signal_name},
-    host_names::fqdn,
-};
+use crate::{child_failed::ChildFailed, host_names::fqdn};
 
 /// Every worker ended well.
 pub const SUCCEEDED: u8 = 0;
@@ -84,8 +82,7 @@ pub fn words(report: &Report, title: &str, max_restarts: u32) -> Option<String> 
         ),
         Outcome::Failed(failure) => format!("dlrover-run: error: {failure}\n"),
         Outcome::Interrupted(signal) => {
-            let name = signal_name(*signal).unwrap_or_else(|| format!("signal {signal}"));
-            format!("dlrover-run: ended by {name}; no worker is left\n")
+            format!("dlrover-run: ended by {}; no worker is left\n", signal_words(*signal))
         }
     };
     Some(text)
@@ -112,8 +109,8 @@ fn workers_failed(report: &Report, group: &GroupFailure, title: &str, max_restar
         }
     }
     if !report.never_arrived.is_empty() {
-        let ranks: Vec<String> = report.never_arrived.iter().map(Rank::to_string).collect();
-        text.push_str(&format!("  never reached the workers' store: rank {}\n", ranks.join(", ")));
+        let ranks: Vec<String> = report.never_arrived.iter().map(LocalRank::to_string).collect();
+        text.push_str(&format!("  never reached the workers' store: local rank {}\n", ranks.join(", ")));
     }
     if let Some(tail) = worker.and_then(|worker| worker.stderr_tail.as_deref()) {
         let lines = last_lines(tail);
@@ -137,7 +134,7 @@ fn explained(failure: &WorkerFailure) -> String {
         ExitCause::Code(code) => return format!("exit code {code}"),
         ExitCause::Signal(signal) => signal,
     };
-    let name = signal_name(signal).unwrap_or_else(|| format!("signal {signal}"));
+    let name = signal_words(signal);
     let meaning = match name.as_str() {
         _ if failure.out_of_memory => {
             "killed by the kernel's OOM killer; use less memory or raise the container's memory limit"
@@ -252,7 +249,7 @@ mod tests {
             attempt: Attempt(1),
             run_dir: Some("/logs".into()),
             workers: BTreeMap::from([(LocalRank(1), evidence)]),
-            never_arrived: vec![Rank(1)],
+            never_arrived: vec![LocalRank(1)],
             survivors: Vec::new(),
         }
     }
@@ -282,7 +279,7 @@ mod tests {
             after,
             "rank 1 (local rank 1, pid 42) failed first: SIGKILL, killed by the kernel's OOM killer; use less \
              memory or raise the container's memory limit\n  attempt: 2 of 2, no restart is left\n  never reached \
-             the workers' store: rank 1\n  last lines of its standard error:\n    | first\n    | Traceback[2J\n    \
+             the workers' store: local rank 1\n  last lines of its standard error:\n    | first\n    | Traceback[2J\n    \
              | ValueError: boom\n  log: /logs/1/stderr.log\n  all logs: /logs\n"
         );
     }

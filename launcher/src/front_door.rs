@@ -6,6 +6,7 @@ use crate::{
     cli::{CannotRead, Request},
     completion,
     environment::Environment,
+    failure::{FAILED, USAGE},
     help,
     host::Host,
     invalid::Invalid,
@@ -34,11 +35,6 @@ pub enum FrontDoor {
     },
 }
 
-/// As argparse's.
-const CANNOT_READ: u8 = 2;
-/// As that of Python with a traceback.
-const CANNOT_RUN: u8 = 1;
-
 /// Reads a command line (`args[0]` is the program) and resolves it over the environment.
 #[must_use]
 pub fn front_door(args: &[OsString], env: Vec<(OsString, OsString)>, host: &dyn Host) -> FrontDoor {
@@ -57,11 +53,7 @@ pub fn front_door(args: &[OsString], env: Vec<(OsString, OsString)>, host: &dyn 
 
 impl From<UsageError> for FrontDoor {
     fn from(error: UsageError) -> Self {
-        Self::Refused {
-            message: error.to_string(),
-            exit_code: CANNOT_READ,
-            usage: Some(help::USAGE.to_owned()),
-        }
+        Self::Refused { message: error.to_string(), exit_code: USAGE, usage: Some(help::USAGE.to_owned()) }
     }
 }
 
@@ -70,7 +62,7 @@ impl From<Invalid> for FrontDoor {
         let is_usage = invalid.is_usage();
         Self::Refused {
             message: invalid.to_string(),
-            exit_code: if is_usage { CANNOT_READ } else { CANNOT_RUN },
+            exit_code: if is_usage { USAGE } else { FAILED },
             usage: is_usage.then(|| help::USAGE.to_owned()),
         }
     }

@@ -24,6 +24,9 @@ Spelling:
   Options end at the script: what follows it is the script's own. In its arguments ${local_rank}
   becomes the worker's local rank, and $$ becomes $.
 
+Exit codes:
+  0 when all workers succeeded, 2 when the command line cannot be read, 1 for any other failure.
+
 Examples:
   dlrover-run --standalone --nproc-per-node=2 train.py --epochs 3
   dlrover-run --nproc-per-node=gpu --max-restarts=3 --tee=3 -m my_package.train

@@ -1,8 +1,6 @@
 //! Values that can be read but not used. Each sentence names the value and where it came from, and says what
 //! would be right.
 
-use std::{ffi::OsString, path::PathBuf};
-
 use crate::{cli::Said, numa::CannotBind, redirects::BadStreams, resolve::not_built_yet::NotBuiltYet};
 
 /// Why a run cannot be started as it was asked for.
@@ -22,10 +20,10 @@ pub(crate) enum Invalid {
     #[error("`{said}` is not a number of workers: give a number from 1 on, or auto, cpu or gpu")]
     Nproc { said: Said },
     #[error(
-        "`{said}` asks for one worker for each accelerator, but this node shows none: give a number, or cpu"
+        "`{said}` asks for one worker for each accelerator, but accelerators are not available on this node: give a number, or cpu"
     )]
     NoDevices { said: Said },
-    #[error("`{said}` cannot be counted by this launcher: give the number of workers")]
+    #[error("`{said}` is not available: this launcher cannot count Intel XPUs; give the number of workers")]
     Uncountable { said: Said },
     #[error("`{said}` is out of range: {range}")]
     OutOfRange { said: Said, range: &'static str },
@@ -50,9 +48,9 @@ pub(crate) enum Invalid {
     ModuleWithoutPython,
     #[error(
         "no Python found: neither PYTHON_EXEC nor VIRTUAL_ENV names one, and there is no python3 or python beside \
-         {} nor on PATH; set PYTHON_EXEC, or use --no-python for a program", .beside.display()
+         {beside} nor on PATH; set PYTHON_EXEC, or use --no-python for a program"
     )]
-    NoPython { beside: PathBuf },
+    NoPython { beside: String },
     #[error("`{said}` is a file (not a directory): give a folder, or /dev/null for no logs")]
     LogDirIsFile { said: Said },
     #[error("`{said}` is not a choice of streams: {why}")]
@@ -98,9 +96,4 @@ impl Invalid {
     pub(crate) const fn is_usage(&self) -> bool {
         matches!(self, Self::NeedsNetworkCheck { .. } | Self::LogsSpecs { .. })
     }
-}
-
-/// For messages about the first of several places searched.
-pub(crate) fn beside(own_dir: Option<PathBuf>) -> PathBuf {
-    own_dir.unwrap_or_else(|| PathBuf::from(OsString::from("this launcher")))
 }

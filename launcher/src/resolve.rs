@@ -10,6 +10,7 @@ mod nodes;
 pub(crate) mod not_built_yet;
 mod output;
 mod ports;
+mod rdzv_conf;
 mod shutdown;
 
 use std::ffi::OsString;
@@ -130,9 +131,11 @@ fn virtual_local_rank(cli: &Cli, env: Environment<'_>, workers: u32) -> Result<b
     if !cli.is_on(Flag::VirtualLocalRank) {
         return Ok(false);
     }
-    let list = ["HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"]
-        .into_iter()
-        .find_map(|name| Some((name, env.get_filled(name)?)));
+    // An empty HIP_VISIBLE_DEVICES says nothing, an empty CUDA_VISIBLE_DEVICES lists one nameless device: torchrun's.
+    let list = match env.get_filled("HIP_VISIBLE_DEVICES") {
+        Some(value) => Some(("HIP_VISIBLE_DEVICES", value)),
+        None => env.get("CUDA_VISIBLE_DEVICES").map(|value| ("CUDA_VISIBLE_DEVICES", value)),
+    };
     if let Some((name, value)) = list {
         let listed = value.to_string_lossy().split(',').count();
         if listed < workers as usize {

@@ -1,6 +1,6 @@
 //! Command lines that cannot be read: what argparse answers with the usage line and exit code 2.
 
-use crate::options::{Flag, Kind};
+use crate::options::{Flag, Kind, OPTIONS};
 
 /// Why a command line cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -32,8 +32,41 @@ pub(crate) enum UsageError {
     )]
     PairAsScript { word: String },
     /// Options that nobody knows.
-    #[error("unrecognized arguments: {}", .words.join(" "))]
+    #[error("unrecognized arguments: {}{}", .words.join(" "), meant(.words))]
     Unrecognized { words: Vec<String> },
+}
+
+/// The option that the first unknown word may have been meant to be.
+fn meant(words: &[String]) -> String {
+    let name = words.first().and_then(|word| word.split('=').next()?.strip_prefix("--"));
+    let nearest = name.and_then(|name| {
+        let name = name.replace('_', "-");
+        let with_distance = OPTIONS.iter().map(|spec| (distance(&name, spec.long), spec));
+        // Two slips of the finger, and most of the word still right.
+        with_distance
+            .filter(|(far, spec)| *far <= 2 && far * 3 <= spec.long.len())
+            .min_by_key(|(far, _)| *far)
+    });
+    nearest.map(|(_, spec)| format!(" (did you mean {}?)", spec.flag.dashed())).unwrap_or_default()
+}
+
+/// How many letters must be put in, taken out or replaced to turn one word into another (Levenshtein).
+fn distance(one: &str, other: &str) -> usize {
+    let mut row: Vec<usize> = (0..=other.chars().count()).collect();
+    for (place, letter) in one.chars().enumerate() {
+        let mut diagonal = place;
+        if let Some(first) = row.first_mut() {
+            *first = place + 1;
+        }
+        let mut left = place + 1;
+        for (above, theirs) in row.iter_mut().skip(1).zip(other.chars()) {
+            let replaced = diagonal + usize::from(letter != theirs);
+            diagonal = *above;
+            *above = replaced.min(diagonal + 1).min(left + 1);
+            left = *above;
+        }
+    }
+    row.last().copied().unwrap_or_default()
 }
 
 fn dashed_list(flags: &[Flag]) -> String {
@@ -51,5 +84,34 @@ fn why(flag: Flag, value: &str, pet: Option<&str>) -> String {
         }
         Kind::Pairs => format!("invalid pairs: '{value}'{from}: give pairs of sockets such as 0:1 2:4"),
         Kind::Switch | Kind::Text | Kind::List | Kind::Help => format!("invalid value: '{value}'{from}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_of_the_finger_is_pointed_out() {
+        let said = |word: &str| UsageError::Unrecognized { words: vec![word.to_owned()] }.to_string();
+        for (word, option) in [
+            ("--nporc-per-node=2", "--nproc-per-node"),
+            ("--nproc-per_node", "--nproc-per-node"),
+            ("--max-restart_s", "--max-restarts"),
+            ("--standalonee", "--standalone"),
+        ] {
+            assert_eq!(said(word), format!("unrecognized arguments: {word} (did you mean {option}?)"));
+        }
+        for word in ["--bogus", "-x", "--", "--epochs=3", "--lr"] {
+            assert_eq!(said(word), format!("unrecognized arguments: {word}"));
+        }
+    }
+
+    #[test]
+    fn the_distance_of_words_counts_letters() {
+        for (one, other, far) in [("", "", 0), ("", "abc", 3), ("kitten", "sitting", 3), ("tee", "tee", 0)] {
+            assert_eq!(distance(one, other), far);
+            assert_eq!(distance(other, one), far);
+        }
     }
 }

@@ -4,7 +4,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{Attempt, LocalRank, NodeId, Rank};
+use crate::{
+    ids::{Attempt, LocalRank, NodeId, Rank},
+    signal_name::signal_words,
+};
 
 /// How a worker ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -138,7 +141,7 @@ impl fmt::Display for Failure {
                     write!(f, "rank {rank} exited with code {code}")
                 }
                 Some(WorkerFailure { rank, cause: ExitCause::Signal(signal), .. }) => {
-                    write!(f, "rank {rank} was ended by signal {signal}")
+                    write!(f, "rank {rank} was ended by {}", signal_words(*signal))
                 }
                 None => f.write_str("its workers failed"),
             },
@@ -151,7 +154,7 @@ impl fmt::Display for Failure {
                 write!(f, "its guard process exited with code {code}")
             }
             Self::GuardDied { cause: ExitCause::Signal(signal) } => {
-                write!(f, "its guard process was ended by signal {signal}")
+                write!(f, "its guard process was ended by {}", signal_words(*signal))
             }
             Self::Elsewhere { node, reason } => write!(f, "node {node} gave up: {reason}"),
         }

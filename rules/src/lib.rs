@@ -18,6 +18,8 @@ pub mod job;
 pub mod moment;
 pub mod redirects;
 pub mod restart;
+pub mod signal_name;
+pub mod start_watch;
 pub mod stop_ladder;
 pub mod template;
 pub mod worker_env;

@@ -17,6 +17,7 @@ use crate::{
     ids::{Attempt, LocalRank, NodeId, NodeRank, Rank, Round},
     moment::Moment,
     restart::{self, AfterFailure},
+    signal_name::signal_words,
     stop_ladder::{Step, StopLadder},
     world::World,
 };
@@ -155,7 +156,7 @@ impl fmt::Display for Notice {
                 match cause {
                     _ if *out_of_memory => write!(f, "was killed by the kernel's OOM killer")?,
                     ExitCause::Code(code) => write!(f, "exited with code {code}")?,
-                    ExitCause::Signal(signal) => write!(f, "was ended by signal {signal}")?,
+                    ExitCause::Signal(signal) => write!(f, "was ended by {}", signal_words(*signal))?,
                 }
                 match then {
                     AfterStop::Restart { next, max_restarts } => {
@@ -166,7 +167,8 @@ impl fmt::Display for Notice {
             }
             Self::Stopping { signal, grace } => write!(
                 f,
-                "signal {signal}: passed on to the workers, which have {} s to end; once more kills them now",
+                "{} was passed on to the workers, which have {} s to end; once more kills them now",
+                signal_words(*signal),
                 grace.as_secs_f64()
             ),
             Self::Killing => f.write_str("killing every process that is left"),

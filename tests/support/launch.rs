@@ -195,8 +195,9 @@ impl Launch {
         command.stdin(File::open(self.dir.path().join("stdin")).expect("just written"));
         command.stdout(file("stdout")).stderr(file("stderr"));
         let shown = format!("{command:?}");
+        let started = Instant::now();
         let child = command.spawn().unwrap_or_else(|error| panic!("cannot start {shown}: {error}"));
-        Running { child, dir: Some(self.dir), mark, launcher: self.launcher, shown, started: Instant::now() }
+        Running { child, dir: Some(self.dir), mark, launcher: self.launcher, shown, started }
     }
 
     /// Runs it to its end. Ours must have left nobody behind then.

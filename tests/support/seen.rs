@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use nix::sys::signal::Signal;
-use serde::Deserialize;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
 
 /// What `dump` of `trainers/probe.py` writes.
 #[derive(Debug, Deserialize)]
@@ -20,8 +21,10 @@ pub struct Dump {
     pub pgid: i32,
     pub sid: i32,
     pub umask: u32,
-    pub ignored_signals: String,
-    pub blocked_signals: String,
+    #[serde(deserialize_with = "mask")]
+    pub ignored_signals: u64,
+    #[serde(deserialize_with = "mask")]
+    pub blocked_signals: u64,
 }
 
 impl Dump {
@@ -32,21 +35,26 @@ impl Dump {
     }
 }
 
-/// What a Python worker ignores, as [`Dump::ignored_signals`]: what this process does, what Python itself
-/// does (SIGPIPE and SIGXFSZ), and `more`.
+/// Signals 32 and 33 belong to the C library, whose `posix_spawn` leaves them ignored or not as it happens.
+const OF_THE_C_LIBRARY: u64 = 0b11 << 31;
+
+/// A signal mask as `/proc/<pid>/status` writes it.
+fn mask<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    let mask = u64::from_str_radix(&String::deserialize(from)?, 16).map_err(D::Error::custom)?;
+    Ok(mask & !OF_THE_C_LIBRARY)
+}
+
+/// What a Python worker ignores, as in a [`Dump`]: what this process does, what Python itself does (SIGPIPE
+/// and SIGXFSZ), and `more`.
 ///
 /// # Panics
 /// On a system that is not Linux.
 #[must_use]
-pub fn ignored_signals(more: &[Signal]) -> String {
+pub fn ignored_signals(more: &[Signal]) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
     let ours = status.lines().find_map(|line| line.strip_prefix("SigIgn:\t")).expect("Linux says it");
-    let ours = u64::from_str_radix(ours, 16).expect("it is a mask");
-    let set = more
-        .iter()
-        .chain(&[Signal::SIGPIPE, Signal::SIGXFSZ])
-        .fold(ours, |set, &one| set | 1 << (one as u32 - 1));
-    format!("{set:016x}")
+    let ours = u64::from_str_radix(ours, 16).expect("it is a mask") & !OF_THE_C_LIBRARY;
+    more.iter().chain(&[Signal::SIGPIPE, Signal::SIGXFSZ]).fold(ours, |set, &one| set | 1 << (one as u32 - 1))
 }
 
 /// The box in which torchrun reports a failed run.

@@ -2,7 +2,10 @@
 //!
 //! 2 is argparse's code; everything else that is wrong exits 1.
 
+use std::io::Write;
+
 use support::launch::Launch;
+use support::launcher;
 
 use crate::launch;
 
@@ -20,6 +23,14 @@ fn refuse(code: i32, run: Launch, told: &str) {
     assert!(run.stderr.contains(told), "`{told}` is not told: {run:#?}");
     assert_eq!(run.dumps(), [], "{run:#?}");
     assert_eq!(run.stdout, "", "{run:#?}");
+    if !launcher!().is_torchrun {
+        // torchrun has its usage and tracebacks; ours has words for people.
+        assert!(
+            run.stderr.starts_with("dlrover-run: error: ") || run.stderr.starts_with("usage: "),
+            "{run:#?}"
+        );
+        assert!(run.stderr.lines().count() < 10 && !run.stderr.contains("panicked"), "{run:#?}");
+    }
 }
 
 #[test]
@@ -92,11 +103,20 @@ fn a_bad_number_of_workers_is_1() {
 }
 
 #[test]
-fn workers_for_gpus_that_are_not_there_is_1() {
+fn devices_that_are_not_there_are_1() {
     if std::path::Path::new("/dev/nvidiactl").exists() {
+        // Past cargo's capture. A stderr that is closed must not fail the case.
+        let _ = writeln!(std::io::stderr(), "skipped: this host has a GPU");
         return;
     }
-    refused(1, &[(&["--nproc-per-node=gpu"], "not available"), (&["--nproc-per-node=xpu"], "not available")]);
+    refused(
+        1,
+        &[
+            (&["--nproc-per-node=gpu"], ""),
+            (&["--nproc-per-node=xpu"], ""),
+            (&["--numa-binding=node"], "No accelerator available"),
+        ],
+    );
 }
 
 #[test]

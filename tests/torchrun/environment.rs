@@ -143,7 +143,7 @@ fn a_worker_leads_a_session_and_inherits_only_what_it_should() {
             worker.fds
         );
         assert_eq!(worker.ignored_signals, support::seen::ignored_signals(&[]));
-        assert_eq!(worker.blocked_signals, "0000000000000000");
+        assert_eq!(worker.blocked_signals, 0);
     }
     assert_eq!(run.file("0.0.stdin").as_deref(), Some("first\n"));
 }

@@ -55,8 +55,15 @@ fn the_first_failure_stops_its_peers_and_is_the_root_cause() {
     // 2026-11-21_00:00:44
     assert_eq!(root.time.len(), 19, "{}", root.time);
     assert_eq!((&root.time[4..5], &root.time[10..11], &root.time[16..17]), ("-", "_", ":"));
-    let line = format!("failed (exitcode: 3) local_rank: 1 (pid: {}) of binary: ", root.pid);
-    assert!(run.stderr.contains(&line), "`{line}` in {run:#?}");
+}
+
+#[test]
+fn a_failure_is_announced_before_the_report() {
+    let run = launch().flags(["--standalone"]).steps(&["exit 3"]).finish().expect_code(1);
+    let line =
+        format!("failed (exitcode: 3) local_rank: 0 (pid: {}) of binary: ", report(&run).root_cause.pid);
+    let (before, _) = run.stderr.split_once("ChildFailedError: ").expect("there is a report");
+    assert!(before.contains(&line), "`{line}` in {run:#?}");
 }
 
 #[test]
@@ -129,7 +136,7 @@ fn max_restarts_are_further_attempts_and_finished_ranks_take_part() {
 fn a_run_that_recovers_succeeds() {
     let run = launch()
         .flags(["--standalone", "--nproc-per-node=2", "--max-restarts=3"])
-        .steps(&["dump", "1@0 kill KILL", "@0 hang"])
+        .steps(&["dump", "1@0 await 0.0.dump", "1@0 kill KILL", "@0 hang"])
         .finish()
         .expect_code(0);
     assert_eq!(run.dumps(), [(0, 0), (0, 1), (1, 0), (1, 1)]);

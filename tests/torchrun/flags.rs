@@ -195,6 +195,62 @@ fn pet_variables_are_defaults_that_the_command_line_beats() {
 }
 
 #[test]
+fn pet_variables_stand_for_the_flags_about_output_too() {
+    let run = launch();
+    let logs = run.dir().join("logs");
+    let run = run
+        .env("PET_NNODES", "1:1")
+        .env("PET_NPROC_PER_NODE", "2")
+        .env("PET_TEE", "0:3,1:3")
+        .env("PET_LOG_DIR", &logs)
+        .env("PET_LOG_LINE_PREFIX_TEMPLATE", "${rank}> ")
+        .env("PET_LOCAL_RANKS_FILTER", "1")
+        .env("PET_DUPLICATE_STDOUT_FILTERS", "keep")
+        .env("PET_VIRTUAL_LOCAL_RANK", "1")
+        .env("PET_EVENT_LOG_HANDLER", "null")
+        .steps(&["dump", "out keep\\nthis\\n"])
+        .finish()
+        .expect_code(0);
+    assert_eq!(run.stdout, "1> keep\n1> this\n");
+    assert_eq!(run.dump(1, 0).var("LOCAL_RANK"), "0");
+    let error_file = std::path::PathBuf::from(run.dump(1, 0).var("TORCHELASTIC_ERROR_FILE"));
+    let attempt = error_file.ancestors().nth(2).expect("<run>/attempt_0/1/error.json");
+    let kept = std::fs::read_to_string(attempt.join("filtered_stdout.log")).expect("it is made");
+    assert_eq!(kept, "1> keep\n", "what the rank filter silences is not kept either");
+}
+
+#[test]
+fn pet_variables_stand_for_the_rendezvous_too() {
+    let port = support::free_port().to_string();
+    let run =
+        launch().env("PET_MASTER_ADDR", "localhost").env("PET_MASTER_PORT", &port).env("PET_RDZV_ID", "r7");
+    let worker = run.env("PET_NODE_RANK", "0").finish().expect_code(0).dump(0, 0);
+    assert_eq!((worker.var("MASTER_ADDR"), worker.var("MASTER_PORT")), ("localhost", port.as_str()));
+    assert_eq!(worker.var("TORCHELASTIC_RUN_ID"), "r7");
+
+    let endpoint = format!("127.0.0.1:{}", support::free_port());
+    let run =
+        launch().env("PET_RDZV_BACKEND", "c10d").env("PET_RDZV_ENDPOINT", &endpoint).env("PET_RDZV_ID", "r8");
+    let worker = run.env("PET_RDZV_CONF", "timeout=60,join_timeout=60").finish().expect_code(0).dump(0, 0);
+    assert_eq!(worker.var("TORCHELASTIC_RUN_ID"), "r8");
+}
+
+#[test]
+fn a_node_rank_without_a_static_line_is_warned_of() {
+    let run = launch().flags(["--standalone", "--node-rank=3"]).finish().expect_code(0);
+    assert!(run.stderr.contains("node_rank") || run.stderr.contains("node-rank"), "{run:#?}");
+    assert_eq!(run.dump(0, 0).var("GROUP_RANK"), "0");
+}
+
+#[test]
+fn a_script_runs_whatever_is_said_of_python_functions() {
+    for flag in ["--run-path", "--start-method=fork", "--start-method=forkserver"] {
+        let run = launch().flags(["--standalone", flag]).args(["a"]).finish().expect_code(0);
+        assert_eq!(run.dump(0, 0).argv[1..], ["a"]);
+    }
+}
+
+#[test]
 fn pet_switches_are_on_at_one() {
     let run = launch()
         .env("PET_MODULE", "1")
@@ -269,15 +325,6 @@ fn events_can_be_shown() {
     assert!(of("AGENT") > 0 && of("WORKER") > 0, "{run:#?}");
     let name = "torchelastic.worker.status.SUCCEEDED";
     assert!(events.iter().any(|event| event["name"] == name), "{run:#?}");
-}
-
-#[test]
-fn numa_binding_needs_no_accelerator() {
-    let run = launch().flags(["--standalone", "--numa-binding=node"]).finish();
-    if torchrun_differs("numa_binding_needs_no_accelerator") {
-        return;
-    }
-    assert_eq!(run.expect_code(0).dumps(), [(0, 0)]);
 }
 
 #[test]

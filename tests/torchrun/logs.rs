@@ -69,6 +69,15 @@ fn without_a_flag_output_is_inherited() {
 }
 
 #[test]
+fn without_a_flag_output_is_passed_byte_for_byte() {
+    let run =
+        launch().flags(["--standalone"]).steps(&["out a\\r\\xff\\0b", "err \\x1b[31mc\\rd\\n\\ne"]).finish();
+    let run = run.expect_code(0);
+    assert_eq!(run.stdout_bytes, b"a\r\xff\0b");
+    assert!(run.stderr.contains("\x1b[31mc\rd\n\ne"), "{run:#?}");
+}
+
+#[test]
 fn redirected_output_is_in_files_only() {
     let run = logged().flags(["--nproc-per-node=2", "-r", "3"]).steps(SPEAK).finish().expect_code(0);
     assert_eq!(run.stdout, "");
@@ -224,6 +233,39 @@ fn progress_bars_stay_lines_that_are_rewritten() {
     // Whatever is shown of the bar, it ends as it ended and takes one line.
     let lines: Vec<_> = run.stdout.lines().collect();
     assert!(lines.len() == 2 && lines[0].ends_with("30%") && lines[1] == "[default0]:done", "{run:#?}");
+}
+
+#[test]
+fn a_last_line_without_its_end_is_shown() {
+    let run = logged().flags(["-t1"]).steps(&["out one\\n\\nlast"]).finish().expect_code(0);
+    assert_eq!(files(&run_dir(&run))["attempt_0/0/stdout.log"], "one\n\nlast");
+    let end = if torchrun_differs("a_last_line_without_its_end_is_shown") { "" } else { "\n" };
+    assert_eq!(run.stdout, format!("[default0]:one\n[default0]:\n[default0]:last{end}"));
+}
+
+#[test]
+fn lines_of_chatty_ranks_stay_whole() {
+    const EACH: usize = 5_000;
+    let chatter =
+        format!("i=0; while [ $i -lt {EACH} ]; do echo \"$RANK says line $i, all of it\"; i=$((i+1)); done");
+    let run =
+        logged().flags(["--nproc-per-node=3", "-t1", "--no-python"]).script("bash").args(["-c", &chatter]);
+    let run = run.finish().expect_code(0);
+    let logs = files(&run_dir(&run));
+    for rank in 0..3 {
+        let want: Vec<_> = (0..EACH).map(|i| format!("{rank} says line {i}, all of it")).collect();
+        assert!(logs[&format!("attempt_0/{rank}/stdout.log")].lines().eq(&want), "the file of rank {rank}");
+    }
+    if torchrun_differs("lines_of_chatty_ranks_stay_whole") {
+        return;
+    }
+    for rank in 0..3 {
+        let prefix = format!("[default{rank}]:");
+        let shown = run.stdout.lines().filter_map(|line| line.strip_prefix(&prefix));
+        let want: Vec<_> = (0..EACH).map(|i| format!("{rank} says line {i}, all of it")).collect();
+        assert!(shown.eq(&want), "in order and whole on the console: rank {rank}");
+    }
+    assert_eq!(run.stdout.lines().count(), 3 * EACH);
 }
 
 #[test]

@@ -136,7 +136,7 @@ def save(path, step, weights):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--sleep", type=float, default=0.01, help="seconds after each step")
+    parser.add_argument("--sleep", type=float, default=0.005, help="seconds after each step")
     parser.add_argument("--checkpoint", help="file (default: one for the run id, removed at the end)")
     parser.add_argument("--die-at", type=int, default=-1, metavar="STEP", help="in the first attempt only")
     parser.add_argument("--die-rank", type=int, default=min(1, WORLD - 1), metavar="RANK")

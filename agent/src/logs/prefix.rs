@@ -1,6 +1,6 @@
 //! What stands before every tee'd line.
 
-use rules::{LocalRank, Rank};
+use rules::{LocalRank, Rank, template::substitute};
 
 /// What the macros of the template stand for.
 #[derive(Debug, Clone)]
@@ -23,36 +23,9 @@ impl Names<'_> {
     }
 }
 
-/// The template with its macros replaced, by the rules of Python's `string.Template.safe_substitute`:
-/// `$name`, `${name}`, `$$`; whatever it does not know stays as it is. torchrun: the same.
+/// The template with its macros replaced; whatever it does not know stays as it is. torchrun: the same.
 pub(crate) fn prefix(template: &str, names: &Names<'_>) -> Vec<u8> {
-    let mut out = String::with_capacity(template.len());
-    let mut rest = template;
-    while let Some(dollar) = rest.find('$') {
-        out.push_str(&rest[..dollar]);
-        rest = &rest[dollar..];
-        let (taken, value) = reference(rest, names);
-        out.push_str(value.as_deref().unwrap_or(&rest[..taken]));
-        rest = &rest[taken..];
-    }
-    out.push_str(rest);
-    out.into_bytes()
-}
-
-/// What begins at the `$` at the start of `text`: its length, and what replaces it.
-fn reference(text: &str, names: &Names<'_>) -> (usize, Option<String>) {
-    let after = &text[1..];
-    if after.starts_with('$') {
-        return (2, Some("$".into()));
-    }
-    let braced = after.starts_with('{');
-    let start = if braced { 2 } else { 1 };
-    let length = text[start..].bytes().take_while(|b| b.is_ascii_alphanumeric() || *b == b'_').count();
-    let end = start + length;
-    if length == 0 || text.as_bytes()[start].is_ascii_digit() || (braced && !text[end..].starts_with('}')) {
-        return (1, None);
-    }
-    (if braced { end + 1 } else { end }, names.value(&text[start..end]))
+    substitute(template.as_bytes(), |name| names.value(name))
 }
 
 #[cfg(test)]

@@ -1,3 +1,7 @@
+use std::os::unix::ffi::OsStringExt;
+
+use proptest::prelude::*;
+
 use super::*;
 use crate::testing::{FakeHost, variables, words};
 
@@ -134,9 +138,59 @@ fn help_and_completion_are_printed() {
 
 #[test]
 fn words_that_are_not_utf8_reach_the_script() {
-    use std::os::unix::ffi::OsStringExt;
     let odd = OsString::from_vec(vec![b'-', 0xff, b'=']);
     let args = ["dlrover-run".into(), "--no-python".into(), "x".into(), odd.clone()];
     let FrontDoor::Run(plan) = front_door(&args, Vec::new(), &FakeHost::new()) else { panic!("a fine line") };
     assert_eq!(plan.agent.command.argv, [OsString::from("x"), odd]);
 }
+
+fn any_bytes() -> impl Strategy<Value = OsString> {
+    // argv and the environment hold no NUL.
+    prop::collection::vec(1u8..=255, 0..10).prop_map(OsString::from_vec)
+}
+
+proptest! {
+    #[test]
+    fn whatever_stands_in_argv_and_the_environment_gets_an_answer(
+        args in prop::collection::vec(any_bytes(), 0..4),
+        script_args in prop::collection::vec(any_bytes(), 0..4),
+        pets in prop::collection::vec((prop::sample::select(VARIABLES), any_bytes()), 0..3),
+    ) {
+        let mut all: Vec<OsString> = vec!["dlrover-run".into(), "--no-python".into()];
+        all.extend(args);
+        all.extend(["--".into(), "script".into()]);
+        all.extend(script_args.iter().cloned());
+        let env = pets.into_iter().map(|(name, value)| (OsString::from(name), value)).collect();
+        match front_door(&all, env, &FakeHost::new()) {
+            FrontDoor::Run(plan) => prop_assert!(plan.agent.command.argv.ends_with(&script_args)),
+            FrontDoor::Refused { message, .. } => prop_assert!(!message.is_empty()),
+            FrontDoor::Print { text } => prop_assert!(!text.is_empty()),
+        }
+    }
+}
+
+/// Variables that the front door reads.
+const VARIABLES: &[&str] = &[
+    "PET_NNODES",
+    "PET_NPROC_PER_NODE",
+    "PET_RDZV_CONF",
+    "PET_RDZV_ENDPOINT",
+    "PET_TEE",
+    "PET_LOG_DIR",
+    "PET_MODULE",
+    "PET_DUPLICATE_STDOUT_FILTERS",
+    "PET_MASTER_PORT",
+    "PET_MONITOR_INTERVAL",
+    "PET_BOX_PAIRS",
+    "PET_ROLE",
+    "PET_SIGNALS_TO_HANDLE",
+    "HOST_PORTS",
+    "CUDA_VISIBLE_DEVICES",
+    "TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
+    "PYTHON_EXEC",
+    "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
+    "TMPDIR",
+    "DLROVER_MASTER_ADDR",
+    "NODE_NUM",
+    "OMP_NUM_THREADS",
+];

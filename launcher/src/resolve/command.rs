@@ -4,13 +4,7 @@ use std::path::{Path, PathBuf};
 
 use agent::config::WorkerCommand;
 
-use crate::{
-    cli::Cli,
-    environment::Environment,
-    host::Host,
-    invalid::{self, Invalid},
-    options::Flag,
-};
+use crate::{cli::Cli, environment::Environment, host::Host, invalid::Invalid, options::Flag};
 
 pub(super) fn resolve(
     cli: &Cli,
@@ -62,7 +56,7 @@ fn python(env: Environment<'_>, host: &dyn Host) -> Result<PathBuf, Invalid> {
             .filter(|folder| !folder.as_os_str().is_empty())
             .find_map(|folder| named(&folder, name))
     };
-    on_path("python3")
-        .or_else(|| on_path("python"))
-        .ok_or_else(|| Invalid::NoPython { beside: invalid::beside(own_dir.clone()) })
+    on_path("python3").or_else(|| on_path("python")).ok_or_else(|| Invalid::NoPython {
+        beside: own_dir.as_deref().map_or("this program".into(), Path::to_string_lossy).into_owned(),
+    })
 }

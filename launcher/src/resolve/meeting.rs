@@ -10,8 +10,7 @@ use crate::{
     host::Host,
     invalid::Invalid,
     options::Flag,
-    python_number,
-    resolve::nodes::Nodes,
+    resolve::{nodes::Nodes, rdzv_conf::Conf},
 };
 
 /// Where the job's master is.
@@ -24,7 +23,7 @@ pub enum Meeting {
     Static {
         /// A name or an address, an IPv6 one without brackets.
         addr: String,
-        /// 0: any free port.
+        /// At least 1.
         port: u16,
     },
 }
@@ -74,7 +73,7 @@ impl Rendezvous {
                     notices.push(format!("--standalone runs on this node alone: `{said}` is ignored"));
                 }
             }
-            conf.check_timing(cli)?;
+            conf.check_dynamic(cli)?;
             return Ok(loopback(host.fresh_id()));
         }
         let backend = cli.text(Flag::RdzvBackend)?;
@@ -85,11 +84,24 @@ impl Rendezvous {
         };
         match backend {
             "static" if endpoint.is_empty() && cli.int(Flag::MasterPort).is_none() && nodes.max == 1 => {
-                conf.check_timing(cli)?;
+                conf.check_dynamic(cli)?;
                 Ok(loopback(host.fresh_id()))
             }
             "static" => {
+                conf.check_static(cli)?;
                 let (addr, port) = static_address(cli, endpoint)?;
+                if port == 0 {
+                    // Any free port: no other node could learn which, and this one alone needs no more than that.
+                    let is_here = is_loopback(&addr) || addr == host.name();
+                    if is_here && nodes.max == 1 {
+                        return Ok(loopback(run_id));
+                    }
+                    let flag = if endpoint.is_empty() { Flag::MasterPort } else { Flag::RdzvEndpoint };
+                    return Err(Invalid::OutOfRange {
+                        said: cli.said(flag),
+                        range: "port 0, any free one, is for one node that meets on localhost",
+                    });
+                }
                 let rank = cli.int(Flag::NodeRank).unwrap_or(0);
                 let rank = u32::try_from(rank).ok().filter(|rank| *rank < nodes.max);
                 let said = || cli.said(Flag::NodeRank);
@@ -98,7 +110,7 @@ impl Rendezvous {
                 Ok(Self { place: Place::Static { addr, port }, run_id, node_rank: Some(rank) })
             }
             "c10d" => {
-                conf.check_timing(cli)?;
+                conf.check_dynamic(cli)?;
                 warn_of_static_options(cli, endpoint, notices);
                 let (addr, _) = split_endpoint(endpoint)
                     .map_err(|why| Invalid::Endpoint { said: cli.said(Flag::RdzvEndpoint), why })?;
@@ -200,54 +212,4 @@ fn is_host(host: &str) -> bool {
 
 fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|addr| addr.is_loopback())
-}
-
-/// `--rdzv-conf`: `key=value` between commas.
-struct Conf<'a>(Vec<(&'a str, &'a str)>);
-
-/// The settings that are whole numbers of seconds or attempts, above 0.
-const COUNTS: [&str; 7] = [
-    "join_timeout",
-    "last_call_timeout",
-    "close_timeout",
-    "heartbeat_timeout",
-    "keep_alive_interval",
-    "keep_alive_max_attempt",
-    "read_timeout",
-];
-
-impl<'a> Conf<'a> {
-    fn parse(cli: &'a Cli) -> Result<Self, Invalid> {
-        let text = cli.text(Flag::RdzvConf)?.trim();
-        let bad = |why| Err(Invalid::RdzvConf { said: cli.said(Flag::RdzvConf), why });
-        let mut pairs = Vec::new();
-        for pair in text.split(',').filter(|_| !text.is_empty()) {
-            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            match (key.trim(), value.trim()) {
-                ("", _) => {
-                    return bad(
-                        "it must be in format key=value,key=value, such as join_timeout=600,read_timeout=60"
-                            .to_owned(),
-                    );
-                }
-                (key, "") => {
-                    return bad(format!("option '{key}' must have a value specified, as in {key}=60"));
-                }
-                (key, value) => pairs.push((key, value)),
-            }
-        }
-        Ok(Self(pairs))
-    }
-
-    /// The timing of a rendezvous other than static. Its values change nothing on one node, but a typo is not
-    /// left for the day when there are two.
-    fn check_timing(&self, cli: &Cli) -> Result<(), Invalid> {
-        for (key, value) in &self.0 {
-            if COUNTS.contains(key) && python_number::int(value).is_none_or(|number| number <= 0) {
-                let why = format!("'{key}' is a whole number above 0, not '{value}'");
-                return Err(Invalid::RdzvConf { said: cli.said(Flag::RdzvConf), why });
-            }
-        }
-        Ok(())
-    }
 }

@@ -88,8 +88,12 @@ fn range(cli: &Cli) -> Result<(u32, u32), Invalid> {
         // A second colon is in `max`, which is then no number.
         Some((min, max)) => (number(min)?, number(max)?),
     };
-    match (u32::try_from(min), u32::try_from(max)) {
-        (Ok(fewest @ 1..), Ok(most)) if fewest <= most => Ok((fewest, most)),
-        _ => Err(Invalid::NodeRange { said: said(), min, max }),
+    if min < 1 || min > max {
+        return Err(Invalid::NodeRange { said: said(), min, max });
     }
+    let counted = |nodes: i64| {
+        let range = "that is more nodes than can be counted here, 4294967295 at most";
+        u32::try_from(nodes).map_err(|_| Invalid::OutOfRange { said: said(), range })
+    };
+    Ok((counted(min)?, counted(max)?))
 }

@@ -90,6 +90,16 @@ fn c10d_on_this_node_alone_is_a_loopback_that_keeps_its_id() {
 }
 
 #[test]
+fn port_zero_is_any_free_port_of_one_node() {
+    for line in ["--master-port=0 --rdzv-id=j1 x.py", "--rdzv-endpoint=localhost:0 --rdzv-id=j1 x.py"] {
+        let plan = plan(line);
+        assert_eq!((plan.meeting, plan.agent.run_id.0.as_str()), (Meeting::Loopback, "j1"), "{line}");
+    }
+    let elsewhere = plan_on(&FakeHost::new(), "--master-addr=10.0.0.1 --master-port=0 x.py", &[PATH]);
+    assert!(elsewhere.is_err_and(|error| error.contains("--master-port=0")));
+}
+
+#[test]
 fn standalone_ignores_every_other_word_about_the_rendezvous() {
     let plan =
         plan("--standalone --rdzv-backend=bogus --rdzv-endpoint=: --rdzv-id=j1 --master-port=99999 x.py");
@@ -142,14 +152,8 @@ fn choices_are_not_checked_in_the_environment() {
 
 #[test]
 fn workers_are_counted_as_asked() {
-    for (word, workers) in [("2", 2), ("%202", 0), ("1_0", 10), ("+2", 2), ("cpu", 4), ("auto", 4)] {
-        if workers > 0 {
-            assert_eq!(
-                plan(&format!("--nproc-per-node={word} x.py")).agent.local_world_size,
-                workers,
-                "{word}"
-            );
-        }
+    for (word, workers) in [("2", 2), ("1_0", 10), ("+2", 2), ("cpu", 4), ("auto", 4)] {
+        assert_eq!(plan(&format!("--nproc-per-node={word} x.py")).agent.local_world_size, workers, "{word}");
     }
     let host = four_gpus();
     let count =
@@ -279,6 +283,82 @@ fn what_does_nothing_is_said_once_each() {
                 --start-method=fork --run-path x";
     assert_eq!(plan(line).notices.len(), 7);
     assert!(plan_in(&[("PET_AUTO_TUNNING", "0")], "--monitor-interval=5 x").notices.is_empty());
+}
+
+/// Every row of the contract's first section: what the option changes, from the command line and from `PET_*`.
+#[test]
+fn every_option_of_torchrun_has_its_effect_from_either_place() {
+    type Fact = fn(&LaunchPlan) -> String;
+    let rows: &[(&str, &str, Fact, &str)] = &[
+        ("nnodes", "1:1", |plan| format!("{:?}", plan.agent.nodes), "(1, 1)"),
+        ("nproc-per-node", "3", |plan| plan.agent.local_world_size.to_string(), "3"),
+        ("rdzv-backend", "c10d", |plan| plan.agent.run_id.0.clone(), "none"),
+        ("rdzv-endpoint", "h:5", |plan| format!("{:?}", plan.meeting), "Static { addr: \"h\", port: 5 }"),
+        ("rdzv-conf", "a=b", |plan| format!("{:?}", plan.meeting), "Loopback"),
+        ("max-restarts", "4", |plan| plan.agent.max_restarts.to_string(), "4"),
+        ("monitor-interval", "1e-3", |plan| format!("{:?}", plan.notices), "[]"),
+        ("start-method", "fork", |plan| plan.notices.len().to_string(), "1"),
+        ("event-log-handler", "console", |plan| format!("{:?}", plan.event_log), "Console"),
+        ("role", "trainer", |plan| plan.agent.role.clone(), "trainer"),
+        ("log-dir", "/logs", |plan| format!("{:?}", plan.agent.logs.dir), "At(\"/logs\")"),
+        (
+            "redirects",
+            "0:1",
+            |plan| format!("{:?}", plan.agent.logs.redirects),
+            "[Streams { out: true, err: false }]",
+        ),
+        ("tee", "2", |plan| format!("{:?}", plan.agent.logs.tee), "[Streams { out: false, err: true }]"),
+        ("log-line-prefix-template", "${rank}:", |plan| plan.agent.logs.prefix_template.clone(), "${rank}:"),
+        ("local-ranks-filter", "0,2", |plan| format!("{:?}", plan.agent.logs.console_ranks), "Some({0, 2})"),
+        ("duplicate-stdout-filters", "a,b", |plan| plan.agent.logs.stdout_filters.join("|"), "a|b"),
+        ("duplicate-stderr-filters", "a,,b", |plan| plan.agent.logs.stderr_filters.join("|"), "a,b"),
+        ("node-rank", "0", |plan| format!("{:?}", plan.agent.node_rank), "None"),
+        ("master-addr", "h", |plan| format!("{:?}", plan.meeting), "Loopback"),
+        ("master-port", "6", |plan| format!("{:?}", plan.meeting), "Static { addr: \"127.0.0.1\", port: 6 }"),
+        ("local-addr", "10.0.0.1", |plan| format!("{:?}", plan.agent.local_addr), "Some(\"10.0.0.1\")"),
+        ("signals-to-handle", "SIGUSR1", |plan| plan.agent.signals.join("|"), "SIGUSR1"),
+        ("shutdown-timeout", "2", |plan| format!("{:?}", plan.agent.shutdown_timeout), "2s"),
+    ];
+    for (name, value, fact, expected) in rows {
+        let pet = format!("PET_{}", name.replace('-', "_").to_uppercase());
+        for line in [format!("--{name}={value} x"), format!("--{} {value} x", name.replace('-', "_"))] {
+            assert_eq!(fact(&plan(&line)), *expected, "{line}");
+        }
+        assert_eq!(fact(&plan_in(&[(&pet, value)], "x")), *expected, "{pet}");
+    }
+    let switches: &[(&str, Fact, &str)] = &[
+        ("standalone", |plan| format!("{:?}", plan.meeting), "Loopback"),
+        ("module", |plan| argv(plan)[1..].join(" "), "-u -m x"),
+        ("no-python", |plan| argv(plan).join(" "), "x"),
+        ("run-path", |plan| argv(plan)[1..].join(" "), "-u x"),
+        ("virtual-local-rank", |plan| plan.agent.env.virtual_local_rank.to_string(), "true"),
+        ("propagate-exit-code", |plan| plan.propagate_exit_code.to_string(), "true"),
+    ];
+    for (name, fact, expected) in switches {
+        let pet = format!("PET_{}", name.replace('-', "_").to_uppercase());
+        assert_eq!(fact(&plan(&format!("--{name} x"))), *expected, "{name}");
+        assert_eq!(fact(&plan_in(&[(&pet, "1")], "x")), *expected, "{pet}");
+        assert_eq!(fact(&plan_in(&[(&pet, "0")], &format!("--{name} x"))), *expected, "{pet}=0 loses");
+    }
+}
+
+#[test]
+fn two_options_have_no_variable() {
+    let plan = plan_in(&[("PET_NUMA_BINDING", "node"), ("PET_LOGS_SPECS", "mine")], "x");
+    assert!(plan.agent.cpus.is_empty());
+}
+
+#[test]
+fn a_rendezvous_setting_is_held_to_what_it_means() {
+    let fine = "--rdzv-conf=join_timeout=5,is_host=True,store_type=FILE,cas_backoff_max_seconds=0.5,mine=x x";
+    assert_eq!(plan(fine).meeting, Meeting::Loopback);
+    for bad in
+        ["join_timeout=0", "read_timeout=a", "is_host=maybe", "store_type=disk", "cas_backoff_max_seconds=-1"]
+    {
+        let answer = plan_on(&FakeHost::new(), &format!("--rdzv-conf={bad} x"), &[PATH]);
+        assert!(answer.is_err_and(|error| error.contains("is not a rendezvous configuration")), "{bad}");
+    }
+    assert!(plan_on(&FakeHost::new(), "--master-port=1 --rdzv-conf=timeout=soon x", &[PATH]).is_err());
 }
 
 #[test]

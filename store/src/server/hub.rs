@@ -1,11 +1,11 @@
 use std::{
     collections::HashMap,
     net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     task::{Context, Poll},
 };
 
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, sync::watch};
 use tracing::{debug, warn};
 
 use super::connection::{Closed, Connection, Input};
@@ -24,7 +24,7 @@ const READS_A_TURN: usize = 4;
 const MAX_ARRIVALS: usize = 64 << 10;
 
 /// Peers whose connections were validated in this generation, in order of arrival.
-pub(super) type Arrivals = Arc<Mutex<Vec<SocketAddr>>>;
+pub(super) type Arrivals = Arc<watch::Sender<Vec<SocketAddr>>>;
 
 /// All that the server's thread owns: the table and the connections of one generation.
 ///
@@ -85,7 +85,7 @@ impl Hub {
         }
         self.table = Table::new(&self.limits);
         self.in_flight_bytes = 0;
-        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.arrivals.send_modify(Vec::clear);
     }
 
     /// Does for one client all that can be done now. Ready: its connection is gone, and with it the task.
@@ -201,8 +201,11 @@ impl Hub {
 }
 
 fn on_arrival(arrivals: &Arrivals, peer: SocketAddr) {
-    let mut arrivals = arrivals.lock().unwrap_or_else(PoisonError::into_inner);
-    if arrivals.len() < MAX_ARRIVALS {
-        arrivals.push(peer);
-    }
+    arrivals.send_if_modified(|arrivals| {
+        let has_room = arrivals.len() < MAX_ARRIVALS;
+        if has_room {
+            arrivals.push(peer);
+        }
+        has_room
+    });
 }

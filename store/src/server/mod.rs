@@ -13,12 +13,12 @@ mod thread;
 use std::{
     io,
     net::{SocketAddr, TcpListener, TcpStream},
-    sync::{PoisonError, mpsc as std_mpsc},
+    sync::mpsc as std_mpsc,
     thread::JoinHandle,
     time::Duration,
 };
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 pub use self::listen::{bind_any, bind_loopback};
 use self::{hub::Arrivals, thread::Command};
@@ -93,7 +93,13 @@ impl StoreServer {
     /// those that have left since are among them. The first 65536.
     #[must_use]
     pub fn arrivals(&self) -> Vec<SocketAddr> {
-        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.arrivals.borrow().clone()
+    }
+
+    /// The same, told as they come. A new generation empties the list.
+    #[must_use]
+    pub fn watch_arrivals(&self) -> watch::Receiver<Vec<SocketAddr>> {
+        self.arrivals.subscribe()
     }
 
     fn order(&self, command: Command) {

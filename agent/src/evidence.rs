@@ -1,0 +1,42 @@
+//! What failed workers left behind for the report.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use rules::{
+    LocalRank,
+    failure::{Failure, Outcome},
+};
+use tokio::{task::spawn_blocking, time::timeout};
+use tracing::warn;
+
+use crate::{error_file, logs::Generation, report::WorkerEvidence};
+
+/// How long error files may take to be read: they may lie on a network file system.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Reads what failed workers said of themselves. A file system that hangs costs the evidence, not the end.
+pub async fn gather(
+    outcome: &Outcome,
+    generation: Option<Generation>,
+) -> BTreeMap<LocalRank, WorkerEvidence> {
+    let (Outcome::Failed(Failure::Workers(failed)), Some(generation)) = (outcome, generation) else {
+        return BTreeMap::new();
+    };
+    let ranks: Vec<LocalRank> = failed.failures.iter().map(|failure| failure.local_rank).collect();
+    let read =
+        spawn_blocking(move || ranks.into_iter().map(|rank| (rank, of_one(&generation, rank))).collect());
+    match timeout(PATIENCE, read).await {
+        Ok(Ok(evidence)) => evidence,
+        Ok(Err(_)) | Err(_) => {
+            warn!("the log folder did not answer in time; error files were not read");
+            BTreeMap::new()
+        }
+    }
+}
+
+fn of_one(generation: &Generation, local_rank: LocalRank) -> WorkerEvidence {
+    let (stdout_log, stderr_log) = generation.log_files(local_rank);
+    let path = generation.error_file(local_rank);
+    let error_file = if path.as_os_str().is_empty() { None } else { error_file::read(&path).transpose() };
+    WorkerEvidence { stderr_tail: generation.stderr_tail(local_rank), stdout_log, stderr_log, error_file }
+}

@@ -1,0 +1,480 @@
+//! The one table of options: names, kinds, defaults and help.
+
+use super::{Flag, Group, Kind, OptionSpec, Owner};
+
+/// The shells that `--print-completion` knows.
+const SHELLS: &[&str] = &["bash", "zsh", "tcsh"];
+
+/// A row that most others differ from in few fields.
+const fn row(flag: Flag, long: &'static str, kind: Kind, group: Group, help: &'static str) -> OptionSpec {
+    OptionSpec { flag, long, short: None, kind, owner: Owner::Torchrun, group, value: "", default: "", help }
+}
+
+const fn ours(flag: Flag, long: &'static str, kind: Kind, group: Group, help: &'static str) -> OptionSpec {
+    OptionSpec { owner: Owner::Ours, ..row(flag, long, kind, group, help) }
+}
+
+/// Every option, in the order of [`Flag`].
+pub(crate) static OPTIONS: &[OptionSpec] = &[
+    OptionSpec {
+        value: "N|MIN:MAX",
+        default: "1:1",
+        ..row(
+            Flag::Nnodes,
+            "nnodes",
+            Kind::Text,
+            Group::Nodes,
+            "How many nodes take part: N, or MIN:MAX for an elastic job",
+        )
+    },
+    OptionSpec {
+        value: "N|auto|cpu|gpu",
+        default: "1",
+        ..row(
+            Flag::NprocPerNode,
+            "nproc-per-node",
+            Kind::Text,
+            Group::Workers,
+            "How many workers this node starts: a number, one for each CPU (cpu) or accelerator (gpu), or auto: accelerators if there are any, else CPUs",
+        )
+    },
+    OptionSpec {
+        value: "NAME",
+        default: "static",
+        ..row(
+            Flag::RdzvBackend,
+            "rdzv-backend",
+            Kind::Text,
+            Group::Nodes,
+            "How nodes find each other: static or c10d",
+        )
+    },
+    OptionSpec {
+        value: "HOST[:PORT]",
+        ..row(
+            Flag::RdzvEndpoint,
+            "rdzv-endpoint",
+            Kind::Text,
+            Group::Nodes,
+            "Where nodes find each other; an IPv6 address goes in brackets",
+        )
+    },
+    OptionSpec {
+        value: "ID",
+        default: "none",
+        ..row(
+            Flag::RdzvId,
+            "rdzv-id",
+            Kind::Text,
+            Group::Nodes,
+            "The job's name, TORCHELASTIC_RUN_ID for the workers",
+        )
+    },
+    OptionSpec {
+        value: "K=V,...",
+        ..row(
+            Flag::RdzvConf,
+            "rdzv-conf",
+            Kind::Text,
+            Group::Nodes,
+            "Further rendezvous settings, such as join_timeout=600",
+        )
+    },
+    row(
+        Flag::Standalone,
+        "standalone",
+        Kind::Switch,
+        Group::Nodes,
+        "Run on this node alone: free ports, a fresh run id; the other rendezvous options are ignored",
+    ),
+    OptionSpec {
+        value: "N",
+        default: "0",
+        ..row(
+            Flag::MaxRestarts,
+            "max-restarts",
+            Kind::Int,
+            Group::Failures,
+            "How often failed workers are started again, all of them together",
+        )
+    },
+    OptionSpec {
+        value: "SECONDS",
+        default: "0.1",
+        ..row(
+            Flag::MonitorInterval,
+            "monitor-interval",
+            Kind::Float,
+            Group::Compatibility,
+            "Has no effect here: the end of a worker is noticed at once, by event",
+        )
+    },
+    OptionSpec {
+        value: "METHOD",
+        default: "spawn",
+        ..row(
+            Flag::StartMethod,
+            "start-method",
+            Kind::Choice(&["spawn", "fork", "forkserver"]),
+            Group::Compatibility,
+            "Has no effect here: it chooses how Python starts functions, and workers are programs",
+        )
+    },
+    OptionSpec {
+        value: "NAME",
+        default: "default",
+        ..row(Flag::Role, "role", Kind::Text, Group::Workers, "The workers' role, ROLE_NAME")
+    },
+    OptionSpec {
+        short: Some('m'),
+        ..row(
+            Flag::Module,
+            "module",
+            Kind::Switch,
+            Group::Workers,
+            "The script is a module: start it with python -m",
+        )
+    },
+    row(
+        Flag::NoPython,
+        "no-python",
+        Kind::Switch,
+        Group::Workers,
+        "The script is a program of its own: start it without Python",
+    ),
+    row(
+        Flag::RunPath,
+        "run-path",
+        Kind::Switch,
+        Group::Compatibility,
+        "Start the script as a file with Python, as without this option; beats --no-python",
+    ),
+    OptionSpec {
+        value: "DIR",
+        ..row(
+            Flag::LogDir,
+            "log-dir",
+            Kind::Text,
+            Group::Output,
+            "Where logs and error files go, each run in a folder of its own [default: a temporary folder]; /dev/null: none are written",
+        )
+    },
+    OptionSpec {
+        short: Some('r'),
+        value: "STREAMS",
+        default: "0",
+        ..row(
+            Flag::Redirects,
+            "redirects",
+            Kind::Text,
+            Group::Output,
+            "Write streams to log files instead of the console: 0 none, 1 stdout, 2 stderr, 3 both, or by local rank: 0:3,1:2",
+        )
+    },
+    OptionSpec {
+        short: Some('t'),
+        value: "STREAMS",
+        default: "0",
+        ..row(
+            Flag::Tee,
+            "tee",
+            Kind::Text,
+            Group::Output,
+            "Write streams to log files and to the console; values as for --redirects",
+        )
+    },
+    OptionSpec {
+        value: "TEMPLATE",
+        ..row(
+            Flag::LogLinePrefixTemplate,
+            "log-line-prefix-template",
+            Kind::Text,
+            Group::Output,
+            "What precedes each tee'd line on the console, from ${role_name}, ${local_rank}, ${rank} and ${hostname} [default: [${role_name}${local_rank}]:]",
+        )
+    },
+    OptionSpec {
+        value: "R,R,...",
+        ..row(
+            Flag::LocalRanksFilter,
+            "local-ranks-filter",
+            Kind::Text,
+            Group::Output,
+            "Show only these local ranks on the console; log files stay complete",
+        )
+    },
+    OptionSpec {
+        value: "TEXT,...",
+        ..row(
+            Flag::DuplicateStdoutFilters,
+            "duplicate-stdout-filters",
+            Kind::List,
+            Group::Output,
+            "Copy tee'd lines of standard output that contain one of these texts to filtered_stdout.log (,, is a comma)",
+        )
+    },
+    OptionSpec {
+        value: "TEXT,...",
+        ..row(
+            Flag::DuplicateStderrFilters,
+            "duplicate-stderr-filters",
+            Kind::List,
+            Group::Output,
+            "The same for standard error and filtered_stderr.log",
+        )
+    },
+    OptionSpec {
+        value: "NAME",
+        default: "null",
+        ..row(
+            Flag::EventLogHandler,
+            "event-log-handler",
+            Kind::Text,
+            Group::Output,
+            "Where the launcher's events go: null (nowhere) or console (JSON lines on standard error)",
+        )
+    },
+    OptionSpec {
+        value: "N",
+        default: "0",
+        ..row(
+            Flag::NodeRank,
+            "node-rank",
+            Kind::Int,
+            Group::Nodes,
+            "This node's place among the nodes of a static rendezvous, from 0",
+        )
+    },
+    OptionSpec {
+        value: "HOST",
+        default: "127.0.0.1",
+        ..row(
+            Flag::MasterAddr,
+            "master-addr",
+            Kind::Text,
+            Group::Nodes,
+            "Address of node 0 of a static rendezvous",
+        )
+    },
+    OptionSpec {
+        value: "PORT",
+        ..row(
+            Flag::MasterPort,
+            "master-port",
+            Kind::Int,
+            Group::Nodes,
+            "Port of node 0 of a static rendezvous [default: 29500; a free one on a single node]",
+        )
+    },
+    OptionSpec {
+        value: "HOST",
+        ..row(
+            Flag::LocalAddr,
+            "local-addr",
+            Kind::Text,
+            Group::Nodes,
+            "The address by which other nodes reach this one",
+        )
+    },
+    OptionSpec {
+        value: "NAME",
+        ..row(
+            Flag::LogsSpecs,
+            "logs-specs",
+            Kind::Text,
+            Group::Compatibility,
+            "Refused: it names a Python plug-in",
+        )
+    },
+    OptionSpec {
+        value: "MODE",
+        ..row(
+            Flag::NumaBinding,
+            "numa-binding",
+            Kind::Choice(&["node", "socket", "exclusive", "core-complex"]),
+            Group::Devices,
+            "Keep each worker on CPUs near its accelerator: those of its NUMA node, of its socket, a share of the node's cores of its own, or one core complex",
+        )
+    },
+    OptionSpec {
+        value: "NAMES",
+        default: "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+        ..row(
+            Flag::SignalsToHandle,
+            "signals-to-handle",
+            Kind::Text,
+            Group::Failures,
+            "Signals that end the run and are passed on to the workers",
+        )
+    },
+    OptionSpec {
+        value: "SECONDS",
+        ..row(
+            Flag::ShutdownTimeout,
+            "shutdown-timeout",
+            Kind::Int,
+            Group::Failures,
+            "How long workers may take to end after a signal before they are killed [default: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30]",
+        )
+    },
+    row(
+        Flag::VirtualLocalRank,
+        "virtual-local-rank",
+        Kind::Switch,
+        Group::Devices,
+        "Every worker sees LOCAL_RANK=0 and only its own accelerator",
+    ),
+    OptionSpec {
+        value: "SHELL",
+        ..row(
+            Flag::PrintCompletion,
+            "print-completion",
+            Kind::Completion(SHELLS),
+            Group::Information,
+            "Print a completion script for bash, zsh or tcsh",
+        )
+    },
+    OptionSpec {
+        short: Some('h'),
+        ..row(Flag::Help, "help", Kind::Help, Group::Information, "Print this help")
+    },
+    OptionSpec {
+        value: "LEVEL",
+        default: "0",
+        ..ours(
+            Flag::Precheck,
+            "precheck",
+            Kind::Choice(&["0", "1", "2"]),
+            Group::Checks,
+            "Check nodes before workers start: 0 no, 1 as --network-check, 2 also as --comm-perf-test",
+        )
+    },
+    ours(
+        Flag::NetworkCheck,
+        "network-check",
+        Kind::Switch,
+        Group::Checks,
+        "Check node and network before every start of workers",
+    ),
+    ours(
+        Flag::CommPerfTest,
+        "comm-perf-test",
+        Kind::Switch,
+        Group::Checks,
+        "Also measure the bandwidth of the whole job",
+    ),
+    ours(
+        Flag::ExcludeStraggler,
+        "exclude-straggler",
+        Kind::Switch,
+        Group::Checks,
+        "Leave slow nodes out; needs --network-check",
+    ),
+    OptionSpec {
+        value: "N",
+        default: "1",
+        ..ours(
+            Flag::NodeUnit,
+            "node-unit",
+            Kind::Int,
+            Group::Nodes,
+            "The number of nodes is always a multiple of this",
+        )
+    },
+    ours(
+        Flag::SwitchboxCheck,
+        "switchbox-check",
+        Kind::Switch,
+        Group::Checks,
+        "Also check the optical links between switchbox and accelerators; needs --network-check",
+    ),
+    OptionSpec {
+        value: "A:B ...",
+        default: "0:1 2:4 3:5 6:7",
+        ..ours(
+            Flag::BoxPairs,
+            "box-pairs",
+            Kind::Pairs,
+            Group::Checks,
+            "The pairs of switchbox sockets to check",
+        )
+    },
+    OptionSpec {
+        value: "MB/S",
+        default: "10000",
+        ..ours(
+            Flag::MinBandwidth,
+            "min-bandwidth",
+            Kind::Float,
+            Group::Checks,
+            "A switchbox pair below this bandwidth is faulty",
+        )
+    },
+    OptionSpec {
+        value: "N",
+        default: "2",
+        ..ours(
+            Flag::MinChannels,
+            "min-channels",
+            Kind::Int,
+            Group::Checks,
+            "A node with fewer working switchbox pairs is faulty",
+        )
+    },
+    OptionSpec {
+        value: "NAME",
+        default: "nvidia.com/gpu",
+        ..ours(
+            Flag::Accelerator,
+            "accelerator",
+            Kind::Choice(ACCELERATORS),
+            Group::Devices,
+            "The kind of accelerator that checks run on",
+        )
+    },
+    ours(
+        Flag::AutoConfig,
+        "auto-config",
+        Kind::Switch,
+        Group::Nodes,
+        "Nodes from NODE_NUM, workers from the accelerators found, and a network check from 4 nodes on",
+    ),
+    ours(
+        Flag::NumaAffinity,
+        "numa-affinity",
+        Kind::Switch,
+        Group::Devices,
+        "As --numa-binding=node, but without accelerators nothing is bound",
+    ),
+    ours(
+        Flag::PropagateExitCode,
+        "propagate-exit-code",
+        Kind::Switch,
+        Group::Failures,
+        "Exit with the code of the worker that failed first (128+N for signal N) instead of 1",
+    ),
+    OptionSpec {
+        value: "PORT",
+        ..ours(Flag::TrainingPort, "training-port", Kind::Int, Group::Compatibility, "Has no effect here")
+    },
+    ours(Flag::AutoTunning, "auto-tunning", Kind::Switch, Group::Compatibility, "Has no effect here"),
+    OptionSpec {
+        value: "TYPE",
+        ..ours(Flag::UcpDeviceType, "ucp-device-type", Kind::Text, Group::Compatibility, "Has no effect here")
+    },
+    OptionSpec {
+        value: "POLICY",
+        ..ours(Flag::MembindPolicy, "membind-policy", Kind::Text, Group::Compatibility, "Has no effect here")
+    },
+    ours(
+        Flag::SaveAtBreakpoint,
+        "save-at-breakpoint",
+        Kind::Switch,
+        Group::Compatibility,
+        "Has no effect here",
+    ),
+];
+
+/// The values of `--accelerator`, as dlrover's and the MetaX guide's.
+pub(crate) const ACCELERATORS: &[&str] =
+    &["nvidia.com/gpu", "metax-tech.com/gpu", "mthreads.com/gpu", "ascend-npu"];
