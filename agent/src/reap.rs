@@ -14,6 +14,17 @@ pub enum Reaped {
     NobodyLeft,
 }
 
+/// Whether there is no child at all, ended ones included. Takes nobody's status.
+#[must_use]
+pub fn nobody_is_left() -> bool {
+    let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
+    // SAFETY: `info` is a valid place for the result, which is not looked at.
+    let answer = unsafe {
+        libc::waitid(libc::P_ALL, 0, info.as_mut_ptr(), libc::WEXITED | libc::WNOHANG | libc::WNOWAIT)
+    };
+    answer == -1 && nix::errno::Errno::last() == nix::errno::Errno::ECHILD
+}
+
 /// The next child that has ended, without waiting.
 #[must_use]
 pub fn next_ended() -> Reaped {

@@ -21,8 +21,13 @@ use crate::{
 /// Between two passes.
 const AGAIN: Duration = Duration::from_millis(5);
 
+<<<<<<< HEAD
 /// Room for most environments; larger ones take another read.
 const USUAL_ENVIRONMENT: usize = 8 << 10;
+=======
+/// So many looks in a row that find nobody end a sweep.
+const EMPTY_LOOKS: u32 = 3;
+>>>>>>> refs/heads/kill
 
 /// The mark in a process's environment.
 #[must_use]
@@ -42,27 +47,36 @@ pub fn mark_of(pid: i32) -> Option<LauncherId> {
 #[must_use]
 pub fn sweep(patience: Duration) -> Vec<Process> {
     let deadline = Instant::now() + patience;
+<<<<<<< HEAD
     let mut left = leftovers();
     let mut found = left.clone();
     // A cgroup also holds those that cleared their environment.
     found.extend(cgroup::sweep());
     // Again and again: one that forks all the time may slip through a pass, and the killed need a moment to die.
     while !left.is_empty() && Instant::now() < deadline {
+=======
+    let found: Vec<Process> = leftovers().collect();
+    // One that forks itself away all the time may slip through a look, so a single empty one proves little.
+    let mut empty_looks = if found.is_empty() { EMPTY_LOOKS } else { 0 };
+    while empty_looks < EMPTY_LOOKS && Instant::now() < deadline {
+>>>>>>> refs/heads/kill
         tree::kill_pass(leftovers);
         thread::sleep(AGAIN);
-        left = leftovers();
+        empty_looks = if leftovers().next().is_none() { empty_looks + 1 } else { 0 };
     }
     found
 }
 
-fn leftovers() -> Vec<Process> {
+/// The newest first: between the list and the look at it they have had the least time to fork themselves away.
+fn leftovers() -> impl Iterator<Item = Process> {
     let me = getuid().as_raw();
-    tree::all_pids()
-        .filter(|pid| owner(*pid) == Some(me))
+    let mut pids: Vec<i32> = tree::all_pids().collect();
+    pids.sort_unstable_by(|a, b| b.cmp(a));
+    pids.into_iter()
+        .filter(move |pid| owner(*pid) == Some(me))
         .filter(|pid| mark_of(*pid).is_some_and(|mark| mark.is_provably_dead()))
         .filter_map(tree::process)
         .filter(Process::is_alive)
-        .collect()
 }
 
 fn owner(pid: i32) -> Option<libc::uid_t> {

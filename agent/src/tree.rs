@@ -120,8 +120,8 @@ pub fn ask(root: i32, leaders: &BTreeSet<i32>, signal: Signal) {
 }
 
 /// One pass of killing what `which` picks: everything is stopped first, until nothing new appears, so that
-/// nobody forks away while the others are killed. Gives how many were alive.
-pub fn kill_pass(which: impl Fn() -> Vec<Process>) -> usize {
+/// nobody forks away while the others are killed; each as soon as `which` gives it. Gives how many were alive.
+pub fn kill_pass<P: IntoIterator<Item = Process>>(which: impl Fn() -> P) -> usize {
     let mut stopped: BTreeMap<i32, u64> = BTreeMap::new();
     // A fork bomb adds processes in each pass; the bound only says when to kill what we have and start over.
     for _ in 0..20 {
@@ -200,7 +200,7 @@ mod tests {
             below(me)
                 .into_iter()
                 .filter(|process| process.pid == shell_pid || process.parent == shell_pid)
-                .collect()
+                .collect::<Vec<_>>()
         };
         assert_eq!(kill_pass(of_shell), 2);
         shell.wait().unwrap();

@@ -67,7 +67,7 @@ impl Ending {
         match self {
             Self::Succeeds => (Some(0), None),
             Self::WorkerBlamed | Self::GuardBlamed | Self::AskedToEnd => (Some(1), None),
-            Self::Struck => (None, Some(plan.blow.signal())),
+            Self::Struck => (None, Some(plan.blow.signal() as i32)),
         }
     }
 }
@@ -108,13 +108,14 @@ pub fn contradictions(
     let in_box = says("ChildFailedError");
     must(in_box == (*ending == Ending::WorkerBlamed), "the box is there when a worker is to blame");
     let rank = victim.and_then(|victim| victim.rank).unwrap_or(0);
-    let (pid, signal) = (victim.map_or(0, |victim| victim.process.pid), plan.blow.signal());
+    let pid = victim.map_or(0, |victim| victim.process.pid);
+    let (signal, name) = (plan.blow.signal() as i32, plan.blow.signal().as_str());
     match ending {
         Ending::Succeeds if plan.target == Target::Worker => {
             let of = plan.max_restarts;
             must(
                 says(&format!(
-                    "rank {rank} (local rank {rank}, pid {pid}) was ended by signal {signal}; restarting all workers (restart 1 of {of})"
+                    "rank {rank} (local rank {rank}, pid {pid}) was ended by {name}; restarting all workers (restart 1 of {of})"
                 )),
                 "the restart is told",
             );
@@ -140,7 +141,7 @@ pub fn contradictions(
             Err(error) => must(false, &format!("the box can be read: {error}")),
         },
         Ending::GuardBlamed => {
-            must(says(&format!("guard process was ended by signal {signal}")), "the guard is named");
+            must(says(&format!("guard process was ended by {name}")), "the guard is named");
         }
         Ending::AskedToEnd => {
             must(asked_to_end, "a stopped worker does not end by itself");

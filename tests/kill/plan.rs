@@ -37,11 +37,11 @@ pub enum Blow {
 
 impl Blow {
     /// What the victim dies of.
-    pub fn signal(self) -> i32 {
+    pub fn signal(self) -> Signal {
         match self {
-            Self::Kill => Signal::SIGKILL as i32,
-            Self::Segv => Signal::SIGSEGV as i32,
-            Self::StopThenTerm => Signal::SIGTERM as i32,
+            Self::Kill => Signal::SIGKILL,
+            Self::Segv => Signal::SIGSEGV,
+            Self::StopThenTerm => Signal::SIGTERM,
         }
     }
 }
