@@ -8,7 +8,10 @@ use std::{
     io::{self, Write as _},
     os::fd::{AsFd as _, BorrowedFd},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use nix::unistd;
@@ -25,6 +28,10 @@ const PREFIX: &str = "dlrover-run.";
 #[derive(Debug, Clone)]
 pub struct Cgroup {
     path: PathBuf,
+    /// Open folder: a child can be born in it.
+    folder: Arc<File>,
+    /// Whether it was ever killed.
+    killed: Arc<AtomicBool>,
     /// Open `cgroup.procs`: a process that writes 0 to it moves in.
     procs: Arc<File>,
 }
@@ -42,10 +49,12 @@ impl Cgroup {
         let open = || {
             // Before Linux 5.14 there is nothing to kill with, and so no use for a cgroup.
             fs::metadata(path.join("cgroup.kill"))?;
-            OpenOptions::new().write(true).open(path.join("cgroup.procs"))
+            Ok((File::open(&path)?, OpenOptions::new().write(true).open(path.join("cgroup.procs"))?))
         };
         match open() {
-            Ok(procs) => Ok(Self { path, procs: Arc::new(procs) }),
+            Ok((folder, procs)) => {
+                Ok(Self { path, folder: Arc::new(folder), killed: Arc::default(), procs: Arc::new(procs) })
+            }
             Err(error) => {
                 let _left_for_the_sweep = fs::remove_dir(&path);
                 Err(error)
@@ -59,14 +68,22 @@ impl Cgroup {
         let _stays_outside = unistd::write(&*self.procs, b"0");
     }
 
-    /// The open file, so that it is kept when others are closed.
+    /// The open folder, for a fork into it. `None` once it was killed: Linux 6.18 kills whoever is born in such
+    /// a cgroup (it compares the number of kills with that of the parent's own cgroup). Moving in still works.
     #[must_use]
-    pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.procs.as_fd()
+    pub fn birthplace(&self) -> Option<BorrowedFd<'_>> {
+        (!self.killed.load(Ordering::Relaxed)).then(|| self.folder.as_fd())
+    }
+
+    /// The open files, so that they are kept when others are closed.
+    #[must_use]
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
+        [self.folder.as_fd(), self.procs.as_fd()]
     }
 
     /// Ends everything in it.
     pub fn kill(&self) {
+        self.killed.store(true, Ordering::Relaxed);
         kill(&self.path);
     }
 

@@ -21,6 +21,7 @@
 //! * [`link`]: the launcher's side.
 //! * [`spawn`]: fork and exec of one worker.
 
+mod fork;
 pub mod frame;
 pub mod link;
 pub mod process;

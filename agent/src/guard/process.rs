@@ -96,7 +96,7 @@ impl Guard {
         setsid()?;
         prctl::set_child_subreaper(true)?;
         prctl::set_name(c"dlrover-guard")?;
-        close_all_but(socket.as_fd(), cgroup.as_ref().map(Cgroup::descriptor));
+        close_all_but(socket.as_fd(), cgroup.as_ref());
         let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
         let mut ignored = Vec::new();
         for signal in NOT_FOR_US {
@@ -258,7 +258,7 @@ impl Guard {
             return;
         }
         let (round, local_rank) = (self.round, spec.local_rank);
-        match spawn::spawn(spec, stdout, stderr, &self.ignored, self.cgroup.clone()) {
+        match spawn::spawn(spec, stdout, stderr, &self.ignored, self.cgroup.as_ref()) {
             Ok(pid) => {
                 self.workers.insert(pid, local_rank);
                 self.tell(&FromGuard::Started { round, local_rank, pid: pid.as_raw() });
@@ -289,9 +289,9 @@ impl Guard {
 }
 
 /// Closes every descriptor beyond 2 that the launcher had from its own parent, except these.
-fn close_all_but(socket: BorrowedFd<'_>, cgroup: Option<BorrowedFd<'_>>) {
-    let mut keep: Vec<u32> =
-        [Some(socket), cgroup].into_iter().flatten().map(|fd| fd.as_raw_fd().unsigned_abs()).collect();
+fn close_all_but(socket: BorrowedFd<'_>, cgroup: Option<&Cgroup>) {
+    let of_cgroup = cgroup.into_iter().flat_map(Cgroup::descriptors);
+    let mut keep: Vec<u32> = of_cgroup.chain([socket]).map(|fd| fd.as_raw_fd().unsigned_abs()).collect();
     keep.sort_unstable();
     let mut first = 3;
     for keep in keep.into_iter().chain([u32::MAX]) {
