@@ -438,20 +438,14 @@ impl Agent {
     async fn last_resort(&mut self) -> Vec<Survivor> {
         let guard = self.guard.pid().as_raw();
         tree::signal_one(guard, Signal::SIGKILL);
-<<<<<<< HEAD
         let (id, cgroup) = (self.launcher_id.clone(), self.cgroup.clone());
-        let left = spawn_blocking(move || clear_away(&id, cgroup.as_ref(), CLEAR_AWAY)).await;
-        self.reap();
-=======
-        let id = self.launcher_id.clone();
-        let mut clearing = spawn_blocking(move || clear_away(&id, CLEAR_AWAY));
+        let mut clearing = spawn_blocking(move || clear_away(&id, cgroup.as_ref(), CLEAR_AWAY));
         let left = loop {
             tokio::select! {
                 left = &mut clearing => break left,
                 Some(()) = self.children.recv() => while let Reaped::Ended { .. } = next_ended() {},
             }
         };
->>>>>>> refs/heads/kill
         tree::survivors(left.unwrap_or_default())
     }
 

@@ -2,11 +2,14 @@
 //!
 //! Only processes of our own user that carry the mark of a launcher that is provably dead are touched, so
 //! never those of a sibling. A process that cleared its environment is found only where workers have a cgroup.
+//!
+//! A worker may have asked a scheduler for a further job (`sbatch` and `at` pass the environment on), and this
+//! launcher may be that job: then it, and the script around it, carry a dead launcher's mark and are no leftovers.
 
 use std::{
     fs::{self, File},
     io::Read as _,
-    thread,
+    process, thread,
     time::{Duration, Instant},
 };
 
@@ -21,13 +24,11 @@ use crate::{
 /// Between two passes.
 const AGAIN: Duration = Duration::from_millis(5);
 
-<<<<<<< HEAD
 /// Room for most environments; larger ones take another read.
 const USUAL_ENVIRONMENT: usize = 8 << 10;
-=======
+
 /// So many looks in a row that find nobody end a sweep.
 const EMPTY_LOOKS: u32 = 3;
->>>>>>> refs/heads/kill
 
 /// The mark in a process's environment.
 #[must_use]
@@ -47,19 +48,14 @@ pub fn mark_of(pid: i32) -> Option<LauncherId> {
 #[must_use]
 pub fn sweep(patience: Duration) -> Vec<Process> {
     let deadline = Instant::now() + patience;
-<<<<<<< HEAD
-    let mut left = leftovers();
-    let mut found = left.clone();
-    // A cgroup also holds those that cleared their environment.
-    found.extend(cgroup::sweep());
-    // Again and again: one that forks all the time may slip through a pass, and the killed need a moment to die.
-    while !left.is_empty() && Instant::now() < deadline {
-=======
-    let found: Vec<Process> = leftovers().collect();
+    let inherited = inherited_marks();
+    let leftovers = || leftovers(&inherited);
+    let mut found: Vec<Process> = leftovers().collect();
     // One that forks itself away all the time may slip through a look, so a single empty one proves little.
     let mut empty_looks = if found.is_empty() { EMPTY_LOOKS } else { 0 };
+    // A cgroup also holds those that cleared their environment.
+    found.extend(cgroup::sweep(&inherited));
     while empty_looks < EMPTY_LOOKS && Instant::now() < deadline {
->>>>>>> refs/heads/kill
         tree::kill_pass(leftovers);
         thread::sleep(AGAIN);
         empty_looks = if leftovers().next().is_none() { empty_looks + 1 } else { 0 };
@@ -67,14 +63,26 @@ pub fn sweep(patience: Duration) -> Vec<Process> {
     found
 }
 
+/// The marks that this process and those above it were started with.
+fn inherited_marks() -> Vec<LauncherId> {
+    let mut pid = i32::try_from(process::id()).unwrap_or(0);
+    let mut marks = Vec::new();
+    while pid > 0 {
+        marks.extend(mark_of(pid));
+        pid = tree::process(pid).map_or(0, |process| process.parent);
+    }
+    marks
+}
+
 /// The newest first: between the list and the look at it they have had the least time to fork themselves away.
-fn leftovers() -> impl Iterator<Item = Process> {
+fn leftovers(inherited: &[LauncherId]) -> impl Iterator<Item = Process> {
     let me = getuid().as_raw();
+    let is_leftover = |mark: LauncherId| !inherited.contains(&mark) && mark.is_provably_dead();
     let mut pids: Vec<i32> = tree::all_pids().collect();
     pids.sort_unstable_by(|a, b| b.cmp(a));
     pids.into_iter()
         .filter(move |pid| owner(*pid) == Some(me))
-        .filter(|pid| mark_of(*pid).is_some_and(|mark| mark.is_provably_dead()))
+        .filter(move |pid| mark_of(*pid).is_some_and(is_leftover))
         .filter_map(tree::process)
         .filter(Process::is_alive)
 }

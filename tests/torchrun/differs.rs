@@ -108,6 +108,7 @@ fn every_difference_has_its_case() {
         include_str!("logs.rs"),
         include_str!("signals.rs"),
         include_str!("store.rs"),
+        include_str!("surroundings.rs"),
         include_str!("training.rs"),
     ];
     for difference in DIFFERENCES {

@@ -14,6 +14,7 @@ mod flags;
 mod logs;
 mod signals;
 mod store;
+mod surroundings;
 mod training;
 
 use support::launch::Launch;
