@@ -107,7 +107,7 @@ pub struct Parts {
     /// The workers' output.
     pub logs: Logs,
     /// Sees every event and what it led to.
-    pub observer: Option<Observer>,
+    pub observer: Observer,
 }
 
 /// One node's agent.
@@ -116,7 +116,7 @@ pub struct Agent {
     settings: Arc<EnvSettings>,
     launcher_id: LauncherId,
     cgroup: Option<Cgroup>,
-    observer: Option<Observer>,
+    observer: Observer,
     group: WorkerGroup,
     guard: Link,
     guard_ended: Option<ExitCause>,
@@ -214,9 +214,7 @@ impl Agent {
             let now = Moment::new(self.started.elapsed());
             debug!(?event, "event");
             effects = self.group.handle(now, event.clone());
-            if let Some(observer) = &mut self.observer {
-                observer(&event, &effects);
-            }
+            (self.observer)(&event, &effects);
         }
     }
 

@@ -25,7 +25,7 @@ use agent::{
     sweep,
 };
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use rules::job::JobLimits;
+use rules::{job::JobLimits, worker_group::Event};
 use tokio::{net::TcpListener as AsyncListener, sync::mpsc};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 
@@ -101,8 +101,8 @@ pub fn run(plan: LaunchPlan) -> ExitCode {
         Ok(console) => console,
         Err(source) => return failure::cannot_run(&RunError::Console(source)),
     };
-    let swept = sweep_beside(console.clone());
-    let code = match start(plan, id, guard, &console) {
+    let (may_sweep, swept) = sweep_beside(console.clone());
+    let code = match start(plan, id, guard, &console, may_sweep) {
         Ok(code) => code,
         Err(error) => {
             console.say(format!("dlrover-run: error: {}", chain(&error)));
@@ -125,7 +125,13 @@ fn raise_open_files() {
     }
 }
 
-fn start(plan: LaunchPlan, id: LauncherId, guard: guard::Guard, console: &Console) -> Result<u8, RunError> {
+fn start(
+    plan: LaunchPlan,
+    id: LauncherId,
+    guard: guard::Guard,
+    console: &Console,
+    may_sweep: threads::Sender<()>,
+) -> Result<u8, RunError> {
     for notice in &plan.notices {
         console.say(format!("dlrover-run: {notice}"));
     }
@@ -146,7 +152,13 @@ fn start(plan: LaunchPlan, id: LauncherId, guard: guard::Guard, console: &Consol
     let own_error_file = inherited.iter().find(|(name, _)| name == "TORCHELASTIC_ERROR_FILE");
     let own_error_file = own_error_file.map(|(_, path)| PathBuf::from(path));
     let events = event_log(&plan, console);
-    let report = runtime.block_on(meet_and_run(plan, id, guard, console.clone(), events.clone()))?;
+    let report = runtime.block_on(meet_and_run(
+        plan,
+        id,
+        guard,
+        console.clone(),
+        observer(events.clone(), may_sweep),
+    ))?;
     if let Some(events) = events {
         events.borrow().ended(&report);
     }
@@ -177,12 +189,28 @@ fn event_log(plan: &LaunchPlan, console: &Console) -> Option<Rc<RefCell<EventLog
     }
 }
 
-/// Clears away what a dead launcher left behind; takes some milliseconds on a large host, so the start does
-/// not wait for it. The channel is closed when it is done.
-fn sweep_beside(console: Console) -> threads::Receiver<()> {
+/// Tells the event log everything, and lets the sweep begin once the first worker runs.
+fn observer(events: Option<Rc<RefCell<EventLog>>>, may_sweep: threads::Sender<()>) -> Observer {
+    let mut may_sweep = Some(may_sweep);
+    Box::new(move |event, effects| {
+        if matches!(event, Event::WorkerStarted { .. }) {
+            drop(may_sweep.take());
+        }
+        if let Some(events) = &events {
+            events.borrow_mut().observe(event, effects);
+        }
+    })
+}
+
+/// Clears away what a dead launcher left behind, as soon as the returned sender is dropped: it takes some
+/// milliseconds on a large host, which the start of the workers need not share. The receiver's channel is closed
+/// when it is done.
+fn sweep_beside(console: Console) -> (threads::Sender<()>, threads::Receiver<()>) {
+    let (may_sweep, allowed) = threads::channel::<()>();
     let (done, swept) = threads::channel::<()>();
     let sweeper = thread::Builder::new().name("sweep".into()).stack_size(256 << 10).spawn(move || {
         let _open_till_the_end = done;
+        let _dropped = allowed.recv();
         for process in sweep::sweep(SWEEP) {
             console.say(format!(
                 "dlrover-run: killed pid {} ({}), which a launcher that is dead had left behind",
@@ -192,7 +220,7 @@ fn sweep_beside(console: Console) -> threads::Receiver<()> {
     });
     // Without a thread there is no sweep, and the next start makes up for it.
     drop(sweeper);
-    swept
+    (may_sweep, swept)
 }
 
 async fn meet_and_run(
@@ -200,7 +228,7 @@ async fn meet_and_run(
     launcher_id: LauncherId,
     guard: guard::Guard,
     console: Console,
-    events: Option<Rc<RefCell<EventLog>>>,
+    observer: Observer,
 ) -> Result<Report, RunError> {
     let config = plan.agent;
     let limits = JobLimits { nodes: config.nodes.1, join_timeout: JOIN_TIMEOUT, host_timeout: HOST_TIMEOUT };
@@ -226,18 +254,7 @@ async fn meet_and_run(
             (address, StoreHost::shared(addr.clone(), *port, server))
         }
     };
-    let parts = Parts {
-        config,
-        launcher_id,
-        guard,
-        master: address,
-        store,
-        console,
-        logs,
-        observer: events.map(|events| -> Observer {
-            Box::new(move |event, effects| events.borrow_mut().observe(event, effects))
-        }),
-    };
+    let parts = Parts { config, launcher_id, guard, master: address, store, console, logs, observer };
     Ok(Agent::run(parts).await?)
 }
 

@@ -24,7 +24,7 @@ use rules::{LocalRank, Round, worker_group::WorkerExit};
 
 use super::{
     frame::{FromGuard, Inbox, ToGuard, WorkerSpec, encode, send},
-    spawn,
+    spawn::{self, Born},
 };
 use crate::{
     cgroup::Cgroup,
@@ -85,6 +85,8 @@ struct Guard {
     ignored: Vec<Signal>,
     round: Round,
     phase: Phase,
+    /// Forked, and not yet known to run.
+    born: Vec<(LocalRank, Born)>,
     workers: BTreeMap<Pid, LocalRank>,
     killing: bool,
     /// When the launcher was found dead.
@@ -119,6 +121,7 @@ impl Guard {
             ignored,
             round: Round(0),
             phase: Phase::Idle,
+            born: Vec::new(),
             workers: BTreeMap::new(),
             killing: false,
             orphaned: None,
@@ -176,6 +179,11 @@ impl Guard {
                     return true;
                 }
             };
+            if let Some(at) = self.born.iter().position(|(_, born)| born.pid == pid) {
+                // It ended before we asked whether it had begun.
+                let (local_rank, born) = self.born.swap_remove(at);
+                self.confirm(local_rank, born);
+            }
             if let Some(local_rank) = self.workers.remove(&pid) {
                 let unix_secs =
                     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -231,7 +239,12 @@ impl Guard {
                 self.killing = false;
             }
             ToGuard::Worker(spec) => self.start(&spec),
-            ToGuard::End => self.phase = Phase::Started,
+            ToGuard::End => {
+                for (local_rank, born) in std::mem::take(&mut self.born) {
+                    self.confirm(local_rank, born);
+                }
+                self.phase = Phase::Started;
+            }
             // The last of the tree ended before the launcher could ask; a look at every process finds nobody.
             ToGuard::SignalTree { .. } if self.phase == Phase::Idle => {}
             ToGuard::SignalTree { signal } => {
@@ -257,18 +270,28 @@ impl Guard {
         if self.phase != Phase::Starting {
             return;
         }
-        let (round, local_rank) = (self.round, spec.local_rank);
+        let local_rank = spec.local_rank;
         match spawn::spawn(spec, stdout, stderr, &self.ignored, self.cgroup.as_ref()) {
-            Ok(pid) => {
-                self.workers.insert(pid, local_rank);
-                self.tell(&FromGuard::Started { round, local_rank, pid: pid.as_raw() });
-            }
-            Err(error) => {
-                self.phase = Phase::StartFailed;
-                let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
-                self.tell(&FromGuard::CannotStart { round, local_rank, errno });
-            }
+            Ok(born) => self.born.push((local_rank, born)),
+            Err(error) => self.cannot_start(local_rank, &error),
         }
+    }
+
+    fn confirm(&mut self, local_rank: LocalRank, born: Born) {
+        let pid = born.pid;
+        match born.confirm() {
+            Ok(()) => {
+                self.workers.insert(pid, local_rank);
+                self.tell(&FromGuard::Started { round: self.round, local_rank, pid: pid.as_raw() });
+            }
+            Err(error) => self.cannot_start(local_rank, &error),
+        }
+    }
+
+    fn cannot_start(&mut self, local_rank: LocalRank, error: &io::Error) {
+        self.phase = Phase::StartFailed;
+        let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
+        self.tell(&FromGuard::CannotStart { round: self.round, local_rank, errno });
     }
 
     /// A launcher that cannot be told is gone, which the next read of the socket finds out.

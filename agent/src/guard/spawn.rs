@@ -20,7 +20,6 @@ use nix::{
     sys::{
         prctl,
         signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask},
-        wait::waitpid,
     },
     unistd::{self, Pid, getpid, getppid, pipe2, setsid},
 };
@@ -31,17 +30,41 @@ use super::{
 };
 use crate::cgroup::Cgroup;
 
-/// Starts the worker and gives its process id.
+/// A worker between fork and exec.
+#[derive(Debug)]
+pub struct Born {
+    /// Its process id.
+    pub pid: Pid,
+    /// Closed by exec, or brings the errno of what failed before.
+    told: File,
+}
+
+impl Born {
+    /// Waits until the worker's program runs.
+    ///
+    /// # Errors
+    /// What `exec` or a step before it said. The process has ended or is about to.
+    pub fn confirm(mut self) -> io::Result<()> {
+        let mut errno = [0; size_of::<i32>()];
+        match self.told.read_exact(&mut errno) {
+            Ok(()) => Err(io::Error::from_raw_os_error(i32::from_ne_bytes(errno))),
+            // Its end: the program runs, or has even ended.
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+/// Forks the worker; it goes on to exec beside its siblings, so starting many takes little longer than one.
 ///
 /// # Errors
-/// What `fork`, `exec` or the steps between them said.
+/// What `fork` and the steps before it said.
 pub fn spawn(
     spec: &WorkerSpec,
     stdout: Option<OwnedFd>,
     stderr: Option<OwnedFd>,
     ignored: &[Signal],
     cgroup: Option<&Cgroup>,
-) -> io::Result<Pid> {
+) -> io::Result<Born> {
     let [program, arguments @ ..] = &spec.argv[..] else {
         return Err(Errno::EINVAL.into());
     };
@@ -77,7 +100,6 @@ pub fn spawn(
             Ok(())
         });
     }
-    // Closed by exec, or brings the errno of what failed before.
     let (told, telling) = pipe2(OFlag::O_CLOEXEC)?;
     // SAFETY: the guard has one thread.
     match unsafe { fork_into(cgroup.and_then(Cgroup::birthplace)) }? {
@@ -90,16 +112,7 @@ pub fn spawn(
             // SAFETY: `_exit` has no preconditions, and runs nothing of the guard's.
             unsafe { libc::_exit(1) }
         }
-        Forked::Parent { child } => {
-            drop(telling);
-            let mut errno = [0; size_of::<i32>()];
-            if File::from(told).read_exact(&mut errno).is_err() {
-                // Its end: the program runs, or has even ended.
-                return Ok(child);
-            }
-            while waitpid(child, None) == Err(Errno::EINTR) {}
-            Err(io::Error::from_raw_os_error(i32::from_ne_bytes(errno)))
-        }
+        Forked::Parent { child } => Ok(Born { pid: child, told: File::from(told) }),
     }
 }
 
