@@ -21,7 +21,7 @@ use rules::{
 use tokio::{
     signal::unix::{Signal as SignalStream, SignalKind, signal},
     sync::{Mutex as AsyncMutex, mpsc},
-    task::spawn_blocking,
+    task::{JoinSet, spawn_blocking},
     time::{sleep_until, timeout},
 };
 use tracing::{debug, warn};
@@ -131,6 +131,8 @@ pub struct Agent {
     prepared: Option<Box<Prepared>>,
     store_watch: StoreWatch,
     generation: Option<Generation>,
+    /// Output of older generations that is still read.
+    retired: JoinSet<()>,
     oom: OomCounter,
     oom_kills: Option<u64>,
     happenings: mpsc::Receiver<Happening>,
@@ -186,6 +188,7 @@ impl Agent {
             prepared: None,
             store_watch: StoreWatch::new(&store),
             generation: None,
+            retired: JoinSet::new(),
             store: Arc::new(AsyncMutex::new(store)),
             oom: OomCounter::find(),
             oom_kills: None,
@@ -197,6 +200,8 @@ impl Agent {
             observer,
             config: Arc::new(config),
         };
+        // A guard that died before we listened to SIGCHLD is told by nothing else.
+        agent.reap();
         let outcome = agent.run_group(effects).await;
         Ok(agent.report(outcome).await)
     }
@@ -343,8 +348,9 @@ impl Agent {
 
     /// The output of workers that are gone is read to its end beside the next generation.
     fn retire_generation(&mut self) {
+        while self.retired.try_join_next().is_some() {}
         if let Some(mut generation) = self.generation.take() {
-            tokio::spawn(async move {
+            self.retired.spawn(async move {
                 let _drained = generation.drain(DRAIN).await;
             });
         }
@@ -430,6 +436,9 @@ impl Agent {
         if let Some(generation) = &mut self.generation {
             let _drained = generation.drain(DRAIN).await;
         }
+        // A slow console may still hold up what an attempt before had printed. Each keeps its own time.
+        let all = async { while self.retired.join_next().await.is_some() {} };
+        let _drained = timeout(2 * DRAIN, all).await;
     }
 
     /// The guard could not kill its tree. It may itself be stopped, so it goes too and we try.

@@ -102,13 +102,13 @@ fn kill(path: &Path) {
 /// Ends and removes cgroups that launchers left which are provably dead, but for those in `spared`. Gives what
 /// lived in them.
 #[must_use]
-pub fn sweep(spared: &[LauncherId]) -> Vec<Process> {
+pub fn sweep(spared: impl Fn() -> Vec<LauncherId>) -> Vec<Process> {
     let mut swept = Vec::new();
     let Some(folder) = own_folder() else { return swept };
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let mark = name.to_str().and_then(|name| LauncherId::parse(name.strip_prefix(PREFIX)?));
-        if mark.is_some_and(|mark| !spared.contains(&mark) && mark.is_provably_dead()) {
+        if mark.is_some_and(|mark| mark.is_provably_dead() && !spared().contains(&mark)) {
             let members = fs::read_to_string(entry.path().join("cgroup.procs")).unwrap_or_default();
             let members = members.lines().filter_map(|pid| tree::process(pid.parse().ok()?));
             swept.extend(members.filter(Process::is_alive));
@@ -162,14 +162,14 @@ mod tests {
         let members = || fs::read_to_string(cgroup.path.join("cgroup.procs")).unwrap();
         assert!(members().lines().any(|pid| pid == child.id().to_string()));
         // Of a living launcher, so the sweep leaves it alone.
-        assert!(sweep(&[]).is_empty());
+        assert!(sweep(Vec::new).is_empty());
         assert!(child.try_wait().unwrap().is_none());
         cgroup.kill();
         assert_eq!(child.wait().unwrap().signal(), Some(9));
         // A dead launcher's is killed and removed once it is empty.
         id.started -= 1;
         let left = Cgroup::make(&id).unwrap();
-        assert!(sweep(&[]).is_empty());
+        assert!(sweep(Vec::new).is_empty());
         assert!(!left.path.exists());
         // The orphan's zombie goes with init's next wait; until then the folder is busy for a moment.
         while cgroup.path.exists() {

@@ -27,14 +27,20 @@ pub mod link;
 pub mod process;
 mod spawn;
 
-use std::{io, os::unix::net::UnixStream};
+use std::{ffi::CStr, io, os::unix::net::UnixStream};
 
 use nix::{
-    sys::prctl,
+    sys::{
+        prctl,
+        signal::{SigHandler, SigSet, Signal, signal},
+    },
     unistd::{ForkResult, Pid, fork},
 };
 
 use crate::cgroup::Cgroup;
+
+/// Its name in the list of processes.
+pub const NAME: &CStr = c"dlrover-guard";
 
 /// A guard that has just been started.
 #[derive(Debug)]
@@ -47,6 +53,15 @@ pub struct Guard {
     pub cgroup: Option<Cgroup>,
 }
 
+/// Undoes what our parent may have done to signals. With SIGCHLD ignored the kernel tells no child's end, to the
+/// launcher and to the guard; a signal that is blocked reaches nobody.
+fn hear_of_children() -> io::Result<()> {
+    // SAFETY: the default action runs no handler.
+    unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
+    SigSet::empty().thread_set_mask()?;
+    Ok(())
+}
+
 /// Starts the guard, and makes this process a subreaper. Workers are put into `cgroup`.
 ///
 /// Must be called before any thread exists: the child goes on running Rust code after `fork`, which is only
@@ -55,6 +70,7 @@ pub struct Guard {
 /// # Errors
 /// When the system has no room for a socket pair or a process.
 pub fn start(cgroup: Option<Cgroup>) -> io::Result<Guard> {
+    hear_of_children()?;
     let (ours, theirs) = UnixStream::pair()?;
     prctl::set_child_subreaper(true)?;
     // SAFETY: the caller has started no thread, so the child owns a consistent copy of every lock and heap

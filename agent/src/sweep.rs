@@ -3,10 +3,12 @@
 //! Only processes of our own user that carry the mark of a launcher that is provably dead are touched, so
 //! never those of a sibling. A process that cleared its environment is found only where workers have a cgroup.
 //!
-//! A worker may have asked a scheduler for a further job (`sbatch` and `at` pass the environment on), and this
-//! launcher may be that job: then it, and the script around it, carry a dead launcher's mark and are no leftovers.
+//! A worker may have asked a scheduler for a further job (`sbatch` and `at` pass the environment on), and a
+//! launcher may be part of that job: then it, the script around it and what runs beside it carry a dead launcher's
+//! mark and are no leftovers. A script that has not come to its launcher yet cannot be told from one.
 
 use std::{
+    cell::LazyCell,
     fs::{self, File},
     io::Read as _,
     process, thread,
@@ -16,7 +18,7 @@ use std::{
 use nix::{libc, unistd::getuid};
 
 use crate::{
-    cgroup,
+    cgroup, guard,
     launcher_id::{LauncherId, VARIABLE},
     tree::{self, Process},
 };
@@ -48,13 +50,11 @@ pub fn mark_of(pid: i32) -> Option<LauncherId> {
 #[must_use]
 pub fn sweep(patience: Duration) -> Vec<Process> {
     let deadline = Instant::now() + patience;
-    let inherited = inherited_marks();
-    let leftovers = || leftovers(&inherited);
     let mut found: Vec<Process> = leftovers().collect();
     // One that forks itself away all the time may slip through a look, so a single empty one proves little.
     let mut empty_looks = if found.is_empty() { EMPTY_LOOKS } else { 0 };
     // A cgroup also holds those that cleared their environment.
-    found.extend(cgroup::sweep(&inherited));
+    found.extend(cgroup::sweep(marks_at_work));
     while empty_looks < EMPTY_LOOKS && Instant::now() < deadline {
         tree::kill_pass(leftovers);
         thread::sleep(AGAIN);
@@ -63,9 +63,8 @@ pub fn sweep(patience: Duration) -> Vec<Process> {
     found
 }
 
-/// The marks that this process and those above it were started with.
-fn inherited_marks() -> Vec<LauncherId> {
-    let mut pid = i32::try_from(process::id()).unwrap_or(0);
+/// The marks that a process and those above it were started with.
+fn marks_above(mut pid: i32) -> Vec<LauncherId> {
     let mut marks = Vec::new();
     while pid > 0 {
         marks.extend(mark_of(pid));
@@ -75,16 +74,27 @@ fn inherited_marks() -> Vec<LauncherId> {
 }
 
 /// The newest first: between the list and the look at it they have had the least time to fork themselves away.
-fn leftovers(inherited: &[LauncherId]) -> impl Iterator<Item = Process> {
+fn leftovers() -> impl Iterator<Item = Process> {
     let me = getuid().as_raw();
-    let is_leftover = |mark: LauncherId| !inherited.contains(&mark) && mark.is_provably_dead();
+    // Asked for anew with each look, and only when a dead launcher's mark is seen.
+    let spared = LazyCell::new(marks_at_work);
+    let is_leftover = move |mark: LauncherId| mark.is_provably_dead() && !spared.contains(&mark);
     let mut pids: Vec<i32> = tree::all_pids().collect();
     pids.sort_unstable_by(|a, b| b.cmp(a));
     pids.into_iter()
         .filter(move |pid| owner(*pid) == Some(me))
-        .filter(move |pid| mark_of(*pid).is_some_and(is_leftover))
+        .filter(move |pid| mark_of(*pid).is_some_and(&is_leftover))
         .filter_map(tree::process)
         .filter(Process::is_alive)
+}
+
+/// Marks that launchers at work have got from above: this one, and every one that has a guard.
+fn marks_at_work() -> Vec<LauncherId> {
+    let guards = tree::all_pids()
+        .filter_map(tree::process)
+        .filter(|process| process.name.as_bytes() == guard::NAME.to_bytes());
+    let launchers = guards.map(|guard| guard.parent).chain(i32::try_from(process::id()).ok());
+    launchers.flat_map(marks_above).collect()
 }
 
 fn owner(pid: i32) -> Option<libc::uid_t> {
@@ -95,6 +105,7 @@ fn owner(pid: i32) -> Option<libc::uid_t> {
 #[cfg(test)]
 mod tests {
     use std::{
+        io::{BufRead as _, BufReader},
         os::unix::process::ExitStatusExt as _,
         process::{Child, Command, Stdio},
     };
@@ -103,6 +114,24 @@ mod tests {
 
     fn marked(id: &LauncherId) -> Child {
         Command::new("sleep").arg("1000").env(VARIABLE, id.to_string()).stdout(Stdio::null()).spawn().unwrap()
+    }
+
+    #[test]
+    fn a_job_that_a_worker_submitted_carries_its_mark_and_is_spared() {
+        // Of another boot, so that nobody's sweep takes it for a leftover meanwhile.
+        let mark = LauncherId { boot: "another".into(), ..LauncherId::of_this_process() };
+        let mut script = Command::new("sh")
+            .args(["-c", "env -u DLROVER_LAUNCHER_ID sleep 1000 & echo $!; wait"])
+            .env(VARIABLE, mark.to_string())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(script.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let beside: i32 = line.trim().parse().unwrap();
+        assert!(marks_above(beside).contains(&mark));
+        tree::signal_one(beside, nix::sys::signal::Signal::SIGKILL);
+        script.wait().unwrap();
     }
 
     #[test]

@@ -33,15 +33,18 @@ pub struct Process {
     pub group: i32,
     /// Session.
     pub session: i32,
+    /// Threads that have not ended, the first one always counted.
+    pub threads: u32,
     /// Start, in clock ticks since boot: tells a reused process id from the process it named.
     pub started: u64,
 }
 
 impl Process {
-    /// Whether it still does anything. A zombie only waits to be reaped.
+    /// Whether it still does anything. A zombie only waits to be reaped, unless it is merely the first thread
+    /// that has ended: the state is that thread's, and the others run on.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        !matches!(self.state, 'Z' | 'X')
+        !matches!(self.state, 'Z' | 'X') || self.threads > 1
     }
 
     fn parse(pid: i32, stat: &str) -> Option<Self> {
@@ -54,9 +57,10 @@ impl Process {
         let parent = fields.next()?.parse().ok()?;
         let group = fields.next()?.parse().ok()?;
         let session = fields.next()?.parse().ok()?;
-        // Fields 7 to 21 lie between the session (6) and the start time (22).
-        let started = fields.nth(15)?.parse().ok()?;
-        Some(Self { pid, name, state, parent, group, session, started })
+        // Fields 7 to 19 lie between the session (6) and the threads (20), one before the start time (22).
+        let threads = fields.nth(13)?.parse().ok()?;
+        let started = fields.nth(1)?.parse().ok()?;
+        Some(Self { pid, name, state, parent, group, session, threads, started })
     }
 }
 
@@ -175,11 +179,32 @@ mod tests {
                 parent: 3,
                 group: 4,
                 session: 5,
+                threads: 1,
                 started: 987
             })
         );
         assert_eq!(Process::parse(12, "12 (a S 3"), None);
         assert_eq!(Process::parse(12, ""), None);
+    }
+
+    #[test]
+    fn a_process_whose_first_thread_has_ended_is_alive_and_killed() {
+        let script = "import ctypes, threading, time\n\
+                      threading.Thread(target=time.sleep, args=(1000,)).start()\n\
+                      ctypes.CDLL(None).syscall(int(__import__('sys').argv[1]), 0)";
+        // SYS_exit ends the thread that calls it, and no other.
+        let exit = nix::libc::SYS_exit.to_string();
+        let mut child = Command::new("python3").args(["-c", script, &exit]).spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let headless = loop {
+            match process(pid) {
+                Some(process) if process.state == 'Z' => break process,
+                _ => std::thread::yield_now(),
+            }
+        };
+        assert!(headless.is_alive(), "{headless:?}");
+        assert_eq!(kill_pass(|| process(pid)), 1);
+        child.wait().unwrap();
     }
 
     #[test]

@@ -84,6 +84,14 @@ const DIFFERENCES: &[Difference] = &[
         case: "a_killed_launcher_takes_its_workers_along",
         reason: "torchrun's workers live on without it",
     },
+    Difference {
+        case: "a_parent_that_ignored_sigchld_hides_no_end",
+        reason: "torchrun's subprocess module sees no exit code then and takes every end for success",
+    },
+    Difference {
+        case: "a_parent_that_blocked_all_signals_delays_nothing",
+        reason: "torchrun leaves them blocked and never sees a SIGTERM",
+    },
 ];
 
 /// True where torchrun is being judged in a case that it may fail: said aloud, past cargo's capture.

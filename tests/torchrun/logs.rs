@@ -277,3 +277,17 @@ fn bytes_that_are_no_text_reach_the_console() {
     }
     assert_eq!(run.stdout_bytes, b"[default0]:a\xffb\n");
 }
+
+#[test]
+fn a_slow_console_gets_all_of_an_attempt_that_was_restarted() {
+    let program = "import os\n\
+                   if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n\
+                   \tfor line in range(29000): print('x' * 50, line)\n\
+                   raise SystemExit(1)";
+    let run = launch().flags(["--standalone", "--max-restarts=1", "--tee=1", "--no-python"]);
+    // More than the queue of one worker and the pipe behind it hold.
+    let run = run.script("python3").args(["-c", program]).after("exec > >(sleep 1; cat > slow)");
+    let outcome = run.finish().expect_code(1);
+    let lines = outcome.file("slow").unwrap().lines().count();
+    assert_eq!(lines, 29000, "{outcome:#?}");
+}

@@ -1,19 +1,58 @@
 //! What the launcher's own parent left it: variables, signals, children, descriptors, a full host.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use support::launch::{Launch, Launcher};
+use support::{launcher, wait_for};
+
+use crate::differs::torchrun_differs;
 use crate::launch;
 
+/// A run whose launcher takes the place of a Python process that did this before.
+fn launch_from_python(before: &str) -> Launch {
+    let ours = launcher!();
+    let program = format!("import os, signal, sys\n{before}\nos.execvp(sys.argv[1], sys.argv[1:])");
+    let python = Launcher { program: "python3".into(), is_torchrun: ours.is_torchrun };
+    Launch::new(python).flags(["-c", &program]).flags([ours.program])
+}
+
 #[test]
-fn a_job_that_a_dead_launchers_worker_submitted_is_no_leftover() {
-    // What sbatch and at do: the variables of whoever submits reach the job. Process 1 is not that young.
-    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
-    let namespace = fs::metadata("/proc/self/ns/pid").unwrap().ino();
-    let mark = format!("3f2504e0-4f89-41d3-9a0c-0305e82c3301:1:987654321987:{}:{namespace}", boot.trim());
-    let run = launch().flags(["--standalone"]).env("DLROVER_LAUNCHER_ID", mark);
-    // The script of the job carries the mark too, and so does what runs beside the launcher.
-    let run = run.after("trap 'kill $aside' EXIT; sleep 60 & aside=$!; \"$@\"; exit $?");
-    let outcome = run.finish().expect_code(0);
-    assert!(!outcome.stderr.contains("had left behind"), "{outcome:#?}");
+fn a_parent_that_ignored_sigchld_hides_no_end() {
+    if torchrun_differs("a_parent_that_ignored_sigchld_hides_no_end") {
+        return;
+    }
+    let run = launch_from_python("signal.signal(signal.SIGCHLD, signal.SIG_IGN)");
+    let run = run.flags(["--standalone", "--nproc-per-node=2"]).steps(&["1 exit 3", "hang"]);
+    let outcome = run.finish().expect_code(1);
+    assert!(outcome.stderr.contains("failed first: exit code 3"), "{outcome:#?}");
+}
+
+#[test]
+fn a_parent_that_blocked_all_signals_delays_nothing() {
+    if torchrun_differs("a_parent_that_blocked_all_signals_delays_nothing") {
+        return;
+    }
+    let run = launch_from_python("signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())");
+    let run = run.flags(["--standalone"]).steps(&["touch ready", "hang"]).start();
+    run.await_file("ready");
+    run.signal(Signal::SIGTERM);
+    let outcome = run.finish().expect_code(1);
+    assert!(!outcome.stderr.contains("guard process is still busy"), "{outcome:#?}");
+}
+
+#[test]
+fn a_guard_that_dies_at_once_is_noticed() {
+    if launcher!().is_torchrun {
+        return;
+    }
+    for _ in 0..5 {
+        let run = launch().flags(["--standalone"]).steps(&["hang"]).start();
+        let children = format!("/proc/{0}/task/{0}/children", run.pid());
+        let guard = wait_for("the guard", || fs::read_to_string(&children).ok()?.trim().parse().ok());
+        kill(Pid::from_raw(guard), Signal::SIGKILL).unwrap();
+        let outcome = run.finish().expect_code(1);
+        assert!(outcome.stderr.contains("its guard process was ended by SIGKILL"), "{outcome:#?}");
+    }
 }

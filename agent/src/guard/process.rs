@@ -97,7 +97,7 @@ impl Guard {
     fn new(socket: UnixStream, cgroup: Option<Cgroup>) -> io::Result<Self> {
         setsid()?;
         prctl::set_child_subreaper(true)?;
-        prctl::set_name(c"dlrover-guard")?;
+        prctl::set_name(super::NAME)?;
         close_all_but(socket.as_fd(), cgroup.as_ref());
         let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
         let mut ignored = Vec::new();
