@@ -4,7 +4,7 @@
 use std::{
     future, io,
     net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -133,7 +133,7 @@ pub struct Agent {
     generation: Option<Generation>,
     /// Output of older generations that is still read.
     retired: JoinSet<()>,
-    oom: OomCounter,
+    oom: Arc<OnceLock<OomCounter>>,
     oom_kills: Option<u64>,
     happenings: mpsc::Receiver<Happening>,
     happened: mpsc::Sender<Happening>,
@@ -160,6 +160,10 @@ impl Agent {
     pub async fn run(parts: Parts) -> Result<Report, AgentError> {
         let Parts { config, launcher_id, guard, master, store, console, logs, observer } = parts;
         let cgroup = guard.cgroup.clone();
+        // Beside the connection to the master; it also starts the thread that files are made on.
+        let oom = Arc::new(OnceLock::new());
+        let found = Arc::clone(&oom);
+        spawn_blocking(move || found.get_or_init(OomCounter::find).kills());
         let (happened, happenings) = mpsc::channel(QUEUE);
         let unknown = signals::listen(&config.signals, &happened).map_err(AgentError::Signals)?;
         for name in unknown {
@@ -190,7 +194,7 @@ impl Agent {
             generation: None,
             retired: JoinSet::new(),
             store: Arc::new(AsyncMutex::new(store)),
-            oom: OomCounter::find(),
+            oom,
             oom_kills: None,
             happenings,
             happened,
@@ -284,11 +288,15 @@ impl Agent {
                     self.store_watch.judgement.ended_well(exit.local_rank);
                 }
                 let killed = exit.cause == ExitCause::Signal(Signal::SIGKILL as i32);
-                let out_of_memory = killed && self.oom.kills() > self.oom_kills;
+                let out_of_memory = killed && self.oom_kills_so_far() > self.oom_kills;
                 Some(Event::WorkerExited { round, exit: WorkerExit { out_of_memory, ..exit } })
             }
             FromGuard::TreeGone { round } => Some(Event::TreeGone { round }),
         }
+    }
+
+    fn oom_kills_so_far(&self) -> Option<u64> {
+        self.oom.get_or_init(OomCounter::find).kills()
     }
 
     /// Takes the ends of all children: the guard's, and those of strangers that PID 1 of a container inherits.
@@ -390,7 +398,7 @@ impl Agent {
 
     fn spawn(&mut self, round: Round) {
         let Some(prepared) = self.prepared.take() else { return };
-        self.oom_kills = self.oom.kills();
+        self.oom_kills = self.oom_kills_so_far();
         let now = Moment::new(self.started.elapsed());
         self.store_watch.begin(round, StartWatch::new(now, self.config.local_world_size));
         self.tell_guard(&ToGuard::Begin { round });

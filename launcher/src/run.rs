@@ -101,8 +101,8 @@ pub fn run(plan: LaunchPlan) -> ExitCode {
         Ok(console) => console,
         Err(source) => return failure::cannot_run(&RunError::Console(source)),
     };
-    let (may_sweep, swept) = sweep_beside(console.clone());
-    let code = match start(plan, id, guard, &console, may_sweep) {
+    let swept = Swept::default();
+    let code = match start(plan, id, guard, &console, &swept) {
         Ok(code) => code,
         Err(error) => {
             console.say(format!("dlrover-run: error: {}", chain(&error)));
@@ -110,7 +110,9 @@ pub fn run(plan: LaunchPlan) -> ExitCode {
         }
     };
     // A sweep that ended with us halfway would leave its leftovers stopped. Its end closes the channel.
-    let _closed = swept.recv_timeout(SWEEP);
+    if let Some(swept) = swept.take() {
+        let _closed = swept.recv_timeout(SWEEP);
+    }
     // What a stuck console has not taken by then is lost with us.
     let _written = console.flush(LAST_WORDS);
     ExitCode::from(code)
@@ -130,7 +132,7 @@ fn start(
     id: LauncherId,
     guard: guard::Guard,
     console: &Console,
-    may_sweep: threads::Sender<()>,
+    swept: &Swept,
 ) -> Result<u8, RunError> {
     for notice in &plan.notices {
         console.say(format!("dlrover-run: {notice}"));
@@ -157,7 +159,7 @@ fn start(
         id,
         guard,
         console.clone(),
-        observer(events.clone(), may_sweep),
+        observer(events.clone(), console.clone(), Rc::clone(swept)),
     ))?;
     if let Some(events) = events {
         events.borrow().ended(&report);
@@ -189,12 +191,12 @@ fn event_log(plan: &LaunchPlan, console: &Console) -> Option<Rc<RefCell<EventLog
     }
 }
 
-/// Tells the event log everything, and lets the sweep begin once the first worker runs.
-fn observer(events: Option<Rc<RefCell<EventLog>>>, may_sweep: threads::Sender<()>) -> Observer {
-    let mut may_sweep = Some(may_sweep);
+/// Tells the event log everything, and begins the sweep once the first worker runs: it takes some milliseconds on
+/// a large host, which the start of the workers need not share.
+fn observer(events: Option<Rc<RefCell<EventLog>>>, console: Console, swept: Swept) -> Observer {
     Box::new(move |event, effects| {
-        if matches!(event, Event::WorkerStarted { .. }) {
-            drop(may_sweep.take());
+        if matches!(event, Event::WorkerStarted { .. }) && swept.borrow().is_none() {
+            *swept.borrow_mut() = Some(sweep_beside(console.clone()));
         }
         if let Some(events) = &events {
             events.borrow_mut().observe(event, effects);
@@ -202,15 +204,14 @@ fn observer(events: Option<Rc<RefCell<EventLog>>>, may_sweep: threads::Sender<()
     })
 }
 
-/// Clears away what a dead launcher left behind, as soon as the returned sender is dropped: it takes some
-/// milliseconds on a large host, which the start of the workers need not share. The receiver's channel is closed
-/// when it is done.
-fn sweep_beside(console: Console) -> (threads::Sender<()>, threads::Receiver<()>) {
-    let (may_sweep, allowed) = threads::channel::<()>();
+/// The sweep of this run, once it has begun. Its channel is closed when it is done.
+type Swept = Rc<RefCell<Option<threads::Receiver<()>>>>;
+
+/// Clears away what a dead launcher left behind.
+fn sweep_beside(console: Console) -> threads::Receiver<()> {
     let (done, swept) = threads::channel::<()>();
     let sweeper = thread::Builder::new().name("sweep".into()).stack_size(256 << 10).spawn(move || {
         let _open_till_the_end = done;
-        let _dropped = allowed.recv();
         for process in sweep::sweep(SWEEP) {
             console.say(format!(
                 "dlrover-run: killed pid {} ({}), which a launcher that is dead had left behind",
@@ -220,7 +221,7 @@ fn sweep_beside(console: Console) -> (threads::Sender<()>, threads::Receiver<()>
     });
     // Without a thread there is no sweep, and the next start makes up for it.
     drop(sweeper);
-    (may_sweep, swept)
+    swept
 }
 
 async fn meet_and_run(
