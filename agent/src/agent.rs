@@ -13,7 +13,6 @@ use rules::{
     Moment, NodeRank, Round,
     failure::{ExitCause, Outcome, Survivor},
     job::{JoinRequest, NodeEnd},
-    start_watch::StartWatch,
     worker_env::EnvSettings,
     worker_group::{Effect, Event, Limits, WorkerExit, WorkerGroup},
     world::Member,
@@ -21,13 +20,14 @@ use rules::{
 use tokio::{
     signal::unix::{Signal as SignalStream, SignalKind, signal},
     sync::{Mutex as AsyncMutex, mpsc},
-    task::{JoinSet, spawn_blocking},
+    task::JoinSet,
     time::{sleep_until, timeout},
 };
 use tracing::{debug, warn};
 
 use crate::{
     arrivals::{self, Arrived},
+    aside::aside,
     cgroup::Cgroup,
     chain,
     clear_away::clear_away,
@@ -277,6 +277,7 @@ impl Agent {
         match word {
             FromGuard::Started { round, local_rank, pid } => {
                 self.store_watch.started(local_rank, pid);
+                self.look_at_arrivals();
                 Some(Event::WorkerStarted { round, local_rank, pid })
             }
             FromGuard::CannotStart { round, local_rank, errno } => {
@@ -309,8 +310,8 @@ impl Agent {
             let (id, cgroup) = (self.launcher_id.clone(), self.cgroup.clone());
             let happened = self.happened.clone();
             tokio::spawn(async move {
-                let cleared = spawn_blocking(move || clear_away(&id, cgroup.as_ref(), CLEAR_AWAY)).await;
-                debug!(left = ?cleared, "cleared away what a dead guard left");
+                let left = clear_away_aside(id, cgroup).await;
+                debug!(?left, "cleared away what a dead guard left");
                 // The loop has ended when it no longer listens.
                 let _gone = happened.send(Event::GuardDied { cause }.into()).await;
             });
@@ -385,12 +386,14 @@ impl Agent {
         tokio::spawn(async move {
             let round = world.round;
             let prepared =
-                spawn_blocking(move || workers::prepare(&config, &settings, &logs, &world, seat, attempt))
-                    .await;
+                aside(move || workers::prepare(&config, &settings, &logs, &world, seat, attempt)).await;
             let happening = match prepared {
                 Ok(Ok(prepared)) => Happening::Prepared { round, prepared: Box::new(prepared) },
                 Ok(Err(error)) => Event::CannotPrepare { round, reason: chain(&error) }.into(),
-                Err(error) => Event::CannotPrepare { round, reason: error.to_string() }.into(),
+                Err(error) => {
+                    let reason = format!("cannot make its files ready: {error}");
+                    Event::CannotPrepare { round, reason }.into()
+                }
             };
             let _gone = happened.send(happening).await;
         });
@@ -400,7 +403,7 @@ impl Agent {
         let Some(prepared) = self.prepared.take() else { return };
         self.oom_kills = self.oom_kills_so_far();
         let now = Moment::new(self.started.elapsed());
-        self.store_watch.begin(round, StartWatch::new(now, self.config.local_world_size));
+        self.store_watch.begin(round, now, self.config.local_world_size);
         self.tell_guard(&ToGuard::Begin { round });
         for (spec, fds) in prepared.workers {
             if let Err(error) = self.guard.send(&ToGuard::Worker(spec), fds) {
@@ -416,7 +419,7 @@ impl Agent {
         let Some(Look { round, up_to, peers, port, pids }) = self.store_watch.next_look() else { return };
         let happened = self.happened.clone();
         tokio::spawn(async move {
-            let found = spawn_blocking(move || arrivals::find(&peers, port, &pids)).await;
+            let found = aside(move || arrivals::find(&peers, port, &pids)).await;
             // A look that failed leaves doubt, and doubt accuses nobody.
             let arrived = found.unwrap_or(Arrived { somebody: true, ..Arrived::default() });
             let _gone = happened.send(Happening::Arrived { round, up_to, arrived }).await;
@@ -452,16 +455,20 @@ impl Agent {
     /// The guard could not kill its tree. It may itself be stopped, so it goes too and we try.
     async fn last_resort(&mut self) -> Vec<Survivor> {
         let guard = self.guard.pid().as_raw();
-        tree::signal_one(guard, Signal::SIGKILL);
+        // Once it is reaped, its process id may be another's.
+        if self.guard_ended.is_none() {
+            tree::signal_one(guard, Signal::SIGKILL);
+        }
         let (id, cgroup) = (self.launcher_id.clone(), self.cgroup.clone());
-        let mut clearing = spawn_blocking(move || clear_away(&id, cgroup.as_ref(), CLEAR_AWAY));
+        let clearing = clear_away_aside(id, cgroup);
+        tokio::pin!(clearing);
         let left = loop {
             tokio::select! {
                 left = &mut clearing => break left,
                 Some(()) = self.children.recv() => while let Reaped::Ended { .. } = next_ended() {},
             }
         };
-        tree::survivors(left.unwrap_or_default())
+        tree::survivors(left)
     }
 
     /// The end of the socket tells the guard to leave. Waiting for it leaves nothing of us behind.
@@ -493,6 +500,13 @@ impl Agent {
             cgroup.remove();
         }
     }
+}
+
+/// Where there is no room for a thread, it is done here: what is left matters more than the loop.
+async fn clear_away_aside(id: LauncherId, cgroup: Option<Cgroup>) -> Vec<tree::Process> {
+    let (here, there) = ((id.clone(), cgroup.clone()), (id, cgroup));
+    let left = aside(move || clear_away(&there.0, there.1.as_ref(), CLEAR_AWAY)).await;
+    left.unwrap_or_else(|_| clear_away(&here.0, here.1.as_ref(), CLEAR_AWAY))
 }
 
 fn node_end(outcome: &Outcome) -> NodeEnd {

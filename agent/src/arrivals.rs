@@ -16,7 +16,8 @@ use crate::tree;
 pub struct Arrived {
     /// Workers that own a connection, themselves or by a process below them.
     pub workers: BTreeSet<LocalRank>,
-    /// A peer on this host whose socket is gone already: it is not known whose it was.
+    /// A peer on this host whose socket is gone already, or belongs to nobody we know: it is not known whose it
+    /// is.
     pub somebody: bool,
 }
 
@@ -46,7 +47,7 @@ pub fn find(peers: &[SocketAddr], store_port: u16, workers: &BTreeMap<LocalRank,
             }
         }
     }
-    Arrived { workers: found, somebody }
+    Arrived { workers: found, somebody: somebody || !unowned.is_empty() }
 }
 
 /// Local ends and inodes of all connections to a port, from a table of `/proc/net`.
@@ -131,6 +132,9 @@ mod tests {
         let arrived = find(&[peer], port, &workers);
         assert!(arrived.workers.contains(&LocalRank(3)));
         assert!(!arrived.somebody);
+        // Its owner is not among the workers: a daemon, or another user's program.
+        let others = BTreeMap::new();
+        assert!(find(&[peer], port, &others).workers.is_empty() && find(&[peer], port, &others).somebody);
         drop(child.stdin.take());
         child.wait().unwrap();
         let gone: SocketAddr = "127.0.0.1:1".parse().unwrap();

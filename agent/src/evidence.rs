@@ -6,10 +6,10 @@ use rules::{
     LocalRank,
     failure::{Failure, Outcome},
 };
-use tokio::{task::spawn_blocking, time::timeout};
+use tokio::time::timeout;
 use tracing::warn;
 
-use crate::{error_file, logs::Generation, report::WorkerEvidence};
+use crate::{aside::aside, error_file, logs::Generation, report::WorkerEvidence};
 
 /// How long error files may take to be read: they may lie on a network file system.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -23,11 +23,14 @@ pub async fn gather(
         return BTreeMap::new();
     };
     let ranks: Vec<LocalRank> = failed.failures.iter().map(|failure| failure.local_rank).collect();
-    let read =
-        spawn_blocking(move || ranks.into_iter().map(|rank| (rank, of_one(&generation, rank))).collect());
+    let read = aside(move || ranks.into_iter().map(|rank| (rank, of_one(&generation, rank))).collect());
     match timeout(PATIENCE, read).await {
         Ok(Ok(evidence)) => evidence,
-        Ok(Err(_)) | Err(_) => {
+        Ok(Err(error)) => {
+            warn!(%error, "error files could not be read");
+            BTreeMap::new()
+        }
+        Err(_) => {
             warn!("the log folder did not answer in time; error files were not read");
             BTreeMap::new()
         }

@@ -5,6 +5,7 @@
 
 pub mod agent;
 pub mod arrivals;
+mod aside;
 pub mod cgroup;
 pub mod clear_away;
 pub mod config;

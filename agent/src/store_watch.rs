@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, future, net::SocketAddr};
 
-use rules::{LocalRank, Round, start_watch::StartWatch};
+use rules::{LocalRank, Moment, Round, start_watch::StartWatch};
 use tokio::sync::watch;
 
 use crate::{arrivals::Arrived, store_host::StoreHost};
@@ -17,6 +17,8 @@ pub struct StoreWatch {
     looked_at: usize,
     is_looking: bool,
     round: Round,
+    /// How many workers are being started. Before all are, a connection may be of one that is not known yet.
+    workers: usize,
     /// The workers that were started, and their process ids.
     pids: BTreeMap<LocalRank, i32>,
     /// Who is missing, and when to say so.
@@ -48,18 +50,20 @@ impl StoreWatch {
             looked_at: 0,
             is_looking: false,
             round: Round(0),
+            workers: 0,
             pids: BTreeMap::new(),
             judgement: StartWatch::default(),
         }
     }
 
     /// The workers of a round are being started.
-    pub fn begin(&mut self, round: Round, judgement: StartWatch) {
-        (self.round, self.judgement, self.looked_at) = (round, judgement, 0);
+    pub fn begin(&mut self, round: Round, now: Moment, workers: u32) {
+        (self.round, self.judgement, self.looked_at) = (round, StartWatch::new(now, workers), 0);
+        self.workers = workers as usize;
         self.pids.clear();
     }
 
-    /// A worker runs.
+    /// A worker runs. Time for [`Self::next_look`].
     pub fn started(&mut self, local_rank: LocalRank, pid: i32) {
         self.pids.insert(local_rank, pid);
     }
@@ -78,14 +82,17 @@ impl StoreWatch {
     /// What to look into now; `None` while a look is under way, or when there is nothing new. The answer goes
     /// to [`Self::on_arrived`].
     pub fn next_look(&mut self) -> Option<Look> {
-        let known = self.peers.as_mut()?.borrow_and_update().clone();
-        let peers = known.get(self.looked_at..).unwrap_or_default().to_vec();
-        if peers.is_empty() || self.is_looking || self.judgement.is_over() {
+        let known = self.peers.as_mut()?.borrow_and_update();
+        if self.is_looking || self.judgement.is_over() || self.pids.len() < self.workers {
+            return None;
+        }
+        let (up_to, peers) = (known.len(), known.get(self.looked_at..).unwrap_or_default().to_vec());
+        if peers.is_empty() {
             return None;
         }
         self.is_looking = true;
         let (round, port, pids) = (self.round, self.port, self.pids.clone());
-        Some(Look { round, up_to: known.len(), peers, port, pids })
+        Some(Look { round, up_to, peers, port, pids })
     }
 
     /// What a look found.
@@ -99,5 +106,29 @@ impl StoreWatch {
         if arrived.somebody {
             self.judgement.somebody_came();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Write as _, net::TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn nobody_is_looked_for_before_all_workers_are_known() {
+        let host = StoreHost::serve("localhost".into(), crate::store_host::Reach::Loopback, &[]).unwrap();
+        let port = host.port().unwrap();
+        let mut watch = StoreWatch::new(&host);
+        watch.begin(Round(0), Moment::START, 2);
+        watch.started(LocalRank(0), 100);
+        let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        client.write_all(&[0, 0xce, 0xf7, 0x85, 0x3c]).unwrap();
+        while host.server().unwrap().arrivals().is_empty() {
+            std::thread::yield_now();
+        }
+        assert!(watch.next_look().is_none(), "it may be of the worker that is not known yet");
+        watch.started(LocalRank(1), 101);
+        assert_eq!(watch.next_look().unwrap().peers.len(), 1);
     }
 }

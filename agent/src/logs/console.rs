@@ -207,13 +207,13 @@ impl Writer {
             self.shared.work.notify_one();
             return;
         }
-        state.started = true;
         let shared = Arc::clone(&self.shared);
         let thread = thread::Builder::new().name(self.name.into()).stack_size(STACK_BYTES);
-        if let Err(error) = thread.spawn(move || shared.write_all_turns()) {
-            // Without a thread the console is as good as gone. Workers go on.
-            state.give_up();
-            tracing::error!(%error, thread = self.name, "console thread could not be started");
+        state.started = thread.spawn(move || shared.write_all_turns()).is_ok();
+        if !state.started {
+            // The host has no room for a thread now; the next bytes try again. That is not logged: the log comes
+            // this way too, and the lock is held.
+            self.shared.write_what_fits(state);
         }
     }
 
@@ -241,6 +241,25 @@ impl Drop for Writer {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Without a thread: what the console takes at once is written. The rest is lost, since nobody could wait.
+    fn write_what_fits(&self, state: &mut State) {
+        while let Some(turn) = state.queues.next_turn() {
+            let line_end: &[u8] = if turn.new_line { b"\n" } else { b"" };
+            let text = [line_end, &turn.bytes].concat();
+            // A pipe that is ready has room for this much (pipe(7)).
+            for piece in text.chunks(libc::PIPE_BUF) {
+                let is_ready =
+                    poll(&mut [PollFd::new(self.fd.as_fd(), PollFlags::POLLOUT)], PollTimeout::ZERO);
+                if is_ready != Ok(1) || nix::unistd::write(&self.fd, piece) != Ok(piece.len()) {
+                    break;
+                }
+            }
+            state.queues.written(&turn);
+        }
+        state.rooms.iter().for_each(|(_, room)| room.notify_all());
+        self.progress.notify_all();
     }
 
     /// The thread: writes whatever waits, source by source, until nobody is left to bring more.
@@ -296,4 +315,29 @@ fn write_all(fd: &OwnedFd, mut bytes: &[u8]) -> nix::Result<()> {
 fn identity(fd: &OwnedFd) -> Option<(u64, u64)> {
     let metadata = File::from(fd.try_clone().ok()?).metadata().ok()?;
     Some((metadata.dev(), metadata.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use super::*;
+
+    #[test]
+    fn without_a_thread_words_are_written_and_a_full_pipe_holds_nobody() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let console = Writer::new(writer.into(), "console-err");
+        let mut state = console.shared.lock();
+        state.queues.say(b"first\n");
+        console.shared.write_what_fits(&mut state);
+        let id = state.queues.add(Text::Lines);
+        assert!(state.queues.offer(id, &vec![b'x'; 1 << 20], SOURCE_BOUND));
+        console.shared.write_what_fits(&mut state);
+        assert!(state.queues.next_turn().is_none(), "what did not fit is lost");
+        drop(state);
+        drop(console);
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        assert!(text.starts_with("first\nxxx"), "{}", &text[..20]);
+    }
 }
