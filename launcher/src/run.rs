@@ -4,7 +4,7 @@ use std::{
     cell::RefCell,
     io,
     net::TcpListener,
-    path::PathBuf,
+    path::Path,
     process::ExitCode,
     rc::Rc,
     sync::{Arc, mpsc as threads},
@@ -102,10 +102,15 @@ pub fn run(plan: LaunchPlan) -> ExitCode {
         Err(source) => return failure::cannot_run(&RunError::Console(source)),
     };
     let swept = sweep_beside(console.clone());
-    let code = match start(plan, id, guard, &console) {
+    let own_error_file = failure::own_error_file(&plan.agent.env.inherited);
+    let code = match start(plan, id, guard, &console, own_error_file.as_deref()) {
         Ok(code) => code,
         Err(error) => {
-            console.say(format!("dlrover-run: error: {}", chain(&error)));
+            let words = format!("dlrover-run: error: {}", chain(&error));
+            if let Err(error) = failure::record_own(&words, own_error_file.as_deref()) {
+                console.say(format!("dlrover-run: {}", chain(&error)));
+            }
+            console.say(words);
             failure::FAILED
         }
     };
@@ -125,7 +130,13 @@ fn raise_open_files() {
     }
 }
 
-fn start(plan: LaunchPlan, id: LauncherId, guard: guard::Guard, console: &Console) -> Result<u8, RunError> {
+fn start(
+    plan: LaunchPlan,
+    id: LauncherId,
+    guard: guard::Guard,
+    console: &Console,
+    own_error_file: Option<&Path>,
+) -> Result<u8, RunError> {
     for notice in &plan.notices {
         console.say(format!("dlrover-run: {notice}"));
     }
@@ -142,9 +153,6 @@ fn start(plan: LaunchPlan, id: LauncherId, guard: guard::Guard, console: &Consol
         program: command.argv.first().map(|it| it.to_string_lossy().into_owned()).unwrap_or_default(),
         max_restarts: *max_restarts,
     };
-    let inherited = &plan.agent.env.inherited;
-    let own_error_file = inherited.iter().find(|(name, _)| name == "TORCHELASTIC_ERROR_FILE");
-    let own_error_file = own_error_file.map(|(_, path)| PathBuf::from(path));
     let events = event_log(&plan, console);
     let report = runtime.block_on(meet_and_run(plan, id, guard, console.clone(), events.clone()))?;
     if let Some(events) = events {
@@ -153,10 +161,11 @@ fn start(plan: LaunchPlan, id: LauncherId, guard: guard::Guard, console: &Consol
     // What still runs is a log folder that hangs; it must not hold the end.
     runtime.shutdown_background();
     if let Some(words) = failure::words(&report, &asked) {
+        let copied = failure::copy_root_cause(&report, &words, own_error_file);
         console.say(words);
-    }
-    if let Err(error) = failure::copy_root_cause(&report, own_error_file.as_deref()) {
-        console.say(format!("dlrover-run: {}", chain(&error)));
+        if let Err(error) = copied {
+            console.say(format!("dlrover-run: {}", chain(&error)));
+        }
     }
     Ok(exit_code(&report, propagate))
 }
