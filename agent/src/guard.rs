@@ -29,7 +29,10 @@ mod spawn;
 use std::{io, os::unix::net::UnixStream};
 
 use nix::{
-    sys::prctl,
+    sys::{
+        prctl,
+        signal::{SigHandler, Signal, signal},
+    },
     unistd::{ForkResult, Pid, fork},
 };
 
@@ -55,6 +58,9 @@ pub struct Guard {
 /// When the system has no room for a socket pair or a process.
 pub fn start(cgroup: Option<Cgroup>) -> io::Result<Guard> {
     let (ours, theirs) = UnixStream::pair()?;
+    // A parent that ignores SIGCHLD hands that down, and then no child's end can be learnt.
+    // SAFETY: the default action runs no handler.
+    unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
     prctl::set_child_subreaper(true)?;
     // SAFETY: the caller has started no thread, so the child owns a consistent copy of every lock and heap
     // structure and may run any code.
