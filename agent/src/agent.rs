@@ -160,10 +160,10 @@ impl Agent {
     pub async fn run(parts: Parts) -> Result<Report, AgentError> {
         let Parts { config, launcher_id, guard, master, store, console, logs, observer } = parts;
         let cgroup = guard.cgroup.clone();
-        // Beside the connection to the master; it also starts the thread that files are made on.
+        // Beside the connection to the master. Where there is no thread for it, it is found when it is needed.
         let oom = Arc::new(OnceLock::new());
         let found = Arc::clone(&oom);
-        spawn_blocking(move || found.get_or_init(OomCounter::find).kills());
+        tokio::spawn(aside(move || found.get_or_init(OomCounter::find).kills()));
         let (happened, happenings) = mpsc::channel(QUEUE);
         let unknown = signals::listen(&config.signals, &happened).map_err(AgentError::Signals)?;
         for name in unknown {

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    ffi::OsString,
     fs, io,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -18,7 +19,7 @@ use rules::{
 };
 use serde_json::Value;
 
-use crate::{child_failed::ChildFailed, host_names::fqdn};
+use crate::{child_failed::ChildFailed, environment::Environment, host_names::fqdn};
 
 /// Every worker ended well.
 pub const SUCCEEDED: u8 = 0;
@@ -213,14 +214,23 @@ fn dated(group: &GroupFailure, evidence: &BTreeMap<LocalRank, WorkerEvidence>) -
         .collect()
 }
 
+/// The file that whoever started the launcher reads, to learn why it failed.
+pub fn own_error_file(env: &[(OsString, OsString)]) -> Option<PathBuf> {
+    Environment(env).get_filled("TORCHELASTIC_ERROR_FILE").map(PathBuf::from)
+}
+
 /// When the launcher itself was given an error file, the root cause's is copied there with its exit code, for
-/// the scheduler above us (torchrun: the same).
+/// the scheduler above us (torchrun: the same). `words` are for a failure that is no worker's.
 ///
 /// # Errors
 /// When the copy cannot be written.
-pub fn copy_root_cause(report: &Report, target: Option<&Path>) -> Result<(), CopyError> {
+pub fn copy_root_cause(report: &Report, words: &str, target: Option<&Path>) -> Result<(), CopyError> {
     let Some(target) = target else { return Ok(()) };
-    let Outcome::Failed(Failure::Workers(group)) = &report.outcome else { return Ok(()) };
+    let group = match &report.outcome {
+        Outcome::Succeeded => return Ok(()),
+        Outcome::Failed(Failure::Workers(group)) => group,
+        Outcome::Failed(_) | Outcome::Interrupted(_) => return record_own(words, Some(target)),
+    };
     let failures = dated(group, &report.workers);
     let Some(root) = failures.get(root_cause(&failures)) else { return Ok(()) };
     let worker = report.workers.get(&root.local_rank);
@@ -232,9 +242,24 @@ pub fn copy_root_cause(report: &Report, target: Option<&Path>) -> Result<(), Cop
     fs::write(target, document.to_string()).map_err(|source| CopyError { path: target.to_owned(), source })
 }
 
+/// When the launcher itself was given an error file, a failure of its own is written there, in the form of
+/// `@record` (torchrun: the same, with its traceback).
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn record_own(message: &str, target: Option<&Path>) -> Result<(), CopyError> {
+    let Some(target) = target else { return Ok(()) };
+    let message = message.trim_end();
+    let now = chrono::Utc::now().timestamp().to_string();
+    let document = serde_json::json!({
+        "message": {"message": message, "extraInfo": {"py_callstack": message, "timestamp": now}}
+    });
+    fs::write(target, document.to_string()).map_err(|source| CopyError { path: target.to_owned(), source })
+}
+
 /// The launcher's own error file could not be written.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot copy the root cause's error file to TORCHELASTIC_ERROR_FILE={}", path.display())]
+#[error("cannot write the error file of the launcher itself, TORCHELASTIC_ERROR_FILE={}", path.display())]
 pub struct CopyError {
     /// Where to.
     pub path: PathBuf,
@@ -321,9 +346,14 @@ mod tests {
         fs::write(&source, r#"{"message": {"message": "boom", "extraInfo": {}}}"#).unwrap();
         let evidence = report.workers.get_mut(&LocalRank(1)).unwrap();
         evidence.error_file = agent::error_file::read(&source).transpose();
-        copy_root_cause(&report, Some(&target)).unwrap();
+        copy_root_cause(&report, "", Some(&target)).unwrap();
         let copy: Value = serde_json::from_str(&fs::read_to_string(&target).unwrap()).unwrap();
         assert_eq!(copy["message"]["errorCode"], 3);
-        assert!(copy_root_cause(&report, Some(Path::new("/nowhere/x"))).is_err());
+        assert!(copy_root_cause(&report, "", Some(Path::new("/nowhere/x"))).is_err());
+        report.outcome = Outcome::Interrupted(15);
+        copy_root_cause(&report, "dlrover-run: ended\n", Some(&target)).unwrap();
+        let own = agent::error_file::read(&target).unwrap().unwrap();
+        assert_eq!(own.account, "dlrover-run: ended");
+        assert!(own.unix_secs.is_some());
     }
 }

@@ -4,7 +4,6 @@ use std::{
     cell::RefCell,
     io,
     net::TcpListener,
-    path::PathBuf,
     process::ExitCode,
     rc::Rc,
     sync::{Arc, mpsc as threads},
@@ -102,10 +101,15 @@ pub fn run(plan: LaunchPlan) -> ExitCode {
         Err(source) => return failure::cannot_run(&RunError::Console(source)),
     };
     let swept = Swept::default();
+    let own_error_file = failure::own_error_file(&plan.agent.env.inherited);
     let code = match start(plan, id, guard, &console, &swept) {
         Ok(code) => code,
         Err(error) => {
-            console.say(format!("dlrover-run: error: {}", chain(&error)));
+            let words = format!("dlrover-run: error: {}", chain(&error));
+            if let Err(error) = failure::record_own(&words, own_error_file.as_deref()) {
+                console.say(format!("dlrover-run: {}", chain(&error)));
+            }
+            console.say(words);
             failure::FAILED
         }
     };
@@ -150,9 +154,7 @@ fn start(
         program: command.argv.first().map(|it| it.to_string_lossy().into_owned()).unwrap_or_default(),
         max_restarts: *max_restarts,
     };
-    let inherited = &plan.agent.env.inherited;
-    let own_error_file = inherited.iter().find(|(name, _)| name == "TORCHELASTIC_ERROR_FILE");
-    let own_error_file = own_error_file.map(|(_, path)| PathBuf::from(path));
+    let own_error_file = failure::own_error_file(&plan.agent.env.inherited);
     let events = event_log(&plan, console);
     let report = runtime.block_on(meet_and_run(
         plan,
@@ -167,10 +169,11 @@ fn start(
     // What still runs is a log folder that hangs; it must not hold the end.
     runtime.shutdown_background();
     if let Some(words) = failure::words(&report, &asked) {
+        let copied = failure::copy_root_cause(&report, &words, own_error_file.as_deref());
         console.say(words);
-    }
-    if let Err(error) = failure::copy_root_cause(&report, own_error_file.as_deref()) {
-        console.say(format!("dlrover-run: {}", chain(&error)));
+        if let Err(error) = copied {
+            console.say(format!("dlrover-run: {}", chain(&error)));
+        }
     }
     Ok(exit_code(&report, propagate))
 }

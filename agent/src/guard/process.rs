@@ -52,6 +52,9 @@ const NOT_FOR_US: [Signal; 10] = [
     Signal::SIGTTOU,
 ];
 
+/// What a parent that ignores it keeps from the whole run: `nohup`, and a batch script that ignores its notices.
+const STAY_IGNORED: [Signal; 3] = [Signal::SIGHUP, Signal::SIGUSR1, Signal::SIGUSR2];
+
 /// The life of the guard. Ends the process.
 pub fn run(socket: UnixStream, cgroup: Option<Cgroup>) -> ! {
     let code = match Guard::new(socket, cgroup) {
@@ -105,7 +108,7 @@ impl Guard {
             // SAFETY: ignoring a signal runs no handler.
             let before = unsafe { sigaction(signal, &ignore) }?.handler();
             // `nohup` must reach the workers.
-            if !(signal == Signal::SIGHUP && matches!(before, SigHandler::SigIgn)) {
+            if !(STAY_IGNORED.contains(&signal) && matches!(before, SigHandler::SigIgn)) {
                 ignored.push(signal);
             }
         }
