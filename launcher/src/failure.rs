@@ -136,18 +136,26 @@ fn workers_failed(report: &Report, group: &GroupFailure, asked: &Asked) -> Strin
         let ranks: Vec<String> = report.never_arrived.iter().map(LocalRank::to_string).collect();
         text.push_str(&format!("  never reached the workers' store: local rank {}\n", ranks.join(", ")));
     }
-    if let Some(tail) = worker.and_then(|worker| worker.stderr_tail.as_deref()) {
+    if let Some(worker) = worker
+        && let Some(tail) = worker.stderr_tail.as_deref()
+    {
         let lines = last_lines(tail);
+        let what = if worker.tail_is_mixed { "output" } else { "standard error" };
         if !lines.is_empty() {
-            text.push_str(&format!("  last lines of its standard error:\n{lines}"));
+            text.push_str(&format!("  last lines of its {what}:\n{lines}"));
         }
     }
     let logs = worker.map(|worker| [&worker.stdout_log, &worker.stderr_log]);
     for log in logs.into_iter().flatten().flatten() {
         text.push_str(&format!("  log: {}\n", log.display()));
     }
-    if let Some(folder) = &report.run_dir {
-        text.push_str(&format!("  all logs: {}\n", folder.display()));
+    let has_logs =
+        report.workers.values().any(|worker| worker.stdout_log.is_some() || worker.stderr_log.is_some());
+    match &report.run_dir {
+        Some(folder) if has_logs => text.push_str(&format!("  all logs: {}\n", folder.display())),
+        Some(_) | None => {
+            text.push_str("  no output was kept in files; --tee=3 --log-dir=DIR keeps all of it\n")
+        }
     }
     text
 }
@@ -163,7 +171,10 @@ fn explained(failure: &WorkerFailure) -> String {
         _ if failure.out_of_memory => {
             "killed by the kernel's OOM killer; use less memory or raise the container's memory limit"
         }
-        "SIGKILL" => "killed from outside; the kernel's OOM counter of this container did not rise",
+        "SIGKILL" => {
+            "somebody killed it, or it killed itself; the kernel's OOM counter of this container did not rise"
+        }
+        "SIGPIPE" => "whoever read what it wrote has gone",
         "SIGSEGV" => "it touched memory that is not its own, a fault in native code",
         "SIGBUS" => "memory behind a mapped file is missing; often /dev/shm is too small (--shm-size)",
         "SIGABRT" => "it gave up by itself; native code prints why on standard error",

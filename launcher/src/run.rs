@@ -215,10 +215,15 @@ fn sweep_beside(console: Console) -> threads::Receiver<()> {
     let (done, swept) = threads::channel::<()>();
     let sweeper = thread::Builder::new().name("sweep".into()).stack_size(256 << 10).spawn(move || {
         let _open_till_the_end = done;
-        for process in sweep::sweep(SWEEP) {
+        let swept = sweep::sweep(SWEEP);
+        if let Some(first) = swept.first() {
+            let others = match swept.len() - 1 {
+                0 => String::new(),
+                others => format!(" and {others} more"),
+            };
             console.say(format!(
-                "dlrover-run: killed pid {} ({}), which a launcher that is dead had left behind",
-                process.pid, process.name
+                "dlrover-run: killed pid {} ({}){others}, which a launcher that is dead had left behind",
+                first.pid, first.name
             ));
         }
     });

@@ -300,3 +300,12 @@ fn a_slow_console_gets_all_of_an_attempt_that_was_restarted() {
     let lines = outcome.file("slow").unwrap().lines().count();
     assert_eq!(lines, 29000, "{outcome:#?}");
 }
+
+#[test]
+fn lines_of_both_streams_keep_their_order_in_one_file() {
+    let steps: Vec<String> = (0..50).flat_map(|n| [format!("out o{n}\\n"), format!("err e{n}\\n")]).collect();
+    let steps: Vec<&str> = steps.iter().map(String::as_str).collect();
+    let run = launch().after("exec 2>&1").flags(["--standalone"]).steps(&steps).finish().expect_code(0);
+    let expected: String = (0..50).map(|n| format!("o{n}\ne{n}\n")).collect();
+    assert!(run.stdout.ends_with(&expected), "{run:#?}");
+}
