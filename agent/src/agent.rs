@@ -4,14 +4,14 @@
 use std::{
     future, io,
     net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::{Duration, Instant},
 };
 
 use nix::sys::signal::Signal;
 use rules::{
     Moment, NodeRank, Round,
-    failure::{ExitCause, Failure, Outcome, Survivor},
+    failure::{ExitCause, Outcome, Survivor},
     job::{JoinRequest, NodeEnd},
     worker_env::EnvSettings,
     worker_group::{Effect, Event, Limits, WorkerExit, WorkerGroup},
@@ -58,7 +58,7 @@ const QUEUE: usize = 1024;
 const DRAIN: Duration = Duration::from_secs(2);
 
 /// How long the launcher itself tries to kill what a dead or stuck guard left.
-const CLEAR_AWAY: Duration = Duration::from_secs(5);
+const CLEAR_AWAY: Duration = Duration::from_secs(2);
 
 /// How long a guard with nothing below it may take to leave.
 const GUARD_EXIT: Duration = Duration::from_secs(1);
@@ -107,7 +107,7 @@ pub struct Parts {
     /// The workers' output.
     pub logs: Logs,
     /// Sees every event and what it led to.
-    pub observer: Option<Observer>,
+    pub observer: Observer,
 }
 
 /// One node's agent.
@@ -117,10 +117,12 @@ pub struct Agent {
     launcher_id: LauncherId,
     cgroup: Option<Cgroup>,
     has_strangers: bool,
-    observer: Option<Observer>,
+    observer: Observer,
     group: WorkerGroup,
     guard: Link,
     guard_ended: Option<ExitCause>,
+    /// The guard could not kill its tree.
+    is_abandoned: bool,
     children: SignalStream,
     windows: SignalStream,
     master: mpsc::UnboundedSender<Word>,
@@ -132,7 +134,7 @@ pub struct Agent {
     generation: Option<Generation>,
     /// Output of older generations that is still read.
     retired: JoinSet<()>,
-    oom: OomCounter,
+    oom: Arc<OnceLock<OomCounter>>,
     oom_kills: Option<u64>,
     happenings: mpsc::Receiver<Happening>,
     happened: mpsc::Sender<Happening>,
@@ -159,6 +161,10 @@ impl Agent {
     pub async fn run(parts: Parts) -> Result<Report, AgentError> {
         let Parts { config, launcher_id, guard, master, store, console, logs, observer } = parts;
         let (cgroup, has_strangers) = (guard.cgroup.clone(), guard.has_strangers);
+        // Beside the connection to the master. Where there is no thread for it, it is found when it is needed.
+        let oom = Arc::new(OnceLock::new());
+        let found = Arc::clone(&oom);
+        tokio::spawn(aside(move || found.get_or_init(OomCounter::find).kills()));
         let (happened, happenings) = mpsc::channel(QUEUE);
         let unknown = signals::listen(&config.signals, &happened).map_err(AgentError::Signals)?;
         for name in unknown {
@@ -178,6 +184,7 @@ impl Agent {
             group,
             guard: Link::new(guard).map_err(AgentError::Guard)?,
             guard_ended: None,
+            is_abandoned: false,
             children,
             windows,
             master: master_link::start(master, config.node_id.clone(), happened.clone()),
@@ -188,7 +195,7 @@ impl Agent {
             generation: None,
             retired: JoinSet::new(),
             store: Arc::new(AsyncMutex::new(store)),
-            oom: OomCounter::find(),
+            oom,
             oom_kills: None,
             happenings,
             happened,
@@ -218,9 +225,7 @@ impl Agent {
             let now = Moment::new(self.started.elapsed());
             debug!(?event, "event");
             effects = self.group.handle(now, event.clone());
-            if let Some(observer) = &mut self.observer {
-                observer(&event, &effects);
-            }
+            (self.observer)(&event, &effects);
         }
     }
 
@@ -286,11 +291,15 @@ impl Agent {
                     self.store_watch.judgement.ended_well(exit.local_rank);
                 }
                 let killed = exit.cause == ExitCause::Signal(Signal::SIGKILL as i32);
-                let out_of_memory = killed && self.oom.kills() > self.oom_kills;
+                let out_of_memory = killed && self.oom_kills_so_far() > self.oom_kills;
                 Some(Event::WorkerExited { round, exit: WorkerExit { out_of_memory, ..exit } })
             }
             FromGuard::TreeGone { round } => Some(Event::TreeGone { round }),
         }
+    }
+
+    fn oom_kills_so_far(&self) -> Option<u64> {
+        self.oom.get_or_init(OomCounter::find).kills()
     }
 
     /// Takes the ends of all children: the guard's, and those of strangers that PID 1 of a container inherits.
@@ -320,6 +329,7 @@ impl Agent {
             Effect::SignalTree { signal } => self.tell_guard(&ToGuard::SignalTree { signal }),
             Effect::SignalWorkers { signal } => self.tell_guard(&ToGuard::SignalWorkers { signal }),
             Effect::KillTree => self.tell_guard(&ToGuard::KillTree),
+            Effect::AbandonTree => self.is_abandoned = true,
             Effect::Tell(notice) => self.console.say(format!("dlrover-run: {notice}")),
             Effect::ReportEnd { outcome } => self.say(Word::End(node_end(&outcome))),
             Effect::Finish { .. } => {}
@@ -393,7 +403,7 @@ impl Agent {
 
     fn spawn(&mut self, round: Round) {
         let Some(prepared) = self.prepared.take() else { return };
-        self.oom_kills = self.oom.kills();
+        self.oom_kills = self.oom_kills_so_far();
         let now = Moment::new(self.started.elapsed());
         self.store_watch.begin(round, now, self.config.local_world_size);
         self.tell_guard(&ToGuard::Begin { round });
@@ -420,10 +430,7 @@ impl Agent {
 
     /// Gathers the evidence, lets the guard go, and reports.
     async fn report(mut self, outcome: Outcome) -> Report {
-        let survivors = match outcome {
-            Outcome::Failed(Failure::Unkillable) => self.last_resort().await,
-            _ => Vec::new(),
-        };
+        let survivors = if self.is_abandoned { self.last_resort().await } else { Vec::new() };
         self.drain().await;
         let run_dir = self.run_dir();
         let workers = evidence::gather(&outcome, self.generation.take()).await;
@@ -454,8 +461,14 @@ impl Agent {
         if self.guard_ended.is_none() {
             tree::signal_one(guard, Signal::SIGKILL);
         }
-        let left = self.clear_away_aside().await;
-        self.reap();
+        let clearing = self.clear_away_aside();
+        tokio::pin!(clearing);
+        let left = loop {
+            tokio::select! {
+                left = &mut clearing => break left,
+                Some(()) = self.children.recv() => while let Reaped::Ended { .. } = next_ended() {},
+            }
+        };
         tree::survivors(left)
     }
 

@@ -8,7 +8,10 @@ use std::{
     io::{self, Write as _},
     os::fd::{AsFd as _, BorrowedFd},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use nix::unistd;
@@ -25,6 +28,10 @@ const PREFIX: &str = "dlrover-run.";
 #[derive(Debug, Clone)]
 pub struct Cgroup {
     path: PathBuf,
+    /// Open folder: a child can be born in it.
+    folder: Arc<File>,
+    /// Whether it was ever killed.
+    killed: Arc<AtomicBool>,
     /// Open `cgroup.procs`: a process that writes 0 to it moves in.
     procs: Arc<File>,
 }
@@ -42,10 +49,12 @@ impl Cgroup {
         let open = || {
             // Before Linux 5.14 there is nothing to kill with, and so no use for a cgroup.
             fs::metadata(path.join("cgroup.kill"))?;
-            OpenOptions::new().write(true).open(path.join("cgroup.procs"))
+            Ok((File::open(&path)?, OpenOptions::new().write(true).open(path.join("cgroup.procs"))?))
         };
         match open() {
-            Ok(procs) => Ok(Self { path, procs: Arc::new(procs) }),
+            Ok((folder, procs)) => {
+                Ok(Self { path, folder: Arc::new(folder), killed: Arc::default(), procs: Arc::new(procs) })
+            }
             Err(error) => {
                 let _left_for_the_sweep = fs::remove_dir(&path);
                 Err(error)
@@ -59,14 +68,22 @@ impl Cgroup {
         let _stays_outside = unistd::write(&*self.procs, b"0");
     }
 
-    /// The open file, so that it is kept when others are closed.
+    /// The open folder, for a fork into it. `None` once it was killed: Linux 6.18 kills whoever is born in such
+    /// a cgroup (it compares the number of kills with that of the parent's own cgroup). Moving in still works.
     #[must_use]
-    pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.procs.as_fd()
+    pub fn birthplace(&self) -> Option<BorrowedFd<'_>> {
+        (!self.killed.load(Ordering::Relaxed)).then(|| self.folder.as_fd())
+    }
+
+    /// The open files, so that they are kept when others are closed.
+    #[must_use]
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
+        [self.folder.as_fd(), self.procs.as_fd()]
     }
 
     /// Ends everything in it.
     pub fn kill(&self) {
+        self.killed.store(true, Ordering::Relaxed);
         kill(&self.path);
     }
 
@@ -82,15 +99,16 @@ fn kill(path: &Path) {
         File::options().write(true).open(path.join("cgroup.kill")).and_then(|mut file| file.write_all(b"1"));
 }
 
-/// Ends and removes cgroups that launchers left which are provably dead. Gives what lived in them.
+/// Ends and removes cgroups that launchers left which are provably dead, but for those in `spared`. Gives what
+/// lived in them.
 #[must_use]
-pub fn sweep() -> Vec<Process> {
+pub fn sweep(spared: impl Fn() -> Vec<LauncherId>) -> Vec<Process> {
     let mut swept = Vec::new();
     let Some(folder) = own_folder() else { return swept };
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let mark = name.to_str().and_then(|name| LauncherId::parse(name.strip_prefix(PREFIX)?));
-        if mark.is_some_and(|mark| mark.is_provably_dead()) {
+        if mark.is_some_and(|mark| mark.is_provably_dead() && !spared().contains(&mark)) {
             let members = fs::read_to_string(entry.path().join("cgroup.procs")).unwrap_or_default();
             let members = members.lines().filter_map(|pid| tree::process(pid.parse().ok()?));
             swept.extend(members.filter(Process::is_alive));
@@ -144,14 +162,14 @@ mod tests {
         let members = || fs::read_to_string(cgroup.path.join("cgroup.procs")).unwrap();
         assert!(members().lines().any(|pid| pid == child.id().to_string()));
         // Of a living launcher, so the sweep leaves it alone.
-        assert!(sweep().is_empty());
+        assert!(sweep(Vec::new).is_empty());
         assert!(child.try_wait().unwrap().is_none());
         cgroup.kill();
         assert_eq!(child.wait().unwrap().signal(), Some(9));
         // A dead launcher's is killed and removed once it is empty.
         id.started -= 1;
         let left = Cgroup::make(&id).unwrap();
-        assert!(sweep().is_empty());
+        assert!(sweep(Vec::new).is_empty());
         assert!(!left.path.exists());
         // The orphan's zombie goes with init's next wait; until then the folder is busy for a moment.
         while cgroup.path.exists() {

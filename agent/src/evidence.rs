@@ -41,5 +41,11 @@ fn of_one(generation: &Generation, local_rank: LocalRank) -> WorkerEvidence {
     let (stdout_log, stderr_log) = generation.log_files(local_rank);
     let path = generation.error_file(local_rank);
     let error_file = if path.as_os_str().is_empty() { None } else { error_file::read(&path).transpose() };
-    WorkerEvidence { stderr_tail: generation.stderr_tail(local_rank), stdout_log, stderr_log, error_file }
+    WorkerEvidence {
+        stderr_tail: generation.stderr_tail(local_rank),
+        tail_is_mixed: generation.tail_is_mixed(local_rank),
+        stdout_log,
+        stderr_log,
+        error_file,
+    }
 }

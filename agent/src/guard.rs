@@ -21,6 +21,7 @@
 //! * [`link`]: the launcher's side.
 //! * [`spawn`]: fork and exec of one worker.
 
+mod fork;
 pub mod frame;
 pub mod link;
 pub mod process;
@@ -73,7 +74,7 @@ fn hear_of_children() -> io::Result<()> {
 pub fn start(cgroup: Option<Cgroup>) -> io::Result<Guard> {
     hear_of_children()?;
     // A script may have started something beside us and then have put us in its own place (`exec`).
-    let has_strangers = std::process::id() == 1 || reap::has_children();
+    let has_strangers = std::process::id() == 1 || !reap::nobody_is_left();
     let (ours, theirs) = UnixStream::pair()?;
     prctl::set_child_subreaper(true)?;
     // SAFETY: the caller has started no thread, so the child owns a consistent copy of every lock and heap

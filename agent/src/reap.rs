@@ -14,6 +14,17 @@ pub enum Reaped {
     NobodyLeft,
 }
 
+/// Whether there is no child at all, ended ones included. Takes nobody's status.
+#[must_use]
+pub fn nobody_is_left() -> bool {
+    let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
+    // SAFETY: `info` is a valid place for the result, which is not looked at.
+    let answer = unsafe {
+        libc::waitid(libc::P_ALL, 0, info.as_mut_ptr(), libc::WEXITED | libc::WNOHANG | libc::WNOWAIT)
+    };
+    answer == -1 && nix::errno::Errno::last() == nix::errno::Errno::ECHILD
+}
+
 /// The next child that has ended, without waiting.
 #[must_use]
 pub fn next_ended() -> Reaped {
@@ -35,16 +46,5 @@ pub fn next_ended() -> Reaped {
             _ if nix::errno::Errno::last() == nix::errno::Errno::EINTR => {}
             _ => return Reaped::NobodyLeft,
         }
-    }
-}
-
-/// Whether this process has a child, ended or not. Takes no note of any end.
-#[must_use]
-pub fn has_children() -> bool {
-    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-    // SAFETY: all of a siginfo_t may be zero, and waitid writes one where it is told to.
-    unsafe {
-        let mut information = std::mem::zeroed::<libc::siginfo_t>();
-        libc::waitid(libc::P_ALL, 0, &raw mut information, options) == 0
     }
 }

@@ -31,6 +31,8 @@ pub struct Report {
 pub struct WorkerEvidence {
     /// The end of its standard error, at most 64 KiB.
     pub stderr_tail: Option<Vec<u8>>,
+    /// That tail holds its standard output too.
+    pub tail_is_mixed: bool,
     /// Its standard output.
     pub stdout_log: Option<PathBuf>,
     /// Its standard error.

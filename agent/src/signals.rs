@@ -15,7 +15,8 @@ const PASSED_ON: [Signal; 2] = [Signal::SIGUSR1, Signal::SIGUSR2];
 /// From now on the signals named in `ending` end the run, and SIGUSR1 and SIGUSR2 are passed on. Gives the
 /// names that mean nothing here; the rest are handled.
 ///
-/// SIGHUP that was ignored when the launcher started (`nohup`) stays ignored.
+/// SIGHUP (`nohup`), SIGUSR1 and SIGUSR2 that were ignored when the launcher started stay ignored, unless
+/// `ending` names one of the latter two.
 ///
 /// # Errors
 /// When the system refuses a handler.
@@ -49,7 +50,7 @@ where
     for signal in &handled {
         forward(*signal, events.clone(), |signal| Event::Signalled { signal })?;
     }
-    for signal in PASSED_ON.iter().filter(|signal| !handled.contains(signal)) {
+    for signal in PASSED_ON.iter().filter(|signal| !handled.contains(signal) && !is_ignored(**signal)) {
         forward(*signal, events.clone(), |signal| Event::Forwarded { signal })?;
     }
     Ok(unknown)

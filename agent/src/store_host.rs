@@ -81,7 +81,7 @@ impl StoreHost {
             .local_addr()
             .map_err(StoreHostError::Bind)?
             .port();
-        let server = StoreServer::start(listeners, Limits::default()).map_err(StoreHostError::Start)?;
+        let server = StoreServer::launch(listeners, Limits::default()).map_err(StoreHostError::Start)?;
         Ok(Self::shared(master_addr, port, Arc::new(server)))
     }
 
@@ -124,6 +124,9 @@ impl StoreHost {
             Kind::Served { server, port, used } => {
                 if std::mem::replace(used, true) {
                     server.begin_generation_async().await;
+                } else {
+                    // Its thread was started long ago, at the scale of a start.
+                    server.ready().map_err(StoreHostError::Start)?;
                 }
                 *port
             }

@@ -8,7 +8,10 @@
 //! mark and are no leftovers. A script that has not come to its launcher yet cannot be told from one.
 
 use std::{
-    fs, process, thread,
+    cell::LazyCell,
+    fs::{self, File},
+    io::Read as _,
+    process, thread,
     time::{Duration, Instant},
 };
 
@@ -23,10 +26,19 @@ use crate::{
 /// Between two passes.
 const AGAIN: Duration = Duration::from_millis(5);
 
+/// Room for most environments; larger ones take another read.
+const USUAL_ENVIRONMENT: usize = 8 << 10;
+
+/// So many looks in a row that find nobody end a sweep.
+const EMPTY_LOOKS: u32 = 3;
+
 /// The mark in a process's environment.
 #[must_use]
 pub fn mark_of(pid: i32) -> Option<LauncherId> {
-    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    // `fs::read` begins with 32 bytes, since files in /proc tell no length.
+    let mut environment = Vec::with_capacity(USUAL_ENVIRONMENT);
+    let file = File::open(format!("/proc/{pid}/environ")).ok()?;
+    file.take(u64::MAX).read_to_end(&mut environment).ok()?;
     environment.split(|byte| *byte == 0).find_map(|entry| {
         let text = std::str::from_utf8(entry).ok()?;
         LauncherId::parse(text.strip_prefix(VARIABLE)?.strip_prefix('=')?)
@@ -38,15 +50,15 @@ pub fn mark_of(pid: i32) -> Option<LauncherId> {
 #[must_use]
 pub fn sweep(patience: Duration) -> Vec<Process> {
     let deadline = Instant::now() + patience;
-    let mut left = leftovers();
-    let mut found = left.clone();
+    let mut found: Vec<Process> = leftovers().collect();
+    // One that forks itself away all the time may slip through a look, so a single empty one proves little.
+    let mut empty_looks = if found.is_empty() { EMPTY_LOOKS } else { 0 };
     // A cgroup also holds those that cleared their environment.
-    found.extend(cgroup::sweep());
-    // Again and again: one that forks all the time may slip through a pass, and the killed need a moment to die.
-    while !left.is_empty() && Instant::now() < deadline {
+    found.extend(cgroup::sweep(marks_at_work));
+    while empty_looks < EMPTY_LOOKS && Instant::now() < deadline {
         tree::kill_pass(leftovers);
         thread::sleep(AGAIN);
-        left = leftovers();
+        empty_looks = if leftovers().next().is_none() { empty_looks + 1 } else { 0 };
     }
     found
 }
@@ -61,21 +73,19 @@ fn marks_above(mut pid: i32) -> Vec<LauncherId> {
     marks
 }
 
-fn leftovers() -> Vec<Process> {
+/// The newest first: between the list and the look at it they have had the least time to fork themselves away.
+fn leftovers() -> impl Iterator<Item = Process> {
     let me = getuid().as_raw();
-    let own = tree::all_pids().filter(|pid| owner(*pid) == Some(me));
-    let mut found: Vec<(Process, LauncherId)> = own
-        .filter_map(|pid| {
-            let mark = mark_of(pid).filter(LauncherId::is_provably_dead)?;
-            Some((tree::process(pid)?, mark))
-        })
-        .filter(|(process, _)| process.is_alive())
-        .collect();
-    if !found.is_empty() {
-        let spared = marks_at_work();
-        found.retain(|(_, mark)| !spared.contains(mark));
-    }
-    found.into_iter().map(|(process, _)| process).collect()
+    // Asked for anew with each look, and only when a dead launcher's mark is seen.
+    let spared = LazyCell::new(marks_at_work);
+    let is_leftover = move |mark: LauncherId| mark.is_provably_dead() && !spared.contains(&mark);
+    let mut pids: Vec<i32> = tree::all_pids().collect();
+    pids.sort_unstable_by(|a, b| b.cmp(a));
+    pids.into_iter()
+        .filter(move |pid| owner(*pid) == Some(me))
+        .filter(move |pid| mark_of(*pid).is_some_and(&is_leftover))
+        .filter_map(tree::process)
+        .filter(Process::is_alive)
 }
 
 /// Marks that launchers at work have got from above: this one, and every one that has a guard.

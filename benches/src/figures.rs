@@ -78,7 +78,7 @@ pub fn line(name: &str, figures: &Figures, unit: &str) -> Outcome<()> {
 pub fn goal(text: &str, measured: f64, unit: &str, at_most: f64) -> Outcome<()> {
     if measured.is_finite() {
         let verdict = if measured <= at_most { "holds" } else { "does not hold" };
-        writeln!(std::io::stdout(), "  goal: {text}: {}{unit}, {verdict}", Short(measured))?;
+        writeln!(std::io::stdout(), "  goal: at most {text}: {}{unit}, {verdict}", Short(measured))?;
     }
     Ok(())
 }
@@ -91,8 +91,7 @@ pub fn goal_of_peer(one_of: f64, ours: &Figures, peer: &Figures) -> Outcome<()> 
     let times = peer.median() / ours.median();
     if times.is_finite() {
         let verdict = if times >= one_of { "holds" } else { "does not hold" };
-        let one_of = Short(one_of);
-        writeln!(std::io::stdout(), "  goal: 1/{one_of:.0} of torchrun: 1/{}, {verdict}", Short(times))?;
+        writeln!(std::io::stdout(), "  goal: 1/{one_of:.0} of torchrun: 1/{times:.0}, {verdict}")?;
     }
     Ok(())
 }

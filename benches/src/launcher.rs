@@ -126,7 +126,8 @@ impl Bench {
     ///
     /// # Errors
     /// When it cannot be started.
-    pub fn start(&self, side: Side, plan: Plan<'_>) -> Outcome<Running> {
+    pub fn start(&mut self, side: Side, plan: Plan<'_>) -> Outcome<Running> {
+        self.stamps.clear()?;
         let program = match side {
             Side::Ours => &self.ours,
             Side::Torchrun => self.torchrun.as_ref().ok_or("no TORCHRUN")?,

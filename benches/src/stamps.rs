@@ -78,6 +78,8 @@ impl Stamp {
 pub struct Stamps {
     path: PathBuf,
     pipe: File,
+    /// Read while stamps of the other kind were waited for.
+    passed: Vec<Stamp>,
 }
 
 impl Stamps {
@@ -90,7 +92,7 @@ impl Stamps {
         // Open for writing too, or it would end whenever no worker has it open.
         let pipe =
             OpenOptions::new().read(true).write(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&path)?;
-        Ok(Self { path, pipe })
+        Ok(Self { path, pipe, passed: Vec::new() })
     }
 
     /// For [`VARIABLE`].
@@ -99,23 +101,34 @@ impl Stamps {
         &self.path
     }
 
-    /// The next stamp.
+    /// Forgets what was not asked for.
     ///
     /// # Errors
-    /// When none came in time, or a signal asked the bench to end.
-    pub fn next(&mut self, patience: Duration) -> Outcome<Stamp> {
-        let deadline = now_ns() + u64::try_from(patience.as_nanos())?;
+    /// When the pipe cannot be read.
+    pub fn clear(&mut self) -> Outcome<()> {
+        self.passed.clear();
+        while self.read()?.is_some() {}
+        Ok(())
+    }
+
+    fn read(&mut self) -> Outcome<Option<Stamp>> {
+        let mut record = [0; RECORD];
+        match self.pipe.read(&mut record) {
+            Ok(RECORD) => Ok(Some(Stamp::decode(&record))),
+            Ok(_) => Err("half a stamp".into()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn next(&mut self, deadline_ns: u64) -> Outcome<Stamp> {
         loop {
-            let mut record = [0; RECORD];
-            match self.pipe.read(&mut record) {
-                Ok(RECORD) => return Ok(Stamp::decode(&record)),
-                Ok(_) => return Err("half a stamp".into()),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error.into()),
+            if let Some(stamp) = self.read()? {
+                return Ok(stamp);
             }
-            let left = deadline.saturating_sub(now_ns()).div_ceil(1_000_000);
+            let left = deadline_ns.saturating_sub(now_ns()).div_ceil(1_000_000);
             if left == 0 {
-                return Err(format!("no worker spoke within {} s", patience.as_secs()).into());
+                return Err("the workers did not start or end in time".into());
             }
             if is_interrupted() {
                 return Err("interrupted".into());
@@ -128,20 +141,27 @@ impl Stamps {
         }
     }
 
-    /// The next `count` stamps of one kind; those of the other kind are passed over.
+    /// The next `count` stamps of one kind.
     ///
     /// # Errors
-    /// As [`Stamps::next`].
+    /// When they did not come in time, or Ctrl-C asked the bench to end.
     pub fn take(&mut self, count: usize, starts: bool, patience: Duration) -> Outcome<Vec<Stamp>> {
-        let mut taken = Vec::new();
+        let deadline_ns = now_ns() + u64::try_from(patience.as_nanos())?;
+        let (mut taken, passed): (Vec<_>, _) =
+            self.passed.drain(..).partition(|stamp| stamp.is_start == starts);
+        self.passed = passed;
         while taken.len() < count {
-            let stamp = self.next(patience)?;
-            if stamp.is_start == starts {
-                taken.push(stamp);
-            }
+            let stamp = self.next(deadline_ns)?;
+            if stamp.is_start == starts { taken.push(stamp) } else { self.passed.push(stamp) }
         }
         Ok(taken)
     }
+}
+
+/// The time of the first of them.
+#[must_use]
+pub fn first_ns(stamps: &[Stamp]) -> u64 {
+    stamps.iter().map(|stamp| stamp.at_ns).min().unwrap_or(0)
 }
 
 /// The time of the last of them.

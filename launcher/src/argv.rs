@@ -1,5 +1,5 @@
 //! The command line as argparse reads it: which words are options, which are their values, and where the
-//! script starts. Everything after the script is the script's own, byte for byte.
+//! script starts. Everything after the script is the script's own, byte for byte, but for a `--` right behind it.
 //!
 //! A word is an option when it starts with `-`, but not when it is a lone `-`, looks like a negative number,
 //! or has a space in it without being a known option. A value must not be an option. `--` ends the options.
@@ -71,7 +71,12 @@ pub(crate) fn read(words: &[OsString]) -> Result<Reading, UsageError> {
                 break;
             }
             Class::Positional => {
-                line.set_script(word, after)?;
+                // argparse: the first `--` of the line is nobody's, where options could still come.
+                let args = match after {
+                    [first, args @ ..] if first == "--" => args,
+                    args => args,
+                };
+                line.set_script(word, args)?;
                 break;
             }
             Class::Unknown => {

@@ -9,6 +9,7 @@ use rules::{
     failure::{ExitCause, WorkerFailure, root_cause},
     signal_name::signal_name,
 };
+use serde_json::Value;
 
 /// Widest line of dashes, in characters.
 const MOST_WIDTH: usize = 60;
@@ -67,6 +68,10 @@ impl ChildFailed<'_> {
             }
         };
         let account = match (error_file, failure.cause) {
+            // torchrun indents what `@record` writes, and leaves a plain text as it is.
+            (Some(file), _) if file.document.get("message").is_some_and(Value::is_string) => {
+                file.account.clone()
+            }
             (Some(file), _) => file.account.replace('\n', "\n  "),
             (None, ExitCause::Signal(signal)) => format!(
                 "Signal {signal} ({}) received by PID {}",

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    ffi::OsString,
     fmt, fs,
     io::{self, Write as _},
     path::{Path, PathBuf},
@@ -14,12 +15,12 @@ use agent::{
 };
 use rules::{
     LocalRank,
-    failure::{ExitCause, Failure, GroupFailure, Outcome, WorkerFailure, root_cause},
+    failure::{ExitCause, Failure, GroupFailure, Outcome, Survivor, WorkerFailure, root_cause},
     signal_name::signal_words,
 };
 use serde_json::Value;
 
-use crate::{child_failed::ChildFailed, host_names::fqdn};
+use crate::{child_failed::ChildFailed, environment::Environment, host_names::fqdn};
 
 /// Every worker ended well.
 pub const SUCCEEDED: u8 = 0;
@@ -88,20 +89,26 @@ pub struct Asked {
 /// What is said at the end of a run; `None` when all went well.
 #[must_use]
 pub fn words(report: &Report, asked: &Asked) -> Option<String> {
-    let text = match &report.outcome {
-        Outcome::Succeeded => return None,
+    let mut text = match &report.outcome {
+        Outcome::Succeeded => String::new(),
         Outcome::Failed(Failure::Workers(group)) => workers_failed(report, group, asked),
-        Outcome::Failed(Failure::Unkillable) => unkillable(report),
+        Outcome::Failed(failure @ Failure::Unkillable) => {
+            format!("dlrover-run: error: {failure}, so they are not restarted\n")
+        }
         Outcome::Failed(failure @ Failure::GuardDied { .. }) => format!(
             "dlrover-run: error: {failure}, so the workers could not be supervised any more; all of them were \
              killed. Nobody but the kernel or a person with `kill -9` ends the guard.\n"
         ),
         Outcome::Failed(failure) => format!("dlrover-run: error: {failure}\n"),
         Outcome::Interrupted(signal) => {
-            format!("dlrover-run: ended by {}; no worker is left\n", signal_words(*signal))
+            let left = if report.survivors.is_empty() { "; no worker is left" } else { "" };
+            format!("dlrover-run: ended by {}{left}\n", signal_words(*signal))
         }
     };
-    Some(text)
+    if !report.survivors.is_empty() {
+        text.push_str(&unkillable(&report.survivors));
+    }
+    (!text.is_empty()).then_some(text)
 }
 
 fn workers_failed(report: &Report, group: &GroupFailure, asked: &Asked) -> String {
@@ -134,18 +141,26 @@ fn workers_failed(report: &Report, group: &GroupFailure, asked: &Asked) -> Strin
         let ranks: Vec<String> = report.never_arrived.iter().map(LocalRank::to_string).collect();
         text.push_str(&format!("  never reached the workers' store: local rank {}\n", ranks.join(", ")));
     }
-    if let Some(tail) = worker.and_then(|worker| worker.stderr_tail.as_deref()) {
+    if let Some(worker) = worker
+        && let Some(tail) = worker.stderr_tail.as_deref()
+    {
         let lines = last_lines(tail);
+        let what = if worker.tail_is_mixed { "output" } else { "standard error" };
         if !lines.is_empty() {
-            text.push_str(&format!("  last lines of its standard error:\n{lines}"));
+            text.push_str(&format!("  last lines of its {what}:\n{lines}"));
         }
     }
     let logs = worker.map(|worker| [&worker.stdout_log, &worker.stderr_log]);
     for log in logs.into_iter().flatten().flatten() {
         text.push_str(&format!("  log: {}\n", log.display()));
     }
-    if let Some(folder) = &report.run_dir {
-        text.push_str(&format!("  all logs: {}\n", folder.display()));
+    let has_logs =
+        report.workers.values().any(|worker| worker.stdout_log.is_some() || worker.stderr_log.is_some());
+    match &report.run_dir {
+        Some(folder) if has_logs => text.push_str(&format!("  all logs: {}\n", folder.display())),
+        Some(_) | None => {
+            text.push_str("  no output was kept in files; --tee=3 --log-dir=DIR keeps all of it\n")
+        }
     }
     text
 }
@@ -161,7 +176,10 @@ fn explained(failure: &WorkerFailure) -> String {
         _ if failure.out_of_memory => {
             "killed by the kernel's OOM killer; use less memory or raise the container's memory limit"
         }
-        "SIGKILL" => "killed from outside; the kernel's OOM counter of this container did not rise",
+        "SIGKILL" => {
+            "somebody killed it, or it killed itself; the kernel's OOM counter of this container did not rise"
+        }
+        "SIGPIPE" => "whoever read what it wrote has gone",
         "SIGSEGV" => "it touched memory that is not its own, a fault in native code",
         "SIGBUS" => "memory behind a mapped file is missing; often /dev/shm is too small (--shm-size)",
         "SIGABRT" => "it gave up by itself; native code prints why on standard error",
@@ -173,13 +191,10 @@ fn explained(failure: &WorkerFailure) -> String {
     format!("{name}, {meaning}")
 }
 
-fn unkillable(report: &Report) -> String {
-    let mut text = String::from("dlrover-run: error: processes of this run could not be killed:\n");
-    for survivor in &report.survivors {
+fn unkillable(survivors: &[Survivor]) -> String {
+    let mut text = String::from("dlrover-run: these processes of the run could not be killed:\n");
+    for survivor in survivors {
         text.push_str(&format!("  {survivor}\n"));
-    }
-    if report.survivors.is_empty() {
-        text.push_str("  (they ended in the last moment)\n");
     }
     text.push_str(
         "  A process in state D waits inside the kernel, mostly for a driver or a network file system; it ends when \
@@ -215,14 +230,23 @@ fn dated(group: &GroupFailure, evidence: &BTreeMap<LocalRank, WorkerEvidence>) -
         .collect()
 }
 
+/// The file that whoever started the launcher reads, to learn why it failed.
+pub fn own_error_file(env: &[(OsString, OsString)]) -> Option<PathBuf> {
+    Environment(env).get_filled("TORCHELASTIC_ERROR_FILE").map(PathBuf::from)
+}
+
 /// When the launcher itself was given an error file, the root cause's is copied there with its exit code, for
-/// the scheduler above us (torchrun: the same).
+/// the scheduler above us (torchrun: the same). `words` are for a failure that is no worker's.
 ///
 /// # Errors
 /// When the copy cannot be written.
-pub fn copy_root_cause(report: &Report, target: Option<&Path>) -> Result<(), CopyError> {
+pub fn copy_root_cause(report: &Report, words: &str, target: Option<&Path>) -> Result<(), CopyError> {
     let Some(target) = target else { return Ok(()) };
-    let Outcome::Failed(Failure::Workers(group)) = &report.outcome else { return Ok(()) };
+    let group = match &report.outcome {
+        Outcome::Succeeded => return Ok(()),
+        Outcome::Failed(Failure::Workers(group)) => group,
+        Outcome::Failed(_) | Outcome::Interrupted(_) => return record_own(words, Some(target)),
+    };
     let failures = dated(group, &report.workers);
     let Some(root) = failures.get(root_cause(&failures)) else { return Ok(()) };
     let worker = report.workers.get(&root.local_rank);
@@ -234,9 +258,24 @@ pub fn copy_root_cause(report: &Report, target: Option<&Path>) -> Result<(), Cop
     fs::write(target, document.to_string()).map_err(|source| CopyError { path: target.to_owned(), source })
 }
 
+/// When the launcher itself was given an error file, a failure of its own is written there, in the form of
+/// `@record` (torchrun: the same, with its traceback).
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn record_own(message: &str, target: Option<&Path>) -> Result<(), CopyError> {
+    let Some(target) = target else { return Ok(()) };
+    let message = message.trim_end();
+    let now = chrono::Utc::now().timestamp().to_string();
+    let document = serde_json::json!({
+        "message": {"message": message, "extraInfo": {"py_callstack": message, "timestamp": now}}
+    });
+    fs::write(target, document.to_string()).map_err(|source| CopyError { path: target.to_owned(), source })
+}
+
 /// The launcher's own error file could not be written.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot copy the root cause's error file to TORCHELASTIC_ERROR_FILE={}", path.display())]
+#[error("cannot write the error file of the launcher itself, TORCHELASTIC_ERROR_FILE={}", path.display())]
 pub struct CopyError {
     /// Where to.
     pub path: PathBuf,
@@ -323,9 +362,14 @@ mod tests {
         fs::write(&source, r#"{"message": {"message": "boom", "extraInfo": {}}}"#).unwrap();
         let evidence = report.workers.get_mut(&LocalRank(1)).unwrap();
         evidence.error_file = agent::error_file::read(&source).transpose();
-        copy_root_cause(&report, Some(&target)).unwrap();
+        copy_root_cause(&report, "", Some(&target)).unwrap();
         let copy: Value = serde_json::from_str(&fs::read_to_string(&target).unwrap()).unwrap();
         assert_eq!(copy["message"]["errorCode"], 3);
-        assert!(copy_root_cause(&report, Some(Path::new("/nowhere/x"))).is_err());
+        assert!(copy_root_cause(&report, "", Some(Path::new("/nowhere/x"))).is_err());
+        report.outcome = Outcome::Interrupted(15);
+        copy_root_cause(&report, "dlrover-run: ended\n", Some(&target)).unwrap();
+        let own = agent::error_file::read(&target).unwrap().unwrap();
+        assert_eq!(own.account, "dlrover-run: ended");
+        assert!(own.unix_secs.is_some());
     }
 }

@@ -23,6 +23,8 @@ pub trait Host {
     fn is_program(&self, path: &Path) -> bool;
     /// Whether something other than a folder is there.
     fn is_file(&self, path: &Path) -> bool;
+    /// Whether this is a folder that files can be made in.
+    fn takes_files(&self, path: &Path) -> bool;
     /// The host's name.
     fn name(&self) -> String;
     /// An id that no one has had before.
@@ -56,6 +58,10 @@ impl Host for ThisHost {
 
     fn is_file(&self, path: &Path) -> bool {
         path.exists() && !path.is_dir()
+    }
+
+    fn takes_files(&self, path: &Path) -> bool {
+        path.is_dir() && access(path, AccessFlags::W_OK | AccessFlags::X_OK).is_ok()
     }
 
     fn name(&self) -> String {

@@ -42,7 +42,9 @@ use front_door::{FrontDoor, front_door};
 #[must_use]
 pub fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().collect();
-    match front_door(&args, std::env::vars_os().collect(), &host::ThisHost) {
+    let env: Vec<_> = std::env::vars_os().collect();
+    let own_error_file = failure::own_error_file(&env);
+    match front_door(&args, env, &host::ThisHost) {
         FrontDoor::Run(plan) => run::run(*plan),
         FrontDoor::Print { text } => match std::io::stdout().write_all(text.as_bytes()) {
             Ok(()) => ExitCode::SUCCESS,
@@ -55,6 +57,11 @@ pub fn main() -> ExitCode {
                 failure::tell(usage);
             }
             failure::tell(format_args!("dlrover-run: error: {message}"));
+            // A line that cannot be read leaves no record, as with argparse.
+            let target = own_error_file.as_deref().filter(|_| exit_code == failure::FAILED);
+            if let Err(error) = failure::record_own(&message, target) {
+                failure::tell(format_args!("dlrover-run: {}", agent::chain(&error)));
+            }
             ExitCode::from(exit_code)
         }
     }

@@ -60,7 +60,7 @@ pub(crate) fn resolve(
     let checks = checks::resolve(&cli, &nodes)?;
     let rendezvous = Rendezvous::resolve(&cli, &nodes, environment, host, &mut notices)?;
     let max_restarts = at_least_zero(&cli, Flag::MaxRestarts, "max_restarts must be >= 0")?.unwrap_or(0);
-    let logs = output::resolve(&cli, environment, host, nodes.local_world_size)?;
+    let logs = output::resolve(&cli, environment, host, nodes.local_world_size, &mut notices)?;
     let event_log = output::event_log(&cli)?;
     let (signals, signals_to_handle) = shutdown::signals(&cli, &mut notices)?;
     let shutdown_timeout = shutdown::timeout(&cli, environment)?;
@@ -71,6 +71,13 @@ pub(crate) fn resolve(
     let local_addr = Some(cli.text(Flag::LocalAddr)?).filter(|addr| !addr.is_empty()).map(str::to_owned);
     let role = cli.text(Flag::Role)?.to_owned();
     without_effect(&cli, &mut notices)?;
+    if environment.get("TORCHELASTIC_ENABLE_FILE_TIMER").is_some_and(|value| value == "1") {
+        notices.push(
+            "`TORCHELASTIC_ENABLE_FILE_TIMER=1` is ignored: this launcher has no timer server, and workers get no \
+             TORCHELASTIC_TIMER_FILE"
+                .to_owned(),
+        );
+    }
     not_built_yet::refuse(&cli, &nodes, &rendezvous, &checks, environment)?;
 
     let meeting = rendezvous.meeting();

@@ -4,7 +4,6 @@ use std::{
     cell::RefCell,
     io,
     net::TcpListener,
-    path::PathBuf,
     process::ExitCode,
     rc::Rc,
     sync::{Arc, mpsc as threads},
@@ -25,7 +24,7 @@ use agent::{
     sweep,
 };
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use rules::job::JobLimits;
+use rules::{job::JobLimits, worker_group::Event};
 use tokio::{net::TcpListener as AsyncListener, sync::mpsc};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 
@@ -101,16 +100,23 @@ pub fn run(plan: LaunchPlan) -> ExitCode {
         Ok(console) => console,
         Err(source) => return failure::cannot_run(&RunError::Console(source)),
     };
-    let swept = sweep_beside(console.clone());
-    let code = match start(plan, id, guard, &console) {
+    let swept = Swept::default();
+    let own_error_file = failure::own_error_file(&plan.agent.env.inherited);
+    let code = match start(plan, id, guard, &console, &swept) {
         Ok(code) => code,
         Err(error) => {
-            console.say(format!("dlrover-run: error: {}", chain(&error)));
+            let words = format!("dlrover-run: error: {}", chain(&error));
+            if let Err(error) = failure::record_own(&words, own_error_file.as_deref()) {
+                console.say(format!("dlrover-run: {}", chain(&error)));
+            }
+            console.say(words);
             failure::FAILED
         }
     };
     // A sweep that ended with us halfway would leave its leftovers stopped. Its end closes the channel.
-    let _closed = swept.recv_timeout(SWEEP);
+    if let Some(swept) = swept.take() {
+        let _closed = swept.recv_timeout(SWEEP);
+    }
     // What a stuck console has not taken by then is lost with us.
     let _written = console.flush(LAST_WORDS);
     ExitCode::from(code)
@@ -125,7 +131,13 @@ fn raise_open_files() {
     }
 }
 
-fn start(plan: LaunchPlan, id: LauncherId, guard: guard::Guard, console: &Console) -> Result<u8, RunError> {
+fn start(
+    plan: LaunchPlan,
+    id: LauncherId,
+    guard: guard::Guard,
+    console: &Console,
+    swept: &Swept,
+) -> Result<u8, RunError> {
     for notice in &plan.notices {
         console.say(format!("dlrover-run: {notice}"));
     }
@@ -142,21 +154,26 @@ fn start(plan: LaunchPlan, id: LauncherId, guard: guard::Guard, console: &Consol
         program: command.argv.first().map(|it| it.to_string_lossy().into_owned()).unwrap_or_default(),
         max_restarts: *max_restarts,
     };
-    let inherited = &plan.agent.env.inherited;
-    let own_error_file = inherited.iter().find(|(name, _)| name == "TORCHELASTIC_ERROR_FILE");
-    let own_error_file = own_error_file.map(|(_, path)| PathBuf::from(path));
+    let own_error_file = failure::own_error_file(&plan.agent.env.inherited);
     let events = event_log(&plan, console);
-    let report = runtime.block_on(meet_and_run(plan, id, guard, console.clone(), events.clone()))?;
+    let report = runtime.block_on(meet_and_run(
+        plan,
+        id,
+        guard,
+        console.clone(),
+        observer(events.clone(), console.clone(), Rc::clone(swept)),
+    ))?;
     if let Some(events) = events {
         events.borrow().ended(&report);
     }
     // What still runs is a log folder that hangs; it must not hold the end.
     runtime.shutdown_background();
     if let Some(words) = failure::words(&report, &asked) {
+        let copied = failure::copy_root_cause(&report, &words, own_error_file.as_deref());
         console.say(words);
-    }
-    if let Err(error) = failure::copy_root_cause(&report, own_error_file.as_deref()) {
-        console.say(format!("dlrover-run: {}", chain(&error)));
+        if let Err(error) = copied {
+            console.say(format!("dlrover-run: {}", chain(&error)));
+        }
     }
     Ok(exit_code(&report, propagate))
 }
@@ -177,16 +194,36 @@ fn event_log(plan: &LaunchPlan, console: &Console) -> Option<Rc<RefCell<EventLog
     }
 }
 
-/// Clears away what a dead launcher left behind; takes some milliseconds on a large host, so the start does
-/// not wait for it. The channel is closed when it is done.
+/// Tells the event log everything, and begins the sweep once the first worker runs: it takes some milliseconds on
+/// a large host, which the start of the workers need not share.
+fn observer(events: Option<Rc<RefCell<EventLog>>>, console: Console, swept: Swept) -> Observer {
+    Box::new(move |event, effects| {
+        if matches!(event, Event::WorkerStarted { .. }) && swept.borrow().is_none() {
+            *swept.borrow_mut() = Some(sweep_beside(console.clone()));
+        }
+        if let Some(events) = &events {
+            events.borrow_mut().observe(event, effects);
+        }
+    })
+}
+
+/// The sweep of this run, once it has begun. Its channel is closed when it is done.
+type Swept = Rc<RefCell<Option<threads::Receiver<()>>>>;
+
+/// Clears away what a dead launcher left behind.
 fn sweep_beside(console: Console) -> threads::Receiver<()> {
     let (done, swept) = threads::channel::<()>();
     let sweeper = thread::Builder::new().name("sweep".into()).stack_size(256 << 10).spawn(move || {
         let _open_till_the_end = done;
-        for process in sweep::sweep(SWEEP) {
+        let swept = sweep::sweep(SWEEP);
+        if let Some(first) = swept.first() {
+            let others = match swept.len() - 1 {
+                0 => String::new(),
+                others => format!(" and {others} more"),
+            };
             console.say(format!(
-                "dlrover-run: killed pid {} ({}), which a launcher that is dead had left behind",
-                process.pid, process.name
+                "dlrover-run: killed pid {} ({}){others}, which a launcher that is dead had left behind",
+                first.pid, first.name
             ));
         }
     });
@@ -200,7 +237,7 @@ async fn meet_and_run(
     launcher_id: LauncherId,
     guard: guard::Guard,
     console: Console,
-    events: Option<Rc<RefCell<EventLog>>>,
+    observer: Observer,
 ) -> Result<Report, RunError> {
     let config = plan.agent;
     let limits = JobLimits { nodes: config.nodes.1, join_timeout: JOIN_TIMEOUT, host_timeout: HOST_TIMEOUT };
@@ -226,18 +263,7 @@ async fn meet_and_run(
             (address, StoreHost::shared(addr.clone(), *port, server))
         }
     };
-    let parts = Parts {
-        config,
-        launcher_id,
-        guard,
-        master: address,
-        store,
-        console,
-        logs,
-        observer: events.map(|events| -> Observer {
-            Box::new(move |event, effects| events.borrow_mut().observe(event, effects))
-        }),
-    };
+    let parts = Parts { config, launcher_id, guard, master: address, store, console, logs, observer };
     Ok(Agent::run(parts).await?)
 }
 

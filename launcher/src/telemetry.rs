@@ -4,7 +4,8 @@
 use std::ffi::{OsStr, OsString};
 
 use agent::logs::Console;
-use tracing_subscriber::{EnvFilter, fmt::MakeWriter};
+use tracing::subscriber::set_global_default;
+use tracing_subscriber::{EnvFilter, filter::LevelFilter, fmt::MakeWriter};
 
 /// Lines of the log go the way of all the launcher's words, which never blocks.
 #[derive(Debug, Clone)]
@@ -35,18 +36,19 @@ pub fn start(console: &Console, env: &[(OsString, OsString)]) {
         env.iter().find(|(key, _)| key == OsStr::new(name)).and_then(|(_, value)| value.to_str())
     };
     let level = variable("LOGLEVEL").map(|level| match level.to_ascii_uppercase().as_str() {
-        "DEBUG" => "debug",
-        "INFO" => "info",
-        "ERROR" | "CRITICAL" => "error",
-        _ => "warn",
+        "DEBUG" => LevelFilter::DEBUG,
+        "INFO" => LevelFilter::INFO,
+        "ERROR" | "CRITICAL" => LevelFilter::ERROR,
+        _ => LevelFilter::WARN,
     });
-    let filter = variable("DLROVER_LOG").or(level).unwrap_or("warn");
-    let filter = EnvFilter::builder().parse_lossy(filter);
-    let subscriber = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(false)
-        .with_writer(Words(console.clone()))
-        .finish();
-    // A second launcher in one process (a test) keeps the first one's log.
-    let _already = tracing::subscriber::set_global_default(subscriber);
+    let lines = tracing_subscriber::fmt().with_ansi(false).with_writer(Words(console.clone()));
+    // A second launcher in one process (a test) keeps the first one's log. The filter of many parts is slow to
+    // build and so only built for who asks for it.
+    let _already = match variable("DLROVER_LOG") {
+        Some(filter) => {
+            let filter = EnvFilter::builder().parse_lossy(filter);
+            set_global_default(lines.with_env_filter(filter).finish())
+        }
+        None => set_global_default(lines.with_max_level(level.unwrap_or(LevelFilter::WARN)).finish()),
+    };
 }

@@ -81,6 +81,10 @@ impl Host for FakeHost {
         self.files.iter().any(|file| file == path)
     }
 
+    fn takes_files(&self, path: &Path) -> bool {
+        !self.files.iter().any(|file| file == path)
+    }
+
     fn name(&self) -> String {
         "node-7".to_owned()
     }

@@ -16,6 +16,7 @@ pub mod failure;
 pub mod ids;
 pub mod job;
 pub mod moment;
+pub mod notice;
 pub mod redirects;
 pub mod restart;
 pub mod signal_name;

@@ -120,10 +120,12 @@ fn one_device(
     visible: &VisibleDevices,
     local_rank: LocalRank,
 ) -> Result<Vec<(&'static str, String)>, WorkerEnvError> {
-    let (variable, list) = match visible {
-        VisibleDevices { hip: Some(list), .. } => ("HIP_VISIBLE_DEVICES", list),
-        VisibleDevices { cuda: Some(list), .. } => ("CUDA_VISIBLE_DEVICES", list),
-        VisibleDevices { cuda: None, hip: None } => {
+    // An empty HIP_VISIBLE_DEVICES says nothing, an empty CUDA_VISIBLE_DEVICES lists one nameless device.
+    let hip = visible.hip.as_ref().filter(|list| !list.is_empty());
+    let (variable, list) = match (hip, &visible.cuda) {
+        (Some(list), _) => ("HIP_VISIBLE_DEVICES", list),
+        (None, Some(list)) => ("CUDA_VISIBLE_DEVICES", list),
+        (None, None) => {
             return Ok(vec![("CUDA_VISIBLE_DEVICES", local_rank.to_string())]);
         }
     };
@@ -133,7 +135,7 @@ fn one_device(
         .map(|entry| entry.trim().to_owned())
         .ok_or(WorkerEnvError::TooFewDevices { local_rank, variable, list: list.clone() })?;
     let mut env = vec![("CUDA_VISIBLE_DEVICES", device.clone())];
-    if visible.hip.is_some() {
+    if hip.is_some() {
         env.push(("HIP_VISIBLE_DEVICES", device));
     }
     Ok(env)
@@ -217,6 +219,10 @@ mod tests {
             made(&with(Some("4"), Some("2,3")), 0, 1)
                 .unwrap()
                 .ends_with("CUDA_VISIBLE_DEVICES=3\nHIP_VISIBLE_DEVICES=3\n")
+        );
+        assert!(
+            made(&with(Some("4,7"), Some("")), 0, 1).unwrap().ends_with("CUDA_VISIBLE_DEVICES=7\n"),
+            "an empty list of HIP devices is none"
         );
         assert_eq!(
             made(&with(Some("4"), None), 0, 1).unwrap_err(),

@@ -8,16 +8,21 @@
 //!
 //! "What happens when a worker dies" is [`WorkerGroup::on_worker_exited`].
 
-use std::{collections::BTreeSet, fmt, time::Duration};
+mod generation;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use self::generation::Generation;
 use crate::{
     failure::{ExitCause, Failure, GroupFailure, Outcome, WorkerFailure},
-    ids::{Attempt, LocalRank, NodeId, NodeRank, Rank, Round},
+    ids::{Attempt, LocalRank, NodeId, NodeRank, Round},
     moment::Moment,
+    notice::{AfterStop, Notice},
     restart::{self, AfterFailure},
-    signal_name::signal_words,
     stop_ladder::{Step, StopLadder},
     world::World,
 };
@@ -119,99 +124,14 @@ pub enum Effect {
     SignalWorkers { signal: i32 },
     /// SIGKILL to every process the workers have started, and to the workers.
     KillTree,
+    /// The processes that are left cannot be killed: say so at the end, and go on without waiting for them.
+    AbandonTree,
     /// Tell a person.
     Tell(Notice),
     /// Tell the master how this node's part ended.
     ReportEnd { outcome: Outcome },
     /// Leave. Nothing follows.
     Finish { outcome: Outcome },
-}
-
-/// Something a person wants to know while the run goes on.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Notice {
-    /// A worker failed and its peers are stopped.
-    WorkerFailed { failure: WorkerFailure, attempt: Attempt, then: AfterStop },
-    /// The first signal was passed on.
-    Stopping { signal: i32, grace: Duration },
-    /// The second one, or the end of the grace.
-    Killing,
-    /// Another node restarts, so this one does.
-    Regrouping,
-}
-
-/// What follows once the old workers are gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum AfterStop {
-    /// A new attempt, out of this many in all.
-    Restart { next: Attempt, max_restarts: u32 },
-    /// The run fails.
-    Fail,
-}
-
-impl fmt::Display for Notice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::WorkerFailed { failure, then, .. } => {
-                let WorkerFailure { rank, local_rank, pid, cause, out_of_memory, .. } = failure;
-                write!(f, "rank {rank} (local rank {local_rank}, pid {pid}) ")?;
-                match cause {
-                    _ if *out_of_memory => write!(f, "was killed by the kernel's OOM killer")?,
-                    ExitCause::Code(code) => write!(f, "exited with code {code}")?,
-                    ExitCause::Signal(signal) => write!(f, "was ended by {}", signal_words(*signal))?,
-                }
-                match then {
-                    AfterStop::Restart { next, max_restarts } => {
-                        write!(f, "; restarting all workers (restart {next} of {max_restarts})")
-                    }
-                    AfterStop::Fail => write!(f, "; stopping its peers, no restart is left"),
-                }
-            }
-            Self::Stopping { signal, grace } => write!(
-                f,
-                "{} was passed on to the workers, which have {} s to end; once more kills them now",
-                signal_words(*signal),
-                grace.as_secs_f64()
-            ),
-            Self::Killing => f.write_str("killing every process that is left"),
-            Self::Regrouping => f.write_str("another node restarts its workers, so all nodes do"),
-        }
-    }
-}
-
-/// The workers of one round on this node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Generation {
-    world: World,
-    seat: NodeRank,
-    /// Workers that have not ended yet.
-    alive: BTreeSet<LocalRank>,
-    /// Ends that were not well, in the order in which they were noticed.
-    failures: Vec<WorkerFailure>,
-}
-
-impl Generation {
-    fn round(&self) -> Round {
-        self.world.round
-    }
-
-    fn took_note_of(&mut self, exit: &WorkerExit) -> Option<WorkerFailure> {
-        self.alive.remove(&exit.local_rank);
-        if exit.cause.is_success() {
-            return None;
-        }
-        let rank = self.world.place(self.seat, exit.local_rank).map_or(Rank(exit.local_rank.0), |p| p.rank);
-        let failure = WorkerFailure {
-            rank,
-            local_rank: exit.local_rank,
-            pid: exit.pid,
-            cause: exit.cause,
-            unix_secs: exit.unix_secs,
-            out_of_memory: exit.out_of_memory,
-        };
-        self.failures.push(failure.clone());
-        Some(failure)
-    }
 }
 
 /// Why workers are being stopped, and so what follows when they are gone.
@@ -543,10 +463,19 @@ impl WorkerGroup {
 
     fn on_deadline(&mut self, now: Moment) -> Vec<Effect> {
         match &mut self.state {
-            State::Stopping { ladder, .. } => match ladder.expired(now) {
+            State::Stopping { ladder, then, .. } => match ladder.expired(now) {
                 None => Vec::new(),
                 Some(Step::Kill) => vec![Effect::KillTree],
-                Some(Step::GiveUp) => self.leave(now, Outcome::Failed(Failure::Unkillable)),
+                Some(Step::GiveUp) => {
+                    // New workers next to unkillable ones would fight over the same devices. Any other end stays
+                    // what it is.
+                    if matches!(then, Then::Rejoin(_)) {
+                        *then = Then::End(Outcome::Failed(Failure::Unkillable));
+                    }
+                    let mut effects = vec![Effect::AbandonTree];
+                    effects.extend(self.on_tree_gone(now));
+                    effects
+                }
             },
             State::Leaving { outcome, until } if *until <= now => {
                 let outcome = outcome.clone();
@@ -574,6 +503,3 @@ impl WorkerGroup {
         vec![Effect::Finish { outcome }]
     }
 }
-
-#[cfg(test)]
-mod tests;

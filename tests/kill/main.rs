@@ -1,1 +1,293 @@
-fn main() {}
+//! A random process of a run is struck at a random moment: what must follow is known, and nobody is left.
+//!
+//! * [`plan`]: what happens in a run, drawn from a seed.
+//! * [`oracle`]: what must follow from it. Read this first.
+//!
+//! `DLROVER_KILL_RUNS` runs (20), and `DLROVER_KILL_SEED`, which is printed, to have the same ones again. The
+//! same seed strikes the same kind of process at the same delay; the kernel's scheduling stays its own.
+
+mod oracle;
+mod plan;
+
+use std::fmt;
+use std::io::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use support::census::{Census, LAUNCHER_ID, Process};
+use support::launch::{Launch, Launcher, Running};
+use support::{PATIENCE, launcher, trainer, wait_for};
+
+use oracle::{Ending, expected};
+use plan::{Blow, Plan, Stage, Target};
+
+/// Runs at a time.
+const WIDTH: usize = 4;
+
+/// How long whoever is left after the launcher's end may take to vanish.
+const VANISH: Duration = Duration::from_secs(10);
+
+/// What a run that can go on by itself gets before it is asked to end. A timer on purpose: that nothing happens
+/// cannot be waited for in another way.
+const A_MOMENT: Duration = Duration::from_millis(500);
+
+/// Read while a launcher starts, and so sweeps; written around the life of a launcher that is to be killed, so
+/// that the sweep of a neighbour does not do its guard's work.
+static STARTS: RwLock<()> = RwLock::new(());
+
+/// Past the test harness, which hides what a test prints when it passes.
+fn show(text: &str) {
+    let _nobody_listens = std::io::stderr().write_all(text.as_bytes());
+}
+
+/// Who was struck.
+#[derive(Clone, Debug)]
+struct Victim {
+    process: Process,
+    /// Of a worker or a descendant.
+    rank: Option<u32>,
+}
+
+/// The living processes of one kind at this moment.
+fn candidates(target: Target, run: &Running) -> Vec<Victim> {
+    let launcher = run.pid();
+    let own: Vec<Process> =
+        run.processes().iter().filter_map(|one| Process::of(one.pid)).filter(Process::is_alive).collect();
+    // A worker that is not exec'd yet still looks like the guard, but it is no child of the launcher's.
+    let guard = own.iter().find(|one| one.parent == launcher && one.name == "dlrover-guard");
+    let guard = guard.map_or(-1, |guard| guard.pid);
+    let is_worker = |one: &Process| one.parent == guard && !one.name.starts_with("breed-");
+    let picked = own.into_iter().filter(|one| match target {
+        Target::Launcher => one.pid == launcher,
+        Target::Guard => one.pid == guard,
+        Target::Worker => is_worker(one),
+        Target::Descendant => one.name.starts_with("breed-"),
+    });
+    let with_rank = picked.map(|process| {
+        let rank = process.variable("RANK").and_then(|rank| rank.parse().ok());
+        Victim { process, rank }
+    });
+    let known = |one: &Victim| match target {
+        Target::Launcher | Target::Guard => true,
+        // From exec on, and not before.
+        Target::Worker => one.rank.is_some(),
+        // A worker waits for its own at their birth; if one stops there, so does everything.
+        Target::Descendant => one.rank.is_some_and(|rank| {
+            let attempt = one.process.variable("TORCHELASTIC_RESTART_COUNT").unwrap_or_default();
+            run.dir().join(format!("worker.{rank}.{attempt}")).exists()
+        }),
+    };
+    with_rank.filter(known).collect()
+}
+
+fn strike(blow: Blow, victim: &Process) {
+    match blow {
+        Blow::Kill => victim.signal(Signal::SIGKILL),
+        Blow::Segv => {
+            // Rust's runtime takes a first SIGSEGV for a fault that will come again: launcher and guard die of
+            // the second one only. Others are gone after the first.
+            wait_for("it dies of SIGSEGV", || {
+                victim.signal(Signal::SIGSEGV);
+                (!victim.still_lives()).then_some(())
+            });
+            return;
+        }
+        Blow::StopThenTerm => {
+            victim.signal(Signal::SIGSTOP);
+            // Of two signals that wait the lower number goes first: sent at once, SIGTERM would win.
+            // And one that is being killed anyway stops no more.
+            wait_for("it stops", || {
+                let now = Process::of(victim.pid);
+                now.is_none_or(|now| matches!(now.state, 'T' | 'Z' | 'X')).then_some(())
+            });
+            victim.signal(Signal::SIGTERM);
+            return;
+        }
+    }
+    wait_for("it dies of SIGKILL", || (!victim.still_lives()).then_some(()));
+}
+
+/// What a run did, for the oracle and for the table.
+#[derive(Debug)]
+struct Seen {
+    /// `None` when the run was over before the blow.
+    victim: Option<Victim>,
+    /// How long after the start it was struck.
+    at: Duration,
+    /// We had to ask the launcher to end it.
+    asked_to_end: bool,
+    ended: String,
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.victim {
+            None => f.write_str("too late to strike")?,
+            Some(Victim { process, rank: None }) => write!(f, "struck {}", process.name)?,
+            Some(Victim { process, rank: Some(rank) }) => {
+                write!(f, "struck {} of rank {rank}", process.name)?
+            }
+        }
+        let asked = if self.asked_to_end { ", asked to" } else { "" };
+        write!(f, " after {} ms: {}{asked}", self.at.as_millis(), self.ended)
+    }
+}
+
+fn run_one(launcher: &Launcher, plan: &Plan) -> Result<Seen, String> {
+    let workers = format!("--nproc-per-node={}", plan.workers);
+    let restarts = format!("--max-restarts={}", plan.max_restarts);
+    let launch = Launch::new(launcher.clone())
+        .flags(["--standalone", "--shutdown-timeout=1", &workers, &restarts])
+        .script(trainer("breeder.py"))
+        .args([plan.breeds.join(",")])
+        .args((plan.stage == Stage::Restarting).then_some("restart"))
+        // Else there is a notice about it.
+        .env("OMP_NUM_THREADS", "1");
+    // A launcher that is to die has no neighbour starting, from its own start until we have looked.
+    let (mut beside_others, mut alone) = (None, None);
+    if plan.target == Target::Launcher {
+        alone = Some(STARTS.write().unwrap_or_else(PoisonError::into_inner));
+    } else {
+        beside_others = Some(STARTS.read().unwrap_or_else(PoisonError::into_inner));
+    }
+    let born = Instant::now();
+    let mut run = launch.start();
+    let mut census = Census::of(run.dir(), run.mark());
+    if plan.stage != Stage::Running {
+        for rank in 0..plan.workers {
+            run.await_file(&format!("worker.{rank}.0"));
+        }
+    }
+    if plan.stage == Stage::Ending {
+        run.touch("go");
+    }
+    // The random moment: the one timer that stands for nothing else.
+    std::thread::sleep(plan.moment);
+    // At an early moment there is no such process yet: then the first one that comes is struck. At a late one
+    // there may be none any more.
+    let victim = wait_for("a process to strike", || {
+        let all = candidates(plan.target, &run);
+        let over = plan.stage == Stage::Ending && ends_within(&run, Duration::ZERO);
+        let picked = (!all.is_empty()).then(|| all[plan.choice % all.len()].clone());
+        (over || picked.is_some()).then_some(picked)
+    });
+    drop(beside_others.take());
+    let at = born.elapsed();
+    let _known_from_now_on = census.enlisted();
+    let guard = candidates(Target::Guard, &run).pop();
+    if let Some(victim) = &victim {
+        if let Some(id) = victim.process.variable(LAUNCHER_ID) {
+            census.also(&id);
+        }
+        strike(plan.blow, &victim.process);
+    }
+
+    let expected = expected(plan);
+    if *expected.restarts.start() == 1 {
+        for rank in 0..plan.workers {
+            run.await_file(&format!("worker.{rank}.1"));
+        }
+    }
+    run.touch("go");
+    let mut asked_to_end = false;
+    if expected.endings == [Ending::AskedToEnd] {
+        asked_to_end = !ends_within(&run, A_MOMENT);
+        if asked_to_end {
+            run.signal(Signal::SIGTERM);
+        }
+    }
+    run.wait();
+    // A killed launcher leaves the rest to its guard, which goes last. At an early moment there is none yet.
+    if let Some(guard) = &guard {
+        wait_for("the guard's end", || (!guard.process.still_lives()).then_some(()));
+    }
+    let at_exit = census.living(false);
+    let left = census.left_after(VANISH);
+    drop(alone.take());
+    drop(census);
+    let outcome = run.finish_whatever_is_left();
+
+    let mut wrong = Vec::new();
+    if guard.is_some() && !at_exit.is_empty() {
+        wrong.push(format!("at the end of launcher and guard there were still {at_exit:?}"));
+    }
+    if !left.is_empty() {
+        wrong.push(format!("left behind: {left:?}"));
+    }
+    wrong.extend(oracle::contradictions(plan, &expected, victim.as_ref(), asked_to_end, &outcome));
+    if wrong.is_empty() {
+        let ended = match (outcome.code, outcome.signal) {
+            (Some(code), _) => format!("exit {code}"),
+            (_, signal) => format!("signal {}", signal.unwrap_or(0)),
+        };
+        return Ok(Seen { victim, at, asked_to_end, ended });
+    }
+    Err(format!("{plan}\nstruck after {at:?}: {victim:?}\n{}\n{outcome:#?}", wrong.join("\n")))
+}
+
+fn ends_within(run: &Running, patience: Duration) -> bool {
+    let start = Instant::now();
+    loop {
+        let launcher = Process::of(run.pid());
+        if launcher.is_none_or(|launcher| !launcher.is_alive()) {
+            return true;
+        }
+        if start.elapsed() >= patience {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+}
+
+#[test]
+fn whoever_is_struck_the_run_ends_as_it_must_and_nobody_is_left() {
+    let launcher = launcher!();
+    if launcher.is_torchrun {
+        return show("torchrun does not promise this: skipped\n");
+    }
+    let runs = number("DLROVER_KILL_RUNS").map_or(20, |runs| u32::try_from(runs).unwrap_or(u32::MAX));
+    let seed = number("DLROVER_KILL_SEED").unwrap_or_else(plan::fresh_seed);
+    show(&format!("\nkill: {runs} runs, DLROVER_KILL_SEED={seed}\n"));
+    let start = Instant::now();
+    let next = AtomicU32::new(0);
+    let failed = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..WIDTH {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    // Runs that hang cost PATIENCE each; some of them tell enough.
+                    if index >= runs || start.elapsed() > PATIENCE * 10 {
+                        return;
+                    }
+                    let plan = Plan::draw(seed, index);
+                    let seen = catch_unwind(AssertUnwindSafe(|| run_one(&launcher, &plan)));
+                    let seen = seen.unwrap_or_else(|_| Err(format!("{plan}\npanicked, see above")));
+                    match seen {
+                        Ok(seen) => show(&format!("{plan}: {seen}\n")),
+                        Err(wrong) => {
+                            show(&format!("{plan}: WRONG\n"));
+                            failed.lock().unwrap_or_else(PoisonError::into_inner).push(wrong);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    show(&format!("kill: {runs} runs took {:.1} s\n", start.elapsed().as_secs_f64()));
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    assert!(
+        failed.is_empty(),
+        "DLROVER_KILL_SEED={seed}, {} of {runs}:\n{}",
+        failed.len(),
+        failed.join("\n\n")
+    );
+}

@@ -8,9 +8,11 @@
 //! `LAUNCHER=torchrun cargo test -p dlrover-tests --test orphans -- table` measures torchrun with the same cases:
 //! it prints the table and demands nothing.
 
+mod console;
 mod guard;
 mod init;
 mod signals;
+mod stuck;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
@@ -83,6 +85,12 @@ struct Bred {
     census: Census,
     workers: Vec<Worker>,
     run: Running,
+}
+
+/// Starts a launcher when none is being killed.
+fn start(launch: Launch) -> Running {
+    let _no_launcher_dies_now = STARTS.read().unwrap_or_else(PoisonError::into_inner);
+    launch.start()
 }
 
 /// Two workers with these descendants.
@@ -169,6 +177,7 @@ fn run_case(launcher: &Launcher, breed: &str, way: Way) -> Found {
     if leader_dies {
         bred.await_death_of(0);
     }
+    let guard = (!is_torchrun).then(|| guard::guard_of(&bred));
     let mut only_we_look = None;
     match way {
         Way::Success => bred.run.touch("go"),
@@ -193,6 +202,10 @@ fn run_case(launcher: &Launcher, breed: &str, way: Way) -> Found {
     bred.run.wait();
     let took = asked.elapsed();
     let Bred { mut census, run, .. } = bred;
+    // A killed launcher leaves the rest to its guard, which goes last.
+    if let Some(guard) = &guard {
+        wait_for("the guard's end", || (!guard.still_lives()).then_some(()));
+    }
     let at_exit = census.living(false);
     let left = census.left_after(if is_torchrun { VANISH_TORCHRUN } else { VANISH });
     drop(only_we_look);
@@ -200,8 +213,8 @@ fn run_case(launcher: &Launcher, breed: &str, way: Way) -> Found {
     let outcome = run.finish_whatever_is_left();
 
     let mut wrong = Vec::new();
-    if way != Way::Kill && !at_exit.is_empty() {
-        wrong.push(format!("at the launcher's end there were still {at_exit:?}"));
+    if !is_torchrun && !at_exit.is_empty() {
+        wrong.push(format!("at the end of launcher and guard there were still {at_exit:?}"));
     }
     if !left.is_empty() {
         wrong.push(format!("left behind: {left:?}"));
@@ -212,7 +225,7 @@ fn run_case(launcher: &Launcher, breed: &str, way: Way) -> Found {
     if way == Way::TermTwice && took > Duration::from_secs(15) {
         wrong.push(format!("a second signal skips the grace of 30 s, but it took {took:?}"));
     }
-    let mut count = left.len();
+    let mut count = left.len().max(if is_torchrun { 0 } else { at_exit.len() });
     if way == Way::Restart {
         let old: Vec<String> =
             [0, 1].into_iter().filter_map(|rank| outcome.file(&format!("old.{rank}.1"))).collect();

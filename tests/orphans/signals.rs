@@ -5,7 +5,7 @@ use support::launch::{Launch, Launcher};
 use support::seen::Report;
 use support::{launcher, wait_for};
 
-use crate::{Bred, breeding, show};
+use crate::{Bred, breeding, show, start};
 
 /// Ours; torchrun is measured by the table alone.
 fn ours() -> Option<Launcher> {
@@ -20,10 +20,9 @@ fn ours() -> Option<Launcher> {
 #[test]
 fn user_signals_reach_the_workers_alone_and_the_run_goes_on() {
     let Some(launcher) = ours() else { return };
-    let run = Launch::new(launcher)
-        .flags(["--standalone", "--nproc-per-node=2"])
-        .steps(&["child plain", "0 touch ready0", "1 touch ready1", "until USR2", "await go", "exit 0"])
-        .start();
+    let launch = Launch::new(launcher).flags(["--standalone", "--nproc-per-node=2"]);
+    let steps = ["child plain", "0 touch ready0", "1 touch ready1", "until USR2", "await go", "exit 0"];
+    let run = start(launch.steps(&steps));
     run.await_file("ready0");
     run.await_file("ready1");
     run.signal(Signal::SIGUSR1);
@@ -92,7 +91,8 @@ fn a_stopped_peer_does_not_delay_a_restart_beyond_the_grace() {
 fn a_death_by_a_real_time_signal_is_reported_as_any_other() {
     let Some(launcher) = ours() else { return };
     let launch = Launch::new(launcher).flags(["--standalone", "--nproc-per-node=2"]);
-    let run = launch.steps(&["child daemon", "1 kill 40", "hang"]).finish().expect_code(1);
+    let launch = launch.steps(&["child daemon", "1 kill 40", "hang"]);
+    let run = start(launch).finish().expect_code(1);
     let report = Report::read(&run.stderr).expect("a report as torchrun writes it");
     assert!(report.root_cause.rank.starts_with("1 "), "{run:#?}");
     assert!(report.root_cause.exitcode.starts_with("-40 "), "{run:#?}");
@@ -102,7 +102,7 @@ fn a_death_by_a_real_time_signal_is_reported_as_any_other() {
 fn a_death_by_a_real_time_signal_is_restarted() {
     let Some(launcher) = ours() else { return };
     let launch = Launch::new(launcher).flags(["--standalone", "--nproc-per-node=2", "--max-restarts=1"]);
-    let run = launch.steps(&["child stubborn", "1@0 kill 64", "@0 hang", "dump"]);
-    let run = run.flags(["--shutdown-timeout=1"]).finish().expect_code(0);
+    let launch = launch.steps(&["child stubborn", "1@0 kill 64", "@0 hang", "dump"]);
+    let run = start(launch.flags(["--shutdown-timeout=1"])).finish().expect_code(0);
     assert_eq!(run.dumps(), [(1, 0), (1, 1)]);
 }

@@ -123,6 +123,16 @@ impl Census {
         self.launcher_id.as_deref()
     }
 
+    /// A list of processes is not made in one instant, so a hopper may be missed. Its lock tells.
+    fn hoppers_live(&self) -> bool {
+        let files = fs::read_dir(&self.dir).into_iter().flatten().flatten();
+        let mut locks = files.filter(|file| file.file_name().to_string_lossy().starts_with("hoppers."));
+        locks.any(|lock| {
+            let file = fs::File::open(lock.path());
+            file.is_ok_and(|file| matches!(file.try_lock(), Err(fs::TryLockError::WouldBlock)))
+        })
+    }
+
     /// All that live, described, by process id: those with the launcher's own mark, those who wrote themselves
     /// down, and with `every_mark` also those that only carry the test's mark, as launcher and guard do.
     #[must_use]
@@ -132,6 +142,9 @@ impl Census {
             if one.process.still_lives() {
                 living.insert(one.process.pid, format!("{} (wrote itself down)", one.breed));
             }
+        }
+        if self.hoppers_live() {
+            living.insert(0, "hopper (its lock is held)".to_owned());
         }
         if let Some(id) = &self.launcher_id {
             for one in marked(&format!("{LAUNCHER_ID}={id}")) {

@@ -116,6 +116,11 @@ fn virtual_local_ranks_all_see_device_zero() {
     let run = run.finish().expect_code(0);
     assert_eq!(run.dump(1, 0).var("HIP_VISIBLE_DEVICES"), "3");
     assert_eq!(run.dump(1, 0).var("CUDA_VISIBLE_DEVICES"), "3");
+
+    let run = launch().flags(flags).env("CUDA_VISIBLE_DEVICES", "4,7").env("HIP_VISIBLE_DEVICES", "");
+    let run = run.finish().expect_code(0);
+    assert_eq!(run.dump(1, 0).var("HIP_VISIBLE_DEVICES"), "", "an empty list is none");
+    assert_eq!(run.dump(1, 0).var("CUDA_VISIBLE_DEVICES"), "7");
 }
 
 #[test]

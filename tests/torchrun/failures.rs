@@ -203,6 +203,34 @@ fn without_an_error_file_nothing_is_copied() {
 }
 
 #[test]
+fn a_failure_of_the_launchers_own_is_recorded_in_its_error_file() {
+    for (flags, script) in
+        [(vec!["--nnodes=none"], "x"), (vec!["--standalone", "--no-python"], "/no/such/program")]
+    {
+        let run = launch();
+        let record = run.dir().join("reply.json");
+        let run = run.flags(flags).script(script).env("TORCHELASTIC_ERROR_FILE", &record).finish();
+        let run = run.expect_code(1);
+        let record = run.file("reply.json").expect("a record");
+        let record: serde_json::Value = serde_json::from_str(&record).expect("JSON");
+        let message = record["message"]["message"].as_str().expect("a message");
+        assert!(message.contains("none") || message.contains("/no/such/program"), "{message}");
+        let stamp = record["message"]["extraInfo"]["timestamp"].as_str().expect("a time");
+        assert!(stamp.parse::<i64>().is_ok(), "{stamp}");
+    }
+}
+
+#[test]
+fn the_lines_of_a_plain_message_are_left_as_they_are() {
+    let run = launch()
+        .flags(["--standalone"])
+        .steps(&[r#"error {"message": "one\ntwo", "timestamp": 1000}"#, "exit 4"])
+        .finish()
+        .expect_code(1);
+    assert!(run.stderr.contains("traceback : one\ntwo\n"), "{run:#?}");
+}
+
+#[test]
 fn a_malformed_error_file_is_not_fatal() {
     let run = launch()
         .flags(["--standalone"])

@@ -69,6 +69,12 @@ fn a_double_dash_before_the_script_is_dropped() {
 }
 
 #[test]
+fn a_double_dash_right_behind_the_script_is_dropped() {
+    let run = launch().flags(["--standalone"]).args(["--", "-h", "--", "b"]).finish();
+    assert_eq!(run.expect_code(0).dump(0, 0).argv[1..], ["-h", "--", "b"]);
+}
+
+#[test]
 fn a_module_is_run_by_name() {
     for flag in ["-m", "--module"] {
         let run = launch()

@@ -59,6 +59,15 @@ fn sorted(text: &str) -> Vec<&str> {
 const SPEAK: &[&str] = &["dump", "0 out out 0\\n", "0 err err 0\\n", "1 out out 1\\n", "1 err err 1\\n"];
 
 #[test]
+fn a_temporary_folder_that_is_gone_is_passed_over() {
+    let run = launch().flags(["--standalone"]).env("TMPDIR", "/no/such/folder").finish().expect_code(0);
+    let error_file = run.dump(0, 0).var("TORCHELASTIC_ERROR_FILE").to_owned();
+    assert!(!error_file.is_empty() && !error_file.starts_with("/no/such/folder"), "{error_file}");
+    let folder = std::path::Path::new(&error_file).ancestors().nth(4).expect("torchelastic_<random>");
+    std::fs::remove_dir_all(folder).expect("a folder of this run");
+}
+
+#[test]
 fn without_a_flag_output_is_inherited() {
     let run = launch().flags(["--standalone", "--nproc-per-node=2"]).steps(SPEAK).finish().expect_code(0);
     assert_eq!(sorted(&run.stdout), ["out 0", "out 1"]);
@@ -290,4 +299,13 @@ fn a_slow_console_gets_all_of_an_attempt_that_was_restarted() {
     let outcome = run.finish().expect_code(1);
     let lines = outcome.file("slow").unwrap().lines().count();
     assert_eq!(lines, 29000, "{outcome:#?}");
+}
+
+#[test]
+fn lines_of_both_streams_keep_their_order_in_one_file() {
+    let steps: Vec<String> = (0..50).flat_map(|n| [format!("out o{n}\\n"), format!("err e{n}\\n")]).collect();
+    let steps: Vec<&str> = steps.iter().map(String::as_str).collect();
+    let run = launch().after("exec 2>&1").flags(["--standalone"]).steps(&steps).finish().expect_code(0);
+    let expected: String = (0..50).map(|n| format!("o{n}\ne{n}\n")).collect();
+    assert!(run.stdout.ends_with(&expected), "{run:#?}");
 }

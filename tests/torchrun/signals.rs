@@ -127,6 +127,35 @@ fn nohup_survives_a_hangup() {
 }
 
 #[test]
+fn a_notice_that_the_parent_ignores_reaches_nobody() {
+    let run = launch()
+        .flags(["--standalone"])
+        .after("trap '' USR1")
+        .steps(&["dump", "touch ready", "await go"])
+        .start();
+    run.await_file("ready");
+    run.signal(Signal::SIGUSR1);
+    run.touch("go");
+    let run = run.finish().expect_code(0);
+    let inherited = support::seen::ignored_signals(&[Signal::SIGUSR1]);
+    assert_eq!(run.dump(0, 0).ignored_signals, inherited);
+}
+
+#[test]
+fn a_parent_that_ignores_the_end_of_children_does_not_hang_us() {
+    // Bash itself cannot hand SIGCHLD down as ignored.
+    let run = launch().flags(["--standalone"]).after("exec env --ignore-signal=CHLD \"$@\"");
+    let run = run.finish().expect_code(0);
+    assert_eq!(run.dumps(), [(0, 0)]);
+    if torchrun_differs("a_parent_that_ignores_the_end_of_children_does_not_hang_us") {
+        return;
+    }
+    let run = launch().flags(["--standalone"]).after("exec env --ignore-signal=CHLD \"$@\"");
+    let run = run.steps(&["exit 3"]).finish().expect_code(1);
+    assert!(run.stderr.contains("exitcode  : 3 (pid: "), "{run:#?}");
+}
+
+#[test]
 fn a_second_signal_skips_the_grace() {
     if torchrun_differs("a_second_signal_skips_the_grace") {
         return;

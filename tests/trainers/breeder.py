@@ -21,9 +21,11 @@ and waits for the file `go`, then ends well. Options change that:
                   writes it to `old.<rank>.<attempt>`
     deaf          ignores SIGTERM, but says in `termed.<rank>` that it came
 
-Every descendant writes itself into `pids` first (process id, start, breed, rank, attempt). Nothing here lives
-longer than LIFETIME, so not even a bug leaves something for good.
+Every descendant writes itself into `pids` first (process id, start, breed, rank, attempt); hoppers, which no
+list of processes can catch, hold a lock on `hoppers.<attempt>` instead, which each leaves to the next. Nothing
+here lives longer than LIFETIME, so not even a bug leaves something for good.
 """
+import fcntl
 import os
 import signal
 import sys
@@ -82,6 +84,9 @@ def enlist(breed):
 def hop(ready):
     """A new process every few milliseconds. `calm` or the loss of our folder ends it."""
     give_up = time.monotonic() + LIFETIME
+    # Never closed: the lock is gone with the last process that has this descriptor.
+    lock = os.open(path(f"hoppers.{ATTEMPT}"), os.O_RDWR | os.O_CREAT, 0o644)
+    fcntl.flock(lock, fcntl.LOCK_SH)
     while os.path.exists(OUT) and not os.path.exists(path("calm")) and time.monotonic() < give_up:
         if ready is not None:
             os.close(ready)
@@ -138,6 +143,14 @@ def left_of_older_attempts():
         now = stat(pid)
         if int(attempt) < int(ATTEMPT) and now and now[0] not in "ZX" and now[2] == start:
             found.append(f"{pid} {breed} of rank {rank}")
+    for attempt in range(int(ATTEMPT)):
+        try:
+            with open(path(f"hoppers.{attempt}"), "r+") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            pass
+        except BlockingIOError:
+            found.append(f"0 hopper of attempt {attempt}")
     known = {line.split()[0] for line in found}
     mark = f"LAUNCH_UNDER_TEST={os.environ['LAUNCH_UNDER_TEST']}".encode()
     old = [f"TORCHELASTIC_RESTART_COUNT={attempt}".encode() for attempt in range(int(ATTEMPT))]

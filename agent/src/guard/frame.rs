@@ -56,7 +56,7 @@ pub struct WorkerSpec {
 pub enum FromGuard {
     /// A worker runs.
     Started { round: Round, local_rank: LocalRank, pid: i32 },
-    /// A worker could not be started; no further one of the round is.
+    /// A worker could not be started; none that is not forked yet will be.
     CannotStart { round: Round, local_rank: LocalRank, errno: i32 },
     /// A worker ended. `out_of_memory` is for the launcher to fill in.
     Exited { round: Round, exit: WorkerExit },

@@ -24,7 +24,7 @@ use rules::{LocalRank, Round, worker_group::WorkerExit};
 
 use super::{
     frame::{FromGuard, Inbox, ToGuard, WorkerSpec, encode, send},
-    spawn,
+    spawn::{self, Born},
 };
 use crate::{
     cgroup::Cgroup,
@@ -51,6 +51,9 @@ const NOT_FOR_US: [Signal; 10] = [
     Signal::SIGTTIN,
     Signal::SIGTTOU,
 ];
+
+/// What a parent that ignores it keeps from the whole run: `nohup`, and a batch script that ignores its notices.
+const STAY_IGNORED: [Signal; 3] = [Signal::SIGHUP, Signal::SIGUSR1, Signal::SIGUSR2];
 
 /// The life of the guard. Ends the process.
 pub fn run(socket: UnixStream, cgroup: Option<Cgroup>) -> ! {
@@ -85,6 +88,8 @@ struct Guard {
     ignored: Vec<Signal>,
     round: Round,
     phase: Phase,
+    /// Forked, and not yet known to run.
+    born: Vec<(LocalRank, Born)>,
     workers: BTreeMap<Pid, LocalRank>,
     killing: bool,
     /// When the launcher was found dead.
@@ -96,14 +101,14 @@ impl Guard {
         setsid()?;
         prctl::set_child_subreaper(true)?;
         prctl::set_name(super::NAME)?;
-        close_all_but(socket.as_fd(), cgroup.as_ref().map(Cgroup::descriptor));
+        close_all_but(socket.as_fd(), cgroup.as_ref());
         let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
         let mut ignored = Vec::new();
         for signal in NOT_FOR_US {
             // SAFETY: ignoring a signal runs no handler.
             let before = unsafe { sigaction(signal, &ignore) }?.handler();
             // `nohup` must reach the workers.
-            if !(signal == Signal::SIGHUP && matches!(before, SigHandler::SigIgn)) {
+            if !(STAY_IGNORED.contains(&signal) && matches!(before, SigHandler::SigIgn)) {
                 ignored.push(signal);
             }
         }
@@ -119,6 +124,7 @@ impl Guard {
             ignored,
             round: Round(0),
             phase: Phase::Idle,
+            born: Vec::new(),
             workers: BTreeMap::new(),
             killing: false,
             orphaned: None,
@@ -176,6 +182,11 @@ impl Guard {
                     return true;
                 }
             };
+            if let Some(at) = self.born.iter().position(|(_, born)| born.pid == pid) {
+                // It ended before we asked whether it had begun.
+                let (local_rank, born) = self.born.swap_remove(at);
+                self.confirm(local_rank, born);
+            }
             if let Some(local_rank) = self.workers.remove(&pid) {
                 let unix_secs =
                     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -231,7 +242,14 @@ impl Guard {
                 self.killing = false;
             }
             ToGuard::Worker(spec) => self.start(&spec),
-            ToGuard::End => self.phase = Phase::Started,
+            ToGuard::End => {
+                for (local_rank, born) in std::mem::take(&mut self.born) {
+                    self.confirm(local_rank, born);
+                }
+                self.phase = Phase::Started;
+            }
+            // The last of the tree ended before the launcher could ask; a look at every process finds nobody.
+            ToGuard::SignalTree { .. } if self.phase == Phase::Idle => {}
             ToGuard::SignalTree { signal } => {
                 if let Ok(signal) = Signal::try_from(signal) {
                     let leaders: BTreeSet<i32> = self.workers.keys().map(|pid| pid.as_raw()).collect();
@@ -255,18 +273,28 @@ impl Guard {
         if self.phase != Phase::Starting {
             return;
         }
-        let (round, local_rank) = (self.round, spec.local_rank);
-        match spawn::spawn(spec, stdout, stderr, &self.ignored, self.cgroup.clone()) {
-            Ok(pid) => {
-                self.workers.insert(pid, local_rank);
-                self.tell(&FromGuard::Started { round, local_rank, pid: pid.as_raw() });
-            }
-            Err(error) => {
-                self.phase = Phase::StartFailed;
-                let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
-                self.tell(&FromGuard::CannotStart { round, local_rank, errno });
-            }
+        let local_rank = spec.local_rank;
+        match spawn::spawn(spec, stdout, stderr, &self.ignored, self.cgroup.as_ref()) {
+            Ok(born) => self.born.push((local_rank, born)),
+            Err(error) => self.cannot_start(local_rank, &error),
         }
+    }
+
+    fn confirm(&mut self, local_rank: LocalRank, born: Born) {
+        let pid = born.pid;
+        match born.confirm() {
+            Ok(()) => {
+                self.workers.insert(pid, local_rank);
+                self.tell(&FromGuard::Started { round: self.round, local_rank, pid: pid.as_raw() });
+            }
+            Err(error) => self.cannot_start(local_rank, &error),
+        }
+    }
+
+    fn cannot_start(&mut self, local_rank: LocalRank, error: &io::Error) {
+        self.phase = Phase::StartFailed;
+        let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
+        self.tell(&FromGuard::CannotStart { round: self.round, local_rank, errno });
     }
 
     /// A launcher that cannot be told is gone, which the next read of the socket finds out.
@@ -287,9 +315,9 @@ impl Guard {
 }
 
 /// Closes every descriptor beyond 2 that the launcher had from its own parent, except these.
-fn close_all_but(socket: BorrowedFd<'_>, cgroup: Option<BorrowedFd<'_>>) {
-    let mut keep: Vec<u32> =
-        [Some(socket), cgroup].into_iter().flatten().map(|fd| fd.as_raw_fd().unsigned_abs()).collect();
+fn close_all_but(socket: BorrowedFd<'_>, cgroup: Option<&Cgroup>) {
+    let of_cgroup = cgroup.into_iter().flat_map(Cgroup::descriptors);
+    let mut keep: Vec<u32> = of_cgroup.chain([socket]).map(|fd| fd.as_raw_fd().unsigned_abs()).collect();
     keep.sort_unstable();
     let mut first = 3;
     for keep in keep.into_iter().chain([u32::MAX]) {

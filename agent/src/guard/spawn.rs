@@ -3,7 +3,8 @@
 
 use std::{
     ffi::OsStr,
-    io,
+    fs::File,
+    io::{self, Read as _},
     os::{
         fd::OwnedFd,
         unix::{ffi::OsStrExt as _, process::CommandExt as _},
@@ -13,29 +14,57 @@ use std::{
 
 use nix::{
     errno::Errno,
+    fcntl::OFlag,
     libc,
     sched::{CpuSet, sched_setaffinity},
     sys::{
         prctl,
         signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask},
     },
-    unistd::{Pid, getpid, getppid, setsid},
+    unistd::{self, Pid, getpid, getppid, pipe2, setsid},
 };
 
-use super::frame::WorkerSpec;
+use super::{
+    fork::{Forked, fork_into},
+    frame::WorkerSpec,
+};
 use crate::cgroup::Cgroup;
 
-/// Starts the worker and gives its process id.
+/// A worker between fork and exec.
+#[derive(Debug)]
+pub struct Born {
+    /// Its process id.
+    pub pid: Pid,
+    /// Closed by exec, or brings the errno of what failed before.
+    told: File,
+}
+
+impl Born {
+    /// Waits until the worker's program runs.
+    ///
+    /// # Errors
+    /// What `exec` or a step before it said. The process has ended or is about to.
+    pub fn confirm(mut self) -> io::Result<()> {
+        let mut errno = [0; size_of::<i32>()];
+        match self.told.read_exact(&mut errno) {
+            Ok(()) => Err(io::Error::from_raw_os_error(i32::from_ne_bytes(errno))),
+            // Its end: the program runs, or has even ended.
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+/// Forks the worker; it goes on to exec beside its siblings, so starting many takes little longer than one.
 ///
 /// # Errors
-/// What `fork`, `exec` or the steps between them said.
+/// What `fork` and the steps before it said.
 pub fn spawn(
     spec: &WorkerSpec,
     stdout: Option<OwnedFd>,
     stderr: Option<OwnedFd>,
     ignored: &[Signal],
-    cgroup: Option<Cgroup>,
-) -> io::Result<Pid> {
+    cgroup: Option<&Cgroup>,
+) -> io::Result<Born> {
     let [program, arguments @ ..] = &spec.argv[..] else {
         return Err(Errno::EINVAL.into());
     };
@@ -52,13 +81,9 @@ pub fn spawn(
     let cpus = cpu_set(&spec.cpus)?;
     let ignored = ignored.to_vec();
     let guard = getpid();
-    // SAFETY: the closure runs in the child between fork and exec of a process with one thread, and makes
-    // only system calls: no allocation, no lock, no log.
+    // SAFETY: the closure makes only system calls: no allocation, no lock, no log.
     unsafe {
         command.pre_exec(move || {
-            if let Some(cgroup) = &cgroup {
-                cgroup.enter();
-            }
             setsid()?;
             prctl::set_pdeathsig(Some(Signal::SIGKILL))?;
             // The guard may have died before the line above; then nobody would tell us.
@@ -75,9 +100,20 @@ pub fn spawn(
             Ok(())
         });
     }
-    // Dropping the handle neither waits nor kills: the guard waits for all its children at one place.
-    let child = command.spawn()?;
-    Ok(Pid::from_raw(libc::pid_t::try_from(child.id()).map_err(io::Error::other)?))
+    let (told, telling) = pipe2(OFlag::O_CLOEXEC)?;
+    // SAFETY: the guard has one thread.
+    match unsafe { fork_into(cgroup.and_then(Cgroup::birthplace)) }? {
+        Forked::Child { entered } => {
+            if let (Some(cgroup), false) = (cgroup, entered) {
+                cgroup.enter();
+            }
+            let errno = command.exec().raw_os_error().unwrap_or(libc::EINVAL);
+            let _guard_gone = unistd::write(&telling, &errno.to_ne_bytes());
+            // SAFETY: `_exit` has no preconditions, and runs nothing of the guard's.
+            unsafe { libc::_exit(1) }
+        }
+        Forked::Parent { child } => Ok(Born { pid: child, told: File::from(told) }),
+    }
 }
 
 fn cpu_set(cpus: &[usize]) -> io::Result<Option<CpuSet>> {

@@ -58,6 +58,12 @@ impl Console {
         Self { out, err }
     }
 
+    /// Whether both streams are the same file.
+    #[must_use]
+    pub fn is_one(&self) -> bool {
+        Arc::ptr_eq(&self.out, &self.err)
+    }
+
     /// Whether a person watches this stream.
     #[must_use]
     pub fn is_terminal(&self, stream: Stream) -> bool {

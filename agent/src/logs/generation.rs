@@ -57,6 +57,7 @@ pub(crate) struct WorkerLogs {
     pub(crate) out_file: Option<PathBuf>,
     pub(crate) err_file: Option<PathBuf>,
     pub(crate) tail: Option<TailIn>,
+    pub(crate) tail_is_mixed: bool,
 }
 
 /// The output of one generation of workers, from before they start until the next generation. When it is
@@ -90,6 +91,12 @@ impl Generation {
             TailIn::Memory(tail) => Some(tail.lock().unwrap_or_else(PoisonError::into_inner).bytes()),
             TailIn::File => tail::of_file(worker.err_file.as_ref()?).ok(),
         }
+    }
+
+    /// Whether the tail holds the worker's standard output too, because both go the same way.
+    #[must_use]
+    pub fn tail_is_mixed(&self, local_rank: LocalRank) -> bool {
+        self.workers.get(&local_rank).is_some_and(|worker| worker.tail_is_mixed)
     }
 
     /// The log files of the worker's standard output and standard error, where they have one.

@@ -18,7 +18,7 @@ use super::{
     error::LogError,
     generation::{Generation, Relays, TailIn, WorkerLogs, WorkerStdio},
     lines::{Lines, Output},
-    plan::{Plan, plan},
+    plan::{Plan, plan, shares_relay},
     prefix::{Names, prefix},
     pty,
     queues::Text,
@@ -68,8 +68,18 @@ impl<'a> Opening<'a> {
         if let Some(folder) = &folder {
             worker.error_file = folder.join("error.json");
         }
-        let out = self.open_stream(&mut worker, folder.as_deref(), local_rank, rank, Stream::Out)?;
+        let mut out = self.open_stream(&mut worker, folder.as_deref(), local_rank, rank, Stream::Out)?;
         let err = self.open_stream(&mut worker, folder.as_deref(), local_rank, rank, Stream::Err)?;
+        let [out_plan, err_plan] =
+            [Stream::Out, Stream::Err].map(|stream| plan(&self.logs.config, local_rank, stream));
+        if shares_relay(out_plan, err_plan, self.logs.console.is_one())
+            && let Some(err) = &err
+        {
+            let stream = Stream::Out;
+            let same = err.try_clone();
+            out = Some(same.map_err(|source| LogError::StartRelay { local_rank, stream, source })?);
+            worker.tail_is_mixed = true;
+        }
         worker.stdio = Some(WorkerStdio { out, err });
         self.workers.insert(local_rank, worker);
         Ok(())

@@ -47,6 +47,13 @@ pub fn plan(config: &LogConfig, local_rank: LocalRank, stream: Stream) -> Plan {
     if console { Plan::Inherit } else { Plan::Discard }
 }
 
+/// Whether both streams of a worker go through the one relay of its standard error: where the console is one file
+/// (`> log 2>&1`, or a terminal), lines of the two would overtake each other on two ways.
+#[must_use]
+pub fn shares_relay(out: Plan, err: Plan, one_console: bool) -> bool {
+    one_console && out == Plan::Inherit && err == (Plan::Relay { console: true })
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -115,5 +122,14 @@ mod tests {
     fn a_rank_that_the_configuration_does_not_name_has_no_file() {
         let config = LogConfig { redirects: vec![BOTH], ..config() };
         assert_eq!(plans(&config, 7), (Plan::Inherit, Plan::Relay { console: true }));
+    }
+
+    #[test]
+    fn both_streams_share_a_relay_only_where_the_console_is_one() {
+        let relay = Plan::Relay { console: true };
+        assert!(shares_relay(Plan::Inherit, relay, true));
+        assert!(!shares_relay(Plan::Inherit, relay, false));
+        assert!(!shares_relay(Plan::File, relay, true));
+        assert!(!shares_relay(Plan::Inherit, Plan::Relay { console: false }, true));
     }
 }

@@ -67,6 +67,7 @@ fn launched(bench: &mut Bench, side: Side, workers: usize, turn: usize) -> Outco
 
 /// The same workers, started by a plain loop, and waited for.
 fn bare(bench: &mut Bench, workers: usize) -> Outcome<(f64, f64)> {
+    bench.stamps.clear()?;
     let began_ns = now_ns();
     let mut children = Vec::new();
     for _ in 0..workers {

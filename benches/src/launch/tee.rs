@@ -12,7 +12,7 @@ use crate::{
     Outcome,
     figures::{Figures, heading, progress, ratio},
     launcher::{Bench, PATIENCE, Plan, Side},
-    stamps::{last_ns, now_ns},
+    stamps::{first_ns, last_ns, now_ns},
 };
 
 const WORKERS: usize = 8;
@@ -77,7 +77,7 @@ fn tee(bench: &mut Bench, side: Side, bytes: usize, piped: bool) -> Outcome<Tee>
     let options = ["--tee=3", log_dir.as_str()];
     let plan = Plan { workers: WORKERS, options: &options, arguments: &["print", &length], stdout };
     let mut running = bench.start(side, plan)?;
-    let started = bench.stamps.next(PATIENCE)?.at_ns;
+    let started = first_ns(&bench.stamps.take(WORKERS, true, PATIENCE)?);
     let printed = last_ns(&bench.stamps.take(WORKERS, false, PATIENCE)?);
     let mut ended = running.succeed()?;
     let in_files = size(&logs);
@@ -100,6 +100,7 @@ fn tee(bench: &mut Bench, side: Side, bytes: usize, piped: bool) -> Outcome<Tee>
 
 /// Workers that write files, and no console.
 fn bare(bench: &mut Bench, bytes: usize) -> Outcome<f64> {
+    bench.stamps.clear()?;
     let logs = bench.folder.path().join("bare");
     fs::create_dir(&logs)?;
     let mut children = Vec::new();
@@ -107,7 +108,7 @@ fn bare(bench: &mut Bench, bytes: usize) -> Outcome<f64> {
         let mut command = bench.worker(&["print", &bytes.to_string()]);
         children.push(command.stdout(File::create(logs.join(worker.to_string()))?).spawn()?);
     }
-    let started = bench.stamps.next(PATIENCE)?.at_ns;
+    let started = first_ns(&bench.stamps.take(WORKERS, true, PATIENCE)?);
     for mut child in children {
         child.wait()?;
     }

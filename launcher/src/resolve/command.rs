@@ -49,7 +49,8 @@ fn python(env: Environment<'_>, host: &dyn Host) -> Result<PathBuf, Invalid> {
     if let Some(python) = active.as_deref().and_then(|bin| named(bin, "python").or_else(|| either(bin))) {
         return Ok(python);
     }
-    let path = env.get("PATH").unwrap_or_default();
+    // Without PATH programs are looked for where execvp and Python look then.
+    let path = env.get("PATH").unwrap_or("/bin:/usr/bin".as_ref());
     let on_path = |name: &str| {
         // An empty entry is the current folder, from where no interpreter should come unasked.
         std::env::split_paths(path)

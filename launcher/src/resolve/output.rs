@@ -1,6 +1,9 @@
 //! Where the output of workers goes, and the launcher's events.
 
-use std::{collections::BTreeSet, path::PathBuf};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 
 use agent::config::{LogConfig, LogDir};
 use rules::redirects::Streams;
@@ -26,6 +29,7 @@ pub(super) fn resolve(
     env: Environment<'_>,
     host: &dyn Host,
     local_world_size: u32,
+    notices: &mut Vec<String>,
 ) -> Result<LogConfig, Invalid> {
     let streams = |flag: Flag| -> Result<Vec<Streams>, Invalid> {
         redirects::parse(cli.text(flag)?, local_world_size)
@@ -39,7 +43,7 @@ pub(super) fn resolve(
         template => template.to_owned(),
     };
     Ok(LogConfig {
-        dir: log_dir(cli, env, host)?,
+        dir: log_dir(cli, env, host, notices)?,
         redirects: streams(Flag::Redirects)?,
         tee: streams(Flag::Tee)?,
         prefix_template,
@@ -50,20 +54,46 @@ pub(super) fn resolve(
     })
 }
 
-fn log_dir(cli: &Cli, env: Environment<'_>, host: &dyn Host) -> Result<LogDir, Invalid> {
+fn log_dir(
+    cli: &Cli,
+    env: Environment<'_>,
+    host: &dyn Host,
+    notices: &mut Vec<String>,
+) -> Result<LogDir, Invalid> {
     let said = cli.bytes(Flag::LogDir);
     let (dir, said) = if !said.is_empty() {
         (PathBuf::from(said), cli.said(Flag::LogDir))
     } else if let Some(dir) = env.get_filled("DLROVER_LOG_AGENT_DIR") {
         (PathBuf::from(dir), crate::cli::Said::in_variable("DLROVER_LOG_AGENT_DIR", dir))
     } else {
-        let temporary = ["TMPDIR", "TEMP", "TMP"].iter().find_map(|name| env.get_filled(name));
-        return Ok(LogDir::Temporary(temporary.map_or_else(|| "/tmp".into(), PathBuf::from)));
+        return Ok(LogDir::Temporary(temporary_dir(env, host, notices)));
     };
     if dir.as_os_str() == "/dev/null" {
         return Ok(LogDir::Nowhere);
     }
     if host.is_file(&dir) { Err(Invalid::LogDirIsFile { said }) } else { Ok(LogDir::At(dir)) }
+}
+
+/// The first folder that takes files, in the order of Python's `tempfile`.
+fn temporary_dir(env: Environment<'_>, host: &dyn Host, notices: &mut Vec<String>) -> PathBuf {
+    let named: Vec<_> = ["TMPDIR", "TEMP", "TMP"]
+        .into_iter()
+        .filter_map(|name| Some((crate::cli::Said::in_variable(name, env.get_filled(name)?), env.get(name)?)))
+        .collect();
+    let usual = ["/tmp", "/var/tmp", "/usr/tmp"].map(Path::new);
+    let mut candidates = named.iter().map(|(_, dir)| Path::new(*dir)).chain(usual);
+    let Some(place) = candidates.clone().position(|dir| host.takes_files(dir)) else {
+        // The failure to use the first is the one to tell.
+        return candidates.next().unwrap_or(usual[0]).to_owned();
+    };
+    let dir = candidates.nth(place).unwrap_or(usual[0]).to_owned();
+    for (said, _) in named.iter().take(place) {
+        notices.push(format!(
+            "`{said}` is not a folder that can be written: logs go to {} unless --log-dir says where",
+            dir.display()
+        ));
+    }
+    dir
 }
 
 fn console_ranks(cli: &Cli) -> Result<Option<BTreeSet<u32>>, Invalid> {

@@ -195,6 +195,7 @@ fn python_is_the_named_one_then_ours_then_the_virtual_environments_then_paths() 
     };
     let venv = ("VIRTUAL_ENV", "/venv");
     assert_eq!(python(&host, &[PATH, venv]), Ok("/usr/bin/python3".to_owned()));
+    assert_eq!(python(&host, &[]), Ok("/usr/bin/python3".to_owned()), "the usual folders without PATH");
     host.programs.push("/venv/bin/python".into());
     assert_eq!(python(&host, &[PATH, venv]), Ok("/venv/bin/python".to_owned()));
     host.programs.push("/opt/dlrover/bin/python".into());
@@ -213,6 +214,22 @@ fn logs_go_where_they_are_sent() {
     assert_eq!(dir(&[("DLROVER_LOG_AGENT_DIR", "/logs")], "x"), LogDir::At(PathBuf::from("/logs")));
     assert_eq!(dir(&[("DLROVER_LOG_AGENT_DIR", "/logs")], "--log-dir=a x"), LogDir::At(PathBuf::from("a")));
     assert_eq!(dir(&[], "--log-dir=/dev/null x"), LogDir::Nowhere);
+}
+
+#[test]
+fn a_temporary_folder_that_is_none_is_passed_over() {
+    let mut host = FakeHost::new();
+    host.files = vec!["/gone".into(), "/tmp".into()];
+    let plan = plan_on(&host, "--no-python x", &[("TMPDIR", "/gone"), ("TMP", "/scratch")]).unwrap();
+    assert_eq!(plan.agent.logs.dir, LogDir::Temporary(PathBuf::from("/scratch")));
+    let plan = plan_on(&host, "--no-python x", &[("TMPDIR", "/gone")]).unwrap();
+    assert_eq!(plan.agent.logs.dir, LogDir::Temporary(PathBuf::from("/var/tmp")));
+    assert_eq!(
+        plan.notices,
+        [
+            "`TMPDIR=/gone` is not a folder that can be written: logs go to /var/tmp unless --log-dir says where"
+        ]
+    );
 }
 
 #[test]

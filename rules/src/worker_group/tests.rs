@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{stop_ladder::KILL_PATIENCE, world::Member};
+use crate::{ids::Rank, stop_ladder::KILL_PATIENCE, world::Member};
 
 const GRACE: Duration = Duration::from_secs(30);
 
@@ -147,9 +147,20 @@ fn a_worker_that_ignores_the_polite_signal_is_killed_and_then_given_up() {
     assert_eq!(group.handle(Moment::at_secs(30), Event::Deadline), [Effect::KillTree]);
     let hopeless = Moment::at_secs(30) + KILL_PATIENCE;
     assert_eq!(group.deadline(), Some(hopeless));
+    let failures = vec![failure(1, SEGV)];
+    let outcome = Outcome::Failed(Failure::Workers(GroupFailure { attempt: Attempt(0), failures }));
+    assert_eq!(group.handle(hopeless, Event::Deadline), [Effect::AbandonTree, Effect::ReportEnd { outcome }]);
+}
+
+#[test]
+fn nobody_is_restarted_beside_a_worker_that_cannot_be_killed() {
+    let mut group = running(2, 3);
+    let _ = group.handle(Moment::START, exited(0, 1, SEGV));
+    let _ = group.handle(Moment::at_secs(30), Event::Deadline);
+    let outcome = Outcome::Failed(Failure::Unkillable);
     assert_eq!(
-        group.handle(hopeless, Event::Deadline),
-        [Effect::ReportEnd { outcome: Outcome::Failed(Failure::Unkillable) }]
+        group.handle(Moment::at_secs(30) + KILL_PATIENCE, Event::Deadline),
+        [Effect::AbandonTree, Effect::ReportEnd { outcome }]
     );
 }
 

@@ -13,7 +13,7 @@ mod thread;
 use std::{
     io,
     net::{SocketAddr, TcpListener, TcpStream},
-    sync::mpsc as std_mpsc,
+    sync::{Mutex, PoisonError, mpsc as std_mpsc},
     thread::JoinHandle,
     time::Duration,
 };
@@ -36,6 +36,8 @@ pub struct StoreServer {
     /// `None` only while dropping.
     commands: Option<mpsc::UnboundedSender<Command>>,
     arrivals: Arrivals,
+    /// How the start went, until somebody asks.
+    outcome: Mutex<Option<std_mpsc::Receiver<io::Result<()>>>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -46,6 +48,17 @@ impl StoreServer {
     /// # Errors
     /// No thread, no event queue, or a listener that is none.
     pub fn start(listeners: Vec<TcpListener>, limits: Limits) -> io::Result<Self> {
+        let server = Self::launch(listeners, limits)?;
+        server.ready()?;
+        Ok(server)
+    }
+
+    /// The same without waiting for the thread: connections queue up until it listens. [`StoreServer::ready`]
+    /// tells how it went.
+    ///
+    /// # Errors
+    /// No thread.
+    pub fn launch(listeners: Vec<TcpListener>, limits: Limits) -> io::Result<Self> {
         let arrivals = Arrivals::default();
         let (commands, orders) = mpsc::unbounded_channel();
         let (started, outcome) = std_mpsc::sync_channel(1);
@@ -53,10 +66,22 @@ impl StoreServer {
             let arrivals = arrivals.clone();
             move || thread::run(listeners, limits, arrivals, orders, &started)
         })?;
-        match outcome.recv() {
-            Ok(Ok(())) => Ok(StoreServer { commands: Some(commands), arrivals, thread: Some(thread) }),
-            Ok(Err(error)) => Err(error),
-            Err(std_mpsc::RecvError) => Err(io::Error::other("the store's thread ended while it started")),
+        let outcome = Mutex::new(Some(outcome));
+        Ok(StoreServer { commands: Some(commands), arrivals, outcome, thread: Some(thread) })
+    }
+
+    /// Waits until the thread serves. Told once; later calls have nothing to wait for.
+    ///
+    /// # Errors
+    /// No event queue, or a listener that is none.
+    pub fn ready(&self) -> io::Result<()> {
+        let outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match outcome.map(|outcome| outcome.recv()) {
+            None => Ok(()),
+            Some(Ok(outcome)) => outcome,
+            Some(Err(std_mpsc::RecvError)) => {
+                Err(io::Error::other("the store's thread ended while it started"))
+            }
         }
     }
 

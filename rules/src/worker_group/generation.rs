@@ -1,0 +1,47 @@
+//! The workers of one round, as far as their ends are known.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::WorkerExit;
+use crate::{
+    failure::WorkerFailure,
+    ids::{LocalRank, NodeRank, Rank, Round},
+    world::World,
+};
+
+/// The workers of one round on this node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Generation {
+    pub(super) world: World,
+    pub(super) seat: NodeRank,
+    /// Workers that have not ended yet.
+    pub(super) alive: BTreeSet<LocalRank>,
+    /// Ends that were not well, in the order in which they were noticed.
+    pub(super) failures: Vec<WorkerFailure>,
+}
+
+impl Generation {
+    pub(super) fn round(&self) -> Round {
+        self.world.round
+    }
+
+    pub(super) fn took_note_of(&mut self, exit: &WorkerExit) -> Option<WorkerFailure> {
+        self.alive.remove(&exit.local_rank);
+        if exit.cause.is_success() {
+            return None;
+        }
+        let rank = self.world.place(self.seat, exit.local_rank).map_or(Rank(exit.local_rank.0), |p| p.rank);
+        let failure = WorkerFailure {
+            rank,
+            local_rank: exit.local_rank,
+            pid: exit.pid,
+            cause: exit.cause,
+            unix_secs: exit.unix_secs,
+            out_of_memory: exit.out_of_memory,
+        };
+        self.failures.push(failure.clone());
+        Some(failure)
+    }
+}

@@ -1,0 +1,153 @@
+//! What must follow.
+//!
+//! | struck                           | the run                                     | exit code | report          |
+//! |----------------------------------|---------------------------------------------|-----------|-----------------|
+//! | worker, a restart is left        | restarts all workers, once                  | 0         | none, a notice  |
+//! | worker, none is left             | fails                                       | 1         | the box, it is the root cause |
+//! | worker, stopped and asked to end | waits for it until it is asked to end       | 1         | ended by SIGTERM |
+//! | descendant                       | goes on as if nothing had happened          | 0         | none            |
+//! | guard                            | fails, without a (further) restart          | 1         | names the guard |
+//! | guard, when all workers had ended well | has succeeded already                 | 0         | none            |
+//! | launcher                         | is gone                                     | signal    | none            |
+
+use std::ops::RangeInclusive;
+
+use support::launch::Outcome;
+use support::seen::Report;
+
+use crate::Victim;
+use crate::plan::{Blow, Plan, Stage, Target};
+
+/// How the run ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    Succeeds,
+    /// The box, with the struck worker as root cause.
+    WorkerBlamed,
+    GuardBlamed,
+    /// Only when somebody asks the launcher.
+    AskedToEnd,
+    /// The launcher itself was struck.
+    Struck,
+}
+
+/// What must follow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// One of these: at the edge of a stage it may be over when the blow falls.
+    pub endings: Vec<Ending>,
+    /// How often all workers are started again.
+    pub restarts: RangeInclusive<u32>,
+}
+
+/// The table above.
+pub fn expected(plan: &Plan) -> Expected {
+    let (ending, restarts) = match (plan.target, plan.blow, plan.max_restarts) {
+        (Target::Launcher, _, _) => (Ending::Struck, 0),
+        (Target::Guard, _, _) => (Ending::GuardBlamed, 0),
+        (Target::Worker, Blow::StopThenTerm, _) => (Ending::AskedToEnd, 0),
+        (Target::Worker, _, 0) => (Ending::WorkerBlamed, 0),
+        (Target::Worker, _, _) => (Ending::Succeeds, 1),
+        (Target::Descendant, _, _) => (Ending::Succeeds, 0),
+    };
+    let mut expected = Expected { endings: vec![ending], restarts: restarts..=restarts };
+    match plan.stage {
+        Stage::Running => {}
+        // A worker failed by itself; a descendant's end keeps nobody from starting again.
+        Stage::Restarting if ending == Ending::Succeeds => expected.restarts = 1..=1,
+        Stage::Restarting => expected.restarts = 0..=1,
+        Stage::Ending => expected.endings.push(Ending::Succeeds),
+    }
+    expected
+}
+
+impl Ending {
+    /// What the launcher's own end looks like.
+    pub fn code_and_signal(self, plan: &Plan) -> (Option<i32>, Option<i32>) {
+        match self {
+            Self::Succeeds => (Some(0), None),
+            Self::WorkerBlamed | Self::GuardBlamed | Self::AskedToEnd => (Some(1), None),
+            Self::Struck => (None, Some(plan.blow.signal() as i32)),
+        }
+    }
+}
+
+/// Where the run did otherwise.
+pub fn contradictions(
+    plan: &Plan,
+    expected: &Expected,
+    victim: Option<&Victim>,
+    asked_to_end: bool,
+    outcome: &Outcome,
+) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut must = |holds: bool, what: &str| {
+        if !holds {
+            wrong.push(format!("does not hold: {what}"));
+        }
+    };
+    // What it swept is of another test that runs on this machine, and none of our business.
+    let stderr: String =
+        outcome.stderr.split_inclusive('\n').filter(|line| !line.contains("had left behind")).collect();
+    let stderr = &stderr;
+    let says = |what: &str| stderr.contains(what);
+    let is = (outcome.code, outcome.signal);
+    let ought = expected.endings.iter().map(|ending| (*ending, ending.code_and_signal(plan)));
+    let ought: Vec<_> = ought.collect();
+    let Some((ending, _)) = ought.iter().find(|(_, ought)| *ought == is) else {
+        return vec![format!("it ends with (code, signal) {is:?} where one of these belongs: {ought:?}")];
+    };
+    must(!says("panicked"), "nobody panics");
+    // A launcher that is gone, or that lost its guard, starts nobody.
+    let ready = |rank: u32, attempt: u32| outcome.file(&format!("worker.{rank}.{attempt}")).is_some();
+    let attempts = (0..4).filter(|attempt| (0..plan.workers).any(|rank| ready(rank, *attempt))).max();
+    must(
+        expected.restarts.contains(&attempts.unwrap_or(0)),
+        &format!("the last attempt is in {:?}; it is {attempts:?}", expected.restarts),
+    );
+    let in_box = says("ChildFailedError");
+    must(in_box == (*ending == Ending::WorkerBlamed), "the box is there when a worker is to blame");
+    let rank = victim.and_then(|victim| victim.rank).unwrap_or(0);
+    let pid = victim.map_or(0, |victim| victim.process.pid);
+    let (signal, name) = (plan.blow.signal() as i32, plan.blow.signal().as_str());
+    match ending {
+        Ending::Succeeds if plan.target == Target::Worker => {
+            let of = plan.max_restarts;
+            must(
+                says(&format!(
+                    "rank {rank} (local rank {rank}, pid {pid}) was ended by {name}; restarting all workers (restart 1 of {of})"
+                )),
+                "the restart is told",
+            );
+        }
+        Ending::Succeeds if plan.stage == Stage::Restarting => {
+            must(says("exited with code 3; restarting all workers (restart 1 of"), "the restart is told");
+        }
+        Ending::Succeeds => must(!says("dlrover-run:"), "it has nothing to tell"),
+        Ending::WorkerBlamed => match Report::read(stderr) {
+            Ok(report) => {
+                let root = &report.root_cause;
+                must(root.pid == pid, "the root cause's pid is the victim's");
+                must(root.rank == format!("{rank} (local_rank: {rank})"), "its rank is");
+                must(
+                    root.exitcode.starts_with(&format!("-{signal} (pid: PID)")),
+                    "its exit code is the blow",
+                );
+                must(
+                    says(&format!("rank {rank} (local rank {rank}, pid {pid}) failed first")),
+                    "it is explained",
+                );
+            }
+            Err(error) => must(false, &format!("the box can be read: {error}")),
+        },
+        Ending::GuardBlamed => {
+            must(says(&format!("guard process was ended by {name}")), "the guard is named");
+        }
+        Ending::AskedToEnd => {
+            must(asked_to_end, "a stopped worker does not end by itself");
+            must(says("ended by SIGTERM; no worker is left"), "it says who ended it");
+        }
+        Ending::Struck => must(!says("dlrover-run: error"), "the dead say nothing"),
+    }
+    wrong
+}

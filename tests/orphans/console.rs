@@ -1,0 +1,43 @@
+//! A console that nobody reads any more: a paused `less`, a stuck log collector.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use support::launch::Launch;
+use support::{launcher, trainer};
+
+/// Far more than the seconds that a launcher gives its last words, far less than a grace of 30 s twice.
+const LIMIT: Duration = Duration::from_secs(40);
+
+/// A pipe that stays open and is never read, in the place of both streams.
+const NOBODY_READS: &str = "mkfifo console; exec 3<>console; exec >console 2>&1";
+
+fn a_stuck_console_delays_nothing(flags: &[&str]) {
+    let launcher = launcher!();
+    if launcher.is_torchrun {
+        return crate::show("torchrun's workers write to the stuck console themselves: skipped\n");
+    }
+    let run = Launch::new(launcher)
+        .after(NOBODY_READS)
+        .flags(["--standalone", "--max-restarts=1"])
+        .flags(flags)
+        .script(trainer("shouter.py"))
+        .start();
+    run.await_file("full.0");
+    // The dead worker was noticed and replaced although nobody could be told.
+    run.await_file("full.1");
+    let asked = Instant::now();
+    run.signal(Signal::SIGTERM);
+    run.finish().expect_code(1);
+    assert!(asked.elapsed() < LIMIT, "it took {:?}", asked.elapsed());
+}
+
+#[test]
+fn a_stuck_console_delays_neither_restart_nor_end() {
+    a_stuck_console_delays_nothing(&[]);
+}
+
+#[test]
+fn a_stuck_console_delays_nothing_with_tee_either() {
+    a_stuck_console_delays_nothing(&["--tee=3"]);
+}
