@@ -116,6 +116,7 @@ pub struct Agent {
     settings: Arc<EnvSettings>,
     launcher_id: LauncherId,
     cgroup: Option<Cgroup>,
+    has_strangers: bool,
     observer: Observer,
     group: WorkerGroup,
     guard: Link,
@@ -159,7 +160,7 @@ impl Agent {
     /// When it cannot even start.
     pub async fn run(parts: Parts) -> Result<Report, AgentError> {
         let Parts { config, launcher_id, guard, master, store, console, logs, observer } = parts;
-        let cgroup = guard.cgroup.clone();
+        let (cgroup, has_strangers) = (guard.cgroup.clone(), guard.has_strangers);
         // Beside the connection to the master. Where there is no thread for it, it is found when it is needed.
         let oom = Arc::new(OnceLock::new());
         let found = Arc::clone(&oom);
@@ -201,6 +202,7 @@ impl Agent {
             started: Instant::now(),
             launcher_id,
             cgroup,
+            has_strangers,
             observer,
             config: Arc::new(config),
         };
@@ -307,10 +309,10 @@ impl Agent {
                 continue;
             }
             self.guard_ended = Some(cause);
-            let (id, cgroup) = (self.launcher_id.clone(), self.cgroup.clone());
+            let clearing = self.clear_away_aside();
             let happened = self.happened.clone();
             tokio::spawn(async move {
-                let left = clear_away_aside(id, cgroup).await;
+                let left = clearing.await;
                 debug!(?left, "cleared away what a dead guard left");
                 // The loop has ended when it no longer listens.
                 let _gone = happened.send(Event::GuardDied { cause }.into()).await;
@@ -459,8 +461,7 @@ impl Agent {
         if self.guard_ended.is_none() {
             tree::signal_one(guard, Signal::SIGKILL);
         }
-        let (id, cgroup) = (self.launcher_id.clone(), self.cgroup.clone());
-        let clearing = clear_away_aside(id, cgroup);
+        let clearing = self.clear_away_aside();
         tokio::pin!(clearing);
         let left = loop {
             tokio::select! {
@@ -469,6 +470,13 @@ impl Agent {
             }
         };
         tree::survivors(left)
+    }
+
+    fn clear_away_aside(&self) -> impl Future<Output = Vec<tree::Process>> + Send + 'static {
+        let (id, cgroup, strangers) = (self.launcher_id.clone(), self.cgroup.clone(), self.has_strangers);
+        let clear = move || clear_away(&id, strangers, cgroup.as_ref(), CLEAR_AWAY);
+        // Where there is no room for a thread, it is done here: what is left matters more than the loop.
+        async move { aside(clear.clone()).await.unwrap_or_else(|_| clear()) }
     }
 
     /// The end of the socket tells the guard to leave. Waiting for it leaves nothing of us behind.
@@ -500,13 +508,6 @@ impl Agent {
             cgroup.remove();
         }
     }
-}
-
-/// Where there is no room for a thread, it is done here: what is left matters more than the loop.
-async fn clear_away_aside(id: LauncherId, cgroup: Option<Cgroup>) -> Vec<tree::Process> {
-    let (here, there) = ((id.clone(), cgroup.clone()), (id, cgroup));
-    let left = aside(move || clear_away(&there.0, there.1.as_ref(), CLEAR_AWAY)).await;
-    left.unwrap_or_else(|_| clear_away(&here.0, here.1.as_ref(), CLEAR_AWAY))
 }
 
 fn node_end(outcome: &Outcome) -> NodeEnd {

@@ -19,17 +19,22 @@ const AGAIN: Duration = Duration::from_millis(5);
 /// Kills everything that this launcher's guard left to it, until nothing is left or `patience` is over. Blocks.
 /// Gives what is left. Somebody else must reap for the launcher meanwhile.
 #[must_use]
-pub fn clear_away(id: &LauncherId, cgroup: Option<&Cgroup>, patience: Duration) -> Vec<Process> {
+pub fn clear_away(
+    id: &LauncherId,
+    has_strangers: bool,
+    cgroup: Option<&Cgroup>,
+    patience: Duration,
+) -> Vec<Process> {
     let deadline = Instant::now() + patience;
     loop {
         if let Some(cgroup) = cgroup {
             cgroup.kill();
         }
-        tree::kill_pass(|| ours(id));
-        let left = ours(id);
+        tree::kill_pass(|| ours(id, has_strangers));
+        let left = ours(id, has_strangers);
         // A list of processes is not made in one instant: one that forks itself away all the time may be missed.
-        // Having no child is proof. When process 1 ends, the kernel kills whoever is left.
-        let proven = reap::nobody_is_left() || (id.pid == 1 && left.is_empty());
+        // Having no child is proof, but strangers may be children too.
+        let proven = reap::nobody_is_left() || (has_strangers && left.is_empty());
         if proven || Instant::now() >= deadline {
             return left;
         }
@@ -37,12 +42,13 @@ pub fn clear_away(id: &LauncherId, cgroup: Option<&Cgroup>, patience: Duration) 
     }
 }
 
-/// As PID 1 of a container the launcher also inherits strangers, who are none of its business: there only
-/// what carries our mark, and what stands below it, is ours. Anywhere else everything below us is.
-fn ours(id: &LauncherId) -> Vec<Process> {
+/// As PID 1 of a container the launcher also inherits strangers, who are none of its business, and so are children
+/// that it had before: there only what carries our mark, and what stands below it, is ours. Anywhere else everything
+/// below us is.
+fn ours(id: &LauncherId, has_strangers: bool) -> Vec<Process> {
     let me = id.pid;
     let mut all = tree::below(me);
-    if me == 1 {
+    if has_strangers {
         let mut roots: Vec<i32> = Vec::new();
         for process in &all {
             if mark_of(process.pid).is_some_and(|mark| mark == *id) {

@@ -37,7 +37,7 @@ use nix::{
     unistd::{ForkResult, Pid, fork},
 };
 
-use crate::cgroup::Cgroup;
+use crate::{cgroup::Cgroup, reap};
 
 /// Its name in the list of processes.
 pub const NAME: &CStr = c"dlrover-guard";
@@ -51,6 +51,8 @@ pub struct Guard {
     pub socket: UnixStream,
     /// Where workers are put, if the host lets us.
     pub cgroup: Option<Cgroup>,
+    /// This process had children before, or is process 1 and inherits strangers: not all below it is ours.
+    pub has_strangers: bool,
 }
 
 /// Undoes what our parent may have done to signals. With SIGCHLD ignored the kernel tells no child's end, to the
@@ -71,6 +73,8 @@ fn hear_of_children() -> io::Result<()> {
 /// When the system has no room for a socket pair or a process.
 pub fn start(cgroup: Option<Cgroup>) -> io::Result<Guard> {
     hear_of_children()?;
+    // A script may have started something beside us and then have put us in its own place (`exec`).
+    let has_strangers = std::process::id() == 1 || reap::has_children();
     let (ours, theirs) = UnixStream::pair()?;
     prctl::set_child_subreaper(true)?;
     // SAFETY: the caller has started no thread, so the child owns a consistent copy of every lock and heap
@@ -79,7 +83,7 @@ pub fn start(cgroup: Option<Cgroup>) -> io::Result<Guard> {
         ForkResult::Parent { child } => {
             drop(theirs);
             ours.set_nonblocking(true)?;
-            Ok(Guard { pid: child, socket: ours, cgroup })
+            Ok(Guard { pid: child, socket: ours, cgroup, has_strangers })
         }
         ForkResult::Child => {
             drop(ours);

@@ -48,3 +48,14 @@ pub fn next_ended() -> Reaped {
         }
     }
 }
+
+/// Whether this process has a child, ended or not. Takes no note of any end.
+#[must_use]
+pub fn has_children() -> bool {
+    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: all of a siginfo_t may be zero, and waitid writes one where it is told to.
+    unsafe {
+        let mut information = std::mem::zeroed::<libc::siginfo_t>();
+        libc::waitid(libc::P_ALL, 0, &raw mut information, options) == 0
+    }
+}

@@ -28,7 +28,17 @@ where
     let mut handled = Vec::new();
     for name in ending {
         match Signal::from_str(name.trim()) {
-            Ok(Signal::SIGKILL | Signal::SIGSTOP | Signal::SIGCHLD) | Err(_) => unknown.push(name.clone()),
+            // The first three cannot be handled or are ours; the others are faults of the launcher's own code, and
+            // no handler could go on after one.
+            Ok(
+                Signal::SIGKILL
+                | Signal::SIGSTOP
+                | Signal::SIGCHLD
+                | Signal::SIGILL
+                | Signal::SIGFPE
+                | Signal::SIGSEGV,
+            )
+            | Err(_) => unknown.push(name.clone()),
             Ok(known) => handled.push(known),
         }
     }
@@ -67,4 +77,16 @@ fn is_ignored(signal: Signal) -> bool {
     let mask =
         status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
     mask.is_some_and(|mask| mask >> (signal as i32 - 1) & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_signal_that_cannot_be_handled_is_named_and_the_rest_are() {
+        let (events, _heard) = mpsc::channel::<Event>(1);
+        let names = ["SIGSEGV", "SIGTERM", "SIGKILL", "SIGFPE"].map(String::from);
+        assert_eq!(listen(&names, &events).unwrap(), ["SIGSEGV", "SIGKILL", "SIGFPE"]);
+    }
 }

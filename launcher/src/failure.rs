@@ -3,7 +3,8 @@
 use std::{
     collections::BTreeMap,
     ffi::OsString,
-    fs, io,
+    fmt, fs,
+    io::{self, Write as _},
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -37,10 +38,14 @@ pub const SIGNAL_BASE: u8 = 128;
 const TAIL_LINES: usize = 20;
 
 /// Says why the run could not even start.
-#[expect(clippy::print_stderr, reason = "there is no console yet")]
 pub fn cannot_run(error: &dyn std::error::Error) -> ExitCode {
-    eprintln!("dlrover-run: error: {}", chain(error));
+    tell(format_args!("dlrover-run: error: {}", chain(error)));
     ExitCode::from(FAILED)
+}
+
+/// A line on standard error where there is no console. `eprintln!` panics when nobody reads it or the disk is full.
+pub(crate) fn tell(words: impl fmt::Display) {
+    let _nobody_reads = writeln!(io::stderr(), "{words}");
 }
 
 /// The exit code of a run.

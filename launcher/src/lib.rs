@@ -40,7 +40,6 @@ use front_door::{FrontDoor, front_door};
 
 /// `dlrover-run`: reads argv and the environment, runs what they ask for, and gives the exit code.
 #[must_use]
-#[expect(clippy::print_stderr, reason = "a refusal comes before there is a console")]
 pub fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().collect();
     let env: Vec<_> = std::env::vars_os().collect();
@@ -55,13 +54,13 @@ pub fn main() -> ExitCode {
         },
         FrontDoor::Refused { message, exit_code, usage } => {
             if let Some(usage) = usage {
-                eprintln!("{usage}");
+                failure::tell(usage);
             }
-            eprintln!("dlrover-run: error: {message}");
+            failure::tell(format_args!("dlrover-run: error: {message}"));
             // A line that cannot be read leaves no record, as with argparse.
             let target = own_error_file.as_deref().filter(|_| exit_code == failure::FAILED);
             if let Err(error) = failure::record_own(&message, target) {
-                eprintln!("dlrover-run: {}", agent::chain(&error));
+                failure::tell(format_args!("dlrover-run: {}", agent::chain(&error)));
             }
             ExitCode::from(exit_code)
         }

@@ -14,7 +14,7 @@ use rules::{job::JobLimits, worker_group::JobVerdict};
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 
-use crate::failure::{FAILED, SUCCEEDED};
+use crate::failure::{FAILED, SUCCEEDED, tell};
 
 /// What keeps the master from serving.
 #[derive(Debug, thiserror::Error)]
@@ -61,7 +61,8 @@ fn command() -> Command {
                 .long("join_timeout")
                 .alias("join-timeout")
                 .value_name("SECONDS")
-                .value_parser(value_parser!(u64).range(1..))
+                // Beyond that the clock overflows; it is for ever anyway.
+                .value_parser(value_parser!(u64).range(1..=u64::from(u32::MAX)))
                 .default_value("600")
                 .help("How long nodes may gather"),
         )
@@ -69,7 +70,6 @@ fn command() -> Command {
 
 /// `dlrover-master`: serves one job and gives the exit code.
 #[must_use]
-#[expect(clippy::print_stderr, reason = "the master's words go to standard error")]
 pub fn main() -> ExitCode {
     let arguments = match command().try_get_matches() {
         Ok(arguments) => arguments,
@@ -81,21 +81,20 @@ pub fn main() -> ExitCode {
     };
     match serve(&arguments) {
         Ok(JobVerdict::Succeeded) => {
-            eprintln!("dlrover-master: the job succeeded");
+            tell("dlrover-master: the job succeeded");
             ExitCode::from(SUCCEEDED)
         }
         Ok(JobVerdict::Failed { node, reason }) => {
-            eprintln!("dlrover-master: the job failed: node {node}: {reason}");
+            tell(format_args!("dlrover-master: the job failed: node {node}: {reason}"));
             ExitCode::from(FAILED)
         }
         Err(error) => {
-            eprintln!("dlrover-master: error: {}", chain(&error));
+            tell(format_args!("dlrover-master: error: {}", chain(&error)));
             ExitCode::from(FAILED)
         }
     }
 }
 
-#[expect(clippy::print_stderr, reason = "the master's words go to standard error")]
 fn serve(arguments: &ArgMatches) -> Result<JobVerdict, MasterMainError> {
     let port: u16 = arguments.get_one("port").copied().unwrap_or(0);
     let limits = JobLimits {
@@ -112,7 +111,7 @@ fn serve(arguments: &ArgMatches) -> Result<JobVerdict, MasterMainError> {
         let listen = |source| MasterMainError::Listen { port, source };
         let listener = TcpListener::bind(&any[..]).await.map_err(listen)?;
         let port = listener.local_addr().map_err(listen)?.port();
-        eprintln!("dlrover-master: serving a job of {} node(s) on port {port}", limits.nodes);
+        tell(format_args!("dlrover-master: serving a job of {} node(s) on port {port}", limits.nodes));
         Ok(master::serve(TcpListenerStream::new(listener), limits).await?)
     })
 }
@@ -130,5 +129,7 @@ mod tests {
     fn a_bad_value_is_named() {
         let refused = command().try_get_matches_from(["dlrover-master", "--node_num", "0"]).unwrap_err();
         assert!(refused.to_string().contains("'0'"), "{refused}");
+        let most = u64::MAX.to_string();
+        assert!(command().try_get_matches_from(["dlrover-master", "--join_timeout", &most]).is_err());
     }
 }

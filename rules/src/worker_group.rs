@@ -161,6 +161,8 @@ pub struct WorkerGroup {
     limits: Limits,
     attempt: Attempt,
     interrupted: Option<i32>,
+    /// Why there is no master any more, if that was heard while nothing was asked of one.
+    master_lost: Option<String>,
     state: State,
 }
 
@@ -169,7 +171,7 @@ impl WorkerGroup {
     #[must_use]
     pub fn new(limits: Limits) -> (Self, Vec<Effect>) {
         let attempt = Attempt(0);
-        let group = Self { limits, attempt, interrupted: None, state: State::Joining };
+        let group = Self { limits, attempt, interrupted: None, master_lost: None, state: State::Joining };
         (group, vec![Effect::Join { attempt }])
     }
 
@@ -227,8 +229,9 @@ impl WorkerGroup {
             Event::Prepared { round } | Event::CannotPrepare { round, .. } => {
                 (*round, matches!(self.state, State::Preparing(_)))
             }
-            Event::CannotStart { round, .. } | Event::Regroup { round } => {
-                (*round, matches!(self.state, State::Running(_)))
+            Event::CannotStart { round, .. } => (*round, matches!(self.state, State::Running(_))),
+            Event::Regroup { round } => {
+                (*round, matches!(self.state, State::Preparing(_) | State::Running(_)))
             }
             Event::WorkerStarted { round, .. }
             | Event::WorkerExited { round, .. }
@@ -334,9 +337,8 @@ impl WorkerGroup {
         };
         match then {
             Then::Rejoin(attempt) => {
-                self.attempt = *attempt;
-                self.state = State::Joining;
-                vec![Effect::Join { attempt: self.attempt }]
+                let attempt = *attempt;
+                self.join(attempt)
             }
             Then::FailWithWorkers => {
                 let failures = std::mem::take(&mut generation.failures);
@@ -348,6 +350,15 @@ impl WorkerGroup {
                 self.leave(now, outcome)
             }
         }
+    }
+
+    fn join(&mut self, attempt: Attempt) -> Vec<Effect> {
+        if let Some(reason) = self.master_lost.take() {
+            return self.finish(Outcome::Failed(Failure::Master { reason }));
+        }
+        self.attempt = attempt;
+        self.state = State::Joining;
+        vec![Effect::Join { attempt }]
     }
 
     fn on_signalled(&mut self, now: Moment, signal: i32) -> Vec<Effect> {
@@ -389,7 +400,15 @@ impl WorkerGroup {
     fn on_regroup(&mut self, now: Moment) -> Vec<Effect> {
         let mut effects = vec![Effect::Tell(Notice::Regrouping)];
         // Another node's failure does not spend this node's restarts.
-        effects.extend(self.stop(now, SIGTERM, Then::Rejoin(self.attempt)));
+        effects.extend(match self.state {
+            // Nothing has been started, and what is being prepared is late word of an old round.
+            State::Preparing(_) => self.join(self.attempt),
+            State::Running(_)
+            | State::Joining
+            | State::Stopping { .. }
+            | State::Leaving { .. }
+            | State::Done => self.stop(now, SIGTERM, Then::Rejoin(self.attempt)),
+        });
         effects
     }
 
@@ -418,8 +437,12 @@ impl WorkerGroup {
     fn on_master_lost(&mut self, reason: String) -> Vec<Effect> {
         match &self.state {
             State::Joining | State::Preparing(_) => self.finish(Outcome::Failed(Failure::Master { reason })),
-            // Training needs no master until something changes; the next Join will tell.
-            State::Running(_) | State::Stopping { .. } | State::Done => Vec::new(),
+            // Training needs no master until something changes.
+            State::Running(_) | State::Stopping { .. } => {
+                self.master_lost = Some(reason);
+                Vec::new()
+            }
+            State::Done => Vec::new(),
             State::Leaving { outcome, .. } => {
                 let outcome = outcome.clone();
                 self.finish(outcome)
@@ -467,6 +490,9 @@ impl WorkerGroup {
     }
 
     fn leave(&mut self, now: Moment, outcome: Outcome) -> Vec<Effect> {
+        if self.master_lost.is_some() {
+            return self.finish(outcome);
+        }
         let patience = if outcome == Outcome::Succeeded { EXIT_BARRIER } else { FAREWELL_PATIENCE };
         self.state = State::Leaving { outcome: outcome.clone(), until: now + patience };
         vec![Effect::ReportEnd { outcome }]

@@ -56,3 +56,37 @@ fn a_guard_that_dies_at_once_is_noticed() {
         assert!(outcome.stderr.contains("its guard process was ended by SIGKILL"), "{outcome:#?}");
     }
 }
+
+#[test]
+fn a_refusal_that_nobody_reads_is_still_a_refusal() {
+    let run = launch().flags(["--no-such-flag"]).after("exec 2> /dev/full");
+    let _code = run.finish().expect_code(2);
+}
+
+#[test]
+fn a_signal_that_no_launcher_can_handle_is_left_out() {
+    if torchrun_differs("a_signal_that_no_launcher_can_handle_is_left_out") {
+        return;
+    }
+    let run = launch().flags(["--standalone", "--signals-to-handle=SIGTERM,SIGSEGV"]);
+    let outcome = run.finish().expect_code(0);
+    assert!(outcome.stderr.contains("`SIGSEGV`"), "{outcome:#?}");
+}
+
+#[test]
+fn what_a_script_started_beside_the_launcher_outlives_a_dead_guard() {
+    if launcher!().is_torchrun {
+        return;
+    }
+    let run = launch().flags(["--standalone"]).steps(&["touch ready", "hang"]);
+    let run = run.after("sleep 1000 & echo $! > beside").start();
+    run.await_file("ready");
+    let beside: i32 = run.await_file("beside").trim().parse().unwrap();
+    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.pid())).unwrap();
+    let mut children = children.split_whitespace().map(|pid| pid.parse().unwrap());
+    let guard = children.find(|pid| *pid != beside).unwrap();
+    kill(Pid::from_raw(guard), Signal::SIGKILL).unwrap();
+    let outcome = run.finish_whatever_is_left().expect_code(1);
+    let left: Vec<i32> = outcome.left.iter().map(|process| process.pid).collect();
+    assert_eq!(left, [beside], "{outcome:#?}");
+}

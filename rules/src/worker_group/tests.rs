@@ -253,17 +253,6 @@ fn a_dead_guard_fails_the_run_and_keeps_an_outcome_that_was_settled() {
 }
 
 #[test]
-fn workers_outlive_a_lost_master_until_they_need_it() {
-    let lost = || Event::MasterLost { reason: "connection refused".into() };
-    let mut group = running(1, 1);
-    assert_eq!(group.handle(Moment::START, lost()), []);
-    let _ = group.handle(Moment::START, exited(0, 0, SEGV));
-    assert_eq!(group.handle(Moment::START, gone(0)), [Effect::Join { attempt: Attempt(1) }]);
-    let outcome = Outcome::Failed(Failure::Master { reason: "connection refused".into() });
-    assert_eq!(group.handle(Moment::START, lost()), [Effect::Finish { outcome }]);
-}
-
-#[test]
 fn usr1_reaches_the_workers_alone_and_stops_nothing() {
     let mut group = running(2, 0);
     assert_eq!(
@@ -349,4 +338,34 @@ fn notices_read_well() {
         notice.to_string(),
         "rank 1 (local rank 1, pid 101) exited with code 3; restarting all workers (restart 1 of 3)"
     );
+}
+
+#[test]
+fn a_master_lost_while_workers_ran_is_remembered_when_it_is_needed() {
+    let now = Moment::at_secs(1);
+    let lost = || Event::MasterLost { reason: "broke off".into() };
+    let failed = Outcome::Failed(Failure::Master { reason: "broke off".into() });
+    // A restart needs a master.
+    let mut group = running(1, 1);
+    assert_eq!(group.handle(now, lost()), []);
+    let _stopping = group.handle(now, exited(0, 0, SEGV));
+    assert_eq!(group.handle(now, gone(0)), [Effect::Finish { outcome: failed }]);
+    // An end does not, and nobody is left to wait for.
+    let mut group = running(1, 0);
+    let _stopping = group.handle(now, exited(0, 0, OK));
+    assert_eq!(group.handle(now, lost()), []);
+    assert_eq!(group.handle(now, gone(0)), [Effect::Finish { outcome: Outcome::Succeeded }]);
+}
+
+#[test]
+fn a_node_that_prepares_joins_again_when_the_round_is_over() {
+    let mut group = new(1);
+    let now = Moment::at_secs(1);
+    let _prepare = group.handle(now, Event::Seated { world: world(0, 1) });
+    assert_eq!(
+        group.handle(now, Event::Regroup { round: Round(0) }),
+        [Effect::Tell(Notice::Regrouping), Effect::Join { attempt: Attempt(0) }]
+    );
+    assert_eq!(group.handle(now, Event::Prepared { round: Round(0) }), []);
+    start(&mut group, 1, 1);
 }
