@@ -32,10 +32,7 @@ impl RunDir {
     pub(crate) fn make(dir: &LogDir, run_id: &str) -> Result<Option<Self>, LogError> {
         let base = match dir {
             LogDir::Nowhere => return Ok(None),
-            LogDir::Temporary(parent) => {
-                let wanted = make_unique(&absolute(parent), "torchelastic_");
-                wanted.or_else(|error| elsewhere().ok_or(error))?
-            }
+            LogDir::Temporary(parent) => make_unique(&absolute(parent), "torchelastic_")?,
             LogDir::At(path) => {
                 if path.is_file() {
                     return Err(LogError::NotADirectory { path: path.clone() });
@@ -93,12 +90,6 @@ impl AttemptDir {
     }
 }
 
-/// Where Python's `tempfile` goes on when the folder that TMPDIR names cannot be used.
-fn elsewhere() -> Option<PathBuf> {
-    let folders = ["/tmp", "/var/tmp", "/usr/tmp", "."];
-    folders.iter().find_map(|folder| make_unique(&absolute(Path::new(folder)), "torchelastic_").ok())
-}
-
 /// A folder of our own, 0700, named `<prefix><8 random of a-z 0-9 _>`, as Python's `mkdtemp`.
 fn make_unique(parent: &Path, prefix: &str) -> Result<PathBuf, LogError> {
     /// As Python's `tempfile.TMP_MAX`; two tries are rare.
@@ -144,13 +135,6 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
-
-    #[test]
-    fn a_temporary_folder_that_is_not_there_is_replaced_as_by_python() {
-        let path = made(&LogDir::Temporary("/nowhere/at/all".into()), "id");
-        assert!(path.is_dir() && !path.starts_with("/nowhere"));
-        fs::remove_dir_all(path.parent().unwrap()).unwrap();
-    }
 
     fn made(dir: &LogDir, run_id: &str) -> PathBuf {
         RunDir::make(dir, run_id).unwrap().unwrap().path().to_owned()
