@@ -33,8 +33,7 @@ pub fn clear_away(
         tree::kill_pass(|| ours(id, has_strangers));
         let left = ours(id, has_strangers);
         // A list of processes is not made in one instant: one that forks itself away all the time may be missed.
-        // Having no child is proof. With strangers below us there is none; when process 1 ends, the kernel kills
-        // whoever is left.
+        // Having no child is proof, but strangers may be children too.
         let proven = reap::nobody_is_left() || (has_strangers && left.is_empty());
         if proven || Instant::now() >= deadline {
             return left;
