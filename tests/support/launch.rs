@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{SigHandler, Signal, kill, signal};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
@@ -167,6 +167,8 @@ impl Launch {
                 shell
             }
         };
+        // SAFETY: between fork and exec it only makes system calls.
+        unsafe { command.pre_exec(usual_signals) };
         command.args(&self.flags).args(&self.script).args(&self.script_args);
         command.current_dir(self.cwd.as_deref().unwrap_or(self.dir.path()));
         for (name, _) in std::env::vars_os() {
@@ -205,6 +207,17 @@ impl Launch {
     pub fn finish(self) -> Outcome {
         self.start().finish()
     }
+}
+
+/// Whoever runs the tests may ignore signals (`nohup cargo test`), and a launcher honours that.
+fn usual_signals() -> std::io::Result<()> {
+    for usual in
+        [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGCHLD]
+    {
+        // SAFETY: the default action runs no handler.
+        unsafe { signal(usual, SigHandler::SigDfl) }?;
+    }
+    Ok(())
 }
 
 /// A launcher at work. Dropped, it is killed with all that it started.
