@@ -93,6 +93,10 @@ const DIFFERENCES: &[Difference] = &[
         reason: "torchrun's subprocess module sees no exit code then and takes every end for success",
     },
     Difference {
+        case: "a_refusal_that_nobody_reads_is_still_a_refusal",
+        reason: "Python exits with 120 when standard error cannot be written",
+    },
+    Difference {
         case: "a_signal_that_no_launcher_can_handle_is_left_out",
         reason: "torchrun takes SIGSEGV too; in Rust no handler can go on after one. Ours says so and runs",
     },
