@@ -3,7 +3,7 @@
 use crate::{
     ids::{Attempt, LocalRank, NodeRank, RunId},
     template,
-    world::World,
+    world::Assignment,
 };
 
 /// What is the same for every worker of a node.
@@ -61,22 +61,20 @@ pub enum WorkerEnvError {
     },
 }
 
-/// The variables that worker `local_rank` of node `seat` gets over the launcher's own environment.
+/// The variables that worker `local_rank` of this node gets over the launcher's own environment.
 /// `error_file` is empty when there are no log files.
 ///
 /// # Errors
-/// When the worker has no place in `world`, or no device under `--virtual-local-rank`.
+/// When the worker has no place in the round, or no device under `--virtual-local-rank`.
 pub fn worker_env(
     settings: &EnvSettings,
-    world: &World,
-    seat: NodeRank,
+    assignment: &Assignment,
     local_rank: LocalRank,
     attempt: Attempt,
     error_file: &str,
 ) -> Result<Vec<(&'static str, String)>, WorkerEnvError> {
-    let not_in_world = WorkerEnvError::NotInWorld { seat, local_rank };
-    let place = world.place(seat, local_rank).ok_or(not_in_world.clone())?;
-    let member = world.member(seat).ok_or(not_in_world)?;
+    let seat = assignment.seat;
+    let place = assignment.place(local_rank).ok_or(WorkerEnvError::NotInWorld { seat, local_rank })?;
     let identical = settings.identical_workers;
     let rank = if identical { seat.0 * place.local_world_size + local_rank.0 } else { place.rank.0 };
     let world_size = if identical { place.nodes * place.local_world_size } else { place.world_size };
@@ -89,13 +87,13 @@ pub fn worker_env(
         ("RANK", rank.to_string()),
         ("GROUP_RANK", seat.to_string()),
         ("ROLE_RANK", role_rank.to_string()),
-        ("ROLE_NAME", member.role.clone()),
+        ("ROLE_NAME", assignment.role.clone()),
         ("LOCAL_WORLD_SIZE", place.local_world_size.to_string()),
         ("WORLD_SIZE", world_size.to_string()),
         ("GROUP_WORLD_SIZE", place.nodes.to_string()),
         ("ROLE_WORLD_SIZE", role_world_size.to_string()),
-        ("MASTER_ADDR", world.master_addr.clone()),
-        ("MASTER_PORT", world.master_port.to_string()),
+        ("MASTER_ADDR", assignment.master_addr.clone()),
+        ("MASTER_PORT", assignment.master_port.to_string()),
         ("TORCHELASTIC_RESTART_COUNT", attempt.to_string()),
         ("TORCHELASTIC_MAX_RESTARTS", settings.max_restarts.to_string()),
         ("TORCHELASTIC_RUN_ID", settings.run_id.to_string()),
@@ -107,7 +105,12 @@ pub fn worker_env(
         ("TORCHELASTIC_ERROR_FILE", error_file.into()),
         ("TORCHELASTIC_SIGNALS_TO_HANDLE", settings.signals_to_handle.clone()),
         ("DLROVER_LAUNCHER_ID", settings.launcher_id.clone()),
+        // Grows with every generation on every node, where the restart count is each node's own.
+        ("DLROVER_ROUND", assignment.round.to_string()),
     ];
+    if assignment.restore_from_disk {
+        env.push(("DLROVER_RESTORE", "disk".into()));
+    }
     if let Some(visible) = &settings.virtual_local_rank {
         env.extend(one_device(visible, local_rank)?);
     }
