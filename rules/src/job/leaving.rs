@@ -90,6 +90,9 @@ impl Job {
     }
 
     fn on_gave_up(&mut self, now: Moment, node: &NodeId, reason: String) -> Vec<Effect> {
+        if let Phase::Over { .. } = self.phase {
+            return self.on_end_heard(node);
+        }
         let is_host = self.policy.host.as_ref() == Some(node);
         match self.policy.on_give_up {
             OnGiveUp::FailJob if self.has_part(node) || is_host => {
