@@ -77,19 +77,16 @@ enum LinkError {
 }
 
 impl LinkError {
-    /// Another try would end the same way.
-    fn is_final(&self) -> bool {
+    /// Another try would end the same way. A master that took this node once may be on its way back to its old
+    /// settings, but a word that makes no sense to it never will.
+    fn is_final(&self, was_ever_open: bool) -> bool {
         match self {
-            Self::Connect(error) => error.is_final(),
-            Self::Refused { status, .. } => {
-                matches!(
-                    status.code(),
-                    Code::InvalidArgument
-                        | Code::FailedPrecondition
-                        | Code::Unauthenticated
-                        | Code::Unimplemented
-                )
-            }
+            Self::Connect(error) => error.is_final() && !was_ever_open,
+            Self::Refused { status, .. } => match status.code() {
+                Code::InvalidArgument => true,
+                Code::FailedPrecondition | Code::Unauthenticated | Code::Unimplemented => !was_ever_open,
+                _ => false,
+            },
             Self::Silent { .. } | Self::BrokeOff { .. } | Self::Forgotten { .. } | Self::Nonsense { .. } => {
                 false
             }
@@ -150,8 +147,7 @@ impl<E: From<Event>> Link<E> {
                 pause = FIRST_PAUSE;
             }
             let reason = chain(&error);
-            // A master that took this node once may be on its way back to its old settings.
-            let is_final = error.is_final() && !was_ever_open;
+            let is_final = error.is_final(was_ever_open);
             let event = if is_final { Event::Refused { reason } } else { Event::MasterAway { reason } };
             if self.tell(event).await.is_some() || is_final {
                 return;
