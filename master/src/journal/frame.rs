@@ -74,13 +74,8 @@ impl Header {
             *to = from;
         }
         let mut bytes = [0; HEADER];
-        let parts: [&[u8]; 5] = [
-            &MAGIC,
-            &FORMAT.to_le_bytes(),
-            &self.life.to_le_bytes(),
-            &self.salt.to_le_bytes(),
-            &release,
-        ];
+        let parts: [&[u8]; 5] =
+            [&MAGIC, &FORMAT.to_le_bytes(), &self.life.to_le_bytes(), &self.salt.to_le_bytes(), &release];
         let (body, crc) = bytes.split_at_mut(HEADER - 4);
         for (to, from) in body.iter_mut().zip(parts.concat()) {
             *to = from;
@@ -123,7 +118,8 @@ impl Header {
         if let Some(payload) = self.whole(rest) {
             return Found::Frame(offset + HEAD..offset + HEAD + payload);
         }
-        let is_short = rest.len() < HEAD || self.length(rest).is_some_and(|length| rest.len() - HEAD < length);
+        let is_short =
+            rest.len() < HEAD || self.length(rest).is_some_and(|length| rest.len() - HEAD < length);
         if is_short {
             return Found::Torn;
         }

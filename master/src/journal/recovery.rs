@@ -95,14 +95,17 @@ mod tests {
 
     /// A journal of three commits, and the job after each number of them.
     async fn written(dir: &Path) -> (PathBuf, Vec<Job>) {
-        let mut journal = Journal::start(Folder::hold(dir).unwrap(), 1, Snapshot::new(testing::policy())).unwrap();
+        let mut journal =
+            Journal::start(Folder::hold(dir).unwrap(), 1, Snapshot::new(testing::policy())).unwrap();
         let mut job = Job::new(testing::policy());
         let mut jobs = vec![job.clone()];
         for node in ["a", "b", "c"] {
             let (at, event) = (Moment::at_secs(jobs.len() as u64), testing::joined(node));
             let _effects = job.handle(at, event.clone());
             let mark = journal.append(at, vec![event]);
-            while !matches!(journal.progress().await, Progress::Durable { mark: durable, .. } if durable == mark) {}
+            while !matches!(journal.progress().await, Progress::Durable { mark: durable, .. } if durable == mark)
+            {
+            }
             jobs.push(job.clone());
         }
         (dir.join("journal"), jobs)
@@ -127,7 +130,10 @@ mod tests {
         assert_eq!((seen.first(), seen.last()), (Some(&0), Some(&2)));
         // A first record that is not there to its end was never given its name.
         for cut in 0..first.end {
-            assert!(matches!(replay(&path, &whole[..cut]), Err(JournalError::Damaged { .. })), "cut at {cut}");
+            assert!(
+                matches!(replay(&path, &whole[..cut]), Err(JournalError::Damaged { .. })),
+                "cut at {cut}"
+            );
         }
     }
 
