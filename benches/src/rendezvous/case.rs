@@ -131,7 +131,8 @@ impl Measured {
 /// Aside, so that the agents go on meanwhile.
 async fn start(plan: &Plan, port: u16, state_dir: Option<&Path>) -> Outcome<Master> {
     let (plan, state_dir) = (plan.clone(), state_dir.map(Path::to_owned));
-    let master = tokio::task::spawn_blocking(move || Master::start(&plan, port, state_dir.as_deref())).await?;
+    let master =
+        tokio::task::spawn_blocking(move || Master::start(&plan, port, state_dir.as_deref())).await?;
     master.map_err(|error| error as Box<dyn std::error::Error>)
 }
 

@@ -15,7 +15,7 @@ use std::{path::PathBuf, time::Duration};
 use tempfile::TempDir;
 
 use self::{case::Measured, master::Plan};
-use crate::{Outcome, figures::heading};
+use crate::{Outcome, figures::heading, launcher::is_interrupted};
 
 /// How much to measure.
 #[derive(Debug, Clone)]
@@ -43,7 +43,7 @@ pub fn about() -> Outcome<String> {
 /// Many agents against one master.
 ///
 /// # Errors
-/// When the agents or the master fail at what is measured.
+/// When nothing can be measured at all. A case that fails is printed as failed.
 pub fn agents(amount: &Amount) -> Outcome<()> {
     let program = master::program()?;
     let room = files::raise()?;
@@ -59,9 +59,14 @@ pub fn agents(amount: &Amount) -> Outcome<()> {
             let plan = Plan { program: program.clone(), agents, said: folder.said() };
             let state_dir = has_memory.then(|| folder.state());
             let much = case::Amount { rounds: amount.rounds, idle: Duration::from_secs(amount.idle_secs) };
-            let case = runtime.block_on(case::measure(&plan, state_dir.as_deref(), much))?;
-            rows::print(&case, has_memory)?;
-            measured.push(case);
+            match runtime.block_on(case::measure(&plan, state_dir.as_deref(), much)) {
+                Ok(case) => {
+                    rows::print(&case, has_memory)?;
+                    measured.push(case);
+                }
+                Err(error) if is_interrupted() => return Err(error),
+                Err(error) => rows::failed(agents, has_memory, &*error)?,
+            }
         }
     }
     for (has_memory, measured) in [false, true].into_iter().zip(&measured) {

@@ -1,6 +1,9 @@
 //! The table of one case.
 
-use std::io::{self, Write as _};
+use std::{
+    error::Error,
+    io::{self, Write as _},
+};
 
 use super::{
     case::{Measured, Times},
@@ -8,7 +11,7 @@ use super::{
 };
 use crate::{
     Outcome,
-    figures::{Figures, Short, goal, heading},
+    figures::{Figures, Short, goal, heading, progress},
 };
 
 /// Agents and rounds whose goal it is.
@@ -16,9 +19,18 @@ const JOIN_GOAL: (usize, f64) = (4096, 1000.0);
 const TOLD_GOAL: (usize, f64) = (1024, 250.0);
 const MEMORY_GOAL: (usize, f64) = (4096, 200.0);
 
-pub(super) fn print(case: &Measured, has_memory: bool) -> Outcome<()> {
+fn title(agents: usize, has_memory: bool) -> String {
     let with = if has_memory { "with" } else { "without" };
-    heading(&format!("{} agents, one master {with} --state-dir", case.agents))?;
+    format!("{agents} agents, one master {with} --state-dir")
+}
+
+pub(super) fn failed(agents: usize, has_memory: bool, error: &dyn Error) -> Outcome<()> {
+    progress(format_args!(""))?;
+    heading(&format!("{}\n  failed: {error}", title(agents, has_memory)))
+}
+
+pub(super) fn print(case: &Measured, has_memory: bool) -> Outcome<()> {
+    heading(&title(case.agents, has_memory))?;
     let mut out = io::stdout().lock();
     writeln!(out, "  {:34} {} ms", "all connect at once, last attends", Short(case.attend))?;
     writeln!(out, "  {:34} {} ms", "all join at once, last seat", Short(case.first_seats))?;
