@@ -110,7 +110,18 @@ impl Master {
         timeout(LIMIT, ended).await.expect("the end in time").unwrap()
     }
 
+    /// Whether it says so within some time.
     pub fn said(&self, words: &str) -> bool {
+        (0..500).any(|_| {
+            let said = self.has_said(words);
+            if !said {
+                thread::sleep(Duration::from_millis(10));
+            }
+            said
+        })
+    }
+
+    pub fn has_said(&self, words: &str) -> bool {
         self.lines.lock().unwrap().iter().any(|line| line.contains(words))
     }
 
