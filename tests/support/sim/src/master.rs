@@ -112,12 +112,13 @@ impl Master {
 }
 
 impl Simulation {
-    /// Whether something is still to be done by the master. Who has no memory and meets nobody waits in vain.
+    /// Whether something is still to be done by the master. One that has nobody before a first round waits for as
+    /// long as it takes: nobody is kept waiting.
     pub(crate) fn is_master_expected(&self) -> bool {
         let idle = |core: &JobMaster| core.job().nodes().next().is_none() && core.deadline().is_none();
         match &self.master.core {
             None => !self.master.is_over,
-            Some(core) => !(idle(core) && core.job().verdict().is_none() && self.report.master_starts > 1),
+            Some(core) => !(idle(core) && core.job().verdict().is_none()),
         }
     }
 
@@ -159,6 +160,7 @@ impl Simulation {
         // Some records of the batch that was being written may have reached the disk; what they ask for is not done.
         let commits = std::mem::take(&mut self.master.commits);
         self.master.writing = 0;
+        self.master.timer = (self.master.timer.0 + 1, None);
         let records: Vec<(Moment, Event)> = commits.into_iter().flat_map(|commit| commit.records).collect();
         let whole = self.prng.index(records.len() + 1);
         if self.plan.has_journal && self.plan.crash_after_records.is_none() {
