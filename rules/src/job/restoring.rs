@@ -151,8 +151,6 @@ impl Job {
     pub(super) fn on_restoring_deadline(&mut self, now: Moment) -> Vec<Effect> {
         let Phase::Restoring { nodes, claims, .. } = &self.phase else { return Vec::new() };
         let why = Regroup::NotAllCameBack { back: count(claims.len()), nodes: *nodes };
-        // Workers of those that did not may still speak to the store.
-        self.is_port_stale = true;
         let mut effects = self.regroup(now, why, None);
         effects.extend(self.complete(now));
         effects
