@@ -124,7 +124,6 @@ impl Job {
 
     /// A node is given up: its stream stayed broken, or it was silent for too long.
     pub(super) fn on_lost(&mut self, now: Moment, node: &NodeId, cause: LossCause) -> Vec<Effect> {
-        self.is_port_stale |= self.has_part(node);
         let mut effects = vec![Effect::HangUp { node: node.clone() }];
         effects.extend(self.depart(now, node, &cause.to_string(), Departure::Charged));
         effects
@@ -140,6 +139,8 @@ impl Job {
             return Vec::new();
         }
         let (had_part, name) = (self.has_part(node), self.name_of(node));
+        // However it went: it may say so before its workers are gone, and the next round does not wait for them.
+        self.is_port_stale |= had_part;
         let is_done = matches!(&self.phase, Phase::Running { succeeded, .. } if succeeded.contains(node));
         self.remove(node);
         let mut effects = vec![Effect::Forget { node: node.clone() }];
