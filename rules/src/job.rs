@@ -54,6 +54,8 @@ const LOSSES_TOLD: usize = 3;
 struct Node {
     request: JoinRequest,
     is_connected: bool,
+    /// The round whose seat it was told over the stream that still stands: it has heard of it.
+    seated: Option<Round>,
     /// Counted from the first to join.
     arrival: u64,
 }
@@ -279,6 +281,7 @@ impl Job {
     fn on_attended(&mut self, node: &NodeId) -> Vec<Effect> {
         if let Some(known) = self.nodes.get_mut(node) {
             known.is_connected = true;
+            known.seated = None;
         }
         Vec::new()
     }
@@ -286,6 +289,7 @@ impl Job {
     fn on_link_broken(&mut self, node: &NodeId) -> Vec<Effect> {
         if let Some(known) = self.nodes.get_mut(node) {
             known.is_connected = false;
+            known.seated = None;
         }
         Vec::new()
     }
@@ -294,6 +298,7 @@ impl Job {
     fn on_restarted(&mut self, now: Moment) -> Vec<Effect> {
         for node in self.nodes.values_mut() {
             node.is_connected = false;
+            node.seated = None;
         }
         match &mut self.phase {
             Phase::Placing { until, .. } => {
