@@ -313,10 +313,9 @@ impl Job {
                 *until = Some(now + FAREWELL);
                 Vec::new()
             }
-            Phase::Gathering { .. }
-            | Phase::Running { .. }
-            | Phase::Restoring { .. }
-            | Phase::Over { .. } => Vec::new(),
+            // That nobody is waited for any more was decided, and may not have been done.
+            Phase::Over { verdict, until: None, .. } => vec![Effect::Finish { verdict: verdict.clone() }],
+            Phase::Gathering { .. } | Phase::Running { .. } | Phase::Restoring { .. } => Vec::new(),
         }
     }
 
