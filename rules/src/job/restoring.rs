@@ -85,6 +85,8 @@ impl Job {
         let Phase::Restoring { nodes, claims, succeeded, .. } = &mut self.phase else { return Vec::new() };
         claims.retain(|_, holder| holder != node);
         claims.insert(claim.seat, node.clone());
+        self.seats.insert(node.clone(), claim.seat);
+        self.waiting.remove(node);
         match claim.standing {
             Standing::Running => {}
             Standing::Succeeded => {
@@ -151,8 +153,6 @@ impl Job {
     pub(super) fn on_restoring_deadline(&mut self, now: Moment) -> Vec<Effect> {
         let Phase::Restoring { nodes, claims, .. } = &self.phase else { return Vec::new() };
         let why = Regroup::NotAllCameBack { back: count(claims.len()), nodes: *nodes };
-        // Workers of those that did not may still speak to the store.
-        self.is_port_stale = true;
         let mut effects = self.regroup(now, why, None);
         effects.extend(self.complete(now));
         effects
