@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::event::{Claim, Effect, Event, Log, NodeEnd, OnGiveUp, Policy, Refusal, Regroup, Standing};
 use crate::{
-    ids::{NodeId, NodeRank, Round},
+    ids::{NodeId, NodeRank, Round, RunId},
     moment::Moment,
     node::{JoinRequest, NodeName, Terms},
     pending::Pending,
@@ -54,6 +54,8 @@ const LOSSES_TOLD: usize = 3;
 struct Node {
     request: JoinRequest,
     is_connected: bool,
+    /// The round whose seat it was told over the stream that still stands: it has heard of it.
+    seated: Option<Round>,
     /// Counted from the first to join.
     arrival: u64,
 }
@@ -188,6 +190,12 @@ impl Job {
         }
     }
 
+    /// The job's name, once a node has said it.
+    #[must_use]
+    pub fn name(&self) -> Option<&RunId> {
+        self.terms.as_ref().map(|terms| &terms.run_id)
+    }
+
     /// The world that runs; for whoever asks to see all of it.
     #[must_use]
     pub fn world(&self) -> Option<&World> {
@@ -290,6 +298,7 @@ impl Job {
     fn on_attended(&mut self, node: &NodeId) -> Vec<Effect> {
         if let Some(known) = self.nodes.get_mut(node) {
             known.is_connected = true;
+            known.seated = None;
         }
         Vec::new()
     }
@@ -297,6 +306,7 @@ impl Job {
     fn on_link_broken(&mut self, node: &NodeId) -> Vec<Effect> {
         if let Some(known) = self.nodes.get_mut(node) {
             known.is_connected = false;
+            known.seated = None;
         }
         Vec::new()
     }
@@ -305,6 +315,7 @@ impl Job {
     fn on_restarted(&mut self, now: Moment) -> Vec<Effect> {
         for node in self.nodes.values_mut() {
             node.is_connected = false;
+            node.seated = None;
         }
         match &mut self.phase {
             Phase::Placing { until, .. } => {

@@ -27,6 +27,9 @@ impl Job {
         if !is_known && !self.has_run && matches!(self.phase, Phase::Gathering { .. }) {
             self.begin_restoring(now, &claim, &mut effects);
         }
+        let is_restored = matches!(&self.phase, Phase::Restoring { round, .. } if *round == claim.round);
+        // It was given up, or this master has no memory and went on without it. It has workers, and so may others.
+        self.is_port_stale |= !is_known && !is_restored;
         effects.extend(self.hear_claim(now, &node, claim));
         effects
     }
