@@ -58,8 +58,16 @@ struct Test {
 }
 
 impl Test {
-    /// A job of so many nodes.
+    /// Nobody beats: what the waiting are told is all that happens.
+    fn quiet() -> Self {
+        Self::with(Patience { heartbeat_timeout: None, ..patience() })
+    }
+
     fn new() -> Self {
+        Self::with(patience())
+    }
+
+    fn with(patience: Patience) -> Self {
         let policy = Policy {
             restart_count: 1,
             on_give_up: OnGiveUp::Replace,
@@ -68,7 +76,7 @@ impl Test {
             host_timeout: Duration::from_secs(60),
             reconnect_grace: GRACE,
         };
-        Self { master: JobMaster::new(policy, patience()), now: Moment::START }
+        Self { master: JobMaster::new(policy, patience), now: Moment::START }
     }
 
     fn at_millis(&mut self, millis: u64) -> &mut Self {
@@ -82,6 +90,12 @@ impl Test {
 
     fn tell(&mut self, event: Event) -> Turn {
         self.master.handle(self.now, Input::Event(event))
+    }
+
+    /// Attends and joins.
+    fn join(&mut self, name: &str, min_nodes: u32, max_nodes: u32) -> Turn {
+        let _ = self.tell(attended(name));
+        self.tell(joined(name, min_nodes, max_nodes))
     }
 
     /// Beats say nothing and are not journalled.
@@ -115,34 +129,36 @@ fn spare(to: &[&str]) -> Option<(Pending, BTreeSet<NodeId>)> {
 
 /// `a` runs alone.
 fn running() -> Test {
-    let mut test = Test::new();
-    let _ = test.tell(attended("a"));
-    let _ = test.tell(joined("a", 1, 1));
+    runs_in(Test::new())
+}
+
+fn runs_in(mut test: Test) -> Test {
+    let _ = test.join("a", 1, 1);
     let _ = test.tell(hosted("a"));
     test
 }
 
 #[test]
 fn a_crowd_that_joins_is_one_change_told_a_second_after_its_first() {
-    let mut test = Test::new();
-    let turn = test.at(10).tell(joined("a", 4, 4));
+    let mut test = Test::quiet();
+    let turn = test.at(10).join("a", 4, 4);
     assert_eq!(turn, Turn { journal: vec![joined("a", 4, 4)], effects: vec![], pending: None });
     assert_eq!(test.master.deadline(), Some(Moment::at_secs(11)));
-    assert_eq!(test.at_millis(10_400).tell(joined("b", 4, 4)).pending, None);
-    assert_eq!(test.at_millis(10_900).tell(joined("c", 4, 4)).pending, None);
+    assert_eq!(test.at_millis(10_400).join("b", 4, 4).pending, None);
+    assert_eq!(test.at_millis(10_900).join("c", 4, 4).pending, None);
     assert_eq!(test.master.deadline(), Some(Moment::at_secs(11)), "the first is not kept waiting");
     assert_eq!(test.at(11).posted(), gathering(3, 4, 1, &["a", "b", "c"]));
 }
 
 #[test]
 fn the_waiting_hear_every_ten_seconds_that_nothing_has_changed_and_at_once_that_something_has() {
-    let mut test = Test::new();
-    let _joined = test.tell(joined("a", 3, 3));
+    let mut test = Test::quiet();
+    let _joined = test.join("a", 3, 3);
     assert_eq!(test.at(1).posted(), gathering(1, 3, 1, &["a"]));
     assert_eq!(test.master.deadline(), Some(Moment::at_secs(11)));
     assert_eq!(test.at(5).posted(), None, "too early");
     assert_eq!(test.at(11).posted(), gathering(1, 3, 11, &["a"]));
-    assert_eq!(test.at(15).tell(joined("b", 3, 3)).pending, None);
+    assert_eq!(test.at(15).join("b", 3, 3).pending, None);
     assert_eq!(test.master.deadline(), Some(Moment::at_secs(16)));
     assert_eq!(test.at(16).posted(), gathering(2, 3, 16, &["a", "b"]));
     assert_eq!(test.master.deadline(), Some(Moment::at_secs(26)));
@@ -153,19 +169,19 @@ fn the_waiting_hear_every_ten_seconds_that_nothing_has_changed_and_at_once_that_
 
 #[test]
 fn what_changes_nothing_for_the_waiting_is_not_told() {
-    let mut test = Test::new();
-    let _joined = test.tell(joined("a", 2, 2));
+    let mut test = Test::quiet();
+    let _joined = test.join("a", 2, 2);
     assert_eq!(test.at(1).posted(), gathering(1, 2, 1, &["a"]));
-    let _again = test.at(3).tell(joined("a", 2, 2));
+    let _again = test.at(3).join("a", 2, 2);
     assert_eq!(test.at(4).posted(), None);
     assert_eq!(test.master.deadline(), Some(Moment::at_secs(11)), "every ten seconds, as before");
 }
 
 #[test]
 fn nobody_is_told_anything_when_nobody_waits() {
-    let mut test = Test::new();
-    let _joined = test.tell(joined("a", 2, 2));
-    let _placed = test.tell(joined("b", 2, 2));
+    let mut test = Test::quiet();
+    let _joined = test.join("a", 2, 2);
+    let _placed = test.join("b", 2, 2);
     assert_eq!(test.master.deadline(), Some(Moment::at_secs(60)), "the host's time alone");
     let _seats = test.at(1).tell(hosted("a"));
     assert_eq!(test.master.deadline(), None);
@@ -173,18 +189,15 @@ fn nobody_is_told_anything_when_nobody_waits() {
 
 #[test]
 fn a_spare_hears_once_that_it_is_one() {
-    let mut test = running();
-    let _beats = test.master.deadline();
-    assert_eq!(test.tell(joined("b", 1, 1)).pending, None);
+    let mut test = runs_in(Test::quiet());
+    assert_eq!(test.join("b", 1, 1).pending, None);
     assert_eq!(test.at(1).posted(), spare(&["b"]));
-    assert_eq!(test.at(5).tell(joined("c", 1, 1)).pending, None);
+    assert_eq!(test.at(5).join("c", 1, 1).pending, None);
     assert_eq!(test.at(6).posted(), spare(&["c"]));
-    let _again = test.at(7).tell(joined("b", 1, 1));
+    let _again = test.at(7).join("b", 1, 1);
     for secs in [8, 12] {
         assert_eq!(test.at(secs).posted(), None);
     }
-    // Who stops being one and is one again hears it again.
-    test.beat("a");
     let succeeded = Event::NodeEnded { node: id("a"), end: NodeEnd::Succeeded { round: Round(0) } };
     let turn = test.at(13).tell(succeeded);
     let told = |name| Effect::TellEnd { node: id(name), verdict: JobVerdict::Succeeded };
@@ -270,6 +283,15 @@ fn who_attends_and_never_joins_is_hung_up_on_or_forgotten() {
 }
 
 #[test]
+fn a_join_that_is_read_after_its_stream_broke_makes_no_ghost() {
+    let mut test = Test::new();
+    let broken = Event::LinkBroken { node: id("a") };
+    assert_eq!(test.tell(joined("a", 2, 2)).journal, [joined("a", 2, 2), broken]);
+    let cause = LossCause::Disconnected { grace: GRACE };
+    assert_eq!(test.at(2).deadline().journal, [lost("a", cause)]);
+}
+
+#[test]
 fn who_leaves_is_not_lost_later() {
     let mut test = running();
     let _left = test.tell(Event::NodeEnded { node: id("a"), end: NodeEnd::Left { signal: 2 } });
@@ -281,8 +303,7 @@ fn who_leaves_is_not_lost_later() {
 fn two_losses_in_one_turn_are_two_records() {
     let mut test = Test::new();
     for name in ["a", "b"] {
-        let _ = test.tell(attended(name));
-        let _ = test.tell(joined(name, 3, 3));
+        let _ = test.join(name, 3, 3);
     }
     let cause = LossCause::Silent { timeout: SILENCE };
     let turn = test.at(15).deadline();
@@ -293,8 +314,8 @@ fn two_losses_in_one_turn_are_two_records() {
 
 #[test]
 fn a_deadline_of_the_job_is_journalled_as_such() {
-    let mut test = Test::new();
-    let _joined = test.tell(joined("a", 2, 2));
+    let mut test = Test::quiet();
+    let _joined = test.join("a", 2, 2);
     let turn = test.at(600).deadline();
     assert_eq!(turn.journal, [Event::Deadline]);
     assert!(test.master.job().verdict().is_some());
