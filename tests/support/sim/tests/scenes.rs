@@ -293,6 +293,8 @@ fn a_crash_of_the_master_alone_loses_nobody_whatever_the_job() {
         plan.policy.on_give_up = OnGiveUp::Replace;
         plan.rates = dlrover_sim::Rates::default();
         plan.faults.retain(|(_, fault)| matches!(fault, Fault::MasterCrash { .. }));
+        // Who needs the master waits that long for it, and no longer.
+        plan.terms.join_timeout = Duration::from_secs(300);
         let report = Simulation::new(plan).run().unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
         assert_eq!(losses(&report), Vec::<&String>::new(), "seed {seed}");
         assert!(report.spawned.iter().all(|it| it.attempt == 0), "seed {seed}");
