@@ -118,13 +118,16 @@ fn with_too_few_left_the_others_wait_and_a_replacement_revives_the_job() {
 #[test]
 fn with_too_few_left_and_no_replacement_the_job_ends_by_its_timeout() {
     let (simulation, report) = at(Plan::calm(3), &[(20, crash(2))]);
-    let Some(JobVerdict::Failed(failure @ JobFailure::TimedOut { joined: 2, needed: 3, .. })) = &report.verdict
+    let Some(JobVerdict::Failed(failure @ JobFailure::TimedOut { joined: 2, needed: 3, .. })) =
+        &report.verdict
     else {
         panic!("{:?}", report.verdict)
     };
     let words = failure.to_string();
     assert!(words.contains("missing ranks 2; node rank 2 (host-2, 10.0.0.2) is gone: "), "{words}");
-    let told = simulation.outcomes().filter(|(_, outcome)| matches!(outcome, Some(Outcome::Failed(Failure::Job(_)))));
+    let told = simulation
+        .outcomes()
+        .filter(|(_, outcome)| matches!(outcome, Some(Outcome::Failed(Failure::Job(_)))));
     assert_eq!(told.count(), 2);
 }
 
@@ -186,7 +189,10 @@ fn budgets_survive_the_master() {
         [(20, loss), (30, restart), (40, loss), (50, restart), (60, loss), (70, restart), (80, loss)];
     let (_, report) = at(plan, &strikes);
     assert!(
-        matches!(&report.verdict, Some(JobVerdict::Failed(JobFailure::Exhausted { rank: NodeRank(1), limit: 3, .. }))),
+        matches!(
+            &report.verdict,
+            Some(JobVerdict::Failed(JobFailure::Exhausted { rank: NodeRank(1), limit: 3, .. }))
+        ),
         "{:?}",
         report.verdict
     );
@@ -270,7 +276,11 @@ fn when_the_launcher_that_serves_the_master_is_killed_the_others_end_their_work_
     assert_eq!(report.verdict, None);
     let others: Vec<_> = simulation.outcomes().skip(1).map(|(_, outcome)| outcome).collect();
     assert_eq!(others, [Some(&Outcome::Succeeded), Some(&Outcome::Succeeded)], "their workers ended well");
-    assert!(report.ended_at < Moment::at_secs(60 + 60 + 20), "the work, and the patience: {}", report.ended_at);
+    assert!(
+        report.ended_at < Moment::at_secs(60 + 60 + 20),
+        "the work, and the patience: {}",
+        report.ended_at
+    );
 }
 
 #[test]
@@ -295,7 +305,8 @@ fn a_crash_of_the_master_alone_loses_nobody_whatever_the_job() {
         plan.faults.retain(|(_, fault)| matches!(fault, Fault::MasterCrash { .. }));
         // Who needs the master waits that long for it, and no longer.
         plan.terms.join_timeout = Duration::from_secs(300);
-        let report = Simulation::new(plan).run().unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
+        let report =
+            Simulation::new(plan).run().unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
         assert_eq!(losses(&report), Vec::<&String>::new(), "seed {seed}");
         assert!(report.spawned.iter().all(|it| it.attempt == 0), "seed {seed}");
     }
