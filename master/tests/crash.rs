@@ -2,6 +2,7 @@
 //! its end all the same, and no promise is broken.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+#![cfg(debug_assertions)]
 
 mod common;
 
