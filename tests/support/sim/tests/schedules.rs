@@ -1,6 +1,8 @@
 //! Seeded schedules: `DLROVER_SIM_RUNS=1000000 cargo test -p dlrover-sim --test schedules small -- --nocapture`
 //! runs a million; `DLROVER_SIM_SEED=7` runs one.
 
+#![allow(clippy::print_stdout, reason = "the suite says what it has run")]
+
 use std::time::Instant;
 
 use dlrover_sim::{
