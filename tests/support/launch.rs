@@ -29,7 +29,11 @@ const NOT_INHERITED: &[&str] = &[
     "MASTER_",
     "RANK",
     "WORLD_SIZE",
-    "NODE_RANK",
+    "NODE_",
+    "POD_",
+    "HOST_IP",
+    "WORKER_",
+    "ELASTIC_",
     "GROUP_",
     "ROLE_",
     "OMP_",
@@ -254,6 +258,13 @@ impl Running {
     pub fn await_file(&self, name: &str) -> String {
         let path = self.dir().join(name);
         wait_for(&format!("{name} of {}", self.shown), || fs::read_to_string(&path).ok())
+    }
+
+    /// What the launcher has said on standard error so far.
+    #[must_use]
+    pub fn stderr(&self) -> String {
+        let bytes = fs::read(self.dir().join("stderr")).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
     }
 
     /// What the probes of a run wait for.

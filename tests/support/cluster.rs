@@ -1,0 +1,325 @@
+//! A job of several nodes on this host: a launcher for each, at addresses 127.0.0.1, .2, ..., and the job master.
+//!
+//! All workers write to one folder, the cluster's. The probe counts attempts by `DLROVER_ROUND` there, so what a
+//! worker wrote is found by rank and round: [`Cluster::dump`].
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use tempfile::TempDir;
+
+use crate::launch::{Launch, Launcher, Outcome, Running};
+use crate::seen::Dump;
+
+/// Longer than any step of a job takes on a busy machine; only a hang gets this far.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a worker does that is not told otherwise: it says where it is and waits for [`Cluster::go`].
+const STEPS: [&str; 2] = ["dump", "await go"];
+
+/// The programs under test.
+#[derive(Clone, Debug)]
+pub struct Programs {
+    pub launcher: Launcher,
+    pub master: OsString,
+}
+
+/// The programs that cargo built for the calling suite.
+#[macro_export]
+macro_rules! programs {
+    () => {
+        $crate::cluster::Programs {
+            launcher: $crate::launch::Launcher {
+                program: env!("CARGO_BIN_EXE_dlrover-run-under-test").into(),
+                is_torchrun: false,
+            },
+            master: env!("CARGO_BIN_EXE_dlrover-master-under-test").into(),
+        }
+    };
+}
+
+/// A job's processes in the making and at work.
+#[derive(Debug)]
+pub struct Cluster {
+    dir: TempDir,
+    programs: Programs,
+    master: Option<Master>,
+    /// The folders of all launchers, for when a wait is in vain.
+    places: RefCell<Vec<(String, PathBuf)>>,
+}
+
+/// A `dlrover-master` at work.
+#[derive(Debug)]
+struct Master {
+    run: Running,
+    address: String,
+}
+
+impl Cluster {
+    /// Launchers that meet without a `dlrover-master`, by what their lines say.
+    ///
+    /// # Panics
+    /// When no temporary folder can be made.
+    #[must_use]
+    pub fn of_lines(programs: Programs) -> Self {
+        let dir = tempfile::Builder::new().prefix("cluster-").tempdir().expect("a temporary folder");
+        Self { dir, programs, master: None, places: RefCell::default() }
+    }
+
+    /// A `dlrover-master` with these flags, on a free port of 127.0.0.1, that listens.
+    #[must_use]
+    pub fn with_master(programs: Programs, flags: &[&str]) -> Self {
+        let mut cluster = Self::of_lines(programs);
+        let launch = cluster.master_line().flags(["--port=0"]).flags(flags);
+        cluster.start_master(launch);
+        cluster
+    }
+
+    /// A `dlrover-master` with nothing said yet.
+    #[must_use]
+    pub fn master_line(&self) -> Launch {
+        let program = Launcher { program: self.programs.master.clone(), is_torchrun: false };
+        let launch = Launch::new(program).without_script();
+        self.places.borrow_mut().push(("dlrover-master".to_owned(), launch.dir().to_owned()));
+        launch
+    }
+
+    /// Starts it and waits until it says where it listens.
+    pub fn start_master(&mut self, launch: Launch) {
+        let run = launch.start();
+        let address = self.wait("the master's address", || listening(&run.stderr()));
+        self.master = Some(Master { run, address });
+    }
+
+    /// Starts it again on the address it had, with these flags.
+    pub fn restart_master(&mut self, flags: &[&str]) {
+        let port = self.address().rsplit_once(':').expect("host:port").1.to_owned();
+        let launch = self.master_line().flags([format!("--port={port}")]).flags(flags);
+        self.start_master(launch);
+    }
+
+    /// As by `kill -9`; the address stays known.
+    pub fn kill_master(&mut self) {
+        let master = self.master.as_mut().expect("a master");
+        master.run.signal(Signal::SIGKILL);
+        let _status = master.run.wait();
+    }
+
+    /// Waits until it dies of itself.
+    pub fn await_death_of_master(&mut self) {
+        let status = self.master.as_mut().expect("a master").run.wait();
+        assert_eq!(status.code(), None, "it was to be killed: {status:?}");
+    }
+
+    /// How the master ends.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[must_use]
+    pub fn finish_master(&mut self) -> Outcome {
+        self.master.take().expect("a master").run.finish()
+    }
+
+    /// `host:port` of the master.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.master.as_ref().expect("a master").address
+    }
+
+    /// Waits until the master has said this.
+    pub fn await_master_said(&self, words: &str) -> String {
+        self.await_said(&self.master.as_ref().expect("a master").run, words)
+    }
+
+    /// The line of the node at 127.0.0.`place`, with one worker that waits for [`Self::go`].
+    #[must_use]
+    pub fn node(&self, place: u8) -> Launch {
+        let launch = Launch::new(self.programs.launcher.clone())
+            .flags([format!("--local-addr=127.0.0.{place}")])
+            .env("PROBE_OUT", self.dir())
+            .env("PROBE_ATTEMPT", "DLROVER_ROUND")
+            .env("PLACE", place.to_string())
+            .steps(&STEPS);
+        self.places.borrow_mut().push((format!("127.0.0.{place}"), launch.dir().to_owned()));
+        match &self.master {
+            None => launch,
+            Some(master) => launch.env("DLROVER_MASTER_ADDR", &master.address),
+        }
+    }
+
+    /// A node that asks for a rank, at the address next to it.
+    ///
+    /// # Panics
+    /// When there is no such address.
+    #[must_use]
+    pub fn ranked(&self, rank: u8) -> Launch {
+        self.node(rank.checked_add(1).expect("an address")).env("NODE_RANK", rank.to_string())
+    }
+
+    /// The folder that all workers write to.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Lets the workers end well.
+    pub fn go(&self) {
+        self.touch("go");
+    }
+
+    /// What workers wait for.
+    ///
+    /// # Panics
+    /// When the folder cannot be written.
+    pub fn touch(&self, name: &str) {
+        fs::write(self.dir().join(name), "").expect("a file in our own folder");
+    }
+
+    /// What the worker of this rank saw in this round, once it runs.
+    ///
+    /// # Panics
+    /// When it does not come.
+    #[must_use]
+    pub fn dump(&self, rank: u32, round: u32) -> Dump {
+        let text = self.await_file(&format!("{rank}.{round}.dump"));
+        serde_json::from_str(&text).expect("the probe writes JSON")
+    }
+
+    /// Waits until a worker has made this file.
+    #[must_use]
+    pub fn await_file(&self, name: &str) -> String {
+        let path = self.dir().join(name);
+        self.wait(name, || fs::read_to_string(&path).ok())
+    }
+
+    /// Waits until all ranks of a world of this size run in this round; they say nothing of any other size.
+    ///
+    /// # Panics
+    /// When a worker says that the world has another size.
+    #[must_use]
+    pub fn await_world(&self, size: u32, round: u32) -> Vec<Dump> {
+        let dumps: Vec<Dump> = (0..size).map(|rank| self.dump(rank, round)).collect();
+        for dump in &dumps {
+            assert_eq!(dump.var("WORLD_SIZE"), size.to_string(), "{dump:#?}");
+        }
+        dumps
+    }
+
+    /// Every worker that ever ran, as (round, rank).
+    #[must_use]
+    pub fn ran(&self) -> Vec<(u32, u32)> {
+        let files = fs::read_dir(self.dir()).into_iter().flatten().flatten();
+        let dumps = files.filter_map(|file| {
+            let name = file.file_name().into_string().ok()?;
+            let (rank, round) = name.strip_suffix(".dump")?.split_once('.')?;
+            Some((round.parse().ok()?, rank.parse().ok()?))
+        });
+        let mut ran: Vec<(u32, u32)> = dumps.collect();
+        ran.sort_unstable();
+        ran
+    }
+
+    /// Waits until a launcher or the master has said this; gives all that it has said.
+    #[must_use = "or call await_said for its wait alone"]
+    pub fn await_said(&self, run: &Running, words: &str) -> String {
+        self.wait(&format!("{words:?}"), || Some(run.stderr()).filter(|said| said.contains(words)))
+    }
+
+    /// Waits for a worker's end.
+    pub fn await_death(&self, dump: &Dump) {
+        self.wait("the end of a worker", || (!alive(dump.pid)).then_some(()));
+    }
+
+    /// Asks until the answer is there.
+    ///
+    /// # Panics
+    /// When it does not come; with what everybody has said.
+    pub fn wait<T>(&self, what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+        let start = Instant::now();
+        loop {
+            if let Some(answer) = ask() {
+                return answer;
+            }
+            assert!(start.elapsed() < PATIENCE, "{what}: waited in vain\n{}", self.all_said());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// What every launcher and master has said, and who ran.
+    #[must_use]
+    pub fn all_said(&self) -> String {
+        use std::fmt::Write as _;
+        let mut said = format!("workers that ran, as (round, rank): {:?}\n", self.ran());
+        for (who, dir) in self.places.borrow().iter() {
+            let stderr = fs::read(dir.join("stderr")).unwrap_or_default();
+            let _infallible = writeln!(said, "--- {who}\n{}", String::from_utf8_lossy(&stderr));
+        }
+        said
+    }
+
+    /// Every node ends with this code, and leaves nobody.
+    #[track_caller]
+    pub fn finish(&self, nodes: impl IntoIterator<Item = Running>, code: i32) -> Vec<Outcome> {
+        nodes.into_iter().map(|node| node.finish().expect_code(code)).collect()
+    }
+
+    /// The workers may end; every node and the master end well, and leave nobody.
+    #[track_caller]
+    pub fn ends_well(&mut self, nodes: impl IntoIterator<Item = Running>) -> Vec<Outcome> {
+        self.go();
+        let outcomes = self.finish(nodes, 0);
+        if self.master.is_some() {
+            let _master = self.finish_master().expect_code(0);
+        }
+        outcomes
+    }
+}
+
+/// Whether a process is there and is no zombie.
+#[must_use]
+pub fn alive(pid: i32) -> bool {
+    crate::census::Process::of(pid).is_some_and(|process| process.is_alive())
+}
+
+/// Process ids by rank.
+#[must_use]
+pub fn pids(dumps: &[Dump]) -> BTreeMap<String, i32> {
+    dumps.iter().map(|dump| (dump.var("RANK").to_owned(), dump.pid)).collect()
+}
+
+/// Where the workers run, by rank: the last number of their node's address.
+#[must_use]
+pub fn places(dumps: &[Dump]) -> Vec<u8> {
+    dumps.iter().map(|dump| dump.var("PLACE").parse().expect("every node has one")).collect()
+}
+
+/// Ends a launcher as by `kill -9`. Its guard must have ended its workers.
+///
+/// # Panics
+/// When somebody is left.
+pub fn kill_node(node: Running) {
+    node.signal(Signal::SIGKILL);
+    let outcome = node.finish();
+    assert_eq!(outcome.signal, Some(Signal::SIGKILL as i32), "{outcome:#?}");
+}
+
+/// The address in a master's words.
+fn listening(stderr: &str) -> Option<String> {
+    let words = stderr.split(|letter: char| letter.is_whitespace() || ",;`".contains(letter));
+    let mut addresses = words.map(|word| word.trim_end_matches('.')).filter(|word| {
+        word.rsplit_once(':').is_some_and(|(host, port)| {
+            host.parse::<std::net::IpAddr>().is_ok() && port.parse::<u16>().is_ok_and(|port| port != 0)
+        })
+    });
+    let address = addresses.next()?;
+    // It may listen on all addresses.
+    Some(address.replace("0.0.0.0:", "127.0.0.1:"))
+}
