@@ -9,9 +9,8 @@ const MEET: [&str; 4] = ["dump", "0 set word hello", "1 get word", "await go"];
 
 #[test]
 fn unchanged_c10d_lines_meet() {
-    let mut job = lines();
     for host in ["127.0.0.1", "localhost"] {
-        let job = &mut job;
+        let mut job = lines();
         let endpoint = format!("--rdzv-endpoint={host}:{}", free_port());
         let line = ["--nnodes=2", "--rdzv-backend=c10d", &endpoint, "--rdzv-id=same"];
         // The very same line everywhere: nobody says which node it is.
@@ -20,13 +19,12 @@ fn unchanged_c10d_lines_meet() {
         assert!(world.iter().all(|worker| worker.var("TORCHELASTIC_RUN_ID") == "same"), "{world:#?}");
         assert_eq!(job.await_file("1.0.get.word"), "hello");
         job.ends_well(nodes);
-        *job = lines();
     }
 }
 
 /// A line without an address of its own.
 fn bare(job: &support::cluster::Cluster) -> Launch {
-    job.line(None).steps(&MEET)
+    job.line().steps(&MEET)
 }
 
 #[test]
@@ -85,15 +83,15 @@ fn a_master_of_its_own_comes_before_rendezvous_options() {
 fn nodes_may_come_before_their_master() {
     let mut job = lines();
     // An address that no launcher takes for its own.
-    let address = format!("127.0.0.9:{}", free_port());
+    let port = free_port().to_string();
     let nodes = [0, 1].map(|rank| {
-        let node = job.ranked(rank).env("DLROVER_MASTER_ADDR", &address);
+        let node = job.ranked(rank).env("DLROVER_MASTER_ADDR", format!("127.0.0.9:{port}"));
         node.flags(["--nnodes=2"]).start()
     });
     for node in &nodes {
         let _tries = job.await_said(node, "cannot connect to the job master");
     }
-    let master = job.master_line().flags(job.listen_at(&address));
+    let master = job.master_line().flags(["--port", &port]);
     job.start_master(master);
     let _world = job.await_world(2, 0);
     job.ends_well(nodes);

@@ -3,7 +3,7 @@
 //! All workers write to one folder, the cluster's. The probe counts attempts by `DLROVER_ROUND` there, so what a
 //! worker wrote is found by rank and round: [`Cluster::dump`].
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
@@ -14,6 +14,7 @@ use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use crate::launch::{Launch, Launcher, Outcome, Running};
+use crate::free_port;
 use crate::seen::Dump;
 
 /// Longer than any step of a job takes on a busy machine; only a hang gets this far.
@@ -43,21 +44,19 @@ macro_rules! programs {
     };
 }
 
-/// A job's processes in the making and at work.
+/// A job's processes.
 #[derive(Debug)]
 pub struct Cluster {
     dir: TempDir,
     programs: Programs,
-    master: Option<Master>,
-    /// The folders of all launchers, for when a wait is in vain.
+    /// `host:port` of the master.
+    address: Option<String>,
+    master: RefCell<Option<Running>>,
+    /// A master that dies is started again with these flags.
+    revival: Option<Vec<String>>,
+    deaths: Cell<u32>,
+    /// The folders of all launchers and masters, for when a wait is in vain.
     places: RefCell<Vec<(String, PathBuf)>>,
-}
-
-/// A `dlrover-master` at work.
-#[derive(Debug)]
-struct Master {
-    run: Running,
-    address: String,
 }
 
 impl Cluster {
@@ -68,15 +67,37 @@ impl Cluster {
     #[must_use]
     pub fn of_lines(programs: Programs) -> Self {
         let dir = tempfile::Builder::new().prefix("cluster-").tempdir().expect("a temporary folder");
-        Self { dir, programs, master: None, places: RefCell::default() }
+        Self {
+            dir,
+            programs,
+            address: None,
+            master: RefCell::default(),
+            revival: None,
+            deaths: Cell::new(0),
+            places: RefCell::default(),
+        }
     }
 
-    /// A `dlrover-master` with these flags, on a free port of 127.0.0.1, that listens.
+    /// A `dlrover-master` with these flags, on a free port, that listens.
     #[must_use]
     pub fn with_master(programs: Programs, flags: &[&str]) -> Self {
         let mut cluster = Self::of_lines(programs);
         let launch = cluster.master_line().flags(["--port=0"]).flags(flags);
         cluster.start_master(launch);
+        cluster
+    }
+
+    /// A `dlrover-master` that is to die at this point of its own (`DLROVER_MASTER_CRASH_AT`), and is then started
+    /// again with the same flags.
+    #[must_use]
+    pub fn with_crashing_master(programs: Programs, flags: &[&str], crash_at: &str) -> Self {
+        let mut cluster = Self::of_lines(programs);
+        let port = format!("--port={}", free_port());
+        let flags: Vec<String> = [&*port].iter().chain(flags).map(|&flag| flag.to_owned()).collect();
+        let run = cluster.master_line().flags(&flags).env("DLROVER_MASTER_CRASH_AT", crash_at).start();
+        cluster.master = RefCell::new(Some(run));
+        cluster.revival = Some(flags);
+        cluster.address = Some(cluster.await_listening());
         cluster
     }
 
@@ -91,12 +112,18 @@ impl Cluster {
 
     /// Starts it and waits until it says where it listens.
     pub fn start_master(&mut self, launch: Launch) {
-        let run = launch.start();
-        let address = self.wait("the master's address", || listening(&run.stderr()));
-        self.master = Some(Master { run, address });
+        self.master = RefCell::new(Some(launch.start()));
+        self.address = Some(self.await_listening());
     }
 
-    /// Starts it again on the address it had, with these flags.
+    fn await_listening(&self) -> String {
+        self.wait("the master's address", || listening(&self.master_said()))
+    }
+
+    /// Starts it again on the port it had, with these flags.
+    ///
+    /// # Panics
+    /// When there was none.
     pub fn restart_master(&mut self, flags: &[&str]) {
         let port = self.address().rsplit_once(':').expect("host:port").1.to_owned();
         let launch = self.master_line().flags([format!("--port={port}")]).flags(flags);
@@ -104,16 +131,11 @@ impl Cluster {
     }
 
     /// As by `kill -9`; the address stays known.
+    ///
+    /// # Panics
+    /// When there is none.
     pub fn kill_master(&mut self) {
-        let master = self.master.as_mut().expect("a master");
-        master.run.signal(Signal::SIGKILL);
-        let _status = master.run.wait();
-    }
-
-    /// Waits until it dies of itself.
-    pub fn await_death_of_master(&mut self) {
-        let status = self.master.as_mut().expect("a master").run.wait();
-        assert_eq!(status.code(), None, "it was to be killed: {status:?}");
+        kill_node(self.master.take().expect("a master"));
     }
 
     /// How the master ends.
@@ -122,37 +144,94 @@ impl Cluster {
     /// When there is none.
     #[must_use]
     pub fn finish_master(&mut self) -> Outcome {
-        self.master.take().expect("a master").run.finish()
+        let mut master = self.master.take().expect("a master");
+        self.wait("the master's end", || master.has_ended().then_some(()));
+        master.finish()
+    }
+
+    /// How often the master died and was started again.
+    #[must_use]
+    pub fn deaths(&self) -> u32 {
+        self.deaths.get()
+    }
+
+    /// A master that died at its point comes back.
+    fn tend(&self) {
+        let Some(flags) = &self.revival else { return };
+        let mut master = self.master.borrow_mut();
+        let Some(run) = &mut *master else { return };
+        if run.has_ended() && !run.wait().success() && run.wait().code().is_none() {
+            self.deaths.set(self.deaths.get() + 1);
+            *master = Some(self.master_line().flags(flags).start());
+        }
     }
 
     /// `host:port` of the master.
     ///
     /// # Panics
-    /// When there is none.
+    /// When there was none.
     #[must_use]
     pub fn address(&self) -> &str {
-        &self.master.as_ref().expect("a master").address
+        self.address.as_deref().expect("a master")
     }
 
-    /// Waits until the master has said this.
-    pub fn await_master_said(&self, words: &str) -> String {
-        self.await_said(&self.master.as_ref().expect("a master").run, words)
-    }
-
-    /// The line of the node at 127.0.0.`place`, with one worker that waits for [`Self::go`].
+    /// What the master has said since it was started last.
+    ///
+    /// # Panics
+    /// When there is none.
     #[must_use]
-    pub fn node(&self, place: u8) -> Launch {
-        let launch = Launch::new(self.programs.launcher.clone())
-            .flags([format!("--local-addr=127.0.0.{place}")])
+    pub fn master_said(&self) -> String {
+        self.master.borrow().as_ref().expect("a master").stderr()
+    }
+
+    /// Waits until the master has said this; gives all that it has said.
+    #[must_use]
+    pub fn await_master_said(&self, words: &str) -> String {
+        let what = format!("{words:?} of the master");
+        self.wait(&what, || Some(self.master_said()).filter(|said| said.contains(words)))
+    }
+
+    /// The line of a launcher with one worker that waits for [`Self::go`]; at the master, if there is one.
+    #[must_use]
+    pub fn line(&self) -> Launch {
+        self.line_of(self.programs.launcher.clone(), "a launcher")
+    }
+
+    fn line_of(&self, launcher: Launcher, name: &str) -> Launch {
+        let launch = Launch::new(launcher)
             .env("PROBE_OUT", self.dir())
             .env("PROBE_ATTEMPT", "DLROVER_ROUND")
-            .env("PLACE", place.to_string())
             .steps(&STEPS);
-        self.places.borrow_mut().push((format!("127.0.0.{place}"), launch.dir().to_owned()));
-        match &self.master {
+        self.places.borrow_mut().push((name.to_owned(), launch.dir().to_owned()));
+        match &self.address {
             None => launch,
-            Some(master) => launch.env("DLROVER_MASTER_ADDR", &master.address),
+            Some(address) => launch.env("DLROVER_MASTER_ADDR", address),
         }
+    }
+
+    /// The line of a launcher that `wrapper` executes in its place.
+    #[must_use]
+    pub fn line_in(&self, wrapper: &[&str], name: &str) -> Launch {
+        let (program, flags) = wrapper.split_first().expect("a program");
+        let launcher = Launcher { program: program.into(), is_torchrun: false };
+        self.line_of(launcher, name).flags(flags).flags([&self.programs.launcher.program])
+    }
+
+    /// The same for a `dlrover-master`.
+    #[must_use]
+    pub fn master_line_in(&self, wrapper: &[&str]) -> Launch {
+        let (program, flags) = wrapper.split_first().expect("a program");
+        let launch = Launch::new(Launcher { program: program.into(), is_torchrun: false }).without_script();
+        self.places.borrow_mut().push(("dlrover-master".to_owned(), launch.dir().to_owned()));
+        launch.flags(flags).flags([&self.programs.master])
+    }
+
+    /// The line of the node at 127.0.0.`place`.
+    #[must_use]
+    pub fn node(&self, place: u8) -> Launch {
+        let address = format!("127.0.0.{place}");
+        let launch = self.line_of(self.programs.launcher.clone(), &address);
+        launch.flags([format!("--local-addr={address}")]).env("PLACE", place.to_string())
     }
 
     /// A node that asks for a rank, at the address next to it.
@@ -228,9 +307,10 @@ impl Cluster {
     }
 
     /// Waits until a launcher or the master has said this; gives all that it has said.
-    #[must_use = "or call await_said for its wait alone"]
+    #[must_use]
     pub fn await_said(&self, run: &Running, words: &str) -> String {
-        self.wait(&format!("{words:?}"), || Some(run.stderr()).filter(|said| said.contains(words)))
+        let what = format!("{words:?} of a node");
+        self.wait(&what, || Some(run.stderr()).filter(|said| said.contains(words)))
     }
 
     /// Waits for a worker's end.
@@ -245,6 +325,7 @@ impl Cluster {
     pub fn wait<T>(&self, what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
         let start = Instant::now();
         loop {
+            self.tend();
             if let Some(answer) = ask() {
                 return answer;
             }
@@ -266,9 +347,19 @@ impl Cluster {
     }
 
     /// Every node ends with this code, and leaves nobody.
+    ///
+    /// # Panics
+    /// When one ends otherwise.
     #[track_caller]
     pub fn finish(&self, nodes: impl IntoIterator<Item = Running>, code: i32) -> Vec<Outcome> {
-        nodes.into_iter().map(|node| node.finish().expect_code(code)).collect()
+        let end = |mut node: Running| {
+            self.wait("the end of a node", || node.has_ended().then_some(()));
+            let outcome = node.finish();
+            let is_as_expected = (outcome.code, outcome.signal) == (Some(code), None);
+            assert!(is_as_expected, "not {code}: {outcome:#?}\n{}", self.all_said());
+            outcome
+        };
+        nodes.into_iter().map(end).collect()
     }
 
     /// The workers may end; every node and the master end well, and leave nobody.
@@ -276,7 +367,7 @@ impl Cluster {
     pub fn ends_well(&mut self, nodes: impl IntoIterator<Item = Running>) -> Vec<Outcome> {
         self.go();
         let outcomes = self.finish(nodes, 0);
-        if self.master.is_some() {
+        if self.master.get_mut().is_some() {
             let _master = self.finish_master().expect_code(0);
         }
         outcomes

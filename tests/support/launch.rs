@@ -287,6 +287,14 @@ impl Running {
         &self.mark
     }
 
+    /// Whether the launcher has ended.
+    ///
+    /// # Panics
+    /// When the kernel does not say.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("our own child").is_some()
+    }
+
     /// How the launcher ended. Its end may be asked for again.
     ///
     /// # Panics
