@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::event::{Claim, Effect, Event, Log, NodeEnd, OnGiveUp, Policy, Refusal, Regroup, Standing};
 use crate::{
-    ids::{NodeId, NodeRank, Round},
+    ids::{NodeId, NodeRank, Round, RunId},
     moment::Moment,
     node::{JoinRequest, NodeName, Terms},
     pending::Pending,
@@ -186,6 +186,12 @@ impl Job {
             Event::Restarted => self.on_restarted(now),
             Event::Deadline => self.on_deadline(now),
         }
+    }
+
+    /// The job's name, once a node has said it.
+    #[must_use]
+    pub fn name(&self) -> Option<&RunId> {
+        self.terms.as_ref().map(|terms| &terms.run_id)
     }
 
     /// The world that runs; for whoever asks to see all of it.

@@ -139,8 +139,16 @@ impl JobMaster {
                 self.liveness.forget(node);
             }
         }
+        let ghost = match &event {
+            Event::Joined(request) | Event::Resumed { request, .. } => Some(request.node_id.clone()),
+            _ => None,
+        };
         turn.journal.push(event);
         turn.effects.extend(effects);
+        // Its stream broke before this word was read: nothing else would ever tell that it is gone.
+        if let Some(node) = ghost.filter(|node| self.job.knows(node) && !self.liveness.is_connected(node)) {
+            self.tell(now, Event::LinkBroken { node }, turn);
+        }
     }
 
     /// Tells the waiting what has changed, or that nothing has. What is cheap is done at each event, the rest when

@@ -125,6 +125,8 @@ impl Job {
         let arrival = match self.nodes.get(&node) {
             Some(known) => known.arrival,
             None => {
+                // It was in a round that this master does not know, or gave it up in; so may be others, unheard of.
+                self.is_port_stale |= request.after.is_some();
                 self.arrivals += 1;
                 self.arrivals
             }
@@ -328,7 +330,11 @@ impl Job {
             Phase::Running { world, .. } => {
                 (world.round, world.members.iter().map(|member| member.node_id.clone()).collect())
             }
-            Phase::Restoring { round, claims, .. } => (*round, claims.values().cloned().collect()),
+            Phase::Restoring { round, claims, .. } => {
+                // Workers of those that did not come back yet may still speak to the store.
+                self.is_port_stale = true;
+                (*round, claims.values().cloned().collect())
+            }
             Phase::Gathering { .. } | Phase::Placing { .. } | Phase::Hosting { .. } | Phase::Over { .. } => {
                 return Vec::new();
             }
@@ -354,8 +360,14 @@ impl Job {
         let (since, is_awaited) = (*since, !awaited.is_empty());
         let Some(terms) = &self.terms else { return Vec::new() };
         if let Some(size) = terms.world_of(self.waiting.len()) {
-            // A member that cannot stop its workers holds up nobody for ever; it may come back later.
-            return if is_awaited { self.choose(now, since, size) } else { self.complete(now) };
+            // Only the last call was over, or nodes have come one by one for so long that it is not over yet.
+            if now < since + terms.join_timeout {
+                return self.complete(now);
+            }
+            // A member that cannot stop its workers holds up nobody for ever; it may come back later. Until then its
+            // workers may speak to the old store.
+            self.is_port_stale |= is_awaited;
+            return self.choose(now, since, size);
         }
         let needed = terms.least();
         let failure = JobFailure::TimedOut {

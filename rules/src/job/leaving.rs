@@ -60,7 +60,7 @@ impl Job {
     fn on_succeeded(&mut self, now: Moment, node: &NodeId, ended: Round) -> Vec<Effect> {
         match &mut self.phase {
             Phase::Running { world, succeeded, grow_at } => {
-                if world.round != ended || world.seat_of(node).is_none() {
+                if world.round != ended || !self.seats.contains_key(node) {
                     return Vec::new();
                 }
                 succeeded.insert(node.clone());
@@ -83,7 +83,8 @@ impl Job {
 
     pub(super) fn end_if_all_succeeded(&mut self, now: Moment) -> Vec<Effect> {
         let Phase::Running { world, succeeded, .. } = &self.phase else { return Vec::new() };
-        if world.members.iter().all(|member| succeeded.contains(&member.node_id)) {
+        // Only members are ever in it.
+        if succeeded.len() == world.members.len() {
             return self.end(now, JobVerdict::Succeeded);
         }
         Vec::new()
@@ -123,7 +124,6 @@ impl Job {
 
     /// A node is given up: its stream stayed broken, or it was silent for too long.
     pub(super) fn on_lost(&mut self, now: Moment, node: &NodeId, cause: LossCause) -> Vec<Effect> {
-        self.is_port_stale |= self.has_part(node);
         let mut effects = vec![Effect::HangUp { node: node.clone() }];
         effects.extend(self.depart(now, node, &cause.to_string(), Departure::Charged));
         effects
@@ -139,6 +139,8 @@ impl Job {
             return Vec::new();
         }
         let (had_part, name) = (self.has_part(node), self.name_of(node));
+        // However it went: it may say so before its workers are gone, and the next round does not wait for them.
+        self.is_port_stale |= had_part;
         let is_done = matches!(&self.phase, Phase::Running { succeeded, .. } if succeeded.contains(node));
         self.remove(node);
         let mut effects = vec![Effect::Forget { node: node.clone() }];
@@ -232,7 +234,8 @@ impl Job {
             Phase::Gathering { awaited, .. } => awaited.contains(node) || self.seats.contains_key(node),
             Phase::Placing { members, .. } => members.contains(node),
             Phase::Hosting { members, .. } => members.iter().any(|member| member.node_id == *node),
-            Phase::Running { world, .. } => world.seat_of(node).is_some(),
+            // The seats are those of the round that runs; looked up, where the world would be searched.
+            Phase::Running { .. } => self.seats.contains_key(node),
             Phase::Restoring { claims, .. } => claims.values().any(|holder| holder == node),
             Phase::Over { .. } => false,
         }
