@@ -14,14 +14,7 @@ fn restarts(world: &[Dump]) -> Vec<&str> {
 #[test]
 fn a_failure_restarts_all_nodes_and_spends_the_budget_of_its_own() {
     let mut job = cluster();
-    let steps = [
-        "dump",
-        "1@0 await fail 1",
-        "1@0 exit 3",
-        "0@1 await fail 0",
-        "0@1 exit 4",
-        "await go",
-    ];
+    let steps = ["dump", "1@0 await fail 1", "1@0 exit 3", "0@1 await fail 0", "0@1 exit 4", "await go"];
     let line = ["--nnodes=2", "--max-restarts=1"];
     let nodes = [0, 1].map(|rank| job.ranked(rank).flags(line).steps(&steps).start());
     let first = job.await_world(2, 0);

@@ -18,7 +18,10 @@ fn a_killed_node_is_lost_and_enough_others_go_on() {
     assert_eq!(places(&smaller), [1, 3], "ranks are dense");
     assert!(world.iter().all(|worker| !alive(worker.pid)), "no worker of the old round is left");
     let said = job.await_master_said("127.0.0.2) is gone: its connection to the job master broke");
-    assert!(said.contains("did not come back within 0.5 s (losses of this rank: 1, replacements: 3)"), "{said}");
+    assert!(
+        said.contains("did not come back within 0.5 s (losses of this rank: 1, replacements: 3)"),
+        "{said}"
+    );
     let said = job.await_said(&first, "is gone: its connection to the job master broke");
     assert!(said.contains("; all nodes restart their workers"), "{said}");
     job.ends_well([first, third]);

@@ -98,8 +98,11 @@ fn garbage_at_the_port_disturbs_nobody() {
     let world = job.await_world(2, 0);
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     let frame_of_16_mib = [&preface[..], &[0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 1]].concat();
-    let noise: Vec<u8> = (0..200_000_u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-    for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 100], b"\x16\x03\x01", &preface, &frame_of_16_mib, &noise] {
+    let noise: Vec<u8> =
+        (0..200_000_u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    for garbage in
+        [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 100], b"\x16\x03\x01", &preface, &frame_of_16_mib, &noise]
+    {
         let mut stream = TcpStream::connect(job.address()).expect("the master listens");
         // It may hang up at any moment, which is right.
         let _hung_up = stream.write_all(garbage);

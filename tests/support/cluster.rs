@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-use crate::launch::{Launch, Launcher, Outcome, Running};
 use crate::free_port;
+use crate::launch::{Launch, Launcher, Outcome, Running};
 use crate::seen::Dump;
 
 /// Longer than any step of a job takes on a busy machine; only a hang gets this far.
@@ -102,7 +102,6 @@ impl Cluster {
     }
 
     /// A `dlrover-master` with nothing said yet.
-    #[must_use]
     pub fn master_line(&self) -> Launch {
         let program = Launcher { program: self.programs.master.clone(), is_torchrun: false };
         let launch = Launch::new(program).without_script();
@@ -192,7 +191,6 @@ impl Cluster {
     }
 
     /// The line of a launcher with one worker that waits for [`Self::go`]; at the master, if there is one.
-    #[must_use]
     pub fn line(&self) -> Launch {
         self.line_of(self.programs.launcher.clone(), "a launcher")
     }
@@ -210,7 +208,6 @@ impl Cluster {
     }
 
     /// The line of a launcher that `wrapper` executes in its place.
-    #[must_use]
     pub fn line_in(&self, wrapper: &[&str], name: &str) -> Launch {
         let (program, flags) = wrapper.split_first().expect("a program");
         let launcher = Launcher { program: program.into(), is_torchrun: false };
@@ -218,7 +215,6 @@ impl Cluster {
     }
 
     /// The same for a `dlrover-master`.
-    #[must_use]
     pub fn master_line_in(&self, wrapper: &[&str]) -> Launch {
         let (program, flags) = wrapper.split_first().expect("a program");
         let launch = Launch::new(Launcher { program: program.into(), is_torchrun: false }).without_script();
@@ -227,7 +223,6 @@ impl Cluster {
     }
 
     /// The line of the node at 127.0.0.`place`.
-    #[must_use]
     pub fn node(&self, place: u8) -> Launch {
         let address = format!("127.0.0.{place}");
         let launch = self.line_of(self.programs.launcher.clone(), &address);
@@ -238,7 +233,6 @@ impl Cluster {
     ///
     /// # Panics
     /// When there is no such address.
-    #[must_use]
     pub fn ranked(&self, rank: u8) -> Launch {
         self.node(rank.checked_add(1).expect("an address")).env("NODE_RANK", rank.to_string())
     }
