@@ -52,8 +52,8 @@ fn too_few_nodes_on_torchrun_lines_all_end_with_one_sentence_and_1() {
 #[test]
 fn a_master_that_never_comes_is_given_up_after_the_join_timeout() {
     let job = lines();
-    // Nobody serves there: the address is not this host's.
-    let node = job.node(1).env("DLROVER_MASTER_ADDR", format!("127.0.0.9:{}", free_port()));
+    // No launcher takes this address for its own, so nobody serves.
+    let node = job.node(1).env("DLROVER_MASTER_ADDR", format!("0.0.0.0:{}", free_port()));
     let node = node.env("NODE_RANK", "1").flags(["--nnodes=2", "--rdzv-conf=join_timeout=1"]);
     let outcome = node.finish().expect_code(75);
     assert!(error(&outcome.stderr).contains("the job master was away for 1 s"), "{outcome:#?}");

@@ -396,15 +396,14 @@ pub fn kill_node(node: Running) {
     assert_eq!(outcome.signal, Some(Signal::SIGKILL as i32), "{outcome:#?}");
 }
 
-/// The address in a master's words.
+/// The address in a master's words, as nodes are to use it. No launcher takes 0.0.0.0 for its own, as it would any
+/// address of this host, and then serve a master itself when none listens; and the kernel takes it for this host.
 fn listening(stderr: &str) -> Option<String> {
     let words = stderr.split(|letter: char| letter.is_whitespace() || ",;`".contains(letter));
-    let mut addresses = words.map(|word| word.trim_end_matches('.')).filter(|word| {
-        word.rsplit_once(':').is_some_and(|(host, port)| {
-            host.parse::<std::net::IpAddr>().is_ok() && port.parse::<u16>().is_ok_and(|port| port != 0)
-        })
+    let mut ports = words.filter_map(|word| {
+        let (host, port) = word.trim_end_matches('.').rsplit_once(':')?;
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        host.parse::<std::net::IpAddr>().ok().and(port.parse::<u16>().ok()).filter(|port| *port != 0)
     });
-    let address = addresses.next()?;
-    // It may listen on all addresses.
-    Some(address.replace("0.0.0.0:", "127.0.0.1:"))
+    Some(format!("0.0.0.0:{}", ports.next()?))
 }
