@@ -80,6 +80,9 @@ fn argument(spec: &'static OptionSpec) -> Arg {
     if let Some(short) = spec.short {
         argument = argument.short(short);
     }
+    if let Some(alias) = spec.alias() {
+        argument = argument.visible_alias(alias);
+    }
     if !spec.default.is_empty() {
         argument = argument.default_value(spec.default);
     }
