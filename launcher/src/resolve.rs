@@ -12,7 +12,7 @@ mod meeting;
 mod nodes;
 pub(crate) mod not_built_yet;
 mod output;
-mod ports;
+pub(crate) mod ports;
 mod rdzv_conf;
 mod shutdown;
 

@@ -116,8 +116,8 @@ pub async fn serve(
     let memory = Memory::open(state_dir.as_deref(), policy, patience, &log)?;
     let memory = match memory {
         memory::Found::Job(memory) => *memory,
-        memory::Found::Over { verdict, memory } => {
-            memory.clear(&log).await;
+        memory::Found::Over { verdict, record } => {
+            record.clear(&log).await;
             return Ok(verdict);
         }
     };
@@ -142,10 +142,10 @@ pub async fn serve(
             Ok(()) => future::pending().await,
         },
     };
-    let memory = job.end();
+    let record = job.end();
     let _gone = over.send(());
     // The nodes know of the end; what is still on its way are answers to that.
     let _flushed = timeout(FLUSH, server).await;
-    memory.clear(&log).await;
+    record.clear(&log).await;
     Ok(verdict)
 }

@@ -60,7 +60,7 @@ pub(crate) enum Found {
         /// How it ended.
         verdict: JobVerdict,
         /// What is left of it.
-        memory: Record,
+        record: Box<Record>,
     },
 }
 
@@ -104,7 +104,7 @@ impl Memory {
         let record = Record::of(journal, last.policy);
         // Whoever waits for a word of the end has until then; without it everybody has had it.
         if let (Some(verdict), None) = (last.job.verdict(), last.job.deadline()) {
-            return Ok(Found::Over { verdict: verdict.clone(), memory: record });
+            return Ok(Found::Over { verdict: verdict.clone(), record: Box::new(record) });
         }
         let clock = Clock::from(last.at);
         let (master, first) = JobMaster::restored(last.job, patience, clock.now());

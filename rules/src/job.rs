@@ -54,6 +54,8 @@ const LOSSES_TOLD: usize = 3;
 struct Node {
     request: JoinRequest,
     is_connected: bool,
+    /// The round whose seat it was told over the stream that still stands: it has heard of it.
+    seated: Option<Round>,
     /// Counted from the first to join.
     arrival: u64,
 }
@@ -285,6 +287,7 @@ impl Job {
     fn on_attended(&mut self, node: &NodeId) -> Vec<Effect> {
         if let Some(known) = self.nodes.get_mut(node) {
             known.is_connected = true;
+            known.seated = None;
         }
         Vec::new()
     }
@@ -292,6 +295,7 @@ impl Job {
     fn on_link_broken(&mut self, node: &NodeId) -> Vec<Effect> {
         if let Some(known) = self.nodes.get_mut(node) {
             known.is_connected = false;
+            known.seated = None;
         }
         Vec::new()
     }
@@ -300,6 +304,7 @@ impl Job {
     fn on_restarted(&mut self, now: Moment) -> Vec<Effect> {
         for node in self.nodes.values_mut() {
             node.is_connected = false;
+            node.seated = None;
         }
         match &mut self.phase {
             Phase::Placing { until, .. } => {
@@ -314,10 +319,9 @@ impl Job {
                 *until = Some(now + FAREWELL);
                 Vec::new()
             }
-            Phase::Gathering { .. }
-            | Phase::Running { .. }
-            | Phase::Restoring { .. }
-            | Phase::Over { .. } => Vec::new(),
+            // That nobody is waited for any more was decided, and may not have been done.
+            Phase::Over { verdict, until: None, .. } => vec![Effect::Finish { verdict: verdict.clone() }],
+            Phase::Gathering { .. } | Phase::Running { .. } | Phase::Restoring { .. } => Vec::new(),
         }
     }
 

@@ -18,6 +18,9 @@ impl Job {
     /// has heard no answer.
     pub(super) fn on_joined(&mut self, now: Moment, request: JoinRequest) -> Vec<Effect> {
         let node = request.node_id.clone();
+        if self.was_said_before_its_seat(&request) {
+            return Vec::new();
+        }
         let mut effects = match self.admit(now, request) {
             Ok(effects) => effects,
             Err(refused) => return refused,
@@ -57,6 +60,9 @@ impl Job {
             }
             Phase::Running { world, .. } => match world.assignment(&node) {
                 Some(assignment) if after.is_none_or(|after| after < world.round) => {
+                    if let Some(known) = self.nodes.get_mut(&node) {
+                        known.seated = known.is_connected.then_some(assignment.round);
+                    }
                     vec![Effect::Seat { node, assignment }]
                 }
                 Some(_) => {
@@ -81,6 +87,13 @@ impl Job {
             }
         });
         effects
+    }
+
+    /// A join that was said again, and overtaken by the seat that answers the first one. The node has workers by
+    /// now, or had: it will join again when they are gone.
+    fn was_said_before_its_seat(&self, request: &JoinRequest) -> bool {
+        let known = self.nodes.get(&request.node_id).filter(|_| !matches!(self.phase, Phase::Over { .. }));
+        known.and_then(|known| known.seated).is_some_and(|seated| request.after < Some(seated))
     }
 
     /// Takes note of who a node is, or refuses it. A launcher that lives keeps its rank; one whose stream is
@@ -131,7 +144,7 @@ impl Job {
                 self.arrivals
             }
         };
-        self.nodes.insert(node, Node { request, is_connected: true, arrival });
+        self.nodes.insert(node, Node { request, is_connected: true, seated: None, arrival });
         Ok(effects)
     }
 
@@ -281,6 +294,11 @@ impl Job {
         self.has_run = true;
         self.is_port_stale = false;
         self.lost.clear();
+        for member in &world.members {
+            if let Some(known) = self.nodes.get_mut(&member.node_id) {
+                known.seated = known.is_connected.then_some(hosted);
+            }
+        }
         self.seats =
             (0..).map(NodeRank).zip(&world.members).map(|(seat, it)| (it.node_id.clone(), seat)).collect();
         let mut effects: Vec<Effect> = world

@@ -60,7 +60,7 @@ impl Job {
     fn on_succeeded(&mut self, now: Moment, node: &NodeId, ended: Round) -> Vec<Effect> {
         match &mut self.phase {
             Phase::Running { world, succeeded, grow_at } => {
-                if world.round != ended || !self.seats.contains_key(node) {
+                if world.round != ended || world.seat_of(node).is_none() {
                     return Vec::new();
                 }
                 succeeded.insert(node.clone());
@@ -83,8 +83,9 @@ impl Job {
 
     pub(super) fn end_if_all_succeeded(&mut self, now: Moment) -> Vec<Effect> {
         let Phase::Running { world, succeeded, .. } = &self.phase else { return Vec::new() };
-        // Only members are ever in it.
-        if succeeded.len() == world.members.len() {
+        // The count first: with ten thousand members, looking for the one that is missing at each end is slow.
+        let may_be_all = succeeded.len() >= world.members.len();
+        if may_be_all && world.members.iter().all(|member| succeeded.contains(&member.node_id)) {
             return self.end(now, JobVerdict::Succeeded);
         }
         Vec::new()
@@ -234,8 +235,7 @@ impl Job {
             Phase::Gathering { awaited, .. } => awaited.contains(node) || self.seats.contains_key(node),
             Phase::Placing { members, .. } => members.contains(node),
             Phase::Hosting { members, .. } => members.iter().any(|member| member.node_id == *node),
-            // The seats are those of the round that runs; looked up, where the world would be searched.
-            Phase::Running { .. } => self.seats.contains_key(node),
+            Phase::Running { world, .. } => world.seat_of(node).is_some(),
             Phase::Restoring { claims, .. } => claims.values().any(|holder| holder == node),
             Phase::Over { .. } => false,
         }

@@ -6,7 +6,6 @@ use rules::{
     NodeId, NodeRank, Round,
     failure::Outcome,
     job::{Effect, Event, Log, NodeEnd},
-    job_master::Turn,
     notice::{AfterStop, Notice},
     verdict::{JobFailure, JobVerdict},
     worker_group::{Effect as NodeEffect, Event as NodeEvent},
@@ -33,6 +32,7 @@ pub(crate) struct Checks {
     charged: BTreeSet<NodeId>,
     verdict: Option<JobVerdict>,
     last_world: Option<World>,
+    is_success_checked: bool,
     /// Lives that were or will be started beside the first of each slot.
     pub(crate) replacements: usize,
     ports: u16,
@@ -48,6 +48,7 @@ impl Checks {
             charged: BTreeSet::new(),
             verdict: None,
             last_world: None,
+            is_success_checked: false,
             replacements: 0,
             ports: 20_000,
             spawns: 0,
@@ -73,8 +74,7 @@ impl Checks {
 
 impl Simulation {
     /// After every turn of the master.
-    pub(crate) fn check_turn(&mut self, turn: &Turn) {
-        self.check_budgets(turn);
+    pub(crate) fn check_turn(&mut self) {
         let Some(core) = &self.master.core else { return };
         let job = core.job();
         let unanswered = job.has_waiting() && job.deadline().is_none() && job.world().is_none();
@@ -91,6 +91,7 @@ impl Simulation {
         }
         let Some(core) = &self.master.core else { return };
         if core.job().verdict() == Some(&JobVerdict::Succeeded)
+            && !std::mem::replace(&mut self.checks.is_success_checked, true)
             && let Some(world) = &self.checks.last_world
         {
             let is_done = |node: &NodeId| self.lives[Life::index_of(node)].done_well == Some(world.round);
@@ -111,43 +112,37 @@ impl Simulation {
         }
     }
 
-    /// Budgets only grow, by one for each loss, and not at all for an announced leave.
-    fn check_budgets(&mut self, turn: &Turn) {
-        for event in &turn.journal {
-            if let Event::Joined(request) | Event::Resumed { request, .. } = event {
-                self.checks.charged.remove(&request.node_id);
-            }
+    /// Once a record is durable. Budgets only grow, by one for each loss, and not at all for an announced leave.
+    pub(crate) fn check_budgets(&mut self, event: &Event, effects: &[Effect]) {
+        if let Event::Joined(request) | Event::Resumed { request, .. } = event {
+            self.checks.charged.remove(&request.node_id);
         }
-        let is_announced = |event: &Event| {
-            matches!(event, Event::NodeEnded { end: NodeEnd::Left { .. }, .. })
-        };
-        let may_charge = turn.journal.iter().filter(|event| charges(event)).count();
+        let is_announced = matches!(event, Event::NodeEnded { end: NodeEnd::Left { .. }, .. });
         let mut charged = 0;
         let limit = self.checks.limit;
-        for effect in &turn.effects {
+        for effect in effects {
             let Effect::Log(Log::Gone { node, losses, .. }) = effect else { continue };
             let rank = node.rank.unwrap_or(NodeRank(0));
             let before = self.checks.ledger.insert(rank, *losses).unwrap_or_default();
             match losses.checked_sub(before) {
-                Some(0) if turn.journal.iter().any(is_announced) => {}
-                Some(1) => {
+                Some(0) if is_announced => {}
+                Some(1) if !is_announced => {
                     charged += 1;
                     if !self.checks.charged.insert(node.node_id.clone()) {
                         self.fail(|| format!("{node} was charged twice"));
                     }
                 }
-                _ => self.fail(|| format!("the losses of rank {rank} went from {before} to {losses}")),
+                _ => self.fail(|| format!("the losses of rank {rank} went from {before} to {losses}: {event:?}")),
             }
-            let is_exhausted = |job: &rules::job::Job| {
-                matches!(job.verdict(), Some(JobVerdict::Failed(JobFailure::Exhausted { .. })))
-            };
-            if *losses > limit && !self.master.core.as_ref().is_some_and(|core| is_exhausted(core.job())) {
+            let verdict = self.master.shadow.verdict();
+            if *losses > limit
+                && !matches!(verdict, Some(JobVerdict::Failed(JobFailure::Exhausted { .. })))
+            {
                 self.fail(|| format!("rank {rank} was lost {losses} times of {limit} and the job goes on"));
             }
         }
-        if charged > may_charge {
-            let events = turn.journal.clone();
-            self.fail(|| format!("{charged} losses were charged for {events:?}"));
+        if charged > usize::from(charges(event)) {
+            self.fail(|| format!("{charged} losses were charged for {event:?}"));
         }
     }
 

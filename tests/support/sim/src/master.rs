@@ -189,7 +189,9 @@ impl Simulation {
     fn make_durable(&mut self, at: Moment, event: Event) {
         self.report.records += 1;
         self.master.last_record = at;
-        let _done_by_the_live_one = self.master.shadow.handle(at, event);
+        // What follows was, or will be, done for the live one; here it is only looked at.
+        let effects = self.master.shadow.handle(at, event.clone());
+        self.check_budgets(&event, &effects);
     }
 
     pub(crate) fn tell_master(&mut self, input: Input, reply: Option<Reply>) {
@@ -205,7 +207,7 @@ impl Simulation {
         if is_beat {
             return self.set_master_timer();
         }
-        self.check_turn(&turn);
+        self.check_turn();
         self.take(turn, reply);
     }
 

@@ -108,6 +108,7 @@ impl Simulation {
             outcome: None,
         });
         self.slots[slot] = Some(life);
+        self.alive += 1;
         self.set_node_timer(life);
         self.after(Duration::from_millis(1), Action::Connect { life });
     }
@@ -217,7 +218,7 @@ impl Simulation {
                 self.lives[life].outcome = Some(outcome);
                 let says_last_words = self.prng.chance(700);
                 self.close_link(life, says_last_words);
-                self.lives[life].process = Process::Over;
+                self.end_life(life);
             }
             Effect::SignalWorkers { .. } | Effect::Tell(_) => {}
         }
@@ -358,10 +359,15 @@ impl Simulation {
         }
     }
 
-    /// `kill -9` of a launcher. Its guard ends the workers, a moment later.
-    pub(crate) fn crash_life(&mut self, life: LifeId) {
+    fn end_life(&mut self, life: LifeId) {
         self.lives[life].process = Process::Over;
         self.lives[life].held.clear();
+        self.alive -= 1;
+    }
+
+    /// `kill -9` of a launcher. Its guard ends the workers, a moment later.
+    pub(crate) fn crash_life(&mut self, life: LifeId) {
+        self.end_life(life);
         self.close_link(life, false);
         let wait = self.prng.millis(0, 500);
         self.after(wait, Action::OrphansGone { life });

@@ -160,7 +160,7 @@ impl Plan {
     pub fn of_seed(seed: u64) -> Self {
         let mut prng = Prng::new(seed);
         let nodes = prng.small(2, 16);
-        let faults = prng.index(10);
+        let faults = if prng.chance(250) { prng.index(40) } else { prng.index(10) };
         Self::drawn(seed, &mut prng, nodes, faults)
     }
 
@@ -188,8 +188,11 @@ impl Plan {
         if prng.chance(900) {
             plan.draw_rates(prng);
         }
+        let mut at = Moment::START;
         for _ in 0..faults {
-            let at = Moment::START + prng.millis(0, 120_000);
+            // Some go wrong at about the same time.
+            let is_burst = prng.chance(300);
+            at = if is_burst { at + prng.millis(0, 3000) } else { Moment::START + prng.millis(0, 120_000) };
             let fault = plan.draw_fault(prng);
             plan.faults.push((at.min(plan.heals_at), fault));
         }

@@ -68,7 +68,8 @@ pub struct Simulation {
     pub(crate) checks: Checks,
     pub(crate) report: Report,
     pub(crate) is_thorough: bool,
-    /// Processes that have not ended, lives and starts to come.
+    /// Launchers that have not ended.
+    pub(crate) alive: usize,
     pub(crate) is_traced: bool,
     pub(crate) violation: Option<String>,
 }
@@ -96,6 +97,7 @@ impl Simulation {
             now: Moment::START,
             queue,
             lives: Vec::new(),
+            alive: 0,
             slots: vec![None; plan.slots.len()],
             conns: Vec::new(),
             master: Master::new(&plan),
@@ -179,8 +181,7 @@ impl Simulation {
     }
 
     fn is_over(&self) -> bool {
-        let is_pending = self.lives.iter().any(|life| !life.is_over());
-        !is_pending && self.to_start() == 0 && !self.is_master_expected()
+        self.alive == 0 && self.to_start() == 0 && !self.is_master_expected()
     }
 
     /// Slots whose first life has not started, and replacements on their way.
