@@ -72,9 +72,9 @@ enum Phase {
         awaited: BTreeSet<NodeId>,
     },
     /// The members of a round are chosen, and the topology file is read for their order.
-    Placing { since: Moment, members: Vec<NodeId>, until: Moment },
+    Placing { members: Vec<NodeId>, until: Moment },
     /// The first of them opens the store.
-    Hosting { since: Moment, round: Round, members: Vec<Member>, until: Moment },
+    Hosting { round: Round, members: Vec<Member>, until: Moment },
     /// The members have their seats.
     Running {
         world: World,
@@ -281,7 +281,18 @@ impl Job {
 
     fn name_in(&self, request: &JoinRequest) -> NodeName {
         let name = request.name();
-        NodeName { rank: name.rank.or_else(|| self.seats.get(&request.node_id).copied()), ..name }
+        NodeName { rank: name.rank.or_else(|| self.seat_of(&request.node_id)), ..name }
+    }
+
+    /// The seat of the last round, else the one of the round that is being made ready.
+    fn seat_of(&self, node: &NodeId) -> Option<NodeRank> {
+        let next = || match &self.phase {
+            Phase::Hosting { members, .. } => {
+                members.iter().position(|member| member.node_id == *node).map(|seat| NodeRank(count(seat)))
+            }
+            _ => None,
+        };
+        self.seats.get(node).copied().or_else(next)
     }
 
     fn on_attended(&mut self, node: &NodeId) -> Vec<Effect> {
@@ -315,12 +326,10 @@ impl Job {
                 *until = now + self.policy.host_timeout;
                 Vec::new()
             }
-            Phase::Over { until: until @ Some(_), .. } => {
+            Phase::Over { until, .. } => {
                 *until = Some(now + FAREWELL);
                 Vec::new()
             }
-            // That nobody is waited for any more was decided, and may not have been done.
-            Phase::Over { verdict, until: None, .. } => vec![Effect::Finish { verdict: verdict.clone() }],
             Phase::Gathering { .. } | Phase::Running { .. } | Phase::Restoring { .. } => Vec::new(),
         }
     }

@@ -22,6 +22,7 @@ const TOGETHER: Duration = Duration::from_secs(1);
 
 /// What the shell hears.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "one at a time, and never kept")]
 pub enum Input {
     /// Something for the job.
     Event(Event),
@@ -190,3 +191,6 @@ impl JobMaster {
         turn.pending = (!to.is_empty()).then_some((pending, to));
     }
 }
+
+#[cfg(test)]
+mod tests;

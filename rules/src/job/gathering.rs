@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Effect, Job, Log, Node, Phase, Refusal, Regroup, TOPOLOGY_PATIENCE, count};
+use super::{Effect, FAREWELL, Job, Log, Node, Phase, Refusal, Regroup, TOPOLOGY_PATIENCE, count};
 use crate::{
     ids::{NodeId, NodeRank, Round},
     liveness::LossCause,
@@ -123,7 +123,10 @@ impl Job {
                 return refuse(Refusal::Held { rank, holder, newcomer });
             }
             effects = self.on_lost(now, &holder, LossCause::Replaced);
-            if matches!(self.phase, Phase::Over { .. }) {
+            if let Phase::Over { until, .. } = &mut self.phase {
+                // That was once too often. The newcomer has yet to hear of it.
+                *until = Some(now + FAREWELL);
+                effects.retain(|effect| !matches!(effect, Effect::Finish { .. }));
                 return Ok(effects);
             }
         }
@@ -168,18 +171,18 @@ impl Job {
     /// Completes the round when it is time: at once with all the nodes it may have, or when every member of the
     /// last round that is left has come back; else after the last call.
     pub(super) fn complete(&mut self, now: Moment) -> Vec<Effect> {
-        let Phase::Gathering { since: Some(since), awaited, .. } = &self.phase else { return Vec::new() };
-        let (since, is_awaited) = (*since, !awaited.is_empty());
+        let Phase::Gathering { since: Some(_), awaited, .. } = &self.phase else { return Vec::new() };
+        let is_awaited = !awaited.is_empty();
         let Some(terms) = &self.terms else { return Vec::new() };
         let Some(size) = terms.world_of(self.waiting.len()) else { return Vec::new() };
         let is_due = self.has_run || size == terms.most() || self.last_call().is_some_and(|due| due <= now);
         if is_awaited || !is_due {
             return Vec::new();
         }
-        self.choose(now, since, size)
+        self.choose(now, size)
     }
 
-    fn choose(&mut self, now: Moment, since: Moment, size: u32) -> Vec<Effect> {
+    fn choose(&mut self, now: Moment, size: u32) -> Vec<Effect> {
         let nodes = &self.nodes;
         let mut chosen: Vec<&Node> = self.waiting.iter().filter_map(|node| nodes.get(node)).collect();
         // Who was in the last round stays; then those that asked for a rank, then who came first.
@@ -202,10 +205,10 @@ impl Job {
             self.waiting.remove(member);
         }
         if self.policy.has_topology && members.len() > 1 {
-            self.phase = Phase::Placing { since, members, until: now + TOPOLOGY_PATIENCE };
+            self.phase = Phase::Placing { members, until: now + TOPOLOGY_PATIENCE };
             return vec![Effect::ReadTopology];
         }
-        self.phase = Phase::Placing { since, members, until: now };
+        self.phase = Phase::Placing { members, until: now };
         self.place(now)
     }
 
@@ -228,8 +231,7 @@ impl Job {
 
     /// Gives the chosen members their seats, and asks the first to open the store.
     fn place(&mut self, now: Moment) -> Vec<Effect> {
-        let Phase::Placing { since, members, .. } = &self.phase else { return Vec::new() };
-        let since = *since;
+        let Phase::Placing { members, .. } = &self.phase else { return Vec::new() };
         let nodes: Vec<&Node> = members.iter().filter_map(|node| self.nodes.get(node)).collect();
         let addresses = nodes.iter().map(|node| {
             let JoinRequest { node_ip, address, .. } = &node.request;
@@ -272,7 +274,7 @@ impl Job {
         let Some(host) = members.first().map(|host| host.node_id.clone()) else { return effects };
         effects.push(Effect::AskToHost { node: host, round, fresh_port: self.is_port_stale });
         let until = now + self.policy.host_timeout;
-        self.phase = Phase::Hosting { since, round, members, until };
+        self.phase = Phase::Hosting { round, members, until };
         effects
     }
 
@@ -374,18 +376,16 @@ impl Job {
 
     /// The nodes that are there have waited long enough.
     pub(super) fn on_gathering_deadline(&mut self, now: Moment) -> Vec<Effect> {
-        let Phase::Gathering { since: Some(since), awaited, .. } = &self.phase else { return Vec::new() };
-        let (since, is_awaited) = (*since, !awaited.is_empty());
         let Some(terms) = &self.terms else { return Vec::new() };
+        let Phase::Gathering { since: Some(since), awaited, .. } = &self.phase else { return Vec::new() };
+        let (is_timeout, is_awaited) = (*since + terms.join_timeout <= now, !awaited.is_empty());
         if let Some(size) = terms.world_of(self.waiting.len()) {
-            // Only the last call was over, or nodes have come one by one for so long that it is not over yet.
-            if now < since + terms.join_timeout {
+            if !is_timeout {
                 return self.complete(now);
             }
-            // A member that cannot stop its workers holds up nobody for ever; it may come back later. Until then its
-            // workers may speak to the old store.
+            // A member that cannot stop its workers holds up nobody for ever; it may come back later.
             self.is_port_stale |= is_awaited;
-            return self.choose(now, since, size);
+            return self.choose(now, size);
         }
         let needed = terms.least();
         let failure = JobFailure::TimedOut {

@@ -60,7 +60,7 @@ impl Job {
     fn on_succeeded(&mut self, now: Moment, node: &NodeId, ended: Round) -> Vec<Effect> {
         match &mut self.phase {
             Phase::Running { world, succeeded, grow_at } => {
-                if world.round != ended || world.seat_of(node).is_none() {
+                if world.round != ended || !self.seats.contains_key(node) {
                     return Vec::new();
                 }
                 succeeded.insert(node.clone());
@@ -96,16 +96,18 @@ impl Job {
             return self.on_end_heard(node);
         }
         let is_host = self.policy.host.as_ref() == Some(node);
-        match self.policy.on_give_up {
-            OnGiveUp::FailJob if self.has_part(node) || is_host => {
-                let failure = JobFailure::Node { node: self.name_of(node), reason };
-                self.remove(node);
-                let mut effects = vec![Effect::Forget { node: node.clone() }];
-                effects.extend(self.end(now, JobVerdict::Failed(failure)));
-                effects
-            }
-            OnGiveUp::FailJob | OnGiveUp::Replace => self.depart(now, node, &reason, Departure::Charged),
+        let ends_the_job = match self.policy.on_give_up {
+            OnGiveUp::FailJob => is_host || self.has_part(node),
+            OnGiveUp::Replace => is_host,
+        };
+        if !ends_the_job {
+            return self.depart(now, node, &reason, Departure::Charged);
         }
+        let failure = JobFailure::Node { node: self.name_of(node), reason };
+        self.remove(node);
+        let mut effects = vec![Effect::Forget { node: node.clone() }];
+        effects.extend(self.end(now, JobVerdict::Failed(failure)));
+        effects
     }
 
     fn on_left(&mut self, now: Moment, node: &NodeId, signal: i32) -> Vec<Effect> {
@@ -184,26 +186,24 @@ impl Job {
 
     fn go_on_without(&mut self, now: Moment, node: &NodeId, name: NodeName, reason: &str) -> Vec<Effect> {
         match &mut self.phase {
-            Phase::Gathering { since, awaited, .. } => {
+            Phase::Gathering { awaited, .. } => {
                 awaited.remove(node);
-                if self.nodes.is_empty() && !self.has_run {
-                    *since = None;
-                }
+                self.wait_for_anybody();
                 self.complete(now)
             }
-            Phase::Placing { since, members, .. } => {
+            Phase::Placing { members, .. } => {
                 if !members.contains(node) {
                     return Vec::new();
                 }
-                let (since, members) = (*since, std::mem::take(members));
-                self.gather_again(now, since, members)
+                let members = std::mem::take(members);
+                self.gather_again(now, members)
             }
-            Phase::Hosting { since, members, .. } => {
+            Phase::Hosting { members, .. } => {
                 if members.iter().all(|member| member.node_id != *node) {
                     return Vec::new();
                 }
-                let (since, members) = (*since, std::mem::take(members));
-                self.gather_again(now, since, members.into_iter().map(|member| member.node_id).collect())
+                let members = std::mem::take(members);
+                self.gather_again(now, members.into_iter().map(|member| member.node_id).collect())
             }
             Phase::Running { world, .. } => {
                 if world.seat_of(node).is_none() {
@@ -223,10 +223,22 @@ impl Job {
     }
 
     /// The members of a round that nobody has heard of yet wait again.
-    fn gather_again(&mut self, now: Moment, since: Moment, members: Vec<NodeId>) -> Vec<Effect> {
+    fn gather_again(&mut self, now: Moment, members: Vec<NodeId>) -> Vec<Effect> {
         self.waiting.extend(members.into_iter().filter(|member| self.nodes.contains_key(member)));
-        self.phase = Phase::Gathering { since: Some(since), last_join: now, awaited: BTreeSet::new() };
+        self.phase = Phase::Gathering { since: Some(now), last_join: now, awaited: BTreeSet::new() };
+        self.wait_for_anybody();
         self.complete(now)
+    }
+
+    /// Before the first round, a master that everybody has left is as good as new.
+    fn wait_for_anybody(&mut self) {
+        if let Phase::Gathering { since, .. } = &mut self.phase
+            && self.nodes.is_empty()
+            && !self.has_run
+        {
+            *since = None;
+            self.terms = None;
+        }
     }
 
     /// Whether a node has a seat, or is about to get one.
@@ -235,7 +247,8 @@ impl Job {
             Phase::Gathering { awaited, .. } => awaited.contains(node) || self.seats.contains_key(node),
             Phase::Placing { members, .. } => members.contains(node),
             Phase::Hosting { members, .. } => members.iter().any(|member| member.node_id == *node),
-            Phase::Running { world, .. } => world.seat_of(node).is_some(),
+            // The seats are those of the round that runs; looked up, where the world would be searched.
+            Phase::Running { .. } => self.seats.contains_key(node),
             Phase::Restoring { claims, .. } => claims.values().any(|holder| holder == node),
             Phase::Over { .. } => false,
         }

@@ -88,6 +88,8 @@ impl Job {
         let Phase::Restoring { nodes, claims, succeeded, .. } = &mut self.phase else { return Vec::new() };
         claims.retain(|_, holder| holder != node);
         claims.insert(claim.seat, node.clone());
+        self.seats.insert(node.clone(), claim.seat);
+        self.waiting.remove(node);
         match claim.standing {
             Standing::Running => {}
             Standing::Succeeded => {

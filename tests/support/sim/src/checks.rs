@@ -12,7 +12,12 @@ use rules::{
     world::{Assignment, World},
 };
 
-use crate::{clock::LifeId, node::Life, simulation::Simulation};
+use crate::{
+    clock::{ConnId, LifeId},
+    network::Conn,
+    node::Life,
+    simulation::Simulation,
+};
 
 /// The seats of one round, as they were told.
 #[derive(Debug)]
@@ -31,6 +36,8 @@ pub(crate) struct Checks {
     /// Nodes that were charged since they last joined.
     charged: BTreeSet<NodeId>,
     verdict: Option<JobVerdict>,
+    /// Masters without a memory that came after the first.
+    pub(crate) memory: u64,
     last_world: Option<World>,
     is_success_checked: bool,
     /// Lives that were or will be started beside the first of each slot.
@@ -47,6 +54,7 @@ impl Checks {
             ledger: BTreeMap::new(),
             charged: BTreeSet::new(),
             verdict: None,
+            memory: 0,
             last_world: None,
             is_success_checked: false,
             replacements: 0,
@@ -57,8 +65,8 @@ impl Checks {
 
     /// A master without a memory begins again.
     pub(crate) fn forget(&mut self) {
-        let Self { limit, replacements, ports, spawns, .. } = *self;
-        *self = Self { replacements, ports, spawns, ..Self::new(limit) };
+        let Self { limit, memory, replacements, ports, spawns, .. } = *self;
+        *self = Self { memory: memory + 1, replacements, ports, spawns, ..Self::new(limit) };
     }
 
     pub(crate) fn next_port(&mut self) -> u16 {
@@ -132,12 +140,11 @@ impl Simulation {
                         self.fail(|| format!("{node} was charged twice"));
                     }
                 }
-                _ => self.fail(|| format!("the losses of rank {rank} went from {before} to {losses}: {event:?}")),
+                _ => self
+                    .fail(|| format!("the losses of rank {rank} went from {before} to {losses}: {event:?}")),
             }
             let verdict = self.master.shadow.verdict();
-            if *losses > limit
-                && !matches!(verdict, Some(JobVerdict::Failed(JobFailure::Exhausted { .. })))
-            {
+            if *losses > limit && !matches!(verdict, Some(JobVerdict::Failed(JobFailure::Exhausted { .. }))) {
                 self.fail(|| format!("rank {rank} was lost {losses} times of {limit} and the job goes on"));
             }
         }
@@ -169,7 +176,8 @@ impl Simulation {
             !is_last || assignment.first_rank + assignment.local_world_size == assignment.world_size;
         let is_first = assignment.seat.0 != 0 || assignment.first_rank == 0;
         // Each node once: a node that holds another seat of the round as well is found in small worlds only.
-        let is_once = !self.is_thorough || book.seats.values().filter(|(holder, _)| holder == node).count() == 1;
+        let is_once =
+            !self.is_thorough || book.seats.values().filter(|(holder, _)| holder == node).count() == 1;
         let holds = [
             (is_sized, "of a wrong size"),
             (is_same_world, "not the world of the others"),
@@ -188,8 +196,12 @@ impl Simulation {
     }
 
     /// Before the master's word is told to the node.
-    pub(crate) fn check_push(&mut self, life: LifeId, event: &NodeEvent) {
-        if let NodeEvent::JobEnded { verdict } = event {
+    pub(crate) fn check_push(&mut self, conn: ConnId, event: &NodeEvent) {
+        let Conn { life, memory, .. } = self.conns[conn];
+        // A node that was frozen may hear the last words of a master that nobody remembers.
+        if let NodeEvent::JobEnded { verdict } = event
+            && memory == self.checks.memory
+        {
             let node = &self.lives[life].id;
             match &self.checks.verdict {
                 Some(told) if told != verdict => {
@@ -262,9 +274,9 @@ impl Simulation {
         let Some(world) = self.master.core.as_ref().and_then(|core| core.job().world()) else { return };
         let round = world.round;
         let members = world.members.iter().map(|member| Life::index_of(&member.node_id));
-        let other = members.into_iter().find(|member| {
-            self.lives[*member].workers.as_ref().is_some_and(|workers| workers.round < round)
-        });
+        let other = members
+            .into_iter()
+            .find(|member| self.lives[*member].workers.as_ref().is_some_and(|workers| workers.round < round));
         if let Some(other) = other {
             let words = format!(
                 "{} starts workers while {}, a member of round {round}, has workers of {:?}",

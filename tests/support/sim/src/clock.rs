@@ -3,10 +3,7 @@
 use std::collections::BTreeMap;
 
 use rules::{
-    LocalRank, Moment,
-    failure::ExitCause,
-    job::Event as JobEvent,
-    worker_group::Event as NodeEvent,
+    LocalRank, Moment, failure::ExitCause, job::Event as JobEvent, worker_group::Event as NodeEvent,
 };
 
 use crate::plan::Fault;
@@ -22,38 +19,91 @@ pub(crate) type ConnId = usize;
 pub(crate) enum Action {
     Fault(Fault),
     /// A launcher starts.
-    Start { slot: usize },
+    Start {
+        slot: usize,
+    },
     /// A node tries to open its stream.
-    Connect { life: LifeId },
-    ConnectFails { life: LifeId, reason: &'static str },
+    Connect {
+        life: LifeId,
+    },
+    ConnectFails {
+        life: LifeId,
+        reason: &'static str,
+    },
     /// The master sees the stream.
-    ConnectArrives { conn: ConnId },
+    ConnectArrives {
+        conn: ConnId,
+    },
     /// The node does.
-    Opened { conn: ConnId },
+    Opened {
+        conn: ConnId,
+    },
     /// The master's word reaches the node.
-    Push { conn: ConnId, event: NodeEvent },
+    Push {
+        conn: ConnId,
+        event: NodeEvent,
+    },
     /// The node sees that its stream is broken.
-    StreamEnds { conn: ConnId, reason: &'static str },
+    StreamEnds {
+        conn: ConnId,
+        reason: &'static str,
+    },
     /// The master does.
-    LinkBroken { conn: ConnId },
+    LinkBroken {
+        conn: ConnId,
+    },
     /// The node's word reaches the master.
-    Word { conn: ConnId, word: JobEvent },
+    Word {
+        conn: ConnId,
+        word: JobEvent,
+    },
     /// The answer reaches the node.
-    Acked { conn: ConnId, ends: bool },
-    Beat { conn: ConnId },
+    Acked {
+        conn: ConnId,
+        ends: bool,
+    },
+    Beat {
+        conn: ConnId,
+    },
     /// Something on the node's own machine.
-    Local { life: LifeId, event: NodeEvent },
-    NodeTimer { life: LifeId, generation: u64 },
-    WorkerDies { life: LifeId, spawn: u64, local_rank: LocalRank, cause: ExitCause },
-    TreeGone { life: LifeId, spawn: u64 },
+    Local {
+        life: LifeId,
+        event: NodeEvent,
+    },
+    NodeTimer {
+        life: LifeId,
+        generation: u64,
+    },
+    WorkerDies {
+        life: LifeId,
+        spawn: u64,
+        local_rank: LocalRank,
+        cause: ExitCause,
+    },
+    TreeGone {
+        life: LifeId,
+        spawn: u64,
+    },
     /// The workers of a launcher that was killed are gone.
-    OrphansGone { life: LifeId },
-    Thaw { life: LifeId },
+    OrphansGone {
+        life: LifeId,
+    },
+    Thaw {
+        life: LifeId,
+    },
     /// What was being written is durable.
-    Flushed { incarnation: u64 },
-    MasterTimer { incarnation: u64, generation: u64 },
+    Flushed {
+        incarnation: u64,
+    },
+    MasterTimer {
+        incarnation: u64,
+        generation: u64,
+    },
     MasterStarts,
-    TopologyRead { incarnation: u64, is_readable: bool },
+    TopologyRead {
+        incarnation: u64,
+        is_readable: bool,
+    },
 }
 
 /// Actions in the order of their moments, and of their making among equals.

@@ -142,7 +142,8 @@ impl Simulation {
             return self.set_master_timer();
         }
         let recovered = master.journal.recover();
-        master.base = if self.plan.clock_stands_still { recovered.last } else { recovered.last.max(self.now) };
+        master.base =
+            if self.plan.clock_stands_still { recovered.last } else { recovered.last.max(self.now) };
         let is_same = recovered.job == master.shadow;
         let (core, turn) = JobMaster::restored(recovered.job, self.plan.patience, master.base);
         master.core = Some(core);
@@ -197,8 +198,7 @@ impl Simulation {
     pub(crate) fn tell_master(&mut self, input: Input, reply: Option<Reply>) {
         let now = self.master.local(self.now);
         let Some(core) = &mut self.master.core else { return };
-        let (is_deadline, is_beat) =
-            (matches!(input, Input::Deadline), matches!(input, Input::Beat { .. }));
+        let (is_deadline, is_beat) = (matches!(input, Input::Deadline), matches!(input, Input::Beat { .. }));
         let turn = core.handle(now, input);
         if is_deadline && core.deadline().is_some_and(|deadline| deadline <= now) {
             let deadline = core.deadline();
@@ -338,8 +338,10 @@ impl Simulation {
         if self.master.incarnation != incarnation {
             return;
         }
-        let lines: Vec<String> =
-            (0..self.plan.slots.len()).map(|slot| format!("s{} p 10.0.0.{slot}", slot % 3)).collect();
+        // Somebody may edit the file: other switches, so another order.
+        let turned = if self.strikes(300) { self.prng.index(3) } else { 0 };
+        let line = |slot: usize| format!("s{} p 10.0.{}.{}", (slot + turned) % 3, slot / 250, slot % 250);
+        let lines: Vec<String> = (0..self.plan.slots.len()).map(line).collect();
         let topology = match Topology::parse(&lines.join("\n")) {
             Ok(topology) if is_readable => Ok(topology),
             _ => Err("it is half written".to_owned()),

@@ -16,13 +16,15 @@ use crate::{
 };
 
 /// A stream from one launcher to one master.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Conn {
     pub(crate) life: LifeId,
     /// Nothing gets through any more, whether or not the two ends know it.
     pub(crate) is_doomed: bool,
     /// When the last push arrives: they do not overtake each other.
     last_push: Moment,
+    /// Which memory the master has.
+    pub(crate) memory: u64,
 }
 
 /// A node's side of its stream.
@@ -69,7 +71,7 @@ impl Simulation {
             return self.after(wait, Action::ConnectFails { life, reason: "refused" });
         }
         let conn = self.conns.len();
-        self.conns.push(Conn { life, is_doomed: false, last_push: self.now });
+        self.conns.push(Conn { life, is_doomed: false, last_push: self.now, memory: self.checks.memory });
         self.lives[life].link.stream = Stream::Opening(conn);
         self.after(wait, Action::ConnectArrives { conn });
     }
@@ -151,7 +153,7 @@ impl Simulation {
     pub(crate) fn on_push(&mut self, conn: ConnId, event: NodeEvent) {
         let life = self.conns[conn].life;
         if self.lives[life].link.stream == Stream::Open(conn) {
-            self.check_push(life, &event);
+            self.check_push(conn, &event);
             self.tell_node(life, event);
         }
     }
@@ -238,10 +240,8 @@ impl Simulation {
         if self.master.core.is_none() || (is_stray && !self.plan.stray_words) {
             return;
         }
-        let ends = matches!(
-            &word,
-            JobEvent::NodeEnded { end: NodeEnd::Failed { .. } | NodeEnd::Left { .. }, .. }
-        );
+        let ends =
+            matches!(&word, JobEvent::NodeEnded { end: NodeEnd::Failed { .. } | NodeEnd::Left { .. }, .. });
         self.tell_master(Input::Event(word), Some(Reply::Acked { conn, ends }));
     }
 

@@ -255,7 +255,8 @@ impl Plan {
 
     fn draw_fault(&self, prng: &mut Prng) -> Fault {
         let slot = prng.index(self.slots.len());
-        let lasts = if prng.chance(300) { prng.millis(0, 40_000) } else { prng.millis(0, 5000) };
+        let most = [3000, 5000, 20_000, 60_000][prng.index(4)];
+        let lasts = prng.millis(0, most);
         match prng.index(12) {
             0 | 1 => Fault::MasterCrash { down: lasts },
             2..=4 => Fault::NodeCrash { slot, replaced_after: prng.chance(700).then_some(lasts) },
@@ -277,7 +278,7 @@ impl Plan {
     #[must_use]
     pub fn bound(&self) -> Moment {
         let late = self.slots.iter().map(|slot| slot.arrives).max().unwrap_or_default();
-        let start = self.heals_at.max(late) + Duration::from_secs(60);
+        let start = self.heals_at.max(late) + Duration::from_secs(120);
         let round = Duration::from_millis(self.work.1)
             + self.shutdown_timeout
             + self.policy.host_timeout

@@ -71,7 +71,11 @@ fn a_journal_cut_at_any_byte_tells_the_whole_records_before_it() {
             if records + 1 != ends.len() && records % 16 == 0 {
                 for cut in *end..ends[records + 1] {
                     let torn = journal.cut(cut).recover();
-                    assert_eq!((torn.records, &torn.job), (records, &recovered.job), "seed {seed}, byte {cut}");
+                    assert_eq!(
+                        (torn.records, &torn.job),
+                        (records, &recovered.job),
+                        "seed {seed}, byte {cut}"
+                    );
                     bytes += 1;
                 }
             }

@@ -53,11 +53,13 @@ fn survey() {
     let mut kinds: std::collections::BTreeMap<String, (u64, u64, u64)> = std::collections::BTreeMap::new();
     std::panic::set_hook(Box::new(|_| {}));
     for seed in 0..number("DLROVER_SIM_RUNS").unwrap_or(1000) {
-        let mut simulation = dlrover_sim::Simulation::new(Plan::of_seed(seed));
-        let ended =
-            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| simulation.run().err())).unwrap_or_else(
-                |panic| Some(panic.downcast_ref::<String>().cloned().unwrap_or_else(|| "panicked".to_owned())),
-            );
+        let mut plan = Plan::of_seed(seed);
+        plan.stray_words = std::env::var_os("DLROVER_SIM_STRAY").is_some();
+        let mut simulation = dlrover_sim::Simulation::new(plan);
+        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| simulation.run().err()))
+            .unwrap_or_else(|panic| {
+                Some(panic.downcast_ref::<String>().cloned().unwrap_or_else(|| "panicked".to_owned()))
+            });
         let Some(violation) = ended else { continue };
         let words = violation.split_once(": ").map_or(&*violation, |(_, words)| words);
         let kind: String = words.chars().filter(|letter| !letter.is_ascii_digit()).take(70).collect();
