@@ -3,10 +3,10 @@
 use nix::sys::signal::Signal;
 use support::{
     cluster::{Cluster, alive, kill_node, places},
-    programs,
+    free_port, programs,
 };
 
-use crate::cluster;
+use crate::{cluster, lines};
 
 #[test]
 fn a_killed_node_is_lost_and_enough_others_go_on() {
@@ -80,14 +80,32 @@ fn a_node_that_is_told_to_end_leaves_at_once() {
 }
 
 #[test]
-fn a_job_that_every_node_left_has_failed() {
+fn a_job_that_every_node_left_waits_for_others_and_fails_without_them() {
     let mut job = cluster();
-    let nodes = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).start());
+    let line = ["--nnodes=2", "--rdzv-conf=join_timeout=2"];
+    let nodes = [0, 1].map(|rank| job.ranked(rank).flags(line).start());
     let _both = job.await_world(2, 0);
     for node in &nodes {
         node.signal(Signal::SIGTERM);
     }
     let _outcomes = job.finish(nodes, 1);
     let master = job.finish_master().expect_code(1);
-    assert!(master.stderr.contains("every node left the job"), "{master:#?}");
+    assert!(master.stderr.contains("the job failed: 0 of 2 nodes joined within 2 s"), "{master:#?}");
+    assert!(master.stderr.contains("was told to end by SIGTERM"), "{master:#?}");
+}
+
+#[test]
+fn a_launcher_that_serves_the_master_tells_the_others_that_it_was_told_to_end() {
+    let job = lines();
+    let endpoint = format!("--rdzv-endpoint=127.0.0.1:{}", free_port());
+    let line = ["--nnodes=1:2", "--rdzv-backend=c10d", &endpoint, "--rdzv-conf=lastcall_timeout=0"];
+    let host = job.node(1).flags(line).start();
+    let _alone = job.await_world(1, 0);
+    let other = job.node(2).flags(line).start();
+    let _both = job.await_world(2, 1);
+    host.signal(Signal::SIGTERM);
+    let outcomes = job.finish([other, host], 1);
+    let said = &outcomes[0].stderr;
+    assert!(said.contains("127.0.0.1), whose launcher served the job master, left: "), "{said}");
+    assert!(said.contains("was told to end by SIGTERM"), "{said}");
 }
