@@ -116,7 +116,7 @@ def die(how):
 
 def resume(store, path):
     """Rank 0 reads the checkpoint and tells the others, so all go on from the same step."""
-    key = f"start/{ATTEMPT}"
+    key = f"start/{GENERATION}"
     if RANK == 0:
         state = {"step": 0, "weights": [0.0] * (FEATURES + 1)}
         if os.path.exists(path):
