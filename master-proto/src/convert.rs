@@ -52,6 +52,9 @@ pub enum ConvertError {
 /// Most workers on one node that the wire accepts. Far above any machine; keeps sums of ranks in range.
 pub const MOST_WORKERS: u32 = 65_536;
 
+/// Most nodes of one job that the wire accepts. Ranks up to there may be counted one by one.
+pub const MOST_NODES: u32 = 65_536;
+
 /// Longest name, address or id, in bytes. A host name has at most 253.
 const MOST_NAME: usize = 256;
 

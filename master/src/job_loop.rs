@@ -69,7 +69,7 @@ pub(crate) enum Command {
     /// The stream of a node ended. It may have opened another one since.
     Closed { node: NodeId, attendance: u64 },
     /// Something happened. The answer says that the job has taken note, and will not forget.
-    Happened { event: Event, noted: oneshot::Sender<Result<(), Unheard>> },
+    Happened { event: Box<Event>, noted: oneshot::Sender<Result<(), Unheard>> },
     /// A node lives.
     Beat { node: NodeId, heard: oneshot::Sender<Heard> },
     /// Somebody wants to see the round.
@@ -190,7 +190,7 @@ impl JobLoop {
             }
             Command::Happened { event, noted } => {
                 // Who wants a seat must be there to be told of it, and must be missed when it goes.
-                let asks = match &event {
+                let asks = match &*event {
                     Event::Joined(request) | Event::Resumed { request, .. } => Some(&request.node_id),
                     _ => None,
                 };
@@ -198,7 +198,7 @@ impl JobLoop {
                     let _gone = noted.send(Err(Unheard::NotAttending));
                     return;
                 }
-                self.decide(Input::Event(event), None, Some(noted));
+                self.decide(Input::Event(*event), None, Some(noted));
             }
             Command::Beat { node, heard } => {
                 let is_known = self.attending.contains_key(&node);

@@ -83,6 +83,7 @@ impl MasterService {
     }
 
     async fn happened(&self, event: Event) -> Result<(), Status> {
+        let event = Box::new(event);
         self.ask(|noted| Command::Happened { event, noted }).await?.map_err(unheard)
     }
 

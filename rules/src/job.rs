@@ -54,6 +54,8 @@ const LOSSES_TOLD: usize = 3;
 struct Node {
     request: JoinRequest,
     is_connected: bool,
+    /// The round whose seat it was told over the stream that still stands: it has heard of it.
+    seated: Option<Round>,
     /// Counted from the first to join.
     arrival: u64,
 }
@@ -70,9 +72,9 @@ enum Phase {
         awaited: BTreeSet<NodeId>,
     },
     /// The members of a round are chosen, and the topology file is read for their order.
-    Placing { since: Moment, members: Vec<NodeId>, until: Moment },
+    Placing { members: Vec<NodeId>, until: Moment },
     /// The first of them opens the store.
-    Hosting { since: Moment, round: Round, members: Vec<Member>, until: Moment },
+    Hosting { round: Round, members: Vec<Member>, until: Moment },
     /// The members have their seats.
     Running {
         world: World,
@@ -279,12 +281,24 @@ impl Job {
 
     fn name_in(&self, request: &JoinRequest) -> NodeName {
         let name = request.name();
-        NodeName { rank: name.rank.or_else(|| self.seats.get(&request.node_id).copied()), ..name }
+        NodeName { rank: name.rank.or_else(|| self.seat_of(&request.node_id)), ..name }
+    }
+
+    /// The seat of the last round, else the one of the round that is being made ready.
+    fn seat_of(&self, node: &NodeId) -> Option<NodeRank> {
+        let next = || match &self.phase {
+            Phase::Hosting { members, .. } => {
+                members.iter().position(|member| member.node_id == *node).map(|seat| NodeRank(count(seat)))
+            }
+            _ => None,
+        };
+        self.seats.get(node).copied().or_else(next)
     }
 
     fn on_attended(&mut self, node: &NodeId) -> Vec<Effect> {
         if let Some(known) = self.nodes.get_mut(node) {
             known.is_connected = true;
+            known.seated = None;
         }
         Vec::new()
     }
@@ -292,6 +306,7 @@ impl Job {
     fn on_link_broken(&mut self, node: &NodeId) -> Vec<Effect> {
         if let Some(known) = self.nodes.get_mut(node) {
             known.is_connected = false;
+            known.seated = None;
         }
         Vec::new()
     }
@@ -300,6 +315,7 @@ impl Job {
     fn on_restarted(&mut self, now: Moment) -> Vec<Effect> {
         for node in self.nodes.values_mut() {
             node.is_connected = false;
+            node.seated = None;
         }
         match &mut self.phase {
             Phase::Placing { until, .. } => {
@@ -310,14 +326,11 @@ impl Job {
                 *until = now + self.policy.host_timeout;
                 Vec::new()
             }
-            Phase::Over { until: until @ Some(_), .. } => {
+            Phase::Over { until, .. } => {
                 *until = Some(now + FAREWELL);
                 Vec::new()
             }
-            Phase::Gathering { .. }
-            | Phase::Running { .. }
-            | Phase::Restoring { .. }
-            | Phase::Over { .. } => Vec::new(),
+            Phase::Gathering { .. } | Phase::Running { .. } | Phase::Restoring { .. } => Vec::new(),
         }
     }
 

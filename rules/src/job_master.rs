@@ -22,6 +22,7 @@ const TOGETHER: Duration = Duration::from_secs(1);
 
 /// What the shell hears.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "one at a time, and never kept")]
 pub enum Input {
     /// Something for the job.
     Event(Event),
@@ -139,8 +140,16 @@ impl JobMaster {
                 self.liveness.forget(node);
             }
         }
+        let ghost = match &event {
+            Event::Joined(request) | Event::Resumed { request, .. } => Some(request.node_id.clone()),
+            _ => None,
+        };
         turn.journal.push(event);
         turn.effects.extend(effects);
+        // Its stream broke before this word was read: nothing else would ever tell that it is gone.
+        if let Some(node) = ghost.filter(|node| self.job.knows(node) && !self.liveness.is_connected(node)) {
+            self.tell(now, Event::LinkBroken { node }, turn);
+        }
     }
 
     /// Tells the waiting what has changed, or that nothing has. What is cheap is done at each event, the rest when
@@ -182,3 +191,6 @@ impl JobMaster {
         turn.pending = (!to.is_empty()).then_some((pending, to));
     }
 }
+
+#[cfg(test)]
+mod tests;

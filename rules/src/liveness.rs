@@ -97,9 +97,15 @@ impl Liveness {
 
     /// It said something.
     pub fn heard(&mut self, now: Moment, node: &NodeId) {
-        if self.nodes.get(node).is_some_and(|watched| watched.is_connected) {
+        if self.is_connected(node) {
             self.connected(now, node);
         }
+    }
+
+    /// Whether its stream stands.
+    #[must_use]
+    pub fn is_connected(&self, node: &NodeId) -> bool {
+        self.nodes.get(node).is_some_and(|watched| watched.is_connected)
     }
 
     /// Its stream broke.

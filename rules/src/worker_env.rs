@@ -153,10 +153,7 @@ pub fn worker_argument(argument: &[u8], local_rank: LocalRank) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        ids::{NodeId, Round},
-        world::Member,
-    };
+    use crate::ids::{NodeRank, Round};
 
     fn settings() -> EnvSettings {
         EnvSettings {
@@ -171,26 +168,26 @@ mod tests {
         }
     }
 
-    fn two_by_two() -> World {
-        let member =
-            |id: &str| Member { node_id: NodeId(id.into()), local_world_size: 2, role: "default".into() };
-        World {
+    /// Two nodes of two workers each.
+    fn seat(seat: u32) -> Assignment {
+        Assignment {
             round: Round(0),
-            members: vec![member("a"), member("b")],
+            seat: NodeRank(seat),
+            nodes: 2,
+            local_world_size: 2,
+            role: "default".into(),
+            first_rank: seat * 2,
+            world_size: 4,
+            first_role_rank: seat * 2,
+            role_world_size: 4,
             master_addr: "localhost".into(),
             master_port: 34697,
+            restore_from_disk: false,
         }
     }
 
-    fn made(settings: &EnvSettings, seat: u32, local_rank: u32) -> Result<String, WorkerEnvError> {
-        let env = worker_env(
-            settings,
-            &two_by_two(),
-            NodeRank(seat),
-            LocalRank(local_rank),
-            Attempt(0),
-            "/tmp/e.json",
-        )?;
+    fn made(settings: &EnvSettings, seat: Assignment, local_rank: u32) -> Result<String, WorkerEnvError> {
+        let env = worker_env(settings, &seat, LocalRank(local_rank), Attempt(0), "/tmp/e.json")?;
         Ok(env.iter().map(|(name, value)| format!("{name}={value}\n")).collect())
     }
 
@@ -198,13 +195,14 @@ mod tests {
     fn the_second_worker_of_the_second_node_gets_what_torchrun_gives() {
         // The example of torchrun-contract.md, section 2, measured.
         assert_eq!(
-            made(&settings(), 1, 1).unwrap(),
+            made(&settings(), seat(1), 1).unwrap(),
             "LOCAL_RANK=1\nRANK=3\nGROUP_RANK=1\nROLE_RANK=3\nROLE_NAME=default\nLOCAL_WORLD_SIZE=2\n\
              WORLD_SIZE=4\nGROUP_WORLD_SIZE=2\nROLE_WORLD_SIZE=4\nMASTER_ADDR=localhost\nMASTER_PORT=34697\n\
              TORCHELASTIC_RESTART_COUNT=0\nTORCHELASTIC_MAX_RESTARTS=3\nTORCHELASTIC_RUN_ID=j1\n\
              TORCHELASTIC_USE_AGENT_STORE=True\nTORCH_NCCL_ASYNC_ERROR_HANDLING=1\n\
              TORCHELASTIC_ERROR_FILE=/tmp/e.json\n\
-             TORCHELASTIC_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT\nDLROVER_LAUNCHER_ID=id\n"
+             TORCHELASTIC_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT\nDLROVER_LAUNCHER_ID=id\n\
+             DLROVER_ROUND=0\n"
         );
     }
 
@@ -214,26 +212,42 @@ mod tests {
             virtual_local_rank: Some(VisibleDevices { cuda: cuda.map(Into::into), hip: hip.map(Into::into) }),
             ..settings()
         };
-        let env = made(&with(Some("4, 7"), None), 0, 1).unwrap();
+        let env = made(&with(Some("4, 7"), None), seat(0), 1).unwrap();
         assert!(env.starts_with("LOCAL_RANK=0\nRANK=1\n"), "{env}");
         assert!(env.ends_with("CUDA_VISIBLE_DEVICES=7\n"), "{env}");
-        assert!(made(&with(None, None), 0, 1).unwrap().ends_with("CUDA_VISIBLE_DEVICES=1\n"));
+        assert!(made(&with(None, None), seat(0), 1).unwrap().ends_with("CUDA_VISIBLE_DEVICES=1\n"));
         assert!(
-            made(&with(Some("4"), Some("2,3")), 0, 1)
+            made(&with(Some("4"), Some("2,3")), seat(0), 1)
                 .unwrap()
                 .ends_with("CUDA_VISIBLE_DEVICES=3\nHIP_VISIBLE_DEVICES=3\n")
         );
         assert!(
-            made(&with(Some("4,7"), Some("")), 0, 1).unwrap().ends_with("CUDA_VISIBLE_DEVICES=7\n"),
+            made(&with(Some("4,7"), Some("")), seat(0), 1).unwrap().ends_with("CUDA_VISIBLE_DEVICES=7\n"),
             "an empty list of HIP devices is none"
         );
         assert_eq!(
-            made(&with(Some("4"), None), 0, 1).unwrap_err(),
+            made(&with(Some("4"), None), seat(0), 1).unwrap_err(),
             WorkerEnvError::TooFewDevices {
                 local_rank: LocalRank(1),
                 variable: "CUDA_VISIBLE_DEVICES",
                 list: "4".into()
             }
+        );
+    }
+
+    #[test]
+    fn a_node_with_another_rank_is_told_to_restore_from_disk() {
+        let env =
+            |restore_from_disk| made(&settings(), Assignment { restore_from_disk, ..seat(0) }, 0).unwrap();
+        assert!(env(true).ends_with("DLROVER_ROUND=0\nDLROVER_RESTORE=disk\n"));
+        assert!(env(false).ends_with("DLROVER_ROUND=0\n"));
+    }
+
+    #[test]
+    fn a_worker_without_a_place_gets_nothing() {
+        assert_eq!(
+            made(&settings(), seat(1), 2).unwrap_err(),
+            WorkerEnvError::NotInWorld { seat: NodeRank(1), local_rank: LocalRank(2) }
         );
     }
 }

@@ -8,7 +8,9 @@ use rules::{
     node::{Accelerators, JoinRequest, NodeAttributes, Terms},
 };
 
-use super::{ConvertError, MOST_ADDRESSES, MOST_WORDS, limited, millis, name, node_id, port, workers};
+use super::{
+    ConvertError, MOST_ADDRESSES, MOST_NODES, MOST_WORDS, limited, millis, name, node_id, port, workers,
+};
 use crate::pb;
 
 /// A request to join, which may leave its address to the connection that it comes by.
@@ -75,6 +77,9 @@ impl TryFrom<pb::Terms> for Terms {
     fn try_from(wire: pb::Terms) -> Result<Self, ConvertError> {
         let range =
             |field, value: u32, expected| ConvertError::Range { field, value: u64::from(value), expected };
+        if wire.max_nodes > MOST_NODES {
+            return Err(range("terms.max_nodes", wire.max_nodes, "at most 65536"));
+        }
         if wire.min_nodes < 1 || wire.min_nodes > wire.max_nodes {
             return Err(range("terms.min_nodes", wire.min_nodes, "1 to max_nodes"));
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Effect, Job, Log, Node, Phase, Refusal, Regroup, TOPOLOGY_PATIENCE, count};
+use super::{Effect, FAREWELL, Job, Log, Node, Phase, Refusal, Regroup, TOPOLOGY_PATIENCE, count};
 use crate::{
     ids::{NodeId, NodeRank, Round},
     liveness::LossCause,
@@ -18,6 +18,9 @@ impl Job {
     /// has heard no answer.
     pub(super) fn on_joined(&mut self, now: Moment, request: JoinRequest) -> Vec<Effect> {
         let node = request.node_id.clone();
+        if self.was_said_before_its_seat(&request) {
+            return Vec::new();
+        }
         let mut effects = match self.admit(now, request) {
             Ok(effects) => effects,
             Err(refused) => return refused,
@@ -57,6 +60,9 @@ impl Job {
             }
             Phase::Running { world, .. } => match world.assignment(&node) {
                 Some(assignment) if after.is_none_or(|after| after < world.round) => {
+                    if let Some(known) = self.nodes.get_mut(&node) {
+                        known.seated = known.is_connected.then_some(assignment.round);
+                    }
                     vec![Effect::Seat { node, assignment }]
                 }
                 Some(_) => {
@@ -81,6 +87,13 @@ impl Job {
             }
         });
         effects
+    }
+
+    /// A join that was said again, and overtaken by the seat that answers the first one. The node has workers by
+    /// now, or had: it will join again when they are gone.
+    fn was_said_before_its_seat(&self, request: &JoinRequest) -> bool {
+        let known = self.nodes.get(&request.node_id).filter(|_| !matches!(self.phase, Phase::Over { .. }));
+        known.and_then(|known| known.seated).is_some_and(|seated| request.after < Some(seated))
     }
 
     /// Takes note of who a node is, or refuses it. A launcher that lives keeps its rank; one whose stream is
@@ -110,7 +123,10 @@ impl Job {
                 return refuse(Refusal::Held { rank, holder, newcomer });
             }
             effects = self.on_lost(now, &holder, LossCause::Replaced);
-            if matches!(self.phase, Phase::Over { .. }) {
+            if let Phase::Over { until, .. } = &mut self.phase {
+                // That was once too often. The newcomer has yet to hear of it.
+                *until = Some(now + FAREWELL);
+                effects.retain(|effect| !matches!(effect, Effect::Finish { .. }));
                 return Ok(effects);
             }
         }
@@ -125,11 +141,13 @@ impl Job {
         let arrival = match self.nodes.get(&node) {
             Some(known) => known.arrival,
             None => {
+                // It was in a round that this master does not know, or gave it up in; so may be others, unheard of.
+                self.is_port_stale |= request.after.is_some();
                 self.arrivals += 1;
                 self.arrivals
             }
         };
-        self.nodes.insert(node, Node { request, is_connected: true, arrival });
+        self.nodes.insert(node, Node { request, is_connected: true, seated: None, arrival });
         Ok(effects)
     }
 
@@ -153,18 +171,18 @@ impl Job {
     /// Completes the round when it is time: at once with all the nodes it may have, or when every member of the
     /// last round that is left has come back; else after the last call.
     pub(super) fn complete(&mut self, now: Moment) -> Vec<Effect> {
-        let Phase::Gathering { since: Some(since), awaited, .. } = &self.phase else { return Vec::new() };
-        let (since, is_awaited) = (*since, !awaited.is_empty());
+        let Phase::Gathering { since: Some(_), awaited, .. } = &self.phase else { return Vec::new() };
+        let is_awaited = !awaited.is_empty();
         let Some(terms) = &self.terms else { return Vec::new() };
         let Some(size) = terms.world_of(self.waiting.len()) else { return Vec::new() };
         let is_due = self.has_run || size == terms.most() || self.last_call().is_some_and(|due| due <= now);
         if is_awaited || !is_due {
             return Vec::new();
         }
-        self.choose(now, since, size)
+        self.choose(now, size)
     }
 
-    fn choose(&mut self, now: Moment, since: Moment, size: u32) -> Vec<Effect> {
+    fn choose(&mut self, now: Moment, size: u32) -> Vec<Effect> {
         let nodes = &self.nodes;
         let mut chosen: Vec<&Node> = self.waiting.iter().filter_map(|node| nodes.get(node)).collect();
         // Who was in the last round stays; then those that asked for a rank, then who came first.
@@ -187,10 +205,10 @@ impl Job {
             self.waiting.remove(member);
         }
         if self.policy.has_topology && members.len() > 1 {
-            self.phase = Phase::Placing { since, members, until: now + TOPOLOGY_PATIENCE };
+            self.phase = Phase::Placing { members, until: now + TOPOLOGY_PATIENCE };
             return vec![Effect::ReadTopology];
         }
-        self.phase = Phase::Placing { since, members, until: now };
+        self.phase = Phase::Placing { members, until: now };
         self.place(now)
     }
 
@@ -213,8 +231,7 @@ impl Job {
 
     /// Gives the chosen members their seats, and asks the first to open the store.
     fn place(&mut self, now: Moment) -> Vec<Effect> {
-        let Phase::Placing { since, members, .. } = &self.phase else { return Vec::new() };
-        let since = *since;
+        let Phase::Placing { members, .. } = &self.phase else { return Vec::new() };
         let nodes: Vec<&Node> = members.iter().filter_map(|node| self.nodes.get(node)).collect();
         let addresses = nodes.iter().map(|node| {
             let JoinRequest { node_ip, address, .. } = &node.request;
@@ -257,7 +274,7 @@ impl Job {
         let Some(host) = members.first().map(|host| host.node_id.clone()) else { return effects };
         effects.push(Effect::AskToHost { node: host, round, fresh_port: self.is_port_stale });
         let until = now + self.policy.host_timeout;
-        self.phase = Phase::Hosting { since, round, members, until };
+        self.phase = Phase::Hosting { round, members, until };
         effects
     }
 
@@ -279,6 +296,11 @@ impl Job {
         self.has_run = true;
         self.is_port_stale = false;
         self.lost.clear();
+        for member in &world.members {
+            if let Some(known) = self.nodes.get_mut(&member.node_id) {
+                known.seated = known.is_connected.then_some(hosted);
+            }
+        }
         self.seats =
             (0..).map(NodeRank).zip(&world.members).map(|(seat, it)| (it.node_id.clone(), seat)).collect();
         let mut effects: Vec<Effect> = world
@@ -328,7 +350,11 @@ impl Job {
             Phase::Running { world, .. } => {
                 (world.round, world.members.iter().map(|member| member.node_id.clone()).collect())
             }
-            Phase::Restoring { round, claims, .. } => (*round, claims.values().cloned().collect()),
+            Phase::Restoring { round, claims, .. } => {
+                // Workers of those that did not come back yet may still speak to the store.
+                self.is_port_stale = true;
+                (*round, claims.values().cloned().collect())
+            }
             Phase::Gathering { .. } | Phase::Placing { .. } | Phase::Hosting { .. } | Phase::Over { .. } => {
                 return Vec::new();
             }
@@ -350,12 +376,16 @@ impl Job {
 
     /// The nodes that are there have waited long enough.
     pub(super) fn on_gathering_deadline(&mut self, now: Moment) -> Vec<Effect> {
-        let Phase::Gathering { since: Some(since), awaited, .. } = &self.phase else { return Vec::new() };
-        let (since, is_awaited) = (*since, !awaited.is_empty());
         let Some(terms) = &self.terms else { return Vec::new() };
+        let Phase::Gathering { since: Some(since), awaited, .. } = &self.phase else { return Vec::new() };
+        let (is_timeout, is_awaited) = (*since + terms.join_timeout <= now, !awaited.is_empty());
         if let Some(size) = terms.world_of(self.waiting.len()) {
+            if !is_timeout {
+                return self.complete(now);
+            }
             // A member that cannot stop its workers holds up nobody for ever; it may come back later.
-            return if is_awaited { self.choose(now, since, size) } else { self.complete(now) };
+            self.is_port_stale |= is_awaited;
+            return self.choose(now, size);
         }
         let needed = terms.least();
         let failure = JobFailure::TimedOut {

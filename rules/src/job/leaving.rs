@@ -83,8 +83,9 @@ impl Job {
 
     pub(super) fn end_if_all_succeeded(&mut self, now: Moment) -> Vec<Effect> {
         let Phase::Running { world, succeeded, .. } = &self.phase else { return Vec::new() };
-        // Only members are ever in it.
-        if succeeded.len() == world.members.len() {
+        // The count first: with ten thousand members, looking for the one that is missing at each end is slow.
+        let may_be_all = succeeded.len() >= world.members.len();
+        if may_be_all && world.members.iter().all(|member| succeeded.contains(&member.node_id)) {
             return self.end(now, JobVerdict::Succeeded);
         }
         Vec::new()
@@ -95,16 +96,18 @@ impl Job {
             return self.on_end_heard(node);
         }
         let is_host = self.policy.host.as_ref() == Some(node);
-        match self.policy.on_give_up {
-            OnGiveUp::FailJob if self.has_part(node) || is_host => {
-                let failure = JobFailure::Node { node: self.name_of(node), reason };
-                self.remove(node);
-                let mut effects = vec![Effect::Forget { node: node.clone() }];
-                effects.extend(self.end(now, JobVerdict::Failed(failure)));
-                effects
-            }
-            OnGiveUp::FailJob | OnGiveUp::Replace => self.depart(now, node, &reason, Departure::Charged),
+        let ends_the_job = match self.policy.on_give_up {
+            OnGiveUp::FailJob => is_host || self.has_part(node),
+            OnGiveUp::Replace => is_host,
+        };
+        if !ends_the_job {
+            return self.depart(now, node, &reason, Departure::Charged);
         }
+        let failure = JobFailure::Node { node: self.name_of(node), reason };
+        self.remove(node);
+        let mut effects = vec![Effect::Forget { node: node.clone() }];
+        effects.extend(self.end(now, JobVerdict::Failed(failure)));
+        effects
     }
 
     fn on_left(&mut self, now: Moment, node: &NodeId, signal: i32) -> Vec<Effect> {
@@ -124,7 +127,6 @@ impl Job {
 
     /// A node is given up: its stream stayed broken, or it was silent for too long.
     pub(super) fn on_lost(&mut self, now: Moment, node: &NodeId, cause: LossCause) -> Vec<Effect> {
-        self.is_port_stale |= self.has_part(node);
         let mut effects = vec![Effect::HangUp { node: node.clone() }];
         effects.extend(self.depart(now, node, &cause.to_string(), Departure::Charged));
         effects
@@ -140,6 +142,8 @@ impl Job {
             return Vec::new();
         }
         let (had_part, name) = (self.has_part(node), self.name_of(node));
+        // However it went: it may say so before its workers are gone, and the next round does not wait for them.
+        self.is_port_stale |= had_part;
         let is_done = matches!(&self.phase, Phase::Running { succeeded, .. } if succeeded.contains(node));
         self.remove(node);
         let mut effects = vec![Effect::Forget { node: node.clone() }];
@@ -182,26 +186,24 @@ impl Job {
 
     fn go_on_without(&mut self, now: Moment, node: &NodeId, name: NodeName, reason: &str) -> Vec<Effect> {
         match &mut self.phase {
-            Phase::Gathering { since, awaited, .. } => {
+            Phase::Gathering { awaited, .. } => {
                 awaited.remove(node);
-                if self.nodes.is_empty() && !self.has_run {
-                    *since = None;
-                }
+                self.wait_for_anybody();
                 self.complete(now)
             }
-            Phase::Placing { since, members, .. } => {
+            Phase::Placing { members, .. } => {
                 if !members.contains(node) {
                     return Vec::new();
                 }
-                let (since, members) = (*since, std::mem::take(members));
-                self.gather_again(now, since, members)
+                let members = std::mem::take(members);
+                self.gather_again(now, members)
             }
-            Phase::Hosting { since, members, .. } => {
+            Phase::Hosting { members, .. } => {
                 if members.iter().all(|member| member.node_id != *node) {
                     return Vec::new();
                 }
-                let (since, members) = (*since, std::mem::take(members));
-                self.gather_again(now, since, members.into_iter().map(|member| member.node_id).collect())
+                let members = std::mem::take(members);
+                self.gather_again(now, members.into_iter().map(|member| member.node_id).collect())
             }
             Phase::Running { world, .. } => {
                 if world.seat_of(node).is_none() {
@@ -221,10 +223,22 @@ impl Job {
     }
 
     /// The members of a round that nobody has heard of yet wait again.
-    fn gather_again(&mut self, now: Moment, since: Moment, members: Vec<NodeId>) -> Vec<Effect> {
+    fn gather_again(&mut self, now: Moment, members: Vec<NodeId>) -> Vec<Effect> {
         self.waiting.extend(members.into_iter().filter(|member| self.nodes.contains_key(member)));
-        self.phase = Phase::Gathering { since: Some(since), last_join: now, awaited: BTreeSet::new() };
+        self.phase = Phase::Gathering { since: Some(now), last_join: now, awaited: BTreeSet::new() };
+        self.wait_for_anybody();
         self.complete(now)
+    }
+
+    /// Before the first round, a master that everybody has left is as good as new.
+    fn wait_for_anybody(&mut self) {
+        if let Phase::Gathering { since, .. } = &mut self.phase
+            && self.nodes.is_empty()
+            && !self.has_run
+        {
+            *since = None;
+            self.terms = None;
+        }
     }
 
     /// Whether a node has a seat, or is about to get one.

@@ -27,6 +27,9 @@ impl Job {
         if !is_known && !self.has_run && matches!(self.phase, Phase::Gathering { .. }) {
             self.begin_restoring(now, &claim, &mut effects);
         }
+        let is_restored = matches!(&self.phase, Phase::Restoring { round, .. } if *round == claim.round);
+        // It was given up, or this master has no memory and went on without it. It has workers, and so may others.
+        self.is_port_stale |= !is_known && !is_restored;
         effects.extend(self.hear_claim(now, &node, claim));
         effects
     }
@@ -85,6 +88,8 @@ impl Job {
         let Phase::Restoring { nodes, claims, succeeded, .. } = &mut self.phase else { return Vec::new() };
         claims.retain(|_, holder| holder != node);
         claims.insert(claim.seat, node.clone());
+        self.seats.insert(node.clone(), claim.seat);
+        self.waiting.remove(node);
         match claim.standing {
             Standing::Running => {}
             Standing::Succeeded => {
@@ -151,8 +156,6 @@ impl Job {
     pub(super) fn on_restoring_deadline(&mut self, now: Moment) -> Vec<Effect> {
         let Phase::Restoring { nodes, claims, .. } = &self.phase else { return Vec::new() };
         let why = Regroup::NotAllCameBack { back: count(claims.len()), nodes: *nodes };
-        // Workers of those that did not may still speak to the store.
-        self.is_port_stale = true;
         let mut effects = self.regroup(now, why, None);
         effects.extend(self.complete(now));
         effects
