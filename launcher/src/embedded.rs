@@ -3,11 +3,7 @@
 
 use std::{future, io, net::TcpListener, sync::Arc, thread, time::Duration};
 
-use agent::{
-    chain,
-    logs::Console,
-    store_host::SharedStore,
-};
+use agent::{chain, logs::Console, store_host::SharedStore};
 use master::{MasterConfig, MasterError};
 use rules::verdict::JobVerdict;
 use tokio::{

@@ -101,7 +101,8 @@ mod tests {
         ] {
             assert_eq!(Endpoint::of_master(text).unwrap().to_string(), shown, "{text}");
         }
-        for bad in ["", "/", "http://", "h", "h:", "h:0", "h:70000", ":1", "::1:50001", "[::1]", "h:1/x", "a b:1"]
+        for bad in
+            ["", "/", "http://", "h", "h:", "h:0", "h:70000", ":1", "::1:50001", "[::1]", "h:1/x", "a b:1"]
         {
             assert!(Endpoint::of_master(bad).is_err(), "{bad}");
         }

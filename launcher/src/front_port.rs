@@ -108,7 +108,7 @@ mod tests {
         let store = store();
         let mut for_master = serve(vec![listener], Some(&store)).unwrap();
 
-        for hello in [b"PRI * HTTP/2.0", b"\x16\x03\x01 client h"] {
+        for hello in [&b"PRI * HTTP/2.0"[..], b"\x16\x03\x01 client"] {
             let mut grpc = Client::connect(address).unwrap();
             grpc.write_all(hello).unwrap();
             let accepted = for_master.recv().await.unwrap().unwrap();

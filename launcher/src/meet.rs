@@ -109,11 +109,7 @@ pub async fn meet(plan: &mut LaunchPlan, console: &Console) -> Result<Met, MeetE
 }
 
 /// In this process, and nobody else.
-async fn alone(
-    agent: &AgentConfig,
-    local_addr: Option<&str>,
-    master: &MasterPlan,
-) -> Result<Met, MeetError> {
+async fn alone(agent: &AgentConfig, local_addr: Option<&str>, master: &MasterPlan) -> Result<Met, MeetError> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(MeetError::Loopback)?;
     let port = listener.local_addr().map_err(MeetError::Loopback)?.port();
     let config = config_of(master, None);
@@ -130,8 +126,7 @@ async fn alone(
         None => (master_addr_of_one_node(), Reach::Loopback),
     };
     let store = store(agent, Some(master_addr), reach)?;
-    let master =
-        MasterAt { host: Ipv4Addr::LOCALHOST.to_string(), port, trust: master.trust.clone() };
+    let master = MasterAt { host: Ipv4Addr::LOCALHOST.to_string(), port, trust: master.trust.clone() };
     Ok(Met { master, store, embedded: None })
 }
 

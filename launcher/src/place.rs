@@ -29,7 +29,9 @@ const AGAIN: Duration = Duration::from_millis(500);
 
 /// A port that cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot open {endpoint} for the job master of this run; free the port, or choose another on every node")]
+#[error(
+    "cannot open {endpoint} for the job master of this run; free the port, or choose another on every node"
+)]
 pub struct CannotOpen {
     endpoint: Endpoint,
     #[source]
@@ -79,7 +81,10 @@ pub async fn take(
         Whereabouts::Elsewhere if serves == Serves::IfOwn => return Ok(None),
         Whereabouts::Elsewhere | Whereabouts::EveryAddress => {
             bind(Reach::Anyone, endpoint.port).map(|listeners| Place {
-                own: found.first().and_then(|there| source_towards(*there)).unwrap_or(Ipv4Addr::LOCALHOST.into()),
+                own: found
+                    .first()
+                    .and_then(|there| source_towards(*there))
+                    .unwrap_or(Ipv4Addr::LOCALHOST.into()),
                 is_loopback: false,
                 listeners,
             })
@@ -169,7 +174,8 @@ async fn look_up(host: &str, is_patient: bool) -> Result<Vec<IpAddr>, String> {
         let name = host.to_owned();
         let asker = thread::Builder::new().name("look-up".into()).stack_size(256 << 10).spawn(move || {
             let found = (name.as_str(), 0).to_socket_addrs();
-            let _too_late = answer.send(found.map(|found| found.map(|address| address.ip()).collect::<Vec<_>>()));
+            let _too_late =
+                answer.send(found.map(|found| found.map(|address| address.ip()).collect::<Vec<_>>()));
         });
         if let Err(error) = asker {
             return Err(format!("cannot be looked up: {error}"));

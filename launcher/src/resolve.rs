@@ -12,7 +12,7 @@ mod meeting;
 mod nodes;
 pub(crate) mod not_built_yet;
 mod output;
-mod ports;
+pub(crate) mod ports;
 mod rdzv_conf;
 mod shutdown;
 
@@ -81,8 +81,7 @@ pub(crate) fn resolve(
     let Identity { node_rank, address, node_ip, attributes } =
         identity::resolve(&cli, environment, host, &meeting)?;
     let node_id = NodeId(host.fresh_id());
-    let master =
-        job_master::resolve(&cli, environment, host, (&meeting, serves), nodes.max, &node_id)?;
+    let master = job_master::resolve(&cli, environment, host, (&meeting, serves), nodes.max, &node_id)?;
     let max_restarts = at_least_zero(&cli, Flag::MaxRestarts, "max_restarts must be >= 0")?.unwrap_or(0);
     let logs = output::resolve(&cli, environment, host, nodes.local_world_size, &mut notices)?;
     let event_log = output::event_log(&cli)?;

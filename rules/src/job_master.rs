@@ -191,3 +191,6 @@ impl JobMaster {
         turn.pending = (!to.is_empty()).then_some((pending, to));
     }
 }
+
+#[cfg(test)]
+mod tests;

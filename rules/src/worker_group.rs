@@ -204,6 +204,8 @@ pub struct WorkerGroup {
     /// All workers of the last seat ended well, and no others have been started since.
     is_done_well: bool,
     hosted: Option<Hosted>,
+    /// Processes of some round could not be killed and are still there.
+    has_survivors: bool,
     /// The master knows that this node will not come back.
     end_noted: bool,
     state: State,
@@ -221,6 +223,7 @@ impl WorkerGroup {
             last: None,
             is_done_well: false,
             hosted: None,
+            has_survivors: false,
             end_noted: false,
             state: State::Joining { since: Moment::START },
         }
@@ -498,10 +501,15 @@ impl WorkerGroup {
         let attempt = self.attempt;
         let tell = Effect::Tell(Notice::Regrouping { why });
         let then = match &mut self.state {
+            State::Leaving { is_farewell: false, .. } if self.has_survivors => {
+                self.leave(now, Outcome::Failed(Failure::Unkillable))
+            }
             // Nothing has been started, or all of it has ended well.
             State::Preparing(_) | State::Leaving { is_farewell: false, .. } => self.join(now, attempt),
             State::Running(_) => self.stop(now, SIGTERM, Then::Rejoin(attempt)),
-            State::Stopping { then, .. } if *then == Then::End(Outcome::Succeeded) => {
+            State::Stopping { then, .. }
+                if *then == Then::End(Outcome::Succeeded) && self.interrupted.is_none() =>
+            {
                 *then = Then::Rejoin(attempt);
                 Vec::new()
             }
@@ -529,6 +537,7 @@ impl WorkerGroup {
                 None => Vec::new(),
                 Some(Step::Kill) => vec![Effect::KillTree],
                 Some(Step::GiveUp) => {
+                    self.has_survivors = true;
                     // New workers next to unkillable ones would fight over the same devices. Any other end stays
                     // what it is.
                     if matches!(then, Then::Rejoin(_)) {
@@ -544,9 +553,10 @@ impl WorkerGroup {
         }
     }
 
-    /// A node whose work is done waits for the others; any other goes as soon as the master knows.
+    /// A node whose work is done waits for the others, unless the job is over; any other goes as soon as the
+    /// master knows.
     fn leave(&mut self, now: Moment, outcome: Outcome) -> Vec<Effect> {
-        if outcome != Outcome::Succeeded || self.interrupted.is_some() {
+        if outcome != Outcome::Succeeded || self.interrupted.is_some() || self.end_noted {
             return self.say_farewell(now, outcome);
         }
         self.link.needed(now);

@@ -101,10 +101,7 @@ pub(super) fn resolve(
             reconnect_grace,
         },
         // Inside one process nobody beats: an idle run costs nothing.
-        patience: Patience {
-            reconnect_grace,
-            heartbeat_timeout: (!is_alone).then_some(heartbeat_timeout),
-        },
+        patience: Patience { reconnect_grace, heartbeat_timeout: (!is_alone).then_some(heartbeat_timeout) },
         state_dir,
         topology_file,
         trust,

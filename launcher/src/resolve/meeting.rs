@@ -175,7 +175,10 @@ fn meeting(
             // What it was told; unset is not 0.
             let rank = cli.int(Flag::NodeRank);
             if rank.is_some_and(|rank| !(0..i64::from(nodes.max)).contains(&rank)) {
-                return Err(Invalid::NodeRankBeyondNodes { said: cli.said(Flag::NodeRank), nodes: nodes.max });
+                return Err(Invalid::NodeRankBeyondNodes {
+                    said: cli.said(Flag::NodeRank),
+                    nodes: nodes.max,
+                });
             }
             let (serves, run_id) = match rank {
                 _ if is_one_node => (Serves::Must, own_id()),

@@ -1,7 +1,11 @@
 //! A master on a thread of its own, which can be killed, and nodes that say what a test tells them to.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
-#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a failed unwrap fails the test, and its output is read"
+)]
 
 use std::{
     net::SocketAddr,

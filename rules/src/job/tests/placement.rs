@@ -20,11 +20,15 @@ fn read(test: &mut Test, switches: &[&str]) -> Vec<Effect> {
 
 /// Names with their switch.
 fn placed_under(round: u32, nodes: &[(&str, Option<&str>)]) -> Vec<Effect> {
+    placed_under_at(round, nodes, false)
+}
+
+fn placed_under_at(round: u32, nodes: &[(&str, Option<&str>)], fresh_port: bool) -> Vec<Effect> {
     let listed = nodes.iter().map(|(name, switch)| (address(name), host(name), switch.map(str::to_owned)));
     let round = Round(round);
     vec![
         Effect::Log(Log::Placed { round, nodes: listed.collect() }),
-        Effect::AskToHost { node: id(nodes[0].0), round, fresh_port: false },
+        Effect::AskToHost { node: id(nodes[0].0), round, fresh_port },
     ]
 }
 
@@ -78,7 +82,7 @@ fn a_node_that_moved_up_because_another_left_restores_from_disk() {
     assert_eq!(test.hosted("a", 0), seats(0, &["a", "b", "c"]));
     let _regroup = test.leave("b");
     assert_eq!(rejoin_all(&mut test, &["a", "c"], 0), [Effect::ReadTopology]);
-    assert_eq!(read(&mut test, &["abc"]), placed_under(1, &[("a", x), ("c", x)]));
+    assert_eq!(read(&mut test, &["abc"]), placed_under_at(1, &[("a", x), ("c", x)], true));
     assert_eq!(test.hosted("a", 1), seats_with(1, &["a", "c"], &["c"]));
 }
 
@@ -178,7 +182,7 @@ fn who_comes_or_goes_while_the_file_is_read() {
         [forget("a"), gone("a", None, TOLD_TO_END, 0), Effect::ReadTopology],
         "the spare is there already"
     );
-    assert_eq!(read(&mut test, &["bc"]), placed_under(0, &[("b", Some("s0")), ("c", Some("s0"))]));
+    assert_eq!(read(&mut test, &["bc"]), placed_under_at(0, &[("b", Some("s0")), ("c", Some("s0"))], true));
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn a_replacement_takes_the_seat_of_one_that_was_lost_or_has_left() {
         let mut test = running();
         let _regroup = if leaves { test.leave("a") } else { test.lose("a") };
         assert_eq!(rejoin_as(&mut test, "b", 1, 0), []);
-        assert_eq!(test.join_as("c", 0), placed_at(1, &["c", "b"], !leaves));
+        assert_eq!(test.join_as("c", 0), placed_afresh(1, &["c", "b"]));
         assert_eq!(test.hosted("c", 1), seats(1, &["c", "b"]));
     }
 }
