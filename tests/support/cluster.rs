@@ -129,6 +129,14 @@ impl Cluster {
         self.start_master(launch);
     }
 
+    /// Sends a signal to the master.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn signal_master(&self, signal: Signal) {
+        self.master.borrow().as_ref().expect("a master").signal(signal);
+    }
+
     /// As by `kill -9`; the address stays known.
     ///
     /// # Panics
