@@ -116,20 +116,15 @@ fn serve(settings: Settings) -> Result<End, MasterMainError> {
         .enable_all()
         .build()
         .map_err(MasterMainError::Runtime)?;
-    let Settings { job_name, reach, policy, patience, state_dir, topology_file, trust, notices: _ } = settings;
+    let Settings { job_name, reach, policy, patience, state_dir, topology_file, trust, notices: _ } =
+        settings;
     let end = runtime.block_on(async {
         // Before anybody is told of the port.
         let signals = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
         let listener = listen(&reach)?;
+        let config = MasterConfig { policy, patience, state_dir, topology_file, trust, log: Arc::new(say) };
+        let master = master::prepare(config)?;
         say(format_args!("serving job {job_name} on {}", listener.address));
-        let config = MasterConfig {
-            policy,
-            patience,
-            state_dir,
-            topology_file,
-            trust,
-            log: Arc::new(|line| say(line)),
-        };
         let told_to_end = async {
             let (Ok(mut interrupt), Ok(mut terminate)) = signals else { return future::pending().await };
             tokio::select! {
@@ -138,7 +133,7 @@ fn serve(settings: Settings) -> Result<End, MasterMainError> {
             }
         };
         tokio::select! {
-            verdict = master::serve(TcpListenerStream::new(listener.socket), config) => Ok(End::Verdict(verdict?)),
+            verdict = master.serve(TcpListenerStream::new(listener.socket)) => Ok(End::Verdict(verdict?)),
             signal = told_to_end => Ok(End::Signal(signal)),
         }
     });

@@ -15,7 +15,11 @@ mod topology;
 
 use std::{fmt, future, io, path::PathBuf, time::Duration};
 
-use master_proto::{MOST_REQUEST_BYTES, pb::master_server::MasterServer, trust::Trust};
+use master_proto::{
+    MOST_REQUEST_BYTES,
+    pb::master_server::MasterServer,
+    trust::{Token, Trust},
+};
 use rules::{job::Policy, liveness::Patience, verdict::JobVerdict};
 use tokio::{
     net::TcpStream,
@@ -23,9 +27,12 @@ use tokio::{
     time::timeout,
 };
 use tokio_stream::Stream;
-use tonic::{service::interceptor::InterceptedService, transport::Server};
+use tonic::{
+    service::interceptor::InterceptedService,
+    transport::{Server, ServerTlsConfig},
+};
 
-use self::{job_loop::JobLoop, memory::Memory, service::MasterService};
+use self::{job_loop::JobLoop, lines::LogTo, service::MasterService};
 pub use self::{journal::JournalError, lines::Log, tls::TlsError, topology::TopologyFileError};
 
 /// Words that may wait for the job's owner before callers are held back.
@@ -95,6 +102,17 @@ pub fn check_topology(path: &std::path::Path) -> Result<(), TopologyFileError> {
     topology::read(path).map(drop)
 }
 
+/// A master that has read its memory and its certificates, and serves nobody yet.
+#[derive(Debug)]
+pub struct Prepared {
+    found: memory::Found,
+    tls: Option<ServerTlsConfig>,
+    patience: Patience,
+    topology_file: Option<PathBuf>,
+    token: Option<Token>,
+    log: LogTo,
+}
+
 /// Serves one job on connections that the caller accepts, until the job is over and its nodes know. Must be called
 /// inside a runtime with IO and time.
 ///
@@ -104,48 +122,72 @@ pub async fn serve(
     connections: impl Stream<Item = io::Result<TcpStream>> + Send + 'static,
     config: MasterConfig,
 ) -> Result<JobVerdict, MasterError> {
-    let MasterConfig { policy, patience, state_dir, topology_file, trust, log } = config;
-    let mut server = Server::builder()
-        .max_concurrent_streams(CALLS)
-        .http2_max_header_list_size(METADATA)
-        .http2_keepalive_interval(patience.heartbeat_timeout.map(|_| PROBE))
-        .http2_keepalive_timeout(Some(PROBE));
-    if let Some(tls) = tls::of(&trust.tls)? {
-        server = server.tls_config(tls).map_err(TlsError::Unusable)?;
-    }
-    let memory = Memory::open(state_dir.as_deref(), policy, patience, &log)?;
-    let memory = match memory {
-        memory::Found::Job(memory) => *memory,
-        memory::Found::Over { verdict, record } => {
-            record.clear(&log).await;
-            return Ok(verdict);
+    prepare(config)?.serve(connections).await
+}
+
+/// Reads what can be wrong before anybody connects. Waits for the disk where there is a `state_dir`.
+///
+/// # Errors
+/// When certificates cannot be used, or the job's state cannot be read or kept.
+pub fn prepare(config: MasterConfig) -> Result<Prepared, MasterError> {
+    let MasterConfig { policy, patience, state_dir, topology_file, trust: Trust { token, tls }, log } =
+        config;
+    let tls = tls::of(&tls)?;
+    let found = memory::Memory::open(state_dir.as_deref(), policy, patience, &log)?;
+    Ok(Prepared { found, tls, patience, topology_file, token, log: LogTo(log) })
+}
+
+impl Prepared {
+    /// Serves the job, as [`serve`] does.
+    ///
+    /// # Errors
+    /// When certificates cannot be used, when the job's state cannot be kept, or the server cannot go on.
+    pub async fn serve(
+        self,
+        connections: impl Stream<Item = io::Result<TcpStream>> + Send + 'static,
+    ) -> Result<JobVerdict, MasterError> {
+        let Self { found, tls, patience, topology_file, token, log: LogTo(log) } = self;
+        let memory = match found {
+            memory::Found::Job(memory) => *memory,
+            memory::Found::Over { verdict, record } => {
+                record.clear(&log).await;
+                return Ok(verdict);
+            }
+        };
+        let mut server = Server::builder()
+            .max_concurrent_streams(CALLS)
+            .http2_max_header_list_size(METADATA)
+            .http2_keepalive_interval(patience.heartbeat_timeout.map(|_| PROBE))
+            .http2_keepalive_timeout(Some(PROBE));
+        if let Some(tls) = tls {
+            server = server.tls_config(tls).map_err(TlsError::Unusable)?;
         }
-    };
-    let (commands, inbox) = mpsc::channel(QUEUE);
-    let service = MasterServer::new(MasterService::new(commands.clone(), log.clone()))
-        .max_decoding_message_size(MOST_REQUEST_BYTES);
-    let service = InterceptedService::new(service, service::gate(trust.token, log.clone()));
-    let (over, is_over) = oneshot::channel::<()>();
-    let connections = Box::pin(door::guarded(connections, door::most(), log.clone()));
-    let server = server.add_service(service).serve_with_incoming_shutdown(connections, async {
-        // Its end is as good as its word.
-        let _over = is_over.await;
-    });
-    let mut server = std::pin::pin!(server);
-    let mut job = JobLoop::new(memory, topology_file, log.clone(), inbox, commands.downgrade());
-    drop(commands);
-    let verdict = tokio::select! {
-        verdict = job.run() => verdict?,
-        ended = &mut server => match ended {
-            Err(source) => return Err(MasterError::Server(source)),
-            // The caller stopped accepting and everybody hung up; nobody can be served any more.
-            Ok(()) => future::pending().await,
-        },
-    };
-    let record = job.end();
-    let _gone = over.send(());
-    // The nodes know of the end; what is still on its way are answers to that.
-    let _flushed = timeout(FLUSH, server).await;
-    record.clear(&log).await;
-    Ok(verdict)
+        let (commands, inbox) = mpsc::channel(QUEUE);
+        let service = MasterServer::new(MasterService::new(commands.clone(), log.clone()))
+            .max_decoding_message_size(MOST_REQUEST_BYTES);
+        let service = InterceptedService::new(service, service::gate(token, log.clone()));
+        let (over, is_over) = oneshot::channel::<()>();
+        let connections = Box::pin(door::guarded(connections, door::most(), log.clone()));
+        let server = server.add_service(service).serve_with_incoming_shutdown(connections, async {
+            // Its end is as good as its word.
+            let _over = is_over.await;
+        });
+        let mut server = std::pin::pin!(server);
+        let mut job = JobLoop::new(memory, topology_file, log.clone(), inbox, commands.downgrade());
+        drop(commands);
+        let verdict = tokio::select! {
+            verdict = job.run() => verdict?,
+            ended = &mut server => match ended {
+                Err(source) => return Err(MasterError::Server(source)),
+                // The caller stopped accepting and everybody hung up; nobody can be served any more.
+                Ok(()) => future::pending().await,
+            },
+        };
+        let record = job.end();
+        let _gone = over.send(());
+        // The nodes know of the end; what is still on its way are answers to that.
+        let _flushed = timeout(FLUSH, server).await;
+        record.clear(&log).await;
+        Ok(verdict)
+    }
 }

@@ -9,6 +9,15 @@ use std::{
 /// Takes the lines of the master's log.
 pub type Log = Arc<dyn Fn(String) + Send + Sync>;
 
+/// A [`Log`] in something that can be shown.
+pub(crate) struct LogTo(pub(crate) Log);
+
+impl std::fmt::Debug for LogTo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("LogTo(..)")
+    }
+}
+
 /// Kinds and senders that are told apart. More than that are too many to read.
 const TOLD: usize = 1024;
 

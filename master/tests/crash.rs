@@ -1,7 +1,7 @@
 //! A master that dies at every point at which it could, and is started again: two nodes run a job of two rounds to
 //! its end all the same, and no promise is broken.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 #![cfg(debug_assertions)]
 
 mod common;

@@ -1,7 +1,5 @@
 //! A disk that is full. Alone in its process: the limit is the process's.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
-
 mod common;
 
 use common::{LIMIT, Master, request, terms};

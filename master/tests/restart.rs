@@ -1,6 +1,6 @@
 //! A master that is killed and started again, with and without a memory.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod common;
 

@@ -1,7 +1,5 @@
 //! The master over real sockets: two to four nodes' worth of calls, as the wire has them.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
-
 mod common;
 
 use common::{LIMIT, Master, Node, Way, channel, request, run_a_job, seated, terms};

@@ -1,6 +1,6 @@
 //! Tokens and certificates.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod common;
 

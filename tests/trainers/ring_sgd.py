@@ -25,6 +25,8 @@ from tcp_store import Store, StoreServer, counted, receive_counted
 FEATURES, BATCH, RATE = 12, 256, 0.5
 RANK, WORLD = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 ATTEMPT = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+# The restart count is each node's own; the round is the same on all of them.
+GENERATION = os.environ.get("DLROVER_ROUND", str(ATTEMPT))
 
 
 def say(text):
@@ -46,8 +48,8 @@ class Ring:
             return
         here = store.sock.getsockname()[0]  # The address by which the others' host knows this one.
         listener = socket.create_server((here, 0), family=store.sock.family)
-        # The attempt is in the key: torchrun serves the old attempt's keys to the new one.
-        place = f"ring/{ATTEMPT}/"
+        # The generation is in the key: torchrun serves the old attempt's keys to the new one.
+        place = f"ring/{GENERATION}/"
         store.set(f"{place}{RANK}", json.dumps(listener.getsockname()[:2]).encode())
         address = json.loads(store.get(f"{place}{(RANK + 1) % WORLD}"))
         self.after = socket.create_connection(address, timeout=60)
@@ -114,7 +116,7 @@ def die(how):
 
 def resume(store, path):
     """Rank 0 reads the checkpoint and tells the others, so all go on from the same step."""
-    key = f"start/{ATTEMPT}"
+    key = f"start/{GENERATION}"
     if RANK == 0:
         state = {"step": 0, "weights": [0.0] * (FEATURES + 1)}
         if os.path.exists(path):

@@ -63,7 +63,11 @@ pub(super) fn listen(on: &ListenOn) -> Result<Listener, ListenError> {
     let address = || on.address.clone().unwrap_or_else(|| "all addresses".into());
     let port = |port| one(on.address.as_deref(), port);
     if on.port != 0 || on.choices.is_empty() {
-        return port(on.port).map_err(|source| ListenError::Port { address: address(), port: on.port, source });
+        return port(on.port).map_err(|source| ListenError::Port {
+            address: address(),
+            port: on.port,
+            source,
+        });
     }
     let mut refused = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for choice in on.choices.iter().cloned().flatten() {

@@ -185,7 +185,8 @@ impl Said<'_> {
         let no_http = http.map(|_| "warning: --service-type http: this master speaks gRPC only".to_owned());
         let is_open = trust.token.is_none() && trust.tls.ca.is_none();
         let open = is_open.then(|| {
-            let hint = if trust.tls.is_on() { "DLROVER_JOB_TOKEN or --tls-client-ca" } else { "DLROVER_JOB_TOKEN" };
+            let hint =
+                if trust.tls.is_on() { "DLROVER_JOB_TOKEN or --tls-client-ca" } else { "DLROVER_JOB_TOKEN" };
             format!("warning: anybody who reaches the port can join this job; {hint} keeps strangers out")
         });
         no_pods.into_iter().chain(no_http).chain(open).collect()
@@ -196,7 +197,10 @@ impl Said<'_> {
 mod tests {
     use std::ffi::OsString;
 
-    use super::{super::{arguments::command, words}, *};
+    use super::{
+        super::{arguments::command, words},
+        *,
+    };
 
     fn read(line: &str, env: &[(&str, &str)]) -> Result<Settings, String> {
         let words = words::sort(line.split_whitespace().map(OsString::from)).known;
@@ -212,7 +216,11 @@ mod tests {
         assert_eq!(settings.policy.restart_count, 3);
         assert_eq!(settings.patience.reconnect_grace, Duration::from_secs(2));
         assert_eq!(settings.patience.heartbeat_timeout, Some(Duration::from_secs(15)));
-        assert!(settings.notices[0].contains("anybody who reaches the port can join"), "{:?}", settings.notices);
+        assert!(
+            settings.notices[0].contains("anybody who reaches the port can join"),
+            "{:?}",
+            settings.notices
+        );
     }
 
     #[test]
