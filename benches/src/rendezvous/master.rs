@@ -86,13 +86,12 @@ impl Master {
         Err(format!("the master does not say its port\n{}", master.last_lines()).into())
     }
 
-    /// From the whole line that says what is served, and on which port.
+    /// The number that the whole line about what is served ends with.
     fn port_said(&self) -> Option<u16> {
         let said = fs::read_to_string(&self.said).ok()?;
-        let lines =
-            said.split_inclusive('\n').filter(|line| line.ends_with('\n') && line.contains("serving"));
-        let after = lines.filter_map(|line| Some(line.split_once(" port ")?.1)).next()?;
-        after.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
+        let mut lines = said.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+        let line = lines.find(|line| line.contains("serving"))?;
+        line.rsplit(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
     }
 
     pub(super) fn pid(&self) -> Outcome<i32> {
