@@ -10,7 +10,10 @@ use std::{
     thread,
 };
 
-use support::{cluster::Cluster, programs};
+use support::{
+    cluster::{Cluster, kill_node},
+    programs,
+};
 
 /// Jobs at a time.
 const WIDTH: usize = 4;
@@ -63,8 +66,24 @@ fn is_as_if_nothing_had_happened(crash_at: &str) {
     assert_eq!(job.deaths(), 1, "the point was never reached");
 }
 
-/// Runs all, some at a time, and says which went wrong.
-fn all(points: impl IntoIterator<Item = String>) {
+/// A node is killed, and may be replaced once: a loss that is counted twice ends the job.
+fn counts_a_loss_once(crash_at: &str) {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let state = format!("--state-dir={}", dir.path().display());
+    let flags = ["--reconnect-grace=2", "--restart-count=1", &state];
+    let mut job = Cluster::with_crashing_master(programs!(), &flags, crash_at);
+    let [first, second] = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).start());
+    let _world = job.await_world(2, 0);
+    kill_node(second);
+    let replacement = job.ranked(1).flags(["--nnodes=2"]).start();
+    let _world = job.await_world(2, 1);
+    job.ends_well([first, replacement]);
+    assert_eq!(job.ran(), [(0, 0), (0, 1), (1, 0), (1, 1)]);
+    assert_eq!(job.deaths(), 1, "the point was never reached");
+}
+
+/// Runs a case at all points, some at a time, and says at which it went wrong.
+fn all(case: fn(&str), points: impl IntoIterator<Item = String>) {
     let queue: Mutex<VecDeque<String>> = Mutex::new(points.into_iter().collect());
     let wrong = Mutex::new(Vec::new());
     thread::scope(|scope| {
@@ -73,7 +92,7 @@ fn all(points: impl IntoIterator<Item = String>) {
                 loop {
                     let next = queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
                     let Some(point) = next else { return };
-                    if catch_unwind(AssertUnwindSafe(|| is_as_if_nothing_had_happened(&point))).is_err() {
+                    if catch_unwind(AssertUnwindSafe(|| case(&point))).is_err() {
                         wrong.lock().unwrap_or_else(PoisonError::into_inner).push(point);
                     }
                 }
@@ -86,10 +105,18 @@ fn all(points: impl IntoIterator<Item = String>) {
 
 #[test]
 fn a_job_survives_its_master_at_every_named_point() {
-    all(POINTS.iter().flat_map(|(point, times)| times.iter().map(move |time| format!("{point}:{time}"))));
+    let points =
+        POINTS.iter().flat_map(|(point, times)| times.iter().map(move |time| format!("{point}:{time}")));
+    all(is_as_if_nothing_had_happened, points);
 }
 
 #[test]
 fn a_job_survives_its_master_at_its_start_and_its_end() {
-    all(ENDS.map(str::to_owned));
+    all(is_as_if_nothing_had_happened, ENDS.map(str::to_owned));
+}
+
+#[test]
+fn a_loss_is_counted_once_whenever_the_master_dies() {
+    // From the second node's joining to the round after the loss.
+    all(counts_a_loss_once, (3..=7).map(|time| format!("after-sync:{time}")));
 }

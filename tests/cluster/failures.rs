@@ -53,6 +53,24 @@ fn a_spent_budget_on_torchrun_lines_fails_every_node_with_the_root_cause() {
 }
 
 #[test]
+fn a_spent_budget_of_the_node_that_serves_the_master_is_told_to_all() {
+    let job = lines();
+    let port = free_port().to_string();
+    let steps = ["dump", "0@0 await fail", "0@0 kill SEGV", "await go"];
+    let nodes = ["0", "1"].map(|rank| {
+        let line = ["--nnodes=2", "--master-addr=127.0.0.1", "--master-port", &port, "--node-rank", rank];
+        job.line().flags(line).steps(&steps).start()
+    });
+    let _world = job.await_world(2, 0);
+    job.touch("fail");
+    let outcomes = job.finish(nodes, 1);
+    let peer = &outcomes[1].stderr;
+    assert!(peer.contains("node rank 0 ("), "{peer}");
+    assert!(peer.contains(" gave up: rank 0 "), "{peer}");
+    assert!(peer.contains("SIGSEGV"), "{peer}");
+}
+
+#[test]
 fn with_a_master_of_its_own_a_replacement_revives_the_job() {
     let mut job = cluster();
     let [first, second] =

@@ -1,5 +1,6 @@
 //! The master is killed and comes back, or stays away.
 
+use nix::sys::signal::Signal;
 use support::{
     cluster::{Cluster, alive, kill_node, pids, places},
     free_port, programs,
@@ -47,6 +48,44 @@ fn a_master_that_remembers_comes_back_and_no_worker_notices() {
     assert_eq!(next[1].var("TORCHELASTIC_RESTART_COUNT"), "1");
     job.ends_well(nodes);
     assert_eq!(job.ran(), [(0, 0), (0, 1), (1, 0), (1, 1)]);
+}
+
+#[test]
+fn a_master_that_is_told_to_end_is_started_again_as_one_that_died() {
+    let (mut job, flags, _dir) = remembering(&["--reconnect-grace=20"]);
+    let nodes = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).start());
+    let world = job.await_world(2, 0);
+    job.signal_master(Signal::SIGTERM);
+    let told = job.finish_master().expect_code(143);
+    assert!(told.stderr.contains("SIGTERM"), "{told:#?}");
+    for node in &nodes {
+        let _away = job.await_said(node, "the workers go on");
+    }
+    job.restart_master(&words(&flags));
+    for node in &nodes {
+        let _back = job.await_said(node, "the job master is back");
+    }
+    assert!(world.iter().all(|worker| alive(worker.pid)), "nobody was restarted");
+    job.ends_well(nodes);
+    assert_eq!(job.ran(), [(0, 0), (0, 1)]);
+}
+
+#[test]
+fn a_master_that_stood_still_takes_nobody_for_silent() {
+    let mut job = Cluster::with_master(programs!(), &["--heartbeat-timeout=1"]);
+    let nodes = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).start());
+    let world = job.await_world(2, 0);
+    job.signal_master(Signal::SIGSTOP);
+    // Longer than any node may be silent; how much longer does not matter.
+    std::thread::sleep(std::time::Duration::from_secs(5));
+    job.signal_master(Signal::SIGCONT);
+    // Its log would say it at once; a further node is heard only after that.
+    let spare = job.ranked(2).flags(["--nnodes=2"]).start();
+    let _heard = job.await_said(&spare, "SPARE: ");
+    assert!(!job.master_said().contains("is gone"), "{}", job.master_said());
+    assert!(world.iter().all(|worker| alive(worker.pid)), "nobody was restarted");
+    job.ends_well(nodes.into_iter().chain([spare]));
+    assert_eq!(job.ran(), [(0, 0), (0, 1)]);
 }
 
 #[test]
@@ -125,7 +164,7 @@ fn a_master_that_stays_away_ends_only_what_needs_it() {
     job.touch("done");
     let _was_done = job.finish([done], 0);
     assert!(alive(world[2].pid), "those that need no master go on");
-    goes_on.signal(nix::sys::signal::Signal::SIGTERM);
+    goes_on.signal(Signal::SIGTERM);
     let _told = job.finish([goes_on], 1);
 }
 

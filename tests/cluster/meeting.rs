@@ -70,6 +70,35 @@ fn the_kubeflow_habit_meets_in_any_order() {
 }
 
 #[test]
+fn the_launcher_that_serves_the_master_leaves_last() {
+    let mut job = lines();
+    let endpoint = format!("--rdzv-endpoint=127.0.0.1:{}", free_port());
+    let line = ["--nnodes=1:2", "--rdzv-backend=c10d", &endpoint, "--rdzv-conf=lastcall_timeout=0"];
+    let steps = ["dump", "0@1 exit 0", "await go"];
+    let mut host = job.node(1).flags(line).steps(&steps).start();
+    let _alone = job.await_world(1, 0);
+    let other = job.node(2).flags(line).steps(&steps).start();
+    let both = job.await_world(2, 1);
+    job.await_death(&both[0]);
+    assert!(support::cluster::alive(both[1].pid) && !host.has_ended());
+    job.ends_well([other, host]);
+}
+
+#[test]
+fn nodes_of_torchrun_lines_that_are_all_told_to_end_do() {
+    let job = lines();
+    let endpoint = format!("--rdzv-endpoint=127.0.0.1:{}", free_port());
+    let line = ["--nnodes=3", "--rdzv-backend=c10d", &endpoint];
+    let nodes = [1, 2, 3].map(|place| job.node(place).flags(line).start());
+    let _world = job.await_world(3, 0);
+    for node in &nodes {
+        node.signal(nix::sys::signal::Signal::SIGTERM);
+    }
+    // Each is told by its own signal or by the others; either way it is no good end, and nobody waits for more.
+    let _outcomes = job.finish(nodes, 1);
+}
+
+#[test]
 fn a_master_of_its_own_comes_before_rendezvous_options() {
     let mut job = cluster();
     let line = ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=192.0.2.1:1"];

@@ -9,6 +9,10 @@ fn a_node_that_expects_another_job_is_refused_by_name() {
     let first = job.ranked(0).flags(line).start();
     let _waits = job.await_said(&first, "PENDING 1/2 joined");
     let differing = [
+        (
+            vec![line[0], line[1], "--rdzv-id=other"],
+            "the job has --rdzv-id=none, this node has --rdzv-id=other",
+        ),
         (vec!["--nnodes=2:3", line[1]], "the job has --nnodes=2:4, this node has --nnodes=2:3"),
         (vec![line[0], line[1], "--node-unit=2"], "the job has --node-unit=1, this node has --node-unit=2"),
         (

@@ -13,12 +13,9 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-use crate::free_port;
 use crate::launch::{Launch, Launcher, Outcome, Running};
 use crate::seen::Dump;
-
-/// Longer than any step of a job takes on a busy machine; only a hang gets this far.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::{PATIENCE, free_port};
 
 /// What a worker does that is not told otherwise: it says where it is and waits for [`Cluster::go`].
 const STEPS: [&str; 2] = ["dump", "await go"];
@@ -127,6 +124,14 @@ impl Cluster {
         let port = self.address().rsplit_once(':').expect("host:port").1.to_owned();
         let launch = self.master_line().flags([format!("--port={port}")]).flags(flags);
         self.start_master(launch);
+    }
+
+    /// Sends a signal to the master.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn signal_master(&self, signal: Signal) {
+        self.master.borrow().as_ref().expect("a master").signal(signal);
     }
 
     /// As by `kill -9`; the address stays known.

@@ -50,12 +50,14 @@ fn ddp_on_two_nodes_outlives_one_of_them() {
 }
 
 #[test]
-fn ddp_trains_on_unchanged_c10d_lines() {
+fn ddp_on_unchanged_c10d_lines_outlives_a_worker() {
     let Some(python) = python() else { return };
     let job = Cluster::of_lines(programs!());
     let endpoint = format!("--rdzv-endpoint=127.0.0.1:{}", free_port());
-    let line = ["--rdzv-backend=c10d", &endpoint, "--rdzv-id=same"];
-    let nodes = [(); 2].map(|()| ddp(job.line(), &python).flags(line).args(["--steps=40"]).start());
+    let line = ["--rdzv-backend=c10d", &endpoint, "--rdzv-id=same", "--max-restarts=1"];
+    let checkpoint = format!("--checkpoint={}", job.dir().join("checkpoint.pt").display());
+    let args = ["--steps=60", "--die-at=25", "--die-rank=3", &checkpoint];
+    let nodes = [(); 2].map(|()| ddp(job.line(), &python).flags(line).args(args).start());
     trained(&job, nodes);
 }
 
@@ -69,18 +71,4 @@ fn ddp_trains_on_unchanged_static_lines() {
         ddp(job.line(), &python).flags(line).args(["--steps=40"]).start()
     });
     trained(&job, nodes);
-}
-
-#[test]
-fn ddp_on_two_nodes_restarts_when_a_worker_fails() {
-    let Some(python) = python() else { return };
-    let mut job = Cluster::with_master(programs!(), &[]);
-    let checkpoint = format!("--checkpoint={}", job.dir().join("checkpoint.pt").display());
-    let args = ["--steps=60", "--die-at=25", "--die-rank=3", &checkpoint];
-    let nodes = [0, 1].map(|rank| {
-        let node = ddp(job.ranked(rank), &python).flags(["--max-restarts=1"]);
-        node.args(args).start()
-    });
-    trained(&job, nodes);
-    let _master = job.finish_master().expect_code(0);
 }

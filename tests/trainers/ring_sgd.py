@@ -167,11 +167,11 @@ def main():
     if ring.pass_on(weights.tobytes()) != weights.tobytes():
         sys.exit(f"rank {RANK}: the rank before holds other weights")
     # Rank 0 speaks for all, and goes last: it may be the one that serves the store.
-    agreed = store.add(f"agreed/{ATTEMPT}", 1)
+    agreed = store.add(f"agreed/{GENERATION}", 1)
     if agreed == WORLD:
-        store.set(f"all-agreed/{ATTEMPT}", b"")
+        store.set(f"all-agreed/{GENERATION}", b"")
     if RANK == 0:
-        store.get(f"all-agreed/{ATTEMPT}")
+        store.get(f"all-agreed/{GENERATION}")
         say(f"final loss {loss:.4f} after {args.steps} steps; all {WORLD} ranks hold the same weights")
         if not args.checkpoint and os.path.exists(path):
             os.remove(path)
