@@ -137,17 +137,12 @@ impl Agent {
 
     async fn converse(&mut self) -> Talk<()> {
         let (mut client, mut pushes, first_beat) = self.attend().await?;
-        let mut beat = next(first_beat);
+        let beats = beats(client.clone(), self.node_id(), first_beat);
+        tokio::pin!(beats);
         self.pause = FIRST_PAUSE;
         self.say(What::Attended);
         self.stand(&mut client).await?;
         loop {
-            let due = async {
-                match beat {
-                    Some(due) => tokio::time::sleep_until(due).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 word = self.words.recv() => match word {
                     Some(word) => self.obey(&mut client, word).await?,
@@ -159,14 +154,7 @@ impl Agent {
                         return Ok(());
                     }
                 }
-                () = due => {
-                    let request = pb::BeatRequest { node_id: self.node_id() };
-                    let reply = answered(client.beat(request)).await?;
-                    if !reply.is_known {
-                        return Err("forgotten".into());
-                    }
-                    beat = next(reply.next_millis);
-                }
+                error = &mut beats => return Err(error),
             }
         }
     }
@@ -325,8 +313,18 @@ async fn answered<T>(call: impl Future<Output = Result<tonic::Response<T>, tonic
     Ok(timeout(CALL, call).await??.into_inner())
 }
 
-fn next(millis: u64) -> Option<tokio::time::Instant> {
-    (millis > 0).then(|| tokio::time::Instant::now() + Duration::from_millis(millis))
+/// Says that a node lives, for ever or until the master does not listen. Pushes do not wait for it.
+async fn beats(mut client: Client, node_id: String, first_millis: u64) -> Box<dyn Error + Send + Sync> {
+    let mut millis = first_millis;
+    while millis > 0 {
+        sleep(Duration::from_millis(millis)).await;
+        match answered(client.beat(pb::BeatRequest { node_id: node_id.clone() })).await {
+            Ok(pb::BeatReply { is_known: true, next_millis }) => millis = next_millis,
+            Ok(_) => return "forgotten".into(),
+            Err(error) => return error,
+        }
+    }
+    std::future::pending().await
 }
 
 /// Between half of it and all of it.
