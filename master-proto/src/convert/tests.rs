@@ -74,7 +74,7 @@ fn every_push_survives_the_wire() {
         Push::Welcome { beat: Some(Duration::from_secs(1)) },
         Push::Host { round: Round(1), fresh_port: true },
         Push::Seat(assignment()),
-        Push::Regroup { round: Round(2), why: "w".into() },
+        Push::Regroup { round: Round(2), why: "w".into(), excuses: true },
         Push::Refused { reason: "full".into() },
         Push::JobEnd(JobVerdict::Succeeded),
         failed(JobFailure::Node { node: name(), reason: "r".into() }),
