@@ -2,8 +2,10 @@
 //!
 //! [`pb`] is generated from `proto/master.proto`; its types stay in [`convert`], the master's `service.rs`
 //! and the agent's `master_link.rs`. [`convert`] is the only gate to the types of `rules`: it validates.
-//! [`trust`] is what both sides know of tokens and certificates.
+//! [`codec`] is what the generated code writes and reads with; [`trust`] is what both sides know of tokens and
+//! certificates.
 
+pub mod codec;
 pub mod convert;
 pub mod trust;
 

@@ -45,7 +45,7 @@ pub(crate) struct Memory {
     /// What follows from having come back.
     pub(crate) first: Turn,
     pub(crate) clock: Clock,
-    /// Which life of the master this is, where that is known; else any number.
+    /// Tells this life of the master from any other, also from one whose state was moved away.
     pub(crate) epoch: u64,
     pub(crate) record: Record,
 }
@@ -85,10 +85,10 @@ impl Memory {
             let journal = Journal::start(folder, 1, Snapshot::new(policy.clone()))?;
             let (master, record) = (JobMaster::new(policy.clone(), patience), Record::of(journal, policy));
             let (first, clock) = (Turn::default(), Clock::from(Moment::START));
-            return Ok(Found::Job(Box::new(Self { master, first, clock, epoch: 1, record })));
+            return Ok(Found::Job(Box::new(Self { master, first, clock, epoch: random(), record })));
         };
-        let epoch = life.saturating_add(1);
-        say(log, came_back(&last.job, epoch));
+        let life = life.saturating_add(1);
+        say(log, came_back(&last.job, life));
         if torn_bytes > 0 {
             say(
                 log,
@@ -100,7 +100,7 @@ impl Memory {
         if last.policy != policy {
             say(log, "warning: the job keeps the options that it was started with; those given now differ");
         }
-        let journal = Journal::start(folder, epoch, last.clone())?;
+        let journal = Journal::start(folder, life, last.clone())?;
         let record = Record::of(journal, last.policy);
         // Whoever waits for a word of the end has until then; without it everybody has had it.
         if let (Some(verdict), None) = (last.job.verdict(), last.job.deadline()) {
@@ -108,7 +108,7 @@ impl Memory {
         }
         let clock = Clock::from(last.at);
         let (master, first) = JobMaster::restored(last.job, patience, clock.now());
-        Ok(Found::Job(Box::new(Self { master, first, clock, epoch, record })))
+        Ok(Found::Job(Box::new(Self { master, first, clock, epoch: random(), record })))
     }
 }
 

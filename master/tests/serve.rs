@@ -208,6 +208,30 @@ async fn a_node_of_another_job_is_refused_and_its_stream_ends() {
 }
 
 #[tokio::test]
+async fn many_nodes_share_their_commits() {
+    const NODES: u32 = 200;
+    let dir = tempfile::tempdir().unwrap();
+    let master = Master::with_state(dir.path());
+    let address = master.address;
+    let node = |number: u32| async move {
+        let id = format!("n{number}");
+        let mut node = Node::attend(address, &id).await.unwrap();
+        node.join(NODES, None).await;
+        if let Push::Host { round, .. } = node.next().await {
+            node.host(round).await.unwrap();
+            assert_eq!(node.seat().await.nodes, NODES);
+        }
+        node.succeed(0).await;
+        node.leave().await;
+    };
+    let nodes: Vec<_> = (0..NODES).map(|number| tokio::spawn(node(number))).collect();
+    for node in nodes {
+        node.await.unwrap();
+    }
+    assert_eq!(master.ended().await.unwrap(), JobVerdict::Succeeded);
+}
+
+#[tokio::test]
 async fn the_master_ends_soon_after_the_last_node_knows() {
     let master = Master::start(|_| {});
     // A connection that stays open holds nobody up for longer than the flush.

@@ -74,7 +74,7 @@ enum Phase {
     /// The members of a round are chosen, and the topology file is read for their order.
     Placing { members: Vec<NodeId>, until: Moment },
     /// The first of them opens the store.
-    Hosting { round: Round, members: Vec<Member>, until: Moment },
+    Hosting { round: Round, members: Vec<Member>, fresh_port: bool, until: Moment },
     /// The members have their seats.
     Running {
         world: World,

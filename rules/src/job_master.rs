@@ -20,6 +20,10 @@ const EVERY: Duration = Duration::from_secs(10);
 /// Changes are told together, this long after the first: a crowd that joins is one change.
 const TOGETHER: Duration = Duration::from_secs(1);
 
+/// A loss that is noticed so much too late was not the node's: the master stood still (its machine was paused, or
+/// moved, or had no time for it), and what nodes said meanwhile is still to be heard.
+const STOOD_STILL: Duration = Duration::from_millis(100);
+
 /// What the shell hears.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "one at a time, and never kept")]
@@ -104,6 +108,9 @@ impl JobMaster {
     /// What to do about `input`.
     pub fn handle(&mut self, now: Moment, input: Input) -> Turn {
         let mut turn = Turn::default();
+        if self.liveness.deadline().is_some_and(|due| due + STOOD_STILL < now) {
+            self.liveness.heard_nobody_until(now);
+        }
         match input {
             Input::Beat { node } => {
                 self.liveness.heard(now, &node);

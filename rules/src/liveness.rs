@@ -113,6 +113,17 @@ impl Liveness {
         self.set(node, Some(now + self.patience.reconnect_grace), false);
     }
 
+    /// Nobody could be heard until now: everybody gets all of the time again, as after a restart.
+    pub fn heard_nobody_until(&mut self, now: Moment) {
+        let silence = self.silence();
+        self.due.clear();
+        for (node, watched) in &mut self.nodes {
+            let patience = if watched.is_connected { silence } else { Some(self.patience.reconnect_grace) };
+            watched.due = patience.map(|patience| now + patience);
+            self.due.extend(watched.due.map(|due| (due, node.clone())));
+        }
+    }
+
     /// It left; nothing is expected of it.
     pub fn forget(&mut self, node: &NodeId) {
         if let Some(Watched { due: Some(due), .. }) = self.nodes.remove(node) {

@@ -25,9 +25,8 @@ from tcp_store import Store, StoreServer, counted, receive_counted
 FEATURES, BATCH, RATE = 12, 256, 0.5
 RANK, WORLD = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 ATTEMPT = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
-# In the keys, because torchrun serves those of the old attempt to the new one. Each node counts its own attempts, so
-# it helps on one node only.
-GENERATION = ATTEMPT if os.environ.get("GROUP_WORLD_SIZE", "1") == "1" else "all"
+# The restart count is each node's own; the round is the same on all of them.
+GENERATION = os.environ.get("DLROVER_ROUND", str(ATTEMPT))
 
 
 def say(text):
@@ -49,6 +48,7 @@ class Ring:
             return
         here = store.sock.getsockname()[0]  # The address by which the others' host knows this one.
         listener = socket.create_server((here, 0), family=store.sock.family)
+        # The generation is in the key: torchrun serves the old attempt's keys to the new one.
         place = f"ring/{GENERATION}/"
         store.set(f"{place}{RANK}", json.dumps(listener.getsockname()[:2]).encode())
         address = json.loads(store.get(f"{place}{(RANK + 1) % WORLD}"))

@@ -26,8 +26,8 @@ pub(super) const OF_DLROVER: [&str; 17] = [
 ];
 
 const ABOUT: &str = "The job master: the nodes of one job meet here, are told their ranks, and are told again when \
-                     a node is lost or comes. Nodes reach it with `dlrover-run --rdzv-endpoint HOST:PORT` or \
-                     DLROVER_MASTER_ADDR=HOST:PORT.";
+                     a node is lost or comes. Nodes reach it by DLROVER_MASTER_ADDR=HOST:PORT in the environment \
+                     of dlrover-run.";
 
 const EXIT_CODES: &str = "\
 Exit codes:

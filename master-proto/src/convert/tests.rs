@@ -167,6 +167,10 @@ fn nonsense_is_refused_with_the_field_and_the_value() {
         refused(pb::JoinRequest { local_world_size: 0, ..wire() }),
         "local_world_size is 0, expected 1 to 65536"
     );
+    assert_eq!(
+        refused(pb::JoinRequest { after_round: Some(u32::MAX), ..wire() }),
+        "after_round is 4294967295, expected at most 1073741824"
+    );
     assert_eq!(refused(pb::JoinRequest { terms: None, ..wire() }), "terms is missing");
     assert_eq!(
         refused(pb::JoinRequest { role: "x".repeat(300), ..wire() }),

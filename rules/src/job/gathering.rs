@@ -45,11 +45,11 @@ impl Job {
                 }
                 Vec::new()
             }
-            Phase::Hosting { members, round, .. } => {
+            Phase::Hosting { members, round, fresh_port, .. } => {
                 let seat = members.iter().position(|member| member.node_id == node);
                 match seat {
                     Some(0) => {
-                        vec![Effect::AskToHost { node, round: *round, fresh_port: self.is_port_stale }]
+                        vec![Effect::AskToHost { node, round: *round, fresh_port: *fresh_port }]
                     }
                     Some(_) => Vec::new(),
                     None => {
@@ -272,9 +272,14 @@ impl Job {
         });
         effects.push(Effect::Log(Log::Placed { round, nodes: placed.collect() }));
         let Some(host) = members.first().map(|host| host.node_id.clone()) else { return effects };
-        effects.push(Effect::AskToHost { node: host, round, fresh_port: self.is_port_stale });
+        // A host that served an older round, with another one in between, may have workers of that one knocking yet.
+        let had_seat = self.nodes.get(&host).is_some_and(|known| known.request.after.is_some());
+        let served_last = self.seats.get(&host) == Some(&NodeRank(0));
+        // What is found out from now on is for the round after this one.
+        let fresh_port = std::mem::take(&mut self.is_port_stale) || (had_seat && !served_last);
+        effects.push(Effect::AskToHost { node: host, round, fresh_port });
         let until = now + self.policy.host_timeout;
-        self.phase = Phase::Hosting { round, members, until };
+        self.phase = Phase::Hosting { round, members, fresh_port, until };
         effects
     }
 
@@ -294,7 +299,6 @@ impl Job {
         let Some(master_addr) = address.or_else(|| master_addr(&members)) else { return Vec::new() };
         let world = World { round: hosted, members, master_addr, master_port };
         self.has_run = true;
-        self.is_port_stale = false;
         self.lost.clear();
         for member in &world.members {
             if let Some(known) = self.nodes.get_mut(&member.node_id) {

@@ -254,6 +254,17 @@ fn a_silent_node_is_lost_once_and_the_loss_is_journalled() {
 }
 
 #[test]
+fn a_master_that_stood_still_takes_nobody_for_lost() {
+    let mut test = running();
+    let _broken = test.at(14).tell(Event::LinkBroken { node: id("a") });
+    assert_eq!(test.at(40).deadline(), Turn::default(), "nobody could be heard");
+    assert_eq!(test.master.deadline(), Some(Moment::at_secs(42)), "the grace begins again");
+    test.at(60).beat("b");
+    let cause = LossCause::Disconnected { grace: GRACE };
+    assert_eq!(test.at(62).deadline().journal, [lost("a", cause)], "and ends when the master runs");
+}
+
+#[test]
 fn a_broken_stream_is_a_loss_after_the_grace_unless_it_comes_back() {
     let mut test = running();
     let _broken = test.at(5).tell(Event::LinkBroken { node: id("a") });

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rules::{
     NodeId, NodeRank, Round,
     failure::Outcome,
-    job::{Effect, Event, Log, NodeEnd},
+    job::{Effect, Event, Log, NodeEnd, Standing},
     notice::{AfterStop, Notice},
     verdict::{JobFailure, JobVerdict},
     worker_group::{Effect as NodeEffect, Event as NodeEvent},
@@ -150,6 +150,39 @@ impl Simulation {
         }
         if charged > usize::from(charges(event)) {
             self.fail(|| format!("{charged} losses were charged for {event:?}"));
+        }
+    }
+
+    /// Once a record is durable. Whoever says where it stands is told what it has missed, or has missed nothing;
+    /// whoever joins is known from then on, or is told why not.
+    pub(crate) fn check_answer(&mut self, event: &Event, effects: &[Effect]) {
+        let (request, claim) = match event {
+            Event::Joined(request) => (request, None),
+            Event::Resumed { request, claim } => (request, Some(claim)),
+            _ => return,
+        };
+        let is_told = effects.iter().any(|effect| match effect {
+            Effect::Regroup { node, .. } | Effect::TellEnd { node, .. } | Effect::Refuse { node, .. } => {
+                *node == request.node_id
+            }
+            _ => false,
+        });
+        let job = &self.master.shadow;
+        let is_answered = match claim {
+            None => is_told || job.knows(&request.node_id),
+            Some(claim) => {
+                let seats =
+                    |world: &World| world.round == claim.round && world.seat_of(&request.node_id).is_some();
+                is_told
+                    || claim.standing == Standing::Stopping
+                    || job.world().is_some_and(seats)
+                    // Seldom, and not to be seen in another way.
+                    || format!("{job:?}").contains("phase: Restoring")
+            }
+        };
+        if !is_answered {
+            let words = format!("{event:?} was not answered: {effects:?}");
+            self.fail(|| words);
         }
     }
 

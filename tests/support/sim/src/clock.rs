@@ -41,7 +41,7 @@ pub(crate) enum Action {
     /// The master's word reaches the node.
     Push {
         conn: ConnId,
-        event: NodeEvent,
+        event: Box<NodeEvent>,
     },
     /// The node sees that its stream is broken.
     StreamEnds {
@@ -55,7 +55,7 @@ pub(crate) enum Action {
     /// The node's word reaches the master.
     Word {
         conn: ConnId,
-        word: JobEvent,
+        word: Box<JobEvent>,
     },
     /// The answer reaches the node.
     Acked {
@@ -68,7 +68,7 @@ pub(crate) enum Action {
     /// Something on the node's own machine.
     Local {
         life: LifeId,
-        event: NodeEvent,
+        event: Box<NodeEvent>,
     },
     NodeTimer {
         life: LifeId,

@@ -1,5 +1,7 @@
 //! What goes wrong, or a person does.
 
+use std::time::Duration;
+
 use rules::{failure::ExitCause, worker_group::Event};
 
 use crate::{
@@ -35,7 +37,7 @@ impl Simulation {
             }
             Fault::Signal { slot, signal, again_after } => {
                 let Some(life) = self.living(slot) else { return };
-                let action = Action::Local { life, event: Event::Signalled { signal } };
+                let action = Action::Local { life, event: Box::new(Event::Signalled { signal }) };
                 if let Some(wait) = again_after {
                     self.after(wait, action.clone());
                 }
@@ -61,7 +63,7 @@ impl Simulation {
                 if let Some(life) = self.living(slot) {
                     self.lives[life].workers = None;
                     let event = Event::GuardDied { cause: ExitCause::Signal(9) };
-                    self.queue.push(self.now, Action::Local { life, event });
+                    self.locally(Duration::ZERO, life, event);
                 }
             }
             Fault::WorkerFails { slot } => {

@@ -193,6 +193,7 @@ impl Simulation {
         // What follows was, or will be, done for the live one; here it is only looked at.
         let effects = self.master.shadow.handle(at, event.clone());
         self.check_budgets(&event, &effects);
+        self.check_answer(&event, &effects);
     }
 
     pub(crate) fn tell_master(&mut self, input: Input, reply: Option<Reply>) {

@@ -147,7 +147,7 @@ impl Simulation {
         }
         let at = (self.now + self.latency()).max(self.conns[conn].last_push);
         self.conns[conn].last_push = at;
-        self.queue.push(at, Action::Push { conn, event });
+        self.queue.push(at, Action::Push { conn, event: Box::new(event) });
     }
 
     pub(crate) fn on_push(&mut self, conn: ConnId, event: NodeEvent) {
@@ -227,7 +227,7 @@ impl Simulation {
             return self.break_stream(conn);
         }
         let wait = self.latency();
-        self.after(wait, Action::Word { conn, word: word.clone() });
+        self.after(wait, Action::Word { conn, word: Box::new(word) });
         if !is_safe && self.strikes(self.plan.rates.ack_lost) {
             // The node hears nothing of it; the word may still be on its way when the stream is gone.
             self.break_stream(conn);
@@ -276,7 +276,7 @@ impl Simulation {
         let mut wait = self.latency();
         if says_last_words {
             for word in words {
-                self.after(wait, Action::Word { conn, word });
+                self.after(wait, Action::Word { conn, word: Box::new(word) });
                 wait += Duration::from_micros(100);
             }
         }

@@ -208,7 +208,7 @@ impl Simulation {
                     Event::Prepared { round }
                 };
                 let wait = self.prng.millis(1, 50);
-                self.after(wait, Action::Local { life, event });
+                self.locally(wait, life, event);
             }
             Effect::Spawn { round } => self.spawn(life, round),
             Effect::SignalTree { .. } => self.signal_tree(life),
@@ -227,7 +227,7 @@ impl Simulation {
     fn host_store(&mut self, life: LifeId, round: Round, fresh_port: bool) {
         if self.strikes(self.plan.rates.cannot) {
             let event = Event::CannotHost { reason: "no port".to_owned() };
-            return self.after(Duration::from_millis(5), Action::Local { life, event });
+            return self.locally(Duration::from_millis(5), life, event);
         }
         let port = match self.lives[life].port {
             Some(port) if !fresh_port => port,
@@ -237,7 +237,7 @@ impl Simulation {
         self.check_store(life, round, port);
         let wait = self.prng.millis(1, 20);
         let event = Event::Hosting { round, master_addr: None, master_port: port };
-        self.after(wait, Action::Local { life, event });
+        self.locally(wait, life, event);
     }
 
     fn spawn(&mut self, life: LifeId, round: Round) {
@@ -245,7 +245,7 @@ impl Simulation {
         if self.strikes(self.plan.rates.cannot) {
             let event =
                 Event::CannotStart { round, local_rank: LocalRank(0), reason: "no memory".to_owned() };
-            self.after(Duration::from_millis(1), Action::Local { life, event });
+            self.locally(Duration::from_millis(1), life, event);
             let spawn = self.checks.next_spawn();
             let workers = self.workers(&seat, spawn, BTreeSet::new());
             self.lives[life].workers = Some(workers);
@@ -334,7 +334,7 @@ impl Simulation {
             self.lives[life].done_well = Some(round);
         }
         let exit = WorkerExit { local_rank: rank, pid: 1, cause, unix_secs: 0, out_of_memory: false };
-        self.queue.push(self.now, Action::Local { life, event: Event::WorkerExited { round, exit } });
+        self.locally(Duration::ZERO, life, Event::WorkerExited { round, exit });
         if is_last {
             self.tree_empties(life);
         }
@@ -355,7 +355,7 @@ impl Simulation {
         let it = &mut self.lives[life];
         if let Some(workers) = it.workers.take_if(|workers| workers.spawn == spawn) {
             let event = Event::TreeGone { round: workers.round };
-            self.queue.push(self.now, Action::Local { life, event });
+            self.locally(Duration::ZERO, life, event);
         }
     }
 

@@ -12,12 +12,12 @@ impl Prng {
     pub fn new(seed: u64) -> Self {
         // Neighbouring seeds must not give neighbouring sequences.
         let mut prng = Self(seed ^ 0xD1B5_4A32_D192_ED03);
-        prng.next();
+        prng.draw();
         prng
     }
 
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -27,7 +27,7 @@ impl Prng {
 
     /// A number of `low..=high`.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
-        low + self.next() % (high.saturating_sub(low) + 1)
+        low + self.draw() % (high.saturating_sub(low) + 1)
     }
 
     /// The same, small.
@@ -37,12 +37,12 @@ impl Prng {
 
     /// An index below `len`, which is not 0.
     pub fn index(&mut self, len: usize) -> usize {
-        usize::try_from(self.next() % (len as u64).max(1)).unwrap_or_default()
+        usize::try_from(self.draw() % (len as u64).max(1)).unwrap_or_default()
     }
 
     /// True so many times in a thousand.
     pub fn chance(&mut self, per_mille: u32) -> bool {
-        self.next() % 1000 < u64::from(per_mille)
+        self.draw() % 1000 < u64::from(per_mille)
     }
 
     /// A wait of so many milliseconds, in microseconds: two waits are seldom the same.

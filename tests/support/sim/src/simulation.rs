@@ -228,13 +228,13 @@ impl Simulation {
             Action::ConnectFails { life, reason } => self.on_connect_failed(life, reason),
             Action::ConnectArrives { conn } => self.on_connect_arrived(conn),
             Action::Opened { conn } => self.on_opened(conn),
-            Action::Push { conn, event } => self.on_push(conn, event),
+            Action::Push { conn, event } => self.on_push(conn, *event),
             Action::StreamEnds { conn, reason } => self.on_stream_ended(conn, reason),
             Action::LinkBroken { conn } => self.on_link_broken(conn),
-            Action::Word { conn, word } => self.on_word(conn, word),
+            Action::Word { conn, word } => self.on_word(conn, *word),
             Action::Acked { conn, ends } => self.on_acked(conn, ends),
             Action::Beat { conn } => self.on_beat(conn),
-            Action::Local { life, event } => self.tell_node(life, event),
+            Action::Local { life, event } => self.tell_node(life, *event),
             Action::NodeTimer { life, generation } => {
                 if self.lives[life].timer.0 == generation {
                     self.lives[life].timer.1 = None;
@@ -270,6 +270,11 @@ impl Simulation {
             | Action::Beat { conn } => Some(self.conns[*conn].life),
             _ => None,
         }
+    }
+
+    /// Something happens on a node's own machine.
+    pub(crate) fn locally(&mut self, wait: Duration, life: LifeId, event: NodeEvent) {
+        self.after(wait, Action::Local { life, event: Box::new(event) });
     }
 
     pub(crate) fn after(&mut self, wait: Duration, action: Action) {

@@ -198,6 +198,49 @@ fn a_claim_that_comes_after_a_new_round_was_begun_tells_of_old_workers() {
 }
 
 #[test]
+fn what_is_found_out_while_a_store_is_opened_is_for_the_next_round() {
+    let mut scene = Scene::new(1, 2);
+    scene.attend("a");
+    let mut effects = scene.join("a", None);
+    effects.extend(scene.wait(4));
+    assert_eq!(fresh_port(&effects), Some(false));
+    let _late = scene.claim("b", 4, 0, Standing::Running);
+    let _seated = scene.hosted("a", 0);
+    let (round, reason) = (Round(0), "exit code 1".to_owned());
+    let _told = scene.tell(Event::WorkersFailed { node: id("a"), round, reason, gives_up: false });
+    let effects = scene.join("a", Some(0));
+    assert_eq!(fresh_port(&effects), Some(true));
+}
+
+#[test]
+fn a_host_that_served_an_older_round_takes_a_new_port() {
+    let mut scene = Scene::new(1, 3);
+    scene.run(&["b"]);
+    // It served round 4 of a master that is forgotten, and its workers are still there.
+    let _late = scene.claim("a", 4, 0, Standing::Running);
+    let (round, reason) = (Round(0), "exit code 1".to_owned());
+    let _told = scene.tell(Event::WorkersFailed { node: id("b"), round, reason, gives_up: false });
+    assert_eq!(fresh_port(&scene.join("b", Some(0))), Some(true));
+    let _seated = scene.hosted("b", 5);
+    let _joined = scene.join("a", Some(4));
+    let _regrouped = scene.wait(3);
+    assert_eq!(
+        fresh_port(&scene.join("b", Some(5))),
+        Some(true),
+        "the workers of round 4 may not all be gone"
+    );
+    let _seated = scene.hosted("a", 6);
+    let (round, reason) = (Round(6), "exit code 1".to_owned());
+    let _told = scene.tell(Event::WorkersFailed { node: id("a"), round, reason, gives_up: false });
+    let _joined = scene.join("b", Some(6));
+    assert_eq!(
+        fresh_port(&scene.join("a", Some(6))),
+        Some(false),
+        "the same host again, and all have come back"
+    );
+}
+
+#[test]
 fn a_join_that_is_read_after_its_stream_broke_does_not_make_a_ghost() {
     let mut scene = Scene::new(2, 2);
     scene.attend("a");
@@ -265,6 +308,10 @@ fn a_master_killed_between_its_last_decision_and_its_end_ends_after_its_restart(
     let verdict = JobVerdict::Succeeded;
     let effects = job.handle(Moment::at_secs(9), Event::EndHeard { node: id("a") });
     assert_eq!(effects, [Effect::Finish { verdict: verdict.clone() }]);
-    let (_, turn) = JobMaster::restored(job, patience(), Moment::at_secs(10));
-    assert_eq!(turn.effects, [Effect::Finish { verdict }]);
+    let (mut master, turn) = JobMaster::restored(job, patience(), Moment::at_secs(10));
+    let mut effects = turn.effects;
+    while let Some(due) = master.deadline() {
+        effects.extend(master.handle(due, Input::Deadline).effects);
+    }
+    assert!(effects.contains(&Effect::Finish { verdict }), "{effects:?}");
 }

@@ -1,5 +1,7 @@
 //! The cases that people ask about, one by one, each without any other fault.
 
+#![allow(clippy::unwrap_used, reason = "a helper of tests")]
+
 use std::time::Duration;
 
 use dlrover_sim::{Fault, Plan, Report, Simulation};
