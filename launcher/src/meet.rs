@@ -165,8 +165,8 @@ fn config_of(master: &MasterPlan, console: Option<&Console>) -> MasterConfig {
         topology_file: master.topology_file.clone(),
         trust: master.trust.clone(),
         log: Arc::new(move |lines| match &console {
-            // Who is waited for, this node hears as one of those that wait.
-            Some(_) if lines.starts_with("PENDING") => {}
+            // Why somebody waits, this node says too when it is one of them.
+            Some(_) if lines.starts_with("PENDING") || lines.starts_with("SPARE") => {}
             Some(console) => console.say(format!("dlrover-run: master: {lines}")),
             // One node knows all of it already.
             None => tracing::debug!(lines, "the job master says"),
