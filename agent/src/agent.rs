@@ -3,19 +3,18 @@
 
 use std::{
     future, io,
-    net::SocketAddr,
     sync::{Arc, Mutex, OnceLock, PoisonError},
     time::{Duration, Instant},
 };
 
 use nix::sys::signal::Signal;
 use rules::{
-    Moment, NodeRank, Round,
+    Moment, Round,
     failure::{ExitCause, Outcome, Survivor},
-    job::{JoinRequest, NodeEnd},
+    node::{JoinRequest, NodeAttributes},
     worker_env::EnvSettings,
     worker_group::{Effect, Event, Limits, WorkerExit, WorkerGroup},
-    world::Member,
+    world::Assignment,
 };
 use tokio::{
     signal::unix::{Signal as SignalStream, SignalKind, signal},
@@ -28,6 +27,7 @@ use tracing::{debug, warn};
 use crate::{
     arrivals::{self, Arrived},
     aside::aside,
+    attributes,
     cgroup::Cgroup,
     chain,
     clear_away::clear_away,
@@ -40,12 +40,12 @@ use crate::{
     },
     launcher_id::LauncherId,
     logs::{Console, Generation, Logs},
-    master_link::{self, Word},
+    master_link::{self, MasterAt, MasterLink, Word},
     oom::OomCounter,
     reap::{Reaped, next_ended},
     report::Report,
     signals,
-    store_host::StoreHost,
+    store_host::{Opened, StoreHost},
     store_watch::{Look, StoreWatch},
     tree, workers,
     workers::Prepared,
@@ -60,6 +60,9 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// How long the launcher itself tries to kill what a dead or stuck guard left.
 const CLEAR_AWAY: Duration = Duration::from_secs(2);
 
+/// How long the master may take to hear the last words.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 /// How long a guard with nothing below it may take to leave.
 const GUARD_EXIT: Duration = Duration::from_secs(1);
 
@@ -67,6 +70,7 @@ const GUARD_EXIT: Duration = Duration::from_secs(1);
 enum Happening {
     Event(Event),
     Prepared { round: Round, prepared: Box<Prepared> },
+    Hosting { round: Round, opened: Opened },
     Arrived { round: Round, up_to: usize, arrived: Arrived },
 }
 
@@ -98,8 +102,8 @@ pub struct Parts {
     pub launcher_id: LauncherId,
     /// The guard, which was started before any thread.
     pub guard: Guard,
-    /// Where the master listens.
-    pub master: SocketAddr,
+    /// Where the master is.
+    pub master: MasterAt,
     /// The store of the workers, should this node be group rank 0.
     pub store: StoreHost,
     /// The launcher's own output.
@@ -125,7 +129,8 @@ pub struct Agent {
     is_abandoned: bool,
     children: SignalStream,
     windows: SignalStream,
-    master: mpsc::UnboundedSender<Word>,
+    attributes: NodeAttributes,
+    master: MasterLink,
     store: Arc<AsyncMutex<StoreHost>>,
     console: Console,
     logs: Arc<Mutex<Logs>>,
@@ -177,8 +182,9 @@ impl Agent {
             node_id: config.node_id.clone(),
             max_restarts: config.max_restarts,
             shutdown_timeout: config.shutdown_timeout,
+            join_timeout: config.terms.join_timeout,
         };
-        let (group, effects) = WorkerGroup::new(limits);
+        let group = WorkerGroup::new(limits);
         let mut agent = Self {
             settings: Arc::new(workers::env_settings(&config, launcher_id.to_string())),
             group,
@@ -187,6 +193,7 @@ impl Agent {
             is_abandoned: false,
             children,
             windows,
+            attributes: attributes::gather(config.attributes.clone()),
             master: master_link::start(master, config.node_id.clone(), happened.clone()),
             console,
             logs: Arc::new(Mutex::new(logs)),
@@ -208,12 +215,17 @@ impl Agent {
         };
         // A guard that died before we listened to SIGCHLD is told by nothing else.
         agent.reap();
-        let outcome = agent.run_group(effects).await;
+        let outcome = agent.run_group().await;
         Ok(agent.report(outcome).await)
     }
 
-    async fn run_group(&mut self, mut effects: Vec<Effect>) -> Outcome {
+    async fn run_group(&mut self) -> Outcome {
         loop {
+            let event = self.next_event().await;
+            let now = Moment::new(self.started.elapsed());
+            debug!(?event, "event");
+            let effects = self.group.handle(now, event.clone());
+            (self.observer)(&event, &effects);
             for effect in effects {
                 debug!(?effect, "effect");
                 if let Effect::Finish { outcome } = effect {
@@ -221,11 +233,6 @@ impl Agent {
                 }
                 self.perform(effect);
             }
-            let event = self.next_event().await;
-            let now = Moment::new(self.started.elapsed());
-            debug!(?event, "event");
-            effects = self.group.handle(now, event.clone());
-            (self.observer)(&event, &effects);
         }
     }
 
@@ -250,6 +257,13 @@ impl Agent {
                     Happening::Prepared { round, prepared } => {
                         self.prepared = Some(prepared);
                         return Event::Prepared { round };
+                    }
+                    Happening::Hosting { round, opened } => {
+                        let Opened { master_addr, master_port, moved_to } = opened;
+                        if let Some(server) = moved_to {
+                            self.store_watch.moved(&server, master_port);
+                        }
+                        return Event::Hosting { round, master_addr, master_port };
                     }
                     Happening::Arrived { round, up_to, arrived } => {
                         self.store_watch.on_arrived(round, up_to, arrived);
@@ -322,23 +336,31 @@ impl Agent {
 
     fn perform(&mut self, effect: Effect) {
         match effect {
-            Effect::Join { .. } => self.join(),
-            Effect::HostStore { round } => self.host_store(round),
-            Effect::Prepare { world, seat, attempt } => self.prepare(world, seat, attempt),
+            Effect::Join { after, .. } => self.join(after),
+            Effect::Resume { claim } => self.say(Word::Resume(self.request(None), claim)),
+            Effect::HostStore { round, fresh_port } => self.host_store(round, fresh_port),
+            Effect::ReportHosting { round, master_addr, master_port } => {
+                self.say(Word::Hosting { round, master_addr, master_port });
+            }
+            Effect::ReportFailure { round, reason, gives_up } => {
+                self.say(Word::Failure { round, reason, gives_up });
+            }
+            Effect::AcknowledgeEnd => self.say(Word::AcknowledgeEnd),
+            Effect::Prepare { assignment, attempt } => self.prepare(assignment, attempt),
             Effect::Spawn { round } => self.spawn(round),
             Effect::SignalTree { signal } => self.tell_guard(&ToGuard::SignalTree { signal }),
             Effect::SignalWorkers { signal } => self.tell_guard(&ToGuard::SignalWorkers { signal }),
             Effect::KillTree => self.tell_guard(&ToGuard::KillTree),
             Effect::AbandonTree => self.is_abandoned = true,
             Effect::Tell(notice) => self.console.say(format!("dlrover-run: {notice}")),
-            Effect::ReportEnd { outcome } => self.say(Word::End(node_end(&outcome))),
+            Effect::ReportEnd { end } => self.say(Word::End(end)),
             Effect::Finish { .. } => {}
         }
     }
 
     /// A master link that has ended has said so by an event.
     fn say(&self, word: Word) {
-        let _ended = self.master.send(word);
+        let _ended = self.master.words.send(word);
     }
 
     fn tell_guard(&mut self, message: &ToGuard) {
@@ -347,14 +369,26 @@ impl Agent {
         }
     }
 
-    fn join(&mut self) {
+    fn join(&mut self, after: Option<Round>) {
         self.retire_generation();
-        let member = Member {
-            node_id: self.config.node_id.clone(),
-            local_world_size: self.config.local_world_size,
-            role: self.config.role.clone(),
-        };
-        self.say(Word::Join(JoinRequest { member, wish: self.config.node_rank }));
+        self.say(Word::Join(self.request(after)));
+    }
+
+    fn request(&self, after: Option<Round>) -> JoinRequest {
+        let AgentConfig { node_id, node_rank, local_world_size, role, address, node_ip, terms, .. } =
+            &*self.config;
+        JoinRequest {
+            node_id: node_id.clone(),
+            wish: *node_rank,
+            local_world_size: *local_world_size,
+            role: role.clone(),
+            // Empty: the one that the master sees.
+            address: address.clone().unwrap_or_default(),
+            node_ip: node_ip.clone(),
+            terms: terms.clone(),
+            attributes: self.attributes.clone(),
+            after,
+        }
     }
 
     /// The output of workers that are gone is read to its end beside the next generation.
@@ -367,28 +401,24 @@ impl Agent {
         }
     }
 
-    fn host_store(&self, round: Round) {
-        let (store, words, happened) = (Arc::clone(&self.store), self.master.clone(), self.happened.clone());
+    fn host_store(&self, round: Round, fresh_port: bool) {
+        let (store, happened) = (Arc::clone(&self.store), self.happened.clone());
         tokio::spawn(async move {
-            match store.lock().await.open().await {
-                Ok((master_addr, master_port)) => {
-                    let _ended = words.send(Word::Hosting { round, master_addr, master_port });
-                }
-                Err(error) => {
-                    let reason = chain(&error);
-                    let _gone = happened.send(Event::CannotHost { reason }.into()).await;
-                }
-            }
+            let happening = match store.lock().await.open(fresh_port).await {
+                Ok(opened) => Happening::Hosting { round, opened },
+                Err(error) => Event::CannotHost { reason: chain(&error) }.into(),
+            };
+            let _gone = happened.send(happening).await;
         });
     }
 
-    fn prepare(&self, world: rules::world::World, seat: NodeRank, attempt: rules::Attempt) {
+    fn prepare(&self, assignment: Assignment, attempt: rules::Attempt) {
         let (config, settings) = (Arc::clone(&self.config), Arc::clone(&self.settings));
         let (logs, happened) = (Arc::clone(&self.logs), self.happened.clone());
         tokio::spawn(async move {
-            let round = world.round;
+            let round = assignment.round;
             let prepared =
-                aside(move || workers::prepare(&config, &settings, &logs, &world, seat, attempt)).await;
+                aside(move || workers::prepare(&config, &settings, &logs, &assignment, attempt)).await;
             let happening = match prepared {
                 Ok(Ok(prepared)) => Happening::Prepared { round, prepared: Box::new(prepared) },
                 Ok(Err(error)) => Event::CannotPrepare { round, reason: chain(&error) }.into(),
@@ -436,7 +466,7 @@ impl Agent {
         let workers = evidence::gather(&outcome, self.generation.take()).await;
         let attempt = self.group.attempt();
         let never_arrived = self.store_watch.judgement.missing();
-        self.dismiss_guard().await;
+        self.dismiss().await;
         Report { outcome, attempt, run_dir, workers, never_arrived, survivors }
     }
 
@@ -480,8 +510,10 @@ impl Agent {
     }
 
     /// The end of the socket tells the guard to leave. Waiting for it leaves nothing of us behind.
-    async fn dismiss_guard(self) {
-        let Self { guard, mut children, guard_ended, cgroup, .. } = self;
+    async fn dismiss(self) {
+        let Self { guard, mut children, guard_ended, cgroup, master, .. } = self;
+        let MasterLink { words, task } = master;
+        drop(words);
         let pid = guard.pid().as_raw();
         drop(guard);
         let gone = async {
@@ -503,19 +535,13 @@ impl Agent {
         if timeout(GUARD_EXIT, gone).await.is_err() {
             warn!(pid, "the guard process is still busy; it ends by itself");
         }
+        // The last words: that we know of the end. Who waits for them has a deadline too.
+        if timeout(LAST_WORDS, task).await.is_err() {
+            debug!("the job master did not take the last words");
+        }
         // The guard has done so, unless it was killed.
         if let Some(cgroup) = cgroup {
             cgroup.remove();
-        }
-    }
-}
-
-fn node_end(outcome: &Outcome) -> NodeEnd {
-    match outcome {
-        Outcome::Succeeded => NodeEnd::Succeeded,
-        Outcome::Failed(failure) => NodeEnd::Failed { reason: failure.to_string() },
-        Outcome::Interrupted(signal) => {
-            NodeEnd::Failed { reason: format!("its launcher was ended by signal {signal}") }
         }
     }
 }

@@ -2,7 +2,11 @@
 
 use std::{collections::BTreeSet, ffi::OsString, ops::RangeInclusive, path::PathBuf, time::Duration};
 
-use rules::{NodeId, NodeRank, RunId, redirects::Streams};
+use rules::{
+    NodeId, NodeRank, RunId,
+    node::{NodeAttributes, Terms},
+    redirects::Streams,
+};
 
 /// Everything one node's agent needs to know.
 #[derive(Debug, Clone)]
@@ -13,14 +17,19 @@ pub struct AgentConfig {
     pub node_id: NodeId,
     /// The seat this node asks for; `None` when it has no wish. 0 is a wish.
     pub node_rank: Option<NodeRank>,
-    /// Fewest and most nodes of the job, both at least 1.
-    pub nodes: (u32, u32),
+    /// What it expects of the job; every node's must be the same.
+    pub terms: Terms,
+    /// What the launcher knows of the machine (accelerators, pod); the agent adds the rest.
+    pub attributes: NodeAttributes,
     /// Workers on this node, at least 1.
     pub local_world_size: u32,
     /// `ROLE_NAME`.
     pub role: String,
-    /// The address that workers of all nodes use to reach this one, `MASTER_ADDR` when it is group rank 0.
-    pub local_addr: Option<String>,
+    /// The address that workers of all nodes use to reach this one, `MASTER_ADDR` when it is group rank 0;
+    /// `None`: the one that the master sees.
+    pub address: Option<String>,
+    /// The address that the topology file lists it under, when that is another one.
+    pub node_ip: Option<String>,
     /// What to run.
     pub command: WorkerCommand,
     /// Restarts after the first attempt.

@@ -6,6 +6,7 @@
 pub mod agent;
 pub mod arrivals;
 mod aside;
+pub mod attributes;
 pub mod cgroup;
 pub mod clear_away;
 pub mod config;

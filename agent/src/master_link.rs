@@ -1,167 +1,360 @@
-//! The agent's side of the wire: one task that speaks to the master in the order in which it was told to,
-//! and turns what the master pushes into events. A failure of any call reaches the agent as
-//! [`Event::MasterLost`].
+//! The agent's side of the wire: one task that keeps a stream to the master open, speaks in the order in which
+//! it was told to, and turns what the master pushes into events.
+//!
+//! A stream that breaks is opened again for as long as the agent lives. What was not said by then is dropped:
+//! the agent hears [`Event::MasterBack`] and says again where it stands.
 
-use std::{net::SocketAddr, time::Duration};
+mod connect;
+
+use std::time::Duration;
 
 use master_proto::{
-    PROTOCOL_VERSION,
-    convert::{Push, end_report},
+    convert::{ConvertError, Push, Pushed, cut, end_report, join_request},
     pb::{self, master_client::MasterClient},
 };
 use rules::{
     NodeId, Round,
-    job::{JoinRequest, NodeEnd},
+    job::{Claim, NodeEnd},
+    node::JoinRequest,
     worker_group::Event,
 };
-use tokio::{sync::mpsc, time::timeout};
-use tonic::{
-    Code, Status, Streaming,
-    transport::{Channel, Endpoint},
+use tokio::{
+    sync::mpsc,
+    task::JoinHandle,
+    time::{Instant, sleep, sleep_until, timeout},
 };
+use tonic::{Code, Status, Streaming, transport::Channel};
 
+use self::connect::Door;
+pub use self::connect::{ConnectError, MasterAt};
 use crate::chain;
-
-/// How long the master may take to accept a connection.
-const CONNECT: Duration = Duration::from_secs(10);
 
 /// How long the master may take to acknowledge a call. It only takes note; what follows is pushed.
 const CALL: Duration = Duration::from_secs(10);
+
+/// The first pause after a broken stream; each further one is twice as long.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+
+/// The longest pause. A master that was started again gives its nodes 2 s to come back.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// What the agent says to the master.
 #[derive(Debug)]
 pub enum Word {
     /// Ask for a seat.
     Join(JoinRequest),
+    /// Say where this node stands.
+    Resume(JoinRequest, Claim),
     /// The store of a round is open.
-    Hosting { round: Round, master_addr: String, master_port: u16 },
+    Hosting { round: Round, master_addr: Option<String>, master_port: u16 },
+    /// Workers failed.
+    Failure { round: Round, reason: String, gives_up: bool },
     /// This node's part is over.
     End(NodeEnd),
+    /// This node has heard that the job is over.
+    AcknowledgeEnd,
 }
 
-/// Why the master is lost.
+/// Why a stream is no more, or could not be opened.
 #[derive(Debug, thiserror::Error)]
 enum LinkError {
-    #[error("cannot connect to the job master at {address}")]
-    Connect {
-        address: SocketAddr,
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error("the job master at {at} did not answer within {} s", CALL.as_secs())]
+    Silent { at: String },
+    #[error("the job master at {at} said: {}", status.message())]
+    Refused { at: String, status: Status },
+    #[error("the connection to the job master at {at} broke off")]
+    BrokeOff { at: String },
+    #[error("the job master at {at} does not know this node any more")]
+    Forgotten { at: String },
+    #[error("the job master at {at} said what makes no sense")]
+    Nonsense {
+        at: String,
         #[source]
-        source: tonic::transport::Error,
+        source: ConvertError,
     },
-    #[error("the job master at {address} did not answer within {} s", CALL.as_secs())]
-    Silent { address: SocketAddr },
-    #[error("the job master at {address} said: {}", status.message())]
-    Refused { address: SocketAddr, status: Status },
-    #[error("the connection to the job master at {address} broke off")]
-    BrokeOff { address: SocketAddr },
-    #[error("the job master at {address} said what makes no sense: {source}")]
-    Nonsense { address: SocketAddr, source: master_proto::convert::ConvertError },
+}
+
+impl LinkError {
+    /// Another try would end the same way. A master that took this node once may be on its way back to its old
+    /// settings, but a word that makes no sense to it never will.
+    fn is_final(&self, was_ever_open: bool) -> bool {
+        match self {
+            Self::Connect(error) => error.is_final() && !was_ever_open,
+            Self::Refused { status, .. } => match status.code() {
+                Code::InvalidArgument => true,
+                Code::FailedPrecondition | Code::Unauthenticated | Code::Unimplemented => !was_ever_open,
+                _ => false,
+            },
+            Self::Silent { .. } | Self::BrokeOff { .. } | Self::Forgotten { .. } | Self::Nonsense { .. } => {
+                false
+            }
+        }
+    }
+}
+
+/// Where to say words, and the task that says them: it ends when the sender is dropped and all was said.
+#[derive(Debug)]
+pub struct MasterLink {
+    /// Unbounded, because the agent says a handful of words a round and must never wait to say them.
+    pub words: mpsc::UnboundedSender<Word>,
+    /// The task.
+    pub task: JoinHandle<()>,
 }
 
 /// Starts the task. Words go in by the returned channel; events come out by `events`.
-pub fn start<E>(address: SocketAddr, node: NodeId, events: mpsc::Sender<E>) -> mpsc::UnboundedSender<Word>
+pub fn start<E>(master: MasterAt, node: NodeId, events: mpsc::Sender<E>) -> MasterLink
 where
     E: From<Event> + Send + 'static,
 {
-    // Unbounded, because the agent says a handful of words a round and must never wait to say them.
     let (words, inbox) = mpsc::unbounded_channel();
-    tokio::spawn(async move {
-        let mut link = Link { address, node, events, words: inbox };
-        if let Err(error) = link.run().await {
-            let reason = chain(&error);
-            // The agent may be gone by now.
-            let _gone = link.events.send(Event::MasterLost { reason }.into()).await;
-        }
+    let task = tokio::spawn(async move {
+        let mut link =
+            Link { door: Door::new(master), node, events, words: inbox, is_open: false, heard: None };
+        link.run().await;
     });
-    words
+    MasterLink { words, task }
 }
 
 struct Link<E> {
-    address: SocketAddr,
+    door: Door,
     node: NodeId,
     events: mpsc::Sender<E>,
     words: mpsc::UnboundedReceiver<Word>,
+    /// The master has answered on the present stream.
+    is_open: bool,
+    /// The last push: the master's life, and its number.
+    heard: Option<(u64, u64)>,
 }
 
+/// The agent is gone; nothing is left to do.
+struct AgentGone;
+
 impl<E: From<Event>> Link<E> {
-    /// Ends well when the agent is gone.
-    async fn run(&mut self) -> Result<(), LinkError> {
-        let address = self.address;
-        let (mut client, mut pushes) = self.attend().await?;
+    /// Ends when the agent is gone.
+    async fn run(&mut self) {
+        let mut pause = FIRST_PAUSE;
+        let mut was_ever_open = false;
+        loop {
+            self.is_open = false;
+            let error = match self.converse().await {
+                Ok(AgentGone) => return,
+                Err(error) => error,
+            };
+            was_ever_open |= self.is_open;
+            if self.is_open {
+                pause = FIRST_PAUSE;
+            }
+            let reason = chain(&error);
+            let is_final = error.is_final(was_ever_open);
+            let event = if is_final { Event::Refused { reason } } else { Event::MasterAway { reason } };
+            if self.tell(event).await.is_some() || is_final {
+                return;
+            }
+            if self.drop_words_for(jittered(pause)).await.is_some() {
+                return;
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// What is said while there is no stream is said again from the agent's state.
+    async fn drop_words_for(&mut self, wait: Duration) -> Option<AgentGone> {
+        let over = sleep(wait);
+        tokio::pin!(over);
         loop {
             tokio::select! {
-                word = self.words.recv() => match word {
-                    Some(word) => self.say(&mut client, word).await?,
-                    None => return Ok(()),
+                () = &mut over => return None,
+                word = self.words.recv() => if word.is_none() {
+                    return Some(AgentGone);
                 },
-                push = pushes.message() => {
-                    let push = push.map_err(|status| LinkError::Refused { address, status })?;
-                    let push = push.ok_or(LinkError::BrokeOff { address })?;
-                    let push = Push::try_from(push)
-                        .map_err(|source| LinkError::Nonsense { address, source })?;
-                    if self.events.send(event(push).into()).await.is_err() {
-                        return Ok(());
-                    }
-                }
             }
         }
     }
 
-    async fn attend(&self) -> Result<(MasterClient<Channel>, Streaming<pb::Push>), LinkError> {
-        let address = self.address;
-        let connect = |source| LinkError::Connect { address, source };
-        let endpoint = Endpoint::from_shared(format!("http://{address}"))
-            .map_err(connect)?
-            .connect_timeout(CONNECT)
-            .tcp_nodelay(true);
-        let channel = endpoint.connect().await.map_err(connect)?;
+    /// One stream, from its opening to its end.
+    async fn converse(&mut self) -> Result<AgentGone, LinkError> {
+        let (mut client, mut pushes) = self.attend().await?;
+        let mut beat = self.welcome(&mut pushes).await?;
+        self.is_open = true;
+        while self.words.try_recv().is_ok() {}
+        if self.tell(Event::MasterBack).await.is_some() {
+            return Ok(AgentGone);
+        }
+        loop {
+            let next_beat = async {
+                match beat {
+                    Some(due) => sleep_until(due).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                word = self.words.recv() => match word {
+                    Some(word) => {
+                        if self.say(&mut client, word).await?.is_some() {
+                            return Ok(AgentGone);
+                        }
+                    }
+                    None => return Ok(AgentGone),
+                },
+                push = pushes.message() => {
+                    let pushed = self.pushed(push)?;
+                    if let Some(event) = self.event(pushed)
+                        && self.tell(event).await.is_some()
+                    {
+                        return Ok(AgentGone);
+                    }
+                }
+                () = next_beat => beat = self.beat(&mut client).await?,
+            }
+        }
+    }
+
+    async fn tell(&self, event: Event) -> Option<AgentGone> {
+        self.events.send(event.into()).await.is_err().then_some(AgentGone)
+    }
+
+    async fn attend(&mut self) -> Result<(MasterClient<Channel>, Streaming<pb::Push>), LinkError> {
+        let channel = self.door.open().await?;
         let mut client = MasterClient::new(channel);
-        let request = pb::AttendRequest { protocol_version: PROTOCOL_VERSION, node_id: self.node.0.clone() };
-        let pushes = self.answered(client.attend(request)).await?;
+        let request = pb::AttendRequest {
+            protocol_version: master_proto::PROTOCOL_VERSION,
+            node_id: self.node.0.clone(),
+        };
+        let pushes = self.answered(client.attend(self.door.signed(request))).await?;
         Ok((client, pushes))
     }
 
-    async fn say(&self, client: &mut MasterClient<Channel>, word: Word) -> Result<(), LinkError> {
+    /// The first push, and when the first beat is due.
+    async fn welcome(&mut self, pushes: &mut Streaming<pb::Push>) -> Result<Option<Instant>, LinkError> {
+        let Ok(push) = timeout(CALL, pushes.message()).await else {
+            return Err(LinkError::Silent { at: self.door.to_string() });
+        };
+        match self.pushed(push)?.push {
+            Some(Push::Welcome { beat }) => Ok(beat.map(|beat| Instant::now() + beat)),
+            _ => Ok(None),
+        }
+    }
+
+    fn pushed(&self, push: Result<Option<pb::Push>, Status>) -> Result<Pushed, LinkError> {
+        let at = || self.door.to_string();
+        let push = push.map_err(|status| self.refused(status))?;
+        let push = push.ok_or_else(|| LinkError::BrokeOff { at: at() })?;
+        Pushed::try_from(push).map_err(|source| LinkError::Nonsense { at: at(), source })
+    }
+
+    /// `None` for what was heard before, is the link's own affair, or is beyond this agent.
+    fn event(&mut self, Pushed { epoch, seq, push }: Pushed) -> Option<Event> {
+        if self.heard.is_some_and(|(life, last)| life == epoch && seq <= last) {
+            return None;
+        }
+        self.heard = Some((epoch, seq));
+        Some(match push? {
+            Push::Welcome { .. } => return None,
+            Push::Host { round, fresh_port } => Event::AskedToHost { round, fresh_port },
+            Push::Seat(assignment) => Event::Seated { assignment },
+            Push::Regroup { round, why, excuses } => Event::Regroup { round, why, excuses },
+            Push::Refused { reason } => Event::Refused { reason },
+            Push::JobEnd(verdict) => Event::JobEnded { verdict },
+            Push::Pending(pending) => Event::Pending(pending),
+        })
+    }
+
+    async fn say(
+        &mut self,
+        client: &mut MasterClient<Channel>,
+        word: Word,
+    ) -> Result<Option<AgentGone>, LinkError> {
+        let node_id = self.node.0.clone();
         match word {
             Word::Join(request) => {
-                self.answered(client.join(pb::JoinRequest::from(request))).await?;
+                self.answered(client.join(self.door.signed(join_request(request)))).await?;
+            }
+            Word::Resume(request, claim) => {
+                let request = pb::ResumeRequest::from((request, claim));
+                self.answered(client.resume(self.door.signed(request))).await?;
             }
             Word::Hosting { round, master_addr, master_port } => {
                 let report = pb::HostingReport {
-                    node_id: self.node.0.clone(),
+                    node_id,
                     round: round.0,
                     master_addr,
                     master_port: u32::from(master_port),
                 };
-                self.answered(client.report_hosting(report)).await?;
+                self.answered(client.report_hosting(self.door.signed(report))).await?;
+            }
+            Word::Failure { round, reason, gives_up } => {
+                let report = pb::FailureReport { node_id, round: round.0, reason: cut(reason), gives_up };
+                self.answered(client.report_failure(self.door.signed(report))).await?;
             }
             Word::End(end) => {
-                self.answered(client.report_end(end_report(&self.node, end))).await?;
+                let is_farewell = !matches!(end, NodeEnd::Succeeded { .. });
+                let report = end_report(&self.node, end);
+                self.answered(client.report_end(self.door.signed(report))).await?;
+                if is_farewell {
+                    return Ok(self.tell(Event::EndNoted).await);
+                }
+            }
+            Word::AcknowledgeEnd => {
+                let word = pb::EndAcknowledgement { node_id };
+                self.answered(client.acknowledge_end(self.door.signed(word))).await?;
             }
         }
-        Ok(())
+        Ok(None)
+    }
+
+    /// Says that this node lives; when it is to say so next.
+    async fn beat(&mut self, client: &mut MasterClient<Channel>) -> Result<Option<Instant>, LinkError> {
+        let beat = pb::BeatRequest { node_id: self.node.0.clone() };
+        let pb::BeatReply { is_known, next_millis } =
+            self.answered(client.beat(self.door.signed(beat))).await?;
+        if !is_known {
+            return Err(LinkError::Forgotten { at: self.door.to_string() });
+        }
+        Ok((next_millis > 0).then(|| Instant::now() + Duration::from_millis(next_millis)))
     }
 
     async fn answered<T>(
         &self,
         call: impl Future<Output = Result<tonic::Response<T>, Status>>,
     ) -> Result<T, LinkError> {
-        let address = self.address;
         match timeout(CALL, call).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
-            Ok(Err(status)) if status.code() == Code::Unavailable => Err(LinkError::BrokeOff { address }),
-            Ok(Err(status)) => Err(LinkError::Refused { address, status }),
-            Err(_) => Err(LinkError::Silent { address }),
+            Ok(Err(status)) => Err(self.refused(status)),
+            Err(_) => Err(LinkError::Silent { at: self.door.to_string() }),
+        }
+    }
+
+    /// What the transport says of itself is no news to a person; what the master says is.
+    fn refused(&self, status: Status) -> LinkError {
+        let at = self.door.to_string();
+        match status.code() {
+            Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal | Code::Ok => {
+                LinkError::BrokeOff { at }
+            }
+            _ => LinkError::Refused { at, status },
         }
     }
 }
 
-fn event(push: Push) -> Event {
-    match push {
-        Push::Host { round } => Event::AskedToHost { round },
-        Push::World(world) => Event::Seated { world },
-        Push::Regroup { round } => Event::Regroup { round },
-        Push::Refused { reason } => Event::MasterLost { reason },
-        Push::JobEnd(verdict) => Event::JobEnded { verdict },
+/// Somewhere between half of it and all of it, so that a thousand agents do not come back in one moment.
+fn jittered(pause: Duration) -> Duration {
+    // The last bytes of a random id are random.
+    let random = uuid::Uuid::new_v4().as_u128() & 0xff;
+    let share = u32::try_from(random).unwrap_or_default();
+    pause / 2 + pause / 2 * share / 256
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_is_never_longer_than_it_was_meant_to_be() {
+        for _ in 0..100 {
+            let pause = jittered(LONGEST_PAUSE);
+            assert!(LONGEST_PAUSE / 2 <= pause && pause <= LONGEST_PAUSE, "{pause:?}");
+        }
     }
 }

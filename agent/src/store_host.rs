@@ -54,14 +54,41 @@ fn show(choices: &[RangeInclusive<u16>]) -> String {
 /// Where `MASTER_ADDR` and `MASTER_PORT` come from when this node is group rank 0.
 #[derive(Debug)]
 pub struct StoreHost {
-    master_addr: String,
+    master_addr: Option<String>,
     kind: Kind,
+}
+
+/// A store that is ready for a round.
+#[derive(Debug)]
+pub struct Opened {
+    /// `MASTER_ADDR`, when it is not for the master to find.
+    pub master_addr: Option<String>,
+    /// `MASTER_PORT`.
+    pub master_port: u16,
+    /// The server, when it is not the one before.
+    pub moved_to: Option<Arc<StoreServer>>,
+}
+
+/// What a port of our own was chosen from.
+#[derive(Debug, Clone)]
+struct Choice {
+    reach: Reach,
+    ports: Vec<RangeInclusive<u16>>,
 }
 
 #[derive(Debug)]
 enum Kind {
-    Served { server: Arc<StoreServer>, port: u16, used: bool },
-    LeftToRankZero { choices: Vec<RangeInclusive<u16>>, held: Option<Socket> },
+    /// Without a choice the port is given, and stays.
+    Served {
+        server: Arc<StoreServer>,
+        port: u16,
+        choice: Option<Choice>,
+        used: bool,
+    },
+    LeftToRankZero {
+        choices: Vec<RangeInclusive<u16>>,
+        held: Option<Socket>,
+    },
 }
 
 impl StoreHost {
@@ -70,30 +97,25 @@ impl StoreHost {
     /// # Errors
     /// When no allowed port is free.
     pub fn serve(
-        master_addr: String,
+        master_addr: Option<String>,
         reach: Reach,
         choices: &[RangeInclusive<u16>],
     ) -> Result<Self, StoreHostError> {
-        let listeners = first_free(choices, |port| bind(reach, port))?;
-        let port = listeners
-            .first()
-            .ok_or_else(|| StoreHostError::Bind(io::ErrorKind::AddrNotAvailable.into()))?
-            .local_addr()
-            .map_err(StoreHostError::Bind)?
-            .port();
-        let server = StoreServer::launch(listeners, Limits::default()).map_err(StoreHostError::Start)?;
-        Ok(Self::shared(master_addr, port, Arc::new(server)))
+        let choice = Choice { reach, ports: choices.to_vec() };
+        let (server, port) = launch(&choice)?;
+        let kind = Kind::Served { server, port, choice: Some(choice), used: false };
+        Ok(Self { master_addr, kind })
     }
 
     /// Uses a store that somebody else feeds with the connections of `port`.
     #[must_use]
-    pub fn shared(master_addr: String, port: u16, server: Arc<StoreServer>) -> Self {
-        Self { master_addr, kind: Kind::Served { server, port, used: false } }
+    pub fn shared(master_addr: Option<String>, port: u16, server: Arc<StoreServer>) -> Self {
+        Self { master_addr, kind: Kind::Served { server, port, choice: None, used: false } }
     }
 
     /// Rank 0 serves; each round gets a port that is free and held for it.
     #[must_use]
-    pub fn left_to_rank_zero(master_addr: String, choices: Vec<RangeInclusive<u16>>) -> Self {
+    pub fn left_to_rank_zero(master_addr: Option<String>, choices: Vec<RangeInclusive<u16>>) -> Self {
         Self { master_addr, kind: Kind::LeftToRankZero { choices, held: None } }
     }
 
@@ -115,13 +137,21 @@ impl StoreHost {
         }
     }
 
-    /// Makes the store ready for a round, with nothing in it of any round before.
+    /// Makes the store ready for a round, with nothing in it of any round before; on another port, when
+    /// workers of a lost node may still speak to the old one and the port is ours to choose.
     ///
     /// # Errors
     /// When no allowed port is free.
-    pub async fn open(&mut self) -> Result<(String, u16), StoreHostError> {
-        let port = match &mut self.kind {
-            Kind::Served { server, port, used } => {
+    pub async fn open(&mut self, fresh_port: bool) -> Result<Opened, StoreHostError> {
+        let mut moved_to = None;
+        let master_port = match &mut self.kind {
+            Kind::Served { server, port, choice: Some(choice), used: true } if fresh_port => {
+                (*server, *port) = launch(choice)?;
+                server.ready().map_err(StoreHostError::Start)?;
+                moved_to = Some(Arc::clone(server));
+                *port
+            }
+            Kind::Served { server, port, used, .. } => {
                 if std::mem::replace(used, true) {
                     server.begin_generation_async().await;
                 } else {
@@ -138,8 +168,21 @@ impl StoreHost {
                 port
             }
         };
-        Ok((self.master_addr.clone(), port))
+        Ok(Opened { master_addr: self.master_addr.clone(), master_port, moved_to })
     }
+}
+
+/// A server on the first port that is free.
+fn launch(choice: &Choice) -> Result<(Arc<StoreServer>, u16), StoreHostError> {
+    let listeners = first_free(&choice.ports, |port| bind(choice.reach, port))?;
+    let port = listeners
+        .first()
+        .ok_or_else(|| StoreHostError::Bind(io::ErrorKind::AddrNotAvailable.into()))?
+        .local_addr()
+        .map_err(StoreHostError::Bind)?
+        .port();
+    let server = StoreServer::launch(listeners, Limits::default()).map_err(StoreHostError::Start)?;
+    Ok((Arc::new(server), port))
 }
 
 /// Listens on a port; 0 is any free one.
@@ -199,25 +242,28 @@ mod tests {
     }
 
     #[test]
-    fn a_served_port_stays_the_same_over_rounds() {
-        let mut host = StoreHost::serve("localhost".into(), Reach::Loopback, &[]).unwrap();
-        let first = run(host.open()).unwrap();
-        assert_eq!(run(host.open()).unwrap(), first);
-        assert_ne!(first.1, 0);
+    fn a_served_port_stays_the_same_over_rounds_unless_a_node_was_lost() {
+        let mut host = StoreHost::serve(Some("localhost".into()), Reach::Loopback, &[]).unwrap();
+        let mut open = |fresh_port| run(host.open(fresh_port)).unwrap();
+        let first = open(false).master_port;
+        assert_ne!(first, 0);
+        assert_eq!(open(false).master_port, first);
+        let moved = open(true);
+        assert!(moved.moved_to.is_some() && moved.master_port != first, "a lost node knows the old one");
     }
 
     #[test]
     fn a_taken_port_of_the_choice_is_passed_over_and_none_left_is_said() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = taken.local_addr().unwrap().port();
-        let error = StoreHost::serve("localhost".into(), Reach::Loopback, &[port..=port]).unwrap_err();
+        let error = StoreHost::serve(Some("localhost".into()), Reach::Loopback, &[port..=port]).unwrap_err();
         assert!(error.to_string().ends_with(&format!("HOST_PORTS={port}")), "{error}");
     }
 
     #[test]
     fn a_held_port_can_be_bound_by_rank_zero() {
-        let mut host = StoreHost::left_to_rank_zero("localhost".into(), Vec::new());
-        let (_, port) = run(host.open()).unwrap();
+        let mut host = StoreHost::left_to_rank_zero(Some("localhost".into()), Vec::new());
+        let port = run(host.open(false)).unwrap().master_port;
         // std sets SO_REUSEADDR on listeners, as torch does.
         TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port))).unwrap();
     }

@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, future, net::SocketAddr};
 use rules::{LocalRank, Moment, Round, start_watch::StartWatch};
 use tokio::sync::watch;
 
-use crate::{arrivals::Arrived, store_host::StoreHost};
+use crate::{
+    arrivals::Arrived,
+    store_host::{SharedStore, StoreHost},
+};
 
 /// The watch over the connections of one generation after the other.
 #[derive(Debug)]
@@ -54,6 +57,11 @@ impl StoreWatch {
             pids: BTreeMap::new(),
             judgement: StartWatch::default(),
         }
+    }
+
+    /// The store moved to another port.
+    pub fn moved(&mut self, server: &SharedStore, port: u16) {
+        (self.peers, self.port) = (Some(server.watch_arrivals()), port);
     }
 
     /// The workers of a round are being started.
@@ -117,7 +125,8 @@ mod tests {
 
     #[test]
     fn nobody_is_looked_for_before_all_workers_are_known() {
-        let host = StoreHost::serve("localhost".into(), crate::store_host::Reach::Loopback, &[]).unwrap();
+        let host =
+            StoreHost::serve(Some("localhost".into()), crate::store_host::Reach::Loopback, &[]).unwrap();
         let port = host.port().unwrap();
         let mut watch = StoreWatch::new(&host);
         watch.begin(Round(0), Moment::START, 2);

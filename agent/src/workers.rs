@@ -8,9 +8,9 @@ use std::{
 };
 
 use rules::{
-    Attempt, LocalRank, NodeRank,
+    Attempt, LocalRank,
     worker_env::{EnvSettings, VisibleDevices, WorkerEnvError, worker_argument, worker_env},
-    world::World,
+    world::Assignment,
 };
 
 use crate::{
@@ -48,13 +48,13 @@ pub fn prepare(
     config: &AgentConfig,
     settings: &EnvSettings,
     logs: &Mutex<Logs>,
-    world: &World,
-    seat: NodeRank,
+    assignment: &Assignment,
     attempt: Attempt,
 ) -> Result<Prepared, PrepareError> {
     let mut ranks = Vec::new();
     for local_rank in (0..config.local_world_size).map(LocalRank) {
-        let place = world.place(seat, local_rank).ok_or(WorkerEnvError::NotInWorld { seat, local_rank })?;
+        let seat = assignment.seat;
+        let place = assignment.place(local_rank).ok_or(WorkerEnvError::NotInWorld { seat, local_rank })?;
         ranks.push((local_rank, place.rank));
     }
     // Opening can only panic on a broken invariant of its own; the logs stay usable for the report.
@@ -62,7 +62,7 @@ pub fn prepare(
     let mut workers = Vec::new();
     for (local_rank, _) in ranks {
         let error_file = generation.error_file(local_rank);
-        let own = worker_env(settings, world, seat, local_rank, attempt, &error_file.to_string_lossy())?;
+        let own = worker_env(settings, assignment, local_rank, attempt, &error_file.to_string_lossy())?;
         let stdio = generation.take_stdio(local_rank).unwrap_or_default();
         let argv = config.command.argv.iter().map(|arg| worker_argument(arg.as_bytes(), local_rank));
         let spec = WorkerSpec {

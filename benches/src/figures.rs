@@ -14,6 +14,12 @@ impl Figures {
         self.0.insert(at, figure);
     }
 
+    /// Many at once.
+    pub fn extend(&mut self, figures: &[f64]) {
+        self.0.extend_from_slice(figures);
+        self.0.sort_by(f64::total_cmp);
+    }
+
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -122,21 +122,29 @@ impl Bench {
         command
     }
 
-    /// Starts a launcher with the workers of a plan.
+    /// Starts a launcher that is the whole job, with the workers of a plan.
     ///
     /// # Errors
     /// When it cannot be started.
     pub fn start(&mut self, side: Side, plan: Plan<'_>) -> Outcome<Running> {
         self.stamps.clear()?;
+        self.launch(side, &["--standalone"], plan, "stderr")
+    }
+
+    /// Starts a launcher that meets others as `meeting` says. What it says goes to a file named `said`.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn launch(&self, side: Side, meeting: &[&str], plan: Plan<'_>, said: &str) -> Outcome<Running> {
         let program = match side {
             Side::Ours => &self.ours,
             Side::Torchrun => self.torchrun.as_ref().ok_or("no TORCHRUN")?,
         };
         let mut command = Command::new(program);
-        command.args(["--standalone", &format!("--nproc-per-node={}", plan.workers)]);
+        command.args(meeting).arg(format!("--nproc-per-node={}", plan.workers));
         command.args(plan.options).arg("--no-python").arg(&self.stamp).args(plan.arguments);
         command.env(stamps::VARIABLE, self.stamps.path()).env("TMPDIR", self.folder.path());
-        let said = self.folder.path().join("stderr");
+        let said = self.folder.path().join(said);
         command.stdin(Stdio::null()).stdout(plan.stdout).stderr(File::create(&said)?);
         let exec_ns = now_ns();
         let child = command.spawn()?;

@@ -1,6 +1,7 @@
 //! Benches: plain binaries that measure ours and the peer in one run and print a table. Nothing is asserted.
 //!
 //! * `src/bin/launch.rs`: the launcher beside torchrun; its cases are in [`launch`].
+//! * `src/bin/rendezvous.rs`: thousands of agents and one job master; its cases are in [`rendezvous`].
 //! * `src/bin/store.rs`: the store beside torch's own.
 
 pub mod figures;
@@ -8,6 +9,7 @@ pub mod launch;
 pub mod launcher;
 pub mod machine;
 pub mod processes;
+pub mod rendezvous;
 pub mod stamps;
 
 /// Of a bench, which is read by people.

@@ -34,6 +34,14 @@ impl Memory {
     }
 }
 
+/// The most that was ever resident of a process, in kibibytes.
+#[must_use]
+pub fn peak_rss(pid: i32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix(" kB")?.parse().ok()
+}
+
 /// What a process has used since it started.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Used {

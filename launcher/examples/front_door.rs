@@ -55,7 +55,7 @@ fn facts(plan: &LaunchPlan) -> serde_json::Value {
         streams.iter().map(|streams| u8::from(streams.out) + 2 * u8::from(streams.err)).collect()
     };
     serde_json::json!({
-        "nodes": agent.nodes,
+        "nodes": [agent.terms.min_nodes, agent.terms.max_nodes],
         "local_world_size": agent.local_world_size,
         "role": agent.role,
         "run_id": agent.run_id.0,
@@ -69,8 +69,11 @@ fn facts(plan: &LaunchPlan) -> serde_json::Value {
         "console_ranks": agent.logs.console_ranks,
         "stdout_filters": agent.logs.stdout_filters,
         "stderr_filters": agent.logs.stderr_filters,
-        "local_addr": agent.local_addr,
-        "meeting": format!("{:?}", plan.meeting),
+        "local_addr": plan.local_addr,
+        "meeting": match plan.meeting.endpoint() {
+            Some(endpoint) => format!("{} {endpoint}", plan.meeting.backend()),
+            None => "c10d alone".to_owned(),
+        },
         "argv": agent.command.argv.iter().skip(1).map(|word| word.to_string_lossy()).collect::<Vec<_>>(),
     })
 }

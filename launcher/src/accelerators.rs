@@ -55,15 +55,20 @@ fn by_uuid(present: &[Accelerator], entry: &str) -> Option<Accelerator> {
 
 /// All accelerators of the node, in the order of their places on the bus.
 fn present(root: &Path) -> Vec<Accelerator> {
-    let mut found = nvidia(root);
-    if found.is_empty() {
-        found = amd(root);
-    }
-    if found.is_empty() {
-        found = metax(root);
-    }
+    let mut found = by_vendor(root).map_or_else(Vec::new, |(_, found)| found);
     found.sort();
     found
+}
+
+/// Whose accelerators the node has: `nvidia`, `amd` or `metax`.
+pub(crate) fn kind(root: &Path) -> Option<&'static str> {
+    by_vendor(root).map(|(vendor, _)| vendor)
+}
+
+fn by_vendor(root: &Path) -> Option<(&'static str, Vec<Accelerator>)> {
+    type Look = fn(&Path) -> Vec<Accelerator>;
+    let vendors: [(_, Look); 3] = [("nvidia", nvidia), ("amd", amd), ("metax", metax)];
+    vendors.into_iter().map(|(vendor, look)| (vendor, look(root))).find(|(_, found)| !found.is_empty())
 }
 
 /// NVIDIA: one `/dev/nvidia<N>` each; the driver says which PCI device `N` is.
@@ -213,5 +218,7 @@ mod tests {
         metax.write("sys/bus/pci/devices/0000:1a:00.0/class", "0x038000\n");
         metax.write("sys/bus/pci/devices/0000:00:1f.0/vendor", "0x8086\n");
         assert_eq!(numbers(&metax, &[]), [0]);
+        assert_eq!((kind(amd.path()), kind(metax.path())), (Some("amd"), Some("metax")));
+        assert_eq!(kind(FakeRoot::new().path()), None);
     }
 }

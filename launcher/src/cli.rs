@@ -69,6 +69,11 @@ impl Said {
     pub(crate) fn in_variable(name: &str, value: &OsStr) -> Self {
         Self(format!("{name}={}", value.to_string_lossy()))
     }
+
+    /// A variable whose value nobody should see.
+    pub(crate) fn variable(name: &str) -> Self {
+        Self(name.to_owned())
+    }
 }
 
 impl fmt::Display for Said {

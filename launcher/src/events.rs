@@ -8,7 +8,7 @@ use rules::{
     Attempt, LocalRank,
     failure::{Failure, GroupFailure, Outcome, WorkerFailure},
     worker_group::{Effect, Event},
-    world::{Place, World},
+    world::{Assignment, Place},
 };
 use serde::Serialize as _;
 use serde_json::{Serializer, Value, json, ser::Formatter};
@@ -28,7 +28,7 @@ pub struct EventLog {
     started: Instant,
     joined: Instant,
     attempt: Attempt,
-    round: Option<(World, u32)>,
+    round: Option<Assignment>,
     pids: BTreeMap<LocalRank, i32>,
 }
 
@@ -66,26 +66,28 @@ impl EventLog {
     /// Takes note of what the agent's machine heard and decided.
     pub fn observe(&mut self, event: &Event, effects: &[Effect]) {
         match event {
-            Event::Seated { world } => self.on_seated(world, effects),
+            Event::Seated { assignment } => self.on_seated(assignment, effects),
             Event::WorkerStarted { local_rank, pid, .. } => {
                 self.pids.insert(*local_rank, *pid);
                 self.say(&Said { state: "START", worker: self.placed(*local_rank), ..Said::default() });
             }
             _ => {}
         }
-        if let Some(Effect::Join { attempt }) = effects.last() {
+        if let Some(Effect::Join { attempt, .. }) = effects.last() {
             self.joined = Instant::now();
             self.attempt = *attempt;
         }
     }
 
-    fn on_seated(&mut self, world: &World, effects: &[Effect]) {
-        let Some(Effect::Prepare { seat, .. }) = effects.first() else { return };
+    fn on_seated(&mut self, assignment: &Assignment, effects: &[Effect]) {
+        if !matches!(effects.first(), Some(Effect::Prepare { .. })) {
+            return;
+        }
         let duration_ms = Some(self.joined.elapsed().as_secs_f64() * 1000.0);
         self.say(&Said { state: "RENDEZVOUS", duration_ms, ..Said::default() });
         // Ranks come with the round here, so assigning them takes no time of its own.
         self.say(&Said { state: "ASSIGN_WORKER_RANKS", duration_ms: Some(0.0), ..Said::default() });
-        self.round = Some((world.clone(), seat.0));
+        self.round = Some(assignment.clone());
         self.pids.clear();
     }
 
@@ -124,8 +126,7 @@ impl EventLog {
     }
 
     fn placed(&self, local_rank: LocalRank) -> Option<(LocalRank, Place)> {
-        let (world, seat) = self.round.as_ref()?;
-        Some((local_rank, world.place(rules::NodeRank(*seat), local_rank)?))
+        Some((local_rank, self.round.as_ref()?.place(local_rank)?))
     }
 
     fn say(&self, said: &Said<'_>) {
@@ -133,7 +134,7 @@ impl EventLog {
     }
 
     fn line(&self, said: &Said<'_>) -> Value {
-        let nodes = self.round.as_ref().map(|(world, _)| world.members.len());
+        let nodes = self.round.as_ref().map(|round| round.nodes);
         let mut inner = json!({"group_world_size": nodes, "entry_point": self.entry_point});
         if let (Some((local_rank, place)), Some(inner)) = (said.worker, inner.as_object_mut()) {
             // Lists of one, as torchrun's.
@@ -152,7 +153,7 @@ impl EventLog {
             "metadata": {
                 "run_id": self.run_id,
                 "global_rank": said.worker.map(|(_, place)| place.rank.0),
-                "group_rank": self.round.as_ref().map(|(_, seat)| *seat),
+                "group_rank": self.round.as_ref().map(|round| round.seat.0),
                 "worker_id": worker_id.map(ToString::to_string),
                 "role": self.role,
                 "hostname": self.host,
@@ -196,7 +197,7 @@ fn as_python(value: &Value) -> String {
 mod tests {
     use std::os::fd::OwnedFd;
 
-    use rules::{NodeId, NodeRank, Round, world::Member};
+    use rules::{NodeRank, Round};
 
     use super::*;
 
@@ -206,11 +207,22 @@ mod tests {
         let writer = OwnedFd::from(writer);
         let console = Console::new(writer.try_clone().unwrap(), writer);
         let mut log = EventLog::new(console, "j1", "default", "c10d", "/usr/bin/python3");
-        let member = Member { node_id: NodeId("a".into()), local_world_size: 2, role: "default".into() };
-        let world =
-            World { round: Round(0), members: vec![member], master_addr: "localhost".into(), master_port: 1 };
-        let prepare = Effect::Prepare { world: world.clone(), seat: NodeRank(0), attempt: Attempt(0) };
-        log.observe(&Event::Seated { world }, &[prepare]);
+        let assignment = Assignment {
+            round: Round(0),
+            seat: NodeRank(0),
+            nodes: 1,
+            local_world_size: 2,
+            role: "default".into(),
+            first_rank: 0,
+            world_size: 2,
+            first_role_rank: 0,
+            role_world_size: 2,
+            master_addr: "localhost".into(),
+            master_port: 1,
+            restore_from_disk: false,
+        };
+        let prepare = Effect::Prepare { assignment: assignment.clone(), attempt: Attempt(0) };
+        log.observe(&Event::Seated { assignment }, &[prepare]);
         log.pids.insert(LocalRank(1), 77);
         let said = Said { state: "START", worker: log.placed(LocalRank(1)), ..Said::default() };
         let line = log.line(&said);

@@ -17,10 +17,13 @@ use rules::{
     LocalRank,
     failure::{ExitCause, Failure, GroupFailure, Outcome, Survivor, WorkerFailure, root_cause},
     signal_name::signal_words,
+    verdict::JobFailure,
 };
 use serde_json::Value;
 
-use crate::{child_failed::ChildFailed, environment::Environment, host_names::fqdn};
+use crate::{
+    child_failed::ChildFailed, environment::Environment, host_names::fqdn, remedy::remedy, resolve::Meeting,
+};
 
 /// Every worker ended well.
 pub const SUCCEEDED: u8 = 0;
@@ -33,6 +36,11 @@ pub const USAGE: u8 = 2;
 pub const OUT_OF_MEMORY: u8 = 247;
 /// With `--propagate-exit-code`: added to the number of the signal that ended the root cause, as shells do.
 pub const SIGNAL_BASE: u8 = 128;
+
+/// A meeting at `DLROVER_MASTER_ADDR` did not come about: too few nodes within `join_timeout`, or no job master for so
+/// long when one was needed. Another try may do (`sysexits.h`: EX_TEMPFAIL). On torchrun's own lines it is
+/// [`FAILED`], torchrun's code.
+pub const NO_MEETING: u8 = 75;
 
 /// Lines of standard error that the report repeats.
 const TAIL_LINES: usize = 20;
@@ -50,8 +58,13 @@ pub(crate) fn tell(words: impl fmt::Display) {
 
 /// The exit code of a run.
 #[must_use]
-pub fn exit_code(report: &Report, propagate: bool) -> u8 {
+pub fn exit_code(report: &Report, propagate: bool, meeting: &Meeting) -> u8 {
     let code = match &report.outcome {
+        Outcome::Failed(Failure::MasterAway { .. } | Failure::Job(JobFailure::TimedOut { .. }))
+            if matches!(meeting, Meeting::Master(_)) =>
+        {
+            return NO_MEETING;
+        }
         Outcome::Succeeded => return SUCCEEDED,
         Outcome::Failed(Failure::Workers(group)) => {
             let failures = dated(group, &report.workers);
@@ -88,7 +101,7 @@ pub struct Asked {
 
 /// What is said at the end of a run; `None` when all went well.
 #[must_use]
-pub fn words(report: &Report, asked: &Asked) -> Option<String> {
+pub fn words(report: &Report, asked: &Asked, meeting: &Meeting) -> Option<String> {
     let mut text = match &report.outcome {
         Outcome::Succeeded => String::new(),
         Outcome::Failed(Failure::Workers(group)) => workers_failed(report, group, asked),
@@ -99,7 +112,10 @@ pub fn words(report: &Report, asked: &Asked) -> Option<String> {
             "dlrover-run: error: {failure}, so the workers could not be supervised any more; all of them were \
              killed. Nobody but the kernel or a person with `kill -9` ends the guard.\n"
         ),
-        Outcome::Failed(failure) => format!("dlrover-run: error: {failure}\n"),
+        Outcome::Failed(failure) => match remedy(failure, meeting) {
+            Some(remedy) => format!("dlrover-run: error: {failure}\n  {remedy}\n"),
+            None => format!("dlrover-run: error: {failure}\n"),
+        },
         Outcome::Interrupted(signal) => {
             let left = if report.survivors.is_empty() { "; no worker is left" } else { "" };
             format!("dlrover-run: ended by {}{left}\n", signal_words(*signal))
@@ -286,9 +302,14 @@ pub struct CopyError {
 
 #[cfg(test)]
 mod tests {
-    use rules::{Attempt, Rank};
+    use std::time::Duration;
+
+    use rules::{Attempt, NodeRank, Rank};
 
     use super::*;
+    use crate::endpoint::Endpoint;
+
+    const ALONE: Meeting = Meeting::Loopback;
 
     fn failed(cause: ExitCause, out_of_memory: bool) -> Report {
         let failure = WorkerFailure {
@@ -323,19 +344,44 @@ mod tests {
             (ExitCause::Signal(9), true, OUT_OF_MEMORY),
         ] {
             let report = failed(cause, out_of_memory);
-            assert_eq!(exit_code(&report, false), FAILED);
-            assert_eq!(exit_code(&report, true), own);
+            assert_eq!(exit_code(&report, false, &ALONE), FAILED);
+            assert_eq!(exit_code(&report, true, &ALONE), own);
         }
         let report = Report { outcome: Outcome::Interrupted(15), ..failed(ExitCause::Code(1), false) };
-        assert_eq!((exit_code(&report, false), exit_code(&report, true)), (FAILED, 143));
+        assert_eq!((exit_code(&report, false, &ALONE), exit_code(&report, true, &ALONE)), (FAILED, 143));
         let report = Report { outcome: Outcome::Succeeded, ..report };
-        assert_eq!(exit_code(&report, true), SUCCEEDED);
+        assert_eq!(exit_code(&report, true, &ALONE), SUCCEEDED);
+    }
+
+    #[test]
+    fn a_meeting_that_does_not_come_about_has_a_code_beside_dlrovers_master_only() {
+        let endpoint = || Endpoint { host: "h".into(), port: 1 };
+        let waited = Duration::from_secs(5);
+        let away = Failure::MasterAway { reason: "refused".into(), waited };
+        let losses = Vec::new();
+        let too_few =
+            JobFailure::TimedOut { joined: 1, needed: 2, waited, missing: Some(vec![NodeRank(1)]), losses };
+        let asked = Asked { title: "t.py".into(), program: "/bin/python3".into(), max_restarts: 1 };
+        for failure in [away, Failure::Job(too_few)] {
+            let outcome = Outcome::Failed(failure);
+            let report = Report { outcome, workers: BTreeMap::new(), ..failed(ExitCause::Code(1), false) };
+            for propagate in [false, true] {
+                assert_eq!(exit_code(&report, propagate, &Meeting::Master(endpoint())), NO_MEETING);
+                for meeting in [Meeting::C10d(endpoint()), Meeting::Static(endpoint())] {
+                    assert_eq!(exit_code(&report, propagate, &meeting), FAILED);
+                }
+            }
+            let text = words(&report, &asked, &Meeting::C10d(endpoint())).unwrap();
+            assert!(text.starts_with("dlrover-run: error: "), "{text}");
+            assert!(text.contains("--rdzv-conf=join_timeout=SECONDS"), "{text}");
+            assert_eq!(text.lines().count(), 2, "what happened, and what to do: {text}");
+        }
     }
 
     #[test]
     fn a_failure_tells_the_cause_the_attempt_the_last_words_and_the_logs() {
         let asked = Asked { title: "t.py".into(), program: "/bin/python3".into(), max_restarts: 1 };
-        let text = words(&failed(ExitCause::Signal(9), true), &asked).unwrap();
+        let text = words(&failed(ExitCause::Signal(9), true), &asked, &ALONE).unwrap();
         let mut parts = text.split("dlrover-run: ").skip(1);
         let before = parts.next().unwrap();
         assert!(

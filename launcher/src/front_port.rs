@@ -1,6 +1,6 @@
-//! One port for the workers' store and the job master, as a static torchrun line wants it
-//! (`--master-addr`, `--master-port`). The first byte tells them apart: a store client opens with 0x00, an
-//! HTTP/2 client with `PRI *`.
+//! The port of a meeting with others. The first byte of a connection tells who it is for: an HTTP/2 client opens
+//! with `PRI *`, a TLS client with 0x16, and a client of the workers' store with 0x00. A static torchrun line
+//! (`--master-addr`, `--master-port`) wants both behind one port; elsewhere there is no store here.
 
 use std::{io, net::TcpListener as StdListener, sync::Arc, time::Duration};
 
@@ -20,30 +20,36 @@ const UNDECIDED: usize = 4096;
 /// gRPC connections that the master has not taken yet.
 const WAITING: usize = 64;
 
-/// Accepts on `listeners` for ever, gives store clients to `store` and the others to the returned receiver.
+/// What opens a TLS handshake.
+const TLS: u8 = 0x16;
+
+/// The store protocol's VALIDATE.
+const STORE: u8 = 0;
+
+/// Accepts on `listeners` for ever, gives store clients to `store` and gRPC clients to the returned receiver.
 /// Must be called inside the runtime.
 ///
 /// # Errors
 /// When a listener cannot be watched.
 pub fn serve(
     listeners: Vec<StdListener>,
-    store: &Arc<SharedStore>,
+    store: Option<&Arc<SharedStore>>,
 ) -> io::Result<mpsc::Receiver<io::Result<TcpStream>>> {
     let (for_master, connections) = mpsc::channel(WAITING);
     let undecided = Arc::new(Semaphore::new(UNDECIDED));
     for listener in listeners {
         listener.set_nonblocking(true)?;
         let listener = TcpListener::from_std(listener)?;
-        let (store, for_master) = (Arc::clone(store), for_master.clone());
+        let (store, for_master) = (store.map(Arc::clone), for_master.clone());
         let undecided = Arc::clone(&undecided);
         tokio::spawn(async move {
             loop {
                 let Ok(permit) = Arc::clone(&undecided).acquire_owned().await else { return };
                 match listener.accept().await {
                     Ok((stream, _)) => {
-                        let (store, for_master) = (Arc::clone(&store), for_master.clone());
+                        let (store, for_master) = (store.clone(), for_master.clone());
                         tokio::spawn(async move {
-                            decide(stream, &store, &for_master).await;
+                            decide(stream, store.as_deref(), &for_master).await;
                             drop(permit);
                         });
                     }
@@ -56,16 +62,20 @@ pub fn serve(
     Ok(connections)
 }
 
-/// A connection that breaks or stays silent is dropped, which closes it: nobody else notices.
-async fn decide(stream: TcpStream, store: &SharedStore, for_master: &mpsc::Sender<io::Result<TcpStream>>) {
+/// A connection that breaks, stays silent or speaks something else is dropped, which closes it.
+async fn decide(
+    stream: TcpStream,
+    store: Option<&SharedStore>,
+    for_master: &mpsc::Sender<io::Result<TcpStream>>,
+) {
     let mut first = [0];
-    match timeout(FIRST_BYTE, stream.peek(&mut first)).await {
-        Ok(Ok(1)) if first[0] == 0 => {
-            if let Ok(stream) = stream.into_std() {
+    match (timeout(FIRST_BYTE, stream.peek(&mut first)).await, first[0]) {
+        (Ok(Ok(1)), STORE) => {
+            if let (Some(store), Ok(stream)) = (store, stream.into_std()) {
                 store.adopt(stream);
             }
         }
-        Ok(Ok(1)) => {
+        (Ok(Ok(1)), b'P' | TLS) => {
             // The master has gone when it no longer listens.
             let _gone = for_master.send(Ok(stream)).await;
         }
@@ -77,25 +87,35 @@ async fn decide(stream: TcpStream, store: &SharedStore, for_master: &mpsc::Sende
 mod tests {
     use std::{
         io::{Read as _, Write as _},
-        net::TcpStream as Client,
+        net::{SocketAddr, TcpStream as Client},
     };
 
     use super::*;
 
-    #[tokio::test]
-    async fn the_first_byte_decides_and_stays_in_the_stream() {
+    fn listener() -> (StdListener, SocketAddr) {
         let listener = StdListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let store =
-            Arc::new(SharedStore::start(Vec::new(), agent::store_host::StoreLimits::default()).unwrap());
-        let mut for_master = serve(vec![listener], &store).unwrap();
+        (listener, address)
+    }
 
-        let mut grpc = Client::connect(address).unwrap();
-        grpc.write_all(b"PRI * HTTP/2.0").unwrap();
-        let accepted = for_master.recv().await.unwrap().unwrap();
-        let mut first = [0; 3];
-        accepted.peek(&mut first).await.unwrap();
-        assert_eq!(&first, b"PRI");
+    fn store() -> Arc<SharedStore> {
+        Arc::new(SharedStore::start(Vec::new(), agent::store_host::StoreLimits::default()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn the_first_byte_decides_and_stays_in_the_stream() {
+        let (listener, address) = listener();
+        let store = store();
+        let mut for_master = serve(vec![listener], Some(&store)).unwrap();
+
+        for hello in [&b"PRI * HTTP/2.0"[..], b"\x16\x03\x01 client"] {
+            let mut grpc = Client::connect(address).unwrap();
+            grpc.write_all(hello).unwrap();
+            let accepted = for_master.recv().await.unwrap().unwrap();
+            let mut first = [0; 3];
+            accepted.peek(&mut first).await.unwrap();
+            assert_eq!(&first, &hello[..3]);
+        }
 
         // VALIDATE with the magic number, then PING: the store answers the nonce.
         let pong = tokio::task::spawn_blocking(move || {
@@ -106,5 +126,19 @@ mod tests {
             pong
         });
         assert_eq!(pong.await.unwrap(), [1, 2, 3, 4]);
+    }
+
+    #[tokio::test]
+    async fn who_speaks_something_else_is_hung_up_on() {
+        let (listener, address) = listener();
+        let _for_master = serve(vec![listener], None).unwrap();
+        for hello in ["GET / HTTP/1.1", "SSH-2.0", "\0"] {
+            let end = tokio::task::spawn_blocking(move || {
+                let mut client = Client::connect(address).unwrap();
+                client.write_all(hello.as_bytes()).unwrap();
+                client.read(&mut [0]).is_ok_and(|read| read > 0)
+            });
+            assert!(!end.await.unwrap(), "{hello:?}");
+        }
     }
 }

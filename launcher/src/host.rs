@@ -3,6 +3,8 @@
 use std::{
     collections::BTreeSet,
     env,
+    fs::File,
+    io::{self, Read as _},
     path::{Path, PathBuf},
 };
 
@@ -10,6 +12,9 @@ use nix::{
     sched::{CpuSet, sched_getaffinity},
     unistd::{AccessFlags, Pid, access, gethostname},
 };
+
+/// Bytes of a token or certificate file. A chain of certificates has some thousands.
+const LARGEST: u64 = 1 << 20;
 
 /// Facts about the machine. Asked only when an option needs them.
 pub trait Host {
@@ -25,6 +30,12 @@ pub trait Host {
     fn is_file(&self, path: &Path) -> bool;
     /// Whether this is a folder that files can be made in.
     fn takes_files(&self, path: &Path) -> bool;
+    /// The text of a small file; of one that never ends, or is not text, an error.
+    ///
+    /// # Errors
+    ///
+    /// What the system said.
+    fn read(&self, path: &Path) -> io::Result<String>;
     /// The host's name.
     fn name(&self) -> String;
     /// An id that no one has had before.
@@ -62,6 +73,12 @@ impl Host for ThisHost {
 
     fn takes_files(&self, path: &Path) -> bool {
         path.is_dir() && access(path, AccessFlags::W_OK | AccessFlags::X_OK).is_ok()
+    }
+
+    fn read(&self, path: &Path) -> io::Result<String> {
+        let mut text = String::new();
+        let read = File::open(path)?.take(LARGEST + 1).read_to_string(&mut text)?;
+        if read as u64 > LARGEST { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(text) }
     }
 
     fn name(&self) -> String {

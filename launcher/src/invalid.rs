@@ -1,6 +1,8 @@
 //! Values that can be read but not used. Each sentence names the value and where it came from, and says what
 //! would be right.
 
+use master_proto::trust::TokenError;
+
 use crate::{cli::Said, numa::CannotBind, redirects::BadStreams, resolve::not_built_yet::NotBuiltYet};
 
 /// Why a run cannot be started as it was asked for.
@@ -33,6 +35,23 @@ pub(crate) enum Invalid {
     Endpoint { said: Said, why: &'static str },
     #[error("`{said}` is not a rendezvous configuration: {why}")]
     RdzvConf { said: Said, why: String },
+    #[error(
+        "`{said}` is not served here: use --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT, where the launcher on HOST \
+         serves the meeting, or DLROVER_MASTER_ADDR=HOST:PORT with a dlrover-master"
+    )]
+    Etcd { said: Said },
+    #[error("`{said}` is not a rank: give a whole number from 0 on, or leave it out")]
+    NodeRank { said: Said },
+    #[error("`{said}` is a file (not a directory): give a folder, which is made when it is missing")]
+    StateDirIsFile { said: Said },
+    #[error("`{said}` cannot be read: {source}; give the path of a text file that this user may read")]
+    Unreadable { said: Said, source: std::io::Error },
+    #[error("`{said}` cannot be used: {why}")]
+    Token { said: Said, why: TokenError },
+    #[error("a certificate and its key go together: give both of --tls-cert and --tls-key")]
+    HalfACertificate,
+    #[error("a job master with TLS is known by its CA: give --tls-ca (or DLROVER_TLS_CA) too")]
+    NoCa,
     #[error("`{said}` names this node as one beyond the last: with {nodes} node(s) ranks go from 0 to {}", .nodes.saturating_sub(1))]
     NodeRankBeyondNodes { said: Said, nodes: u32 },
     #[error("--standalone runs on this node alone, but `{said}` waits for more: leave one of the two out")]

@@ -1,135 +1,151 @@
 //! `dlrover-master`: the job master as a process of its own, the same that `dlrover-run` keeps inside itself.
+//!
+//! [`words`] sorts argv, so that dlrover's own arguments pass; [`arguments`] are ours; [`settings`] is what they
+//! and the environment ask for; [`listen`] the port.
 
-use std::{
-    io,
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
-    process::ExitCode,
-    time::Duration,
-};
+mod arguments;
+mod listen;
+mod settings;
+mod words;
+
+use std::{future, io, process::ExitCode, sync::Arc};
 
 use agent::chain;
-use clap::{Arg, ArgMatches, Command, value_parser};
-use master::MasterError;
-use rules::{job::JobLimits, worker_group::JobVerdict};
-use tokio::net::TcpListener;
+use master::{MasterConfig, MasterError};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use rules::verdict::JobVerdict;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio_stream::wrappers::TcpListenerStream;
 
-use crate::failure::{FAILED, SUCCEEDED, tell};
+use self::{
+    listen::{ListenError, listen},
+    settings::Settings,
+};
+use crate::{
+    environment::Environment,
+    failure::{FAILED, SIGNAL_BASE, SUCCEEDED, USAGE, tell},
+};
+
+/// The master could not serve, which says nothing about the job. An ElasticJob's operator starts another one, as
+/// after any code but 1.
+const CANNOT_SERVE: u8 = 3;
 
 /// What keeps the master from serving.
 #[derive(Debug, thiserror::Error)]
-pub enum MasterMainError {
+enum MasterMainError {
     /// The runtime.
     #[error("cannot start the runtime")]
     Runtime(#[source] io::Error),
     /// The port.
-    #[error("cannot listen on port {port}; free it, or choose another with --port")]
-    Listen {
-        /// Which one.
-        port: u16,
-        /// What the system said.
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Listen(#[from] ListenError),
     /// The server.
     #[error(transparent)]
     Serve(#[from] MasterError),
 }
 
-fn command() -> Command {
-    Command::new("dlrover-master")
-        .about("The job master: nodes meet here. Exits with 0 when the job succeeded and 1 when it failed.")
-        .arg(
-            Arg::new("port")
-                .long("port")
-                .value_name("PORT")
-                .value_parser(value_parser!(u16))
-                .default_value("0")
-                .help("Port to serve on, on all addresses; 0 takes a free one and prints it"),
-        )
-        .arg(
-            Arg::new("node_num")
-                .long("node_num")
-                .alias("node-num")
-                .value_name("N")
-                .value_parser(value_parser!(u32).range(1..))
-                .default_value("1")
-                .help("Nodes in the job"),
-        )
-        .arg(
-            Arg::new("join_timeout")
-                .long("join_timeout")
-                .alias("join-timeout")
-                .value_name("SECONDS")
-                // Beyond that the clock overflows; it is for ever anyway.
-                .value_parser(value_parser!(u64).range(1..=u64::from(u32::MAX)))
-                .default_value("600")
-                .help("How long nodes may gather"),
-        )
+/// How it ended.
+enum End {
+    Verdict(JobVerdict),
+    Signal(i32),
 }
 
 /// `dlrover-master`: serves one job and gives the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
-    let arguments = match command().try_get_matches() {
+    let sorted = words::sort(std::env::args_os());
+    let arguments = match arguments::command().try_get_matches_from(sorted.known) {
         Ok(arguments) => arguments,
         Err(error) => {
             // Nothing can be done about a closed standard error.
             let _closed = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(FAILED));
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(USAGE));
         }
     };
-    match serve(&arguments) {
-        Ok(JobVerdict::Succeeded) => {
-            tell("dlrover-master: the job succeeded");
+    let env: Vec<_> = std::env::vars_os().collect();
+    let settings = match Settings::read(&arguments, Environment(&env)) {
+        Ok(settings) => settings,
+        Err(error) => {
+            say(format_args!("error: {}", chain(&error)));
+            return ExitCode::from(USAGE);
+        }
+    };
+    if !sorted.unknown.is_empty() {
+        say(format_args!("warning: not known here and ignored: {}", sorted.unknown.join(" ")));
+    }
+    for notice in &settings.notices {
+        say(notice);
+    }
+    let remembers = settings.state_dir.is_some();
+    match serve(settings) {
+        Ok(End::Verdict(JobVerdict::Succeeded)) => {
+            say("the job succeeded");
             ExitCode::from(SUCCEEDED)
         }
-        Ok(JobVerdict::Failed { node, reason }) => {
-            tell(format_args!("dlrover-master: the job failed: node {node}: {reason}"));
+        Ok(End::Verdict(JobVerdict::Failed(failure))) => {
+            say(format_args!("the job failed: {failure}"));
             ExitCode::from(FAILED)
         }
+        Ok(End::Signal(signal)) => {
+            let next = match remembers {
+                true => "start it again with the same --state-dir and it goes on",
+                false => "start it again and the nodes tell it where they stand",
+            };
+            let name = if signal == SignalKind::interrupt().as_raw_value() { "SIGINT" } else { "SIGTERM" };
+            say(format_args!("told to end by {name} while the job is not over; {next}"));
+            ExitCode::from(SIGNAL_BASE.saturating_add(u8::try_from(signal).unwrap_or_default()))
+        }
+        Err(MasterMainError::Serve(MasterError::Tls(error))) => {
+            say(format_args!("error: {}", chain(&error)));
+            ExitCode::from(USAGE)
+        }
         Err(error) => {
-            tell(format_args!("dlrover-master: error: {}", chain(&error)));
-            ExitCode::from(FAILED)
+            say(format_args!("error: {}", chain(&error)));
+            ExitCode::from(CANNOT_SERVE)
         }
     }
 }
 
-fn serve(arguments: &ArgMatches) -> Result<JobVerdict, MasterMainError> {
-    let port: u16 = arguments.get_one("port").copied().unwrap_or(0);
-    let limits = JobLimits {
-        nodes: arguments.get_one("node_num").copied().unwrap_or(1),
-        join_timeout: Duration::from_secs(arguments.get_one("join_timeout").copied().unwrap_or(600)),
-        host_timeout: Duration::from_secs(60),
-    };
+fn say(words: impl std::fmt::Display) {
+    tell(format_args!("dlrover-master: {words}"));
+}
+
+fn serve(settings: Settings) -> Result<End, MasterMainError> {
+    raise_open_files();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(MasterMainError::Runtime)?;
-    runtime.block_on(async {
-        let any = [SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), (Ipv4Addr::UNSPECIFIED, port).into()];
-        let listen = |source| MasterMainError::Listen { port, source };
-        let listener = TcpListener::bind(&any[..]).await.map_err(listen)?;
-        let port = listener.local_addr().map_err(listen)?.port();
-        tell(format_args!("dlrover-master: serving a job of {} node(s) on port {port}", limits.nodes));
-        Ok(master::serve(TcpListenerStream::new(listener), limits).await?)
-    })
+    let Settings { job_name, reach, policy, patience, state_dir, topology_file, trust, notices: _ } =
+        settings;
+    let end = runtime.block_on(async {
+        // Before anybody is told of the port.
+        let signals = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
+        let listener = listen(&reach)?;
+        let config = MasterConfig { policy, patience, state_dir, topology_file, trust, log: Arc::new(say) };
+        let master = master::prepare(config)?;
+        say(format_args!("serving job {job_name} on {}", listener.address));
+        let told_to_end = async {
+            let (Ok(mut interrupt), Ok(mut terminate)) = signals else { return future::pending().await };
+            tokio::select! {
+                _ = interrupt.recv() => SignalKind::interrupt().as_raw_value(),
+                _ = terminate.recv() => SignalKind::terminate().as_raw_value(),
+            }
+        };
+        tokio::select! {
+            verdict = master.serve(TcpListenerStream::new(listener.socket)) => Ok(End::Verdict(verdict?)),
+            signal = told_to_end => Ok(End::Signal(signal)),
+        }
+    });
+    // A topology file that hangs, say, holds nobody.
+    runtime.shutdown_background();
+    end
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn its_arguments_are_well_formed() {
-        command().debug_assert();
-    }
-
-    #[test]
-    fn a_bad_value_is_named() {
-        let refused = command().try_get_matches_from(["dlrover-master", "--node_num", "0"]).unwrap_err();
-        assert!(refused.to_string().contains("'0'"), "{refused}");
-        let most = u64::MAX.to_string();
-        assert!(command().try_get_matches_from(["dlrover-master", "--join_timeout", &most]).is_err());
+/// Each node takes a connection, and the usual soft limit is 1024.
+fn raise_open_files() {
+    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        // With the old limit a job of some hundred nodes still runs.
+        let _as_before = setrlimit(Resource::RLIMIT_NOFILE, most, most);
     }
 }

@@ -59,6 +59,17 @@ pub(crate) enum Flag {
     UcpDeviceType,
     MembindPolicy,
     SaveAtBreakpoint,
+    NodeIp,
+    RequireUniform,
+    RestartCount,
+    ReconnectGrace,
+    HeartbeatTimeout,
+    StateDir,
+    TopologyConfig,
+    JobTokenFile,
+    TlsCa,
+    TlsCert,
+    TlsKey,
 }
 
 /// What kind of value an option takes: argparse's `type`, `choices` and `action`.
@@ -97,6 +108,7 @@ pub(crate) enum Owner {
 pub(crate) enum Group {
     Workers,
     Nodes,
+    Master,
     Failures,
     Output,
     Devices,
@@ -110,6 +122,7 @@ impl Group {
         match self {
             Self::Workers => "Workers",
             Self::Nodes => "Nodes and rendezvous",
+            Self::Master => "Job master, where this launcher serves it (dlrover-master takes the same)",
             Self::Failures => "Failures and shutdown",
             Self::Output => "Output and logs",
             Self::Devices => "Devices and NUMA",
@@ -148,21 +161,34 @@ impl OptionSpec {
         format!("PET_{}", self.long.replace('-', "_").to_ascii_uppercase())
     }
 
-    /// Whether this is the option's long name, without the `--`, in one of its two spellings.
+    /// A second long name, which old documents use.
+    pub(crate) const fn alias(&self) -> Option<&'static str> {
+        match self.flag {
+            Flag::RestartCount => Some("restart-counts"),
+            _ => None,
+        }
+    }
+
+    /// Whether this is the option's long name, or the second one, without the `--`, in one of its two spellings.
     pub(crate) fn is_named(&self, name: &[u8]) -> bool {
-        name.len() == self.long.len() && self.starts_with(name)
+        let is_it = |long: &str| name.len() == long.len() && spells_the_start_of(long, name);
+        is_it(self.long) || self.alias().is_some_and(is_it)
     }
 
     /// Whether one of the two spellings of the long name starts like this.
     pub(crate) fn starts_with(&self, prefix: &[u8]) -> bool {
-        let long = self.long.as_bytes();
-        prefix.len() <= long.len()
-            && (long.starts_with(prefix)
-                || long.iter().zip(prefix).all(|(ours, theirs)| match ours {
-                    b'-' => *theirs == b'_',
-                    _ => ours == theirs,
-                }))
+        spells_the_start_of(self.long, prefix)
     }
+}
+
+fn spells_the_start_of(long: &str, prefix: &[u8]) -> bool {
+    let long = long.as_bytes();
+    prefix.len() <= long.len()
+        && (long.starts_with(prefix)
+            || long.iter().zip(prefix).all(|(ours, theirs)| match ours {
+                b'-' => *theirs == b'_',
+                _ => ours == theirs,
+            }))
 }
 
 impl Flag {
@@ -186,7 +212,7 @@ mod tests {
         for (place, spec) in OPTIONS.iter().enumerate() {
             assert_eq!(spec.flag as usize, place, "{}", spec.long);
         }
-        assert_eq!(OPTIONS.len(), Flag::SaveAtBreakpoint as usize + 1);
+        assert_eq!(OPTIONS.len(), Flag::TlsKey as usize + 1);
     }
 
     #[test]
@@ -197,6 +223,9 @@ mod tests {
         assert!(!spec.is_named(b"nproc-per_node"));
         assert!(spec.starts_with(b"nproc_per"));
         assert!(!spec.starts_with(b"nproc_per-"));
+        for name in ["restart-count", "restart_count", "restart-counts", "restart_counts"] {
+            assert!(Flag::RestartCount.spec().is_named(name.as_bytes()), "{name}");
+        }
     }
 
     #[test]

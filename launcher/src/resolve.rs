@@ -5,23 +5,37 @@
 
 pub(crate) mod checks;
 mod command;
+mod gang;
+mod identity;
+mod job_master;
 mod meeting;
 mod nodes;
 pub(crate) mod not_built_yet;
 mod output;
-mod ports;
+pub(crate) mod ports;
 mod rdzv_conf;
 mod shutdown;
 
 use std::ffi::OsString;
 
 use agent::config::{AgentConfig, EnvConfig, MasterPort};
-use rules::{NodeId, NodeRank, RunId};
+use rules::NodeId;
 
-pub use self::{checks::Checks, meeting::Meeting, output::EventLog};
+pub use self::{
+    checks::Checks,
+    job_master::MasterPlan,
+    meeting::{Meeting, Serves},
+    output::EventLog,
+};
 use crate::{
-    accelerators, cli::Cli, environment::Environment, host::Host, invalid::Invalid, numa, options::Flag,
-    resolve::meeting::Rendezvous,
+    accelerators,
+    cli::Cli,
+    environment::Environment,
+    host::Host,
+    invalid::Invalid,
+    numa,
+    options::Flag,
+    resolve::{identity::Identity, meeting::Rendezvous},
 };
 
 /// A run, ready to start.
@@ -31,6 +45,10 @@ pub struct LaunchPlan {
     pub agent: AgentConfig,
     /// Where the job's master is.
     pub meeting: Meeting,
+    /// The job's master.
+    pub master: MasterPlan,
+    /// `--local-addr`, MASTER_ADDR of a job of this node alone.
+    pub local_addr: Option<String>,
     /// Lines for standard error before the workers start, in order, without a prefix.
     pub notices: Vec<String>,
     /// Exit with the root cause's own code instead of 1.
@@ -58,7 +76,12 @@ pub(crate) fn resolve(
     }
     let nodes = nodes::resolve(&cli, environment, host, &mut notices)?;
     let checks = checks::resolve(&cli, &nodes)?;
-    let rendezvous = Rendezvous::resolve(&cli, &nodes, environment, host, &mut notices)?;
+    let Rendezvous { meeting, serves, terms } =
+        meeting::resolve(&cli, &nodes, environment, host, &mut notices)?;
+    let Identity { node_rank, address, node_ip, attributes } =
+        identity::resolve(&cli, environment, host, &meeting)?;
+    let node_id = NodeId(host.fresh_id());
+    let master = job_master::resolve(&cli, environment, host, (&meeting, serves), nodes.max, &node_id)?;
     let max_restarts = at_least_zero(&cli, Flag::MaxRestarts, "max_restarts must be >= 0")?.unwrap_or(0);
     let logs = output::resolve(&cli, environment, host, nodes.local_world_size, &mut notices)?;
     let event_log = output::event_log(&cli)?;
@@ -78,15 +101,14 @@ pub(crate) fn resolve(
                 .to_owned(),
         );
     }
-    not_built_yet::refuse(&cli, &nodes, &rendezvous, &checks, environment)?;
+    not_built_yet::refuse(&cli, &checks)?;
 
-    let meeting = rendezvous.meeting();
     let shares_store = environment.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE").is_none_or(|value| value != "1");
     let master_port = match meeting {
         // torchrun shares the store of a static rendezvous whatever the variable says.
-        Meeting::Static { .. } => MasterPort::Served,
-        Meeting::Loopback if shares_store => MasterPort::Served,
-        Meeting::Loopback => MasterPort::LeftToRankZero,
+        Meeting::Static(_) => MasterPort::Served,
+        _ if shares_store => MasterPort::Served,
+        Meeting::Loopback | Meeting::C10d(_) | Meeting::Master(_) => MasterPort::LeftToRankZero,
     };
     let sets_threads = environment.get("OMP_NUM_THREADS").is_none() && nodes.local_world_size > 1;
     let mut inherited = env;
@@ -99,13 +121,15 @@ pub(crate) fn resolve(
     }
     Ok(LaunchPlan {
         agent: AgentConfig {
-            run_id: RunId(rendezvous.run_id),
-            node_id: NodeId(host.fresh_id()),
-            node_rank: rendezvous.node_rank.map(NodeRank),
-            nodes: (nodes.min, nodes.max),
+            run_id: terms.run_id.clone(),
+            node_id,
+            node_rank,
+            terms,
+            attributes,
             local_world_size: nodes.local_world_size,
             role,
-            local_addr,
+            address,
+            node_ip,
             command,
             max_restarts,
             shutdown_timeout,
@@ -117,6 +141,8 @@ pub(crate) fn resolve(
             cpus,
         },
         meeting,
+        master,
+        local_addr,
         notices,
         propagate_exit_code: cli.is_on(Flag::PropagateExitCode),
         event_log,

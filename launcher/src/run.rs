@@ -1,12 +1,11 @@
 //! From a plan to an exit code: the guard, the master in this process, the agent, the report.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     io,
-    net::TcpListener,
     process::ExitCode,
     rc::Rc,
-    sync::{Arc, mpsc as threads},
+    sync::mpsc as threads,
     thread,
     time::Duration,
 };
@@ -15,33 +14,23 @@ use agent::{
     agent::{Agent, AgentError, Observer, Parts},
     cgroup::Cgroup,
     chain,
-    config::{AgentConfig, MasterPort},
+    config::AgentConfig,
     guard,
     launcher_id::LauncherId,
     logs::{Console, LogError, Logs},
     report::Report,
-    store_host::{Reach, SharedStore, StoreHost, StoreHostError, StoreLimits, bind},
     sweep,
 };
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use rules::{job::JobLimits, worker_group::Event};
-use tokio::{net::TcpListener as AsyncListener, sync::mpsc};
-use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use rules::{failure::Outcome, worker_group::Event};
 
 use crate::{
     events::EventLog,
     failure::{self, Asked, exit_code},
-    front_port,
-    host_names::master_addr_of_one_node,
-    resolve::{self, LaunchPlan, Meeting},
+    meet::{MeetError, Met, meet},
+    resolve::{self, LaunchPlan},
     telemetry,
 };
-
-/// torchrun's `join_timeout`.
-const JOIN_TIMEOUT: Duration = Duration::from_secs(600);
-
-/// How long the host of a round may take to open its store.
-const HOST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long leftovers of a dead launcher may take to die. A run that is shorter ends that much later at most.
 const SWEEP: Duration = Duration::from_secs(2);
@@ -61,24 +50,9 @@ pub enum RunError {
     /// The launcher's own output.
     #[error("cannot use standard output and standard error")]
     Console(#[source] io::Error),
-    /// The job master's port.
-    #[error("cannot open a port for the job master on 127.0.0.1")]
-    Master(#[source] io::Error),
-    /// A static line's port.
-    #[error(
-        "cannot open port {port} for the workers' store and the job master; free it, or choose another with \
-         --master-port"
-    )]
-    StaticPort {
-        /// Which one.
-        port: u16,
-        /// What the system said.
-        #[source]
-        source: io::Error,
-    },
-    /// The store.
+    /// The meeting.
     #[error(transparent)]
-    Store(#[from] StoreHostError),
+    Meet(#[from] MeetError),
     /// The log folder.
     #[error(transparent)]
     Logs(#[from] LogError),
@@ -147,7 +121,7 @@ fn start(
         .thread_stack_size(512 << 10)
         .build()
         .map_err(RunError::Runtime)?;
-    let propagate = plan.propagate_exit_code;
+    let (propagate, meeting) = (plan.propagate_exit_code, plan.meeting.clone());
     let AgentConfig { command, max_restarts, .. } = &plan.agent;
     let asked = Asked {
         title: command.title.clone(),
@@ -156,39 +130,31 @@ fn start(
     };
     let own_error_file = failure::own_error_file(&plan.agent.env.inherited);
     let events = event_log(&plan, console);
-    let report = runtime.block_on(meet_and_run(
-        plan,
-        id,
-        guard,
-        console.clone(),
-        observer(events.clone(), console.clone(), Rc::clone(swept)),
-    ))?;
+    let is_met = Rc::new(Cell::new(false));
+    let observer = observer(events.clone(), console.clone(), Rc::clone(swept), Rc::clone(&is_met));
+    let report = runtime.block_on(meet_and_run(plan, id, guard, console.clone(), observer, is_met))?;
     if let Some(events) = events {
         events.borrow().ended(&report);
     }
     // What still runs is a log folder that hangs; it must not hold the end.
     runtime.shutdown_background();
-    if let Some(words) = failure::words(&report, &asked) {
+    if let Some(words) = failure::words(&report, &asked, &meeting) {
         let copied = failure::copy_root_cause(&report, &words, own_error_file.as_deref());
         console.say(words);
         if let Err(error) = copied {
             console.say(format!("dlrover-run: {}", chain(&error)));
         }
     }
-    Ok(exit_code(&report, propagate))
+    Ok(exit_code(&report, propagate, &meeting))
 }
 
 fn event_log(plan: &LaunchPlan, console: &Console) -> Option<Rc<RefCell<EventLog>>> {
-    let backend = match plan.meeting {
-        Meeting::Loopback => "c10d",
-        Meeting::Static { .. } => "static",
-    };
     let AgentConfig { run_id, role, command, .. } = &plan.agent;
     let program = command.argv.first().map(|program| program.to_string_lossy()).unwrap_or_default();
     match plan.event_log {
         resolve::EventLog::Null => None,
         resolve::EventLog::Console => {
-            let log = EventLog::new(console.clone(), &run_id.0, role, backend, &program);
+            let log = EventLog::new(console.clone(), &run_id.0, role, plan.meeting.backend(), &program);
             Some(Rc::new(RefCell::new(log)))
         }
     }
@@ -196,8 +162,16 @@ fn event_log(plan: &LaunchPlan, console: &Console) -> Option<Rc<RefCell<EventLog
 
 /// Tells the event log everything, and begins the sweep once the first worker runs: it takes some milliseconds on
 /// a large host, which the start of the workers need not share.
-fn observer(events: Option<Rc<RefCell<EventLog>>>, console: Console, swept: Swept) -> Observer {
+fn observer(
+    events: Option<Rc<RefCell<EventLog>>>,
+    console: Console,
+    swept: Swept,
+    is_met: Rc<Cell<bool>>,
+) -> Observer {
     Box::new(move |event, effects| {
+        if matches!(event, Event::MasterBack) {
+            is_met.set(true);
+        }
         if matches!(event, Event::WorkerStarted { .. }) && swept.borrow().is_none() {
             *swept.borrow_mut() = Some(sweep_beside(console.clone()));
         }
@@ -233,73 +207,34 @@ fn sweep_beside(console: Console) -> threads::Receiver<()> {
 }
 
 async fn meet_and_run(
-    plan: LaunchPlan,
+    mut plan: LaunchPlan,
     launcher_id: LauncherId,
     guard: guard::Guard,
     console: Console,
     observer: Observer,
+    is_met: Rc<Cell<bool>>,
 ) -> Result<Report, RunError> {
+    let logs = Logs::new(plan.agent.logs.clone(), &plan.agent.run_id.0, &plan.agent.role, console.clone())?;
+    let Met { master, store, embedded } = meet(&mut plan, &console).await?;
+    let can_come_back = plan.master.policy.host.is_none();
     let config = plan.agent;
-    let limits = JobLimits { nodes: config.nodes.1, join_timeout: JOIN_TIMEOUT, host_timeout: HOST_TIMEOUT };
-    let logs = Logs::new(config.logs.clone(), &config.run_id.0, &config.role, console.clone())?;
-    let (address, store) = match &plan.meeting {
-        Meeting::Loopback => {
-            let listener = AsyncListener::bind("127.0.0.1:0").await.map_err(RunError::Master)?;
-            let address = listener.local_addr().map_err(RunError::Master)?;
-            tokio::spawn(serve_master(TcpListenerStream::new(listener), limits));
-            (address, own_store(&config)?)
-        }
-        Meeting::Static { addr, port } => {
-            let listeners = static_listeners(addr, *port)?;
-            let mut address = listeners[0].local_addr().map_err(RunError::Master)?;
-            if address.ip().is_unspecified() {
-                address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
+    let parts = Parts { config, launcher_id, guard, master, store, console: console.clone(), logs, observer };
+    let agent = Agent::run(parts);
+    let Some(mut embedded) = embedded else { return Ok(agent.await?) };
+    tokio::pin!(agent);
+    let report = loop {
+        tokio::select! {
+            report = &mut agent => break report?,
+            error = embedded.failed() => {
+                if !is_met.get() {
+                    return Err(MeetError::from(error).into());
+                }
+                // The workers go on, and the agent looks for it until it needs it.
+                console.say(format!("dlrover-run: {}", chain(&error)));
             }
-            let server = SharedStore::start(Vec::new(), StoreLimits::default());
-            let server = Arc::new(server.map_err(StoreHostError::Start)?);
-            let connections: mpsc::Receiver<_> =
-                front_port::serve(listeners, &server).map_err(RunError::Master)?;
-            tokio::spawn(serve_master(ReceiverStream::new(connections), limits));
-            (address, StoreHost::shared(addr.clone(), *port, server))
         }
     };
-    let parts = Parts { config, launcher_id, guard, master: address, store, console, logs, observer };
-    Ok(Agent::run(parts).await?)
-}
-
-async fn serve_master(
-    connections: impl tokio_stream::Stream<Item = io::Result<tokio::net::TcpStream>>,
-    limits: JobLimits,
-) {
-    match master::serve(connections, limits).await {
-        Ok(verdict) => tracing::debug!(?verdict, "the job master is done"),
-        // The agent sees its connection break off and says so.
-        Err(error) => tracing::warn!(error = %chain(&error), "the job master stopped"),
-    }
-}
-
-fn own_store(config: &AgentConfig) -> Result<StoreHost, RunError> {
-    let (master_addr, reach) = match &config.local_addr {
-        Some(address) if !is_loopback(address) => (address.clone(), Reach::Anyone),
-        Some(address) => (address.clone(), Reach::Loopback),
-        None => (master_addr_of_one_node(), Reach::Loopback),
-    };
-    Ok(match config.master_port {
-        MasterPort::Served => StoreHost::serve(master_addr, reach, &config.port_choices)?,
-        MasterPort::LeftToRankZero => StoreHost::left_to_rank_zero(master_addr, config.port_choices.clone()),
-    })
-}
-
-fn static_listeners(address: &str, port: u16) -> Result<Vec<TcpListener>, RunError> {
-    let reach = if is_loopback(address) { Reach::Loopback } else { Reach::Anyone };
-    let listeners = bind(reach, port).map_err(|source| RunError::StaticPort { port, source })?;
-    if listeners.is_empty() {
-        let source = io::ErrorKind::AddrNotAvailable.into();
-        return Err(RunError::StaticPort { port, source });
-    }
-    Ok(listeners)
-}
-
-fn is_loopback(address: &str) -> bool {
-    address == "localhost" || address.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+    let goes_on = can_come_back && matches!(report.outcome, Outcome::Interrupted(_));
+    embedded.leave_last(goes_on, &console).await;
+    Ok(report)
 }

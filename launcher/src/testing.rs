@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeSet,
     ffi::{OsStr, OsString},
-    fs,
+    fs, io,
     path::{Path, PathBuf},
 };
 
@@ -83,6 +83,10 @@ impl Host for FakeHost {
 
     fn takes_files(&self, path: &Path) -> bool {
         !self.files.iter().any(|file| file == path)
+    }
+
+    fn read(&self, path: &Path) -> io::Result<String> {
+        fs::read_to_string(self.root.path().join(path.strip_prefix("/").unwrap_or(path)))
     }
 
     fn name(&self) -> String {

@@ -1,9 +1,13 @@
 //! The wire between agents and the job master.
 //!
 //! [`pb`] is generated from `proto/master.proto`; its types stay in [`convert`], the master's `service.rs`
-//! and the agent's `master_client.rs`. [`convert`] is the only gate to the types of `rules`: it validates.
+//! and the agent's `master_link.rs`. [`convert`] is the only gate to the types of `rules`: it validates.
+//! [`codec`] is what the generated code writes and reads with; [`trust`] is what both sides know of tokens and
+//! certificates.
 
+pub mod codec;
 pub mod convert;
+pub mod trust;
 
 /// Generated messages, client and server.
 pub mod pb {
@@ -11,4 +15,7 @@ pub mod pb {
 }
 
 /// Spoken by this build. An agent and a master of different versions refuse each other by name.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
+
+/// The largest message the master takes, in bytes.
+pub const MOST_REQUEST_BYTES: usize = 64 << 10;

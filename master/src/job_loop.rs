@@ -1,159 +1,289 @@
-//! One task owns the job: it takes one event at a time, asks [`rules::job`] what to do, and does it.
+//! One task owns the job: it takes one word at a time, asks [`JobMaster`] what to do, and does it when the word is
+//! durable. So nothing that anybody was told can be forgotten.
+//!
+//! ```text
+//! command -> decide -> journal --.
+//!               `-> deeds (FIFO) -+-> durable up to here: streams, answers
+//! ```
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     future,
-    time::{Duration, Instant},
+    path::PathBuf,
+    time::Duration,
 };
 
-use master_proto::convert::Push;
+use master_proto::pb;
 use rules::{
     Moment, NodeId,
-    job::{Effect, Event, Job, JobLimits},
-    worker_group::JobVerdict,
+    job::{Effect, Event},
+    job_master::{Input, JobMaster, Turn},
+    topology::Topology,
+    verdict::JobVerdict,
 };
 use tokio::{
     sync::{mpsc, oneshot},
-    time::{sleep_until, timeout},
+    time::sleep_until,
 };
-use tracing::{debug, info};
+use tracing::debug;
 
-/// Pushes that may wait for one node. A node gets a handful a round.
-pub(crate) const PUSHES: usize = 64;
+use crate::{
+    journal::{JournalError, crash_point},
+    lines::Log,
+    memory::{Clock, Memory, Record},
+    streams::{MOST_ATTENDEES, Opened, Streams, Word},
+    topology,
+};
 
-/// How long nodes may take to hear that the job ended.
-pub const FAREWELL: Duration = Duration::from_secs(10);
+/// Deeds that may wait for a slow disk before callers are held back.
+const DEEDS: usize = 16_384;
+
+/// Why a call has no part in the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unheard {
+    /// What follows could not be told to its node, which has no stream.
+    NotAttending,
+    /// As many nodes attend as there may.
+    Full,
+}
+
+/// Whether the master listens to a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Heard {
+    /// It attends.
+    pub(crate) is_known: bool,
+    /// When its next beat is due.
+    pub(crate) next: Option<Duration>,
+}
 
 /// What callers ask of the job's owner.
 #[derive(Debug)]
-pub enum Command {
+pub(crate) enum Command {
     /// A node opened its stream. The answer says that pushes will reach it from now on.
-    Attend { node: NodeId, attendance: u64, pushes: mpsc::Sender<Push>, attended: oneshot::Sender<()> },
+    Attend {
+        node: NodeId,
+        attendance: u64,
+        pushes: mpsc::Sender<Word>,
+        attended: oneshot::Sender<Result<(), Unheard>>,
+    },
     /// The stream of a node ended. It may have opened another one since.
-    StreamClosed { node: NodeId, attendance: u64 },
-    /// Something happened. The answer says that the job has taken note.
-    Happened { event: Event, noted: oneshot::Sender<()> },
+    Closed { node: NodeId, attendance: u64 },
+    /// Something happened. The answer says that the job has taken note, and will not forget.
+    Happened { event: Box<Event>, noted: oneshot::Sender<Result<(), Unheard>> },
+    /// A node lives.
+    Beat { node: NodeId, heard: oneshot::Sender<Heard> },
+    /// Somebody wants to see the round.
+    ShowWorld { shown: oneshot::Sender<pb::WorldTable> },
+    /// The topology file was read, or could not be.
+    TopologyRead(Result<Topology, String>),
 }
 
-/// A node's stream.
+/// A stream that opens or has ended. It waits like an effect: what was decided before goes to the old one.
 #[derive(Debug)]
-struct Attendee {
-    attendance: u64,
-    /// `None` once the master has nothing more to say: the stream ends when all was delivered.
-    pushes: Option<mpsc::Sender<Push>>,
+enum Change {
+    Opened(Opened),
+    Closed(NodeId, u64),
+}
+
+/// What is to be done once everything up to its mark is durable.
+#[derive(Debug)]
+struct Deed {
+    mark: u64,
+    change: Option<Change>,
+    turn: Turn,
+    answer: Option<oneshot::Sender<Result<(), Unheard>>>,
 }
 
 /// The owner of one job.
 #[derive(Debug)]
-pub struct JobLoop {
-    job: Job,
+pub(crate) struct JobLoop {
+    master: JobMaster,
+    clock: Clock,
+    record: Record,
     inbox: mpsc::Receiver<Command>,
-    nodes: BTreeMap<NodeId, Attendee>,
-    started: Instant,
+    /// Whose stream is open, as far as decisions know. [`Streams`] follows when it is durable.
+    attending: BTreeMap<NodeId, u64>,
+    streams: Streams,
+    deeds: VecDeque<Deed>,
+    /// The last mark that was given out.
+    mark: u64,
+    topology: topology::Reader,
 }
 
 impl JobLoop {
-    /// A job nobody has joined, fed by `inbox`.
-    #[must_use]
-    pub fn new(limits: JobLimits, inbox: mpsc::Receiver<Command>) -> Self {
-        Self { job: Job::new(limits), inbox, nodes: BTreeMap::new(), started: Instant::now() }
+    /// A job fed by `inbox`, of which `to` is the other end.
+    pub(crate) fn new(
+        Memory { master, first, clock, epoch, record }: Memory,
+        topology_file: Option<PathBuf>,
+        log: Log,
+        inbox: mpsc::Receiver<Command>,
+        to: mpsc::WeakSender<Command>,
+    ) -> Self {
+        let mut job = Self {
+            master,
+            clock,
+            record,
+            inbox,
+            attending: BTreeMap::new(),
+            streams: Streams::new(epoch, log),
+            deeds: VecDeque::new(),
+            mark: 0,
+            topology: topology::Reader::new(topology_file, to),
+        };
+        job.queue(clock.now(), first, None, None);
+        job
     }
 
-    /// Runs the job to its end, and leaves when every node has heard of it (or after [`FAREWELL`]).
-    pub async fn run(mut self) -> JobVerdict {
-        let verdict = loop {
-            if let Some(verdict) = self.turn().await {
-                break verdict;
+    /// Runs the job until every node has heard how it ended, or was waited for long enough.
+    pub(crate) async fn run(&mut self) -> Result<JobVerdict, JournalError> {
+        let mut durable = 0;
+        loop {
+            if let Some(verdict) = self.do_deeds(durable) {
+                return Ok(verdict);
             }
-        };
-        for attendee in self.nodes.values_mut() {
-            attendee.pushes = None;
-        }
-        let farewell = async {
-            while !self.nodes.is_empty() {
-                self.turn().await;
-            }
-        };
-        if timeout(FAREWELL, farewell).await.is_err() {
-            info!("left before every node had heard that the job ended");
-        }
-        verdict
-    }
-
-    /// Takes one event and does what it asks for.
-    async fn turn(&mut self) -> Option<JobVerdict> {
-        let (event, noted) = self.next_event().await?;
-        let now = Moment::new(self.started.elapsed());
-        debug!(?event, "event");
-        let mut verdict = None;
-        for effect in self.job.handle(now, event) {
-            debug!(?effect, "effect");
-            verdict = verdict.or(self.perform(effect));
-        }
-        // Who waits for this word no longer wants it if it is gone.
-        let _gone = noted.map(|noted| noted.send(()));
-        verdict
-    }
-
-    async fn next_event(&mut self) -> Option<(Event, Option<oneshot::Sender<()>>)> {
-        let due = self.job.deadline().map(|at| self.started + at.since_start());
-        let deadline = async move {
-            match due {
-                Some(due) => sleep_until(due.into()).await,
-                None => future::pending().await,
-            }
-        };
-        tokio::select! {
-            command = self.inbox.recv() => match command {
-                Some(Command::Attend { node, attendance, pushes, attended }) => {
-                    self.nodes.insert(node, Attendee { attendance, pushes: Some(pushes) });
-                    let _gone = attended.send(());
-                    None
+            let due = self.master.deadline().and_then(|due| self.clock.instant(due));
+            let deadline = async {
+                match due {
+                    Some(due) => sleep_until(due.into()).await,
+                    None => future::pending().await,
                 }
-                Some(Command::StreamClosed { node, attendance }) => {
-                    // A node that attended again is not lost.
-                    let is_current = self.nodes.get(&node).is_some_and(|now| now.attendance == attendance);
-                    is_current.then(|| {
-                        self.nodes.remove(&node);
-                        (Event::NodeLost { node }, None)
-                    })
-                }
-                Some(Command::Happened { event, noted }) => Some((event, Some(noted))),
-                // The server is gone; so is everyone who could ask. The caller drops this future.
-                None => future::pending().await,
-            },
-            () = deadline => Some((Event::Deadline, None)),
+            };
+            tokio::select! {
+                progress = self.record.progress() => durable = progress?,
+                () = deadline => self.decide(Input::Deadline, None, None),
+                command = self.inbox.recv(), if self.deeds.len() < DEEDS => match command {
+                    Some(command) => self.take(command),
+                    // The server is gone; so is everyone who could ask. The caller drops this future.
+                    None => future::pending().await,
+                },
+            }
         }
     }
 
-    fn perform(&mut self, effect: Effect) -> Option<JobVerdict> {
-        match effect {
-            Effect::AskToHost { node, round } => self.push(&node, Push::Host { round }),
-            Effect::Seat { node, world } => {
-                info!(%node, round = %world.round, nodes = world.members.len(), "node was seated");
-                self.push(&node, Push::World(world));
+    /// Ends all streams.
+    pub(crate) fn end(self) -> Record {
+        self.record
+    }
+
+    fn take(&mut self, command: Command) {
+        match command {
+            Command::Attend { node, attendance, pushes, attended } => {
+                if self.attending.len() >= MOST_ATTENDEES && !self.attending.contains_key(&node) {
+                    let _gone = attended.send(Err(Unheard::Full));
+                    return;
+                }
+                self.attending.insert(node.clone(), attendance);
+                let beat = self.master.beat_interval();
+                let opened = Opened { node: node.clone(), attendance, pushes, beat };
+                let event = Input::Event(Event::Attended { node });
+                self.decide(event, Some(Change::Opened(opened)), Some(attended));
             }
-            Effect::Regroup { node, round } => self.push(&node, Push::Regroup { round }),
-            Effect::Refuse { node, reason } => {
-                info!(%node, %reason, "node was refused");
-                self.push(&node, Push::Refused { reason: reason.to_string() });
+            Command::Closed { node, attendance } => {
+                let change = Some(Change::Closed(node.clone(), attendance));
+                // A node that attends again is not broken off.
+                if self.attending.get(&node) == Some(&attendance) {
+                    self.attending.remove(&node);
+                    self.decide(Input::Event(Event::LinkBroken { node }), change, None);
+                } else {
+                    self.queue(self.clock.now(), Turn::default(), change, None);
+                }
             }
-            Effect::TellEnd { node, verdict } => self.push(&node, Push::JobEnd(verdict)),
-            Effect::Finish { verdict } => {
-                info!(?verdict, "job ended");
-                return Some(verdict);
+            Command::Happened { event, noted } => {
+                // Who wants a seat must be there to be told of it, and must be missed when it goes.
+                let asks = match &*event {
+                    Event::Joined(request) | Event::Resumed { request, .. } => Some(&request.node_id),
+                    _ => None,
+                };
+                if asks.is_some_and(|node| !self.attending.contains_key(node)) {
+                    let _gone = noted.send(Err(Unheard::NotAttending));
+                    return;
+                }
+                self.decide(Input::Event(*event), None, Some(noted));
             }
+            Command::Beat { node, heard } => {
+                let is_known = self.attending.contains_key(&node);
+                // It changes no decision that anybody was told.
+                let _nothing = self.master.handle(self.clock.now(), Input::Beat { node });
+                let _gone = heard.send(Heard { is_known, next: self.master.beat_interval() });
+            }
+            Command::ShowWorld { shown } => {
+                let _gone = shown.send(self.master.job().world().into());
+            }
+            Command::TopologyRead(topology) => {
+                self.topology.done();
+                self.decide(Input::Event(Event::TopologyRead(topology)), None, None);
+            }
+        }
+    }
+
+    fn decide(
+        &mut self,
+        input: Input,
+        change: Option<Change>,
+        answer: Option<oneshot::Sender<Result<(), Unheard>>>,
+    ) {
+        let now = self.clock.now();
+        debug!(%now, ?input, "input");
+        let turn = self.master.handle(now, input);
+        self.queue(now, turn, change, answer);
+    }
+
+    /// Writes down what the job was told, and notes what is to be done when that is durable.
+    fn queue(
+        &mut self,
+        now: Moment,
+        mut turn: Turn,
+        change: Option<Change>,
+        answer: Option<oneshot::Sender<Result<(), Unheard>>>,
+    ) {
+        for effect in &turn.effects {
+            if let Effect::HangUp { node } = effect {
+                self.attending.remove(node);
+            }
+        }
+        let events = std::mem::take(&mut turn.journal);
+        if !events.is_empty() {
+            self.mark = self.record.write(now, events);
+            self.record.compact(now, self.master.job());
+        }
+        let is_nothing = turn == Turn::default() && change.is_none() && answer.is_none();
+        if !is_nothing {
+            self.deeds.push_back(Deed { mark: self.mark, change, turn, answer });
+        }
+    }
+
+    fn do_deeds(&mut self, durable: u64) -> Option<JobVerdict> {
+        while let Some(Deed { change, turn, answer, .. }) =
+            self.deeds.pop_front_if(|deed| deed.mark <= durable)
+        {
+            match change {
+                Some(Change::Opened(opened)) => self.streams.open(opened),
+                Some(Change::Closed(node, attendance)) => self.streams.closed(&node, attendance),
+                None => {}
+            }
+            crash_point("before-effects");
+            for effect in turn.effects {
+                debug!(?effect, "effect");
+                if effect == Effect::ReadTopology {
+                    self.topology.read();
+                }
+                if let Some(verdict) = self.streams.carry_out(effect) {
+                    if let Some(answer) = answer {
+                        let _gone = answer.send(Ok(()));
+                    }
+                    return Some(verdict);
+                }
+            }
+            if let Some((pending, nodes)) = turn.pending {
+                self.streams.tell(pending, nodes);
+            }
+            crash_point("after-effects");
+            if let Some(answer) = answer {
+                // Who waits for this word no longer wants it if it is gone.
+                let _gone = answer.send(Ok(()));
+            }
+            crash_point("after-answer");
         }
         None
-    }
-
-    /// Never waits: the stream of a node that does not read its pushes is ended, and so the node is lost.
-    fn push(&mut self, node: &NodeId, push: Push) {
-        if let Some(attendee) = self.nodes.get_mut(node)
-            && let Some(pushes) = &attendee.pushes
-            && pushes.try_send(push).is_err()
-        {
-            attendee.pushes = None;
-        }
     }
 }

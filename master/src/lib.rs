@@ -1,20 +1,84 @@
-//! The job master: a thin shell around [`rules::job`].
+//! The job master: a thin shell around [`rules::job_master`], which decides everything.
 //!
-//! [`job_loop`] owns the state and carries effects out; [`service`] turns calls into events and back.
+//! [`job_loop`] owns the state, [`streams`] carries out what was decided once [`journal`] says that it is durable,
+//! [`service`] turns calls into events and back, [`door`] bounds who connects.
 
-pub mod job_loop;
-pub mod service;
+mod door;
+mod job_loop;
+mod journal;
+mod lines;
+mod memory;
+mod service;
+mod streams;
+mod tls;
+mod topology;
 
-use std::io;
+use std::{fmt, future, io, path::PathBuf, time::Duration};
 
-use master_proto::pb::master_server::MasterServer;
-use rules::{job::JobLimits, worker_group::JobVerdict};
-use tokio::{net::TcpStream, sync::mpsc};
+use master_proto::{
+    MOST_REQUEST_BYTES,
+    pb::master_server::MasterServer,
+    trust::{Token, Trust},
+};
+use rules::{job::Policy, liveness::Patience, verdict::JobVerdict};
+use tokio::{
+    net::TcpStream,
+    sync::{mpsc, oneshot},
+    time::timeout,
+};
 use tokio_stream::Stream;
-use tonic::transport::Server;
+use tonic::{
+    service::interceptor::InterceptedService,
+    transport::{Server, ServerTlsConfig},
+};
+
+use self::{job_loop::JobLoop, lines::LogTo, service::MasterService};
+pub use self::{journal::JournalError, lines::Log, tls::TlsError, topology::TopologyFileError};
 
 /// Words that may wait for the job's owner before callers are held back.
 const QUEUE: usize = 1024;
+
+/// How long the last answers may take to leave.
+const FLUSH: Duration = Duration::from_secs(1);
+
+/// Calls that one connection may have open: a stream, a beat, a report, and what was given up and not yet closed.
+const CALLS: u32 = 32;
+
+/// Bytes of metadata in one call. A token and gRPC's own take a few hundred.
+const METADATA: u32 = 16 << 10;
+
+/// How often a quiet connection is asked whether it still stands, where nodes are watched at all. Liveness does
+/// not depend on it; it closes what a dead machine has left behind.
+const PROBE: Duration = Duration::from_secs(20);
+
+/// What a master is told.
+pub struct MasterConfig {
+    /// For the job. A job that is found in `state_dir` keeps the one that it was started with.
+    pub policy: Policy,
+    /// For nodes whose streams break, or that are silent.
+    pub patience: Patience,
+    /// Where the job is remembered; `None`: nowhere.
+    pub state_dir: Option<PathBuf>,
+    /// Read for each round when `policy.has_topology`.
+    pub topology_file: Option<PathBuf>,
+    /// Who may speak.
+    pub trust: Trust,
+    /// Takes the lines of the master's log, without a prefix; one may have several lines.
+    pub log: Log,
+}
+
+impl fmt::Debug for MasterConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { policy, patience, state_dir, topology_file, trust, log: _ } = self;
+        f.debug_struct("MasterConfig")
+            .field("policy", policy)
+            .field("patience", patience)
+            .field("state_dir", state_dir)
+            .field("topology_file", topology_file)
+            .field("trust", trust)
+            .finish_non_exhaustive()
+    }
+}
 
 /// Why the master stopped without a verdict.
 #[derive(Debug, thiserror::Error)]
@@ -22,26 +86,108 @@ pub enum MasterError {
     /// The gRPC server ended.
     #[error("the job master's server stopped")]
     Server(#[source] tonic::transport::Error),
+    /// The certificates.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The job's state.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
 }
 
-/// Serves one job on connections that the caller accepts, until the job is over.
+/// Reads a topology file as a round does, so that a bad one is refused before anybody comes.
 ///
 /// # Errors
-/// When the server cannot go on.
+/// It cannot be read, or a line makes no sense.
+pub fn check_topology(path: &std::path::Path) -> Result<(), TopologyFileError> {
+    topology::read(path).map(drop)
+}
+
+/// A master that has read its memory and its certificates, and serves nobody yet.
+#[derive(Debug)]
+pub struct Prepared {
+    found: memory::Found,
+    tls: Option<ServerTlsConfig>,
+    patience: Patience,
+    topology_file: Option<PathBuf>,
+    token: Option<Token>,
+    log: LogTo,
+}
+
+/// Serves one job on connections that the caller accepts, until the job is over and its nodes know. Must be called
+/// inside a runtime with IO and time.
+///
+/// # Errors
+/// When certificates cannot be used, when the job's state cannot be read or kept, or the server cannot go on.
 pub async fn serve(
-    connections: impl Stream<Item = io::Result<TcpStream>>,
-    limits: JobLimits,
+    connections: impl Stream<Item = io::Result<TcpStream>> + Send + 'static,
+    config: MasterConfig,
 ) -> Result<JobVerdict, MasterError> {
-    let (commands, inbox) = mpsc::channel(QUEUE);
-    let service = MasterServer::new(service::MasterService::new(commands));
-    // Small windows and frames suffice for small messages, and nothing here is latency-hidden by batching.
-    let server = Server::builder().tcp_nodelay(true).add_service(service).serve_with_incoming(connections);
-    tokio::select! {
-        verdict = job_loop::JobLoop::new(limits, inbox).run() => Ok(verdict),
-        ended = server => match ended {
-            Err(source) => Err(MasterError::Server(source)),
-            // The caller stopped accepting; nobody can be served any more.
-            Ok(()) => std::future::pending().await,
-        },
+    prepare(config)?.serve(connections).await
+}
+
+/// Reads what can be wrong before anybody connects. Waits for the disk where there is a `state_dir`.
+///
+/// # Errors
+/// When certificates cannot be used, or the job's state cannot be read or kept.
+pub fn prepare(config: MasterConfig) -> Result<Prepared, MasterError> {
+    let MasterConfig { policy, patience, state_dir, topology_file, trust: Trust { token, tls }, log } =
+        config;
+    let tls = tls::of(&tls)?;
+    let found = memory::Memory::open(state_dir.as_deref(), policy, patience, &log)?;
+    Ok(Prepared { found, tls, patience, topology_file, token, log: LogTo(log) })
+}
+
+impl Prepared {
+    /// Serves the job, as [`serve`] does.
+    ///
+    /// # Errors
+    /// When certificates cannot be used, when the job's state cannot be kept, or the server cannot go on.
+    pub async fn serve(
+        self,
+        connections: impl Stream<Item = io::Result<TcpStream>> + Send + 'static,
+    ) -> Result<JobVerdict, MasterError> {
+        let Self { found, tls, patience, topology_file, token, log: LogTo(log) } = self;
+        let memory = match found {
+            memory::Found::Job(memory) => *memory,
+            memory::Found::Over { verdict, record } => {
+                record.clear(&log).await;
+                return Ok(verdict);
+            }
+        };
+        let mut server = Server::builder()
+            .max_concurrent_streams(CALLS)
+            .http2_max_header_list_size(METADATA)
+            .http2_keepalive_interval(patience.heartbeat_timeout.map(|_| PROBE))
+            .http2_keepalive_timeout(Some(PROBE));
+        if let Some(tls) = tls {
+            server = server.tls_config(tls).map_err(TlsError::Unusable)?;
+        }
+        let (commands, inbox) = mpsc::channel(QUEUE);
+        let service = MasterServer::new(MasterService::new(commands.clone(), log.clone()))
+            .max_decoding_message_size(MOST_REQUEST_BYTES);
+        let service = InterceptedService::new(service, service::gate(token, log.clone()));
+        let (over, is_over) = oneshot::channel::<()>();
+        let connections = Box::pin(door::guarded(connections, door::most(), log.clone()));
+        let server = server.add_service(service).serve_with_incoming_shutdown(connections, async {
+            // Its end is as good as its word.
+            let _over = is_over.await;
+        });
+        let mut server = std::pin::pin!(server);
+        let mut job = JobLoop::new(memory, topology_file, log.clone(), inbox, commands.downgrade());
+        drop(commands);
+        let verdict = tokio::select! {
+            verdict = job.run() => verdict?,
+            ended = &mut server => match ended {
+                Err(source) => return Err(MasterError::Server(source)),
+                // The caller stopped accepting and everybody hung up; nobody can be served any more.
+                Ok(()) => future::pending().await,
+            },
+        };
+        let record = job.end();
+        let _gone = over.send(());
+        // The nodes know of the end; what is still on its way are answers to that.
+        let _flushed = timeout(FLUSH, server).await;
+        record.clear(&log).await;
+        Ok(verdict)
     }
 }

@@ -1,57 +1,117 @@
-//! gRPC calls -> events for the job's owner. No decisions and no locks here.
+//! gRPC calls -> events for the job's owner. No decisions here.
 
 use std::{
     pin::Pin,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use master_proto::{
     PROTOCOL_VERSION,
-    convert::{ConvertError, Push},
+    convert::{ConvertError, Join, Pushed, resume_request, speaker},
     pb,
+    trust::Token,
 };
-use rules::{
-    NodeId,
-    job::{Event, JoinRequest},
-};
+use rules::{NodeId, job::Event};
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::{Stream, StreamExt as _, wrappers::ReceiverStream};
-use tonic::{Request, Response, Status};
+use tonic::{Extensions, Request, Response, Status, service::Interceptor};
 
-use crate::job_loop::{Command, PUSHES};
+use crate::{
+    door::Peer,
+    job_loop::{Command, Unheard},
+    lines::{Log, Once},
+    streams::{MOST_ATTENDEES, PUSHES},
+};
 
 /// The master's calls.
 #[derive(Debug)]
-pub struct MasterService {
+pub(crate) struct MasterService {
     commands: mpsc::Sender<Command>,
     /// Numbers the streams, so that the end of an old one is told from the end of its successor.
     attendances: AtomicU64,
+    refusals: Once,
+}
+
+/// Lets calls pass that carry the job's token, or all where there is none.
+pub(crate) fn gate(token: Option<Token>, log: Log) -> impl Interceptor + Clone + Send + Sync + 'static {
+    let refusals = Arc::new(Once::new(log));
+    move |request: Request<()>| {
+        if let Some(token) = &token
+            && let Err(refused) = token.check(&request)
+        {
+            if let Some(peer) = Peer::of(request.extensions()) {
+                refusals.say(peer.ip, "token", "refused a call: the job token is missing or wrong");
+            }
+            return Err(refused);
+        }
+        Ok(request)
+    }
 }
 
 impl MasterService {
     /// Calls go to whoever reads `commands`.
-    #[must_use]
-    pub fn new(commands: mpsc::Sender<Command>) -> Self {
-        Self { commands, attendances: AtomicU64::new(0) }
+    pub(crate) fn new(commands: mpsc::Sender<Command>, log: Log) -> Self {
+        Self { commands, attendances: AtomicU64::new(0), refusals: Once::new(log) }
+    }
+
+    /// What a message means, or the field that makes no sense.
+    fn sense<T>(
+        &self,
+        from: &Extensions,
+        call: &'static str,
+        meaning: Result<T, ConvertError>,
+    ) -> Result<T, Status> {
+        let peer = Peer::of(from);
+        match meaning {
+            Ok(meaning) => {
+                if let Some(peer) = peer {
+                    peer.made_sense();
+                }
+                Ok(meaning)
+            }
+            Err(error) => {
+                if let Some(peer) = peer {
+                    self.refusals.say(peer.ip, call, format_args!("refused its {call}: {error}"));
+                }
+                Err(Status::invalid_argument(error.to_string()))
+            }
+        }
     }
 
     async fn happened(&self, event: Event) -> Result<(), Status> {
-        let (noted, answer) = oneshot::channel();
-        self.send(Command::Happened { event, noted }).await?;
-        answer.await.map_err(|_| over())
+        let event = Box::new(event);
+        self.ask(|noted| Command::Happened { event, noted }).await?.map_err(unheard)
     }
 
-    async fn send(&self, command: Command) -> Result<(), Status> {
-        self.commands.send(command).await.map_err(|_| over())
+    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, Status> {
+        let (answered, answer) = oneshot::channel();
+        self.commands.send(command(answered)).await.map_err(|_| over())?;
+        answer.await.map_err(|_| over())
     }
 }
 
 fn over() -> Status {
-    Status::unavailable("the job is over")
+    Status::unavailable("the job is over, or its master is about to end")
 }
 
-fn invalid(error: ConvertError) -> Status {
-    Status::invalid_argument(error.to_string())
+fn unheard(why: Unheard) -> Status {
+    match why {
+        Unheard::NotAttending => Status::failed_precondition(
+            "the master has no open stream of this node; attend first, then join or resume",
+        ),
+        Unheard::Full => Status::resource_exhausted(format!(
+            "{MOST_ATTENDEES} nodes attend this master, which is as many as it takes"
+        )),
+    }
+}
+
+/// The address a call comes from.
+fn sender(from: &Extensions) -> String {
+    Peer::of(from).map_or_else(String::new, |peer| peer.ip.to_string())
 }
 
 type PushStream = Pin<Box<dyn Stream<Item = Result<pb::Push, Status>> + Send>>;
@@ -61,7 +121,7 @@ impl pb::master_server::Master for MasterService {
     type AttendStream = PushStream;
 
     async fn attend(&self, request: Request<pb::AttendRequest>) -> Result<Response<PushStream>, Status> {
-        let request = request.into_inner();
+        let (_, from, request) = request.into_parts();
         if request.protocol_version != PROTOCOL_VERSION {
             return Err(Status::failed_precondition(format!(
                 "this master speaks protocol version {PROTOCOL_VERSION}, the agent speaks {}; install the same \
@@ -69,43 +129,88 @@ impl pb::master_server::Master for MasterService {
                 request.protocol_version
             )));
         }
-        let node = NodeId::try_from(request).map_err(invalid)?;
-        let (pushes, stream) = mpsc::channel(PUSHES);
+        let node: NodeId = self.sense(&from, "attendance", speaker(request.node_id))?;
+        let (pushes, words) = mpsc::channel(PUSHES);
         let attendance = self.attendances.fetch_add(1, Ordering::Relaxed);
-        let (attended, answer) = oneshot::channel();
-        self.send(Command::Attend { node: node.clone(), attendance, pushes, attended }).await?;
-        answer.await.map_err(|_| over())?;
-        // `open` lives as long as tonic keeps the stream, however that ends.
+        // `open` lives as long as this call and then the stream, however that ends.
         let (open, closed) = oneshot::channel::<()>();
-        let commands = self.commands.clone();
+        let (commands, gone) = (self.commands.clone(), node.clone());
         tokio::spawn(async move {
             let _closed = closed.await;
             // When the owner is gone too, nobody needs to know.
-            let _gone = commands.send(Command::StreamClosed { node, attendance }).await;
+            let _gone = commands.send(Command::Closed { node: gone, attendance }).await;
         });
-        let pushes = ReceiverStream::new(stream).map(move |push: Push| {
+        self.ask(|attended| Command::Attend { node, attendance, pushes, attended })
+            .await?
+            .map_err(unheard)?;
+        let pushes = ReceiverStream::new(words).map(move |word| {
             let _until_dropped = &open;
-            Ok(push.into())
+            Ok(Pushed::from(word).into())
         });
         Ok(Response::new(Box::pin(pushes)))
     }
 
     async fn join(&self, request: Request<pb::JoinRequest>) -> Result<Response<pb::JoinReply>, Status> {
-        let request = JoinRequest::try_from(request.into_inner()).map_err(invalid)?;
-        self.happened(Event::Joined(request)).await?;
+        let (_, from, request) = request.into_parts();
+        let join = self.sense(&from, "join", Join::try_from(request))?;
+        self.happened(Event::Joined(join.from_peer(|| sender(&from)))).await?;
         Ok(Response::new(pb::JoinReply {}))
+    }
+
+    async fn resume(&self, request: Request<pb::ResumeRequest>) -> Result<Response<pb::ResumeReply>, Status> {
+        let (_, from, request) = request.into_parts();
+        let event = self.sense(&from, "resume", resume_request(request, || sender(&from)))?;
+        self.happened(event).await?;
+        Ok(Response::new(pb::ResumeReply {}))
     }
 
     async fn report_hosting(
         &self,
         request: Request<pb::HostingReport>,
     ) -> Result<Response<pb::HostingReply>, Status> {
-        self.happened(Event::try_from(request.into_inner()).map_err(invalid)?).await?;
+        let (_, from, request) = request.into_parts();
+        self.happened(self.sense(&from, "hosting report", Event::try_from(request))?).await?;
         Ok(Response::new(pb::HostingReply {}))
     }
 
+    async fn report_failure(
+        &self,
+        request: Request<pb::FailureReport>,
+    ) -> Result<Response<pb::FailureReply>, Status> {
+        let (_, from, request) = request.into_parts();
+        self.happened(self.sense(&from, "failure report", Event::try_from(request))?).await?;
+        Ok(Response::new(pb::FailureReply {}))
+    }
+
     async fn report_end(&self, request: Request<pb::EndReport>) -> Result<Response<pb::EndReply>, Status> {
-        self.happened(Event::try_from(request.into_inner()).map_err(invalid)?).await?;
+        let (_, from, request) = request.into_parts();
+        self.happened(self.sense(&from, "end report", Event::try_from(request))?).await?;
         Ok(Response::new(pb::EndReply {}))
+    }
+
+    async fn acknowledge_end(
+        &self,
+        request: Request<pb::EndAcknowledgement>,
+    ) -> Result<Response<pb::EndAcknowledgementReply>, Status> {
+        let (_, from, request) = request.into_parts();
+        let node = self.sense(&from, "acknowledgement", speaker(request.node_id))?;
+        self.happened(Event::EndHeard { node }).await?;
+        Ok(Response::new(pb::EndAcknowledgementReply {}))
+    }
+
+    async fn beat(&self, request: Request<pb::BeatRequest>) -> Result<Response<pb::BeatReply>, Status> {
+        let (_, from, request) = request.into_parts();
+        let node = self.sense(&from, "beat", speaker(request.node_id))?;
+        let heard = self.ask(|heard| Command::Beat { node, heard }).await?;
+        let millis = |next: Duration| u64::try_from(next.as_millis()).unwrap_or(u64::MAX);
+        let next_millis = heard.next.map_or(0, millis);
+        Ok(Response::new(pb::BeatReply { is_known: heard.is_known, next_millis }))
+    }
+
+    async fn show_world(
+        &self,
+        _request: Request<pb::ShowWorldRequest>,
+    ) -> Result<Response<pb::WorldTable>, Status> {
+        Ok(Response::new(self.ask(|shown| Command::ShowWorld { shown }).await?))
     }
 }

@@ -1,128 +1,245 @@
-//! The master over real sockets: two agents' worth of calls, as the wire has them.
+//! The master over real sockets: two to four nodes' worth of calls, as the wire has them.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+mod common;
 
-use std::time::Duration;
-
+use common::{LIMIT, Master, Node, Way, channel, request, run_a_job, seated, terms};
 use master_proto::{
     PROTOCOL_VERSION,
     convert::Push,
     pb::{self, master_client::MasterClient},
 };
-use rules::{Round, job::JobLimits, worker_group::JobVerdict};
-use tokio::{net::TcpListener, task::JoinHandle, time::timeout};
-use tokio_stream::wrappers::TcpListenerStream;
-use tonic::{Code, Streaming, transport::Channel};
-
-/// Far beyond what loopback needs.
-const LIMIT: Duration = Duration::from_secs(60);
-
-async fn serve(nodes: u32) -> (String, JoinHandle<JobVerdict>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = format!("http://{}", listener.local_addr().unwrap());
-    let limits = JobLimits { nodes, join_timeout: LIMIT, host_timeout: LIMIT };
-    let served =
-        tokio::spawn(async move { master::serve(TcpListenerStream::new(listener), limits).await.unwrap() });
-    (address, served)
-}
-
-struct Node {
-    id: String,
-    client: MasterClient<Channel>,
-    pushes: Streaming<pb::Push>,
-}
-
-impl Node {
-    async fn attend(address: &str, id: &str) -> Self {
-        let mut client = MasterClient::connect(address.to_owned()).await.unwrap();
-        let request = pb::AttendRequest { protocol_version: PROTOCOL_VERSION, node_id: id.into() };
-        let pushes = client.attend(request).await.unwrap().into_inner();
-        Self { id: id.into(), client, pushes }
-    }
-
-    async fn join(&mut self) {
-        let request = pb::JoinRequest {
-            node_id: self.id.clone(),
-            local_world_size: 2,
-            role: "default".into(),
-            node_rank: None,
-        };
-        self.client.join(request).await.unwrap();
-    }
-
-    async fn host(&mut self, round: u32) {
-        let report = pb::HostingReport {
-            node_id: self.id.clone(),
-            round,
-            master_addr: "localhost".into(),
-            master_port: 5,
-        };
-        self.client.report_hosting(report).await.unwrap();
-    }
-
-    async fn succeed(&mut self) {
-        let end = Some(pb::end_report::End::Succeeded(pb::Succeeded {}));
-        self.client.report_end(pb::EndReport { node_id: self.id.clone(), end }).await.unwrap();
-    }
-
-    async fn next(&mut self) -> Push {
-        let push = timeout(LIMIT, self.pushes.message()).await.expect("a push in time");
-        push.unwrap().unwrap().try_into().unwrap()
-    }
-}
+use rules::{
+    NodeId, NodeRank, Round,
+    job::NodeEnd,
+    node::JoinRequest,
+    verdict::{JobFailure, JobVerdict},
+};
+use tonic::Code;
 
 #[tokio::test]
 async fn two_nodes_meet_restart_and_end_together() {
-    let (address, served) = serve(2).await;
-    let mut a = Node::attend(&address, "a").await;
-    let mut b = Node::attend(&address, "b").await;
-    a.join().await;
-    b.join().await;
-    assert_eq!(a.next().await, Push::Host { round: Round(0) });
-    a.host(0).await;
-    for node in [&mut a, &mut b] {
-        let Push::World(world) = node.next().await else { panic!("expected a world") };
-        assert_eq!((world.round, world.members.len(), world.master_port), (Round(0), 2, 5));
+    let master = Master::start(|_| {});
+    let mut nodes = [master.attend("a").await, master.attend("b").await];
+    for node in &mut nodes {
+        node.join(2, None).await;
     }
+    let seats = seated(&mut nodes).await;
+    assert_eq!((seats[0].round, seats[0].world_size, seats[0].master_port), (Round(0), 4, 29_500));
+    assert_eq!(seats[0].master_addr, "127.0.0.1", "the address that its words come from");
+    assert_eq!((seats[1].seat, seats[1].first_rank), (NodeRank(1), 2));
     // Node b restarts its workers, so a is called back.
-    b.join().await;
-    assert_eq!(a.next().await, Push::Regroup { round: Round(0) });
-    a.join().await;
-    assert_eq!(a.next().await, Push::Host { round: Round(1) });
-    a.host(1).await;
-    assert!(matches!(a.next().await, Push::World(_)));
-    assert!(matches!(b.next().await, Push::World(_)));
-    a.succeed().await;
-    b.succeed().await;
-    assert_eq!(a.next().await, Push::JobEnd(JobVerdict::Succeeded));
-    assert_eq!(b.next().await, Push::JobEnd(JobVerdict::Succeeded));
-    drop((a, b));
-    assert_eq!(timeout(LIMIT, served).await.unwrap().unwrap(), JobVerdict::Succeeded);
+    nodes[1].fail(Round(0)).await.unwrap();
+    let Push::Regroup { round: Round(0), why, .. } = nodes[0].next().await else {
+        panic!("expected a regroup")
+    };
+    assert!(why.contains("worker 0 exited with 1"), "{why}");
+    for node in &mut nodes {
+        node.join(2, Some(0)).await;
+    }
+    assert_eq!(seated(&mut nodes).await[1].round, Round(1));
+    for node in &mut nodes {
+        node.succeed(1).await;
+    }
+    for node in nodes {
+        node.leave().await;
+    }
+    assert_eq!(master.ended().await.unwrap(), JobVerdict::Succeeded);
 }
 
 #[tokio::test]
-async fn a_node_that_vanishes_fails_the_job_and_the_other_is_told() {
-    let (address, served) = serve(2).await;
-    let mut a = Node::attend(&address, "a").await;
-    let mut b = Node::attend(&address, "b").await;
-    a.join().await;
-    b.join().await;
-    assert_eq!(a.next().await, Push::Host { round: Round(0) });
-    drop(b);
-    let Push::JobEnd(JobVerdict::Failed { node, .. }) = a.next().await else { panic!("expected the end") };
-    assert_eq!(node.0, "b");
-    drop(a);
-    assert!(matches!(timeout(LIMIT, served).await.unwrap().unwrap(), JobVerdict::Failed { .. }));
+async fn a_node_that_vanishes_is_replaced() {
+    let master = Master::start(|_| {});
+    let mut nodes = Vec::new();
+    for (rank, id) in (0..).zip(["a", "b", "c", "d"]) {
+        let mut node = master.attend(id).await;
+        let wish = Some(NodeRank(rank));
+        node.join_as(JoinRequest { wish, ..request(id, terms(4, 4)) }).await.unwrap();
+        nodes.push(node);
+    }
+    let seats = seated(&mut nodes).await;
+    assert_eq!(seats[3].nodes, 4);
+    drop(nodes.remove(2));
+    for node in &mut nodes {
+        let Push::Regroup { why, .. } = node.next().await else { panic!("expected a regroup") };
+        assert!(why.contains("node rank 2 (host-c, 127.0.0.1) is gone"), "{why}");
+        let after = Some(Round(0));
+        let wish = Some(seats[usize::from(node.id == "b") + 3 * usize::from(node.id == "d")].seat);
+        node.join_as(JoinRequest { wish, after, ..request(&node.id, terms(4, 4)) }).await.unwrap();
+    }
+    let mut replacement = master.attend("e").await;
+    let wish = Some(NodeRank(2));
+    replacement.join_as(JoinRequest { wish, ..request("e", terms(4, 4)) }).await.unwrap();
+    nodes.insert(2, replacement);
+    let seats = seated(&mut nodes).await;
+    assert_eq!((seats[2].seat, seats[2].round), (NodeRank(2), Round(1)));
+    for node in &mut nodes {
+        node.succeed(1).await;
+    }
+    for node in nodes {
+        node.leave().await;
+    }
+    assert!(master.said("round 1: 4 node(s)"));
+    assert_eq!(master.ended().await.unwrap(), JobVerdict::Succeeded);
+}
+
+#[tokio::test]
+async fn all_leave_and_the_job_has_failed() {
+    let master = Master::start(|config| config.policy.host = Some(NodeId("a".into())));
+    let mut a = master.attend("a").await;
+    a.join(1, None).await;
+    let round = a.asked_to_host().await;
+    a.host(round).await.unwrap();
+    a.seat().await;
+    assert!(!master.has_said("round 0: 1 node(s)"), "a job of one node is no news");
+    a.end(NodeEnd::Left { signal: 15 }).await.unwrap();
+    assert_eq!(master.ended().await.unwrap(), JobVerdict::Failed(JobFailure::Deserted));
+}
+
+#[tokio::test]
+async fn a_second_stream_takes_the_place_of_the_first() {
+    let master = Master::start(|_| {});
+    let mut first = master.attend("a").await;
+    first.join(2, None).await;
+    let second = master.attend("a").await;
+    while let Some(push) = first.push().await.unwrap() {
+        assert!(matches!(push, Push::Pending(_)), "{push:?}");
+    }
+    drop(first);
+    // Longer than the grace: the end of the first stream was not taken for that of the node.
+    tokio::time::sleep(common::GRACE * 2).await;
+    let mut nodes = [second, master.attend("b").await];
+    nodes[1].join(2, None).await;
+    seated(&mut nodes).await;
+}
+
+#[tokio::test]
+async fn beats_and_the_table_are_answered() {
+    let master = Master::start(|_| {});
+    let mut nodes = [master.attend("a").await, master.attend("b").await];
+    let table = nodes[0].client.show_world(pb::ShowWorldRequest {}).await.unwrap().into_inner();
+    assert_eq!((table.round, table.members.len()), (None, 0));
+    for node in &mut nodes {
+        node.join(2, None).await;
+    }
+    seated(&mut nodes).await;
+    let table = nodes[0].client.show_world(pb::ShowWorldRequest {}).await.unwrap().into_inner();
+    assert_eq!((table.round, table.master_port), (Some(0), 29_500));
+    assert_eq!(table.members[1].host_name, "host-b");
+    let mut beat = async |id: &str| {
+        nodes[0].client.beat(pb::BeatRequest { node_id: id.into() }).await.unwrap().into_inner()
+    };
+    assert_eq!(beat("a").await, pb::BeatReply { is_known: true, next_millis: 1000 });
+    assert!(!beat("stranger").await.is_known);
+}
+
+#[tokio::test]
+async fn ranks_follow_the_topology_file_and_a_file_that_hangs_holds_nobody_for_ever() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("topology");
+    std::fs::write(&file, "s0 p 10.0.0.1\ns1 p 10.0.0.2\ns0 p 10.0.0.3\n").unwrap();
+    let master = Master::start(|config| {
+        config.policy.has_topology = true;
+        config.topology_file = Some(file.clone());
+    });
+    let mut nodes = Vec::new();
+    for (id, address) in [("a", "10.0.0.1"), ("b", "10.0.0.2"), ("c", "10.0.0.3")] {
+        let mut node = master.attend(id).await;
+        node.join_as(JoinRequest { address: address.into(), ..request(id, terms(3, 3)) }).await.unwrap();
+        nodes.push(node);
+    }
+    let seats: Vec<u32> = seated(&mut nodes).await.iter().map(|seat| seat.seat.0).collect();
+    assert_eq!(seats, [0, 2, 1]);
+    assert!(master.said("rank 1 10.0.0.3 host-c s0"));
+    // A fifo that nobody writes to hangs in open().
+    std::fs::remove_file(&file).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
+    nodes[1].fail(Round(0)).await.unwrap();
+    for node in &mut nodes {
+        let address = format!("10.0.0.{}", 1 + u32::from(node.id == "b") + 2 * u32::from(node.id == "c"));
+        let after = Some(Round(0));
+        node.join_as(JoinRequest { address, after, ..request(&node.id, terms(3, 3)) }).await.unwrap();
+    }
+    loop {
+        match nodes[0].next().await {
+            Push::Regroup { .. } => {}
+            Push::Host { round, .. } => break assert_eq!(round, Round(1)),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(master.said("the topology file cannot be used"));
 }
 
 #[tokio::test]
 async fn another_protocol_version_and_nonsense_are_refused_in_words() {
-    let (address, _served) = serve(1).await;
-    let mut client = MasterClient::connect(address).await.unwrap();
+    let master = Master::start(|_| {});
+    let mut client = MasterClient::new(channel(master.address, &Way::default()).await.unwrap());
     let old = pb::AttendRequest { protocol_version: 99, node_id: "a".into() };
     let status = client.attend(old).await.unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition);
     assert!(status.message().contains("the agent speaks 99"), "{status}");
-    let status = client.join(pb::JoinRequest::default()).await.unwrap_err();
-    assert_eq!(status.code(), Code::InvalidArgument);
+    let nameless = pb::AttendRequest { protocol_version: PROTOCOL_VERSION, node_id: String::new() };
+    let status = client.attend(nameless).await.unwrap_err();
+    assert_eq!((status.code(), status.message()), (Code::InvalidArgument, "node_id is missing"));
+    for _ in 0..3 {
+        let status = client.join(pb::JoinRequest::default()).await.unwrap_err();
+        assert_eq!((status.code(), status.message()), (Code::InvalidArgument, "terms is missing"));
+    }
+    let join = master.lines.lock().unwrap().iter().filter(|line| line.contains("its join")).count();
+    assert_eq!(join, 1, "said once");
+}
+
+#[tokio::test]
+async fn a_seat_is_for_those_that_can_be_told_of_it() {
+    let master = Master::start(|_| {});
+    let mut a = master.attend("a").await;
+    let status = a.join_as(request("b", terms(1, 1))).await.unwrap_err();
+    assert_eq!(status.code(), Code::FailedPrecondition);
+    assert!(status.message().contains("attend first"), "{status}");
+}
+
+#[tokio::test]
+async fn a_node_of_another_job_is_refused_and_its_stream_ends() {
+    let master = Master::start(|_| {});
+    let mut a = master.attend("a").await;
+    a.join(2, None).await;
+    let mut b = master.attend("b").await;
+    b.join_as(request("b", terms(3, 3))).await.unwrap();
+    let Push::Refused { reason } = b.next().await else { panic!("expected a refusal") };
+    assert!(reason.contains("--nnodes=2:2") && reason.contains("--nnodes=3:3"), "{reason}");
+    assert_eq!(b.push().await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn many_nodes_share_their_commits() {
+    const NODES: u32 = 200;
+    let dir = tempfile::tempdir().unwrap();
+    let master = Master::with_state(dir.path());
+    let address = master.address;
+    let node = |number: u32| async move {
+        let id = format!("n{number}");
+        let mut node = Node::attend(address, &id).await.unwrap();
+        node.join(NODES, None).await;
+        if let Push::Host { round, .. } = node.next().await {
+            node.host(round).await.unwrap();
+            assert_eq!(node.seat().await.nodes, NODES);
+        }
+        node.succeed(0).await;
+        node.leave().await;
+    };
+    let nodes: Vec<_> = (0..NODES).map(|number| tokio::spawn(node(number))).collect();
+    for node in nodes {
+        node.await.unwrap();
+    }
+    assert_eq!(master.ended().await.unwrap(), JobVerdict::Succeeded);
+}
+
+#[tokio::test]
+async fn the_master_ends_soon_after_the_last_node_knows() {
+    let master = Master::start(|_| {});
+    // A connection that stays open holds nobody up for longer than the flush.
+    let _idle = Node::attend(master.address, "idle").await.unwrap();
+    run_a_job(master.address, &Way::default()).await;
+    let known = std::time::Instant::now();
+    assert_eq!(master.ended().await.unwrap(), JobVerdict::Succeeded);
+    assert!(known.elapsed() < LIMIT / 10);
 }

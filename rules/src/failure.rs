@@ -1,12 +1,13 @@
 //! Why a run failed, as data: what the launcher turns into words and an exit code.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ids::{Attempt, LocalRank, NodeId, Rank},
+    ids::{Attempt, LocalRank, Rank},
     signal_name::signal_words,
+    verdict::JobFailure,
 };
 
 /// How a worker ended.
@@ -50,6 +51,18 @@ pub struct WorkerFailure {
     pub unix_secs: i64,
     /// The kernel's out-of-memory killer ended it.
     pub out_of_memory: bool,
+}
+
+impl fmt::Display for WorkerFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rank, local_rank, pid, cause, out_of_memory, .. } = self;
+        write!(f, "rank {rank} (local rank {local_rank}, pid {pid}) ")?;
+        match cause {
+            _ if *out_of_memory => write!(f, "was killed by the kernel's OOM killer"),
+            ExitCause::Code(code) => write!(f, "exited with code {code}"),
+            ExitCause::Signal(signal) => write!(f, "was ended by {}", signal_words(*signal)),
+        }
+    }
 }
 
 /// The workers of one node that failed in one attempt, in the order in which it was noticed; never empty.
@@ -124,13 +137,15 @@ pub enum Failure {
         /// What it said, or what the connection said.
         reason: String,
     },
-    /// Another node's failure ended the job.
-    Elsewhere {
-        /// The node that gave up.
-        node: NodeId,
-        /// Why, in its words.
+    /// The master stayed away for longer than it may.
+    MasterAway {
+        /// What the last try said.
         reason: String,
+        /// How long it was waited for.
+        waited: Duration,
     },
+    /// The job ended, for a reason that is not this node's own.
+    Job(JobFailure),
 }
 
 impl fmt::Display for Failure {
@@ -156,7 +171,10 @@ impl fmt::Display for Failure {
             Self::GuardDied { cause: ExitCause::Signal(signal) } => {
                 write!(f, "its guard process was ended by {}", signal_words(*signal))
             }
-            Self::Elsewhere { node, reason } => write!(f, "node {node} gave up: {reason}"),
+            Self::MasterAway { reason, waited } => {
+                write!(f, "the job master was away for {} s: {reason}", waited.as_secs_f64())
+            }
+            Self::Job(failure) => failure.fmt(f),
         }
     }
 }

@@ -1,145 +1,169 @@
-//! The master's machine: nodes join, a round is completed, its host names the store, all are seated,
-//! all end.
+//! The master's machine: nodes join, a round is completed, its host opens the store, all are seated, all end.
 //!
 //! ```text
-//! Gathering --enough nodes--> Hosting --Hosted--> Running --all ended well / one gave up--> Over
-//!     ^                                              |
-//!     +------------- a member joins again -----------+
+//! Gathering --enough nodes--> (Placing -->) Hosting --Hosted--> Running --all ended well / gave up--> Over
+//!     ^                                                            |
+//!     +---- a failure, a loss, a leave, newcomers: all stop -------+
+//! Restoring: a master without a memory hears of a round that runs; it becomes Running, or Gathering.
 //! ```
 //!
+//! "What happens when a node is lost" is `on_lost` in [`leaving`]; who may join is `on_joined` in [`gathering`].
+//!
 //! A round's store is made ready before any member hears of the round, and a member joins again only when
-//! its old workers are gone. So no worker of an old generation can write into the new one's key space.
+//! its old workers are gone. So no worker of an old generation can write into the new one's key space; and
+//! where a lost node may still have some, the round gets a new port.
+//!
+//! Every word of a node may come twice, or late, or in a state that has moved on: who speaks is told by its
+//! [`NodeId`], a life of a launcher, and what it speaks of by a round.
+
+mod event;
+mod gathering;
+mod leaving;
+mod restoring;
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
     time::Duration,
 };
 
 use serde::{Deserialize, Serialize};
 
+pub use self::event::{Claim, Effect, Event, Log, NodeEnd, OnGiveUp, Policy, Refusal, Regroup, Standing};
 use crate::{
-    ids::{NodeId, NodeRank, Round},
+    ids::{NodeId, NodeRank, Round, RunId},
     moment::Moment,
-    worker_group::JobVerdict,
+    node::{JoinRequest, NodeName, Terms},
+    pending::Pending,
+    verdict::JobVerdict,
     world::{Member, World},
 };
 
-/// What the job was told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JobLimits {
-    /// Nodes in the job, at least 1.
-    pub nodes: u32,
-    /// How long nodes may gather. torchrun's `join_timeout`: 600 s.
-    pub join_timeout: Duration,
-    /// How long the host of a round may take to name its store.
-    pub host_timeout: Duration,
-}
+/// How long nodes may take to hear that the job ended.
+pub const FAREWELL: Duration = Duration::from_secs(10);
 
-/// A node's wish to take part.
+/// How long the topology file may take to be read.
+pub const TOPOLOGY_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Reasons of losses that a timeout repeats.
+const LOSSES_TOLD: usize = 3;
+
+/// A node that takes part, or waits for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JoinRequest {
-    /// The node and its workers.
-    pub member: Member,
-    /// The seat it asks for; nodes without a wish follow those with one, by id.
-    pub wish: Option<NodeRank>,
-}
-
-/// What happened.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Event {
-    /// A node joins, for the first time or again after its workers are gone.
-    Joined(JoinRequest),
-    /// The host of a round serves the store here.
-    Hosted { node: NodeId, round: Round, master_addr: String, master_port: u16 },
-    /// A node's part is over.
-    NodeEnded { node: NodeId, end: NodeEnd },
-    /// A node's stream broke off.
-    NodeLost { node: NodeId },
-    /// The moment of [`Job::deadline`] has come.
-    Deadline,
-}
-
-/// How one node's part ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum NodeEnd {
-    /// All its workers ended well.
-    Succeeded,
-    /// It gave up, in its words.
-    Failed { reason: String },
-}
-
-/// What the shell must do, in this order.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Effect {
-    /// Ask a node to serve the store of a round.
-    AskToHost { node: NodeId, round: Round },
-    /// Tell a node its round.
-    Seat { node: NodeId, world: World },
-    /// Tell a node to stop its workers and join again.
-    Regroup { node: NodeId, round: Round },
-    /// Tell a node that it cannot take part. Every waiting node is answered: none hangs.
-    Refuse { node: NodeId, reason: Refusal },
-    /// Tell a node that the job is over.
-    TellEnd { node: NodeId, verdict: JobVerdict },
-    /// No node is left. Nothing follows.
-    Finish { verdict: JobVerdict },
-}
-
-/// Why a node cannot take part.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Refusal {
-    /// The job has all the nodes it takes.
-    Full { nodes: u32 },
-    /// Not enough nodes came in time.
-    TimedOut { joined: u32, nodes: u32, waited: Duration },
-    /// The node that was to serve the store did not say where.
-    NoHost { node: NodeId },
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Full { nodes } => write!(f, "the job already has all its {nodes} nodes"),
-            Self::TimedOut { joined, nodes, waited } => {
-                write!(f, "{joined} of {nodes} nodes joined within {} s", waited.as_secs())
-            }
-            Self::NoHost { node } => write!(f, "node {node} did not open the store of the round in time"),
-        }
-    }
+struct Node {
+    request: JoinRequest,
+    is_connected: bool,
+    /// The round whose seat it was told over the stream that still stands: it has heard of it.
+    seated: Option<Round>,
+    /// Counted from the first to join.
+    arrival: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-enum State {
-    Gathering { since: Option<Moment>, joined: BTreeMap<NodeId, JoinRequest> },
-    Hosting { until: Moment, members: Vec<Member> },
-    Running { members: Vec<Member>, succeeded: BTreeSet<NodeId> },
-    Over { verdict: JobVerdict, left: BTreeSet<NodeId> },
+enum Phase {
+    /// No round is on.
+    Gathering {
+        /// When the first of them came, or the last round ended. `None` while nobody is there.
+        since: Option<Moment>,
+        /// When the last newcomer came.
+        last_join: Moment,
+        /// Members of the last round that are still stopping their workers.
+        awaited: BTreeSet<NodeId>,
+    },
+    /// The members of a round are chosen, and the topology file is read for their order.
+    Placing { members: Vec<NodeId>, until: Moment },
+    /// The first of them opens the store.
+    Hosting { round: Round, members: Vec<Member>, fresh_port: bool, until: Moment },
+    /// The members have their seats.
+    Running {
+        world: World,
+        /// Members whose workers all ended well.
+        succeeded: BTreeSet<NodeId>,
+        /// When newcomers are taken in.
+        grow_at: Option<Moment>,
+    },
+    /// Nodes speak of a round that this master does not know.
+    Restoring {
+        round: Round,
+        nodes: u32,
+        master_addr: String,
+        master_port: u16,
+        claims: BTreeMap<NodeRank, NodeId>,
+        succeeded: BTreeSet<NodeId>,
+        until: Moment,
+    },
+    /// The job ended.
+    Over {
+        verdict: JobVerdict,
+        /// Nodes that have not heard of it.
+        unaware: BTreeSet<NodeId>,
+        /// When nobody is waited for any more; `None` once that was said.
+        until: Option<Moment>,
+    },
 }
 
 /// The master's machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
-    limits: JobLimits,
+    policy: Policy,
+    /// What the first node expected.
+    terms: Option<Terms>,
     next_round: Round,
-    state: State,
+    has_run: bool,
+    arrivals: u64,
+    nodes: BTreeMap<NodeId, Node>,
+    /// Who holds a rank that was asked for.
+    wishes: BTreeMap<NodeRank, NodeId>,
+    /// Of `nodes`: those that have no workers and want a seat.
+    waiting: BTreeSet<NodeId>,
+    /// The seats of the last round.
+    seats: BTreeMap<NodeId, NodeRank>,
+    /// How often the holder of a rank was lost.
+    losses: BTreeMap<NodeRank, u32>,
+    /// The last of them, in words.
+    lost: Vec<String>,
+    /// A node was lost whose workers may still speak to the store of the last round.
+    is_port_stale: bool,
+    topology: crate::topology::Topology,
+    phase: Phase,
 }
 
 impl Job {
     /// A job that nobody has joined.
     #[must_use]
-    pub fn new(limits: JobLimits) -> Self {
-        let state = State::Gathering { since: None, joined: BTreeMap::new() };
-        Self { limits, next_round: Round(0), state }
+    pub fn new(policy: Policy) -> Self {
+        Self {
+            policy,
+            terms: None,
+            next_round: Round(0),
+            has_run: false,
+            arrivals: 0,
+            nodes: BTreeMap::new(),
+            wishes: BTreeMap::new(),
+            waiting: BTreeSet::new(),
+            seats: BTreeMap::new(),
+            losses: BTreeMap::new(),
+            lost: Vec::new(),
+            is_port_stale: false,
+            topology: crate::topology::Topology::default(),
+            phase: Phase::Gathering { since: None, last_join: Moment::START, awaited: BTreeSet::new() },
+        }
     }
 
     /// When to call [`Self::handle`] with [`Event::Deadline`], if nothing else happens first.
     #[must_use]
     pub fn deadline(&self) -> Option<Moment> {
-        match &self.state {
-            State::Gathering { since, .. } => since.map(|since| since + self.limits.join_timeout),
-            State::Hosting { until, .. } => Some(*until),
-            State::Running { .. } | State::Over { .. } => None,
+        match &self.phase {
+            Phase::Gathering { since, .. } => {
+                let timeout = since.zip(self.terms.as_ref()).map(|(since, terms)| since + terms.join_timeout);
+                timeout.into_iter().chain(self.last_call()).min()
+            }
+            Phase::Placing { until, .. } | Phase::Hosting { until, .. } | Phase::Restoring { until, .. } => {
+                Some(*until)
+            }
+            Phase::Running { grow_at, .. } => *grow_at,
+            Phase::Over { until, .. } => *until,
         }
     }
 
@@ -147,160 +171,166 @@ impl Job {
     #[must_use = "an effect not carried out leaves the nodes and this state apart"]
     pub fn handle(&mut self, now: Moment, event: Event) -> Vec<Effect> {
         match event {
+            Event::Attended { node } => self.on_attended(&node),
+            Event::LinkBroken { node } => self.on_link_broken(&node),
             Event::Joined(request) => self.on_joined(now, request),
+            Event::Resumed { request, claim } => self.on_resumed(now, request, claim),
+            Event::TopologyRead(topology) => self.on_topology_read(now, topology),
             Event::Hosted { node, round, master_addr, master_port } => {
-                self.on_hosted(&node, round, master_addr, master_port)
+                self.on_hosted(now, &node, round, master_addr, master_port)
             }
-            Event::NodeEnded { node, end } => self.on_node_ended(node, end),
-            Event::NodeLost { node } => self.on_node_lost(node),
+            Event::WorkersFailed { node, round, reason, gives_up } => {
+                self.on_workers_failed(now, &node, round, reason, gives_up)
+            }
+            Event::NodeEnded { node, end } => self.on_node_ended(now, &node, end),
+            Event::NodeLost { node, cause } => self.on_lost(now, &node, cause),
+            Event::EndHeard { node } => self.on_end_heard(&node),
+            Event::Restarted => self.on_restarted(now),
             Event::Deadline => self.on_deadline(now),
         }
     }
 
-    fn on_joined(&mut self, now: Moment, request: JoinRequest) -> Vec<Effect> {
-        let node = request.member.node_id.clone();
-        match &mut self.state {
-            State::Gathering { since, joined } => {
-                since.get_or_insert(now);
-                joined.insert(node, request);
-                self.complete_if_full(now)
-            }
-            State::Hosting { members, .. } | State::Running { members, .. } => {
-                let nodes = self.limits.nodes;
-                if !members.iter().any(|member| member.node_id == node) {
-                    return vec![Effect::Refuse { node, reason: Refusal::Full { nodes } }];
-                }
-                // A member's workers are gone, so the round is over; the others are told and follow.
-                let round = Round(self.next_round.0.saturating_sub(1));
-                let others: Vec<Effect> = members
-                    .iter()
-                    .filter(|member| member.node_id != node)
-                    .map(|member| Effect::Regroup { node: member.node_id.clone(), round })
-                    .collect();
-                self.state = State::Gathering { since: Some(now), joined: BTreeMap::from([(node, request)]) };
-                let mut effects = others;
-                effects.extend(self.complete_if_full(now));
-                effects
-            }
-            State::Over { verdict, .. } => vec![Effect::TellEnd { node, verdict: verdict.clone() }],
+    /// The job's name, once a node has said it.
+    #[must_use]
+    pub fn name(&self) -> Option<&RunId> {
+        self.terms.as_ref().map(|terms| &terms.run_id)
+    }
+
+    /// The world that runs; for whoever asks to see all of it.
+    #[must_use]
+    pub fn world(&self) -> Option<&World> {
+        match &self.phase {
+            Phase::Running { world, .. } => Some(world),
+            _ => None,
         }
     }
 
-    fn complete_if_full(&mut self, now: Moment) -> Vec<Effect> {
-        let State::Gathering { joined, .. } = &mut self.state else { return Vec::new() };
-        if (joined.len() as u64) < u64::from(self.limits.nodes) {
-            return Vec::new();
-        }
-        let mut requests: Vec<JoinRequest> = std::mem::take(joined).into_values().collect();
-        // Wishes order the nodes and the rest follow by id; ranks are dense either way.
-        requests
-            .sort_by_key(|request| (request.wish.is_none(), request.wish, request.member.node_id.clone()));
-        let members: Vec<Member> = requests.into_iter().map(|request| request.member).collect();
-        let round = self.next_round;
-        self.next_round = Round(round.0 + 1);
-        let host = members[0].node_id.clone();
-        self.state = State::Hosting { until: now + self.limits.host_timeout, members };
-        vec![Effect::AskToHost { node: host, round }]
-    }
-
-    fn on_hosted(
-        &mut self,
-        node: &NodeId,
-        round: Round,
-        master_addr: String,
-        master_port: u16,
-    ) -> Vec<Effect> {
-        let State::Hosting { members, .. } = &mut self.state else { return Vec::new() };
-        if round.0 + 1 != self.next_round.0 || members[0].node_id != *node {
-            return Vec::new();
-        }
-        let members = std::mem::take(members);
-        let world = World { round, members: members.clone(), master_addr, master_port };
-        let seats = members
-            .iter()
-            .map(|member| Effect::Seat { node: member.node_id.clone(), world: world.clone() })
-            .collect();
-        self.state = State::Running { members, succeeded: BTreeSet::new() };
-        seats
-    }
-
-    fn on_node_ended(&mut self, node: NodeId, end: NodeEnd) -> Vec<Effect> {
-        match (&mut self.state, end) {
-            (State::Over { verdict, left }, _) => {
-                let verdict = verdict.clone();
-                let mut effects = Vec::new();
-                if left.remove(&node) {
-                    effects.push(Effect::TellEnd { node, verdict: verdict.clone() });
-                }
-                if left.is_empty() {
-                    effects.push(Effect::Finish { verdict });
-                }
-                effects
-            }
-            (_, NodeEnd::Failed { reason }) => {
-                let verdict = JobVerdict::Failed { node: node.clone(), reason };
-                self.end(verdict, &node)
-            }
-            (State::Running { members, succeeded }, NodeEnd::Succeeded) => {
-                succeeded.insert(node.clone());
-                if members.iter().all(|member| succeeded.contains(&member.node_id)) {
-                    self.end(JobVerdict::Succeeded, &node)
-                } else {
-                    Vec::new()
-                }
-            }
-            (State::Gathering { .. } | State::Hosting { .. }, NodeEnd::Succeeded) => Vec::new(),
+    /// How the job ended, when it has.
+    #[must_use]
+    pub fn verdict(&self) -> Option<&JobVerdict> {
+        match &self.phase {
+            Phase::Over { verdict, .. } => Some(verdict),
+            _ => None,
         }
     }
 
-    /// Tells every node of the job. Nodes that have not said how they ended are waited for; when the job
-    /// succeeded all have.
-    fn end(&mut self, verdict: JobVerdict, by: &NodeId) -> Vec<Effect> {
-        let nodes: BTreeSet<NodeId> = match &self.state {
-            State::Gathering { joined, .. } => joined.keys().cloned().collect(),
-            State::Hosting { members, .. } | State::Running { members, .. } => {
-                members.iter().map(|member| member.node_id.clone()).collect()
+    /// Everybody who is known to take part or to wait.
+    pub fn nodes(&self) -> impl Iterator<Item = &NodeId> {
+        self.nodes.keys()
+    }
+
+    /// Whether a node takes part or waits.
+    #[must_use]
+    pub fn knows(&self, node: &NodeId) -> bool {
+        self.nodes.contains_key(node)
+    }
+
+    /// Whether some node has no seat and wants one.
+    #[must_use]
+    pub fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Nodes without a seat, and why they have none.
+    #[must_use]
+    pub fn pending(&self, now: Moment) -> Option<(Pending, &BTreeSet<NodeId>)> {
+        let pending = match &self.phase {
+            Phase::Gathering { since, awaited, .. } => {
+                let terms = self.terms.as_ref()?;
+                let needed = terms.least();
+                Pending::Gathering {
+                    joined: count(self.waiting.len()),
+                    needed,
+                    missing: self.missing(needed),
+                    stopping: count(awaited.len()),
+                    waited: now - (*since)?,
+                    limit: terms.join_timeout,
+                }
             }
-            State::Over { left, .. } => left.clone(),
+            Phase::Running { world, grow_at: None, .. } => {
+                Pending::Spare { nodes: count(world.members.len()) }
+            }
+            Phase::Running { .. }
+            | Phase::Placing { .. }
+            | Phase::Hosting { .. }
+            | Phase::Restoring { .. }
+            | Phase::Over { .. } => return None,
         };
-        let mut effects: Vec<Effect> = nodes
-            .iter()
-            .chain((!nodes.contains(by)).then_some(by))
-            .map(|node| Effect::TellEnd { node: node.clone(), verdict: verdict.clone() })
-            .collect();
-        let left: BTreeSet<NodeId> = match verdict {
-            JobVerdict::Succeeded => BTreeSet::new(),
-            JobVerdict::Failed { .. } => nodes.into_iter().filter(|node| node != by).collect(),
-        };
-        if left.is_empty() {
-            effects.push(Effect::Finish { verdict: verdict.clone() });
-        }
-        self.state = State::Over { verdict, left };
-        effects
+        (!self.waiting.is_empty()).then_some((pending, &self.waiting))
     }
 
-    fn on_node_lost(&mut self, node: NodeId) -> Vec<Effect> {
-        match &mut self.state {
-            State::Gathering { joined, since } => {
-                joined.remove(&node);
-                if joined.is_empty() {
-                    *since = None;
-                }
+    /// The ranks below `needed` that nobody has asked for; `None` when some node has no rank of its own.
+    fn missing(&self, needed: u32) -> Option<Vec<NodeRank>> {
+        let all_have_one = self.nodes.values().all(|node| node.request.wish.is_some());
+        let free = (0..needed).map(NodeRank).filter(|rank| !self.wishes.contains_key(rank));
+        all_have_one.then(|| free.collect())
+    }
+
+    /// What a person calls a node: its rank is the one it asked for, else the seat it held last.
+    fn name_of(&self, node: &NodeId) -> NodeName {
+        match self.nodes.get(node) {
+            Some(known) => self.name_in(&known.request),
+            None => NodeName {
+                rank: self.seats.get(node).copied(),
+                host: String::new(),
+                address: String::new(),
+                node_id: node.clone(),
+            },
+        }
+    }
+
+    fn name_in(&self, request: &JoinRequest) -> NodeName {
+        let name = request.name();
+        NodeName { rank: name.rank.or_else(|| self.seat_of(&request.node_id)), ..name }
+    }
+
+    /// The seat of the last round, else the one of the round that is being made ready.
+    fn seat_of(&self, node: &NodeId) -> Option<NodeRank> {
+        let next = || match &self.phase {
+            Phase::Hosting { members, .. } => {
+                members.iter().position(|member| member.node_id == *node).map(|seat| NodeRank(count(seat)))
+            }
+            _ => None,
+        };
+        self.seats.get(node).copied().or_else(next)
+    }
+
+    fn on_attended(&mut self, node: &NodeId) -> Vec<Effect> {
+        if let Some(known) = self.nodes.get_mut(node) {
+            known.is_connected = true;
+            known.seated = None;
+        }
+        Vec::new()
+    }
+
+    fn on_link_broken(&mut self, node: &NodeId) -> Vec<Effect> {
+        if let Some(known) = self.nodes.get_mut(node) {
+            known.is_connected = false;
+            known.seated = None;
+        }
+        Vec::new()
+    }
+
+    /// Nobody is connected yet, and what was asked of the shell may never have been done.
+    fn on_restarted(&mut self, now: Moment) -> Vec<Effect> {
+        for node in self.nodes.values_mut() {
+            node.is_connected = false;
+            node.seated = None;
+        }
+        match &mut self.phase {
+            Phase::Placing { until, .. } => {
+                *until = now + TOPOLOGY_PATIENCE;
+                vec![Effect::ReadTopology]
+            }
+            Phase::Hosting { until, .. } => {
+                *until = now + self.policy.host_timeout;
                 Vec::new()
             }
-            State::Hosting { members, .. } | State::Running { members, .. } => {
-                if !members.iter().any(|member| member.node_id == node) {
-                    return Vec::new();
-                }
-                let reason = "its connection to the master broke off".to_owned();
-                self.end(JobVerdict::Failed { node: node.clone(), reason }, &node)
-            }
-            State::Over { verdict, left } => {
-                if left.remove(&node) && left.is_empty() {
-                    return vec![Effect::Finish { verdict: verdict.clone() }];
-                }
+            Phase::Over { until, .. } => {
+                *until = Some(now + FAREWELL);
                 Vec::new()
             }
+            Phase::Gathering { .. } | Phase::Running { .. } | Phase::Restoring { .. } => Vec::new(),
         }
     }
 
@@ -308,32 +338,20 @@ impl Job {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return Vec::new();
         }
-        match &mut self.state {
-            State::Gathering { joined, since } => {
-                let reason = Refusal::TimedOut {
-                    joined: u32::try_from(joined.len()).unwrap_or(u32::MAX),
-                    nodes: self.limits.nodes,
-                    waited: self.limits.join_timeout,
-                };
-                *since = None;
-                std::mem::take(joined)
-                    .into_keys()
-                    .map(|node| Effect::Refuse { node, reason: reason.clone() })
-                    .collect()
+        match &self.phase {
+            Phase::Gathering { .. } => self.on_gathering_deadline(now),
+            Phase::Placing { .. } => {
+                let reason = format!("it could not be read within {} s", TOPOLOGY_PATIENCE.as_secs());
+                self.on_topology_read(now, Err(reason))
             }
-            State::Hosting { members, .. } => {
-                let members = std::mem::take(members);
-                self.state = State::Gathering { since: None, joined: BTreeMap::new() };
-                let reason = Refusal::NoHost { node: members[0].node_id.clone() };
-                members
-                    .into_iter()
-                    .map(|member| Effect::Refuse { node: member.node_id, reason: reason.clone() })
-                    .collect()
-            }
-            State::Running { .. } | State::Over { .. } => Vec::new(),
+            Phase::Hosting { .. } => self.on_host_silent(now),
+            Phase::Running { .. } => self.grow(now),
+            Phase::Restoring { .. } => self.on_restoring_deadline(now),
+            Phase::Over { .. } => self.on_farewell_over(),
         }
     }
 }
 
-#[cfg(test)]
-mod tests;
+fn count(nodes: usize) -> u32 {
+    u32::try_from(nodes).unwrap_or(u32::MAX)
+}

@@ -4,11 +4,7 @@ use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    failure::{ExitCause, WorkerFailure},
-    ids::Attempt,
-    signal_name::signal_words,
-};
+use crate::{failure::WorkerFailure, ids::Attempt, pending::Pending, signal_name::signal_words};
 
 /// Something a person wants to know while the run goes on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,8 +15,18 @@ pub enum Notice {
     Stopping { signal: i32, grace: Duration },
     /// The second one, or the end of the grace.
     Killing,
-    /// Another node restarts, so this one does.
-    Regrouping,
+    /// The round is over on every node.
+    Regrouping { why: String },
+    /// The failure of this node's workers followed from another one.
+    Excused { why: String },
+    /// There is no seat yet.
+    Pending(Pending),
+    /// The stream to the master broke, or could not be opened.
+    MasterAway { reason: String, goes_on: bool, limit: Duration },
+    /// It is still not there, and this node can do nothing without it.
+    WaitingForMaster { reason: String, waited: Duration, limit: Duration },
+    /// It is there again.
+    MasterBack,
 }
 
 /// What follows once the old workers are gone.
@@ -36,13 +42,7 @@ impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::WorkerFailed { failure, then, .. } => {
-                let WorkerFailure { rank, local_rank, pid, cause, out_of_memory, .. } = failure;
-                write!(f, "rank {rank} (local rank {local_rank}, pid {pid}) ")?;
-                match cause {
-                    _ if *out_of_memory => write!(f, "was killed by the kernel's OOM killer")?,
-                    ExitCause::Code(code) => write!(f, "exited with code {code}")?,
-                    ExitCause::Signal(signal) => write!(f, "was ended by {}", signal_words(*signal))?,
-                }
+                failure.fmt(f)?;
                 match then {
                     AfterStop::Restart { next, max_restarts } => {
                         write!(f, "; restarting all workers (restart {next} of {max_restarts})")
@@ -57,7 +57,22 @@ impl fmt::Display for Notice {
                 grace.as_secs_f64()
             ),
             Self::Killing => f.write_str("killing every process that is left"),
-            Self::Regrouping => f.write_str("another node restarts its workers, so all nodes do"),
+            Self::Regrouping { why } => write!(f, "{why}; all nodes restart their workers"),
+            Self::Excused { why } => {
+                write!(f, "{why}; the failure here came after that, so it costs this node no restart")
+            }
+            Self::Pending(pending) => pending.fmt(f),
+            Self::MasterAway { reason, goes_on: true, .. } => {
+                write!(f, "{reason}; the workers go on, and so does the search for it")
+            }
+            Self::MasterAway { reason, goes_on: false, limit } => {
+                write!(f, "{reason}; trying again for {} s", limit.as_secs_f64())
+            }
+            Self::WaitingForMaster { reason, waited, limit } => {
+                let (waited, limit) = (waited.as_secs(), limit.as_secs_f64());
+                write!(f, "waiting for the job master, {waited} s of {limit} s: {reason}")
+            }
+            Self::MasterBack => f.write_str("the job master is back"),
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::{
     ids::{Attempt, LocalRank, NodeRank, RunId},
     template,
-    world::World,
+    world::Assignment,
 };
 
 /// What is the same for every worker of a node.
@@ -61,22 +61,20 @@ pub enum WorkerEnvError {
     },
 }
 
-/// The variables that worker `local_rank` of node `seat` gets over the launcher's own environment.
+/// The variables that worker `local_rank` of this node gets over the launcher's own environment.
 /// `error_file` is empty when there are no log files.
 ///
 /// # Errors
-/// When the worker has no place in `world`, or no device under `--virtual-local-rank`.
+/// When the worker has no place in the round, or no device under `--virtual-local-rank`.
 pub fn worker_env(
     settings: &EnvSettings,
-    world: &World,
-    seat: NodeRank,
+    assignment: &Assignment,
     local_rank: LocalRank,
     attempt: Attempt,
     error_file: &str,
 ) -> Result<Vec<(&'static str, String)>, WorkerEnvError> {
-    let not_in_world = WorkerEnvError::NotInWorld { seat, local_rank };
-    let place = world.place(seat, local_rank).ok_or(not_in_world.clone())?;
-    let member = world.member(seat).ok_or(not_in_world)?;
+    let seat = assignment.seat;
+    let place = assignment.place(local_rank).ok_or(WorkerEnvError::NotInWorld { seat, local_rank })?;
     let identical = settings.identical_workers;
     let rank = if identical { seat.0 * place.local_world_size + local_rank.0 } else { place.rank.0 };
     let world_size = if identical { place.nodes * place.local_world_size } else { place.world_size };
@@ -89,13 +87,13 @@ pub fn worker_env(
         ("RANK", rank.to_string()),
         ("GROUP_RANK", seat.to_string()),
         ("ROLE_RANK", role_rank.to_string()),
-        ("ROLE_NAME", member.role.clone()),
+        ("ROLE_NAME", assignment.role.clone()),
         ("LOCAL_WORLD_SIZE", place.local_world_size.to_string()),
         ("WORLD_SIZE", world_size.to_string()),
         ("GROUP_WORLD_SIZE", place.nodes.to_string()),
         ("ROLE_WORLD_SIZE", role_world_size.to_string()),
-        ("MASTER_ADDR", world.master_addr.clone()),
-        ("MASTER_PORT", world.master_port.to_string()),
+        ("MASTER_ADDR", assignment.master_addr.clone()),
+        ("MASTER_PORT", assignment.master_port.to_string()),
         ("TORCHELASTIC_RESTART_COUNT", attempt.to_string()),
         ("TORCHELASTIC_MAX_RESTARTS", settings.max_restarts.to_string()),
         ("TORCHELASTIC_RUN_ID", settings.run_id.to_string()),
@@ -107,7 +105,12 @@ pub fn worker_env(
         ("TORCHELASTIC_ERROR_FILE", error_file.into()),
         ("TORCHELASTIC_SIGNALS_TO_HANDLE", settings.signals_to_handle.clone()),
         ("DLROVER_LAUNCHER_ID", settings.launcher_id.clone()),
+        // Grows with every generation on every node, where the restart count is each node's own.
+        ("DLROVER_ROUND", assignment.round.to_string()),
     ];
+    if assignment.restore_from_disk {
+        env.push(("DLROVER_RESTORE", "disk".into()));
+    }
     if let Some(visible) = &settings.virtual_local_rank {
         env.extend(one_device(visible, local_rank)?);
     }
@@ -150,10 +153,7 @@ pub fn worker_argument(argument: &[u8], local_rank: LocalRank) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        ids::{NodeId, Round},
-        world::Member,
-    };
+    use crate::ids::{NodeRank, Round};
 
     fn settings() -> EnvSettings {
         EnvSettings {
@@ -168,26 +168,26 @@ mod tests {
         }
     }
 
-    fn two_by_two() -> World {
-        let member =
-            |id: &str| Member { node_id: NodeId(id.into()), local_world_size: 2, role: "default".into() };
-        World {
+    /// Two nodes of two workers each.
+    fn seat(seat: u32) -> Assignment {
+        Assignment {
             round: Round(0),
-            members: vec![member("a"), member("b")],
+            seat: NodeRank(seat),
+            nodes: 2,
+            local_world_size: 2,
+            role: "default".into(),
+            first_rank: seat * 2,
+            world_size: 4,
+            first_role_rank: seat * 2,
+            role_world_size: 4,
             master_addr: "localhost".into(),
             master_port: 34697,
+            restore_from_disk: false,
         }
     }
 
-    fn made(settings: &EnvSettings, seat: u32, local_rank: u32) -> Result<String, WorkerEnvError> {
-        let env = worker_env(
-            settings,
-            &two_by_two(),
-            NodeRank(seat),
-            LocalRank(local_rank),
-            Attempt(0),
-            "/tmp/e.json",
-        )?;
+    fn made(settings: &EnvSettings, seat: Assignment, local_rank: u32) -> Result<String, WorkerEnvError> {
+        let env = worker_env(settings, &seat, LocalRank(local_rank), Attempt(0), "/tmp/e.json")?;
         Ok(env.iter().map(|(name, value)| format!("{name}={value}\n")).collect())
     }
 
@@ -195,13 +195,14 @@ mod tests {
     fn the_second_worker_of_the_second_node_gets_what_torchrun_gives() {
         // The example of torchrun-contract.md, section 2, measured.
         assert_eq!(
-            made(&settings(), 1, 1).unwrap(),
+            made(&settings(), seat(1), 1).unwrap(),
             "LOCAL_RANK=1\nRANK=3\nGROUP_RANK=1\nROLE_RANK=3\nROLE_NAME=default\nLOCAL_WORLD_SIZE=2\n\
              WORLD_SIZE=4\nGROUP_WORLD_SIZE=2\nROLE_WORLD_SIZE=4\nMASTER_ADDR=localhost\nMASTER_PORT=34697\n\
              TORCHELASTIC_RESTART_COUNT=0\nTORCHELASTIC_MAX_RESTARTS=3\nTORCHELASTIC_RUN_ID=j1\n\
              TORCHELASTIC_USE_AGENT_STORE=True\nTORCH_NCCL_ASYNC_ERROR_HANDLING=1\n\
              TORCHELASTIC_ERROR_FILE=/tmp/e.json\n\
-             TORCHELASTIC_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT\nDLROVER_LAUNCHER_ID=id\n"
+             TORCHELASTIC_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT\nDLROVER_LAUNCHER_ID=id\n\
+             DLROVER_ROUND=0\n"
         );
     }
 
@@ -211,26 +212,42 @@ mod tests {
             virtual_local_rank: Some(VisibleDevices { cuda: cuda.map(Into::into), hip: hip.map(Into::into) }),
             ..settings()
         };
-        let env = made(&with(Some("4, 7"), None), 0, 1).unwrap();
+        let env = made(&with(Some("4, 7"), None), seat(0), 1).unwrap();
         assert!(env.starts_with("LOCAL_RANK=0\nRANK=1\n"), "{env}");
         assert!(env.ends_with("CUDA_VISIBLE_DEVICES=7\n"), "{env}");
-        assert!(made(&with(None, None), 0, 1).unwrap().ends_with("CUDA_VISIBLE_DEVICES=1\n"));
+        assert!(made(&with(None, None), seat(0), 1).unwrap().ends_with("CUDA_VISIBLE_DEVICES=1\n"));
         assert!(
-            made(&with(Some("4"), Some("2,3")), 0, 1)
+            made(&with(Some("4"), Some("2,3")), seat(0), 1)
                 .unwrap()
                 .ends_with("CUDA_VISIBLE_DEVICES=3\nHIP_VISIBLE_DEVICES=3\n")
         );
         assert!(
-            made(&with(Some("4,7"), Some("")), 0, 1).unwrap().ends_with("CUDA_VISIBLE_DEVICES=7\n"),
+            made(&with(Some("4,7"), Some("")), seat(0), 1).unwrap().ends_with("CUDA_VISIBLE_DEVICES=7\n"),
             "an empty list of HIP devices is none"
         );
         assert_eq!(
-            made(&with(Some("4"), None), 0, 1).unwrap_err(),
+            made(&with(Some("4"), None), seat(0), 1).unwrap_err(),
             WorkerEnvError::TooFewDevices {
                 local_rank: LocalRank(1),
                 variable: "CUDA_VISIBLE_DEVICES",
                 list: "4".into()
             }
+        );
+    }
+
+    #[test]
+    fn a_node_with_another_rank_is_told_to_restore_from_disk() {
+        let env =
+            |restore_from_disk| made(&settings(), Assignment { restore_from_disk, ..seat(0) }, 0).unwrap();
+        assert!(env(true).ends_with("DLROVER_ROUND=0\nDLROVER_RESTORE=disk\n"));
+        assert!(env(false).ends_with("DLROVER_ROUND=0\n"));
+    }
+
+    #[test]
+    fn a_worker_without_a_place_gets_nothing() {
+        assert_eq!(
+            made(&settings(), seat(1), 2).unwrap_err(),
+            WorkerEnvError::NotInWorld { seat: NodeRank(1), local_rank: LocalRank(2) }
         );
     }
 }

@@ -1,14 +1,18 @@
 //! The node's machine: one group of local workers, from joining the job to its end.
 //!
 //! ```text
-//! Joining --Seated--> Preparing --Prepared--> Running --a worker fails--> Stopping --TreeGone--> Joining (restart)
+//! Joining --Seated--> Preparing --Prepared--> Running --a worker fails, Regroup--> Stopping --TreeGone--> Joining
 //!                                               |  all ended well / signal / no restart left       |
 //!                                               +---------> Stopping --TreeGone--> Leaving --JobEnded--> Done
 //! ```
 //!
 //! "What happens when a worker dies" is [`WorkerGroup::on_worker_exited`].
+//!
+//! The stream to the master may break at any time and comes back by itself. The workers do not mind; whatever
+//! this node had to say is said again from its state when [`Event::MasterBack`] comes, so no word is lost.
 
 mod generation;
+mod master;
 #[cfg(test)]
 mod tests;
 
@@ -16,22 +20,25 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use self::generation::Generation;
+use self::{generation::Generation, master::Link};
 use crate::{
     failure::{ExitCause, Failure, GroupFailure, Outcome, WorkerFailure},
-    ids::{Attempt, LocalRank, NodeId, NodeRank, Round},
+    ids::{Attempt, LocalRank, NodeId, Round},
+    job::{Claim, NodeEnd, Standing},
     moment::Moment,
     notice::{AfterStop, Notice},
+    pending::Pending,
     restart::{self, AfterFailure},
     stop_ladder::{Step, StopLadder},
-    world::World,
+    verdict::JobVerdict,
+    world::Assignment,
 };
-
-/// How long a node whose workers ended well waits for the others. torchrun's exit barrier: 300 s.
-pub const EXIT_BARRIER: Duration = Duration::from_secs(300);
 
 /// How long a node that failed or was interrupted waits for the master to take note.
 pub const FAREWELL_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often a person hears that the master is still waited for.
+const EVERY: Duration = Duration::from_secs(10);
 
 const SIGTERM: i32 = 15;
 
@@ -44,17 +51,26 @@ pub struct Limits {
     pub max_restarts: u32,
     /// Time between the polite signal and SIGKILL.
     pub shutdown_timeout: Duration,
+    /// How long a master that is away is waited for once it is needed.
+    pub join_timeout: Duration,
 }
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
-    /// The master asks this node to serve the store of a round it completed.
-    AskedToHost { round: Round },
+    /// The master asks this node to serve the store of a round it completed; on a port of its own, when
+    /// somebody may still speak to the last one.
+    AskedToHost { round: Round, fresh_port: bool },
+    /// The store of that round is open here. Without an address, the master takes the node's own.
+    Hosting { round: Round, master_addr: Option<String>, master_port: u16 },
     /// The store of that round could not be opened.
     CannotHost { reason: String },
     /// The master completed a round and this node has a seat in it.
-    Seated { world: World },
+    Seated { assignment: Assignment },
+    /// Why there is no seat yet.
+    Pending(Pending),
+    /// The master does not let this node take part.
+    Refused { reason: String },
     /// Folders, files and pipes of the round's workers are ready.
     Prepared { round: Round },
     /// They could not be made ready.
@@ -71,12 +87,17 @@ pub enum Event {
     Signalled { signal: i32 },
     /// A signal that workers want to see and that does not end the run (SIGUSR1, SIGUSR2).
     Forwarded { signal: i32 },
-    /// Another member of the round rejoins, so all do.
-    Regroup { round: Round },
+    /// The round is over for all its members, and why. With `excuses` that came before any failure of our own
+    /// workers, which then followed from it.
+    Regroup { round: Round, why: String, excuses: bool },
     /// The job is over.
     JobEnded { verdict: JobVerdict },
-    /// The master cannot be reached, or refused this node.
-    MasterLost { reason: String },
+    /// A stream to the master is open, for the first time or again.
+    MasterBack,
+    /// There is none. It is being tried again; another reason may follow.
+    MasterAway { reason: String },
+    /// The master has taken note of this node's end.
+    EndNoted,
     /// The guard process died; the shell has already cleared away whatever was left of the workers.
     GuardDied { cause: ExitCause },
     /// The moment of [`WorkerGroup::deadline`] has come.
@@ -98,24 +119,23 @@ pub struct WorkerExit {
     pub out_of_memory: bool,
 }
 
-/// How the whole job ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum JobVerdict {
-    /// Every node's workers ended well.
-    Succeeded,
-    /// A node gave up.
-    Failed { node: NodeId, reason: String },
-}
-
 /// What the shell must do, in this order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Effect {
-    /// Ask the master for a seat.
-    Join { attempt: Attempt },
-    /// Give the store a fresh key space for this round and tell the master where it is.
-    HostStore { round: Round },
+    /// Ask the master for a seat, having left this round.
+    Join { attempt: Attempt, after: Option<Round> },
+    /// Tell the master where this node stands, after the stream was broken.
+    Resume { claim: Claim },
+    /// Open the store for this round, with nothing in it of any other.
+    HostStore { round: Round, fresh_port: bool },
+    /// Tell the master where it is.
+    ReportHosting { round: Round, master_addr: Option<String>, master_port: u16 },
+    /// Tell the master, and so all nodes, that workers failed.
+    ReportFailure { round: Round, reason: String, gives_up: bool },
+    /// Tell the master that this node has heard of the job's end.
+    AcknowledgeEnd,
     /// Make folders, files and pipes for the workers of this round.
-    Prepare { world: World, seat: NodeRank, attempt: Attempt },
+    Prepare { assignment: Assignment, attempt: Attempt },
     /// Start the workers that were prepared.
     Spawn { round: Round },
     /// Send a signal to every process the workers have started, and to the workers.
@@ -129,7 +149,7 @@ pub enum Effect {
     /// Tell a person.
     Tell(Notice),
     /// Tell the master how this node's part ended.
-    ReportEnd { outcome: Outcome },
+    ReportEnd { end: NodeEnd },
     /// Leave. Nothing follows.
     Finish { outcome: Outcome },
 }
@@ -147,12 +167,30 @@ enum Then {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 enum State {
-    Joining,
+    Joining {
+        since: Moment,
+    },
     Preparing(Generation),
     Running(Generation),
-    Stopping { generation: Generation, ladder: StopLadder, then: Then },
-    Leaving { outcome: Outcome, until: Moment },
+    Stopping {
+        generation: Generation,
+        ladder: StopLadder,
+        then: Then,
+    },
+    /// With `is_farewell` the node goes as soon as the master has taken note; else it waits for the others.
+    Leaving {
+        outcome: Outcome,
+        since: Moment,
+        is_farewell: bool,
+    },
     Done,
+}
+
+/// A store that was asked for, and where it is once it is open.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Hosted {
+    round: Round,
+    at: Option<(Option<String>, u16)>,
 }
 
 /// The node's machine.
@@ -161,28 +199,50 @@ pub struct WorkerGroup {
     limits: Limits,
     attempt: Attempt,
     interrupted: Option<i32>,
-    /// Why there is no master any more, if that was heard while nothing was asked of one.
-    master_lost: Option<String>,
+    link: Link,
+    /// The last seat.
+    last: Option<Assignment>,
+    /// All workers of the last seat ended well, and no others have been started since.
+    is_done_well: bool,
+    hosted: Option<Hosted>,
+    /// Processes of some round could not be killed and are still there.
+    has_survivors: bool,
+    /// The master knows that this node will not come back.
+    end_noted: bool,
     state: State,
 }
 
 impl WorkerGroup {
-    /// A node that has not joined yet, and what to do first.
+    /// A node that has not joined yet. It joins when the stream to the master is open.
     #[must_use]
-    pub fn new(limits: Limits) -> (Self, Vec<Effect>) {
-        let attempt = Attempt(0);
-        let group = Self { limits, attempt, interrupted: None, master_lost: None, state: State::Joining };
-        (group, vec![Effect::Join { attempt }])
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            attempt: Attempt(0),
+            interrupted: None,
+            link: Link::not_yet(),
+            last: None,
+            is_done_well: false,
+            hosted: None,
+            has_survivors: false,
+            end_noted: false,
+            state: State::Joining { since: Moment::START },
+        }
     }
 
     /// When to call [`Self::handle`] with [`Event::Deadline`], if nothing else happens first.
     #[must_use]
     pub fn deadline(&self) -> Option<Moment> {
         match &self.state {
-            // The master holds the deadline of a rendezvous, and a lost master is an event.
-            State::Joining | State::Preparing(_) | State::Running(_) | State::Done => None,
+            // While the stream stands, the master holds the deadline of a rendezvous.
+            State::Joining { since } => {
+                let (due, told) = self.away_until(*since)?;
+                Some(due.min(told))
+            }
+            State::Preparing(_) | State::Running(_) | State::Done => None,
             State::Stopping { ladder, .. } => Some(ladder.deadline()),
-            State::Leaving { until, .. } => Some(*until),
+            State::Leaving { since, is_farewell: true, .. } => Some(*since + FAREWELL_PATIENCE),
+            State::Leaving { since, is_farewell: false, .. } => self.away_until(*since).map(|(due, _)| due),
         }
     }
 
@@ -199,25 +259,35 @@ impl WorkerGroup {
             return Vec::new();
         }
         match event {
-            Event::AskedToHost { round } => vec![Effect::HostStore { round }],
+            Event::AskedToHost { round, fresh_port } => self.on_asked_to_host(round, fresh_port),
+            Event::Hosting { round, master_addr, master_port } => {
+                self.on_hosting(round, master_addr, master_port)
+            }
             Event::CannotHost { reason } => self.leave(now, Outcome::Failed(Failure::Store { reason })),
-            Event::Seated { world } => self.on_seated(now, world),
-            Event::Prepared { round } => self.on_prepared(round),
+            Event::Seated { assignment } => self.on_seated(assignment),
+            Event::Pending(pending) => vec![Effect::Tell(Notice::Pending(pending))],
+            Event::Refused { reason } => self.on_refused(now, reason),
+            Event::Prepared { round } => self.on_prepared(now, round),
             Event::CannotPrepare { reason, .. } => {
                 self.leave(now, Outcome::Failed(Failure::Start { local_rank: LocalRank(0), reason }))
             }
-            Event::CannotStart { local_rank, reason, .. } => {
-                let outcome = Outcome::Failed(Failure::Start { local_rank, reason });
-                self.stop(now, SIGTERM, Then::End(outcome))
+            Event::CannotStart { round, local_rank, reason } => {
+                let failure = Failure::Start { local_rank, reason };
+                let reason = failure.to_string();
+                let mut effects = vec![Effect::ReportFailure { round, reason, gives_up: true }];
+                effects.extend(self.stop(now, SIGTERM, Then::End(Outcome::Failed(failure))));
+                effects
             }
             Event::WorkerStarted { .. } => Vec::new(),
             Event::WorkerExited { exit, .. } => self.on_worker_exited(now, exit),
             Event::TreeGone { .. } => self.on_tree_gone(now),
             Event::Signalled { signal } => self.on_signalled(now, signal),
             Event::Forwarded { signal } => self.on_forwarded(signal),
-            Event::Regroup { .. } => self.on_regroup(now),
+            Event::Regroup { why, excuses, .. } => self.on_regroup(now, why, excuses),
             Event::JobEnded { verdict } => self.on_job_ended(now, verdict),
-            Event::MasterLost { reason } => self.on_master_lost(reason),
+            Event::MasterBack => self.on_master_back(),
+            Event::MasterAway { reason } => self.on_master_away(now, reason),
+            Event::EndNoted => self.on_end_noted(),
             Event::GuardDied { cause } => self.on_guard_died(now, cause),
             Event::Deadline => self.on_deadline(now),
         }
@@ -230,54 +300,61 @@ impl WorkerGroup {
                 (*round, matches!(self.state, State::Preparing(_)))
             }
             Event::CannotStart { round, .. } => (*round, matches!(self.state, State::Running(_))),
-            Event::Regroup { round } => {
-                (*round, matches!(self.state, State::Preparing(_) | State::Running(_)))
-            }
+            Event::Regroup { round, .. } => (*round, !matches!(self.state, State::Joining { .. })),
             Event::WorkerStarted { round, .. }
             | Event::WorkerExited { round, .. }
             | Event::TreeGone { round } => {
                 (*round, matches!(self.state, State::Running(_) | State::Stopping { .. }))
             }
-            Event::AskedToHost { .. } | Event::CannotHost { .. } | Event::Seated { .. } => {
-                return !matches!(self.state, State::Joining);
+            Event::Seated { assignment } => {
+                let is_new = self.last.as_ref().is_none_or(|last| last.round < assignment.round);
+                return !is_new || !matches!(self.state, State::Joining { .. });
+            }
+            Event::AskedToHost { .. }
+            | Event::Hosting { .. }
+            | Event::CannotHost { .. }
+            | Event::Pending(_) => {
+                return !matches!(self.state, State::Joining { .. });
             }
             Event::Signalled { .. }
             | Event::Forwarded { .. }
+            | Event::Refused { .. }
             | Event::JobEnded { .. }
-            | Event::MasterLost { .. }
+            | Event::MasterBack
+            | Event::MasterAway { .. }
+            | Event::EndNoted
             | Event::GuardDied { .. }
             | Event::Deadline => return matches!(self.state, State::Done),
         };
         !allowed || self.round() != Some(round)
     }
 
+    /// The round that this node has, or had, its last seat in.
     fn round(&self) -> Option<Round> {
         match &self.state {
-            State::Preparing(generation)
-            | State::Running(generation)
-            | State::Stopping { generation, .. } => Some(generation.round()),
-            State::Joining | State::Leaving { .. } | State::Done => None,
+            State::Joining { .. } | State::Done => None,
+            State::Preparing(_) | State::Running(_) | State::Stopping { .. } | State::Leaving { .. } => {
+                self.last.as_ref().map(|last| last.round)
+            }
         }
     }
 
-    fn on_seated(&mut self, now: Moment, world: World) -> Vec<Effect> {
-        let Some(seat) = world.seat_of(&self.limits.node_id) else {
-            let reason = format!("the master gave round {} without a seat for this node", world.round);
-            return self.leave(now, Outcome::Failed(Failure::Master { reason }));
-        };
-        let local_world_size = world.members[seat.0 as usize].local_world_size;
+    fn on_seated(&mut self, assignment: Assignment) -> Vec<Effect> {
         let generation = Generation {
-            world: world.clone(),
-            seat,
-            alive: (0..local_world_size).map(LocalRank).collect(),
+            alive: (0..assignment.local_world_size).map(LocalRank).collect(),
+            assignment: assignment.clone(),
             failures: Vec::new(),
         };
+        self.last = Some(assignment.clone());
+        self.is_done_well = false;
+        self.hosted = None;
         self.state = State::Preparing(generation);
-        vec![Effect::Prepare { world, seat, attempt: self.attempt }]
+        vec![Effect::Prepare { assignment, attempt: self.attempt }]
     }
 
-    fn on_prepared(&mut self, round: Round) -> Vec<Effect> {
-        let State::Preparing(generation) = std::mem::replace(&mut self.state, State::Joining) else {
+    fn on_prepared(&mut self, now: Moment, round: Round) -> Vec<Effect> {
+        let joining = State::Joining { since: now };
+        let State::Preparing(generation) = std::mem::replace(&mut self.state, joining) else {
             unreachable!("is_stale lets Prepared through in Preparing only");
         };
         self.state = State::Running(generation);
@@ -289,7 +366,10 @@ impl WorkerGroup {
     fn on_worker_exited(&mut self, now: Moment, exit: WorkerExit) -> Vec<Effect> {
         match &mut self.state {
             State::Running(generation) => match generation.took_note_of(&exit) {
-                None if generation.alive.is_empty() => self.stop(now, SIGTERM, Then::End(Outcome::Succeeded)),
+                None if generation.alive.is_empty() => {
+                    self.is_done_well = true;
+                    self.stop(now, SIGTERM, Then::End(Outcome::Succeeded))
+                }
                 None => Vec::new(),
                 Some(failure) => self.on_first_failure(now, failure),
             },
@@ -301,7 +381,7 @@ impl WorkerGroup {
                 }
                 Vec::new()
             }
-            State::Joining | State::Preparing(_) | State::Leaving { .. } | State::Done => Vec::new(),
+            State::Joining { .. } | State::Preparing(_) | State::Leaving { .. } | State::Done => Vec::new(),
         }
     }
 
@@ -311,8 +391,11 @@ impl WorkerGroup {
             AfterFailure::Restart(next) => (Then::Rejoin(next), AfterStop::Restart { next, max_restarts }),
             AfterFailure::GiveUp => (Then::FailWithWorkers, AfterStop::Fail),
         };
+        let (reason, gives_up) = (failure.to_string(), then == Then::FailWithWorkers);
         let notice = Notice::WorkerFailed { failure, attempt: self.attempt, then: after };
         let mut effects = vec![Effect::Tell(notice)];
+        // The other nodes' workers hang in the next collective too, so they are told before ours are gone.
+        effects.extend(self.round().map(|round| Effect::ReportFailure { round, reason, gives_up }));
         effects.extend(self.stop(now, SIGTERM, then));
         effects
     }
@@ -338,7 +421,7 @@ impl WorkerGroup {
         match then {
             Then::Rejoin(attempt) => {
                 let attempt = *attempt;
-                self.join(attempt)
+                self.join(now, attempt)
             }
             Then::FailWithWorkers => {
                 let failures = std::mem::take(&mut generation.failures);
@@ -352,22 +435,32 @@ impl WorkerGroup {
         }
     }
 
-    fn join(&mut self, attempt: Attempt) -> Vec<Effect> {
-        if let Some(reason) = self.master_lost.take() {
-            return self.finish(Outcome::Failed(Failure::Master { reason }));
-        }
+    fn join(&mut self, now: Moment, attempt: Attempt) -> Vec<Effect> {
         self.attempt = attempt;
-        self.state = State::Joining;
-        vec![Effect::Join { attempt }]
+        self.state = State::Joining { since: now };
+        self.link.needed(now);
+        match self.link {
+            Link::Up => vec![self.join_effect()],
+            Link::Away { .. } => Vec::new(),
+        }
+    }
+
+    fn join_effect(&self) -> Effect {
+        Effect::Join { attempt: self.attempt, after: self.last.as_ref().map(|last| last.round) }
     }
 
     fn on_signalled(&mut self, now: Moment, signal: i32) -> Vec<Effect> {
         let again = self.interrupted.replace(signal).is_some();
+        let left = Effect::ReportEnd { end: NodeEnd::Left { signal } };
         match &mut self.state {
-            State::Joining | State::Preparing(_) => self.leave(now, Outcome::Interrupted(signal)),
+            State::Joining { .. } | State::Preparing(_) => {
+                let outcome = self.or_done(Outcome::Interrupted(signal));
+                self.say_farewell(now, outcome)
+            }
             State::Running(_) => {
                 let grace = self.limits.shutdown_timeout;
-                let mut effects = vec![Effect::Tell(Notice::Stopping { signal, grace })];
+                // Announced before the workers are gone, so that the others need not wait for that.
+                let mut effects = vec![Effect::Tell(Notice::Stopping { signal, grace }), left];
                 effects.extend(self.stop(now, signal, Then::End(Outcome::Interrupted(signal))));
                 effects
             }
@@ -379,8 +472,15 @@ impl WorkerGroup {
                 // The workers were asked to end already; only what follows changes.
                 if matches!(then, Then::Rejoin(_)) {
                     *then = Then::End(Outcome::Interrupted(signal));
+                    return vec![left];
                 }
                 Vec::new()
+            }
+            State::Leaving { outcome, is_farewell, since } if !*is_farewell && !again => {
+                // Its work is done, but the others' is not: they must not take it for lost.
+                debug_assert_eq!(*outcome, Outcome::Succeeded);
+                (*is_farewell, *since) = (true, now);
+                vec![left]
             }
             State::Leaving { outcome, .. } => {
                 let outcome = outcome.clone();
@@ -393,67 +493,45 @@ impl WorkerGroup {
     fn on_forwarded(&self, signal: i32) -> Vec<Effect> {
         match self.state {
             State::Running(_) | State::Stopping { .. } => vec![Effect::SignalWorkers { signal }],
-            State::Joining | State::Preparing(_) | State::Leaving { .. } | State::Done => Vec::new(),
+            State::Joining { .. } | State::Preparing(_) | State::Leaving { .. } | State::Done => Vec::new(),
         }
     }
 
-    fn on_regroup(&mut self, now: Moment) -> Vec<Effect> {
-        let mut effects = vec![Effect::Tell(Notice::Regrouping)];
-        // Another node's failure does not spend this node's restarts.
-        effects.extend(match self.state {
-            // Nothing has been started, and what is being prepared is late word of an old round.
-            State::Preparing(_) => self.join(self.attempt),
-            State::Running(_)
-            | State::Joining
-            | State::Stopping { .. }
-            | State::Leaving { .. }
-            | State::Done => self.stop(now, SIGTERM, Then::Rejoin(self.attempt)),
-        });
-        effects
-    }
-
-    fn on_job_ended(&mut self, now: Moment, verdict: JobVerdict) -> Vec<Effect> {
-        let elsewhere = |verdict| match verdict {
-            JobVerdict::Succeeded => Outcome::Succeeded,
-            JobVerdict::Failed { node, reason } => Outcome::Failed(Failure::Elsewhere { node, reason }),
+    /// Another node's failure, loss or arrival does not spend this node's restarts.
+    fn on_regroup(&mut self, now: Moment, why: String, excuses: bool) -> Vec<Effect> {
+        let attempt = self.attempt;
+        let tell = Effect::Tell(Notice::Regrouping { why: why.clone() });
+        let then = match &mut self.state {
+            State::Leaving { is_farewell: false, .. } if self.has_survivors => {
+                self.leave(now, Outcome::Failed(Failure::Unkillable))
+            }
+            // Nothing has been started, or all of it has ended well.
+            State::Preparing(_) | State::Leaving { is_farewell: false, .. } => self.join(now, attempt),
+            State::Running(_) => self.stop(now, SIGTERM, Then::Rejoin(attempt)),
+            State::Stopping { then, .. }
+                if *then == Then::End(Outcome::Succeeded) && self.interrupted.is_none() =>
+            {
+                *then = Then::Rejoin(attempt);
+                Vec::new()
+            }
+            // Our workers failed because their peers had: no restart is spent on that.
+            State::Stopping { then, .. }
+                if excuses && is_own_failure(then, attempt) && self.interrupted.is_none() =>
+            {
+                *then = Then::Rejoin(attempt);
+                return vec![Effect::Tell(Notice::Excused { why })];
+            }
+            State::Stopping { .. } | State::Leaving { .. } | State::Joining { .. } | State::Done => {
+                return Vec::new();
+            }
         };
-        match &mut self.state {
-            State::Joining | State::Preparing(_) => self.finish(elsewhere(verdict)),
-            State::Running(_) => self.stop(now, SIGTERM, Then::End(elsewhere(verdict))),
-            State::Stopping { then, .. } => {
-                if matches!(then, Then::Rejoin(_)) {
-                    *then = Then::End(elsewhere(verdict));
-                }
-                Vec::new()
-            }
-            State::Leaving { outcome, .. } => {
-                let outcome = outcome.clone();
-                self.finish(outcome)
-            }
-            State::Done => Vec::new(),
-        }
-    }
-
-    fn on_master_lost(&mut self, reason: String) -> Vec<Effect> {
-        match &self.state {
-            State::Joining | State::Preparing(_) => self.finish(Outcome::Failed(Failure::Master { reason })),
-            // Training needs no master until something changes.
-            State::Running(_) | State::Stopping { .. } => {
-                self.master_lost = Some(reason);
-                Vec::new()
-            }
-            State::Done => Vec::new(),
-            State::Leaving { outcome, .. } => {
-                let outcome = outcome.clone();
-                self.finish(outcome)
-            }
-        }
+        std::iter::once(tell).chain(then).collect()
     }
 
     fn on_guard_died(&mut self, now: Moment, cause: ExitCause) -> Vec<Effect> {
         let died = Outcome::Failed(Failure::GuardDied { cause });
         match &self.state {
-            State::Joining | State::Preparing(_) | State::Running(_) => self.leave(now, died),
+            State::Joining { .. } | State::Preparing(_) | State::Running(_) => self.leave(now, died),
             State::Stopping { then: Then::Rejoin(_), .. } => self.leave(now, died),
             // The outcome was settled before, and the shell has cleared the rest away.
             State::Stopping { .. } => self.on_tree_gone(now),
@@ -467,6 +545,7 @@ impl WorkerGroup {
                 None => Vec::new(),
                 Some(Step::Kill) => vec![Effect::KillTree],
                 Some(Step::GiveUp) => {
+                    self.has_survivors = true;
                     // New workers next to unkillable ones would fight over the same devices. Any other end stays
                     // what it is.
                     if matches!(then, Then::Rejoin(_)) {
@@ -477,29 +556,46 @@ impl WorkerGroup {
                     effects
                 }
             },
-            State::Leaving { outcome, until } if *until <= now => {
-                let outcome = outcome.clone();
-                self.finish(outcome)
-            }
-            State::Leaving { .. }
-            | State::Joining
-            | State::Preparing(_)
-            | State::Running(_)
-            | State::Done => Vec::new(),
+            State::Leaving { .. } | State::Joining { .. } => self.on_patience_over(now),
+            State::Preparing(_) | State::Running(_) | State::Done => Vec::new(),
         }
     }
 
+    /// A node whose work is done waits for the others, unless the job is over; any other goes as soon as the
+    /// master knows.
     fn leave(&mut self, now: Moment, outcome: Outcome) -> Vec<Effect> {
-        if self.master_lost.is_some() {
+        if outcome != Outcome::Succeeded || self.interrupted.is_some() || self.end_noted {
+            return self.say_farewell(now, outcome);
+        }
+        self.link.needed(now);
+        let end = self.end_of(&outcome);
+        self.state = State::Leaving { outcome, since: now, is_farewell: false };
+        match self.link {
+            Link::Up => end.map(|end| Effect::ReportEnd { end }).into_iter().collect(),
+            Link::Away { .. } => Vec::new(),
+        }
+    }
+
+    fn say_farewell(&mut self, now: Moment, outcome: Outcome) -> Vec<Effect> {
+        if self.end_noted || !self.link.is_up() {
             return self.finish(outcome);
         }
-        let patience = if outcome == Outcome::Succeeded { EXIT_BARRIER } else { FAREWELL_PATIENCE };
-        self.state = State::Leaving { outcome: outcome.clone(), until: now + patience };
-        vec![Effect::ReportEnd { outcome }]
+        let end = self.end_of(&outcome);
+        self.state = State::Leaving { outcome, since: now, is_farewell: true };
+        end.map(|end| Effect::ReportEnd { end }).into_iter().collect()
     }
 
     fn finish(&mut self, outcome: Outcome) -> Vec<Effect> {
         self.state = State::Done;
         vec![Effect::Finish { outcome }]
+    }
+}
+
+/// Whether the workers are stopped because one of them failed.
+fn is_own_failure(then: &Then, attempt: Attempt) -> bool {
+    match then {
+        Then::Rejoin(next) => *next != attempt,
+        Then::FailWithWorkers => true,
+        Then::End(_) => false,
     }
 }

@@ -1,8 +1,13 @@
 //! The members of one round, in the order of their seats, and every rank that follows from it.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{LocalRank, NodeId, NodeRank, Rank, Round};
+use crate::{
+    ids::{LocalRank, NodeId, NodeRank, Rank, Round},
+    node::is_loopback,
+};
 
 /// One node's place in a round.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -13,6 +18,14 @@ pub struct Member {
     pub local_world_size: u32,
     /// `ROLE_NAME` of its workers.
     pub role: String,
+    /// The address that workers of other nodes use.
+    pub address: String,
+    /// Addresses of its interfaces that are not loopback.
+    pub addresses: Vec<String>,
+    /// Its host name.
+    pub host_name: String,
+    /// Its rank differs from the one that whatever it keeps in memory belongs to.
+    pub restore_from_disk: bool,
 }
 
 /// A completed round: who takes part, in which seat, and where the workers meet.
@@ -26,6 +39,35 @@ pub struct World {
     pub master_addr: String,
     /// `MASTER_PORT`.
     pub master_port: u16,
+}
+
+/// All that one node needs to know of a round. About 100 bytes on the wire, however large the world is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Assignment {
+    /// Which round.
+    pub round: Round,
+    /// This node's seat, `GROUP_RANK`.
+    pub seat: NodeRank,
+    /// Nodes in the round, `GROUP_WORLD_SIZE`.
+    pub nodes: u32,
+    /// Workers on this node.
+    pub local_world_size: u32,
+    /// `ROLE_NAME` of its workers.
+    pub role: String,
+    /// `RANK` of its local rank 0.
+    pub first_rank: u32,
+    /// `WORLD_SIZE`.
+    pub world_size: u32,
+    /// `ROLE_RANK` of its local rank 0.
+    pub first_role_rank: u32,
+    /// `ROLE_WORLD_SIZE`.
+    pub role_world_size: u32,
+    /// `MASTER_ADDR`.
+    pub master_addr: String,
+    /// `MASTER_PORT`.
+    pub master_port: u16,
+    /// The topology gave this node another rank, so what it keeps in memory belongs to another one.
+    pub restore_from_disk: bool,
 }
 
 /// Every number torchrun tells a worker about its place.
@@ -45,6 +87,21 @@ pub struct Place {
     pub nodes: u32,
 }
 
+impl Assignment {
+    /// Where a worker stands; `None` when there is no such local rank.
+    #[must_use]
+    pub fn place(&self, local_rank: LocalRank) -> Option<Place> {
+        (local_rank.0 < self.local_world_size).then_some(Place {
+            rank: Rank(self.first_rank.saturating_add(local_rank.0)),
+            world_size: self.world_size,
+            local_world_size: self.local_world_size,
+            role_rank: self.first_role_rank.saturating_add(local_rank.0),
+            role_world_size: self.role_world_size,
+            nodes: self.nodes,
+        })
+    }
+}
+
 impl World {
     /// The seat that `node` holds in this round.
     #[must_use]
@@ -53,54 +110,88 @@ impl World {
         u32::try_from(index).ok().map(NodeRank)
     }
 
-    /// The member in a seat.
-    #[must_use]
-    pub fn member(&self, seat: NodeRank) -> Option<&Member> {
-        self.members.get(seat.0 as usize)
-    }
-
-    /// Where a worker stands; `None` when the seat or the local rank does not exist.
-    #[must_use]
-    pub fn place(&self, seat: NodeRank, local_rank: LocalRank) -> Option<Place> {
-        let me = self.member(seat).filter(|me| local_rank.0 < me.local_world_size)?;
-        let workers = |members: &mut dyn Iterator<Item = &Member>| -> u32 {
-            members.map(|member| member.local_world_size).sum()
-        };
-        let of_my_role = |member: &&Member| member.role == me.role;
-        let lower = &self.members[..seat.0 as usize];
-        Some(Place {
-            rank: Rank(workers(&mut lower.iter()) + local_rank.0),
-            world_size: workers(&mut self.members.iter()),
-            local_world_size: me.local_world_size,
-            role_rank: workers(&mut lower.iter().filter(of_my_role)) + local_rank.0,
-            role_world_size: workers(&mut self.members.iter().filter(of_my_role)),
-            nodes: u32::try_from(self.members.len()).unwrap_or(u32::MAX),
+    /// What every member is told, by seat. One pass, whatever the number of nodes.
+    pub fn assignments(&self) -> impl Iterator<Item = (&Member, Assignment)> {
+        let mut role_sizes: BTreeMap<&str, u32> = BTreeMap::new();
+        let mut world_size = 0_u32;
+        for member in &self.members {
+            world_size = world_size.saturating_add(member.local_world_size);
+            let size = role_sizes.entry(&member.role).or_default();
+            *size = size.saturating_add(member.local_world_size);
+        }
+        let nodes = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
+        let mut first_rank = 0_u32;
+        let mut first_role_ranks: BTreeMap<&str, u32> = BTreeMap::new();
+        (0..).map(NodeRank).zip(&self.members).map(move |(seat, member)| {
+            let first_role_rank = first_role_ranks.entry(&member.role).or_default();
+            let assignment = Assignment {
+                round: self.round,
+                seat,
+                nodes,
+                local_world_size: member.local_world_size,
+                role: member.role.clone(),
+                first_rank,
+                world_size,
+                first_role_rank: *first_role_rank,
+                role_world_size: role_sizes.get(&*member.role).copied().unwrap_or_default(),
+                master_addr: self.master_addr.clone(),
+                master_port: self.master_port,
+                restore_from_disk: member.restore_from_disk,
+            };
+            first_rank = first_rank.saturating_add(member.local_world_size);
+            *first_role_rank = first_role_rank.saturating_add(member.local_world_size);
+            (member, assignment)
         })
     }
+
+    /// What one member is told.
+    #[must_use]
+    pub fn assignment(&self, node: &NodeId) -> Option<Assignment> {
+        self.assignments().find(|(member, _)| member.node_id == *node).map(|(_, assignment)| assignment)
+    }
+}
+
+/// The address that all members reach the node of rank 0 by: its own, unless that is a loopback address and some
+/// member is elsewhere; then the first of its interfaces that is not.
+#[must_use]
+pub fn master_addr(members: &[Member]) -> Option<String> {
+    let host = members.first()?;
+    let is_local_job = members.iter().all(|member| is_loopback(&member.address));
+    if is_loopback(&host.address) && !is_local_job {
+        let other = host.addresses.iter().find(|address| !is_loopback(address));
+        return Some(other.unwrap_or(&host.address).clone());
+    }
+    Some(host.address.clone())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn member(id: &str, local_world_size: u32, role: &str) -> Member {
+        Member {
+            node_id: NodeId(id.into()),
+            local_world_size,
+            role: role.into(),
+            address: "127.0.0.1".into(),
+            addresses: vec!["10.0.0.1".into()],
+            host_name: id.into(),
+            restore_from_disk: false,
+        }
+    }
+
     fn world(members: &[(&str, u32, &str)]) -> World {
-        let members = members
-            .iter()
-            .map(|(id, size, role)| Member {
-                node_id: NodeId((*id).into()),
-                local_world_size: *size,
-                role: (*role).into(),
-            })
-            .collect();
+        let members = members.iter().map(|(id, size, role)| member(id, *size, role)).collect();
         World { round: Round(0), members, master_addr: "localhost".into(), master_port: 1 }
     }
 
     #[test]
     fn ranks_are_summed_over_unequal_nodes_and_roles() {
         let world = world(&[("a", 2, "x"), ("b", 3, "y"), ("c", 1, "x")]);
-        let place = world.place(NodeRank(2), LocalRank(0)).unwrap();
+        let assignment = world.assignment(&NodeId("c".into())).unwrap();
+        assert_eq!(assignment.seat, NodeRank(2));
         assert_eq!(
-            place,
+            assignment.place(LocalRank(0)).unwrap(),
             Place {
                 rank: Rank(5),
                 world_size: 6,
@@ -110,15 +201,25 @@ mod tests {
                 nodes: 3
             }
         );
-        assert_eq!(world.place(NodeRank(1), LocalRank(2)).unwrap().rank, Rank(4));
+        let assignment = world.assignment(&NodeId("b".into())).unwrap();
+        assert_eq!(assignment.place(LocalRank(2)).unwrap().rank, Rank(4));
         assert_eq!(world.seat_of(&NodeId("b".into())), Some(NodeRank(1)));
     }
 
     #[test]
     fn a_place_that_does_not_exist_is_none() {
         let world = world(&[("a", 2, "x")]);
-        assert_eq!(world.place(NodeRank(0), LocalRank(2)), None);
-        assert_eq!(world.place(NodeRank(1), LocalRank(0)), None);
+        let assignment = world.assignment(&NodeId("a".into())).unwrap();
+        assert_eq!(assignment.place(LocalRank(2)), None);
+        assert_eq!(world.assignment(&NodeId("z".into())), None);
         assert_eq!(world.seat_of(&NodeId("z".into())), None);
+    }
+
+    #[test]
+    fn master_addr_is_loopback_only_when_all_members_are() {
+        let mut members = vec![member("a", 1, "x"), member("b", 1, "x")];
+        assert_eq!(master_addr(&members).unwrap(), "127.0.0.1");
+        members[1].address = "10.0.0.2".into();
+        assert_eq!(master_addr(&members).unwrap(), "10.0.0.1");
     }
 }

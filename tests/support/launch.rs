@@ -29,7 +29,12 @@ const NOT_INHERITED: &[&str] = &[
     "MASTER_",
     "RANK",
     "WORLD_SIZE",
-    "NODE_RANK",
+    "NODE_",
+    "POD_",
+    "HOST_IP",
+    "WORKER_",
+    "ELASTIC_",
+    "GANG_",
     "GROUP_",
     "ROLE_",
     "OMP_",
@@ -256,6 +261,13 @@ impl Running {
         wait_for(&format!("{name} of {}", self.shown), || fs::read_to_string(&path).ok())
     }
 
+    /// What the launcher has said on standard error so far.
+    #[must_use]
+    pub fn stderr(&self) -> String {
+        let bytes = fs::read(self.dir().join("stderr")).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
     /// What the probes of a run wait for.
     ///
     /// # Panics
@@ -274,6 +286,14 @@ impl Running {
     #[must_use]
     pub fn mark(&self) -> &str {
         &self.mark
+    }
+
+    /// Whether the launcher has ended.
+    ///
+    /// # Panics
+    /// When the kernel does not say.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("our own child").is_some()
     }
 
     /// How the launcher ended. Its end may be asked for again.

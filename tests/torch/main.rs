@@ -1,6 +1,8 @@
 //! Real PyTorch under the launcher. `TORCH_PYTHON` names an interpreter that has it; without, every case says
 //! that it was skipped.
 
+mod cluster;
+
 use std::ffi::OsString;
 use std::io::Write;
 
@@ -8,13 +10,19 @@ use support::launch::{Launch, Outcome};
 use support::seen::Report;
 use support::{free_port, launcher, trainer};
 
-/// `torch_ddp.py` on two workers, or nothing where there is no torch.
-fn ddp() -> Option<Launch> {
-    let Some(python) = std::env::var_os("TORCH_PYTHON").filter(|python| !python.is_empty()) else {
+/// The interpreter, or nothing where there is no torch.
+fn python() -> Option<OsString> {
+    let python = std::env::var_os("TORCH_PYTHON").filter(|python| !python.is_empty());
+    if python.is_none() {
         // Past cargo's capture, for it has no way to say it. A stderr that is closed must not fail the case.
         let _ = writeln!(std::io::stderr(), "skipped: TORCH_PYTHON is not set");
-        return None;
-    };
+    }
+    python
+}
+
+/// `torch_ddp.py` on two workers, or nothing where there is no torch.
+fn ddp() -> Option<Launch> {
+    let python = python()?;
     let run = Launch::new(launcher!()).script(trainer("torch_ddp.py")).env("PYTHON_EXEC", python);
     Some(run.flags(["--nproc-per-node=2"]).args(["--steps=40"]))
 }

@@ -7,6 +7,7 @@ PROBE holds one step a line, so argv stays free for the case at hand:
 
 A step with a rank or an attempt is done by that one only. Files go to PROBE_OUT, as
 `<rank>.<attempt>.<what>`. Nothing here sleeps and hopes: steps wait for a file or a signal.
+PROBE_ATTEMPT names the variable that counts attempts: DLROVER_ROUND where several nodes write to one place.
 
     dump                 everything a launcher decides about a worker, as JSON
     out TEXT, err TEXT   writes TEXT, Python escapes resolved, nothing added
@@ -33,7 +34,7 @@ import sys
 import time
 
 RANK = os.environ.get("RANK", "x")
-ATTEMPT = os.environ.get("TORCHELASTIC_RESTART_COUNT", "x")
+ATTEMPT = os.environ.get(os.environ.get("PROBE_ATTEMPT", "TORCHELASTIC_RESTART_COUNT"), "x")
 RECORDED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
 PATIENCE = 60
 

@@ -25,6 +25,8 @@ from tcp_store import Store, StoreServer, counted, receive_counted
 FEATURES, BATCH, RATE = 12, 256, 0.5
 RANK, WORLD = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 ATTEMPT = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+# The restart count is each node's own; the round is the same on all of them.
+GENERATION = os.environ.get("DLROVER_ROUND", str(ATTEMPT))
 
 
 def say(text):
@@ -46,8 +48,8 @@ class Ring:
             return
         here = store.sock.getsockname()[0]  # The address by which the others' host knows this one.
         listener = socket.create_server((here, 0), family=store.sock.family)
-        # The attempt is in the key: torchrun serves the old attempt's keys to the new one.
-        place = f"ring/{ATTEMPT}/"
+        # The generation is in the key: torchrun serves the old attempt's keys to the new one.
+        place = f"ring/{GENERATION}/"
         store.set(f"{place}{RANK}", json.dumps(listener.getsockname()[:2]).encode())
         address = json.loads(store.get(f"{place}{(RANK + 1) % WORLD}"))
         self.after = socket.create_connection(address, timeout=60)
@@ -114,7 +116,7 @@ def die(how):
 
 def resume(store, path):
     """Rank 0 reads the checkpoint and tells the others, so all go on from the same step."""
-    key = f"start/{ATTEMPT}"
+    key = f"start/{GENERATION}"
     if RANK == 0:
         state = {"step": 0, "weights": [0.0] * (FEATURES + 1)}
         if os.path.exists(path):
@@ -165,11 +167,11 @@ def main():
     if ring.pass_on(weights.tobytes()) != weights.tobytes():
         sys.exit(f"rank {RANK}: the rank before holds other weights")
     # Rank 0 speaks for all, and goes last: it may be the one that serves the store.
-    agreed = store.add(f"agreed/{ATTEMPT}", 1)
+    agreed = store.add(f"agreed/{GENERATION}", 1)
     if agreed == WORLD:
-        store.set(f"all-agreed/{ATTEMPT}", b"")
+        store.set(f"all-agreed/{GENERATION}", b"")
     if RANK == 0:
-        store.get(f"all-agreed/{ATTEMPT}")
+        store.get(f"all-agreed/{GENERATION}")
         say(f"final loss {loss:.4f} after {args.steps} steps; all {WORLD} ranks hold the same weights")
         if not args.checkpoint and os.path.exists(path):
             os.remove(path)

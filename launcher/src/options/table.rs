@@ -46,7 +46,7 @@ pub(crate) static OPTIONS: &[OptionSpec] = &[
             "rdzv-backend",
             Kind::Text,
             Group::Nodes,
-            "How nodes find each other: static or c10d",
+            "How nodes find each other: static (at --master-addr) or c10d (at --rdzv-endpoint)",
         )
     },
     OptionSpec {
@@ -56,7 +56,7 @@ pub(crate) static OPTIONS: &[OptionSpec] = &[
             "rdzv-endpoint",
             Kind::Text,
             Group::Nodes,
-            "Where nodes find each other; an IPv6 address goes in brackets",
+            "Where nodes find each other: the launcher on that host serves the job master; an IPv6 address goes in brackets [default port of c10d: 29400]",
         )
     },
     OptionSpec {
@@ -77,7 +77,7 @@ pub(crate) static OPTIONS: &[OptionSpec] = &[
             "rdzv-conf",
             Kind::Text,
             Group::Nodes,
-            "Further rendezvous settings, such as join_timeout=600",
+            "Further settings: join_timeout=600, the seconds that nodes may gather or go without a job master they need; lastcall_timeout=3, the seconds that --nnodes=MIN:MAX waits for one node more; is_host=true or false, for c10d",
         )
     },
     row(
@@ -236,13 +236,12 @@ pub(crate) static OPTIONS: &[OptionSpec] = &[
     },
     OptionSpec {
         value: "N",
-        default: "0",
         ..row(
             Flag::NodeRank,
             "node-rank",
             Kind::Int,
             Group::Nodes,
-            "This node's place among the nodes of a static rendezvous, from 0",
+            "The rank that this node asks for, from 0 [default: none with torchrun's options, NODE_RANK with DLROVER_MASTER_ADDR]; on a static line the node of rank 0 serves",
         )
     },
     OptionSpec {
@@ -253,7 +252,7 @@ pub(crate) static OPTIONS: &[OptionSpec] = &[
             "master-addr",
             Kind::Text,
             Group::Nodes,
-            "Address of node 0 of a static rendezvous",
+            "Address of the node of rank 0 of a static rendezvous",
         )
     },
     OptionSpec {
@@ -263,7 +262,7 @@ pub(crate) static OPTIONS: &[OptionSpec] = &[
             "master-port",
             Kind::Int,
             Group::Nodes,
-            "Port of node 0 of a static rendezvous [default: 29500; a free one on a single node]",
+            "Its port, for the workers' store and the job master [default: 29500; a free one on a single node]",
         )
     },
     OptionSpec {
@@ -273,7 +272,7 @@ pub(crate) static OPTIONS: &[OptionSpec] = &[
             "local-addr",
             Kind::Text,
             Group::Nodes,
-            "The address by which other nodes reach this one",
+            "The address by which workers of other nodes reach this one [default: POD_IP, --node-ip, NODE_IP or HOST_IP, else what the job master sees]",
         )
     },
     OptionSpec {
@@ -473,6 +472,116 @@ pub(crate) static OPTIONS: &[OptionSpec] = &[
         Group::Compatibility,
         "Has no effect here",
     ),
+    OptionSpec {
+        value: "ADDRESS",
+        ..ours(
+            Flag::NodeIp,
+            "node-ip",
+            Kind::Text,
+            Group::Nodes,
+            "The address that the topology file lists this node under [default: NODE_IP, HOST_IP or POD_IP]",
+        )
+    },
+    ours(
+        Flag::RequireUniform,
+        "require-uniform",
+        Kind::Switch,
+        Group::Nodes,
+        "Refuse nodes that bring another number of workers than the first",
+    ),
+    OptionSpec {
+        value: "N",
+        default: "3",
+        ..ours(
+            Flag::RestartCount,
+            "restart-count",
+            Kind::Int,
+            Group::Master,
+            "How often the node of one rank may be replaced after a loss before the job fails",
+        )
+    },
+    OptionSpec {
+        value: "SECONDS",
+        default: "2",
+        ..ours(
+            Flag::ReconnectGrace,
+            "reconnect-grace",
+            Kind::Float,
+            Group::Master,
+            "How long a node whose connection broke may take to come back before it is lost",
+        )
+    },
+    OptionSpec {
+        value: "SECONDS",
+        default: "15",
+        ..ours(
+            Flag::HeartbeatTimeout,
+            "heartbeat-timeout",
+            Kind::Float,
+            Group::Master,
+            "How long a node may say nothing before it is lost; at least 3 beats, of 1 s each up to 500 nodes",
+        )
+    },
+    OptionSpec {
+        value: "DIR",
+        ..ours(
+            Flag::StateDir,
+            "state-dir",
+            Kind::Text,
+            Group::Master,
+            "Where the job master keeps its state, so that the same launcher, started again, goes on with the job [default: nowhere, and the job ends with that launcher]",
+        )
+    },
+    OptionSpec {
+        value: "FILE",
+        ..ours(
+            Flag::TopologyConfig,
+            "topology-config",
+            Kind::Text,
+            Group::Master,
+            "Lines of `asw psw address`: nodes below one switch get adjacent ranks; read again for each round [default: DLROVER_TOPOLOGY_CONFIG, else none]",
+        )
+    },
+    OptionSpec {
+        value: "FILE",
+        ..ours(
+            Flag::JobTokenFile,
+            "job-token-file",
+            Kind::Text,
+            Group::Nodes,
+            "The job's shared secret: the job master listens only to nodes that have the same [default: DLROVER_JOB_TOKEN, or the file DLROVER_JOB_TOKEN_FILE]",
+        )
+    },
+    OptionSpec {
+        value: "FILE",
+        ..ours(
+            Flag::TlsCa,
+            "tls-ca",
+            Kind::Text,
+            Group::Nodes,
+            "Speak TLS with the job master: the PEM file of the CA that signed its certificate [default: DLROVER_TLS_CA]",
+        )
+    },
+    OptionSpec {
+        value: "FILE",
+        ..ours(
+            Flag::TlsCert,
+            "tls-cert",
+            Kind::Text,
+            Group::Nodes,
+            "This node's certificate; a launcher that serves the job master shows it, and wants one of every node [default: DLROVER_TLS_CERT]",
+        )
+    },
+    OptionSpec {
+        value: "FILE",
+        ..ours(
+            Flag::TlsKey,
+            "tls-key",
+            Kind::Text,
+            Group::Nodes,
+            "The key of --tls-cert [default: DLROVER_TLS_KEY]",
+        )
+    },
 ];
 
 /// The values of `--accelerator`, as dlrover's and the MetaX guide's.

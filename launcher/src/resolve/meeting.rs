@@ -1,16 +1,21 @@
-//! Where the nodes of a job meet: torchrun's choice of a rendezvous backend.
+//! Where the nodes of a job meet, and which launcher serves the job master there.
 //!
-//! `--standalone` is the loopback, whatever else is said. So is a line that says nothing: the static backend
-//! without an endpoint and without a port, on one node. Any other static line meets at exactly the address and
-//! port it gives.
+//! In this order: `--standalone`; `DLROVER_MASTER_ADDR`; torchrun's options. Of those, a line that says nothing (the
+//! static backend without an endpoint and without a port, on one node) is a meeting of this node alone, and so is
+//! c10d on one node that names itself.
+
+use std::time::Duration;
+
+use rules::{RunId, node::Terms};
 
 use crate::{
     cli::{Cli, Said},
+    endpoint::{self, Endpoint, is_loopback},
     environment::Environment,
     host::Host,
     invalid::Invalid,
     options::Flag,
-    resolve::{nodes::Nodes, rdzv_conf::Conf},
+    resolve::{gang, nodes::Nodes, rdzv_conf::Conf},
 };
 
 /// Where the job's master is.
@@ -18,149 +23,254 @@ use crate::{
 pub enum Meeting {
     /// In this process, on `127.0.0.1` and a free port: no one else takes part.
     Loopback,
-    /// At this address: the launcher of node rank 0 binds the port, and workers get both as MASTER_ADDR and
-    /// MASTER_PORT.
-    Static {
-        /// A name or an address, an IPv6 one without brackets.
-        addr: String,
-        /// At least 1.
-        port: u16,
-    },
+    /// A static line: store and master share this port, and workers get both words as MASTER_ADDR and MASTER_PORT.
+    Static(Endpoint),
+    /// A c10d line: the master is here, and the store on a port of its own.
+    C10d(Endpoint),
+    /// `DLROVER_MASTER_ADDR`: the same, and mostly a process of its own.
+    Master(Endpoint),
 }
 
-/// A rendezvous as it was asked for, in this release or not.
-#[derive(Debug, Clone)]
-pub(crate) struct Rendezvous {
-    /// Where it is.
-    pub(crate) place: Place,
-    /// `TORCHELASTIC_RUN_ID`.
-    pub(crate) run_id: String,
-    /// The seat that this node asks for.
-    pub(crate) node_rank: Option<u32>,
+impl Meeting {
+    /// Where, when others take part.
+    #[must_use]
+    pub fn endpoint(&self) -> Option<&Endpoint> {
+        match self {
+            Self::Loopback => None,
+            Self::Static(endpoint) | Self::C10d(endpoint) | Self::Master(endpoint) => Some(endpoint),
+        }
+    }
+
+    /// What events call it: torchrun's name of the backend.
+    #[must_use]
+    pub fn backend(&self) -> &'static str {
+        match self {
+            Self::Loopback | Self::C10d(_) => "c10d",
+            Self::Static(_) => "static",
+            Self::Master(_) => "dlrover-master",
+        }
+    }
 }
 
-/// Where a rendezvous is.
+/// Whether this launcher serves the master of a meeting with others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Serves {
+    /// It does; on any address when the name is none of its own (a service in front of it).
+    Must,
+    /// The same, but a launcher beside it on this host may have come first.
+    Unless,
+    /// When the endpoint is an address of this host and nobody listens there.
+    IfOwn,
+    /// Somebody else does.
+    Never,
+}
+
+/// A rendezvous as it was asked for.
 #[derive(Debug, Clone)]
-pub(crate) enum Place {
-    Loopback,
-    Static {
-        addr: String,
-        port: u16,
-    },
-    /// A store of its own elsewhere; what said so.
-    Elsewhere {
-        said: Said,
-    },
+pub(super) struct Rendezvous {
+    pub(super) meeting: Meeting,
+    pub(super) serves: Serves,
+    /// What every node must agree on.
+    pub(super) terms: Terms,
 }
 
 /// The port of a static rendezvous that names none, as torchrun's.
 const STATIC_PORT: u16 = 29500;
 
-impl Rendezvous {
-    pub(super) fn resolve(
-        cli: &Cli,
-        nodes: &Nodes,
-        env: Environment<'_>,
-        host: &dyn Host,
-        notices: &mut Vec<String>,
-    ) -> Result<Self, Invalid> {
-        let conf = Conf::parse(cli)?;
-        let loopback = |run_id: String| Self { place: Place::Loopback, run_id, node_rank: None };
-        if cli.is_on(Flag::Standalone) {
-            for name in ["DLROVER_MASTER_ADDR", "NODE_RANK"] {
-                if let Some(value) = env.get_filled(name) {
-                    let said = Said::in_variable(name, value);
-                    notices.push(format!("--standalone runs on this node alone: `{said}` is ignored"));
-                }
+/// The port of a c10d rendezvous that names none, as torchrun's.
+const C10D_PORT: u16 = 29400;
+
+/// torchrun's `join_timeout`.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// How long `--nnodes=MIN:MAX` waits for one node more: torchrun waits 30 s, DLRover 60 s.
+const LAST_CALL: Duration = Duration::from_secs(3);
+
+/// The job's name when nobody gave it one, as torchrun's. A fresh one would keep two nodes apart.
+const NO_NAME: &str = "none";
+
+pub(super) fn resolve(
+    cli: &Cli,
+    nodes: &Nodes,
+    env: Environment<'_>,
+    host: &dyn Host,
+    notices: &mut Vec<String>,
+) -> Result<Rendezvous, Invalid> {
+    let conf = Conf::parse(cli)?;
+    let (meeting, serves, run_id) = meeting(cli, &conf, nodes, env, host, notices)?;
+    let is_alone = meeting == Meeting::Loopback;
+    let join_timeout = match conf.join_timeout() {
+        Some(timeout) => timeout,
+        None if is_alone => JOIN_TIMEOUT,
+        None => gang::timeout(env)?.unwrap_or(JOIN_TIMEOUT),
+    };
+    let node_unit = cli.int(Flag::NodeUnit).and_then(|unit| u32::try_from(unit).ok()).unwrap_or(1);
+    let terms = Terms {
+        run_id: RunId(run_id),
+        min_nodes: nodes.min,
+        max_nodes: nodes.max,
+        node_unit: if is_alone { 1 } else { node_unit },
+        last_call: conf.last_call().unwrap_or(LAST_CALL),
+        join_timeout,
+        require_uniform: cli.is_on(Flag::RequireUniform),
+    };
+    Ok(Rendezvous { meeting, serves, terms })
+}
+
+type Met = (Meeting, Serves, String);
+
+fn meeting(
+    cli: &Cli,
+    conf: &Conf<'_>,
+    nodes: &Nodes,
+    env: Environment<'_>,
+    host: &dyn Host,
+    notices: &mut Vec<String>,
+) -> Result<Met, Invalid> {
+    let alone = |run_id: String| (Meeting::Loopback, Serves::Must, run_id);
+    if cli.is_on(Flag::Standalone) {
+        for name in ["DLROVER_MASTER_ADDR", "NODE_RANK"] {
+            if let Some(value) = env.get_filled(name) {
+                let said = Said::in_variable(name, value);
+                notices.push(format!("--standalone runs on this node alone: `{said}` is ignored"));
             }
+        }
+        warn_of_static_options(cli, "localhost:0", notices);
+        conf.check_dynamic(cli)?;
+        return Ok(alone(host.fresh_id()));
+    }
+    if let Some(value) = env.get_filled("DLROVER_MASTER_ADDR") {
+        conf.check_dynamic(cli)?;
+        let said = Said::in_variable("DLROVER_MASTER_ADDR", value);
+        let read = value.to_str().ok_or(endpoint::NOT_A_HOST).and_then(Endpoint::of_master);
+        let endpoint = read.map_err(|why| Invalid::Endpoint { said: said.clone(), why })?;
+        warn_of_rendezvous_options(cli, &said, env, notices);
+        let run_id = match env.get_filled("ELASTIC_JOB_NAME") {
+            Some(name) => name.to_string_lossy().into_owned(),
+            None => named(cli.text(Flag::RdzvId)?),
+        };
+        return Ok((Meeting::Master(endpoint), Serves::IfOwn, run_id));
+    }
+    let rdzv_endpoint = cli.text(Flag::RdzvEndpoint)?.trim();
+    let id = cli.text(Flag::RdzvId)?;
+    let own_id = || if id.is_empty() { host.fresh_id() } else { id.to_owned() };
+    let is_one_node = nodes.max == 1;
+    let is_here = |addr: &str| is_loopback(addr) || addr == host.name();
+    match cli.text(Flag::RdzvBackend)? {
+        "static" if rdzv_endpoint.is_empty() && cli.int(Flag::MasterPort).is_none() && is_one_node => {
             warn_of_static_options(cli, "localhost:0", notices);
             conf.check_dynamic(cli)?;
-            return Ok(loopback(host.fresh_id()));
+            Ok(alone(host.fresh_id()))
         }
-        let backend = cli.text(Flag::RdzvBackend)?;
-        let endpoint = cli.text(Flag::RdzvEndpoint)?.trim();
-        let run_id = match cli.text(Flag::RdzvId)? {
-            "" => host.fresh_id(),
-            id => id.to_owned(),
-        };
-        match backend {
-            "static" if endpoint.is_empty() && cli.int(Flag::MasterPort).is_none() && nodes.max == 1 => {
-                warn_of_static_options(cli, "localhost:0", notices);
-                conf.check_dynamic(cli)?;
-                Ok(loopback(host.fresh_id()))
-            }
-            "static" => {
-                conf.check_static(cli)?;
-                let (addr, port) = static_address(cli, endpoint)?;
-                if port == 0 {
-                    // Any free port: no other node could learn which, and this one alone needs no more than that.
-                    let is_here = is_loopback(&addr) || addr == host.name();
-                    if is_here && nodes.max == 1 {
-                        return Ok(loopback(run_id));
-                    }
-                    let flag = if endpoint.is_empty() { Flag::MasterPort } else { Flag::RdzvEndpoint };
-                    return Err(Invalid::OutOfRange {
-                        said: cli.said(flag),
-                        range: "port 0, any free one, is for one node that meets on localhost",
-                    });
+        "static" => {
+            conf.check_static(cli)?;
+            let (addr, port) = static_address(cli, rdzv_endpoint)?;
+            if port == 0 {
+                if is_here(&addr) && is_one_node {
+                    return Ok(alone(own_id()));
                 }
-                let rank = cli.int(Flag::NodeRank).unwrap_or(0);
-                let rank = u32::try_from(rank).ok().filter(|rank| *rank < nodes.max);
-                let said = || cli.said(Flag::NodeRank);
-                let rank =
-                    rank.ok_or_else(|| Invalid::NodeRankBeyondNodes { said: said(), nodes: nodes.max })?;
-                Ok(Self { place: Place::Static { addr, port }, run_id, node_rank: Some(rank) })
+                let flag = if rdzv_endpoint.is_empty() { Flag::MasterPort } else { Flag::RdzvEndpoint };
+                return Err(port_zero(cli, flag));
             }
-            "c10d" => {
-                conf.check_dynamic(cli)?;
-                warn_of_static_options(cli, endpoint, notices);
-                let (addr, _) = split_endpoint(endpoint)
-                    .map_err(|why| Invalid::Endpoint { said: cli.said(Flag::RdzvEndpoint), why })?;
-                // On one node the endpoint only says where this launcher itself would listen.
-                let is_here = is_loopback(addr) || addr == host.name();
-                if is_here && nodes.max == 1 {
-                    return Ok(loopback(run_id));
-                }
-                let flag = if endpoint.is_empty() { Flag::RdzvBackend } else { Flag::RdzvEndpoint };
-                Ok(Self { place: Place::Elsewhere { said: cli.said(flag) }, run_id, node_rank: None })
+            // What it was told; unset is not 0.
+            let rank = cli.int(Flag::NodeRank);
+            if rank.is_some_and(|rank| !(0..i64::from(nodes.max)).contains(&rank)) {
+                return Err(Invalid::NodeRankBeyondNodes {
+                    said: cli.said(Flag::NodeRank),
+                    nodes: nodes.max,
+                });
             }
-            "etcd" | "etcd-v2" => {
-                warn_of_static_options(cli, endpoint, notices);
-                Ok(Self {
-                    place: Place::Elsewhere { said: cli.said(Flag::RdzvBackend) },
-                    run_id,
-                    node_rank: None,
-                })
-            }
-            _ => Err(Invalid::Backend { said: cli.said(Flag::RdzvBackend) }),
+            let (serves, run_id) = match rank {
+                _ if is_one_node => (Serves::Must, own_id()),
+                Some(0) => (Serves::Unless, named(id)),
+                Some(_) => (Serves::Never, named(id)),
+                None => (Serves::IfOwn, named(id)),
+            };
+            Ok((Meeting::Static(Endpoint { host: addr, port }), serves, run_id))
         }
-    }
-
-    /// The meeting; one that this release cannot hold has been refused.
-    pub(super) fn meeting(&self) -> Meeting {
-        match &self.place {
-            Place::Static { addr, port } => Meeting::Static { addr: addr.clone(), port: *port },
-            Place::Loopback | Place::Elsewhere { .. } => Meeting::Loopback,
+        "c10d" => {
+            conf.check_dynamic(cli)?;
+            if rdzv_endpoint.is_empty() {
+                warn_of_master_addr(cli, notices);
+            }
+            let (addr, port) = endpoint::split(rdzv_endpoint)
+                .map_err(|why| Invalid::Endpoint { said: cli.said(Flag::RdzvEndpoint), why })?;
+            let is_host = conf.is_host();
+            // On one node the endpoint only says where this launcher itself would listen.
+            if is_one_node && is_here(addr) && is_host != Some(false) {
+                warn_of_node_rank(cli, notices);
+                return Ok(alone(own_id()));
+            }
+            let port = port.unwrap_or(C10D_PORT);
+            if port == 0 {
+                return Err(port_zero(cli, Flag::RdzvEndpoint));
+            }
+            let serves = match is_host {
+                Some(true) => Serves::Must,
+                Some(false) => Serves::Never,
+                None => Serves::IfOwn,
+            };
+            Ok((Meeting::C10d(Endpoint { host: addr.to_owned(), port }), serves, named(id)))
         }
+        "etcd" | "etcd-v2" => Err(Invalid::Etcd { said: cli.said(Flag::RdzvBackend) }),
+        _ => Err(Invalid::Backend { said: cli.said(Flag::RdzvBackend) }),
     }
 }
 
-/// Options that a rendezvous other than static does not look at.
+fn named(id: &str) -> String {
+    if id.is_empty() { NO_NAME.to_owned() } else { id.to_owned() }
+}
+
+fn port_zero(cli: &Cli, flag: Flag) -> Invalid {
+    // No other node could learn which port it is, and one alone needs no more than that.
+    Invalid::OutOfRange {
+        said: cli.said(flag),
+        range: "port 0, any free one, is for one node that meets on localhost",
+    }
+}
+
+/// Options that `DLROVER_MASTER_ADDR` leaves nothing to say.
+fn warn_of_rendezvous_options(cli: &Cli, said: &Said, env: Environment<'_>, notices: &mut Vec<String>) {
+    let mut flags = vec![Flag::RdzvBackend, Flag::RdzvEndpoint, Flag::MasterAddr, Flag::MasterPort];
+    if env.get_filled("ELASTIC_JOB_NAME").is_some() {
+        flags.push(Flag::RdzvId);
+    }
+    let given: Vec<String> = flags
+        .into_iter()
+        .filter(|flag| cli.is_given(*flag))
+        .map(|flag| format!("`{}`", cli.said(flag)))
+        .collect();
+    if !given.is_empty() {
+        notices.push(format!("ignored: {}; `{said}` says where the job master is", given.join(", ")));
+    }
+}
+
+/// Options that a rendezvous of this node alone does not look at.
 fn warn_of_static_options(cli: &Cli, endpoint: &str, notices: &mut Vec<String>) {
-    if endpoint.is_empty() && cli.is_given(Flag::MasterAddr) {
+    if endpoint.is_empty() {
+        warn_of_master_addr(cli, notices);
+    }
+    warn_of_node_rank(cli, notices);
+}
+
+fn warn_of_master_addr(cli: &Cli, notices: &mut Vec<String>) {
+    if cli.is_given(Flag::MasterAddr) {
         let said = cli.said(Flag::MasterAddr);
         notices.push(format!("`{said}` is ignored: only the static rendezvous uses it"));
     }
+}
+
+fn warn_of_node_rank(cli: &Cli, notices: &mut Vec<String>) {
     if cli.int(Flag::NodeRank).is_some_and(|rank| rank != 0) {
         let said = cli.said(Flag::NodeRank);
-        notices.push(format!("`{said}` is ignored: only the static rendezvous uses it"));
+        notices.push(format!("`{said}` is ignored: this node is alone, and so has rank 0"));
     }
 }
 
-fn static_address(cli: &Cli, endpoint: &str) -> Result<(String, u16), Invalid> {
-    if !endpoint.is_empty() {
+fn static_address(cli: &Cli, rdzv_endpoint: &str) -> Result<(String, u16), Invalid> {
+    if !rdzv_endpoint.is_empty() {
         let bad = |why| Invalid::Endpoint { said: cli.said(Flag::RdzvEndpoint), why };
-        let (addr, port) = split_endpoint(endpoint).map_err(bad)?;
+        let (addr, port) = endpoint::split(rdzv_endpoint).map_err(bad)?;
         let port =
             port.ok_or_else(|| bad("a static rendezvous needs a port, HOST:PORT, or --master-port"))?;
         return Ok((addr.to_owned(), port));
@@ -172,46 +282,7 @@ fn static_address(cli: &Cli, endpoint: &str) -> Result<(String, u16), Invalid> {
             range: "a port is a number from 0 to 65535 (0: any free one)",
         })?,
     };
-    let text = cli.text(Flag::MasterAddr)?.trim();
-    let addr = without_brackets(text);
-    if !is_host(addr) {
-        return Err(Invalid::Endpoint { said: cli.said(Flag::MasterAddr), why: NOT_A_HOST });
-    }
+    let addr = endpoint::host_of(cli.text(Flag::MasterAddr)?)
+        .map_err(|why| Invalid::Endpoint { said: cli.said(Flag::MasterAddr), why })?;
     Ok((addr.to_owned(), port))
-}
-
-const NOT_A_HOST: &str = "give a host name, an IPv4 address, or an IPv6 address in brackets";
-
-/// `host[:port]`; an empty text is this machine. The rule is that of torch's `parse_rendezvous_endpoint`.
-fn split_endpoint(text: &str) -> Result<(&str, Option<u16>), &'static str> {
-    if text.is_empty() {
-        return Ok(("localhost", None));
-    }
-    let (host, port) = match text.rsplit_once(':') {
-        Some(_) if text.starts_with('[') && text.ends_with(']') => (text, None),
-        Some((host, port)) => (host, Some(port)),
-        None => (text, None),
-    };
-    let number = |port: &str| {
-        let is_number = (1..=5).contains(&port.len()) && port.bytes().all(|byte| byte.is_ascii_digit());
-        is_number.then(|| port.parse().ok()).flatten()
-    };
-    let port = match port {
-        None => None,
-        Some(port) => Some(number(port).ok_or("its port is a number from 0 to 65535")?),
-    };
-    let host = without_brackets(host);
-    if is_host(host) { Ok((host, port)) } else { Err(NOT_A_HOST) }
-}
-
-fn without_brackets(host: &str) -> &str {
-    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
-}
-
-fn is_host(host: &str) -> bool {
-    !host.is_empty() && host.chars().all(|letter| letter.is_alphanumeric() || "_.:-".contains(letter))
-}
-
-fn is_loopback(host: &str) -> bool {
-    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|addr| addr.is_loopback())
 }

@@ -9,6 +9,7 @@ use crate::{
     nproc,
     options::Flag,
     python_number,
+    resolve::gang,
 };
 
 /// The size of the job, in nodes and in workers of this node.
@@ -22,8 +23,6 @@ pub(crate) struct Nodes {
     pub(crate) local_world_size: u32,
     /// `--auto-config` switches the network check on from 4 nodes on.
     pub(crate) wants_network_check: bool,
-    /// What said how many nodes there are.
-    pub(crate) said: Said,
 }
 
 /// From 4 nodes on `--auto-config` also checks the network, as dlrover (`training.py`, `auto_configure_params`).
@@ -45,7 +44,30 @@ pub(super) fn resolve(
         min = number.filter(|number| *number > 0).ok_or_else(|| Invalid::NodeNum { said: said.clone() })?;
         max = min;
     }
-    if cli.is_on(Flag::Standalone) && max > 1 {
+    let is_standalone = cli.is_on(Flag::Standalone);
+    if !auto && !cli.is_given(Flag::Nnodes) && !is_standalone {
+        let has_master = env.get_filled("DLROVER_MASTER_ADDR").is_some();
+        let has_endpoint = !cli.text(Flag::RdzvEndpoint)?.trim().is_empty() || cli.is_given(Flag::MasterAddr);
+        let node_num = env.get_filled("NODE_NUM").and_then(|value| {
+            value.to_str().and_then(python_number::int).and_then(|number| u32::try_from(number).ok())
+        });
+        let node_num = node_num.filter(|number| *number > 1);
+        let gang = if has_master || has_endpoint { gang::min_nodes(env)? } else { None };
+        match (gang, node_num) {
+            (Some((gang, by)), _) => {
+                min = gang;
+                max = gang.max(node_num.unwrap_or(gang));
+                notices.push(format!("`{by}`: --nnodes is not given and becomes {}", shown(min, max)));
+                said = by;
+            }
+            (None, Some(nodes)) if has_master => notices.push(format!(
+                "`NODE_NUM={nodes}`, but --nnodes is not given: this job is one of 1 node; give --nnodes={nodes} for \
+                 all of them"
+            )),
+            (None, _) => {}
+        }
+    }
+    if is_standalone && max > 1 {
         if min > 1 {
             return Err(Invalid::StandaloneIsOneNode { said });
         }
@@ -72,7 +94,11 @@ pub(super) fn resolve(
             return Err(Invalid::NodeUnit { said: cli.said(Flag::NodeUnit), nodes: max });
         }
     }
-    Ok(Nodes { min, max, local_world_size, wants_network_check: auto && min >= NODES_WORTH_A_CHECK, said })
+    Ok(Nodes { min, max, local_world_size, wants_network_check: auto && min >= NODES_WORTH_A_CHECK })
+}
+
+fn shown(min: u32, max: u32) -> String {
+    if min == max { min.to_string() } else { format!("{min}:{max}") }
 }
 
 /// `--nnodes`: N or MIN:MAX.

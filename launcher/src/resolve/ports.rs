@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use crate::{cli::Said, environment::Environment, invalid::Invalid};
 
-pub(super) fn choices(env: Environment<'_>) -> Result<Vec<RangeInclusive<u16>>, Invalid> {
+pub(crate) fn choices(env: Environment<'_>) -> Result<Vec<RangeInclusive<u16>>, Invalid> {
     let Some(value) = env.get_filled("HOST_PORTS") else { return Ok(Vec::new()) };
     let choices = value.to_str().and_then(|text| text.split(',').map(range).collect());
     choices.ok_or_else(|| Invalid::HostPorts { said: Said::in_variable("HOST_PORTS", value) })

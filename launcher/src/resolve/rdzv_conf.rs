@@ -1,5 +1,7 @@
-//! `--rdzv-conf`: `key=value` between commas. Nothing in it changes a run on one node, but a typo is not left for
-//! the day when there are two. Keys that torchrun does not know are free, as there.
+//! `--rdzv-conf`: `key=value` between commas. A typo in what one meeting does not use is not left for the day when
+//! another one does. Keys that torchrun does not know are free, as there.
+
+use std::time::Duration;
 
 use crate::{cli::Cli, invalid::Invalid, options::Flag, python_number};
 
@@ -11,20 +13,18 @@ type Rule = (fn(&str) -> bool, &'static str);
 
 const COUNT: Rule =
     (|value| python_number::int(value).is_some_and(|number| number > 0), "a whole number above 0");
-const DELAY: Rule = (
-    |value| python_number::float(value).is_some_and(|number| number >= 0.0 && number.is_finite()),
-    "a number from 0 on",
-);
-const YES_OR_NO: Rule = (
-    |value| ["1", "true", "t", "yes", "y", "0", "false", "f", "no", "n"].contains(&&*value.to_lowercase()),
-    "true or false",
-);
+const DELAY: Rule = (|value| delay(value).is_some(), "a number from 0 on");
+const YES_OR_NO: Rule = (|value| yes_or_no(value).is_some(), "true or false");
 const STORE: Rule = (|value| ["tcp", "file"].contains(&&*value.to_lowercase()), "tcp or file");
 
-/// The settings of torchrun's c10d rendezvous.
-const DYNAMIC: [(&str, Rule); 10] = [
+/// torchrun's name of the last call, and DLRover's.
+const LAST_CALL: [&str; 2] = ["last_call_timeout", "lastcall_timeout"];
+
+/// The settings of torchrun's c10d rendezvous. The last call may be 0 here, and in DLRover's spelling.
+const DYNAMIC: [(&str, Rule); 11] = [
     ("join_timeout", COUNT),
-    ("last_call_timeout", COUNT),
+    (LAST_CALL[0], DELAY),
+    (LAST_CALL[1], DELAY),
     ("close_timeout", COUNT),
     ("heartbeat_timeout", COUNT),
     ("keep_alive_interval", COUNT),
@@ -35,8 +35,9 @@ const DYNAMIC: [(&str, Rule); 10] = [
     ("store_type", STORE),
 ];
 
-/// The one setting of its static rendezvous.
-const STATIC: [(&str, Rule); 1] = [("timeout", COUNT)];
+/// The one setting of its static rendezvous, and what a static line here uses too.
+const STATIC: [(&str, Rule); 4] =
+    [("timeout", COUNT), ("join_timeout", COUNT), (LAST_CALL[0], DELAY), (LAST_CALL[1], DELAY)];
 
 impl<'a> Conf<'a> {
     /// # Errors
@@ -82,5 +83,48 @@ impl<'a> Conf<'a> {
             }
         }
         Ok(())
+    }
+
+    /// The last value of any of these, as in a Python dictionary.
+    fn last(&self, keys: &[&str]) -> Option<&'a str> {
+        self.0.iter().rfind(|(key, _)| keys.contains(key)).map(|(_, value)| *value)
+    }
+
+    /// How long nodes may gather.
+    pub(super) fn join_timeout(&self) -> Option<Duration> {
+        let seconds = python_number::int(self.last(&["join_timeout"])?)?;
+        Some(Duration::from_secs(u64::try_from(seconds).ok()?).min(FOR_EVER))
+    }
+
+    /// How long a job that has enough nodes waits for one more.
+    pub(super) fn last_call(&self) -> Option<Duration> {
+        delay(self.last(&LAST_CALL)?)
+    }
+
+    /// Whether this launcher serves the meeting; `None`: find out.
+    pub(super) fn is_host(&self) -> Option<bool> {
+        yes_or_no(self.last(&["is_host"])?)
+    }
+}
+
+/// 136 years.
+const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
+
+/// Seconds from 0 on; what is longer than for ever is for ever.
+pub(super) fn delay(text: &str) -> Option<Duration> {
+    seconds(python_number::float(text)?)
+}
+
+/// The same, of a number.
+pub(super) fn seconds(number: f64) -> Option<Duration> {
+    let number = Some(number).filter(|number| *number >= 0.0 && number.is_finite())?;
+    Duration::try_from_secs_f64(number.min(FOR_EVER.as_secs_f64())).ok()
+}
+
+fn yes_or_no(text: &str) -> Option<bool> {
+    match &*text.to_lowercase() {
+        "1" | "true" | "t" | "yes" | "y" => Some(true),
+        "0" | "false" | "f" | "no" | "n" => Some(false),
+        _ => None,
     }
 }

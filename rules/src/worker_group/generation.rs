@@ -7,15 +7,14 @@ use serde::{Deserialize, Serialize};
 use super::WorkerExit;
 use crate::{
     failure::WorkerFailure,
-    ids::{LocalRank, NodeRank, Rank, Round},
-    world::World,
+    ids::{LocalRank, Rank, Round},
+    world::Assignment,
 };
 
 /// The workers of one round on this node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Generation {
-    pub(super) world: World,
-    pub(super) seat: NodeRank,
+    pub(super) assignment: Assignment,
     /// Workers that have not ended yet.
     pub(super) alive: BTreeSet<LocalRank>,
     /// Ends that were not well, in the order in which they were noticed.
@@ -24,7 +23,7 @@ pub(super) struct Generation {
 
 impl Generation {
     pub(super) fn round(&self) -> Round {
-        self.world.round
+        self.assignment.round
     }
 
     pub(super) fn took_note_of(&mut self, exit: &WorkerExit) -> Option<WorkerFailure> {
@@ -32,7 +31,7 @@ impl Generation {
         if exit.cause.is_success() {
             return None;
         }
-        let rank = self.world.place(self.seat, exit.local_rank).map_or(Rank(exit.local_rank.0), |p| p.rank);
+        let rank = self.assignment.place(exit.local_rank).map_or(Rank(exit.local_rank.0), |p| p.rank);
         let failure = WorkerFailure {
             rank,
             local_rank: exit.local_rank,

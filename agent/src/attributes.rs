@@ -1,0 +1,56 @@
+//! Facts about this machine, for the master and for people.
+
+use std::fs;
+
+use nix::{ifaddrs::getifaddrs, unistd::gethostname};
+use rules::node::NodeAttributes;
+
+/// The kernel's random id of this boot.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// Fills in what only the machine knows. What cannot be read stays empty: no run fails for it.
+#[must_use]
+pub fn gather(known: NodeAttributes) -> NodeAttributes {
+    NodeAttributes {
+        host_name: gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
+        addresses: addresses(),
+        boot_id: fs::read_to_string(BOOT_ID).map(|id| id.trim().to_owned()).unwrap_or_default(),
+        ..known
+    }
+}
+
+/// Addresses of interfaces that other hosts can reach: no loopback, no link-local ones. IPv4 first.
+fn addresses() -> Vec<String> {
+    let found = getifaddrs().into_iter().flatten().filter_map(|interface| interface.address);
+    let mut v4 = Vec::new();
+    let mut v6 = Vec::new();
+    for address in found {
+        if let Some(address) = address.as_sockaddr_in().map(|address| address.ip())
+            && !address.is_loopback()
+            && !address.is_link_local()
+        {
+            v4.push(address.to_string());
+        }
+        if let Some(address) = address.as_sockaddr_in6().map(|address| address.ip())
+            && !address.is_loopback()
+            && !address.is_unicast_link_local()
+        {
+            v6.push(address.to_string());
+        }
+    }
+    v4.append(&mut v6);
+    v4
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_loopback_address_is_offered_to_others() {
+        let attributes = gather(NodeAttributes { pod_name: Some("p".into()), ..NodeAttributes::default() });
+        assert!(attributes.addresses.iter().all(|address| !address.starts_with("127.")), "{attributes:?}");
+        assert_eq!(attributes.pod_name.as_deref(), Some("p"));
+        assert!(!attributes.host_name.is_empty());
+    }
+}

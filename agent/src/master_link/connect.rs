@@ -1,0 +1,149 @@
+//! The way to the master: its address, tried anew with each connection, and what it wants to see.
+
+use std::{
+    fmt, fs, io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use master_proto::trust::{TlsFiles, Trust};
+use tonic::{
+    Request,
+    transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity},
+};
+
+/// How long the master may take to accept a connection.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// Where the master is.
+#[derive(Debug, Clone)]
+pub struct MasterAt {
+    /// A name or an address, an IPv6 one without brackets. A name is looked up for each connection.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// What it wants to see, and what we want to see of it.
+    pub trust: Trust,
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// Nobody listens, or nothing gets there.
+    #[error("cannot connect to the job master at {at}")]
+    Connect {
+        /// `host:port`.
+        at: String,
+        /// What was tried last.
+        #[source]
+        source: tonic::transport::Error,
+    },
+    /// A PEM file.
+    #[error("cannot read {}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// A certificate without its key, or a key without its certificate.
+    #[error("a certificate and its key go together: give both --tls-cert and --tls-key, or neither")]
+    HalfAnIdentity,
+    /// What the files hold.
+    #[error("cannot use the TLS files for the job master at {at}")]
+    Tls {
+        /// `host:port`.
+        at: String,
+        /// What is wrong with them.
+        #[source]
+        source: tonic::transport::Error,
+    },
+}
+
+impl ConnectError {
+    /// Another try would end the same way.
+    pub(super) fn is_final(&self) -> bool {
+        !matches!(self, Self::Connect { .. })
+    }
+}
+
+/// The way to the master.
+pub(super) struct Door {
+    at: MasterAt,
+}
+
+impl fmt::Display for Door {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let MasterAt { host, port, .. } = &self.at;
+        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+    }
+}
+
+impl Door {
+    pub(super) fn new(at: MasterAt) -> Self {
+        Self { at }
+    }
+
+    pub(super) async fn open(&self) -> Result<Channel, ConnectError> {
+        let connect = |source| ConnectError::Connect { at: self.to_string(), source };
+        let tls = &self.at.trust.tls;
+        let scheme = if tls.is_on() { "https" } else { "http" };
+        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{self}"))
+            .map_err(connect)?
+            .connect_timeout(CONNECT)
+            .tcp_nodelay(true);
+        if tls.is_on() {
+            let config = client_tls(tls, &self.at.host)?;
+            let unusable = |source| ConnectError::Tls { at: self.to_string(), source };
+            endpoint = endpoint.tls_config(config).map_err(unusable)?;
+        }
+        endpoint.connect().await.map_err(connect)
+    }
+
+    /// A request with the job's token, if there is one.
+    pub(super) fn signed<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        if let Some(token) = &self.at.trust.token {
+            token.put_on(&mut request);
+        }
+        request
+    }
+}
+
+fn client_tls(files: &TlsFiles, host: &str) -> Result<ClientTlsConfig, ConnectError> {
+    let mut config = ClientTlsConfig::new().domain_name(host);
+    if let Some(ca) = &files.ca {
+        config = config.ca_certificate(Certificate::from_pem(pem(ca)?));
+    }
+    match (&files.cert, &files.key) {
+        (Some(cert), Some(key)) => Ok(config.identity(Identity::from_pem(pem(cert)?, pem(key)?))),
+        (None, None) => Ok(config),
+        (Some(_), None) | (None, Some(_)) => Err(ConnectError::HalfAnIdentity),
+    }
+}
+
+fn pem(path: &Path) -> Result<Vec<u8>, ConnectError> {
+    fs::read(path).map_err(|source| ConnectError::File { path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn door(host: &str) -> Door {
+        Door::new(MasterAt { host: host.into(), port: 5, trust: Trust::default() })
+    }
+
+    #[test]
+    fn an_ipv6_address_is_bracketed() {
+        assert_eq!(door("::1").to_string(), "[::1]:5");
+        assert_eq!(door("host").to_string(), "host:5");
+    }
+
+    #[test]
+    fn half_an_identity_is_refused() {
+        let files = TlsFiles { cert: Some("/dev/null".into()), ..TlsFiles::default() };
+        assert!(matches!(client_tls(&files, "h"), Err(ConnectError::HalfAnIdentity)));
+    }
+}

@@ -1,0 +1,81 @@
+//! Thousands of agents and one job master; a few whole launchers beside torchrun.
+//!
+//!     cargo build --release -p launcher -p dlrover-benches --bins
+//!     TORCHRUN=.../bin/torchrun cargo run --release -p dlrover-benches --bin rendezvous [-- NUMBERS OPTIONS]
+//!
+//! NUMBERS are those of agents: 16 256 1024 4096 unless some are named. `agents` or `launchers` measures only
+//! that. Options: `--rounds N` (10), `--idle-seconds N` (10), `--meetings N` (3).
+//!
+//! The master is a real process, found beside this one or named by DLROVER_MASTER. The agents are played by this
+//! process, each with a connection of its own: they say what real agents say, and their workers take no time to
+//! start and to stop. So what they cost is in the figures too, and an agent that is told last waits for those
+//! before it. Goals are printed beside the figures and never asserted.
+
+use std::{io::Write as _, process::ExitCode};
+
+use dlrover_benches::{
+    Outcome,
+    launcher::{self, Bench},
+    machine,
+    rendezvous::{self, Amount},
+};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Agents,
+    Launchers,
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _nobody_reads = writeln!(std::io::stderr(), "\nrendezvous: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Outcome<()> {
+    let (parts, amount) = read(std::env::args().skip(1))?;
+    launcher::watch_interrupt()?;
+    writeln!(std::io::stdout(), "{}", machine::facts())?;
+    if parts.contains(&Part::Agents) {
+        writeln!(std::io::stdout(), "{}", rendezvous::about()?)?;
+        rendezvous::agents(&amount)?;
+    }
+    if parts.contains(&Part::Launchers) && std::env::var_os("TORCHRUN").is_some() {
+        let mut bench = Bench::new()?;
+        writeln!(std::io::stdout(), "\n{}", bench.about())?;
+        rendezvous::meeting(&mut bench, &amount)?;
+    }
+    writeln!(std::io::stdout(), "\n{} at the end", machine::load())?;
+    Ok(())
+}
+
+fn read(mut words: impl Iterator<Item = String>) -> Outcome<(Vec<Part>, Amount)> {
+    let mut amount = Amount { agents: Vec::new(), rounds: 10, idle_secs: 10, meetings: 3 };
+    let mut parts = Vec::new();
+    while let Some(word) = words.next() {
+        let mut number =
+            || words.next().and_then(|text| text.parse().ok()).ok_or(format!("{word} needs a number"));
+        match word.as_str() {
+            "--rounds" => amount.rounds = usize::try_from(number()?)?,
+            "--idle-seconds" => amount.idle_secs = number()?,
+            "--meetings" => amount.meetings = usize::try_from(number()?)?,
+            "agents" => parts.push(Part::Agents),
+            "launchers" => parts.push(Part::Launchers),
+            _ => match word.parse() {
+                Ok(agents) if agents >= 2 => amount.agents.push(agents),
+                _ => return Err(format!("`{word}` is not understood; give numbers of agents, from 2").into()),
+            },
+        }
+    }
+    if parts.is_empty() {
+        parts.extend([Part::Agents, Part::Launchers]);
+    }
+    if amount.agents.is_empty() {
+        amount.agents.extend([16, 256, 1024, 4096]);
+    }
+    Ok((parts, amount))
+}

@@ -1,0 +1,346 @@
+//! One of many agents: its own connection, the words that a real agent says, and no workers.
+
+use std::{
+    error::Error,
+    time::{Duration, Instant},
+};
+
+use master_proto::{
+    PROTOCOL_VERSION,
+    pb::{self, master_client::MasterClient, push::Push},
+};
+use prost::Message as _;
+use tokio::{
+    sync::mpsc,
+    time::{sleep, timeout},
+};
+use tonic::{
+    Streaming,
+    transport::{Channel, Endpoint},
+};
+use uuid::Uuid;
+
+/// As a real agent: how long an answer may take, and the pauses after a broken stream.
+const CALL: Duration = Duration::from_secs(10);
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+type Talk<T> = Result<T, Box<dyn Error + Send + Sync>>;
+type Client = MasterClient<Channel>;
+
+/// What an agent is told to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Word {
+    /// Ask for a seat.
+    Join,
+    /// When it is told to stop, not to join again before it is told to.
+    Hold,
+    /// Say that its workers failed, and join again.
+    Fail,
+    /// Say that its workers ended well.
+    Succeed,
+}
+
+/// What an agent has seen.
+#[derive(Debug)]
+pub(super) enum What {
+    /// Its stream is open.
+    Attended,
+    /// It has said again where it stands, and the master has heard.
+    Back,
+    /// The master has heard that it wants a seat.
+    Joined,
+    /// It has a seat; so many bytes came.
+    Seated { round: u32, bytes: usize },
+    /// It shall stop its workers.
+    Told,
+    /// The job is over.
+    Ended(String),
+    /// Its stream is broken.
+    Broken(String),
+    /// It cannot take part.
+    Refused(String),
+}
+
+/// When, who and what.
+#[derive(Debug)]
+pub(super) struct Said {
+    pub(super) at: Instant,
+    pub(super) agent: usize,
+    pub(super) what: What,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// It has not asked for a seat.
+    Idle,
+    Waiting,
+    Seated,
+    /// Its workers are being stopped.
+    Stopping,
+    /// Its workers ended well.
+    Done,
+}
+
+/// The agent, a task.
+#[derive(Debug)]
+pub(super) struct Agent {
+    number: usize,
+    port: u16,
+    /// What it joins with; `after_round` is filled in.
+    request: pb::JoinRequest,
+    said: mpsc::UnboundedSender<Said>,
+    words: mpsc::UnboundedReceiver<Word>,
+    standing: Standing,
+    holds: bool,
+    /// The last seat.
+    seat: pb::Assignment,
+    pause: Duration,
+}
+
+impl Agent {
+    pub(super) fn start(
+        number: usize,
+        of: u32,
+        port: u16,
+        said: mpsc::UnboundedSender<Said>,
+    ) -> mpsc::UnboundedSender<Word> {
+        let (tell, words) = mpsc::unbounded_channel();
+        let agent = Self {
+            number,
+            port,
+            request: request(number, of),
+            said,
+            words,
+            standing: Standing::Idle,
+            holds: false,
+            seat: pb::Assignment::default(),
+            pause: FIRST_PAUSE,
+        };
+        tokio::spawn(agent.run());
+        tell
+    }
+
+    /// Ends with the job, or when nobody has words for it any more.
+    async fn run(mut self) {
+        while let Err(error) = self.converse().await {
+            self.say(What::Broken(chain(&*error)));
+            sleep(jittered(self.pause)).await;
+            self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    fn say(&self, what: What) {
+        // The bench may be over.
+        let _ = self.said.send(Said { at: Instant::now(), agent: self.number, what });
+    }
+
+    async fn converse(&mut self) -> Talk<()> {
+        let (mut client, mut pushes, first_beat) = self.attend().await?;
+        let mut beat = next(first_beat);
+        self.pause = FIRST_PAUSE;
+        self.say(What::Attended);
+        self.stand(&mut client).await?;
+        loop {
+            let due = async {
+                match beat {
+                    Some(due) => tokio::time::sleep_until(due).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                word = self.words.recv() => match word {
+                    Some(word) => self.obey(&mut client, word).await?,
+                    None => return Ok(()),
+                },
+                push = pushes.message() => {
+                    let push = push?.ok_or("the stream ended")?;
+                    if self.hear(&mut client, push).await? {
+                        return Ok(());
+                    }
+                }
+                () = due => {
+                    let request = pb::BeatRequest { node_id: self.node_id() };
+                    let reply = answered(client.beat(request)).await?;
+                    if !reply.is_known {
+                        return Err("forgotten".into());
+                    }
+                    beat = next(reply.next_millis);
+                }
+            }
+        }
+    }
+
+    async fn attend(&self) -> Talk<(Client, Streaming<pb::Push>, u64)> {
+        let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{}", self.port))?;
+        let channel = endpoint.connect_timeout(CALL).tcp_nodelay(true).connect().await?;
+        let mut client = MasterClient::new(channel);
+        let request = pb::AttendRequest { protocol_version: PROTOCOL_VERSION, node_id: self.node_id() };
+        let mut pushes = answered(client.attend(request)).await?;
+        match timeout(CALL, pushes.message()).await??.and_then(|push| push.push) {
+            Some(Push::Welcome(pb::Welcome { beat_millis })) => Ok((client, pushes, beat_millis)),
+            other => Err(format!("no welcome but {other:?}").into()),
+        }
+    }
+
+    /// Says again where it stands.
+    async fn stand(&mut self, client: &mut Client) -> Talk<()> {
+        match self.standing {
+            Standing::Idle => return Ok(()),
+            Standing::Waiting => self.join(client).await?,
+            Standing::Seated => self.resume(client, pb::Standing::Running).await?,
+            Standing::Stopping => self.resume(client, pb::Standing::Stopping).await?,
+            Standing::Done => self.succeed(client).await?,
+        }
+        self.say(What::Back);
+        Ok(())
+    }
+
+    async fn obey(&mut self, client: &mut Client, word: Word) -> Talk<()> {
+        match word {
+            Word::Join => self.join(client).await,
+            Word::Hold => {
+                self.holds = true;
+                Ok(())
+            }
+            Word::Fail => {
+                let report = pb::FailureReport {
+                    node_id: self.node_id(),
+                    round: self.seat.round,
+                    reason: "local rank 3 (pid 4711) failed with exit code 1".to_owned(),
+                    gives_up: false,
+                };
+                self.standing = Standing::Stopping;
+                answered(client.report_failure(report)).await?;
+                self.join(client).await
+            }
+            Word::Succeed => self.succeed(client).await,
+        }
+    }
+
+    /// Whether the job is over.
+    async fn hear(&mut self, client: &mut Client, push: pb::Push) -> Talk<bool> {
+        let bytes = push.encoded_len();
+        match push.push {
+            Some(Push::Host(pb::Host { round, .. })) => {
+                let report = pb::HostingReport {
+                    node_id: self.node_id(),
+                    round,
+                    master_addr: None,
+                    master_port: 29_500,
+                };
+                answered(client.report_hosting(report)).await?;
+            }
+            Some(Push::Seat(seat)) => {
+                self.say(What::Seated { round: seat.round, bytes });
+                self.standing = Standing::Seated;
+                self.seat = seat;
+            }
+            Some(Push::Regroup(pb::Regroup { round, .. })) if round == self.seat.round => {
+                self.say(What::Told);
+                self.standing = Standing::Stopping;
+                if !self.holds {
+                    // Its workers take no time to stop.
+                    self.join(client).await?;
+                }
+            }
+            Some(Push::JobEnd(end)) => {
+                self.say(What::Ended(format!("{:?}", end.verdict)));
+                let word = pb::EndAcknowledgement { node_id: self.node_id() };
+                answered(client.acknowledge_end(word)).await?;
+                return Ok(true);
+            }
+            Some(Push::Refused(pb::Refused { reason })) => self.say(What::Refused(reason)),
+            Some(Push::Regroup(_) | Push::Welcome(_) | Push::Pending(_)) | None => {}
+        }
+        Ok(false)
+    }
+
+    async fn join(&mut self, client: &mut Client) -> Talk<()> {
+        self.holds = false;
+        if matches!(self.standing, Standing::Seated | Standing::Stopping) {
+            self.request.after_round = Some(self.seat.round);
+        }
+        self.standing = Standing::Waiting;
+        answered(client.join(self.request.clone())).await?;
+        self.say(What::Joined);
+        Ok(())
+    }
+
+    async fn resume(&mut self, client: &mut Client, standing: pb::Standing) -> Talk<()> {
+        let request = pb::ResumeRequest {
+            node: Some(self.request.clone()),
+            round: self.seat.round,
+            seat: self.seat.seat,
+            nodes: self.seat.nodes,
+            master_addr: self.seat.master_addr.clone(),
+            master_port: self.seat.master_port,
+            standing: standing.into(),
+        };
+        answered(client.resume(request)).await?;
+        Ok(())
+    }
+
+    async fn succeed(&mut self, client: &mut Client) -> Talk<()> {
+        self.standing = Standing::Done;
+        let end = pb::end_report::End::Succeeded(pb::NodeSucceeded { round: self.seat.round });
+        answered(client.report_end(pb::EndReport { node_id: self.node_id(), end: Some(end) })).await?;
+        Ok(())
+    }
+
+    fn node_id(&self) -> String {
+        self.request.node_id.clone()
+    }
+}
+
+/// As long as those of real nodes.
+fn request(number: usize, of: u32) -> pb::JoinRequest {
+    let host = format!("training-job-7-worker-{number:04}");
+    pb::JoinRequest {
+        node_id: Uuid::new_v4().simple().to_string(),
+        local_world_size: 8,
+        role: "default".to_owned(),
+        terms: Some(pb::Terms {
+            run_id: "bench".to_owned(),
+            min_nodes: of,
+            max_nodes: of,
+            node_unit: 1,
+            last_call_millis: 30_000,
+            join_timeout_millis: 600_000,
+            require_uniform: false,
+        }),
+        attributes: Some(pb::NodeAttributes {
+            host_name: host.clone(),
+            addresses: vec![format!("10.1.{}.{}", number / 256, number % 256), format!("fd00::1:{number:x}")],
+            k8s_node_name: Some(format!("gpu-node-{number:04}")),
+            pod_name: Some(host),
+            boot_id: Uuid::new_v4().to_string(),
+            accelerators: Some(pb::Accelerators { kind: "nvidia.com/gpu".to_owned(), count: 8 }),
+        }),
+        ..pb::JoinRequest::default()
+    }
+}
+
+async fn answered<T>(call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>) -> Talk<T> {
+    Ok(timeout(CALL, call).await??.into_inner())
+}
+
+fn next(millis: u64) -> Option<tokio::time::Instant> {
+    (millis > 0).then(|| tokio::time::Instant::now() + Duration::from_millis(millis))
+}
+
+/// Between half of it and all of it.
+fn jittered(pause: Duration) -> Duration {
+    let random = u32::try_from(Uuid::new_v4().as_u128() & 0xff).unwrap_or_default();
+    pause / 2 + pause / 2 * random / 256
+}
+
+fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut words = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        words = format!("{words}: {error}");
+        source = error.source();
+    }
+    words
+}

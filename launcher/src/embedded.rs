@@ -1,0 +1,133 @@
+//! The job master inside this launcher, for a meeting with others: on a thread of its own, so that neither holds up
+//! the other, and gone after everybody has heard of the end.
+
+use std::{future, io, net::TcpListener, sync::Arc, thread, time::Duration};
+
+use agent::{chain, logs::Console, store_host::SharedStore};
+use master::{MasterConfig, MasterError};
+use rules::verdict::JobVerdict;
+use tokio::{
+    select,
+    signal::unix::{SignalKind, signal},
+    sync::oneshot,
+    time::{Instant, sleep_until},
+};
+use tokio_stream::wrappers::ReceiverStream;
+
+use crate::front_port;
+
+/// How long the other nodes may take to hear of the end: what the master gives them, and a little more.
+const LEAVE_WITHIN: Duration = Duration::from_secs(12);
+
+/// The same, when the job goes on without this node and its master may come back.
+const LEAVE_BEHIND_WITHIN: Duration = Duration::from_secs(2);
+
+/// When a person is told what is being waited for.
+const TELL_AFTER: Duration = Duration::from_secs(1);
+
+/// Why a master could not serve.
+#[derive(Debug, thiserror::Error)]
+pub enum EmbeddedError {
+    /// The thread, or its runtime.
+    #[error("cannot start the job master")]
+    Start(#[source] io::Error),
+    /// The listeners, or the server.
+    #[error("the job master in this launcher stopped")]
+    Serve(#[source] MasterError),
+    /// It panicked; the message went to standard error.
+    #[error("the job master in this launcher died")]
+    Died,
+}
+
+/// The master's end, when it comes.
+#[derive(Debug)]
+pub struct Embedded {
+    end: Option<oneshot::Receiver<Result<JobVerdict, EmbeddedError>>>,
+}
+
+/// Starts it.
+///
+/// # Errors
+/// When there is no thread for it.
+pub fn start(
+    listeners: Vec<TcpListener>,
+    store: Option<Arc<SharedStore>>,
+    config: MasterConfig,
+) -> Result<Embedded, EmbeddedError> {
+    let (ended, end) = oneshot::channel();
+    thread::Builder::new()
+        .name("master".into())
+        .spawn(move || {
+            // Nobody listens when the launcher left first.
+            let _nobody = ended.send(serve(listeners, store, config));
+        })
+        .map_err(EmbeddedError::Start)?;
+    Ok(Embedded { end: Some(end) })
+}
+
+fn serve(
+    listeners: Vec<TcpListener>,
+    store: Option<Arc<SharedStore>>,
+    config: MasterConfig,
+) -> Result<JobVerdict, EmbeddedError> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(EmbeddedError::Start)?;
+    let verdict = runtime.block_on(async {
+        let connections = front_port::serve(listeners, store.as_ref()).map_err(EmbeddedError::Start)?;
+        master::serve(ReceiverStream::new(connections), config).await.map_err(EmbeddedError::Serve)
+    });
+    runtime.shutdown_background();
+    verdict
+}
+
+impl Embedded {
+    /// Waits for its failure, which need not come.
+    pub async fn failed(&mut self) -> EmbeddedError {
+        if let Some(end) = &mut self.end {
+            let ended = end.await.unwrap_or(Err(EmbeddedError::Died));
+            self.end = None;
+            if let Err(error) = ended {
+                return error;
+            }
+        }
+        future::pending().await
+    }
+
+    /// Waits until everybody knows how the job ended, within bounds. `goes_on`: the job does not end with us. A
+    /// signal ends the wait.
+    pub async fn leave_last(self, goes_on: bool, console: &Console) {
+        let Some(mut end) = self.end else { return };
+        let since = Instant::now();
+        let limit = if goes_on { LEAVE_BEHIND_WITHIN } else { LEAVE_WITHIN };
+        let hurry = async {
+            let signals = [SignalKind::interrupt(), SignalKind::terminate()].map(signal);
+            let [Ok(mut interrupt), Ok(mut terminate)] = signals else { return future::pending().await };
+            select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+        };
+        tokio::pin!(hurry);
+        let mut tell_at = Some(since + TELL_AFTER);
+        loop {
+            let wake = tell_at.unwrap_or(since + limit);
+            select! {
+                ended = &mut end => {
+                    if let Ok(Err(error)) = ended {
+                        console.say(format!("dlrover-run: {}", chain(&error)));
+                    }
+                    return;
+                }
+                () = &mut hurry => return,
+                () = sleep_until(wake) => match tell_at.take() {
+                    Some(_) => console.say(format!(
+                        "dlrover-run: waiting up to {} s for the other nodes to hear of the end from the job master \
+                         here",
+                        limit.as_secs()
+                    )),
+                    None => return,
+                },
+            }
+        }
+    }
+}

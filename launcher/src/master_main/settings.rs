@@ -1,0 +1,280 @@
+//! What the arguments and the environment ask for.
+
+use std::{fs::File, io, io::Read as _, path::PathBuf, time::Duration};
+
+use clap::ArgMatches;
+use master::TopologyFileError;
+use master_proto::trust::{TlsFiles, Token, TokenError, Trust};
+use rules::{
+    job::{OnGiveUp, Policy},
+    liveness::Patience,
+};
+
+use super::listen::ListenOn;
+use crate::{environment::Environment, invalid::Invalid, resolve::ports};
+
+/// How long the host of a round may take to open its store.
+const HOST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Longer than any job, and short enough for every clock.
+const FOR_EVER: f64 = 1e9;
+
+/// Of a token's file.
+const MOST_BYTES: u64 = 64 << 10;
+
+/// All that the master is told.
+#[derive(Debug)]
+pub(super) struct Settings {
+    pub(super) job_name: String,
+    pub(super) reach: ListenOn,
+    pub(super) policy: Policy,
+    pub(super) patience: Patience,
+    pub(super) state_dir: Option<PathBuf>,
+    pub(super) topology_file: Option<PathBuf>,
+    pub(super) trust: Trust,
+    /// Lines for people.
+    pub(super) notices: Vec<String>,
+}
+
+/// What cannot be meant.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SettingsError {
+    /// A number of seconds.
+    #[error("--{option} {value}: expected a number of seconds, {range}")]
+    Seconds {
+        /// Which.
+        option: &'static str,
+        /// As it was written.
+        value: String,
+        /// What it may be.
+        range: &'static str,
+    },
+    /// The topology file.
+    #[error(transparent)]
+    Topology(#[from] TopologyFileError),
+    /// The token's file.
+    #[error("cannot read the job token from {}", path.display())]
+    TokenFile {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The token.
+    #[error("{said} cannot be used")]
+    Token {
+        /// Where it comes from. Its value is said nowhere.
+        said: String,
+        /// What is wrong with it.
+        #[source]
+        source: TokenError,
+    },
+    /// `HOST_PORTS`.
+    #[error(transparent)]
+    HostPorts(#[from] Invalid),
+}
+
+impl Settings {
+    /// Reads what must be readable now, so that nobody joins a master that cannot serve.
+    ///
+    /// # Errors
+    /// The first thing that cannot be meant.
+    pub(super) fn read(arguments: &ArgMatches, env: Environment<'_>) -> Result<Self, SettingsError> {
+        let said = Said { arguments, env };
+        let reconnect_grace = said.seconds("reconnect-grace")?;
+        let heartbeat_timeout = said.seconds("heartbeat-timeout")?;
+        if heartbeat_timeout.is_zero() {
+            return Err(said.bad_seconds("heartbeat-timeout", "above 0"));
+        }
+        let port = arguments.get_one("port").copied().unwrap_or(0);
+        let choices = if port == 0 { ports::choices(env)? } else { Vec::new() };
+        let topology_file = said.file("topology-config", Some("DLROVER_TOPOLOGY_CONFIG"));
+        if let Some(file) = &topology_file {
+            master::check_topology(file)?;
+        }
+        let trust = said.trust()?;
+        let notices = said.notices(&trust);
+        Ok(Self {
+            job_name: said.text("job-name", Some("ELASTIC_JOB_NAME")).unwrap_or_else(|| "job".into()),
+            reach: ListenOn { address: said.text("bind", None), port, choices },
+            policy: Policy {
+                restart_count: arguments.get_one("restart-count").copied().unwrap_or(3),
+                on_give_up: OnGiveUp::Replace,
+                host: None,
+                has_topology: topology_file.is_some(),
+                host_timeout: HOST_TIMEOUT,
+                reconnect_grace,
+            },
+            patience: Patience { reconnect_grace, heartbeat_timeout: Some(heartbeat_timeout) },
+            state_dir: said.file("state-dir", None),
+            topology_file,
+            trust,
+            notices,
+        })
+    }
+}
+
+/// Arguments over variables.
+struct Said<'a> {
+    arguments: &'a ArgMatches,
+    env: Environment<'a>,
+}
+
+impl Said<'_> {
+    fn text(&self, option: &str, variable: Option<&str>) -> Option<String> {
+        let given = self.arguments.get_one::<String>(option).cloned().filter(|text| !text.is_empty());
+        let from_variable = || Some(self.env.get_filled(variable?)?.to_string_lossy().into_owned());
+        given.or_else(from_variable)
+    }
+
+    fn file(&self, option: &str, variable: Option<&str>) -> Option<PathBuf> {
+        let given = self.arguments.get_one::<PathBuf>(option).cloned();
+        let given = given.filter(|path| !path.as_os_str().is_empty());
+        given.or_else(|| self.env.get_filled(variable?).map(PathBuf::from))
+    }
+
+    fn seconds(&self, option: &'static str) -> Result<Duration, SettingsError> {
+        let number = self.text(option, None).and_then(|text| text.trim().parse::<f64>().ok());
+        let number = number.filter(|number| *number >= 0.0).map(|number| number.min(FOR_EVER));
+        let seconds = number.and_then(|number| Duration::try_from_secs_f64(number).ok());
+        seconds.ok_or_else(|| self.bad_seconds(option, "from 0 on"))
+    }
+
+    fn bad_seconds(&self, option: &'static str, range: &'static str) -> SettingsError {
+        SettingsError::Seconds { option, value: self.text(option, None).unwrap_or_default(), range }
+    }
+
+    fn trust(&self) -> Result<Trust, SettingsError> {
+        let tls = TlsFiles {
+            cert: self.file("tls-cert", Some("DLROVER_TLS_CERT")),
+            key: self.file("tls-key", Some("DLROVER_TLS_KEY")),
+            ca: self.file("tls-client-ca", Some("DLROVER_TLS_CLIENT_CA")),
+        };
+        Ok(Trust { token: self.token()?, tls })
+    }
+
+    /// The file that the option names, else the variable, else the file that a variable names.
+    fn token(&self) -> Result<Option<Token>, SettingsError> {
+        const VARIABLE: &str = "DLROVER_JOB_TOKEN";
+        let token = |text: &str, said: String| {
+            Token::new(text).map(Some).map_err(|source| SettingsError::Token { said, source })
+        };
+        let named = self.file("job-token-file", None);
+        if let (None, Some(value)) = (&named, self.env.get_filled(VARIABLE)) {
+            return token(&value.to_string_lossy(), format!("the job token in {VARIABLE}"));
+        }
+        let Some(path) = named.or_else(|| self.file("job-token-file", Some("DLROVER_JOB_TOKEN_FILE"))) else {
+            return Ok(None);
+        };
+        let mut text = String::new();
+        let read = File::open(&path).and_then(|file| file.take(MOST_BYTES).read_to_string(&mut text));
+        read.map_err(|source| SettingsError::TokenFile { path: path.clone(), source })?;
+        token(&text, format!("the job token in {}", path.display()))
+    }
+
+    fn notices(&self, trust: &Trust) -> Vec<String> {
+        let platform = self.text("platform", None).filter(|platform| platform.ends_with("k8s"));
+        let no_pods = platform.map(|platform| {
+            format!(
+                "--platform {platform}: this master creates no pods; the nodes are whoever joins, and whoever \
+                 creates them also replaces them"
+            )
+        });
+        let http = self.text("service-type", None).filter(|kind| kind == "http");
+        let no_http = http.map(|_| "warning: --service-type http: this master speaks gRPC only".to_owned());
+        let is_open = trust.token.is_none() && trust.tls.ca.is_none();
+        let open = is_open.then(|| {
+            let hint =
+                if trust.tls.is_on() { "DLROVER_JOB_TOKEN or --tls-client-ca" } else { "DLROVER_JOB_TOKEN" };
+            format!("warning: anybody who reaches the port can join this job; {hint} keeps strangers out")
+        });
+        no_pods.into_iter().chain(no_http).chain(open).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use super::{
+        super::{arguments::command, words},
+        *,
+    };
+
+    fn read(line: &str, env: &[(&str, &str)]) -> Result<Settings, String> {
+        let words = words::sort(line.split_whitespace().map(OsString::from)).known;
+        let env: Vec<_> = env.iter().map(|(key, value)| (key.into(), value.into())).collect();
+        let arguments = command().try_get_matches_from(words).map_err(|error| error.to_string())?;
+        Settings::read(&arguments, Environment(&env)).map_err(|error| agent::chain(&error))
+    }
+
+    #[test]
+    fn defaults_are_the_documented_ones() {
+        let settings = read("m", &[]).unwrap();
+        assert_eq!((&*settings.job_name, settings.reach.port), ("job", 0));
+        assert_eq!(settings.policy.restart_count, 3);
+        assert_eq!(settings.patience.reconnect_grace, Duration::from_secs(2));
+        assert_eq!(settings.patience.heartbeat_timeout, Some(Duration::from_secs(15)));
+        assert!(
+            settings.notices[0].contains("anybody who reaches the port can join"),
+            "{:?}",
+            settings.notices
+        );
+    }
+
+    #[test]
+    fn an_elastic_jobs_line_is_understood() {
+        let line = "m --platform pyk8s --namespace ns --job_name j --port 50001 --restart_counts 5 --pre_check_ops x";
+        let settings = read(line, &[("DLROVER_JOB_TOKEN", "t")]).unwrap();
+        assert_eq!((&*settings.job_name, settings.reach.port), ("j", 50001));
+        assert_eq!(settings.policy.restart_count, 5);
+        assert_eq!(settings.notices.len(), 1);
+        assert!(settings.notices[0].contains("creates no pods"));
+    }
+
+    #[test]
+    fn variables_stand_in_for_options() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path.to_str().unwrap().to_owned()
+        };
+        let (topology, token) = (file("topology", "a p 10.0.0.1\n"), file("token", "t\n"));
+        let env = [
+            ("DLROVER_TOPOLOGY_CONFIG", &*topology),
+            ("DLROVER_JOB_TOKEN_FILE", &token),
+            ("DLROVER_TLS_CERT", "c"),
+            ("HOST_PORTS", "20000,20002-20003"),
+            ("ELASTIC_JOB_NAME", "j"),
+        ];
+        let settings = read("m --tls_key k", &env).unwrap();
+        assert!(settings.policy.has_topology && settings.trust.token.is_some());
+        assert_eq!((settings.trust.tls.cert, settings.trust.tls.key), (Some("c".into()), Some("k".into())));
+        assert_eq!(settings.reach.choices, [20000..=20000, 20002..=20003]);
+        assert_eq!(read("m --port 7", &env).unwrap().reach.choices, []);
+        assert_eq!(settings.job_name, "j");
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let topology = dir.path().join("topology");
+        std::fs::write(&topology, "a p 10.0.0.1\n\na p host\n").unwrap();
+        let refused = |line: &str, env: &[(&str, &str)]| read(line, env).unwrap_err();
+        let bad_line = refused(&format!("m --topology-config {}", topology.display()), &[]);
+        assert!(bad_line.ends_with("line 3: `host` is not an IP address"), "{bad_line}");
+        assert_eq!(
+            refused("m --reconnect_grace soon", &[]),
+            "--reconnect-grace soon: expected a number of seconds, from 0 on"
+        );
+        assert!(refused("m --heartbeat-timeout 0", &[]).contains("above 0"));
+        assert!(refused("m --reconnect-grace nan", &[]).contains("nan"));
+        let token = refused("m", &[("DLROVER_JOB_TOKEN", "a b")]);
+        assert!(token.contains("DLROVER_JOB_TOKEN") && !token.contains("a b"), "{token}");
+        assert!(refused("m --job-token-file /none", &[]).contains("/none"));
+        assert!(refused("m", &[("HOST_PORTS", "x")]).contains("HOST_PORTS"));
+        assert!(refused("m --service-type pigeon", &[]).contains("pigeon"));
+    }
+}

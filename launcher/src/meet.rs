@@ -1,0 +1,188 @@
+//! Where this node's agent finds its master, and where its workers find their store, should it be the first node.
+
+use std::{io, net::Ipv4Addr, sync::Arc};
+
+use agent::{
+    chain,
+    config::{AgentConfig, MasterPort},
+    logs::Console,
+    master_link::MasterAt,
+    store_host::{Reach, SharedStore, StoreHost, StoreHostError, StoreLimits},
+};
+use master::MasterConfig;
+use rules::NodeRank;
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::TcpListenerStream;
+
+use crate::{
+    embedded::{self, Embedded, EmbeddedError},
+    endpoint::{Endpoint, is_loopback},
+    host_names::master_addr_of_one_node,
+    place::{self, CannotOpen, Place},
+    resolve::{LaunchPlan, MasterPlan, Meeting},
+};
+
+/// Why there is no meeting.
+#[derive(Debug, thiserror::Error)]
+pub enum MeetError {
+    /// The job master's port, of a job of this node alone.
+    #[error("cannot open a port for the job master on 127.0.0.1")]
+    Loopback(#[source] io::Error),
+    /// The endpoint's.
+    #[error(transparent)]
+    Place(#[from] CannotOpen),
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] StoreHostError),
+    /// The master.
+    #[error(transparent)]
+    Embedded(#[from] EmbeddedError),
+    /// The topology file of the master that is served here.
+    #[error("cannot use the topology file")]
+    Topology(#[source] master::TopologyFileError),
+    /// TLS with nothing to show.
+    #[error(
+        "this launcher serves the job master at {endpoint}, which with TLS needs a certificate: give --tls-cert and \
+         --tls-key (or DLROVER_TLS_CERT and DLROVER_TLS_KEY)"
+    )]
+    NoCertificate {
+        /// Where.
+        endpoint: Endpoint,
+    },
+}
+
+/// What the agent needs to take part.
+#[derive(Debug)]
+pub struct Met {
+    /// Where the master is.
+    pub master: MasterAt,
+    /// The store of the workers, should this node be the first.
+    pub store: StoreHost,
+    /// The master, when it is served here for others too.
+    pub embedded: Option<Embedded>,
+}
+
+/// Takes the place of the meeting, or finds out that somebody else has it.
+///
+/// # Errors
+/// When a port cannot be opened, or what serves there cannot be started.
+pub async fn meet(plan: &mut LaunchPlan, console: &Console) -> Result<Met, MeetError> {
+    let LaunchPlan { agent, meeting, master, local_addr, .. } = plan;
+    let tell = |line: String| console.say(format!("dlrover-run: {line}"));
+    let Some(endpoint) = meeting.endpoint() else {
+        return alone(agent, local_addr.as_deref(), master).await;
+    };
+    let is_one_node = agent.terms.max_nodes == 1 && matches!(meeting, Meeting::Static(_));
+    let Some(place) = place::take(master.serves, endpoint, is_one_node, &tell).await? else {
+        if matches!(meeting, Meeting::Master(_)) && !master.said.is_empty() {
+            let said = master.said.join("`, `");
+            tell(format!("`{said}`: the job master at {endpoint} is served elsewhere; give this to it"));
+        }
+        let Endpoint { host, port } = endpoint.clone();
+        let master = MasterAt { host, port, trust: master.trust.clone() };
+        return Ok(Met { master, store: own_store(agent, endpoint)?, embedded: None });
+    };
+    let tls = &master.trust.tls;
+    if tls.is_on() && tls.cert.is_none() {
+        return Err(MeetError::NoCertificate { endpoint: endpoint.clone() });
+    }
+    if let Some(file) = &master.topology_file {
+        master::check_topology(file).map_err(MeetError::Topology)?;
+    }
+    // A certificate names the endpoint, and not the address that it has here.
+    let host = if tls.is_on() { endpoint.host.clone() } else { place.own.to_string() };
+    let at = MasterAt { host, port: endpoint.port, trust: master.trust.clone() };
+    if matches!(meeting, Meeting::Static(_)) {
+        // The line's MASTER_ADDR is this host, so it comes first unless it was told otherwise.
+        agent.node_rank.get_or_insert(NodeRank(0));
+    }
+    if !is_one_node {
+        announce(endpoint, &place, master, &tell);
+    }
+    let (shared, store) = match meeting {
+        Meeting::Static(_) => {
+            let server = SharedStore::start(Vec::new(), StoreLimits::default());
+            let server = Arc::new(server.map_err(StoreHostError::Start)?);
+            let store = StoreHost::shared(Some(endpoint.host.clone()), endpoint.port, Arc::clone(&server));
+            (Some(server), store)
+        }
+        Meeting::Loopback | Meeting::C10d(_) | Meeting::Master(_) => (None, own_store(agent, endpoint)?),
+    };
+    let config = config_of(master, (!is_one_node).then_some(console));
+    let embedded = embedded::start(place.listeners, shared, config)?;
+    Ok(Met { master: at, store, embedded: Some(embedded) })
+}
+
+/// In this process, and nobody else.
+async fn alone(agent: &AgentConfig, local_addr: Option<&str>, master: &MasterPlan) -> Result<Met, MeetError> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(MeetError::Loopback)?;
+    let port = listener.local_addr().map_err(MeetError::Loopback)?.port();
+    let config = config_of(master, None);
+    tokio::spawn(async move {
+        match master::serve(TcpListenerStream::new(listener), config).await {
+            Ok(verdict) => tracing::debug!(?verdict, "the job master is done"),
+            // The agent sees its connection break off and says so.
+            Err(error) => tracing::warn!(error = %chain(&error), "the job master stopped"),
+        }
+    });
+    let (master_addr, reach) = match local_addr {
+        Some(address) if !is_loopback(address) => (address.to_owned(), Reach::Anyone),
+        Some(address) => (address.to_owned(), Reach::Loopback),
+        None => (master_addr_of_one_node(), Reach::Loopback),
+    };
+    let store = store(agent, Some(master_addr), reach)?;
+    let master = MasterAt { host: Ipv4Addr::LOCALHOST.to_string(), port, trust: master.trust.clone() };
+    Ok(Met { master, store, embedded: None })
+}
+
+/// A store of this node's own, whose address the master fills in.
+fn own_store(agent: &AgentConfig, endpoint: &Endpoint) -> Result<StoreHost, StoreHostError> {
+    // Of the loopback addresses only the usual ones are listened to.
+    let is_usual = |host: &str| ["localhost", "127.0.0.1", "::1"].contains(&host);
+    let is_local = is_loopback(&endpoint.host) && agent.address.as_deref().is_none_or(is_usual);
+    store(agent, None, if is_local { Reach::Loopback } else { Reach::Anyone })
+}
+
+fn store(
+    agent: &AgentConfig,
+    master_addr: Option<String>,
+    reach: Reach,
+) -> Result<StoreHost, StoreHostError> {
+    match agent.master_port {
+        MasterPort::Served => StoreHost::serve(master_addr, reach, &agent.port_choices),
+        MasterPort::LeftToRankZero => {
+            Ok(StoreHost::left_to_rank_zero(master_addr, agent.port_choices.clone()))
+        }
+    }
+}
+
+fn config_of(master: &MasterPlan, console: Option<&Console>) -> MasterConfig {
+    let console = console.cloned();
+    MasterConfig {
+        policy: master.policy.clone(),
+        patience: master.patience,
+        state_dir: master.state_dir.clone(),
+        topology_file: master.topology_file.clone(),
+        trust: master.trust.clone(),
+        log: Arc::new(move |lines| match &console {
+            // Why somebody waits, this node says too when it is one of them.
+            Some(_) if lines.starts_with("PENDING") || lines.starts_with("SPARE") => {}
+            Some(console) => console.say(format!("dlrover-run: master: {lines}")),
+            // One node knows all of it already.
+            None => tracing::debug!(lines, "the job master says"),
+        }),
+    }
+}
+
+/// Who serves, and whom that lets in.
+fn announce(endpoint: &Endpoint, place: &Place, master: &MasterPlan, tell: &dyn Fn(String)) {
+    let reach = if place.is_loopback { ", which only this host reaches" } else { "" };
+    tell(format!("this launcher serves the job master at {endpoint}{reach}"));
+    let trust = &master.trust;
+    if !place.is_loopback && trust.token.is_none() && !trust.tls.is_on() {
+        tell(format!(
+            "{endpoint} is open to anybody who reaches it; a DLROVER_JOB_TOKEN, the same on every node, keeps \
+             strangers out"
+        ));
+    }
+}

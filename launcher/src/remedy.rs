@@ -1,0 +1,47 @@
+//! What a person can do about a job that failed for a reason that is not this node's own.
+
+use rules::{failure::Failure, verdict::JobFailure};
+
+use crate::resolve::Meeting;
+
+/// A sentence, or two; `None` where the failure says it all.
+pub fn remedy(failure: &Failure, meeting: &Meeting) -> Option<String> {
+    let place = match meeting {
+        Meeting::Loopback => return None,
+        Meeting::Static(endpoint) => format!("--master-addr and --master-port ({endpoint})"),
+        Meeting::C10d(endpoint) => format!("--rdzv-endpoint ({endpoint})"),
+        Meeting::Master(endpoint) => format!("DLROVER_MASTER_ADDR ({endpoint})"),
+    };
+    let is_served_by_dlrover = matches!(meeting, Meeting::Master(_));
+    Some(match failure {
+        Failure::MasterAway { .. } if is_served_by_dlrover => format!(
+            "See whether {place} names the job master, whether it runs, and whether this node reaches that port; with \
+             --state-dir it can be started again. --rdzv-conf=join_timeout=SECONDS waits longer."
+        ),
+        Failure::MasterAway { .. } => format!(
+            "See whether {place} is an address of the host whose launcher serves the meeting, whether that launcher \
+             runs, and whether this node reaches that port. --rdzv-conf=join_timeout=SECONDS waits longer."
+        ),
+        Failure::Job(JobFailure::TimedOut { .. }) => {
+            "Start the missing nodes with the same line, let them take longer (--rdzv-conf=join_timeout=SECONDS), or \
+             begin with fewer (--nnodes=MIN:MAX)."
+                .to_owned()
+        }
+        Failure::Job(JobFailure::Exhausted { .. }) => {
+            "If such losses are expected, --restart-count=N of the job master allows more of them.".to_owned()
+        }
+        Failure::Job(JobFailure::MasterLeft { .. }) => {
+            "A job outlives the launcher that serves it when that has a --state-dir and is started again, or with a \
+             dlrover-master of its own (DLROVER_MASTER_ADDR)."
+                .to_owned()
+        }
+        Failure::Job(JobFailure::Node { .. }) => "That node's own output tells more.".to_owned(),
+        Failure::Job(JobFailure::Deserted)
+        | Failure::Workers(_)
+        | Failure::Start { .. }
+        | Failure::Store { .. }
+        | Failure::Unkillable
+        | Failure::GuardDied { .. }
+        | Failure::Master { .. } => return None,
+    })
+}

@@ -1,0 +1,33 @@
+//! What a cluster's gang scheduler was told of this job, as far as its pods carry it in their environment: how many
+//! must start together, and how long they may take. Defaults of `--nnodes` and of `join_timeout`.
+
+use std::time::Duration;
+
+use crate::{cli::Said, environment::Environment, invalid::Invalid, python_number};
+
+const MIN_AVAILABLE: &str = "GANG_MIN_AVAILABLE";
+const SCHEDULE_TIMEOUT: &str = "GANG_SCHEDULE_TIMEOUT";
+
+/// `GANG_MIN_AVAILABLE`: the fewest nodes of the job.
+pub(super) fn min_nodes(env: Environment<'_>) -> Result<Option<(u32, Said)>, Invalid> {
+    let Some(value) = env.get_filled(MIN_AVAILABLE) else { return Ok(None) };
+    let said = Said::in_variable(MIN_AVAILABLE, value);
+    let number = value.to_str().and_then(python_number::int).and_then(|number| u32::try_from(number).ok());
+    match number.filter(|number| *number > 0) {
+        Some(number) => Ok(Some((number, said))),
+        None => Err(Invalid::OutOfRange { said, range: "give the fewest nodes of the job, 1 or more" }),
+    }
+}
+
+/// `GANG_SCHEDULE_TIMEOUT`: whole seconds.
+pub(super) fn timeout(env: Environment<'_>) -> Result<Option<Duration>, Invalid> {
+    let Some(value) = env.get_filled(SCHEDULE_TIMEOUT) else { return Ok(None) };
+    let seconds = value.to_str().and_then(python_number::int).filter(|seconds| *seconds > 0);
+    match seconds.and_then(|seconds| u32::try_from(seconds).ok()) {
+        Some(seconds) => Ok(Some(Duration::from_secs(seconds.into()))),
+        None => Err(Invalid::OutOfRange {
+            said: Said::in_variable(SCHEDULE_TIMEOUT, value),
+            range: "give whole seconds from 1 on, for which nodes may gather",
+        }),
+    }
+}

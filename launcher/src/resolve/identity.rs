@@ -1,0 +1,127 @@
+//! Who this node is to the others: the rank it asks for, the addresses it is known by, and what is told of its
+//! machine.
+
+use rules::{
+    NodeRank,
+    node::{Accelerators, NodeAttributes},
+};
+
+use crate::{
+    accelerators,
+    cli::{Cli, Said},
+    endpoint,
+    environment::Environment,
+    host::Host,
+    invalid::Invalid,
+    options::Flag,
+    python_number,
+    resolve::meeting::Meeting,
+};
+
+/// Who this node is to the others.
+#[derive(Debug, Default)]
+pub(super) struct Identity {
+    /// `None`: no wish, which is not 0.
+    pub(super) node_rank: Option<NodeRank>,
+    /// What workers of other nodes reach this one by; `None`: what the master sees.
+    pub(super) address: Option<String>,
+    /// What the topology file lists it under.
+    pub(super) node_ip: Option<String>,
+    /// What the agent cannot find out by itself.
+    pub(super) attributes: NodeAttributes,
+}
+
+pub(super) fn resolve(
+    cli: &Cli,
+    env: Environment<'_>,
+    host: &dyn Host,
+    meeting: &Meeting,
+) -> Result<Identity, Invalid> {
+    let node_rank = node_rank(cli, env, meeting)?;
+    if *meeting == Meeting::Loopback {
+        // Nobody else will ask, so nothing is looked up.
+        return Ok(Identity { node_rank, ..Identity::default() });
+    }
+    let said = Addresses { cli, env };
+    let [local_addr, node_ip] = [said.given(Flag::LocalAddr)?, said.given(Flag::NodeIp)?];
+    let address = match local_addr {
+        Some(address) => Some(address),
+        None => match said.variable("POD_IP")? {
+            Some(address) => Some(address),
+            None => match node_ip.clone() {
+                Some(address) => Some(address),
+                None => said.first_of(&["NODE_IP", "HOST_IP"])?,
+            },
+        },
+    };
+    let node_ip = match node_ip {
+        Some(address) => Some(address),
+        None => said.first_of(&["NODE_IP", "HOST_IP", "POD_IP"])?,
+    };
+    let text = |name: &str| env.get_filled(name).map(|value| value.to_string_lossy().into_owned());
+    let k8s_node_name = ["NODE_NAME", "MY_NODE_NAME", "K8S_NODE_NAME"].into_iter().find_map(text);
+    let accelerators = accelerators::kind(host.root()).and_then(|kind| {
+        let count = u32::try_from(accelerators::visible(env, host.root()).len()).ok()?;
+        (count > 0).then(|| Accelerators { kind: kind.to_owned(), count })
+    });
+    let attributes =
+        NodeAttributes { k8s_node_name, pod_name: text("POD_NAME"), accelerators, ..Default::default() };
+    Ok(Identity { node_rank, address, node_ip, attributes })
+}
+
+/// `--node-rank`, and beside a job master of DLRover `NODE_RANK` or its old name `WORKER_RANK`.
+fn node_rank(cli: &Cli, env: Environment<'_>, meeting: &Meeting) -> Result<Option<NodeRank>, Invalid> {
+    let rank = |number: Option<i64>, said: Said| {
+        let rank = number.and_then(|number| u32::try_from(number).ok());
+        rank.map(|rank| Some(NodeRank(rank))).ok_or(Invalid::NodeRank { said })
+    };
+    match meeting {
+        Meeting::Loopback => return Ok(None),
+        _ if cli.is_given(Flag::NodeRank) => {
+            return rank(cli.int(Flag::NodeRank), cli.said(Flag::NodeRank));
+        }
+        Meeting::Static(_) | Meeting::C10d(_) => return Ok(None),
+        Meeting::Master(_) => {}
+    }
+    let named = ["NODE_RANK", "WORKER_RANK"].into_iter().find_map(|name| Some((name, env.get_filled(name)?)));
+    match named {
+        None => Ok(None),
+        Some((name, value)) => {
+            rank(value.to_str().and_then(python_number::int), Said::in_variable(name, value))
+        }
+    }
+}
+
+/// Addresses of this node, from where they may be written.
+struct Addresses<'a> {
+    cli: &'a Cli,
+    env: Environment<'a>,
+}
+
+impl Addresses<'_> {
+    fn given(&self, flag: Flag) -> Result<Option<String>, Invalid> {
+        let text = self.cli.text(flag)?;
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let host = endpoint::host_of(text);
+        host.map(|host| Some(host.to_owned()))
+            .map_err(|why| Invalid::Endpoint { said: self.cli.said(flag), why })
+    }
+
+    fn variable(&self, name: &str) -> Result<Option<String>, Invalid> {
+        let Some(value) = self.env.get_filled(name) else { return Ok(None) };
+        let host = value.to_str().ok_or(endpoint::NOT_A_HOST).and_then(endpoint::host_of);
+        host.map(|host| Some(host.to_owned()))
+            .map_err(|why| Invalid::Endpoint { said: Said::in_variable(name, value), why })
+    }
+
+    fn first_of(&self, names: &[&str]) -> Result<Option<String>, Invalid> {
+        for name in names {
+            if let Some(address) = self.variable(name)? {
+                return Ok(Some(address));
+            }
+        }
+        Ok(None)
+    }
+}

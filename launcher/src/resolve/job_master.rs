@@ -1,0 +1,169 @@
+//! What a job master is told where this launcher serves it, and what every node needs to speak to one.
+
+use std::{path::PathBuf, time::Duration};
+
+use master_proto::trust::{TlsFiles, Token, Trust};
+use rules::{
+    NodeId,
+    job::{OnGiveUp, Policy},
+    liveness::Patience,
+};
+
+use crate::{
+    cli::{Cli, Said},
+    environment::Environment,
+    host::Host,
+    invalid::Invalid,
+    options::Flag,
+    resolve::{
+        at_least_zero,
+        meeting::{Meeting, Serves},
+        rdzv_conf,
+    },
+};
+
+/// How long the host of a round may take to open its store.
+const HOST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The job master of this run.
+#[derive(Debug, Clone)]
+pub struct MasterPlan {
+    /// Whether this launcher serves it.
+    pub serves: Serves,
+    /// For a master that is served here.
+    pub policy: Policy,
+    /// For a master that is served here.
+    pub patience: Patience,
+    /// Where a master that is served here is remembered.
+    pub state_dir: Option<PathBuf>,
+    /// Read for each round by a master that is served here.
+    pub topology_file: Option<PathBuf>,
+    /// Who may speak, on either side.
+    pub trust: Trust,
+    /// What was said that only the master cares for.
+    pub said: Vec<String>,
+}
+
+pub(super) fn resolve(
+    cli: &Cli,
+    env: Environment<'_>,
+    host: &dyn Host,
+    (meeting, serves): (&Meeting, Serves),
+    max_nodes: u32,
+    node: &NodeId,
+) -> Result<MasterPlan, Invalid> {
+    let seconds = |flag: Flag, range: &'static str| {
+        let number = cli.float(flag).unwrap_or_default();
+        rdzv_conf::seconds(number).ok_or_else(|| Invalid::OutOfRange { said: cli.said(flag), range })
+    };
+    let range = "a number of replacements, from 0 on";
+    let restart_count = at_least_zero(cli, Flag::RestartCount, range)?.unwrap_or_default();
+    let reconnect_grace = seconds(Flag::ReconnectGrace, "a number of seconds from 0 on")?;
+    let heartbeat_timeout = seconds(Flag::HeartbeatTimeout, "a number of seconds above 0")?;
+    if heartbeat_timeout.is_zero() {
+        let said = cli.said(Flag::HeartbeatTimeout);
+        return Err(Invalid::OutOfRange { said, range: "a number of seconds above 0" });
+    }
+    let is_alone = match meeting {
+        Meeting::Loopback => true,
+        Meeting::Static(_) => max_nodes == 1,
+        Meeting::C10d(_) | Meeting::Master(_) => false,
+    };
+    let (state_dir, topology_file, trust) = if is_alone {
+        // Nobody else has a part in it, and of whoever shares the host nobody shall.
+        let token = Token::new(&host.fresh_id()).ok();
+        (None, None, Trust { token, tls: TlsFiles::default() })
+    } else {
+        let files = Files { cli, env, host };
+        let state_dir = files.named(Flag::StateDir, None).map(|(path, said)| match host.is_file(&path) {
+            true => Err(Invalid::StateDirIsFile { said }),
+            false => Ok(path),
+        });
+        let topology = files.named(Flag::TopologyConfig, Some("DLROVER_TOPOLOGY_CONFIG"));
+        (state_dir.transpose()?, topology.map(|(path, _)| path), files.trust()?)
+    };
+    let for_the_master = [
+        Flag::RestartCount,
+        Flag::ReconnectGrace,
+        Flag::HeartbeatTimeout,
+        Flag::StateDir,
+        Flag::TopologyConfig,
+    ];
+    let given = for_the_master.into_iter().filter(|flag| cli.is_given(*flag));
+    Ok(MasterPlan {
+        serves,
+        policy: Policy {
+            restart_count,
+            on_give_up: OnGiveUp::FailJob,
+            host: state_dir.is_none().then(|| node.clone()),
+            has_topology: topology_file.is_some(),
+            host_timeout: HOST_TIMEOUT,
+            reconnect_grace,
+        },
+        // Inside one process nobody beats: an idle run costs nothing.
+        patience: Patience { reconnect_grace, heartbeat_timeout: (!is_alone).then_some(heartbeat_timeout) },
+        state_dir,
+        topology_file,
+        trust,
+        said: given.map(|flag| cli.said(flag).to_string()).collect(),
+    })
+}
+
+/// Files that are named by an option or by a variable.
+struct Files<'a> {
+    cli: &'a Cli,
+    env: Environment<'a>,
+    host: &'a dyn Host,
+}
+
+impl Files<'_> {
+    fn named(&self, flag: Flag, variable: Option<&str>) -> Option<(PathBuf, Said)> {
+        let given = self.cli.bytes(flag);
+        if !given.is_empty() {
+            return Some((given.into(), self.cli.said(flag)));
+        }
+        let name = variable?;
+        let value = self.env.get_filled(name)?;
+        Some((value.into(), Said::in_variable(name, value)))
+    }
+
+    /// A file that will be read later, by somebody with fewer words for it.
+    fn readable(&self, flag: Flag, variable: &str) -> Result<Option<PathBuf>, Invalid> {
+        let Some((path, said)) = self.named(flag, Some(variable)) else { return Ok(None) };
+        self.host.read(&path).map_err(|source| Invalid::Unreadable { said, source })?;
+        Ok(Some(path))
+    }
+
+    fn trust(&self) -> Result<Trust, Invalid> {
+        let tls = TlsFiles {
+            cert: self.readable(Flag::TlsCert, "DLROVER_TLS_CERT")?,
+            key: self.readable(Flag::TlsKey, "DLROVER_TLS_KEY")?,
+            ca: self.readable(Flag::TlsCa, "DLROVER_TLS_CA")?,
+        };
+        if tls.cert.is_some() != tls.key.is_some() {
+            return Err(Invalid::HalfACertificate);
+        }
+        if tls.is_on() && tls.ca.is_none() {
+            return Err(Invalid::NoCa);
+        }
+        Ok(Trust { token: self.token()?, tls })
+    }
+
+    /// The file that an option names, else the variable, else the file that a variable names.
+    fn token(&self) -> Result<Option<Token>, Invalid> {
+        let is_given = !self.cli.bytes(Flag::JobTokenFile).is_empty();
+        if let (false, Some(value)) = (is_given, self.env.get_filled("DLROVER_JOB_TOKEN")) {
+            // Its value stays out of what is said.
+            let said = Said::variable("DLROVER_JOB_TOKEN");
+            return Token::new(&value.to_string_lossy())
+                .map(Some)
+                .map_err(|why| Invalid::Token { said, why });
+        }
+        let Some((path, said)) = self.named(Flag::JobTokenFile, Some("DLROVER_JOB_TOKEN_FILE")) else {
+            return Ok(None);
+        };
+        let text = self.host.read(&path);
+        let text = text.map_err(|source| Invalid::Unreadable { said: said.clone(), source })?;
+        Token::new(&text).map(Some).map_err(|why| Invalid::Token { said, why })
+    }
+}

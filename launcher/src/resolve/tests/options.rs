@@ -1,0 +1,137 @@
+use proptest::prelude::*;
+
+use super::*;
+
+#[test]
+fn the_command_line_beats_the_environment_and_the_last_word_the_first() {
+    let env = [("PET_MAX_RESTARTS", "5"), ("PET_ROLE", "trainer"), ("PET_NPROC_PER_NODE", "3")];
+    let plan = plan_in(&env, "--max-restarts=1 --max_restarts 2 x.py");
+    assert_eq!((plan.agent.max_restarts, plan.agent.role.as_str()), (2, "trainer"));
+    assert_eq!(plan.agent.local_world_size, 3);
+}
+
+#[test]
+fn a_bad_number_in_the_environment_does_not_matter_when_the_flag_is_given() {
+    assert_eq!(plan_in(&[("PET_MAX_RESTARTS", "a")], "--max-restarts=1 x.py").agent.max_restarts, 1);
+}
+
+#[test]
+fn a_switch_in_the_environment_is_a_number() {
+    assert!(plan_in(&[("PET_VIRTUAL_LOCAL_RANK", " 1 ")], "x.py").agent.env.virtual_local_rank);
+    assert!(!plan_in(&[("PET_VIRTUAL_LOCAL_RANK", "0")], "x.py").agent.env.virtual_local_rank);
+    assert_eq!(argv(&plan_in(&[("PET_MODULE", "1")], "pkg"))[1..], ["-u", "-m", "pkg"]);
+}
+
+#[test]
+fn choices_are_not_checked_in_the_environment() {
+    assert_eq!(plan_in(&[("PET_START_METHOD", "bogus")], "x.py").notices.len(), 1);
+}
+
+#[test]
+fn what_does_nothing_is_said_once_each() {
+    let line = "--training-port=6 --auto-tunning --ucp_device_type=cpu --membind-policy=x --save-at-breakpoint \
+                --start-method=fork --run-path x";
+    assert_eq!(plan(line).notices.len(), 7);
+    assert!(plan_in(&[("PET_AUTO_TUNNING", "0")], "--monitor-interval=5 x").notices.is_empty());
+}
+
+/// Every row of the contract's first section: what the option changes, from the command line and from `PET_*`.
+#[test]
+fn every_option_of_torchrun_has_its_effect_from_either_place() {
+    type Fact = fn(&LaunchPlan) -> String;
+    let rows: &[(&str, &str, Fact, &str)] = &[
+        ("nnodes", "1:1", |plan| plan.agent.terms.max_nodes.to_string(), "1"),
+        ("nproc-per-node", "3", |plan| plan.agent.local_world_size.to_string(), "3"),
+        ("rdzv-backend", "c10d", |plan| plan.agent.run_id.0.clone(), "none"),
+        (
+            "rdzv-endpoint",
+            "h:5",
+            |plan| format!("{:?}", plan.meeting),
+            "Static(Endpoint { host: \"h\", port: 5 })",
+        ),
+        ("rdzv-conf", "a=b", |plan| format!("{:?}", plan.meeting), "Loopback"),
+        ("max-restarts", "4", |plan| plan.agent.max_restarts.to_string(), "4"),
+        ("monitor-interval", "1e-3", |plan| format!("{:?}", plan.notices), "[]"),
+        ("start-method", "fork", |plan| plan.notices.len().to_string(), "1"),
+        ("event-log-handler", "console", |plan| format!("{:?}", plan.event_log), "Console"),
+        ("role", "trainer", |plan| plan.agent.role.clone(), "trainer"),
+        ("log-dir", "/logs", |plan| format!("{:?}", plan.agent.logs.dir), "At(\"/logs\")"),
+        (
+            "redirects",
+            "0:1",
+            |plan| format!("{:?}", plan.agent.logs.redirects),
+            "[Streams { out: true, err: false }]",
+        ),
+        ("tee", "2", |plan| format!("{:?}", plan.agent.logs.tee), "[Streams { out: false, err: true }]"),
+        ("log-line-prefix-template", "${rank}:", |plan| plan.agent.logs.prefix_template.clone(), "${rank}:"),
+        ("local-ranks-filter", "0,2", |plan| format!("{:?}", plan.agent.logs.console_ranks), "Some({0, 2})"),
+        ("duplicate-stdout-filters", "a,b", |plan| plan.agent.logs.stdout_filters.join("|"), "a|b"),
+        ("duplicate-stderr-filters", "a,,b", |plan| plan.agent.logs.stderr_filters.join("|"), "a,b"),
+        ("node-rank", "0", |plan| format!("{:?}", plan.agent.node_rank), "None"),
+        ("master-addr", "h", |plan| format!("{:?}", plan.meeting), "Loopback"),
+        (
+            "master-port",
+            "6",
+            |plan| format!("{:?}", plan.meeting),
+            "Static(Endpoint { host: \"127.0.0.1\", port: 6 })",
+        ),
+        ("local-addr", "10.0.0.1", |plan| format!("{:?}", plan.local_addr), "Some(\"10.0.0.1\")"),
+        ("signals-to-handle", "SIGUSR1", |plan| plan.agent.signals.join("|"), "SIGUSR1"),
+        ("shutdown-timeout", "2", |plan| format!("{:?}", plan.agent.shutdown_timeout), "2s"),
+    ];
+    for (name, value, fact, expected) in rows {
+        let pet = format!("PET_{}", name.replace('-', "_").to_uppercase());
+        for line in [format!("--{name}={value} x"), format!("--{} {value} x", name.replace('-', "_"))] {
+            assert_eq!(fact(&plan(&line)), *expected, "{line}");
+        }
+        assert_eq!(fact(&plan_in(&[(&pet, value)], "x")), *expected, "{pet}");
+    }
+    let switches: &[(&str, Fact, &str)] = &[
+        ("standalone", |plan| format!("{:?}", plan.meeting), "Loopback"),
+        ("module", |plan| argv(plan)[1..].join(" "), "-u -m x"),
+        ("no-python", |plan| argv(plan).join(" "), "x"),
+        ("run-path", |plan| argv(plan)[1..].join(" "), "-u x"),
+        ("virtual-local-rank", |plan| plan.agent.env.virtual_local_rank.to_string(), "true"),
+        ("propagate-exit-code", |plan| plan.propagate_exit_code.to_string(), "true"),
+    ];
+    for (name, fact, expected) in switches {
+        let pet = format!("PET_{}", name.replace('-', "_").to_uppercase());
+        assert_eq!(fact(&plan(&format!("--{name} x"))), *expected, "{name}");
+        assert_eq!(fact(&plan_in(&[(&pet, "1")], "x")), *expected, "{pet}");
+        assert_eq!(fact(&plan_in(&[(&pet, "0")], &format!("--{name} x"))), *expected, "{pet}=0 loses");
+    }
+}
+
+#[test]
+fn two_options_have_no_variable() {
+    let plan = plan_in(&[("PET_NUMA_BINDING", "node"), ("PET_LOGS_SPECS", "mine")], "x");
+    assert!(plan.agent.cpus.is_empty());
+}
+
+#[test]
+fn checks_are_parsed_from_the_first_day() {
+    let checks = plan("--box-pairs 0:2 1:3 --min-bandwidth=1e3 --min-channels=1 x").checks;
+    assert_eq!((checks.box_pairs.len(), checks.min_channels, checks.min_bandwidth_mb_per_s), (2, 1, 1000.0));
+    let checks =
+        plan_in(&[("PET_BOX_PAIRS", "0:1 2:4"), ("PET_ACCELERATOR", "metax-tech.com/gpu")], "x").checks;
+    assert_eq!((checks.box_pairs.len(), checks.accelerator.as_str()), (2, "metax-tech.com/gpu"));
+    assert!(!checks.network && !checks.switchbox);
+}
+
+proptest! {
+    #[test]
+    fn no_pet_variable_panics(
+        name in prop::sample::select(crate::options::OPTIONS.iter().map(|spec| spec.pet_name()).collect::<Vec<_>>()),
+        value in ".{0,12}",
+    ) {
+        let _ = plan_on(&FakeHost::new(), "--max-restarts=1 x.py", &[(name.as_str(), value.as_str()), PATH]);
+    }
+
+    #[test]
+    fn no_value_panics(
+        name in prop::sample::select(crate::options::OPTIONS.iter().map(|spec| spec.long).collect::<Vec<_>>()),
+        value in "[-+0-9a-z_:=,.\\[\\]${}]{0,12}",
+    ) {
+        let _ = plan_on(&FakeHost::new(), &format!("--{name}={value} x.py"), &[PATH]);
+    }
+}

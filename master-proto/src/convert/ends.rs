@@ -1,0 +1,79 @@
+//! How a job ended.
+
+use std::time::Duration;
+
+use rules::{
+    NodeId, NodeRank,
+    node::NodeName,
+    verdict::{JobFailure, JobVerdict},
+};
+
+use super::{ConvertError, cut, from_ranks, millis, ranks};
+use crate::pb::{self, job_end::Verdict};
+
+impl From<NodeName> for pb::NodeName {
+    fn from(NodeName { rank, host, address, node_id }: NodeName) -> Self {
+        Self { rank: rank.map(|rank| rank.0), host, address, node_id: node_id.0 }
+    }
+}
+
+impl From<pb::NodeName> for NodeName {
+    fn from(pb::NodeName { rank, host, address, node_id }: pb::NodeName) -> Self {
+        Self { rank: rank.map(NodeRank), host, address, node_id: NodeId(node_id) }
+    }
+}
+
+impl From<JobVerdict> for pb::JobEnd {
+    fn from(verdict: JobVerdict) -> Self {
+        let gave_up = |node: NodeName, reason| pb::GaveUp { node: Some(node.into()), reason: cut(reason) };
+        let verdict = match verdict {
+            JobVerdict::Succeeded => Verdict::Succeeded(pb::JobSucceeded {}),
+            JobVerdict::Failed(JobFailure::Node { node, reason }) => Verdict::GaveUp(gave_up(node, reason)),
+            JobVerdict::Failed(JobFailure::MasterLeft { node, reason }) => {
+                Verdict::MasterLeft(gave_up(node, reason))
+            }
+            JobVerdict::Failed(JobFailure::TimedOut { joined, needed, waited, missing, losses }) => {
+                let (waited_millis, missing) = (millis(waited), missing.map(ranks));
+                Verdict::TimedOut(pb::TimedOut { joined, needed, waited_millis, missing, losses })
+            }
+            JobVerdict::Failed(JobFailure::Exhausted { rank, node, limit, reason }) => {
+                let (node, reason) = (Some(node.into()), cut(reason));
+                Verdict::Exhausted(pb::Exhausted { rank: rank.0, node, limit, reason })
+            }
+            JobVerdict::Failed(JobFailure::Deserted) => Verdict::Deserted(pb::Deserted {}),
+        };
+        Self { verdict: Some(verdict) }
+    }
+}
+
+impl TryFrom<pb::JobEnd> for JobVerdict {
+    type Error = ConvertError;
+
+    fn try_from(end: pb::JobEnd) -> Result<Self, ConvertError> {
+        let node = |node: Option<pb::NodeName>| {
+            node.map(NodeName::from).ok_or(ConvertError::Missing { field: "job_end.node" })
+        };
+        let failure = match end.verdict.ok_or(ConvertError::Missing { field: "job_end.verdict" })? {
+            Verdict::Succeeded(pb::JobSucceeded {}) => return Ok(Self::Succeeded),
+            Verdict::GaveUp(wire) => JobFailure::Node { node: node(wire.node)?, reason: wire.reason },
+            Verdict::MasterLeft(wire) => {
+                JobFailure::MasterLeft { node: node(wire.node)?, reason: wire.reason }
+            }
+            Verdict::TimedOut(wire) => JobFailure::TimedOut {
+                joined: wire.joined,
+                needed: wire.needed,
+                waited: Duration::from_millis(wire.waited_millis),
+                missing: wire.missing.map(from_ranks),
+                losses: wire.losses,
+            },
+            Verdict::Exhausted(wire) => JobFailure::Exhausted {
+                rank: NodeRank(wire.rank),
+                node: node(wire.node)?,
+                limit: wire.limit,
+                reason: wire.reason,
+            },
+            Verdict::Deserted(pb::Deserted {}) => JobFailure::Deserted,
+        };
+        Ok(Self::Failed(failure))
+    }
+}

@@ -1,0 +1,187 @@
+//! What the master says.
+
+use std::time::Duration;
+
+use rules::{
+    NodeRank, Round,
+    pending::Pending,
+    verdict::JobVerdict,
+    world::{Assignment, Member, World},
+};
+
+use super::{ConvertError, cut, from_ranks, millis, port, ranks, workers};
+use crate::pb::{self, push::Push as Wire};
+
+/// What the master may say to a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Push {
+    /// The stream is open. `None`: no beats are wanted.
+    Welcome { beat: Option<Duration> },
+    /// Serve the store of this round.
+    Host { round: Round, fresh_port: bool },
+    /// Take your seat.
+    Seat(Assignment),
+    /// Stop and join again. `excuses`: a failure of this node's own workers came after, and is not counted.
+    Regroup { round: Round, why: String, excuses: bool },
+    /// You cannot take part.
+    Refused { reason: String },
+    /// The job is over.
+    JobEnd(JobVerdict),
+    /// There is no seat yet.
+    Pending(Pending),
+}
+
+/// A push as it came, with its place among all that this life of the master has said to this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pushed {
+    /// Which life of the master.
+    pub epoch: u64,
+    /// Which of its words to this node.
+    pub seq: u64,
+    /// What it says; `None` when this agent is too old to know.
+    pub push: Option<Push>,
+}
+
+impl From<Pushed> for pb::Push {
+    fn from(Pushed { epoch, seq, push }: Pushed) -> Self {
+        let push = push.map(|push| match push {
+            Push::Welcome { beat } => Wire::Welcome(pb::Welcome { beat_millis: beat.map_or(0, millis) }),
+            Push::Host { round, fresh_port } => Wire::Host(pb::Host { round: round.0, fresh_port }),
+            Push::Seat(assignment) => Wire::Seat(assignment.into()),
+            Push::Regroup { round, why, excuses } => {
+                Wire::Regroup(pb::Regroup { round: round.0, why: cut(why), excuses })
+            }
+            Push::Refused { reason } => Wire::Refused(pb::Refused { reason: cut(reason) }),
+            Push::JobEnd(verdict) => Wire::JobEnd(verdict.into()),
+            Push::Pending(pending) => Wire::Pending(pending.into()),
+        });
+        Self { epoch, seq, push }
+    }
+}
+
+impl TryFrom<pb::Push> for Pushed {
+    type Error = ConvertError;
+
+    fn try_from(pb::Push { epoch, seq, push }: pb::Push) -> Result<Self, ConvertError> {
+        let push = push.map(|push| {
+            Ok(match push {
+                Wire::Welcome(pb::Welcome { beat_millis }) => {
+                    let beat = Duration::from_millis(beat_millis);
+                    Push::Welcome { beat: (!beat.is_zero()).then_some(beat) }
+                }
+                Wire::Host(pb::Host { round, fresh_port }) => Push::Host { round: Round(round), fresh_port },
+                Wire::Seat(assignment) => Push::Seat(assignment.try_into()?),
+                Wire::Regroup(pb::Regroup { round, why, excuses }) => {
+                    Push::Regroup { round: Round(round), why, excuses }
+                }
+                Wire::Refused(pb::Refused { reason }) => Push::Refused { reason },
+                Wire::JobEnd(end) => Push::JobEnd(end.try_into()?),
+                Wire::Pending(pending) => Push::Pending(pending.try_into()?),
+            })
+        });
+        Ok(Self { epoch, seq, push: push.transpose()? })
+    }
+}
+
+impl From<Assignment> for pb::Assignment {
+    fn from(assignment: Assignment) -> Self {
+        Self {
+            round: assignment.round.0,
+            seat: assignment.seat.0,
+            nodes: assignment.nodes,
+            local_world_size: assignment.local_world_size,
+            role: assignment.role,
+            first_rank: assignment.first_rank,
+            world_size: assignment.world_size,
+            first_role_rank: assignment.first_role_rank,
+            role_world_size: assignment.role_world_size,
+            master_addr: assignment.master_addr,
+            master_port: u32::from(assignment.master_port),
+            restore_from_disk: assignment.restore_from_disk,
+        }
+    }
+}
+
+impl TryFrom<pb::Assignment> for Assignment {
+    type Error = ConvertError;
+
+    fn try_from(wire: pb::Assignment) -> Result<Self, ConvertError> {
+        if wire.seat >= wire.nodes {
+            let (value, expected) = (u64::from(wire.seat), "a seat below nodes");
+            return Err(ConvertError::Range { field: "seat.seat", value, expected });
+        }
+        Ok(Self {
+            round: Round(wire.round),
+            seat: NodeRank(wire.seat),
+            nodes: wire.nodes,
+            local_world_size: workers(wire.local_world_size, "seat.local_world_size")?,
+            role: wire.role,
+            first_rank: wire.first_rank,
+            world_size: wire.world_size,
+            first_role_rank: wire.first_role_rank,
+            role_world_size: wire.role_world_size,
+            master_addr: wire.master_addr,
+            master_port: port(wire.master_port, "seat.master_port")?,
+            restore_from_disk: wire.restore_from_disk,
+        })
+    }
+}
+
+impl From<Pending> for pb::Pending {
+    fn from(pending: Pending) -> Self {
+        use pb::pending::Pending as Wire;
+        let pending = match pending {
+            Pending::Gathering { joined, needed, missing, stopping, waited, limit } => {
+                Wire::Gathering(pb::Gathering {
+                    joined,
+                    needed,
+                    missing: missing.map(ranks),
+                    stopping,
+                    waited_millis: millis(waited),
+                    limit_millis: millis(limit),
+                })
+            }
+            Pending::Spare { nodes } => Wire::Spare(pb::Spare { nodes }),
+        };
+        Self { pending: Some(pending) }
+    }
+}
+
+impl TryFrom<pb::Pending> for Pending {
+    type Error = ConvertError;
+
+    fn try_from(wire: pb::Pending) -> Result<Self, ConvertError> {
+        use pb::pending::Pending as Wire;
+        Ok(match wire.pending.ok_or(ConvertError::Missing { field: "pending.pending" })? {
+            Wire::Gathering(wire) => Self::Gathering {
+                joined: wire.joined,
+                needed: wire.needed,
+                missing: wire.missing.map(from_ranks),
+                stopping: wire.stopping,
+                waited: Duration::from_millis(wire.waited_millis),
+                limit: Duration::from_millis(wire.limit_millis),
+            },
+            Wire::Spare(pb::Spare { nodes }) => Self::Spare { nodes },
+        })
+    }
+}
+
+/// The whole table, for whoever asks; an empty one between rounds.
+impl From<Option<&World>> for pb::WorldTable {
+    fn from(world: Option<&World>) -> Self {
+        let Some(World { round, members, master_addr, master_port }) = world else { return Self::default() };
+        let member = |member: &Member| pb::Member {
+            node_id: member.node_id.0.clone(),
+            local_world_size: member.local_world_size,
+            role: member.role.clone(),
+            address: member.address.clone(),
+            host_name: member.host_name.clone(),
+        };
+        Self {
+            round: Some(round.0),
+            members: members.iter().map(member).collect(),
+            master_addr: master_addr.clone(),
+            master_port: u32::from(*master_port),
+        }
+    }
+}

@@ -1,0 +1,205 @@
+use std::time::Duration;
+
+use rules::{
+    NodeId, NodeRank, Round, RunId,
+    job::{Claim, Event, NodeEnd, Standing},
+    node::{Accelerators, JoinRequest, NodeAttributes, NodeName, Terms},
+    pending::Pending,
+    verdict::{JobFailure, JobVerdict},
+    world::Assignment,
+};
+
+use super::*;
+
+fn assignment() -> Assignment {
+    Assignment {
+        round: Round(3),
+        seat: NodeRank(1),
+        nodes: 2,
+        local_world_size: 8,
+        role: "default".into(),
+        first_rank: 8,
+        world_size: 16,
+        first_role_rank: 8,
+        role_world_size: 16,
+        master_addr: "10.0.0.1".into(),
+        master_port: 29500,
+        restore_from_disk: true,
+    }
+}
+
+fn request(wish: Option<u32>) -> JoinRequest {
+    JoinRequest {
+        node_id: NodeId("a".into()),
+        wish: wish.map(NodeRank),
+        local_world_size: 8,
+        role: "default".into(),
+        address: "10.0.0.2".into(),
+        node_ip: Some("192.168.0.2".into()),
+        terms: Terms {
+            run_id: RunId("job".into()),
+            min_nodes: 2,
+            max_nodes: 4,
+            node_unit: 2,
+            last_call: Duration::from_millis(2500),
+            join_timeout: Duration::from_secs(600),
+            require_uniform: true,
+        },
+        attributes: NodeAttributes {
+            host_name: "host-a".into(),
+            addresses: vec!["10.0.0.2".into()],
+            k8s_node_name: Some("k".into()),
+            pod_name: None,
+            boot_id: "b".into(),
+            accelerators: Some(Accelerators { kind: "nvidia".into(), count: 8 }),
+        },
+        after: Some(Round(2)),
+    }
+}
+
+fn name() -> NodeName {
+    NodeName {
+        rank: Some(NodeRank(0)),
+        host: "h".into(),
+        address: "10.0.0.1".into(),
+        node_id: NodeId("n".into()),
+    }
+}
+
+#[test]
+fn every_push_survives_the_wire() {
+    let failed = |failure| Push::JobEnd(JobVerdict::Failed(failure));
+    let pushes = [
+        Push::Welcome { beat: None },
+        Push::Welcome { beat: Some(Duration::from_secs(1)) },
+        Push::Host { round: Round(1), fresh_port: true },
+        Push::Seat(assignment()),
+        Push::Regroup { round: Round(2), why: "w".into(), excuses: true },
+        Push::Refused { reason: "full".into() },
+        Push::JobEnd(JobVerdict::Succeeded),
+        failed(JobFailure::Node { node: name(), reason: "r".into() }),
+        failed(JobFailure::MasterLeft { node: name(), reason: "r".into() }),
+        failed(JobFailure::TimedOut {
+            joined: 1,
+            needed: 2,
+            waited: Duration::from_secs(9),
+            missing: Some(vec![NodeRank(1)]),
+            losses: vec!["l".into()],
+        }),
+        failed(JobFailure::Exhausted { rank: NodeRank(2), node: name(), limit: 3, reason: "r".into() }),
+        failed(JobFailure::Deserted),
+        Push::Pending(Pending::Spare { nodes: 4 }),
+        Push::Pending(Pending::Gathering {
+            joined: 1,
+            needed: 4,
+            missing: None,
+            stopping: 2,
+            waited: Duration::from_secs(1),
+            limit: Duration::from_secs(600),
+        }),
+    ];
+    for push in pushes {
+        let pushed = Pushed { epoch: 7, seq: 9, push: Some(push) };
+        assert_eq!(Pushed::try_from(pb::Push::from(pushed.clone())), Ok(pushed));
+    }
+}
+
+#[test]
+fn a_push_of_a_newer_master_is_no_error() {
+    let push = pb::Push { epoch: 1, seq: 2, push: None };
+    assert_eq!(Pushed::try_from(push), Ok(Pushed { epoch: 1, seq: 2, push: None }));
+}
+
+#[test]
+fn an_assignment_is_small() {
+    use prost::Message as _;
+    let push = Pushed { epoch: u64::MAX, seq: 1 << 20, push: Some(Push::Seat(assignment())) };
+    let bytes = pb::Push::from(push).encoded_len();
+    assert!(bytes <= 100, "{bytes}");
+}
+
+#[test]
+fn a_request_survives_the_wire_and_a_wish_for_seat_zero_is_not_no_wish() {
+    for wish in [None, Some(0)] {
+        let join = Join::try_from(join_request(request(wish))).unwrap();
+        assert_eq!(join.from_peer(|| unreachable!("it gave an address")), request(wish));
+    }
+    let nameless = JoinRequest { address: String::new(), ..request(None) };
+    let join = Join::try_from(join_request(nameless)).unwrap();
+    assert_eq!(join.from_peer(|| "10.9.9.9".into()).address, "10.9.9.9");
+}
+
+#[test]
+fn a_claim_survives_the_wire() {
+    for standing in [Standing::Running, Standing::Stopping, Standing::Succeeded] {
+        let claim = Claim {
+            round: Round(4),
+            seat: NodeRank(1),
+            nodes: 2,
+            master_addr: "h".into(),
+            master_port: 5,
+            standing,
+        };
+        let wire = pb::ResumeRequest::from((request(Some(1)), claim.clone()));
+        let event = Event::Resumed { request: request(Some(1)), claim };
+        assert_eq!(resume_request(wire, String::new), Ok(event));
+    }
+}
+
+#[test]
+fn every_end_survives_the_wire() {
+    for end in [
+        NodeEnd::Succeeded { round: Round(1) },
+        NodeEnd::Failed { reason: "r".into() },
+        NodeEnd::Left { signal: 15 },
+    ] {
+        let node = NodeId("a".into());
+        let event = Event::NodeEnded { node: node.clone(), end: end.clone() };
+        assert_eq!(Event::try_from(end_report(&node, end)), Ok(event));
+    }
+}
+
+#[test]
+fn nonsense_is_refused_with_the_field_and_the_value() {
+    let refused = |wire: pb::JoinRequest| Join::try_from(wire).unwrap_err().to_string();
+    let wire = || join_request(request(None));
+    assert_eq!(
+        refused(pb::JoinRequest { local_world_size: 0, ..wire() }),
+        "local_world_size is 0, expected 1 to 65536"
+    );
+    assert_eq!(
+        refused(pb::JoinRequest { after_round: Some(u32::MAX), ..wire() }),
+        "after_round is 4294967295, expected at most 1073741824"
+    );
+    assert_eq!(refused(pb::JoinRequest { terms: None, ..wire() }), "terms is missing");
+    assert_eq!(
+        refused(pb::JoinRequest { role: "x".repeat(300), ..wire() }),
+        "role has 300 bytes or items, at most 256 are taken"
+    );
+    let terms =
+        |min_nodes, max_nodes, node_unit| pb::Terms { min_nodes, max_nodes, node_unit, ..Default::default() };
+    assert_eq!(
+        Terms::try_from(terms(3, 2, 1)).unwrap_err().to_string(),
+        "terms.min_nodes is 3, expected 1 to max_nodes"
+    );
+    assert_eq!(
+        Terms::try_from(terms(1, 2, 3)).unwrap_err().to_string(),
+        "terms.node_unit is 3, expected 1 to max_nodes"
+    );
+    let hosting = pb::HostingReport { node_id: "a".into(), master_port: 70_000, ..Default::default() };
+    assert_eq!(
+        Event::try_from(hosting).unwrap_err().to_string(),
+        "master_port is 70000, expected 1 to 65535"
+    );
+    assert_eq!(
+        Event::try_from(pb::EndReport { node_id: "a".into(), end: None }).unwrap_err().to_string(),
+        "end is missing"
+    );
+    assert_eq!(speaker(String::new()), Err(ConvertError::Missing { field: "node_id" }));
+}
+
+#[test]
+fn a_long_sentence_is_cut_at_a_letter() {
+    let words = cut("ä".repeat(3000));
+    assert_eq!((words.len(), words.chars().last()), (4096, Some('ä')));
+}

@@ -1,0 +1,218 @@
+//! Who connects: not more than there are descriptors for, and not for long without a word.
+
+use std::{
+    io,
+    net::IpAddr,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use nix::sys::resource::{Resource, getrlimit};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::{Sleep, sleep},
+};
+use tokio_stream::{Stream, StreamExt as _};
+use tonic::{
+    Extensions,
+    transport::server::{Connected, TlsConnectInfo},
+};
+
+use crate::lines::{Log, say};
+
+/// How long a connection may stand without a call that makes sense.
+pub(crate) const SILENCE: Duration = Duration::from_secs(30);
+
+/// Descriptors that are left for everything else: files, the runtime, listeners.
+const HEADROOM: u64 = 64;
+
+/// What one master is made for: two connections of each attendee.
+const MOST: usize = 2 * crate::streams::MOST_ATTENDEES;
+
+/// How many connections this process has room for.
+pub(crate) fn most() -> usize {
+    // Where it cannot be asked it is what systems give at least.
+    let open_files = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
+    usize::try_from(open_files.saturating_sub(HEADROOM)).unwrap_or(MOST).clamp(16, MOST)
+}
+
+/// Lets in what `connections` accepts, at most `most` at a time. Further ones are closed: they come again.
+pub(crate) fn guarded(
+    connections: impl Stream<Item = io::Result<TcpStream>> + Send + 'static,
+    most: usize,
+    log: Log,
+) -> impl Stream<Item = io::Result<Guarded>> + Send + 'static {
+    let permits = Arc::new(Semaphore::new(most));
+    let is_full = Arc::new(AtomicBool::new(false));
+    let admitted = connections.then(move |accepted| {
+        let (permits, is_full, log) = (Arc::clone(&permits), Arc::clone(&is_full), log.clone());
+        async move {
+            let Ok(stream) = accepted else {
+                // Out of descriptors: they come back when a connection ends.
+                sleep(Duration::from_millis(50)).await;
+                return None;
+            };
+            let Ok(permit) = permits.try_acquire_owned() else {
+                if !is_full.swap(true, Ordering::Relaxed) {
+                    say(&log, format_args!(
+                        "warning: {most} connections are open, as many as the limit of open files (ulimit -n) leaves \
+                         room for; further ones are closed"
+                    ));
+                }
+                return None;
+            };
+            Guarded::new(stream, permit)
+        }
+    });
+    admitted.filter_map(|guarded| guarded.map(Ok))
+}
+
+/// Who is at the other end.
+#[derive(Debug, Clone)]
+pub(crate) struct Peer {
+    /// Its address; an IPv4 one is never written as IPv6.
+    pub(crate) ip: IpAddr,
+    made_sense: Arc<AtomicBool>,
+}
+
+impl Peer {
+    /// The sender of a call.
+    pub(crate) fn of(extensions: &Extensions) -> Option<&Self> {
+        let plain = extensions.get::<Self>();
+        plain.or_else(|| extensions.get::<TlsConnectInfo<Self>>().map(TlsConnectInfo::get_ref))
+    }
+
+    /// Its connection may stay.
+    pub(crate) fn made_sense(&self) {
+        self.made_sense.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A connection that has a permit, and is closed when it says nothing that makes sense.
+#[derive(Debug)]
+pub(crate) struct Guarded {
+    stream: TcpStream,
+    peer: Peer,
+    /// `None` once it made sense.
+    until: Option<Pin<Box<Sleep>>>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Guarded {
+    /// `None` when it is gone already.
+    fn new(stream: TcpStream, permit: OwnedSemaphorePermit) -> Option<Self> {
+        let ip = stream.peer_addr().ok()?.ip().to_canonical();
+        // Small messages that somebody waits for. A connection that cannot have it works as well, only slower.
+        let _as_it_is = stream.set_nodelay(true);
+        let peer = Peer { ip, made_sense: Arc::default() };
+        Some(Self { stream, peer, until: Some(Box::pin(sleep(SILENCE))), _permit: permit })
+    }
+}
+
+impl Connected for Guarded {
+    type ConnectInfo = Peer;
+
+    fn connect_info(&self) -> Peer {
+        self.peer.clone()
+    }
+}
+
+impl AsyncRead for Guarded {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.peer.made_sense.load(Ordering::Relaxed) {
+            self.until = None;
+        }
+        if let Some(until) = &mut self.until
+            && until.as_mut().poll(cx).is_ready()
+        {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Guarded {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::AsyncReadExt as _,
+        net::TcpListener,
+        time::{advance, pause},
+    };
+    use tokio_stream::wrappers::TcpListenerStream;
+
+    use super::*;
+
+    async fn door(
+        most: usize,
+    ) -> (std::net::SocketAddr, Pin<Box<dyn Stream<Item = io::Result<Guarded>> + Send>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        (address, Box::pin(guarded(TcpListenerStream::new(listener), most, Arc::new(drop))))
+    }
+
+    #[tokio::test]
+    async fn no_more_come_in_than_there_is_room_for() {
+        let (address, mut door) = door(1).await;
+        let _first = TcpStream::connect(address).await.unwrap();
+        let held = door.next().await.unwrap().unwrap();
+        let mut second = TcpStream::connect(address).await.unwrap();
+        let third = async {
+            // The second is seen to be closed before the third comes.
+            assert_eq!(second.read(&mut [0]).await.unwrap(), 0);
+            drop(held);
+            TcpStream::connect(address).await.unwrap()
+        };
+        let (third, let_in) = tokio::join!(third, door.next());
+        assert_eq!(let_in.unwrap().unwrap().stream.peer_addr().unwrap(), third.local_addr().unwrap());
+    }
+
+    #[tokio::test]
+    async fn who_says_nothing_that_makes_sense_is_closed() {
+        let (address, mut door) = door(2).await;
+        let _both = (TcpStream::connect(address).await.unwrap(), TcpStream::connect(address).await.unwrap());
+        let mut silent = door.next().await.unwrap().unwrap();
+        let mut sensible = door.next().await.unwrap().unwrap();
+        sensible.peer.made_sense();
+        pause();
+        advance(SILENCE + Duration::from_secs(1)).await;
+        assert_eq!(silent.read(&mut [0]).await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(tokio::time::timeout(SILENCE, sensible.read(&mut [0])).await.is_err(), "it may stay");
+    }
+}

@@ -1,0 +1,160 @@
+//! What the last master left: the job as it was when the last word was durable.
+
+use std::path::Path;
+
+use rules::{Moment, job::Job};
+
+use super::{
+    Entry, JournalError, Snapshot,
+    folder::Folder,
+    frame::{BadHeader, FORMAT, Found, HEADER, Header, RELEASE},
+};
+
+/// The memory of a master that ran before.
+#[derive(Debug)]
+pub(crate) struct Recovered {
+    /// Which life it was, counted from 1.
+    pub(crate) life: u64,
+    /// The job, and what it was started with, at the moment of the last event.
+    pub(crate) last: Snapshot,
+    /// Bytes of a commit that was not written to its end. Nobody was answered for it.
+    pub(crate) torn_bytes: usize,
+}
+
+impl Recovered {
+    /// Reads the journal; `None` when there is none.
+    ///
+    /// # Errors
+    /// It cannot be read, it is damaged, or another release wrote it.
+    pub(crate) fn read(folder: &Folder) -> Result<Option<Self>, JournalError> {
+        let Some(file) = folder.read()? else { return Ok(None) };
+        replay(&folder.path(), &file).map(Some)
+    }
+}
+
+fn replay(path: &Path, file: &[u8]) -> Result<Recovered, JournalError> {
+    let damaged = |offset, what| JournalError::Damaged { path: path.to_owned(), offset, what };
+    let header = Header::from_bytes(file).map_err(|bad| match bad {
+        BadHeader::Damaged => damaged(0, "its header is not what was written"),
+        BadHeader::Other { release, format } => JournalError::OtherRelease {
+            path: path.to_owned(),
+            theirs: release,
+            their_format: format,
+            ours: RELEASE,
+            our_format: FORMAT,
+        },
+    })?;
+    let (mut offset, mut last, mut torn_bytes) = (HEADER, None, 0);
+    while offset < file.len() {
+        let payload = match header.at(file, offset) {
+            Found::Frame(payload) => payload,
+            Found::Torn => {
+                torn_bytes = file.len() - offset;
+                break;
+            }
+            Found::Damaged => return Err(damaged(offset, "the record there does not match its checksum")),
+        };
+        let end = payload.end;
+        // Its checksum is right, so this is what was written: by a build with other records, say.
+        let unknown = |_| damaged(offset, "the record there is not one that this master knows");
+        match (postcard::from_bytes(&file[payload]).map_err(unknown)?, &mut last) {
+            (Entry::Snapshot(snapshot), _) => last = Some(*snapshot),
+            (Entry::Events(records), Some(Snapshot { at, job, .. })) => {
+                for (moment, event) in records {
+                    // What followed from it was done in that life, or is asked for again by those it concerns.
+                    let _done = job.handle(moment, event);
+                    *at = moment.max(*at);
+                }
+            }
+            (Entry::Events(_), None) => {
+                return Err(damaged(offset, "it does not begin with the job's state"));
+            }
+        }
+        offset = end;
+    }
+    // The first frame was durable before the file had its name.
+    let last = last.ok_or_else(|| damaged(HEADER, "the job's state is not there to its end"))?;
+    Ok(Recovered { life: header.life, last, torn_bytes })
+}
+
+impl Snapshot {
+    /// A job that nobody has joined.
+    pub(crate) fn new(policy: rules::job::Policy) -> Self {
+        Self { at: Moment::START, job: Job::new(policy.clone()), policy }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::PathBuf};
+
+    use super::{
+        super::{Journal, Progress, testing},
+        *,
+    };
+
+    /// A journal of three commits, and the job after each number of them.
+    async fn written(dir: &Path) -> (PathBuf, Vec<Job>) {
+        let mut journal =
+            Journal::start(Folder::hold(dir).unwrap(), 1, Snapshot::new(testing::policy())).unwrap();
+        let mut job = Job::new(testing::policy());
+        let mut jobs = vec![job.clone()];
+        for node in ["a", "b", "c"] {
+            let (at, event) = (Moment::at_secs(jobs.len() as u64), testing::joined(node));
+            let _effects = job.handle(at, event.clone());
+            let mark = journal.append(at, vec![event]);
+            while !matches!(journal.progress().await, Progress::Durable { mark: durable, .. } if durable == mark)
+            {
+            }
+            jobs.push(job.clone());
+        }
+        (dir.join("journal"), jobs)
+    }
+
+    #[tokio::test]
+    async fn a_cut_anywhere_gives_the_job_of_the_last_whole_commit() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, jobs) = written(dir.path()).await;
+        let whole = fs::read(&path).unwrap();
+        assert_eq!(replay(&path, &whole).unwrap().last.job, jobs[3]);
+        let mut seen = Vec::new();
+        let header = Header::from_bytes(&whole).unwrap();
+        let Found::Frame(first) = header.at(&whole, HEADER) else { panic!("the first record is whole") };
+        for cut in first.end..whole.len() {
+            let recovered = replay(&path, &whole[..cut]).unwrap();
+            let commits = jobs.iter().position(|job| *job == recovered.last.job).expect("one of the jobs");
+            assert_eq!(recovered.last.at, Moment::at_secs(commits as u64));
+            seen.push(commits);
+        }
+        assert!(seen.is_sorted());
+        assert_eq!((seen.first(), seen.last()), (Some(&0), Some(&2)));
+        // A first record that is not there to its end was never given its name.
+        for cut in 0..first.end {
+            assert!(
+                matches!(replay(&path, &whole[..cut]), Err(JournalError::Damaged { .. })),
+                "cut at {cut}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_changed_byte_is_refused_with_file_offset_and_remedy() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, _) = written(dir.path()).await;
+        let whole = fs::read(&path).unwrap();
+        for at in 0..whole.len() {
+            let mut changed = whole.clone();
+            changed[at] ^= 0x10;
+            let refused = replay(&path, &changed).expect_err("damage is seen");
+            let words = refused.to_string();
+            assert!(words.contains("journal is damaged at byte "), "byte {at}: {words}");
+            assert!(words.contains("move the file away"), "{words}");
+        }
+    }
+
+    #[test]
+    fn a_folder_without_a_journal_is_a_new_job() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(Recovered::read(&Folder::hold(dir.path()).unwrap()).unwrap().is_none());
+    }
+}

@@ -1,0 +1,282 @@
+//! The thread that makes words durable: all that are there become one commit, and one sync.
+
+use std::{
+    fs::File,
+    io::Write as _,
+    sync::mpsc,
+    thread::{self, JoinHandle},
+};
+
+use rules::{Moment, job::Event};
+use tokio::sync::{mpsc as words, oneshot};
+
+use super::{Entry, JournalError, Snapshot, crash, folder::Folder, frame::Header};
+
+/// Appended bytes that are always tolerated before the journal is compacted.
+const SMALL: usize = 1 << 20;
+
+/// Records in one commit; bounds its memory.
+const RECORDS: usize = 16_384;
+
+/// Its buffers are on the heap.
+const STACK: usize = 256 << 10;
+
+enum Command {
+    Append { mark: u64, at: Moment, events: Vec<Event> },
+    Compact(Box<Snapshot>),
+    Clear(oneshot::Sender<()>),
+}
+
+/// How far the journal has come.
+#[derive(Debug)]
+pub(crate) enum Progress {
+    /// Everything up to this mark survives.
+    Durable {
+        /// As [`Journal::append`] gave it.
+        mark: u64,
+        /// The file has grown: it is time for [`Journal::compact`].
+        is_large: bool,
+    },
+    /// Nothing more can be written.
+    Failed(JournalError),
+}
+
+/// The journal of a master that runs. Dropping it writes what was given and lets go of the folder.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    /// `None` while it is dropped.
+    commands: Option<mpsc::Sender<Command>>,
+    progress: words::UnboundedReceiver<Progress>,
+    thread: Option<JoinHandle<()>>,
+    marks: u64,
+}
+
+impl Journal {
+    /// Begins a file with `snapshot`, in the place of whatever there was. Waits for the disk.
+    ///
+    /// # Errors
+    /// The disk does not take it.
+    pub(crate) fn start(folder: Folder, life: u64, snapshot: Snapshot) -> Result<Self, JournalError> {
+        let mut writer = Writer { folder, life, file: None, snapshot_bytes: 0, appended_bytes: 0 };
+        writer.compact(snapshot)?;
+        let (commands, inbox) = mpsc::channel();
+        let (tell, progress) = words::unbounded_channel();
+        let thread = thread::Builder::new()
+            .name("journal".into())
+            .stack_size(STACK)
+            .spawn(move || {
+                if let Err(error) = writer.run(&inbox, &tell) {
+                    // Without a listener the master is gone already.
+                    let _gone = tell.send(Progress::Failed(error));
+                }
+            })
+            .map_err(JournalError::Thread)?;
+        Ok(Self { commands: Some(commands), progress, thread: Some(thread), marks: 0 })
+    }
+
+    /// Takes what happened at `at`. It is durable when [`Self::progress`] has come to the mark that this gives.
+    pub(crate) fn append(&mut self, at: Moment, events: Vec<Event>) -> u64 {
+        self.marks += 1;
+        self.send(Command::Append { mark: self.marks, at, events });
+        self.marks
+    }
+
+    /// Puts the job in the place of all that was appended.
+    pub(crate) fn compact(&self, snapshot: Snapshot) {
+        self.send(Command::Compact(Box::new(snapshot)));
+    }
+
+    /// Waits for the next step. May be dropped while it waits.
+    pub(crate) async fn progress(&mut self) -> Progress {
+        self.progress.recv().await.unwrap_or(Progress::Failed(JournalError::Gone))
+    }
+
+    /// Removes the state of a job that is over, and lets go of the folder.
+    ///
+    /// # Errors
+    /// The file cannot be removed; a master that is started with it finds the job over.
+    pub(crate) async fn clear(mut self) -> Result<(), JournalError> {
+        let (done, is_done) = oneshot::channel();
+        self.send(Command::Clear(done));
+        if is_done.await.is_ok() {
+            return Ok(());
+        }
+        loop {
+            if let Progress::Failed(error) = self.progress().await {
+                return Err(error);
+            }
+        }
+    }
+
+    fn send(&self, command: Command) {
+        if let Some(commands) = &self.commands {
+            // A thread that is gone has left the reason in `progress`.
+            let _gone = commands.send(command);
+        }
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        self.commands = None;
+        if let Some(thread) = self.thread.take() {
+            // It does not panic; if it did, there is nothing left to do about it.
+            let _ended = thread.join();
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Writer {
+    folder: Folder,
+    life: u64,
+    file: Option<(File, Header)>,
+    snapshot_bytes: usize,
+    appended_bytes: usize,
+}
+
+impl Writer {
+    fn run(
+        mut self,
+        inbox: &mpsc::Receiver<Command>,
+        tell: &words::UnboundedSender<Progress>,
+    ) -> Result<(), JournalError> {
+        let (mut last, mut records) = (0, Vec::new());
+        let mut next = inbox.recv().ok();
+        while let Some(command) = next {
+            let mut other = None;
+            match command {
+                Command::Append { mark, at, events } => {
+                    last = mark;
+                    records.extend(events.into_iter().map(|event| (at, event)));
+                }
+                command => other = Some(command),
+            }
+            next = inbox.try_recv().ok();
+            let is_more = matches!(next, Some(Command::Append { .. })) && records.len() < RECORDS;
+            if !records.is_empty() && (!is_more || other.is_some()) {
+                self.commit(Entry::Events(std::mem::take(&mut records)))?;
+            }
+            match other {
+                None if is_more => continue,
+                None => {}
+                Some(Command::Compact(snapshot)) => self.compact(*snapshot)?,
+                Some(Command::Clear(done)) => {
+                    self.folder.clear()?;
+                    drop(self);
+                    let _gone = done.send(());
+                    return Ok(());
+                }
+                Some(Command::Append { .. }) => {}
+            }
+            let is_large = self.appended_bytes > self.snapshot_bytes.max(SMALL);
+            let _gone = tell.send(Progress::Durable { mark: last, is_large });
+            next = next.or_else(|| inbox.recv().ok());
+        }
+        Ok(())
+    }
+
+    /// One write and one sync, whatever the number of records.
+    fn commit(&mut self, entry: Entry) -> Result<(), JournalError> {
+        let Some((file, header)) = &mut self.file else { return Err(JournalError::Gone) };
+        let write = |source| JournalError::Write { path: self.folder.path(), source };
+        let frame = framed(*header, &entry)?;
+        crash::point("before-write");
+        let (first, second) = frame.split_at(frame.len() / 2);
+        if crash::is_near("mid-write") {
+            file.write_all(first).map_err(write)?;
+            crash::point("mid-write");
+            file.write_all(second).map_err(write)?;
+        } else {
+            file.write_all(&frame).map_err(write)?;
+        }
+        crash::point("after-write");
+        file.sync_data().map_err(write)?;
+        crash::point("after-sync");
+        self.appended_bytes += frame.len();
+        Ok(())
+    }
+
+    fn compact(&mut self, snapshot: Snapshot) -> Result<(), JournalError> {
+        let header = Header::new(self.life);
+        let mut bytes = header.to_bytes().to_vec();
+        bytes.extend(framed(header, &Entry::Snapshot(Box::new(snapshot)))?);
+        let file = self.folder.replace(&bytes)?;
+        self.file = Some((file, header));
+        (self.snapshot_bytes, self.appended_bytes) = (bytes.len(), 0);
+        Ok(())
+    }
+}
+
+fn framed(header: Header, entry: &Entry) -> Result<Vec<u8>, JournalError> {
+    let payload = postcard::to_stdvec(entry).map_err(JournalError::Encode)?;
+    header.frame(&payload).ok_or(JournalError::Encode(postcard::Error::SerializeBufferFull))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{recovery::Recovered, testing},
+        *,
+    };
+
+    async fn until(journal: &mut Journal, wanted: u64) -> bool {
+        loop {
+            match journal.progress().await {
+                Progress::Durable { mark, is_large } if mark >= wanted => return is_large,
+                Progress::Durable { .. } => {}
+                Progress::Failed(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_large_journal_says_so_and_is_small_again_once_compacted() {
+        let dir = tempfile::tempdir().unwrap();
+        let snapshot = Snapshot::new(testing::policy());
+        let mut job = snapshot.job.clone();
+        let mut journal = Journal::start(Folder::hold(dir.path()).unwrap(), 3, snapshot).unwrap();
+        let mut is_large = false;
+        for number in 0..100_000_u64 {
+            let (at, event) = (Moment::at_millis(number), testing::failed("a", 1000));
+            let _effects = job.handle(at, event.clone());
+            let mark = journal.append(at, vec![event]);
+            is_large = number % 100 == 99 && until(&mut journal, mark).await;
+            if is_large {
+                journal.compact(Snapshot { at, policy: testing::policy(), job: job.clone() });
+                break;
+            }
+        }
+        assert!(is_large);
+        let mark = journal.append(Moment::at_secs(900), vec![testing::joined("b")]);
+        assert!(!until(&mut journal, mark).await);
+        drop(journal);
+        let _effects = job.handle(Moment::at_secs(900), testing::joined("b"));
+        let recovered = Recovered::read(&Folder::hold(dir.path()).unwrap()).unwrap().unwrap();
+        assert_eq!((recovered.life, recovered.torn_bytes), (3, 0));
+        assert_eq!((recovered.last.at, recovered.last.job), (Moment::at_secs(900), job));
+    }
+
+    #[tokio::test]
+    async fn the_state_of_a_job_that_is_over_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let snapshot = Snapshot::new(testing::policy());
+        let mut journal = Journal::start(Folder::hold(dir.path()).unwrap(), 1, snapshot).unwrap();
+        journal.append(Moment::START, vec![testing::joined("b")]);
+        journal.clear().await.unwrap();
+        let folder = Folder::hold(dir.path()).expect("nobody holds it any more");
+        assert!(Recovered::read(&folder).unwrap().is_none());
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_is_full_ends_it_with_a_sentence() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::hold(dir.path()).unwrap();
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let file = Some((full, Header::new(1)));
+        let mut writer = Writer { folder, life: 1, file, snapshot_bytes: 0, appended_bytes: 0 };
+        let refused = writer.commit(Entry::Events(vec![(Moment::START, testing::joined("a"))])).unwrap_err();
+        let words = refused.to_string();
+        assert!(words.starts_with("cannot write the job's state") && words.contains("Make room"), "{words}");
+    }
+}

@@ -1,0 +1,353 @@
+//! A master on a thread of its own, which can be killed, and nodes that say what a test tells them to.
+
+#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a failed unwrap fails the test, and its output is read"
+)]
+
+use std::{
+    net::SocketAddr,
+    path::Path,
+    sync::{Arc, Mutex},
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use master::{MasterConfig, MasterError};
+use master_proto::{
+    PROTOCOL_VERSION,
+    convert::{Push, Pushed, end_report, join_request},
+    pb::{self, master_client::MasterClient},
+    trust::{Token, Trust},
+};
+use rules::{
+    NodeId, NodeRank, Round, RunId,
+    job::{Claim, NodeEnd, OnGiveUp, Policy, Standing},
+    liveness::Patience,
+    node::{JoinRequest, NodeAttributes, Terms},
+    verdict::JobVerdict,
+    world::Assignment,
+};
+use tokio::{net::TcpListener, sync::oneshot, time::timeout};
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::{
+    Request, Status, Streaming,
+    transport::{Channel, ClientTlsConfig, Endpoint},
+};
+
+/// Far beyond what loopback needs.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// How long a broken stream may take to come back.
+pub const GRACE: Duration = Duration::from_millis(500);
+
+/// What a master is told by default; its lines go to `lines`.
+pub fn config(lines: &Arc<Mutex<Vec<String>>>) -> MasterConfig {
+    let lines = Arc::clone(lines);
+    MasterConfig {
+        policy: Policy {
+            restart_count: 3,
+            on_give_up: OnGiveUp::Replace,
+            host: None,
+            has_topology: false,
+            host_timeout: LIMIT,
+            reconnect_grace: GRACE,
+        },
+        patience: Patience { reconnect_grace: GRACE, heartbeat_timeout: Some(Duration::from_secs(15)) },
+        state_dir: None,
+        topology_file: None,
+        trust: Trust::default(),
+        log: Arc::new(move |line| {
+            eprintln!("master: {line}");
+            lines.lock().unwrap().push(line);
+        }),
+    }
+}
+
+/// A master that serves.
+pub struct Master {
+    pub address: SocketAddr,
+    pub lines: Arc<Mutex<Vec<String>>>,
+    kill: oneshot::Sender<()>,
+    thread: JoinHandle<Option<Result<JobVerdict, MasterError>>>,
+}
+
+impl Master {
+    pub fn start(change: impl FnOnce(&mut MasterConfig)) -> Self {
+        let lines = Arc::default();
+        let mut config = config(&lines);
+        change(&mut config);
+        let (kill, killed) = oneshot::channel();
+        let (tell, address) = std::sync::mpsc::channel();
+        let thread = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let ended = runtime.block_on(async {
+                let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+                tell.send(listener.local_addr().unwrap()).unwrap();
+                tokio::select! {
+                    ended = master::serve(TcpListenerStream::new(listener), config) => Some(ended),
+                    _ = killed => None,
+                }
+            });
+            // Connections end with it, as they do when a process dies.
+            runtime.shutdown_background();
+            ended
+        });
+        Self { address: address.recv().unwrap(), lines, kill, thread }
+    }
+
+    pub fn with_state(dir: &Path) -> Self {
+        Self::start(|config| config.state_dir = Some(dir.to_owned()))
+    }
+
+    /// Whatever is on its way is lost.
+    pub fn kill(self) {
+        self.kill.send(()).unwrap();
+        assert!(self.thread.join().unwrap().is_none(), "it had ended before it was killed");
+    }
+
+    pub async fn ended(self) -> Result<JobVerdict, MasterError> {
+        let Self { kill: _not_yet, thread, .. } = self;
+        let ended = tokio::task::spawn_blocking(move || thread.join().unwrap().expect("nobody killed it"));
+        timeout(LIMIT, ended).await.expect("the end in time").unwrap()
+    }
+
+    /// Whether it says so within some time.
+    pub fn said(&self, words: &str) -> bool {
+        (0..500).any(|_| {
+            let said = self.has_said(words);
+            if !said {
+                thread::sleep(Duration::from_millis(10));
+            }
+            said
+        })
+    }
+
+    pub fn has_said(&self, words: &str) -> bool {
+        self.lines.lock().unwrap().iter().any(|line| line.contains(words))
+    }
+
+    pub async fn attend(&self, id: &str) -> Node {
+        Node::attend(self.address, id).await.unwrap()
+    }
+}
+
+/// How a node reaches the master.
+#[derive(Clone, Default)]
+pub struct Way {
+    pub token: Option<Token>,
+    pub tls: Option<ClientTlsConfig>,
+}
+
+/// One node's side of the wire.
+pub struct Node {
+    pub id: String,
+    pub client: MasterClient<Channel>,
+    pub pushes: Streaming<pb::Push>,
+    way: Way,
+    last: Option<(u64, u64)>,
+}
+
+pub fn terms(min_nodes: u32, max_nodes: u32) -> Terms {
+    Terms {
+        run_id: RunId("job".into()),
+        min_nodes,
+        max_nodes,
+        node_unit: 1,
+        last_call: Duration::from_millis(200),
+        join_timeout: LIMIT,
+        require_uniform: false,
+    }
+}
+
+pub fn request(id: &str, terms: Terms) -> JoinRequest {
+    JoinRequest {
+        node_id: NodeId(id.into()),
+        wish: None,
+        local_world_size: 2,
+        role: "default".into(),
+        address: String::new(),
+        node_ip: None,
+        terms,
+        attributes: NodeAttributes { host_name: format!("host-{id}"), ..NodeAttributes::default() },
+        after: None,
+    }
+}
+
+pub async fn channel(address: SocketAddr, way: &Way) -> Result<Channel, tonic::transport::Error> {
+    match &way.tls {
+        None => Endpoint::from_shared(format!("http://{address}"))?.connect().await,
+        Some(tls) => {
+            let endpoint = Endpoint::from_shared(format!("https://{address}"))?;
+            endpoint.tls_config(tls.clone())?.connect().await
+        }
+    }
+}
+
+impl Node {
+    pub async fn attend(address: SocketAddr, id: &str) -> Result<Self, Status> {
+        Self::attend_by(address, id, Way::default()).await
+    }
+
+    pub async fn attend_by(address: SocketAddr, id: &str, way: Way) -> Result<Self, Status> {
+        let channel =
+            channel(address, &way).await.map_err(|error| Status::unavailable(format!("{error:?}")))?;
+        let mut client = MasterClient::new(channel);
+        let mut request =
+            Request::new(pb::AttendRequest { protocol_version: PROTOCOL_VERSION, node_id: id.into() });
+        if let Some(token) = &way.token {
+            token.put_on(&mut request);
+        }
+        let pushes = client.attend(request).await?.into_inner();
+        let mut node = Self { id: id.into(), client, pushes, way, last: None };
+        match node.push().await? {
+            Some(Push::Welcome { .. }) => Ok(node),
+            other => panic!("expected a welcome, got {other:?}"),
+        }
+    }
+
+    fn signed<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        if let Some(token) = &self.way.token {
+            token.put_on(&mut request);
+        }
+        request
+    }
+
+    pub async fn join_as(&mut self, request: JoinRequest) -> Result<(), Status> {
+        let request = self.signed(join_request(request));
+        self.client.join(request).await.map(drop)
+    }
+
+    /// Joins a job of so many nodes, after the round it has left.
+    pub async fn join(&mut self, nodes: u32, after: Option<u32>) {
+        let request = JoinRequest { after: after.map(Round), ..request(&self.id, terms(nodes, nodes)) };
+        self.join_as(request).await.unwrap();
+    }
+
+    pub async fn resume(&mut self, nodes: u32, seat: &Assignment, standing: Standing) -> Result<(), Status> {
+        let claim = Claim {
+            round: seat.round,
+            seat: seat.seat,
+            nodes: seat.nodes,
+            master_addr: seat.master_addr.clone(),
+            master_port: seat.master_port,
+            standing,
+        };
+        let request = pb::ResumeRequest::from((request(&self.id, terms(nodes, nodes)), claim));
+        let request = self.signed(request);
+        self.client.resume(request).await.map(drop)
+    }
+
+    pub async fn host(&mut self, round: Round) -> Result<(), Status> {
+        let report = pb::HostingReport {
+            node_id: self.id.clone(),
+            round: round.0,
+            master_addr: None,
+            master_port: 29_500,
+        };
+        let request = self.signed(report);
+        self.client.report_hosting(request).await.map(drop)
+    }
+
+    pub async fn fail(&mut self, round: Round) -> Result<(), Status> {
+        let report = pb::FailureReport {
+            node_id: self.id.clone(),
+            round: round.0,
+            reason: "worker 0 exited with 1".into(),
+            gives_up: false,
+        };
+        let request = self.signed(report);
+        self.client.report_failure(request).await.map(drop)
+    }
+
+    pub async fn end(&mut self, end: NodeEnd) -> Result<(), Status> {
+        let request = self.signed(end_report(&NodeId(self.id.clone()), end));
+        self.client.report_end(request).await.map(drop)
+    }
+
+    pub async fn succeed(&mut self, round: u32) {
+        self.end(NodeEnd::Succeeded { round: Round(round) }).await.unwrap();
+    }
+
+    pub async fn acknowledge(&mut self) -> Result<(), Status> {
+        let request = self.signed(pb::EndAcknowledgement { node_id: self.id.clone() });
+        self.client.acknowledge_end(request).await.map(drop)
+    }
+
+    /// The next push, whatever it is; `None` when the stream has ended.
+    pub async fn push(&mut self) -> Result<Option<Push>, Status> {
+        let push = timeout(LIMIT, self.pushes.message()).await.expect("a push in time")?;
+        let Some(push) = push else { return Ok(None) };
+        let Pushed { epoch, seq, push } = push.try_into().unwrap();
+        assert!(
+            self.last.is_none_or(|(life, last)| life == epoch && last < seq),
+            "{:?} then {seq}",
+            self.last
+        );
+        self.last = Some((epoch, seq));
+        Ok(push)
+    }
+
+    /// The next push that is more than a word about waiting.
+    pub async fn next(&mut self) -> Push {
+        loop {
+            match self.push().await.unwrap().expect("the stream stands") {
+                Push::Pending(_) => {}
+                push => return push,
+            }
+        }
+    }
+
+    pub async fn seat(&mut self) -> Assignment {
+        match self.next().await {
+            Push::Seat(assignment) => assignment,
+            other => panic!("expected a seat, got {other:?}"),
+        }
+    }
+
+    pub async fn asked_to_host(&mut self) -> Round {
+        match self.next().await {
+            Push::Host { round, .. } => round,
+            other => panic!("expected to be asked to host, got {other:?}"),
+        }
+    }
+
+    /// Hears that the job succeeded, and says so.
+    pub async fn leave(mut self) {
+        assert_eq!(self.next().await, Push::JobEnd(JobVerdict::Succeeded));
+        self.acknowledge().await.unwrap();
+    }
+}
+
+/// Seats nodes that all joined; the first of them is the host.
+pub async fn seated(nodes: &mut [Node]) -> Vec<Assignment> {
+    let round = nodes[0].asked_to_host().await;
+    nodes[0].host(round).await.unwrap();
+    let mut seats = Vec::new();
+    for node in nodes {
+        seats.push(node.seat().await);
+    }
+    assert_eq!(seats[0].seat, NodeRank(0));
+    seats
+}
+
+/// Two nodes run a job of one round to its end.
+pub async fn run_a_job(address: SocketAddr, way: &Way) {
+    let mut nodes = Vec::new();
+    for id in ["good-a", "good-b"] {
+        nodes.push(Node::attend_by(address, id, way.clone()).await.unwrap());
+    }
+    for node in &mut nodes {
+        node.join(2, None).await;
+    }
+    seated(&mut nodes).await;
+    for node in &mut nodes {
+        node.succeed(0).await;
+    }
+    for node in nodes {
+        node.leave().await;
+    }
+}

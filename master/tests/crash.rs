@@ -1,0 +1,219 @@
+//! A master that dies at every point at which it could, and is started again: two nodes run a job of two rounds to
+//! its end all the same, and no promise is broken.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+#![cfg(debug_assertions)]
+
+mod common;
+
+use std::{
+    net::SocketAddr,
+    path::Path,
+    process::{Child, Command, Stdio},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use common::{LIMIT, Node, config, request, terms};
+use master_proto::convert::Push;
+use rules::{
+    Round,
+    job::{NodeEnd, Standing},
+    node::JoinRequest,
+    verdict::JobVerdict,
+    world::Assignment,
+};
+use tokio::time::{Instant, sleep, timeout};
+use tonic::Status;
+
+/// Every point of `journal/crash.rs`, and how often it is passed before the master dies there.
+const POINTS: [(&str, &[u32]); 16] = [
+    ("before-snapshot", &[1]),
+    ("mid-snapshot", &[1]),
+    ("before-snapshot-sync", &[1]),
+    ("before-rename", &[1]),
+    ("after-rename", &[1]),
+    ("after-snapshot", &[1]),
+    ("before-write", &[1, 3, 6, 9]),
+    ("mid-write", &[1, 4, 7, 10]),
+    ("after-write", &[2, 5, 8]),
+    ("after-sync", &[1, 3, 5, 8, 11]),
+    ("before-effects", &[1, 4, 7, 12]),
+    ("between-effects", &[1, 2, 3, 4, 5, 6, 7, 8]),
+    ("after-effects", &[2, 5, 9, 13]),
+    ("after-answer", &[1, 3, 8, 12]),
+    ("before-remove", &[1]),
+    ("after-remove", &[1]),
+];
+
+/// The master of one life, when this test binary is started as one. Not a test by itself.
+#[test]
+#[ignore = "started by the test below"]
+fn a_life() {
+    let Ok(address) = std::env::var("LIFE_ADDRESS") else { return };
+    let dir = std::env::var("LIFE_STATE").unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::bind(address).await.unwrap();
+        let mut config = config(&Arc::new(Mutex::default()));
+        config.state_dir = Some(dir.into());
+        config.policy.reconnect_grace = Duration::from_secs(5);
+        config.patience.reconnect_grace = Duration::from_secs(5);
+        let connections = tokio_stream::wrappers::TcpListenerStream::new(listener);
+        assert_eq!(master::serve(connections, config).await.unwrap(), JobVerdict::Succeeded);
+    });
+}
+
+fn life(address: SocketAddr, dir: &Path, crash_at: Option<&str>) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "a_life", "--ignored", "--nocapture"]);
+    command.env("LIFE_ADDRESS", address.to_string()).env("LIFE_STATE", dir);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    if let Some(point) = crash_at {
+        command.env("DLROVER_MASTER_CRASH_AT", point);
+    }
+    command.spawn().unwrap()
+}
+
+/// An agent: it says again where it stands whenever its stream was broken.
+struct Robot {
+    address: SocketAddr,
+    id: &'static str,
+    /// Its workers fail in the first round.
+    fails: bool,
+    left: Option<Round>,
+    seat: Option<Assignment>,
+    succeeded: bool,
+    /// What it was told, in order, without what was said twice.
+    seats: Vec<Assignment>,
+}
+
+impl Robot {
+    fn new(address: SocketAddr, id: &'static str, fails: bool) -> Self {
+        Self { address, id, fails, left: None, seat: None, succeeded: false, seats: Vec::new() }
+    }
+
+    async fn run(mut self) -> (Vec<Assignment>, JobVerdict) {
+        loop {
+            if let Ok(verdict) = self.converse().await {
+                return (self.seats, verdict);
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn join(&mut self, node: &mut Node) -> Result<(), Status> {
+        let join = JoinRequest { after: self.left, ..request(self.id, terms(2, 2)) };
+        node.join_as(join).await
+    }
+
+    async fn converse(&mut self) -> Result<JobVerdict, Status> {
+        let mut node = Node::attend(self.address, self.id).await?;
+        match &self.seat {
+            Some(seat) => {
+                let standing = if self.succeeded { Standing::Succeeded } else { Standing::Running };
+                node.resume(2, &seat.clone(), standing).await?;
+                if !self.succeeded {
+                    self.work(&mut node).await?;
+                }
+            }
+            None => self.join(&mut node).await?,
+        }
+        loop {
+            let Some(push) = node.push().await? else { return Err(Status::unavailable("the stream ended")) };
+            match push {
+                Push::Host { round, .. } => node.host(round).await?,
+                Push::Seat(seat) if self.seat.as_ref() == Some(&seat) => {}
+                Push::Seat(seat) => {
+                    assert!(self.seat.is_none(), "{} has a seat and is given another one: {seat:?}", self.id);
+                    self.seats.push(seat.clone());
+                    self.seat = Some(seat);
+                    self.work(&mut node).await?;
+                }
+                Push::Regroup { round, .. } => {
+                    if self.seat.as_ref().is_some_and(|seat| seat.round == round) {
+                        self.leave_round(round);
+                    }
+                    self.join(&mut node).await?;
+                }
+                Push::JobEnd(verdict) => {
+                    // A master that has gone by now knew all it had to.
+                    let _gone = node.acknowledge().await;
+                    return Ok(verdict);
+                }
+                Push::Welcome { .. } | Push::Pending(_) => {}
+                Push::Refused { reason } => panic!("{} was refused: {reason}", self.id),
+            }
+        }
+    }
+
+    fn leave_round(&mut self, round: Round) {
+        (self.left, self.seat, self.succeeded) = (Some(round), None, false);
+    }
+
+    /// The workers of the round are started, and are done at once.
+    async fn work(&mut self, node: &mut Node) -> Result<(), Status> {
+        let Some(round) = self.seat.as_ref().map(|seat| seat.round) else { return Ok(()) };
+        if self.fails {
+            node.fail(round).await?;
+            self.fails = false;
+            self.leave_round(round);
+            return self.join(node).await;
+        }
+        // The other one fails in the first round.
+        if round > Round(0) {
+            self.succeeded = true;
+            node.end(NodeEnd::Succeeded { round }).await?;
+        }
+        Ok(())
+    }
+}
+
+async fn end_of(mut life: Child) -> std::process::ExitStatus {
+    let until = Instant::now() + LIMIT;
+    loop {
+        if let Some(status) = life.try_wait().unwrap() {
+            return status;
+        }
+        assert!(Instant::now() < until, "the master neither ended nor died");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn one(point: &str, nth: u32) -> bool {
+    let dir = tempfile::tempdir().unwrap();
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let masters = async {
+        let first = life(address, dir.path(), Some(&format!("{point}:{nth}")));
+        let status = end_of(first).await;
+        let has_died = !status.success();
+        // One that died when all was done leaves a state that says so, or none.
+        if has_died && (dir.path().join("journal").exists() || point != "after-remove") {
+            assert!(end_of(life(address, dir.path(), None)).await.success());
+        }
+        has_died
+    };
+    let nodes =
+        async { tokio::join!(Robot::new(address, "a", true).run(), Robot::new(address, "b", false).run()) };
+    let both = timeout(LIMIT, async { tokio::join!(masters, nodes) }).await;
+    let (has_died, ((a, verdict_a), (b, verdict_b))) = both.unwrap_or_else(|_| panic!("{point}:{nth} hangs"));
+    assert_eq!((&verdict_a, &verdict_b), (&JobVerdict::Succeeded, &JobVerdict::Succeeded), "{point}:{nth}");
+    // Both were in the same rounds, each in a seat of its own, and rounds only grow.
+    let rounds = |seats: &[Assignment]| seats.iter().map(|seat| seat.round).collect::<Vec<_>>();
+    assert_eq!(rounds(&a), rounds(&b), "{point}:{nth}");
+    assert!(rounds(&a).is_sorted() && rounds(&a).first() == Some(&Round(0)), "{point}:{nth}: {a:?}");
+    assert!(a.iter().zip(&b).all(|(a, b)| a.seat != b.seat), "{point}:{nth}");
+    assert!(!dir.path().join("journal").exists(), "{point}:{nth}: the state is removed");
+    has_died
+}
+
+#[tokio::test]
+async fn it_may_die_at_any_point() {
+    for (point, times) in POINTS {
+        let mut deaths = 0;
+        for nth in times {
+            deaths += u32::from(one(point, *nth).await);
+        }
+        assert!(deaths > 0, "the master never came to {point}");
+    }
+}

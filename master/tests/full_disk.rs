@@ -1,0 +1,45 @@
+//! A disk that is full. Alone in its process: the limit is the process's.
+
+mod common;
+
+use common::{LIMIT, Master, request, terms};
+use master::{JournalError, MasterError};
+use nix::sys::{
+    resource::{Resource, getrlimit, setrlimit},
+    signal::{SigHandler, Signal, signal},
+};
+use rules::node::JoinRequest;
+use tokio::time::timeout;
+
+#[tokio::test]
+async fn the_master_ends_with_a_sentence_and_comes_back_when_there_is_room() {
+    // SAFETY: ignoring a signal runs no code of ours in a handler.
+    unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) }.unwrap();
+    let (_, most) = getrlimit(Resource::RLIMIT_FSIZE).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let master = Master::with_state(dir.path());
+    let mut a = master.attend("a").await;
+    a.join(2, None).await;
+    setrlimit(Resource::RLIMIT_FSIZE, 2048, most).unwrap();
+    // It is not answered for what could not be kept.
+    let until_full = async {
+        let mut after = 0;
+        loop {
+            let role = "r".repeat(200);
+            after += 1;
+            let join = JoinRequest { role, after: Some(rules::Round(after)), ..request("a", terms(2, 2)) };
+            if let Err(status) = a.join_as(join).await {
+                return status;
+            }
+        }
+    };
+    let _connection_or_call_broken_off = timeout(LIMIT, until_full).await.unwrap();
+    let refused = master.ended().await.unwrap_err();
+    setrlimit(Resource::RLIMIT_FSIZE, most, most).unwrap();
+    assert!(matches!(&refused, MasterError::Journal(JournalError::Write { .. })), "{refused:?}");
+    let words = refused.to_string();
+    assert!(words.contains("journal; the master ends here") && words.contains("Make room"), "{words}");
+    let master = Master::with_state(dir.path());
+    let _a = master.attend("a").await;
+    assert!(master.said("came back to job job"), "what fitted is not lost");
+}

@@ -1,0 +1,189 @@
+//! A master that is killed and started again, with and without a memory.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
+mod common;
+
+use std::fs;
+
+use common::{Master, Node, request, seated, terms};
+use master::{JournalError, MasterError};
+use master_proto::convert::Push;
+use rules::{Round, job::Standing, node::JoinRequest, verdict::JobVerdict, world::Assignment};
+
+async fn two(master: &Master) -> [Node; 2] {
+    let mut nodes = [master.attend("a").await, master.attend("b").await];
+    for node in &mut nodes {
+        node.join(2, None).await;
+    }
+    nodes
+}
+
+async fn come_back(master: &Master, seats: &[Assignment], standing: Standing) -> [Node; 2] {
+    let mut nodes = [master.attend("a").await, master.attend("b").await];
+    for (node, seat) in nodes.iter_mut().zip(seats) {
+        node.resume(2, seat, standing).await.unwrap();
+    }
+    nodes
+}
+
+async fn succeed(nodes: [Node; 2], round: u32) {
+    let mut nodes = nodes;
+    for node in &mut nodes {
+        node.succeed(round).await;
+    }
+    for node in nodes {
+        node.leave().await;
+    }
+}
+
+#[tokio::test]
+async fn a_running_round_goes_on_as_if_nothing_had_happened() {
+    let dir = tempfile::tempdir().unwrap();
+    let master = Master::with_state(dir.path());
+    let mut nodes = two(&master).await;
+    let seats = seated(&mut nodes).await;
+    master.kill();
+    let master = Master::with_state(dir.path());
+    let nodes = come_back(&master, &seats, Standing::Running).await;
+    assert!(master.said("came back to job job (round 0, 2 node(s)), life 2"));
+    tokio::time::sleep(common::GRACE * 2).await;
+    succeed(nodes, 0).await;
+    assert_eq!(master.ended().await.unwrap(), JobVerdict::Succeeded);
+    assert!(!dir.path().join("journal").exists(), "the next job may use the folder");
+    let master = Master::with_state(dir.path());
+    common::run_a_job(master.address, &common::Way::default()).await;
+    assert_eq!(master.ended().await.unwrap(), JobVerdict::Succeeded);
+}
+
+#[tokio::test]
+async fn a_member_that_does_not_come_back_is_missed() {
+    let dir = tempfile::tempdir().unwrap();
+    let master = Master::with_state(dir.path());
+    let mut nodes = two(&master).await;
+    let seats = seated(&mut nodes).await;
+    master.kill();
+    let master = Master::with_state(dir.path());
+    let mut a = master.attend("a").await;
+    a.resume(2, &seats[0], Standing::Running).await.unwrap();
+    let Push::Regroup { why, .. } = a.next().await else { panic!("expected a regroup") };
+    assert!(why.contains("did not come back within 0.5 s"), "{why}");
+}
+
+#[tokio::test]
+async fn nodes_that_gathered_before_are_not_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let master = Master::with_state(dir.path());
+    let mut a = master.attend("a").await;
+    a.join(2, None).await;
+    master.kill();
+    let master = Master::with_state(dir.path());
+    assert!(master.said("came back to job job (between rounds, 1 node(s)), life 2"));
+    // It says it again, because it has heard no answer; then the other one comes.
+    let mut nodes = two(&master).await;
+    seated(&mut nodes).await;
+    succeed(nodes, 0).await;
+    assert_eq!(master.ended().await.unwrap(), JobVerdict::Succeeded);
+}
+
+#[tokio::test]
+async fn who_had_not_heard_of_the_end_hears_of_it_from_the_next_life() {
+    let dir = tempfile::tempdir().unwrap();
+    let master = Master::with_state(dir.path());
+    let mut nodes = two(&master).await;
+    let seats = seated(&mut nodes).await;
+    let [mut a, mut b] = nodes;
+    a.succeed(0).await;
+    b.succeed(0).await;
+    assert_eq!(a.next().await, Push::JobEnd(JobVerdict::Succeeded));
+    a.acknowledge().await.unwrap();
+    master.kill();
+    let master = Master::with_state(dir.path());
+    assert!(master.said("which is over, life 2"));
+    let mut b = master.attend("b").await;
+    b.resume(2, &seats[1], Standing::Succeeded).await.unwrap();
+    b.leave().await;
+    assert_eq!(master.ended().await.unwrap(), JobVerdict::Succeeded);
+}
+
+#[tokio::test]
+async fn without_a_memory_the_nodes_teach_it() {
+    let master = Master::start(|_| {});
+    let mut nodes = two(&master).await;
+    let seats = seated(&mut nodes).await;
+    master.kill();
+    let master = Master::start(|_| {});
+    let nodes = come_back(&master, &seats, Standing::Running).await;
+    succeed(nodes, 0).await;
+    assert!(master.said("took over round 0 of 2 node(s)"));
+    assert_eq!(master.ended().await.unwrap(), JobVerdict::Succeeded);
+}
+
+#[tokio::test]
+async fn a_folder_is_for_one_master() {
+    let dir = tempfile::tempdir().unwrap();
+    let _first = Master::with_state(dir.path());
+    let refused = Master::with_state(dir.path()).ended().await.unwrap_err();
+    assert!(matches!(&refused, MasterError::Journal(JournalError::InUse { .. })), "{refused}");
+}
+
+#[tokio::test]
+async fn a_torn_end_is_said_and_a_damaged_middle_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = dir.path().join("journal");
+    let master = Master::with_state(dir.path());
+    let mut nodes = two(&master).await;
+    let seats = seated(&mut nodes).await;
+    master.kill();
+    let whole = fs::read(&journal).unwrap();
+    // A commit that was begun and not finished: nobody was answered for it.
+    fs::write(&journal, [&whole[..], &[7, 0, 0]].concat()).unwrap();
+    let master = Master::with_state(dir.path());
+    let _nodes = come_back(&master, &seats, Standing::Running).await;
+    assert!(master.said("the last 3 bytes of its memory were never finished"));
+    master.kill();
+    let mut damaged = whole;
+    let middle = damaged.len() / 2;
+    damaged[middle] ^= 0xff;
+    fs::write(&journal, damaged).unwrap();
+    let refused = Master::with_state(dir.path()).ended().await.unwrap_err().to_string();
+    assert!(
+        refused.contains("journal is damaged at byte ") && refused.contains("move the file away"),
+        "{refused}"
+    );
+}
+
+#[tokio::test]
+async fn losses_are_counted_across_lives() {
+    let dir = tempfile::tempdir().unwrap();
+    let start = || {
+        Master::start(|config| {
+            config.state_dir = Some(dir.path().to_owned());
+            config.policy.restart_count = 1;
+        })
+    };
+    let mut master = start();
+    let mut nodes = two(&master).await;
+    seated(&mut nodes).await;
+    let [mut a, b] = nodes;
+    drop(b);
+    assert!(matches!(a.next().await, Push::Regroup { .. }));
+    master.kill();
+    master = start();
+    let after = Some(Round(0));
+    let again = async |master: &Master| {
+        let mut nodes = [master.attend("a").await, master.attend("c").await];
+        let join = JoinRequest { after, ..request("a", terms(2, 2)) };
+        nodes[0].join_as(join).await.unwrap();
+        nodes[1].join(2, None).await;
+        nodes
+    };
+    let mut nodes = again(&master).await;
+    assert_eq!(seated(&mut nodes).await[0].round, Round(1));
+    let [mut a, c] = nodes;
+    drop(c);
+    let Push::JobEnd(JobVerdict::Failed(failure)) = a.next().await else { panic!("expected the end") };
+    assert!(failure.to_string().contains("--restart-count"), "{failure}");
+    a.acknowledge().await.unwrap();
+    assert!(matches!(master.ended().await.unwrap(), JobVerdict::Failed(_)));
+}

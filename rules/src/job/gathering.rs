@@ -1,0 +1,404 @@
+//! Nodes join, a round is completed and placed, its members are seated.
+
+use std::collections::BTreeSet;
+
+use super::{Effect, FAREWELL, Job, Log, Node, Phase, Refusal, Regroup, TOPOLOGY_PATIENCE, count};
+use crate::{
+    ids::{NodeId, NodeRank, Round},
+    liveness::LossCause,
+    moment::Moment,
+    node::{JoinRequest, address_order},
+    topology::Topology,
+    verdict::{JobFailure, JobVerdict},
+    world::{Member, World, master_addr},
+};
+
+impl Job {
+    /// A node wants a seat: a newcomer, a member whose workers are gone, or one that says it again because it
+    /// has heard no answer.
+    pub(super) fn on_joined(&mut self, now: Moment, request: JoinRequest) -> Vec<Effect> {
+        let node = request.node_id.clone();
+        if self.was_said_before_its_seat(&request) {
+            return Vec::new();
+        }
+        let mut effects = match self.admit(now, request) {
+            Ok(effects) => effects,
+            Err(refused) => return refused,
+        };
+        let after = self.nodes.get(&node).and_then(|known| known.request.after);
+        effects.extend(match &mut self.phase {
+            Phase::Over { verdict, unaware, .. } => {
+                unaware.insert(node.clone());
+                vec![Effect::TellEnd { node, verdict: verdict.clone() }]
+            }
+            Phase::Gathering { since, last_join, awaited } => {
+                since.get_or_insert(now);
+                if !awaited.remove(&node) && self.waiting.insert(node.clone()) {
+                    *last_join = now;
+                }
+                self.waiting.insert(node);
+                self.complete(now)
+            }
+            Phase::Placing { members, .. } => {
+                if !members.contains(&node) {
+                    self.waiting.insert(node);
+                }
+                Vec::new()
+            }
+            Phase::Hosting { members, round, fresh_port, .. } => {
+                let seat = members.iter().position(|member| member.node_id == node);
+                match seat {
+                    Some(0) => {
+                        vec![Effect::AskToHost { node, round: *round, fresh_port: *fresh_port }]
+                    }
+                    Some(_) => Vec::new(),
+                    None => {
+                        self.waiting.insert(node);
+                        Vec::new()
+                    }
+                }
+            }
+            Phase::Running { world, .. } => match world.assignment(&node) {
+                Some(assignment) if after.is_none_or(|after| after < world.round) => {
+                    if let Some(known) = self.nodes.get_mut(&node) {
+                        known.seated = known.is_connected.then_some(assignment.round);
+                    }
+                    vec![Effect::Seat { node, assignment }]
+                }
+                Some(_) => {
+                    let why = Regroup::Rejoined { node: self.name_of(&node) };
+                    let mut effects = self.regroup(now, why, Some(&node));
+                    self.waiting.insert(node.clone());
+                    if let Phase::Gathering { awaited, .. } = &mut self.phase {
+                        awaited.remove(&node);
+                    }
+                    effects.extend(self.complete(now));
+                    effects
+                }
+                None => {
+                    self.waiting.insert(node);
+                    self.consider_growth(now)
+                }
+            },
+            Phase::Restoring { round, .. } => {
+                let round = *round;
+                self.waiting.insert(node.clone());
+                if after == Some(round) { self.restoring_member_left(now, &node) } else { Vec::new() }
+            }
+        });
+        effects
+    }
+
+    /// A join that was said again, and overtaken by the seat that answers the first one. The node has workers by
+    /// now, or had: it will join again when they are gone.
+    fn was_said_before_its_seat(&self, request: &JoinRequest) -> bool {
+        let known = self.nodes.get(&request.node_id).filter(|_| !matches!(self.phase, Phase::Over { .. }));
+        known.and_then(|known| known.seated).is_some_and(|seated| request.after < Some(seated))
+    }
+
+    /// Takes note of who a node is, or refuses it. A launcher that lives keeps its rank; one whose stream is
+    /// broken gives way to its replacement.
+    fn admit(&mut self, now: Moment, request: JoinRequest) -> Result<Vec<Effect>, Vec<Effect>> {
+        let node = request.node_id.clone();
+        let refuse = |reason| Err(vec![Effect::Refuse { node: node.clone(), reason }]);
+        if matches!(self.phase, Phase::Over { .. }) {
+            return Ok(Vec::new());
+        }
+        if let Some(point) = self.terms.as_ref().and_then(|terms| terms.difference(&request.terms)) {
+            return refuse(Refusal::Differs { point });
+        }
+        if request.terms.require_uniform
+            && let Some(other) = self.nodes.values().find(|other| other.request.node_id != node)
+            && other.request.local_world_size != request.local_world_size
+        {
+            let job = other.request.local_world_size;
+            return refuse(Refusal::NotUniform { job, node: request.local_world_size });
+        }
+        let mut effects = Vec::new();
+        if let Some(rank) = request.wish
+            && let Some(holder) = self.wishes.get(&rank).filter(|holder| **holder != node).cloned()
+        {
+            if self.nodes.get(&holder).is_some_and(|holder| holder.is_connected) {
+                let (holder, newcomer) = (self.name_of(&holder), request.name());
+                return refuse(Refusal::Held { rank, holder, newcomer });
+            }
+            effects = self.on_lost(now, &holder, LossCause::Replaced);
+            if let Phase::Over { until, .. } = &mut self.phase {
+                // That was once too often. The newcomer has yet to hear of it.
+                *until = Some(now + FAREWELL);
+                effects.retain(|effect| !matches!(effect, Effect::Finish { .. }));
+                return Ok(effects);
+            }
+        }
+        self.terms.get_or_insert_with(|| request.terms.clone());
+        if let Some(after) = request.after {
+            // Rounds grow for everyone, also for a node that a master without a memory knows nothing of.
+            self.next_round = self.next_round.max(Round(after.0.saturating_add(1)));
+        }
+        if let Some(rank) = request.wish {
+            self.wishes.insert(rank, node.clone());
+        }
+        let arrival = match self.nodes.get(&node) {
+            Some(known) => known.arrival,
+            None => {
+                // It was in a round that this master does not know, or gave it up in; so may be others, unheard of.
+                self.is_port_stale |= request.after.is_some();
+                self.arrivals += 1;
+                self.arrivals
+            }
+        };
+        self.nodes.insert(node, Node { request, is_connected: true, seated: None, arrival });
+        Ok(effects)
+    }
+
+    /// Like [`Self::admit`], for a node that has workers already.
+    pub(super) fn admit_claimant(
+        &mut self,
+        now: Moment,
+        request: JoinRequest,
+    ) -> Result<Vec<Effect>, Vec<Effect>> {
+        self.admit(now, request)
+    }
+
+    /// The end of the last call of a first round, when there are enough nodes for one.
+    pub(super) fn last_call(&self) -> Option<Moment> {
+        let Phase::Gathering { since: Some(_), last_join, awaited } = &self.phase else { return None };
+        let terms = self.terms.as_ref()?;
+        let is_enough = terms.world_of(self.waiting.len()).is_some();
+        (is_enough && awaited.is_empty() && !self.has_run).then(|| *last_join + terms.last_call)
+    }
+
+    /// Completes the round when it is time: at once with all the nodes it may have, or when every member of the
+    /// last round that is left has come back; else after the last call.
+    pub(super) fn complete(&mut self, now: Moment) -> Vec<Effect> {
+        let Phase::Gathering { since: Some(_), awaited, .. } = &self.phase else { return Vec::new() };
+        let is_awaited = !awaited.is_empty();
+        let Some(terms) = &self.terms else { return Vec::new() };
+        let Some(size) = terms.world_of(self.waiting.len()) else { return Vec::new() };
+        let is_due = self.has_run || size == terms.most() || self.last_call().is_some_and(|due| due <= now);
+        if is_awaited || !is_due {
+            return Vec::new();
+        }
+        self.choose(now, size)
+    }
+
+    fn choose(&mut self, now: Moment, size: u32) -> Vec<Effect> {
+        let nodes = &self.nodes;
+        let mut chosen: Vec<&Node> = self.waiting.iter().filter_map(|node| nodes.get(node)).collect();
+        // Who was in the last round stays; then those that asked for a rank, then who came first.
+        chosen.sort_by_key(|node| {
+            let JoinRequest { node_id, wish, .. } = &node.request;
+            (!self.seats.contains_key(node_id), wish.is_none(), *wish, node.arrival)
+        });
+        chosen.truncate(usize::try_from(size).unwrap_or(usize::MAX));
+        // Wishes order the nodes and the rest follow by address: the same members get the same ranks.
+        chosen.sort_by(|a, b| {
+            let key = |node: &Node| (node.request.wish.is_none(), node.request.wish);
+            let (x, y) = (&a.request, &b.request);
+            key(a)
+                .cmp(&key(b))
+                .then_with(|| address_order(&x.address).cmp(&address_order(&y.address)))
+                .then_with(|| x.node_id.cmp(&y.node_id))
+        });
+        let members: Vec<NodeId> = chosen.into_iter().map(|node| node.request.node_id.clone()).collect();
+        for member in &members {
+            self.waiting.remove(member);
+        }
+        if self.policy.has_topology && members.len() > 1 {
+            self.phase = Phase::Placing { members, until: now + TOPOLOGY_PATIENCE };
+            return vec![Effect::ReadTopology];
+        }
+        self.phase = Phase::Placing { members, until: now };
+        self.place(now)
+    }
+
+    pub(super) fn on_topology_read(
+        &mut self,
+        now: Moment,
+        topology: Result<Topology, String>,
+    ) -> Vec<Effect> {
+        if !matches!(self.phase, Phase::Placing { .. }) {
+            return Vec::new();
+        }
+        let mut effects = Vec::new();
+        match topology {
+            Ok(topology) => self.topology = topology,
+            Err(reason) => effects.push(Effect::Log(Log::TopologyUnusable { reason })),
+        }
+        effects.extend(self.place(now));
+        effects
+    }
+
+    /// Gives the chosen members their seats, and asks the first to open the store.
+    fn place(&mut self, now: Moment) -> Vec<Effect> {
+        let Phase::Placing { members, .. } = &self.phase else { return Vec::new() };
+        let nodes: Vec<&Node> = members.iter().filter_map(|node| self.nodes.get(node)).collect();
+        let addresses = nodes.iter().map(|node| {
+            let JoinRequest { node_ip, address, .. } = &node.request;
+            node_ip.as_deref().unwrap_or(address)
+        });
+        let listed: Vec<&str> = addresses.collect();
+        let order = self.topology.order(listed.iter().copied());
+        let mut effects = Vec::new();
+        if !self.topology.is_empty() {
+            let unlisted = order.seats.iter().zip(&order.switches).filter(|(_, switch)| switch.is_none());
+            let addresses: Vec<String> = unlisted.map(|(index, _)| listed[*index].to_owned()).collect();
+            if !addresses.is_empty() {
+                effects.push(Effect::Log(Log::Unlisted { addresses }));
+            }
+        }
+        let members: Vec<Member> = (0..)
+            .map(NodeRank)
+            .zip(&order.seats)
+            .map(|(seat, index)| {
+                let request = &nodes[*index].request;
+                let last = self.seats.get(&request.node_id).map_or(*index, |seat| seat.0 as usize);
+                Member {
+                    node_id: request.node_id.clone(),
+                    local_world_size: request.local_world_size,
+                    role: request.role.clone(),
+                    address: request.address.clone(),
+                    addresses: request.attributes.addresses.clone(),
+                    host_name: request.attributes.host_name.clone(),
+                    restore_from_disk: !self.topology.is_empty() && last != seat.0 as usize,
+                }
+            })
+            .collect();
+        let round = self.next_round;
+        self.next_round = Round(round.0.saturating_add(1));
+        let placed = order.seats.iter().zip(order.switches).map(|(index, switch)| {
+            let host = nodes[*index].request.attributes.host_name.clone();
+            (listed[*index].to_owned(), host, switch)
+        });
+        effects.push(Effect::Log(Log::Placed { round, nodes: placed.collect() }));
+        let Some(host) = members.first().map(|host| host.node_id.clone()) else { return effects };
+        // A host that served an older round, with another one in between, may have workers of that one knocking yet.
+        let had_seat = self.nodes.get(&host).is_some_and(|known| known.request.after.is_some());
+        let served_last = self.seats.get(&host) == Some(&NodeRank(0));
+        // What is found out from now on is for the round after this one.
+        let fresh_port = std::mem::take(&mut self.is_port_stale) || (had_seat && !served_last);
+        effects.push(Effect::AskToHost { node: host, round, fresh_port });
+        let until = now + self.policy.host_timeout;
+        self.phase = Phase::Hosting { round, members, fresh_port, until };
+        effects
+    }
+
+    pub(super) fn on_hosted(
+        &mut self,
+        now: Moment,
+        node: &NodeId,
+        hosted: Round,
+        address: Option<String>,
+        master_port: u16,
+    ) -> Vec<Effect> {
+        let Phase::Hosting { round, members, .. } = &mut self.phase else { return Vec::new() };
+        if *round != hosted || members.first().is_none_or(|host| host.node_id != *node) {
+            return Vec::new();
+        }
+        let members = std::mem::take(members);
+        let Some(master_addr) = address.or_else(|| master_addr(&members)) else { return Vec::new() };
+        let world = World { round: hosted, members, master_addr, master_port };
+        self.has_run = true;
+        self.lost.clear();
+        for member in &world.members {
+            if let Some(known) = self.nodes.get_mut(&member.node_id) {
+                known.seated = known.is_connected.then_some(hosted);
+            }
+        }
+        self.seats =
+            (0..).map(NodeRank).zip(&world.members).map(|(seat, it)| (it.node_id.clone(), seat)).collect();
+        let mut effects: Vec<Effect> = world
+            .assignments()
+            .map(|(member, assignment)| Effect::Seat { node: member.node_id.clone(), assignment })
+            .collect();
+        self.phase = Phase::Running { world, succeeded: BTreeSet::new(), grow_at: None };
+        effects.extend(self.consider_growth(now));
+        effects
+    }
+
+    /// The host of a round did not open its store in time.
+    pub(super) fn on_host_silent(&mut self, now: Moment) -> Vec<Effect> {
+        let Phase::Hosting { members, .. } = &self.phase else { return Vec::new() };
+        let Some(host) = members.first().map(|host| host.node_id.clone()) else { return Vec::new() };
+        self.on_lost(now, &host, LossCause::Silent { timeout: self.policy.host_timeout })
+    }
+
+    /// Newcomers are gathered before the running group is stopped, so that a wave of them costs one restart.
+    /// A job that is about to end is not stopped for them.
+    pub(super) fn consider_growth(&mut self, now: Moment) -> Vec<Effect> {
+        let Some(terms) = &self.terms else { return Vec::new() };
+        let Phase::Running { world, succeeded, grow_at } = &mut self.phase else { return Vec::new() };
+        let alive = world.members.iter().filter(|member| self.nodes.contains_key(&member.node_id)).count();
+        let size = terms.world_of(alive + self.waiting.len());
+        if !succeeded.is_empty() || size.is_none_or(|size| size <= count(world.members.len())) {
+            *grow_at = None;
+            return Vec::new();
+        }
+        let due = if size == Some(terms.most()) { now } else { now + terms.last_call };
+        *grow_at = Some(due);
+        if due <= now { self.grow(now) } else { Vec::new() }
+    }
+
+    /// Takes the newcomers in.
+    pub(super) fn grow(&mut self, now: Moment) -> Vec<Effect> {
+        let Some(terms) = &self.terms else { return Vec::new() };
+        let Phase::Running { world, .. } = &self.phase else { return Vec::new() };
+        let size = terms.world_of(world.members.len() + self.waiting.len()).unwrap_or_default();
+        let nodes = size.saturating_sub(count(world.members.len()));
+        self.regroup(now, Regroup::Growth { nodes }, None)
+    }
+
+    /// Ends the running round: every member that is left, but `except`, is told to stop and to join again.
+    pub(super) fn regroup(&mut self, now: Moment, why: Regroup, except: Option<&NodeId>) -> Vec<Effect> {
+        let (round, members): (Round, Vec<NodeId>) = match &self.phase {
+            Phase::Running { world, .. } => {
+                (world.round, world.members.iter().map(|member| member.node_id.clone()).collect())
+            }
+            Phase::Restoring { round, claims, .. } => {
+                // Workers of those that did not come back yet may still speak to the store.
+                self.is_port_stale = true;
+                (*round, claims.values().cloned().collect())
+            }
+            Phase::Gathering { .. } | Phase::Placing { .. } | Phase::Hosting { .. } | Phase::Over { .. } => {
+                return Vec::new();
+            }
+        };
+        let awaited: BTreeSet<NodeId> =
+            members.into_iter().filter(|member| self.nodes.contains_key(member)).collect();
+        let mut effects = vec![Effect::Log(Log::Regrouped { round, why: why.clone() })];
+        effects.extend(
+            awaited.iter().filter(|member| except != Some(*member)).map(|member| Effect::Regroup {
+                node: member.clone(),
+                round,
+                why: why.clone(),
+            }),
+        );
+        self.has_run = true;
+        self.phase = Phase::Gathering { since: Some(now), last_join: now, awaited };
+        effects
+    }
+
+    /// The nodes that are there have waited long enough.
+    pub(super) fn on_gathering_deadline(&mut self, now: Moment) -> Vec<Effect> {
+        let Some(terms) = &self.terms else { return Vec::new() };
+        let Phase::Gathering { since: Some(since), awaited, .. } = &self.phase else { return Vec::new() };
+        let (is_timeout, is_awaited) = (*since + terms.join_timeout <= now, !awaited.is_empty());
+        if let Some(size) = terms.world_of(self.waiting.len()) {
+            if !is_timeout {
+                return self.complete(now);
+            }
+            // A member that cannot stop its workers holds up nobody for ever; it may come back later.
+            self.is_port_stale |= is_awaited;
+            return self.choose(now, size);
+        }
+        let needed = terms.least();
+        let failure = JobFailure::TimedOut {
+            joined: count(self.waiting.len()),
+            needed,
+            waited: terms.join_timeout,
+            missing: self.missing(needed),
+            losses: std::mem::take(&mut self.lost),
+        };
+        self.end(now, JobVerdict::Failed(failure))
+    }
+}

@@ -1,0 +1,314 @@
+//! Nodes end, leave, are lost; and so does the job.
+
+use std::collections::BTreeSet;
+
+use super::{Effect, FAREWELL, Job, LOSSES_TOLD, Log, NodeEnd, OnGiveUp, Phase, Regroup};
+use crate::{
+    ids::{NodeId, NodeRank, Round},
+    liveness::LossCause,
+    moment::Moment,
+    node::NodeName,
+    verdict::{JobFailure, JobVerdict},
+};
+
+/// How a node went.
+enum Departure {
+    /// It announced it: nothing is charged.
+    Announced,
+    /// It was lost or gave up: its rank is charged.
+    Charged,
+}
+
+impl Job {
+    /// Workers of a node failed: every other member is told at once, not when the first is done stopping.
+    pub(super) fn on_workers_failed(
+        &mut self,
+        now: Moment,
+        node: &NodeId,
+        failed: Round,
+        reason: String,
+        gives_up: bool,
+    ) -> Vec<Effect> {
+        match &self.phase {
+            Phase::Running { world, .. } if world.round == failed && self.seats.contains_key(node) => {
+                // Workers fail when their peers are gone, and a broken stream is how a lost node shows first.
+                let follows = world.members.iter().any(|member| {
+                    member.node_id != *node
+                        && self.nodes.get(&member.node_id).is_some_and(|it| !it.is_connected)
+                });
+                if gives_up && !follows {
+                    return self.on_gave_up(now, node, reason);
+                }
+                let why = Regroup::WorkersFailed { node: self.name_of(node), reason };
+                // Who is told is excused.
+                self.regroup(now, why, (!follows).then_some(node))
+            }
+            Phase::Restoring { round, claims, .. }
+                if *round == failed && claims.values().any(|it| it == node) && !gives_up =>
+            {
+                let why = Regroup::WorkersFailed { node: self.name_of(node), reason };
+                self.regroup(now, why, Some(node))
+            }
+            Phase::Gathering { awaited, .. } if awaited.contains(node) => {
+                // The round was over before: it is told so again, should it not have heard.
+                let why = Regroup::WorkersFailed { node: self.name_of(node), reason };
+                match gives_up {
+                    true => vec![Effect::Regroup { node: node.clone(), round: failed, why }],
+                    false => Vec::new(),
+                }
+            }
+            // Whatever the round: it will not come back.
+            _ if gives_up => self.on_gave_up(now, node, reason),
+            _ => Vec::new(),
+        }
+    }
+
+    pub(super) fn on_node_ended(&mut self, now: Moment, node: &NodeId, end: NodeEnd) -> Vec<Effect> {
+        match end {
+            NodeEnd::Succeeded { round } => self.on_succeeded(now, node, round),
+            NodeEnd::Failed { reason } => self.on_gave_up(now, node, reason),
+            NodeEnd::Left { signal } => self.on_left(now, node, signal),
+        }
+    }
+
+    fn on_succeeded(&mut self, now: Moment, node: &NodeId, ended: Round) -> Vec<Effect> {
+        match &mut self.phase {
+            Phase::Running { world, succeeded, grow_at } => {
+                if world.round != ended || !self.seats.contains_key(node) {
+                    return Vec::new();
+                }
+                succeeded.insert(node.clone());
+                *grow_at = None;
+                self.end_if_all_succeeded(now)
+            }
+            Phase::Restoring { round, succeeded, .. } => {
+                if *round == ended {
+                    succeeded.insert(node.clone());
+                }
+                Vec::new()
+            }
+            Phase::Over { verdict, unaware, .. } => {
+                unaware.insert(node.clone());
+                vec![Effect::TellEnd { node: node.clone(), verdict: verdict.clone() }]
+            }
+            Phase::Gathering { .. } | Phase::Placing { .. } | Phase::Hosting { .. } => Vec::new(),
+        }
+    }
+
+    pub(super) fn end_if_all_succeeded(&mut self, now: Moment) -> Vec<Effect> {
+        let Phase::Running { world, succeeded, .. } = &self.phase else { return Vec::new() };
+        // The count first: with ten thousand members, looking for the one that is missing at each end is slow.
+        let may_be_all = succeeded.len() >= world.members.len();
+        if may_be_all && world.members.iter().all(|member| succeeded.contains(&member.node_id)) {
+            return self.end(now, JobVerdict::Succeeded);
+        }
+        Vec::new()
+    }
+
+    fn on_gave_up(&mut self, now: Moment, node: &NodeId, reason: String) -> Vec<Effect> {
+        if let Phase::Over { .. } = self.phase {
+            return self.on_end_heard(node);
+        }
+        let is_host = self.policy.host.as_ref() == Some(node);
+        let ends_the_job = match self.policy.on_give_up {
+            OnGiveUp::FailJob => is_host || self.has_part(node),
+            OnGiveUp::Replace => is_host,
+        };
+        if !ends_the_job {
+            return self.depart(now, node, &reason, Departure::Charged);
+        }
+        let failure = JobFailure::Node { node: self.name_of(node), reason };
+        self.remove(node);
+        let mut effects = vec![Effect::Forget { node: node.clone() }];
+        effects.extend(self.end(now, JobVerdict::Failed(failure)));
+        effects
+    }
+
+    fn on_left(&mut self, now: Moment, node: &NodeId, signal: i32) -> Vec<Effect> {
+        let reason = format!("its launcher was told to end by {}", crate::signal_name::signal_words(signal));
+        if self.policy.host.as_ref() == Some(node) && !matches!(self.phase, Phase::Over { .. }) {
+            let failure = match self.nodes.len() {
+                0 | 1 => JobFailure::Deserted,
+                _ => JobFailure::MasterLeft { node: self.name_of(node), reason },
+            };
+            self.remove(node);
+            let mut effects = vec![Effect::Forget { node: node.clone() }];
+            effects.extend(self.end(now, JobVerdict::Failed(failure)));
+            return effects;
+        }
+        self.depart(now, node, &reason, Departure::Announced)
+    }
+
+    /// A node is given up: its stream stayed broken, or it was silent for too long.
+    pub(super) fn on_lost(&mut self, now: Moment, node: &NodeId, cause: LossCause) -> Vec<Effect> {
+        let mut effects = vec![Effect::HangUp { node: node.clone() }];
+        effects.extend(self.depart(now, node, &cause.to_string(), Departure::Charged));
+        effects
+    }
+
+    /// Takes a node out of the job. With enough nodes left the others go on at once; with too few they stop and
+    /// wait for a replacement.
+    fn depart(&mut self, now: Moment, node: &NodeId, reason: &str, how: Departure) -> Vec<Effect> {
+        if let Phase::Over { .. } = self.phase {
+            return self.on_end_heard(node);
+        }
+        if !self.nodes.contains_key(node) {
+            return Vec::new();
+        }
+        let (had_part, name) = (self.has_part(node), self.name_of(node));
+        // However it went: it may say so before its workers are gone, and the next round does not wait for them.
+        self.is_port_stale |= had_part;
+        let is_done = matches!(&self.phase, Phase::Running { succeeded, .. } if succeeded.contains(node));
+        self.remove(node);
+        let mut effects = vec![Effect::Forget { node: node.clone() }];
+        // Its workers have all ended well, so nobody misses it and no rank is charged.
+        if is_done {
+            effects.extend(self.end_if_all_succeeded(now));
+            return effects;
+        }
+        if had_part && let Some(failure) = self.charge(&name, reason, &how, &mut effects) {
+            effects.extend(self.end(now, JobVerdict::Failed(failure)));
+            return effects;
+        }
+        effects.extend(self.go_on_without(now, node, name, reason));
+        effects
+    }
+
+    /// Counts the loss of a rank; the job has failed when it was lost once too often.
+    fn charge(
+        &mut self,
+        name: &NodeName,
+        reason: &str,
+        how: &Departure,
+        effects: &mut Vec<Effect>,
+    ) -> Option<JobFailure> {
+        let limit = self.policy.restart_count;
+        if self.lost.len() == LOSSES_TOLD {
+            self.lost.remove(0);
+        }
+        self.lost.push(format!("{name} is gone: {reason}"));
+        let rank = name.rank.unwrap_or(NodeRank(0));
+        let losses = self.losses.entry(rank).or_default();
+        if matches!(how, Departure::Charged) {
+            *losses = losses.saturating_add(1);
+        }
+        let losses = *losses;
+        let (node, reason) = (name.clone(), reason.to_owned());
+        effects.push(Effect::Log(Log::Gone { node: node.clone(), reason: reason.clone(), losses, limit }));
+        (losses > limit).then_some(JobFailure::Exhausted { rank, node, limit, reason })
+    }
+
+    fn go_on_without(&mut self, now: Moment, node: &NodeId, name: NodeName, reason: &str) -> Vec<Effect> {
+        match &mut self.phase {
+            Phase::Gathering { awaited, .. } => {
+                awaited.remove(node);
+                self.wait_for_anybody();
+                self.complete(now)
+            }
+            Phase::Placing { members, .. } => {
+                if !members.contains(node) {
+                    return Vec::new();
+                }
+                let members = std::mem::take(members);
+                self.gather_again(now, members)
+            }
+            Phase::Hosting { members, .. } => {
+                if members.iter().all(|member| member.node_id != *node) {
+                    return Vec::new();
+                }
+                let members = std::mem::take(members);
+                self.gather_again(now, members.into_iter().map(|member| member.node_id).collect())
+            }
+            Phase::Running { world, .. } => {
+                if world.seat_of(node).is_none() {
+                    return self.consider_growth(now);
+                }
+                let why = Regroup::NodeGone { node: name, reason: reason.to_owned() };
+                let mut effects = self.regroup(now, why, None);
+                effects.extend(self.complete(now));
+                effects
+            }
+            Phase::Restoring { claims, .. } => {
+                claims.retain(|_, holder| holder != node);
+                Vec::new()
+            }
+            Phase::Over { .. } => Vec::new(),
+        }
+    }
+
+    /// The members of a round that nobody has heard of yet wait again.
+    fn gather_again(&mut self, now: Moment, members: Vec<NodeId>) -> Vec<Effect> {
+        self.waiting.extend(members.into_iter().filter(|member| self.nodes.contains_key(member)));
+        self.phase = Phase::Gathering { since: Some(now), last_join: now, awaited: BTreeSet::new() };
+        self.wait_for_anybody();
+        self.complete(now)
+    }
+
+    /// Before the first round, a master that everybody has left is as good as new.
+    fn wait_for_anybody(&mut self) {
+        if let Phase::Gathering { since, .. } = &mut self.phase
+            && self.nodes.is_empty()
+            && !self.has_run
+        {
+            *since = None;
+            self.terms = None;
+        }
+    }
+
+    /// Whether a node has a seat, or is about to get one.
+    fn has_part(&self, node: &NodeId) -> bool {
+        match &self.phase {
+            Phase::Gathering { awaited, .. } => awaited.contains(node) || self.seats.contains_key(node),
+            Phase::Placing { members, .. } => members.contains(node),
+            Phase::Hosting { members, .. } => members.iter().any(|member| member.node_id == *node),
+            // The seats are those of the round that runs; looked up, where the world would be searched.
+            Phase::Running { .. } => self.seats.contains_key(node),
+            Phase::Restoring { claims, .. } => claims.values().any(|holder| holder == node),
+            Phase::Over { .. } => false,
+        }
+    }
+
+    fn remove(&mut self, node: &NodeId) {
+        if let Some(gone) = self.nodes.remove(node)
+            && let Some(rank) = gone.request.wish
+            && self.wishes.get(&rank) == Some(node)
+        {
+            self.wishes.remove(&rank);
+        }
+        self.waiting.remove(node);
+        self.seats.remove(node);
+    }
+
+    /// Tells every node that the job is over.
+    pub(super) fn end(&mut self, now: Moment, verdict: JobVerdict) -> Vec<Effect> {
+        let unaware: BTreeSet<NodeId> = self.nodes.keys().cloned().collect();
+        let mut effects: Vec<Effect> = unaware
+            .iter()
+            .map(|node| Effect::TellEnd { node: node.clone(), verdict: verdict.clone() })
+            .collect();
+        if unaware.is_empty() {
+            effects.push(Effect::Finish { verdict: verdict.clone() });
+        }
+        let until = (!unaware.is_empty()).then(|| now + FAREWELL);
+        self.waiting.clear();
+        self.phase = Phase::Over { verdict, unaware, until };
+        effects
+    }
+
+    /// A node knows that the job is over.
+    pub(super) fn on_end_heard(&mut self, node: &NodeId) -> Vec<Effect> {
+        let Phase::Over { verdict, unaware, until } = &mut self.phase else { return Vec::new() };
+        unaware.remove(node);
+        if unaware.is_empty() && until.take().is_some() {
+            return vec![Effect::Finish { verdict: verdict.clone() }];
+        }
+        Vec::new()
+    }
+
+    /// Who has not heard of the end by now finds out by itself.
+    pub(super) fn on_farewell_over(&mut self) -> Vec<Effect> {
+        let Phase::Over { verdict, until, .. } = &mut self.phase else { return Vec::new() };
+        *until = None;
+        vec![Effect::Finish { verdict: verdict.clone() }]
+    }
+}

@@ -1,0 +1,183 @@
+//! Nodes come back: to a master that never died, that remembers, or that has lost its memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Claim, Effect, Event, Job, Log, NodeEnd, Phase, Regroup, Standing, count};
+use crate::{
+    ids::{NodeId, NodeRank, Round},
+    moment::Moment,
+    node::JoinRequest,
+    world::{Member, World},
+};
+
+impl Job {
+    /// A node says where it stands after its stream was broken, and is told what it has missed.
+    pub(super) fn on_resumed(&mut self, now: Moment, request: JoinRequest, claim: Claim) -> Vec<Effect> {
+        let node = request.node_id.clone();
+        if let Phase::Over { verdict, unaware, .. } = &mut self.phase {
+            unaware.insert(node.clone());
+            return vec![Effect::TellEnd { node, verdict: verdict.clone() }];
+        }
+        let is_known = self.nodes.contains_key(&node);
+        let mut effects = match self.admit_claimant(now, request) {
+            Ok(effects) => effects,
+            Err(refused) => return refused,
+        };
+        self.next_round = self.next_round.max(Round(claim.round.0.saturating_add(1)));
+        if !is_known && !self.has_run && matches!(self.phase, Phase::Gathering { .. }) {
+            self.begin_restoring(now, &claim, &mut effects);
+        }
+        let is_restored = matches!(&self.phase, Phase::Restoring { round, .. } if *round == claim.round);
+        // It was given up, or this master has no memory and went on without it. It has workers, and so may others.
+        self.is_port_stale |= !is_known && !is_restored;
+        effects.extend(self.hear_claim(now, &node, claim));
+        effects
+    }
+
+    fn hear_claim(&mut self, now: Moment, node: &NodeId, claim: Claim) -> Vec<Effect> {
+        let late =
+            |node: &NodeId, round| vec![Effect::Regroup { node: node.clone(), round, why: Regroup::Late }];
+        match &mut self.phase {
+            Phase::Over { verdict, unaware, .. } => {
+                unaware.insert(node.clone());
+                vec![Effect::TellEnd { node: node.clone(), verdict: verdict.clone() }]
+            }
+            Phase::Running { world, .. } if world.round == claim.round && world.seat_of(node).is_some() => {
+                match claim.standing {
+                    Standing::Running => Vec::new(),
+                    Standing::Succeeded => {
+                        let end = NodeEnd::Succeeded { round: claim.round };
+                        self.on_node_ended(now, node, end)
+                    }
+                    Standing::Stopping => {
+                        let why = Regroup::Rejoined { node: self.name_of(node) };
+                        self.regroup(now, why, Some(node))
+                    }
+                }
+            }
+            Phase::Restoring { round, .. } if *round == claim.round => self.on_claim(now, node, claim),
+            Phase::Gathering { awaited, since, .. } => {
+                // It has workers, so it does not wait; the next round waits for it as for any other member.
+                since.get_or_insert(now);
+                awaited.insert(node.clone());
+                self.waiting.remove(node);
+                late(node, claim.round)
+            }
+            Phase::Running { .. }
+            | Phase::Restoring { .. }
+            | Phase::Placing { .. }
+            | Phase::Hosting { .. } => late(node, claim.round),
+        }
+    }
+
+    fn begin_restoring(&mut self, now: Moment, claim: &Claim, effects: &mut Vec<Effect>) {
+        let Claim { round, nodes, master_addr, master_port, .. } = claim.clone();
+        effects.push(Effect::Log(Log::Restoring { round, nodes }));
+        self.phase = Phase::Restoring {
+            round,
+            nodes,
+            master_addr,
+            master_port,
+            claims: BTreeMap::new(),
+            succeeded: BTreeSet::new(),
+            until: now + self.policy.reconnect_grace,
+        };
+    }
+
+    fn on_claim(&mut self, now: Moment, node: &NodeId, claim: Claim) -> Vec<Effect> {
+        let Phase::Restoring { nodes, claims, succeeded, .. } = &mut self.phase else { return Vec::new() };
+        claims.retain(|_, holder| holder != node);
+        claims.insert(claim.seat, node.clone());
+        self.seats.insert(node.clone(), claim.seat);
+        self.waiting.remove(node);
+        match claim.standing {
+            Standing::Running => {}
+            Standing::Succeeded => {
+                succeeded.insert(node.clone());
+            }
+            Standing::Stopping => {
+                let why = Regroup::Rejoined { node: self.name_of(node) };
+                return self.regroup(now, why, Some(node));
+            }
+        }
+        let seats = (0..*nodes).map(NodeRank);
+        if count(claims.len()) != *nodes || !claims.keys().copied().eq(seats) {
+            return Vec::new();
+        }
+        self.take_over(now)
+    }
+
+    /// Every member is back: the round goes on as if nothing had happened.
+    fn take_over(&mut self, now: Moment) -> Vec<Effect> {
+        let Phase::Restoring { round, nodes, master_addr, master_port, claims, succeeded, .. } = &self.phase
+        else {
+            return Vec::new();
+        };
+        let members = claims.values().filter_map(|node| self.nodes.get(node)).map(|node| {
+            let JoinRequest { node_id, local_world_size, role, address, attributes, .. } = &node.request;
+            Member {
+                node_id: node_id.clone(),
+                local_world_size: *local_world_size,
+                role: role.clone(),
+                address: address.clone(),
+                addresses: attributes.addresses.clone(),
+                host_name: attributes.host_name.clone(),
+                restore_from_disk: false,
+            }
+        });
+        let world = World {
+            round: *round,
+            members: members.collect(),
+            master_addr: master_addr.clone(),
+            master_port: *master_port,
+        };
+        let mut effects = vec![Effect::Log(Log::Restored { round: *round, nodes: *nodes })];
+        self.seats = claims.iter().map(|(seat, node)| (node.clone(), *seat)).collect();
+        self.has_run = true;
+        let succeeded = succeeded.clone();
+        self.phase = Phase::Running { world, succeeded, grow_at: None };
+        effects.extend(self.end_if_all_succeeded(now));
+        effects.extend(self.consider_growth(now));
+        effects
+    }
+
+    /// A member of the round that is being restored has left it.
+    pub(super) fn restoring_member_left(&mut self, now: Moment, node: &NodeId) -> Vec<Effect> {
+        let why = Regroup::Rejoined { node: self.name_of(node) };
+        let mut effects = self.regroup(now, why, Some(node));
+        if let Phase::Gathering { awaited, .. } = &mut self.phase {
+            awaited.remove(node);
+        }
+        effects.extend(self.complete(now));
+        effects
+    }
+
+    /// Not all members came back in time.
+    pub(super) fn on_restoring_deadline(&mut self, now: Moment) -> Vec<Effect> {
+        let Phase::Restoring { nodes, claims, .. } = &self.phase else { return Vec::new() };
+        let why = Regroup::NotAllCameBack { back: count(claims.len()), nodes: *nodes };
+        let mut effects = self.regroup(now, why, None);
+        effects.extend(self.complete(now));
+        effects
+    }
+}
+
+impl Event {
+    /// Whether the event says that its node lives.
+    #[must_use]
+    pub fn speaker(&self) -> Option<&NodeId> {
+        match self {
+            Self::Attended { node }
+            | Self::Hosted { node, .. }
+            | Self::WorkersFailed { node, .. }
+            | Self::NodeEnded { node, .. }
+            | Self::EndHeard { node } => Some(node),
+            Self::Joined(request) | Self::Resumed { request, .. } => Some(&request.node_id),
+            Self::LinkBroken { .. }
+            | Self::TopologyRead(_)
+            | Self::NodeLost { .. }
+            | Self::Restarted
+            | Self::Deadline => None,
+        }
+    }
+}

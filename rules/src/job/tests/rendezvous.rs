@@ -1,0 +1,310 @@
+//! When a round is complete, who is in it and in which seat, and who is refused.
+
+use super::*;
+
+#[test]
+fn one_node_is_asked_to_host_seated_and_dismissed() {
+    let mut test = Test::new(policy(), terms(1, 1));
+    assert_eq!(test.join("a"), placed(0, &["a"]));
+    assert_eq!(test.job.deadline(), Some(Moment::START + HOST));
+    assert_eq!(test.hosted("a", 0), seats(0, &["a"]));
+    assert_eq!(test.job.deadline(), None);
+    let verdict = JobVerdict::Succeeded;
+    assert_eq!(test.succeed("a", 0), ended(&["a"], &verdict));
+    assert_eq!(test.tell(Event::EndHeard { node: id("a") }), [finish(&verdict)]);
+    assert_eq!(test.job.deadline(), None);
+}
+
+#[test]
+fn a_round_is_complete_at_once_with_all_the_nodes_it_may_have() {
+    let mut test = Test::new(policy(), terms(2, 3));
+    assert_eq!(test.join("a"), []);
+    assert_eq!(test.join("b"), []);
+    assert_eq!(test.join("c"), placed(0, &["a", "b", "c"]));
+    assert_eq!(test.hosted("a", 0), seats(0, &["a", "b", "c"]));
+}
+
+#[test]
+fn enough_nodes_wait_for_the_last_call_since_the_last_of_them_came() {
+    let mut test = Test::new(policy(), terms(2, 4));
+    assert_eq!(test.join("a"), []);
+    assert_eq!(test.job.deadline(), Some(Moment::START + JOIN), "one is too few for a last call");
+    assert_eq!(test.at(10).join("b"), []);
+    assert_eq!(test.job.deadline(), Some(Moment::at_secs(40)));
+    assert_eq!(test.at(39).join("c"), []);
+    assert_eq!(test.at(45).join("c"), [], "said again, it does not come again");
+    assert_eq!(test.job.deadline(), Some(Moment::at_secs(69)));
+    assert_eq!(test.at(68).tell(Event::Deadline), [], "too early");
+    assert_eq!(test.due(), placed(0, &["a", "b", "c"]));
+}
+
+#[test]
+fn without_a_last_call_the_fewest_nodes_are_complete_at_once() {
+    let mut test = Test::new(policy(), Terms { last_call: Duration::ZERO, ..terms(2, 4) });
+    assert_eq!(test.join("a"), []);
+    assert_eq!(test.join("b"), placed(0, &["a", "b"]));
+}
+
+#[test]
+fn a_last_call_ends_with_the_join_timeout() {
+    let mut test = Test::new(policy(), terms(2, 4));
+    assert_eq!(test.join("a"), []);
+    assert_eq!(test.at(590).join("b"), []);
+    assert_eq!(test.due(), placed(0, &["a", "b"]));
+    assert_eq!(test.now, Moment::START + JOIN);
+}
+
+#[test]
+fn who_leaves_during_the_last_call_is_not_waited_for_and_not_seated() {
+    let mut test = Test::new(policy(), terms(2, 4));
+    for name in ["a", "b", "c"] {
+        assert_eq!(test.join(name), []);
+    }
+    assert_eq!(test.leave("a"), [forget("a")]);
+    assert_eq!(test.lose("b"), [hang_up("b"), forget("b")]);
+    assert_eq!(test.job.deadline(), Some(Moment::START + JOIN));
+    assert_eq!(test.at(5).join("d"), []);
+    assert_eq!(test.due(), placed(0, &["c", "d"]));
+    assert_eq!(test.now, Moment::at_secs(35));
+}
+
+#[test]
+fn whoever_waits_in_vain_is_told_so() {
+    let mut test = Test::new(policy(), terms(4, 4));
+    assert_eq!(test.at(1).join_as("a", 0), []);
+    assert_eq!(test.at(2).join_as("d", 3), []);
+    let failure = JobFailure::TimedOut {
+        joined: 2,
+        needed: 4,
+        waited: JOIN,
+        missing: Some(vec![NodeRank(1), NodeRank(2)]),
+        losses: vec![],
+    };
+    assert_eq!(test.due(), ended(&["a", "d"], &JobVerdict::Failed(failure)));
+    assert_eq!(test.now, Moment::at_secs(601));
+}
+
+#[test]
+fn a_timeout_names_no_ranks_when_some_node_has_none() {
+    let mut test = Test::new(policy(), terms(4, 4));
+    assert_eq!(test.join_as("a", 0), []);
+    assert_eq!(test.join("d"), []);
+    let failure = JobFailure::TimedOut { joined: 2, needed: 4, waited: JOIN, missing: None, losses: vec![] };
+    assert_eq!(test.due(), ended(&["a", "d"], &JobVerdict::Failed(failure)));
+}
+
+#[test]
+fn a_master_that_nobody_is_left_at_waits_for_ever_and_for_any_job() {
+    let mut test = Test::new(policy(), terms(2, 2));
+    assert_eq!(test.join("a"), []);
+    assert_eq!(test.leave("a"), [forget("a")]);
+    assert_eq!(test.job.deadline(), None);
+    test.terms = terms(1, 1);
+    assert_eq!(test.at(5000).join("a"), placed(0, &["a"]));
+    // Nor does it matter that the round was complete, as long as nobody had a seat in it.
+    assert_eq!(test.leave("a"), [forget("a"), gone("a", Some(0), TOLD_TO_END, 0)]);
+    assert_eq!(test.job.deadline(), None);
+    test.terms = terms(2, 2);
+    assert_eq!(test.at(9000).join("a"), []);
+    assert_eq!(test.job.deadline(), Some(Moment::at_secs(9000) + JOIN));
+}
+
+/// min, max, unit, nodes that come, the world after the last call (none: they wait).
+#[test]
+fn the_unit_floors_the_world_in_every_branch_and_never_to_zero() {
+    for (min, max, unit, come, expected) in [
+        (1, 3, 1, 2, Some(2)),
+        (2, 8, 4, 3, None),
+        (2, 8, 4, 4, Some(4)),
+        (2, 8, 4, 7, Some(4)),
+        (2, 8, 4, 8, Some(8)),
+        (5, 7, 4, 7, Some(4)),
+        (3, 6, 2, 3, None),
+        (3, 6, 2, 5, Some(4)),
+        (1, 5, 5, 4, None),
+    ] {
+        let mut test = Test::new(policy(), Terms { node_unit: unit, ..terms(min, max) });
+        let mut effects = Vec::new();
+        for name in &["a", "b", "c", "d", "e", "f", "g", "h"][..come] {
+            effects.extend(test.join(name));
+        }
+        if effects.is_empty() && expected.is_some() {
+            effects = test.due();
+        }
+        let names: Vec<&str> = ["a", "b", "c", "d", "e", "f", "g", "h"][..expected.unwrap_or(0)].to_vec();
+        let expected = if names.is_empty() { vec![] } else { placed(0, &names) };
+        assert_eq!(effects, expected, "--nnodes={min}:{max} --node-unit={unit}, {come} come");
+    }
+}
+
+#[test]
+fn joiners_past_the_unit_wait_and_are_told_that_they_are_spares() {
+    let mut test = Test::new(policy(), Terms { node_unit: 2, last_call: Duration::ZERO, ..terms(2, 4) });
+    assert_eq!(test.join("a"), []);
+    assert_eq!(test.join("b"), placed(0, &["a", "b"]));
+    assert_eq!(test.join("c"), []);
+    assert_eq!(test.job.pending(test.now), None, "the round is not on yet");
+    assert_eq!(test.hosted("a", 0), seats(0, &["a", "b"]));
+    let (pending, to) = test.job.pending(test.now).unwrap();
+    assert_eq!((pending, to), (Pending::Spare { nodes: 2 }, &BTreeSet::from([id("c")])));
+    assert_eq!(test.join("d"), regrouped(0, &["a", "b"], &Regroup::Growth { nodes: 2 }), "two make a unit");
+}
+
+#[test]
+fn wishes_order_the_nodes_and_the_rest_follow_by_address_with_dense_ranks() {
+    let mut test = Test::new(policy(), terms(4, 4));
+    assert_eq!(test.join("d"), []);
+    assert_eq!(test.join("b"), []);
+    assert_eq!(test.join_as("c", 7), []);
+    assert_eq!(test.join_as("a", 3), placed(0, &["a", "c", "b", "d"]));
+    assert_eq!(test.hosted("a", 0), seats(0, &["a", "c", "b", "d"]));
+}
+
+#[test]
+fn addresses_are_compared_by_number() {
+    let mut test = Test::new(policy(), terms(2, 2));
+    assert_eq!(test.join("j"), []);
+    assert_eq!(test.join("i"), placed(0, &["i", "j"]), "10.0.0.9 comes before 10.0.0.10");
+}
+
+#[test]
+fn the_same_members_get_the_same_ranks_in_whatever_order_they_come_back() {
+    let mut test = Test::running(policy(), terms(3, 3), &["a", "b", "c"]);
+    let why = Regroup::WorkersFailed { node: named("b", Some(1)), reason: REASON.into() };
+    assert_eq!(test.workers_fail("b", 0, false), regrouped(0, &["a", "c"], &why));
+    assert_eq!(test.rejoin("c", 0), []);
+    assert_eq!(test.rejoin("b", 0), []);
+    assert_eq!(test.rejoin("a", 0), placed(1, &["a", "b", "c"]));
+    assert_eq!(test.hosted("a", 1), seats(1, &["a", "b", "c"]));
+}
+
+#[test]
+fn a_later_round_is_complete_as_soon_as_all_that_are_left_are_back() {
+    let mut test = Test::running(policy(), terms(2, 4), &["a", "b", "c"]);
+    let why = Regroup::WorkersFailed { node: named("a", Some(0)), reason: REASON.into() };
+    assert_eq!(test.at(60).workers_fail("a", 0, false), regrouped(0, &["b", "c"], &why));
+    assert_eq!(test.rejoin("a", 0), []);
+    assert_eq!(test.rejoin("b", 0), [], "two would do, but the third is still stopping");
+    let (pending, _) = test.job.pending(Moment::at_secs(61)).unwrap();
+    let waited = Duration::from_secs(1);
+    assert_eq!(
+        pending,
+        Pending::Gathering { joined: 2, needed: 2, missing: None, stopping: 1, waited, limit: JOIN }
+    );
+    assert_eq!(test.rejoin("c", 0), placed(1, &["a", "b", "c"]), "no last call");
+}
+
+#[test]
+fn a_member_that_cannot_stop_its_workers_holds_up_the_others_no_longer_than_the_join_timeout() {
+    let mut test = Test::running(policy(), terms(1, 2), &["a", "b"]);
+    let why = Regroup::WorkersFailed { node: named("a", Some(0)), reason: REASON.into() };
+    assert_eq!(test.at(60).workers_fail("a", 0, false), regrouped(0, &["b"], &why));
+    assert_eq!(test.rejoin("a", 0), []);
+    assert_eq!(test.due(), placed_afresh(1, &["a"]), "its workers may still speak to the old store");
+    assert_eq!(test.now, Moment::at_secs(660));
+    assert_eq!(test.hosted("a", 1), seats(1, &["a"]));
+    assert_eq!(test.rejoin("b", 0), regrouped(1, &["a"], &Regroup::Growth { nodes: 1 }));
+}
+
+#[test]
+fn each_point_that_differs_is_refused_by_name() {
+    let job = || terms(2, 4);
+    for (theirs, point) in [
+        (
+            Terms { run_id: RunId("other".into()), ..job() },
+            "the job has --rdzv-id=job, this node has --rdzv-id=other",
+        ),
+        (terms(2, 3), "the job has --nnodes=2:4, this node has --nnodes=2:3"),
+        (Terms { node_unit: 2, ..job() }, "the job has --node-unit=1, this node has --node-unit=2"),
+        (
+            Terms { last_call: Duration::from_millis(500), ..job() },
+            "the job has --rdzv-conf lastcall_timeout=30, this node has --rdzv-conf lastcall_timeout=0.5",
+        ),
+        (
+            Terms { join_timeout: GRACE, ..job() },
+            "the job has --rdzv-conf join_timeout=600, this node has --rdzv-conf join_timeout=2",
+        ),
+        (
+            Terms { require_uniform: true, ..job() },
+            "the job has --require-uniform=false, this node has --require-uniform=true",
+        ),
+    ] {
+        let mut test = Test::new(policy(), job());
+        assert_eq!(test.join("a"), []);
+        let reason = Refusal::Differs { point: point.into() };
+        let refused = Effect::Refuse { node: id("b"), reason: reason.clone() };
+        assert_eq!(test.tell(Event::Joined(request("b", &theirs))), [refused]);
+        assert_eq!(reason.to_string(), format!("{point}; give every node the same line"));
+        assert!(!test.job.knows(&id("b")));
+    }
+}
+
+#[test]
+fn unequal_nodes_are_welcome_unless_the_job_wants_them_uniform() {
+    let unequal = |terms: &Terms| JoinRequest { local_world_size: 3, ..request("b", terms) };
+    let mut test = Test::new(policy(), terms(2, 2));
+    assert_eq!(test.join("a"), []);
+    let b = unequal(&test.terms);
+    assert_eq!(test.tell(Event::Joined(b)), placed(0, &["a", "b"]));
+
+    let mut test = Test::new(policy(), Terms { require_uniform: true, ..terms(2, 2) });
+    assert_eq!(test.join("a"), []);
+    let b = unequal(&test.terms);
+    let reason = Refusal::NotUniform { job: 2, node: 3 };
+    assert_eq!(test.tell(Event::Joined(b)), [Effect::Refuse { node: id("b"), reason: reason.clone() }]);
+    assert_eq!(
+        reason.to_string(),
+        "--require-uniform: the job's nodes have 2 worker(s) each, this one has --nproc-per-node=3"
+    );
+}
+
+#[test]
+fn what_is_said_again_is_answered_again() {
+    let mut test = Test::new(policy(), terms(2, 2));
+    assert_eq!(test.join("a"), []);
+    assert_eq!(test.join("a"), []);
+    assert_eq!(test.join("b"), placed(0, &["a", "b"]));
+    let ask = Effect::AskToHost { node: id("a"), round: Round(0), fresh_port: false };
+    assert_eq!(test.join("a"), [ask], "the host did not hear that it is asked");
+    assert_eq!(test.join("b"), []);
+    let [a, b] = <[Effect; 2]>::try_from(seats(0, &["a", "b"])).unwrap();
+    assert_eq!(test.hosted("a", 0), [a.clone(), b.clone()]);
+    assert_eq!(test.hosted("a", 0), [], "the store stands where it stood");
+    assert_eq!(test.join("b"), [], "over the same stream its seat is the answer");
+    assert_eq!(test.tell(Event::LinkBroken { node: id("b") }), []);
+    assert_eq!(test.join("b"), [b], "a seat that was not heard of");
+    assert_eq!(test.tell(Event::Attended { node: id("a") }), [], "another stream took its place");
+    assert_eq!(test.join("a"), [a]);
+}
+
+#[test]
+fn only_the_host_of_this_round_opens_its_store() {
+    let mut test = Test::new(policy(), terms(2, 2));
+    assert_eq!(test.join("a"), []);
+    assert_eq!(test.hosted("a", 0), [], "nobody asked");
+    assert_eq!(test.join("b"), placed(0, &["a", "b"]));
+    assert_eq!(test.hosted("b", 0), []);
+    assert_eq!(test.hosted("a", 7), []);
+    let master_addr = Some("a.example".to_owned());
+    let hosted = Event::Hosted { node: id("a"), round: Round(0), master_addr, master_port: 5 };
+    let world = World { master_addr: "a.example".into(), master_port: 5, ..world(0, &["a", "b"]) };
+    let seats: Vec<Effect> = world
+        .assignments()
+        .map(|(member, assignment)| Effect::Seat { node: member.node_id.clone(), assignment })
+        .collect();
+    assert_eq!(test.tell(hosted), seats);
+    assert_eq!(test.job.world(), Some(&world));
+}
+
+#[test]
+fn a_host_that_stays_silent_is_lost_and_does_not_hold_the_others() {
+    let silent = "nothing was heard of it for 60 s";
+    let mut test = Test::new(policy(), terms(2, 2));
+    assert_eq!(test.join_as("a", 0), []);
+    assert_eq!(test.at(590).join_as("b", 1), placed(0, &["a", "b"]));
+    assert_eq!(test.due(), [hang_up("a"), forget("a"), gone("a", Some(0), silent, 1)]);
+    assert_eq!(test.now, Moment::at_secs(650));
+    assert_eq!(test.job.deadline(), Some(Moment::at_secs(1250)), "as after any loss");
+    assert_eq!(test.join_as("c", 0), placed_afresh(1, &["c", "b"]));
+    assert_eq!(test.hosted("a", 0), [], "late word of the old host");
+}

@@ -1,0 +1,360 @@
+//! Inputs in, the whole turn out.
+
+use super::*;
+use crate::{
+    ids::{Round, RunId},
+    job::{Log, NodeEnd, OnGiveUp, Regroup},
+    liveness::LossCause,
+    node::{JoinRequest, NodeAttributes, NodeName, Terms},
+    verdict::JobVerdict,
+};
+
+const GRACE: Duration = Duration::from_secs(2);
+const SILENCE: Duration = Duration::from_secs(15);
+const JOIN: Duration = Duration::from_secs(600);
+
+fn patience() -> Patience {
+    Patience { reconnect_grace: GRACE, heartbeat_timeout: Some(SILENCE) }
+}
+
+fn id(name: &str) -> NodeId {
+    NodeId(name.into())
+}
+
+fn joined(name: &str, min_nodes: u32, max_nodes: u32) -> Event {
+    Event::Joined(JoinRequest {
+        node_id: id(name),
+        wish: None,
+        local_world_size: 1,
+        role: "default".into(),
+        address: format!("10.0.0.{}", name.as_bytes()[0]),
+        node_ip: None,
+        terms: Terms {
+            run_id: RunId("job".into()),
+            min_nodes,
+            max_nodes,
+            node_unit: 1,
+            last_call: Duration::ZERO,
+            join_timeout: JOIN,
+            require_uniform: false,
+        },
+        attributes: NodeAttributes::default(),
+        after: None,
+    })
+}
+
+fn hosted(name: &str) -> Event {
+    Event::Hosted { node: id(name), round: Round(0), master_addr: None, master_port: 1 }
+}
+
+fn attended(name: &str) -> Event {
+    Event::Attended { node: id(name) }
+}
+
+/// A master, and the nodes that attend it.
+struct Test {
+    master: JobMaster,
+    now: Moment,
+}
+
+impl Test {
+    /// Nobody beats: what the waiting are told is all that happens.
+    fn quiet() -> Self {
+        Self::with(Patience { heartbeat_timeout: None, ..patience() })
+    }
+
+    fn new() -> Self {
+        Self::with(patience())
+    }
+
+    fn with(patience: Patience) -> Self {
+        let policy = Policy {
+            restart_count: 1,
+            on_give_up: OnGiveUp::Replace,
+            host: None,
+            has_topology: false,
+            host_timeout: Duration::from_secs(60),
+            reconnect_grace: GRACE,
+        };
+        Self { master: JobMaster::new(policy, patience), now: Moment::START }
+    }
+
+    fn at_millis(&mut self, millis: u64) -> &mut Self {
+        self.now = Moment::at_millis(millis);
+        self
+    }
+
+    fn at(&mut self, secs: u64) -> &mut Self {
+        self.at_millis(secs * 1000)
+    }
+
+    fn tell(&mut self, event: Event) -> Turn {
+        self.master.handle(self.now, Input::Event(event))
+    }
+
+    /// Attends and joins.
+    fn join(&mut self, name: &str, min_nodes: u32, max_nodes: u32) -> Turn {
+        let _ = self.tell(attended(name));
+        self.tell(joined(name, min_nodes, max_nodes))
+    }
+
+    /// Beats say nothing and are not journalled.
+    fn beat(&mut self, name: &str) {
+        assert_eq!(self.master.handle(self.now, Input::Beat { node: id(name) }), Turn::default());
+    }
+
+    fn deadline(&mut self) -> Turn {
+        let turn = self.master.handle(self.now, Input::Deadline);
+        assert!(self.master.deadline().is_none_or(|due| due > self.now), "a shell would spin");
+        turn
+    }
+
+    /// What the waiting are told now, and nothing else happens.
+    fn posted(&mut self) -> Option<(Pending, BTreeSet<NodeId>)> {
+        let turn = self.deadline();
+        assert_eq!((turn.journal, turn.effects), (vec![], vec![]));
+        turn.pending
+    }
+}
+
+fn gathering(joined: u32, needed: u32, waited: u64, to: &[&str]) -> Option<(Pending, BTreeSet<NodeId>)> {
+    let waited = Duration::from_secs(waited);
+    let pending = Pending::Gathering { joined, needed, missing: None, stopping: 0, waited, limit: JOIN };
+    Some((pending, to.iter().map(|name| id(name)).collect()))
+}
+
+fn spare(to: &[&str]) -> Option<(Pending, BTreeSet<NodeId>)> {
+    Some((Pending::Spare { nodes: 1 }, to.iter().map(|name| id(name)).collect()))
+}
+
+/// `a` runs alone.
+fn running() -> Test {
+    runs_in(Test::new())
+}
+
+fn runs_in(mut test: Test) -> Test {
+    let _ = test.join("a", 1, 1);
+    let _ = test.tell(hosted("a"));
+    test
+}
+
+#[test]
+fn a_crowd_that_joins_is_one_change_told_a_second_after_its_first() {
+    let mut test = Test::quiet();
+    let turn = test.at(10).join("a", 4, 4);
+    assert_eq!(turn, Turn { journal: vec![joined("a", 4, 4)], effects: vec![], pending: None });
+    assert_eq!(test.master.deadline(), Some(Moment::at_secs(11)));
+    assert_eq!(test.at_millis(10_400).join("b", 4, 4).pending, None);
+    assert_eq!(test.at_millis(10_900).join("c", 4, 4).pending, None);
+    assert_eq!(test.master.deadline(), Some(Moment::at_secs(11)), "the first is not kept waiting");
+    assert_eq!(test.at(11).posted(), gathering(3, 4, 1, &["a", "b", "c"]));
+}
+
+#[test]
+fn the_waiting_hear_every_ten_seconds_that_nothing_has_changed_and_at_once_that_something_has() {
+    let mut test = Test::quiet();
+    let _joined = test.join("a", 3, 3);
+    assert_eq!(test.at(1).posted(), gathering(1, 3, 1, &["a"]));
+    assert_eq!(test.master.deadline(), Some(Moment::at_secs(11)));
+    assert_eq!(test.at(5).posted(), None, "too early");
+    assert_eq!(test.at(11).posted(), gathering(1, 3, 11, &["a"]));
+    assert_eq!(test.at(15).join("b", 3, 3).pending, None);
+    assert_eq!(test.master.deadline(), Some(Moment::at_secs(16)));
+    assert_eq!(test.at(16).posted(), gathering(2, 3, 16, &["a", "b"]));
+    assert_eq!(test.master.deadline(), Some(Moment::at_secs(26)));
+    let left = Event::NodeEnded { node: id("b"), end: NodeEnd::Left { signal: 15 } };
+    assert_eq!(test.at(20).tell(left).pending, None);
+    assert_eq!(test.at(21).posted(), gathering(1, 3, 21, &["a"]));
+}
+
+#[test]
+fn what_changes_nothing_for_the_waiting_is_not_told() {
+    let mut test = Test::quiet();
+    let _joined = test.join("a", 2, 2);
+    assert_eq!(test.at(1).posted(), gathering(1, 2, 1, &["a"]));
+    let _again = test.at(3).join("a", 2, 2);
+    assert_eq!(test.at(4).posted(), None);
+    assert_eq!(test.master.deadline(), Some(Moment::at_secs(11)), "every ten seconds, as before");
+}
+
+#[test]
+fn nobody_is_told_anything_when_nobody_waits() {
+    let mut test = Test::quiet();
+    let _joined = test.join("a", 2, 2);
+    let _placed = test.join("b", 2, 2);
+    assert_eq!(test.master.deadline(), Some(Moment::at_secs(60)), "the host's time alone");
+    let _seats = test.at(1).tell(hosted("a"));
+    assert_eq!(test.master.deadline(), None);
+}
+
+#[test]
+fn a_spare_hears_once_that_it_is_one() {
+    let mut test = runs_in(Test::quiet());
+    assert_eq!(test.join("b", 1, 1).pending, None);
+    assert_eq!(test.at(1).posted(), spare(&["b"]));
+    assert_eq!(test.at(5).join("c", 1, 1).pending, None);
+    assert_eq!(test.at(6).posted(), spare(&["c"]));
+    let _again = test.at(7).join("b", 1, 1);
+    for secs in [8, 12] {
+        assert_eq!(test.at(secs).posted(), None);
+    }
+    let succeeded = Event::NodeEnded { node: id("a"), end: NodeEnd::Succeeded { round: Round(0) } };
+    let turn = test.at(13).tell(succeeded);
+    let told = |name| Effect::TellEnd { node: id(name), verdict: JobVerdict::Succeeded };
+    assert_eq!((turn.effects, turn.pending), (vec![told("a"), told("b"), told("c")], None));
+}
+
+#[test]
+fn a_beat_is_not_journalled_and_keeps_its_node() {
+    let mut test = running();
+    assert_eq!(test.master.beat_interval(), Some(Duration::from_secs(1)));
+    assert_eq!(test.master.deadline(), Some(Moment::START + SILENCE));
+    test.at(10).beat("a");
+    assert_eq!(test.master.deadline(), Some(Moment::at_secs(25)));
+    test.beat("z");
+    assert_eq!(test.master.deadline(), Some(Moment::at_secs(25)), "who does not attend is not listened to");
+    // So does any other word.
+    let _ignored = test.at(20).tell(hosted("a"));
+    assert_eq!(test.master.deadline(), Some(Moment::at_secs(35)));
+}
+
+fn lost(name: &str, cause: LossCause) -> Event {
+    Event::NodeLost { node: id(name), cause }
+}
+
+/// What the loss of the only node of round 0 brings.
+fn gone(name: &str, cause: &LossCause, rank: u32) -> Vec<Effect> {
+    let node = NodeName {
+        rank: Some(crate::NodeRank(rank)),
+        host: String::new(),
+        address: format!("10.0.0.{}", name.as_bytes()[0]),
+        node_id: id(name),
+    };
+    let reason = cause.to_string();
+    vec![
+        Effect::HangUp { node: id(name) },
+        Effect::Forget { node: id(name) },
+        Effect::Log(Log::Gone { node: node.clone(), reason: reason.clone(), losses: 1, limit: 1 }),
+        Effect::Log(Log::Regrouped { round: Round(0), why: Regroup::NodeGone { node, reason } }),
+    ]
+}
+
+#[test]
+fn a_silent_node_is_lost_once_and_the_loss_is_journalled() {
+    let mut test = running();
+    let cause = LossCause::Silent { timeout: SILENCE };
+    assert_eq!(test.at(14).deadline(), Turn::default());
+    assert_eq!(
+        test.at(15).deadline(),
+        Turn { journal: vec![lost("a", cause)], effects: gone("a", &cause, 0), pending: None }
+    );
+    assert_eq!(test.at(16).deadline(), Turn::default());
+    test.beat("a");
+    assert_eq!(test.master.deadline(), Some(Moment::at_secs(15) + JOIN), "nobody is listened to");
+}
+
+#[test]
+fn a_master_that_stood_still_takes_nobody_for_lost() {
+    let mut test = running();
+    let _broken = test.at(14).tell(Event::LinkBroken { node: id("a") });
+    assert_eq!(test.at(40).deadline(), Turn::default(), "nobody could be heard");
+    assert_eq!(test.master.deadline(), Some(Moment::at_secs(42)), "the grace begins again");
+    test.at(60).beat("b");
+    let cause = LossCause::Disconnected { grace: GRACE };
+    assert_eq!(test.at(62).deadline().journal, [lost("a", cause)], "and ends when the master runs");
+}
+
+#[test]
+fn a_broken_stream_is_a_loss_after_the_grace_unless_it_comes_back() {
+    let mut test = running();
+    let _broken = test.at(5).tell(Event::LinkBroken { node: id("a") });
+    assert_eq!(test.master.deadline(), Some(Moment::at_secs(7)));
+    test.at(6).beat("a");
+    assert_eq!(test.master.deadline(), Some(Moment::at_secs(7)), "a beat is no stream");
+    let _back = test.at(6).tell(attended("a"));
+    assert_eq!(test.master.deadline(), Some(Moment::at_secs(21)));
+    let _broken = test.at(8).tell(Event::LinkBroken { node: id("a") });
+    let cause = LossCause::Disconnected { grace: GRACE };
+    assert_eq!(
+        test.at(10).deadline(),
+        Turn { journal: vec![lost("a", cause)], effects: gone("a", &cause, 0), pending: None }
+    );
+}
+
+#[test]
+fn who_attends_and_never_joins_is_hung_up_on_or_forgotten() {
+    let mut test = Test::new();
+    let _attended = test.tell(attended("a"));
+    let cause = LossCause::Silent { timeout: SILENCE };
+    let effects = vec![Effect::HangUp { node: id("a") }];
+    assert_eq!(test.at(15).deadline(), Turn { journal: vec![lost("a", cause)], effects, pending: None });
+    let _attended = test.tell(attended("b"));
+    let _broken = test.tell(Event::LinkBroken { node: id("b") });
+    assert_eq!(test.master.deadline(), None);
+}
+
+#[test]
+fn a_join_that_is_read_after_its_stream_broke_makes_no_ghost() {
+    let mut test = Test::new();
+    let broken = Event::LinkBroken { node: id("a") };
+    assert_eq!(test.tell(joined("a", 2, 2)).journal, [joined("a", 2, 2), broken]);
+    let cause = LossCause::Disconnected { grace: GRACE };
+    assert_eq!(test.at(2).deadline().journal, [lost("a", cause)]);
+}
+
+#[test]
+fn who_leaves_is_not_lost_later() {
+    let mut test = running();
+    let _left = test.tell(Event::NodeEnded { node: id("a"), end: NodeEnd::Left { signal: 2 } });
+    let _broken = test.tell(Event::LinkBroken { node: id("a") });
+    assert_eq!(test.master.deadline(), Some(Moment::START + JOIN), "for a replacement, not for the node");
+}
+
+#[test]
+fn two_losses_in_one_turn_are_two_records() {
+    let mut test = Test::new();
+    for name in ["a", "b"] {
+        let _ = test.join(name, 3, 3);
+    }
+    let cause = LossCause::Silent { timeout: SILENCE };
+    let turn = test.at(15).deadline();
+    assert_eq!(turn.journal, [lost("a", cause), lost("b", cause)]);
+    let gone = |name| [Effect::HangUp { node: id(name) }, Effect::Forget { node: id(name) }];
+    assert_eq!(turn.effects, [gone("a"), gone("b")].concat());
+}
+
+#[test]
+fn a_deadline_of_the_job_is_journalled_as_such() {
+    let mut test = Test::quiet();
+    let _joined = test.join("a", 2, 2);
+    let turn = test.at(600).deadline();
+    assert_eq!(turn.journal, [Event::Deadline]);
+    assert!(test.master.job().verdict().is_some());
+}
+
+#[test]
+fn after_a_restart_all_nodes_have_the_grace_to_come_back() {
+    let job = running().master.job().clone();
+    let now = Moment::at_secs(100);
+    let (master, turn) = JobMaster::restored(job, patience(), now);
+    assert_eq!(turn, Turn { journal: vec![Event::Restarted], effects: vec![], pending: None });
+    assert_eq!(master.deadline(), Some(now + GRACE));
+    let mut test = Test { master, now };
+    let cause = LossCause::Disconnected { grace: GRACE };
+    assert_eq!(test.at(102).deadline().journal, [lost("a", cause)]);
+
+    let (master, _) = JobMaster::restored(running().master.job().clone(), patience(), now);
+    let mut test = Test { master, now };
+    let _back = test.at(101).tell(attended("a"));
+    assert_eq!(test.master.deadline(), Some(Moment::at_secs(116)));
+}
+
+#[test]
+fn inside_one_process_nobody_beats_and_nobody_falls_silent() {
+    let policy = running().master.job().clone();
+    let patience = Patience { heartbeat_timeout: None, ..patience() };
+    let (master, _) = JobMaster::restored(policy, patience, Moment::START);
+    let mut test = Test { master, now: Moment::START };
+    let _back = test.tell(attended("a"));
+    assert_eq!((test.master.beat_interval(), test.master.deadline()), (None, None));
+}

@@ -1,0 +1,237 @@
+//! Which nodes are lost: a broken stream has a grace to come back, a silent node a longer one.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{ids::NodeId, moment::Moment};
+
+/// Beats that may go missing before a node counts as silent, however short the timeout was chosen.
+const BEATS: u32 = 3;
+
+/// Beats that all nodes together may send in a second: what one master takes without noticing.
+const BEATS_PER_SECOND: u32 = 500;
+
+/// Why a node is given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LossCause {
+    /// Its stream broke and it did not come back within the grace.
+    Disconnected { grace: Duration },
+    /// Its stream stands and it said nothing for so long.
+    Silent { timeout: Duration },
+    /// Another launcher took its seat while its stream was broken.
+    Replaced,
+}
+
+impl fmt::Display for LossCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Disconnected { grace } => {
+                write!(
+                    f,
+                    "its connection to the job master broke and did not come back within {} s",
+                    grace.as_secs_f64()
+                )
+            }
+            Self::Silent { timeout } => write!(f, "nothing was heard of it for {} s", timeout.as_secs_f64()),
+            Self::Replaced => {
+                f.write_str("its connection to the job master was broken when a replacement came")
+            }
+        }
+    }
+}
+
+/// How patient the master is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Patience {
+    /// How long a broken stream may take to come back. Default 2 s.
+    pub reconnect_grace: Duration,
+    /// How long a node may be silent; `None`: its connection alone tells, as inside one process. Default 15 s.
+    pub heartbeat_timeout: Option<Duration>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Watched {
+    due: Option<Moment>,
+    is_connected: bool,
+}
+
+/// The nodes that are listened to. Not journalled: after a restart of the master all start as broken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Liveness {
+    patience: Patience,
+    nodes: BTreeMap<NodeId, Watched>,
+    due: BTreeSet<(Moment, NodeId)>,
+}
+
+impl Liveness {
+    /// Nobody is listened to yet.
+    #[must_use]
+    pub fn new(patience: Patience) -> Self {
+        Self { patience, nodes: BTreeMap::new(), due: BTreeSet::new() }
+    }
+
+    /// How often a node shall say that it lives; `None`: not at all. max(1 s, nodes / 500 s).
+    #[must_use]
+    pub fn beat_interval(&self) -> Option<Duration> {
+        let nodes = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
+        let shared = Duration::from_secs(1) * nodes / BEATS_PER_SECOND;
+        self.patience.heartbeat_timeout.map(|_| shared.max(Duration::from_secs(1)))
+    }
+
+    /// How long a node may be silent: the timeout, but never less than three beats.
+    fn silence(&self) -> Option<Duration> {
+        let beats = self.beat_interval()? * BEATS;
+        self.patience.heartbeat_timeout.map(|timeout| timeout.max(beats))
+    }
+
+    /// Its stream is open.
+    pub fn connected(&mut self, now: Moment, node: &NodeId) {
+        let due = self.silence().map(|silence| now + silence);
+        self.set(node, due, true);
+    }
+
+    /// It said something.
+    pub fn heard(&mut self, now: Moment, node: &NodeId) {
+        if self.is_connected(node) {
+            self.connected(now, node);
+        }
+    }
+
+    /// Whether its stream stands.
+    #[must_use]
+    pub fn is_connected(&self, node: &NodeId) -> bool {
+        self.nodes.get(node).is_some_and(|watched| watched.is_connected)
+    }
+
+    /// Its stream broke.
+    pub fn disconnected(&mut self, now: Moment, node: &NodeId) {
+        self.set(node, Some(now + self.patience.reconnect_grace), false);
+    }
+
+    /// Nobody could be heard until now: everybody gets all of the time again, as after a restart.
+    pub fn heard_nobody_until(&mut self, now: Moment) {
+        let silence = self.silence();
+        self.due.clear();
+        for (node, watched) in &mut self.nodes {
+            let patience = if watched.is_connected { silence } else { Some(self.patience.reconnect_grace) };
+            watched.due = patience.map(|patience| now + patience);
+            self.due.extend(watched.due.map(|due| (due, node.clone())));
+        }
+    }
+
+    /// It left; nothing is expected of it.
+    pub fn forget(&mut self, node: &NodeId) {
+        if let Some(Watched { due: Some(due), .. }) = self.nodes.remove(node) {
+            self.due.remove(&(due, node.clone()));
+        }
+    }
+
+    fn set(&mut self, node: &NodeId, due: Option<Moment>, is_connected: bool) {
+        self.forget(node);
+        self.nodes.insert(node.clone(), Watched { due, is_connected });
+        if let Some(due) = due {
+            self.due.insert((due, node.clone()));
+        }
+    }
+
+    /// When to call [`Self::expired`].
+    #[must_use]
+    pub fn deadline(&self) -> Option<Moment> {
+        self.due.first().map(|(due, _)| *due)
+    }
+
+    /// The nodes whose time has run out, each once.
+    #[must_use = "a lost node is told here and nowhere else"]
+    pub fn expired(&mut self, now: Moment) -> Vec<(NodeId, LossCause)> {
+        let mut lost = Vec::new();
+        while let Some((due, node)) = self.due.first().cloned()
+            && due <= now
+        {
+            let is_connected = self.nodes.get(&node).is_some_and(|watched| watched.is_connected);
+            let cause = match self.silence() {
+                Some(timeout) if is_connected => LossCause::Silent { timeout },
+                Some(_) | None => LossCause::Disconnected { grace: self.patience.reconnect_grace },
+            };
+            self.forget(&node);
+            lost.push((node, cause));
+        }
+        lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GRACE: Duration = Duration::from_secs(2);
+    const TIMEOUT: Duration = Duration::from_secs(15);
+
+    fn liveness(heartbeat_timeout: Option<Duration>) -> Liveness {
+        Liveness::new(Patience { reconnect_grace: GRACE, heartbeat_timeout })
+    }
+
+    fn id(name: &str) -> NodeId {
+        NodeId(name.into())
+    }
+
+    #[test]
+    fn a_broken_stream_has_a_grace_and_a_silent_node_a_longer_one() {
+        let mut liveness = liveness(Some(TIMEOUT));
+        liveness.connected(Moment::START, &id("a"));
+        liveness.connected(Moment::START, &id("b"));
+        liveness.disconnected(Moment::at_secs(1), &id("a"));
+        assert_eq!(liveness.deadline(), Some(Moment::at_secs(3)));
+        assert_eq!(
+            liveness.expired(Moment::at_secs(3)),
+            [(id("a"), LossCause::Disconnected { grace: GRACE })]
+        );
+        liveness.heard(Moment::at_secs(4), &id("b"));
+        assert_eq!(liveness.expired(Moment::at_secs(18)), []);
+        assert_eq!(
+            liveness.expired(Moment::at_secs(19)),
+            [(id("b"), LossCause::Silent { timeout: TIMEOUT })]
+        );
+        assert_eq!(liveness.deadline(), None);
+    }
+
+    #[test]
+    fn a_stream_that_comes_back_in_time_loses_nobody() {
+        let mut liveness = liveness(Some(TIMEOUT));
+        liveness.connected(Moment::START, &id("a"));
+        liveness.disconnected(Moment::at_secs(1), &id("a"));
+        liveness.connected(Moment::at_secs(2), &id("a"));
+        assert_eq!(liveness.expired(Moment::at_secs(16)), []);
+    }
+
+    #[test]
+    fn inside_one_process_nobody_beats() {
+        let mut liveness = liveness(None);
+        liveness.connected(Moment::START, &id("a"));
+        assert_eq!((liveness.beat_interval(), liveness.deadline()), (None, None));
+    }
+
+    #[test]
+    fn many_nodes_beat_less_often_and_are_given_three_beats() {
+        let mut liveness = liveness(Some(TIMEOUT));
+        for node in 0..5000 {
+            liveness.connected(Moment::START, &id(&node.to_string()));
+        }
+        assert_eq!(liveness.beat_interval(), Some(Duration::from_secs(10)));
+        liveness.heard(Moment::START, &id("7"));
+        assert_eq!(liveness.silence(), Some(Duration::from_secs(30)));
+    }
+
+    #[test]
+    fn who_left_is_not_lost() {
+        let mut liveness = liveness(Some(TIMEOUT));
+        liveness.connected(Moment::START, &id("a"));
+        liveness.forget(&id("a"));
+        liveness.heard(Moment::at_secs(1), &id("a"));
+        assert_eq!(liveness.deadline(), None);
+    }
+}

@@ -1,0 +1,225 @@
+//! A node as it presents itself to the master, and the terms it expects of the job.
+
+use std::{fmt, net::IpAddr, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{NodeId, NodeRank, Round, RunId};
+
+/// What every node of a job must agree on. The first node to join sets it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Terms {
+    /// The job's name.
+    pub run_id: RunId,
+    /// Fewest nodes, at least 1.
+    pub min_nodes: u32,
+    /// Most nodes, at least `min_nodes`.
+    pub max_nodes: u32,
+    /// The number of nodes is a multiple of it; at least 1, at most `max_nodes`.
+    pub node_unit: u32,
+    /// How long the first round waits for one more node once it has enough. 0: not at all.
+    pub last_call: Duration,
+    /// How long nodes may gather before the job fails.
+    pub join_timeout: Duration,
+    /// Every node must bring the same number of workers.
+    pub require_uniform: bool,
+}
+
+impl Terms {
+    /// The largest world: `max_nodes`, floored to the unit.
+    #[must_use]
+    pub fn most(&self) -> u32 {
+        let unit = self.node_unit.max(1);
+        self.max_nodes / unit * unit
+    }
+
+    /// The smallest world: `min_nodes`, raised to the unit, but never above [`Self::most`].
+    #[must_use]
+    pub fn least(&self) -> u32 {
+        let unit = self.node_unit.max(1);
+        self.min_nodes.max(1).div_ceil(unit).saturating_mul(unit).min(self.most())
+    }
+
+    /// The size of the world that so many nodes make; `None` when they are too few.
+    #[must_use]
+    pub fn world_of(&self, nodes: usize) -> Option<u32> {
+        let nodes = u32::try_from(nodes).unwrap_or(u32::MAX).min(self.most());
+        let unit = self.node_unit.max(1);
+        Some(nodes / unit * unit).filter(|size| *size > 0 && *size >= self.least())
+    }
+
+    /// The first point in which `theirs` is not the same, in words.
+    #[must_use]
+    pub fn difference(&self, theirs: &Self) -> Option<String> {
+        let nodes = |terms: &Self| format!("--nnodes={}:{}", terms.min_nodes, terms.max_nodes);
+        let seconds = |wait: Duration| wait.as_secs_f64();
+        let points = [
+            (format!("--rdzv-id={}", self.run_id), format!("--rdzv-id={}", theirs.run_id)),
+            (nodes(self), nodes(theirs)),
+            (format!("--node-unit={}", self.node_unit), format!("--node-unit={}", theirs.node_unit)),
+            (
+                format!("--rdzv-conf lastcall_timeout={}", seconds(self.last_call)),
+                format!("--rdzv-conf lastcall_timeout={}", seconds(theirs.last_call)),
+            ),
+            (
+                format!("--rdzv-conf join_timeout={}", seconds(self.join_timeout)),
+                format!("--rdzv-conf join_timeout={}", seconds(theirs.join_timeout)),
+            ),
+            (
+                format!("--require-uniform={}", self.require_uniform),
+                format!("--require-uniform={}", theirs.require_uniform),
+            ),
+        ];
+        let differs = points.into_iter().find(|(ours, theirs)| ours != theirs);
+        differs.map(|(ours, theirs)| format!("the job has {ours}, this node has {theirs}"))
+    }
+}
+
+/// Accelerators of one kind.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Accelerators {
+    /// `nvidia`, `metax`, ...
+    pub kind: String,
+    /// How many the node's workers may see.
+    pub count: u32,
+}
+
+/// Facts about a machine, for people and for later decisions.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct NodeAttributes {
+    /// Its host name.
+    pub host_name: String,
+    /// Addresses of its interfaces that are not loopback.
+    pub addresses: Vec<String>,
+    /// The Kubernetes node, when it is known (`NODE_NAME`).
+    pub k8s_node_name: Option<String>,
+    /// The pod (`POD_NAME`).
+    pub pod_name: Option<String>,
+    /// The kernel's boot id: the same host before and after a reboot differs in it.
+    pub boot_id: String,
+    /// `None` when there are none.
+    pub accelerators: Option<Accelerators>,
+}
+
+/// A node's wish to take part.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JoinRequest {
+    /// This life of this launcher.
+    pub node_id: NodeId,
+    /// The seat it asks for. `None` is not 0: a node without a wish follows those with one.
+    pub wish: Option<NodeRank>,
+    /// Workers on this node, at least 1.
+    pub local_world_size: u32,
+    /// `ROLE_NAME` of its workers.
+    pub role: String,
+    /// The address that other nodes' workers use: what it was told to be, else where its words come from.
+    pub address: String,
+    /// The address that the topology file lists it under (`--node-ip`), when it is another one.
+    pub node_ip: Option<String>,
+    /// What it expects of the job.
+    pub terms: Terms,
+    /// Facts about the machine.
+    pub attributes: NodeAttributes,
+    /// The last round that it had a seat in, and has left. Tells a new wish from one said again.
+    pub after: Option<Round>,
+}
+
+impl JoinRequest {
+    /// What a person calls this node.
+    #[must_use]
+    pub fn name(&self) -> NodeName {
+        NodeName {
+            rank: self.wish,
+            host: self.attributes.host_name.clone(),
+            address: self.address.clone(),
+            node_id: self.node_id.clone(),
+        }
+    }
+}
+
+/// What a person calls a node: `node rank 2 (host-a, 10.0.0.3)`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeName {
+    /// The seat it asked for, or the one it holds.
+    pub rank: Option<NodeRank>,
+    /// Its host name.
+    pub host: String,
+    /// Its address.
+    pub address: String,
+    /// The launcher.
+    pub node_id: NodeId,
+}
+
+impl fmt::Display for NodeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rank, host, address, node_id } = self;
+        match rank {
+            Some(rank) => write!(f, "node rank {rank} ")?,
+            None => f.write_str("a node ")?,
+        }
+        match (host.is_empty(), address.is_empty()) {
+            (false, false) if host != address => write!(f, "({host}, {address})"),
+            (false, _) => write!(f, "({host})"),
+            (true, false) => write!(f, "({address})"),
+            (true, true) => write!(f, "({node_id})"),
+        }
+    }
+}
+
+/// Addresses in the order of their numbers; names after them, by letter.
+#[must_use]
+pub fn address_order(address: &str) -> (bool, Option<IpAddr>, &str) {
+    let ip = address.parse::<IpAddr>().ok();
+    (ip.is_none(), ip, address)
+}
+
+/// Whether only workers on the same host reach this address.
+#[must_use]
+pub fn is_loopback(address: &str) -> bool {
+    address == "localhost" || address.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn terms(min_nodes: u32, max_nodes: u32, node_unit: u32) -> Terms {
+        Terms {
+            run_id: RunId("job".into()),
+            min_nodes,
+            max_nodes,
+            node_unit,
+            last_call: Duration::from_secs(3),
+            join_timeout: Duration::from_secs(600),
+            require_uniform: false,
+        }
+    }
+
+    #[test]
+    fn the_unit_floors_every_world_and_never_to_zero() {
+        assert_eq!(terms(2, 5, 4).most(), 4);
+        assert_eq!(terms(2, 5, 4).world_of(3), None);
+        assert_eq!(terms(2, 5, 4).world_of(5), Some(4));
+        assert_eq!(terms(8, 12, 4).world_of(10), Some(8));
+        assert_eq!(terms(8, 12, 4).world_of(12), Some(12));
+        assert_eq!(terms(3, 8, 2).least(), 4);
+        assert_eq!(terms(5, 5, 4).least(), 4, "min above the largest multiple: the largest multiple it is");
+        assert_eq!(terms(1, 4, 1).world_of(0), None);
+    }
+
+    #[test]
+    fn a_difference_is_named_with_both_values() {
+        assert_eq!(terms(2, 4, 1).difference(&terms(2, 4, 1)), None);
+        assert_eq!(
+            terms(2, 4, 1).difference(&terms(1, 3, 1)).unwrap(),
+            "the job has --nnodes=2:4, this node has --nnodes=1:3"
+        );
+    }
+
+    #[test]
+    fn addresses_are_ordered_by_number() {
+        let mut addresses = ["10.0.0.10", "b", "10.0.0.9", "a"];
+        addresses.sort_by(|a, b| address_order(a).cmp(&address_order(b)));
+        assert_eq!(addresses, ["10.0.0.9", "10.0.0.10", "a", "b"]);
+    }
+}

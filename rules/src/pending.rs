@@ -1,0 +1,87 @@
+//! What a waiting node is told while it waits.
+
+use std::{fmt, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{ids::NodeRank, verdict::ranges};
+
+/// Why a node has no seat yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Pending {
+    /// Nodes are gathering.
+    Gathering {
+        /// How many are there.
+        joined: u32,
+        /// How many it takes.
+        needed: u32,
+        /// Who has not come; `None` when the nodes have no ranks.
+        missing: Option<Vec<NodeRank>>,
+        /// Members of the last round that are still stopping their workers.
+        stopping: u32,
+        /// How long it has been.
+        waited: Duration,
+        /// How long it may be.
+        limit: Duration,
+    },
+    /// The job runs with all the nodes it takes; this one is a spare.
+    Spare {
+        /// How many nodes run.
+        nodes: u32,
+    },
+}
+
+impl Pending {
+    /// The same but for the time that has passed: nothing has changed.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        let timeless = |pending: &Self| match pending.clone() {
+            Self::Gathering { joined, needed, missing, stopping, limit, .. } => {
+                Self::Gathering { joined, needed, missing, stopping, limit, waited: Duration::ZERO }
+            }
+            spare @ Self::Spare { .. } => spare,
+        };
+        timeless(self) == timeless(other)
+    }
+}
+
+impl fmt::Display for Pending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gathering { joined, needed, missing, stopping, waited, limit } => {
+                write!(f, "PENDING {joined}/{needed} joined")?;
+                if let Some(missing) = missing.as_ref().filter(|missing| !missing.is_empty()) {
+                    write!(f, ", missing ranks {}", ranges(missing))?;
+                }
+                if *stopping > 0 {
+                    write!(f, ", {stopping} still stopping their workers")?;
+                }
+                write!(f, ", {} s of {} s", waited.as_secs(), limit.as_secs_f64())
+            }
+            Self::Spare { nodes } => {
+                write!(
+                    f,
+                    "SPARE: the job runs on {nodes} node(s); this one takes part as soon as a seat frees"
+                )
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_says_who_is_missing_and_how_long_it_has_been() {
+        let pending = Pending::Gathering {
+            joined: 2,
+            needed: 4,
+            missing: Some(vec![NodeRank(2), NodeRank(3)]),
+            stopping: 0,
+            waited: Duration::from_millis(63_400),
+            limit: Duration::from_secs(600),
+        };
+        assert_eq!(pending.to_string(), "PENDING 2/4 joined, missing ranks 2-3, 63 s of 600 s");
+    }
+}

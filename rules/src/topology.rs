@@ -1,0 +1,204 @@
+//! Which nodes hang under which switch, and the order of ranks that follows.
+//!
+//! The file is the guide's ConfigMap `node-topology-config`: a node a line, `asw psw ip`, where `asw` is the
+//! switch that the node is plugged into. Blank lines and lines that start with `#` are skipped.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The switch above each node.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Topology {
+    /// Address as written in the file -> its access switch.
+    switches: BTreeMap<String, String>,
+}
+
+/// What is wrong with a topology file.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TopologyError {
+    /// Not three words.
+    #[error("line {line} has {words} word(s) instead of 3, `asw psw ip`: `{text}`")]
+    Words {
+        /// Counted from 1.
+        line: usize,
+        /// How many there are.
+        words: usize,
+        /// The line.
+        text: String,
+    },
+    /// The third word is no address.
+    #[error("line {line}: `{text}` is not an IP address")]
+    Address {
+        /// Counted from 1.
+        line: usize,
+        /// The third word.
+        text: String,
+    },
+    /// One node under two switches, or listed twice.
+    #[error("line {line} lists {address} again; it is in line {first} already")]
+    Twice {
+        /// Counted from 1.
+        line: usize,
+        /// The line before it.
+        first: usize,
+        /// Which.
+        address: String,
+    },
+}
+
+/// Nodes in the order of their ranks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Order {
+    /// Indices into the addresses that were given, by new rank.
+    pub seats: Vec<usize>,
+    /// The switch of each, by new rank; `None` when the file does not list it.
+    pub switches: Vec<Option<String>>,
+}
+
+impl Topology {
+    /// Reads the text of a topology file. An empty one lists nobody, and changes no order.
+    ///
+    /// # Errors
+    /// The first line that makes no sense, with its number.
+    pub fn parse(text: &str) -> Result<Self, TopologyError> {
+        let mut switches = BTreeMap::new();
+        let mut lines: BTreeMap<String, usize> = BTreeMap::new();
+        for (line, text) in (1..).zip(text.lines()) {
+            let text = text.trim();
+            if text.is_empty() || text.starts_with('#') {
+                continue;
+            }
+            let words: Vec<&str> = text.split_whitespace().collect();
+            let [switch, _, address] = words[..] else {
+                return Err(TopologyError::Words { line, words: words.len(), text: shortened(text) });
+            };
+            let Some(address) = canonical(address) else {
+                return Err(TopologyError::Address { line, text: shortened(address) });
+            };
+            if let Some(first) = lines.insert(address.clone(), line) {
+                return Err(TopologyError::Twice { line, first, address });
+            }
+            switches.insert(address, switch.to_owned());
+        }
+        Ok(Self { switches })
+    }
+
+    /// Whether the file lists nobody.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.switches.is_empty()
+    }
+
+    /// Puts nodes under one switch beside each other. Switches come in the order in which they appear, and nodes
+    /// under one keep theirs; nodes that are not listed come last.
+    #[must_use]
+    pub fn order<'a>(&self, addresses: impl IntoIterator<Item = &'a str>) -> Order {
+        let switch = |address: &str| {
+            let address = canonical(address).unwrap_or_else(|| address.to_owned());
+            self.switches.get(&address).cloned()
+        };
+        let switches: Vec<Option<String>> = addresses.into_iter().map(switch).collect();
+        let mut appearance: BTreeMap<&str, usize> = BTreeMap::new();
+        for switch in switches.iter().flatten() {
+            let next = appearance.len();
+            appearance.entry(switch).or_insert(next);
+        }
+        let group = |index: &usize| match &switches[*index] {
+            Some(switch) => appearance.get(&**switch).copied().unwrap_or(usize::MAX),
+            None => usize::MAX,
+        };
+        let mut seats: Vec<usize> = (0..switches.len()).collect();
+        seats.sort_by_key(group);
+        let switches = seats.iter().map(|index| switches[*index].clone()).collect();
+        Order { seats, switches }
+    }
+}
+
+/// One spelling for each address.
+fn canonical(address: &str) -> Option<String> {
+    address.parse::<std::net::IpAddr>().ok().map(|ip| ip.to_string())
+}
+
+/// A line of a wrong file can be a whole book.
+fn shortened(text: &str) -> String {
+    const MOST: usize = 80;
+    match text.char_indices().nth(MOST) {
+        Some((cut, _)) => format!("{}...", &text[..cut]),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The guide's file: ten nodes, node i under switch i mod 4.
+    fn guide() -> String {
+        (0..10).map(|node| format!("asw-{} psw-0 192.168.0.{node}\r\n", node % 4)).collect()
+    }
+
+    fn ordered(text: &str, last: &[u32]) -> Vec<u32> {
+        let addresses: Vec<String> = last.iter().map(|node| format!("192.168.0.{node}")).collect();
+        let order = Topology::parse(text).unwrap().order(addresses.iter().map(String::as_str));
+        order.seats.into_iter().map(|index| last[index]).collect()
+    }
+
+    #[test]
+    fn the_guides_ten_nodes_come_out_in_its_order() {
+        let all: Vec<u32> = (0..10).collect();
+        assert_eq!(ordered(&guide(), &all), [0, 4, 8, 1, 5, 9, 2, 6, 3, 7]);
+        assert_eq!(ordered(&guide(), &[0, 1, 2, 3, 5, 6, 7, 8, 9]), [0, 8, 1, 5, 9, 2, 6, 3, 7]);
+    }
+
+    #[test]
+    fn unlisted_nodes_come_last_and_an_empty_file_changes_nothing() {
+        assert_eq!(ordered(&guide(), &[77, 0, 1, 78, 4]), [0, 4, 1, 77, 78]);
+        assert_eq!(ordered("# nothing\n\n", &[3, 1, 2]), [3, 1, 2]);
+        assert!(Topology::parse(" \n").unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_bad_line_is_named() {
+        let error = |text: &str| Topology::parse(text).unwrap_err().to_string();
+        assert_eq!(
+            error("asw psw 10.0.0.1\nasw 10.0.0.2\n"),
+            "line 2 has 2 word(s) instead of 3, `asw psw ip`: `asw 10.0.0.2`"
+        );
+        assert_eq!(error("\n\nasw psw host-a"), "line 3: `host-a` is not an IP address");
+        assert_eq!(
+            error("a p 10.0.0.1\nb p 10.0.0.1"),
+            "line 2 lists 10.0.0.1 again; it is in line 1 already"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn every_node_keeps_a_seat_and_switches_are_not_torn_apart(
+            under in proptest::collection::vec(proptest::option::of(0_u8..4), 0..20)
+        ) {
+            let address = |node: usize| format!("10.0.0.{node}");
+            let text: String = under.iter().enumerate()
+                .filter_map(|(node, switch)| Some(format!("s{} p {}\n", (*switch)?, address(node))))
+                .collect();
+            let addresses: Vec<String> = (0..under.len()).map(address).collect();
+            let order = Topology::parse(&text).unwrap().order(addresses.iter().map(String::as_str));
+            let mut seats = order.seats.clone();
+            seats.sort_unstable();
+            prop_assert_eq!(seats, (0..under.len()).collect::<Vec<_>>());
+            let mut switches = order.switches;
+            switches.dedup();
+            let mut distinct = switches.clone();
+            distinct.sort();
+            distinct.dedup();
+            prop_assert_eq!(switches.len(), distinct.len());
+        }
+
+        #[test]
+        fn any_text_is_read_or_refused(text in "\\PC{0,200}") {
+            let _either = Topology::parse(&text);
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! How the whole job ended.
+
+use std::{fmt, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{ids::NodeRank, node::NodeName};
+
+/// How the whole job ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum JobVerdict {
+    /// Every node's workers ended well.
+    Succeeded,
+    /// It did not.
+    Failed(JobFailure),
+}
+
+/// Why a job failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum JobFailure {
+    /// A node gave up and nobody may take its place.
+    Node {
+        /// Which.
+        node: NodeName,
+        /// Why, in its words.
+        reason: String,
+    },
+    /// Not enough nodes came in time.
+    TimedOut {
+        /// How many were there.
+        joined: u32,
+        /// How many it takes.
+        needed: u32,
+        /// For how long they were waited for.
+        waited: Duration,
+        /// Who did not come; `None` when the nodes have no ranks.
+        missing: Option<Vec<NodeRank>>,
+        /// Why nodes that had been there were gone, the last one last.
+        losses: Vec<String>,
+    },
+    /// A rank was lost more often than it may be replaced.
+    Exhausted {
+        /// Which rank.
+        rank: NodeRank,
+        /// Its last holder.
+        node: NodeName,
+        /// How often it may be replaced.
+        limit: u32,
+        /// How its last holder was lost.
+        reason: String,
+    },
+    /// The launcher that served the job master was told to end.
+    MasterLeft {
+        /// Which node's launcher.
+        node: NodeName,
+        /// How it ended, in its words.
+        reason: String,
+    },
+    /// Every node left.
+    Deserted,
+}
+
+impl fmt::Display for JobFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Node { node, reason } => write!(f, "{node} gave up: {reason}"),
+            Self::TimedOut { joined, needed, waited, missing, losses } => {
+                write!(f, "{joined} of {needed} nodes joined within {} s", waited.as_secs_f64())?;
+                if let Some(missing) = missing.as_ref().filter(|missing| !missing.is_empty()) {
+                    write!(f, "; missing ranks {}", ranges(missing))?;
+                }
+                for loss in losses {
+                    write!(f, "; {loss}")?;
+                }
+                Ok(())
+            }
+            Self::Exhausted { rank, node, limit, reason } => write!(
+                f,
+                "node rank {rank} was lost again after {limit} replacement(s), as many as --restart-count allows: \
+                 {node}: {reason}"
+            ),
+            Self::MasterLeft { node, reason } => {
+                write!(f, "{node}, whose launcher served the job master, left: {reason}")
+            }
+            Self::Deserted => f.write_str("every node left the job"),
+        }
+    }
+}
+
+/// `0-2,5`, from sorted ranks.
+#[must_use]
+pub fn ranges(ranks: &[NodeRank]) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for NodeRank(rank) in ranks {
+        match runs.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(*rank) => *last = *rank,
+            _ => runs.push((*rank, *rank)),
+        }
+    }
+    let shown = runs.iter().map(
+        |(first, last)| {
+            if first == last { first.to_string() } else { format!("{first}-{last}") }
+        },
+    );
+    shown.collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_shown_as_ranges() {
+        let ranks = |ranks: &[u32]| ranges(&ranks.iter().copied().map(NodeRank).collect::<Vec<_>>());
+        assert_eq!(ranks(&[]), "");
+        assert_eq!(ranks(&[2, 3]), "2-3");
+        assert_eq!(ranks(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
+    }
+
+    #[test]
+    fn a_timeout_says_who_did_not_come() {
+        let failure = JobFailure::TimedOut {
+            joined: 2,
+            needed: 4,
+            waited: Duration::from_secs(600),
+            missing: Some(vec![NodeRank(2), NodeRank(3)]),
+            losses: Vec::new(),
+        };
+        assert_eq!(failure.to_string(), "2 of 4 nodes joined within 600 s; missing ranks 2-3");
+    }
+}

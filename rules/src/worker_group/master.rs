@@ -1,0 +1,281 @@
+//! What this node and the master owe each other: words said again when the stream is back, patience while it is
+//! not, and the end.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Claim, EVERY, Effect, Hosted, NodeEnd, SIGTERM, Standing, State, Then, WorkerGroup};
+use crate::{
+    failure::{Failure, Outcome},
+    ids::Round,
+    moment::Moment,
+    notice::Notice,
+    verdict::JobVerdict,
+};
+
+/// The stream to the master.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Link {
+    /// It stands.
+    Up,
+    /// It does not; `reason` is `None` until it was tried.
+    Away { since: Moment, reason: Option<String>, told: Moment },
+}
+
+impl Link {
+    pub(super) fn not_yet() -> Self {
+        Self::Away { since: Moment::START, reason: None, told: Moment::START }
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        *self == Self::Up
+    }
+
+    /// From now on somebody waits for it.
+    pub(super) fn needed(&mut self, now: Moment) {
+        if let Self::Away { told, .. } = self {
+            *told = now;
+        }
+    }
+}
+
+impl WorkerGroup {
+    /// When a master that is away and is needed since then is given up, and when a person hears of it next.
+    pub(super) fn away_until(&self, needed_since: Moment) -> Option<(Moment, Moment)> {
+        match &self.link {
+            Link::Up => None,
+            Link::Away { since, told, .. } => {
+                // A timeout of nothing would be due in the moment in which it begins.
+                let timeout = self.limits.join_timeout.max(Duration::from_millis(1));
+                Some((needed_since.max(*since) + timeout, *told + EVERY))
+            }
+        }
+    }
+
+    /// Says again whatever the master may not have heard.
+    pub(super) fn on_master_back(&mut self) -> Vec<Effect> {
+        let was_told = matches!(&self.link, Link::Away { reason: Some(_), .. });
+        self.link = Link::Up;
+        let mut effects: Vec<Effect> =
+            was_told.then_some(Effect::Tell(Notice::MasterBack)).into_iter().collect();
+        effects.extend(match &self.state {
+            State::Joining { .. } => Some(self.join_effect()),
+            State::Preparing(_) | State::Running(_) => self.resume(Standing::Running),
+            State::Stopping { then: Then::Rejoin(_), .. } => self.resume(Standing::Stopping),
+            State::Stopping { then: Then::FailWithWorkers, generation, .. } => {
+                let reason = generation.failures.first().map_or_else(String::new, ToString::to_string);
+                Some(Effect::ReportFailure { round: generation.round(), reason, gives_up: true })
+            }
+            State::Stopping { then: Then::End(Outcome::Succeeded), .. } => self.resume(Standing::Running),
+            State::Stopping { then: Then::End(outcome), .. } => {
+                self.end_of(outcome).map(|end| Effect::ReportEnd { end })
+            }
+            State::Leaving { is_farewell: false, .. } => self.resume(Standing::Succeeded),
+            State::Leaving { outcome, .. } => self.end_of(outcome).map(|end| Effect::ReportEnd { end }),
+            State::Done => None,
+        });
+        effects
+    }
+
+    fn resume(&self, standing: Standing) -> Option<Effect> {
+        let last = self.last.as_ref()?;
+        let claim = Claim {
+            round: last.round,
+            seat: last.seat,
+            nodes: last.nodes,
+            master_addr: last.master_addr.clone(),
+            master_port: last.master_port,
+            standing,
+        };
+        Some(Effect::Resume { claim })
+    }
+
+    /// What the master is told of an outcome. An interrupted node whose work was done has left all the same.
+    pub(super) fn end_of(&self, outcome: &Outcome) -> Option<NodeEnd> {
+        let left = self.interrupted.map(|signal| NodeEnd::Left { signal });
+        match outcome {
+            Outcome::Succeeded => {
+                left.or_else(|| self.last.as_ref().map(|last| NodeEnd::Succeeded { round: last.round }))
+            }
+            Outcome::Interrupted(signal) => Some(NodeEnd::Left { signal: *signal }),
+            Outcome::Failed(failure) => Some(NodeEnd::Failed { reason: failure.to_string() }),
+        }
+    }
+
+    /// Training needs no master until something changes.
+    pub(super) fn on_master_away(&mut self, now: Moment, reason: String) -> Vec<Effect> {
+        let is_news = match &mut self.link {
+            Link::Up => {
+                self.link = Link::Away { since: now, reason: Some(reason.clone()), told: now };
+                true
+            }
+            Link::Away { reason: known, told, .. } => {
+                let is_first = known.is_none();
+                *known = Some(reason.clone());
+                if is_first {
+                    *told = now;
+                }
+                is_first
+            }
+        };
+        let limit = self.limits.join_timeout;
+        match &self.state {
+            // Nobody waits for it any more.
+            State::Leaving { outcome, is_farewell: true, .. } => {
+                let outcome = outcome.clone();
+                self.finish(outcome)
+            }
+            State::Preparing(_) | State::Running(_) if is_news => {
+                vec![Effect::Tell(Notice::MasterAway { reason, goes_on: true, limit })]
+            }
+            State::Joining { .. } | State::Stopping { then: Then::Rejoin(_), .. } if is_news => {
+                vec![Effect::Tell(Notice::MasterAway { reason, goes_on: false, limit })]
+            }
+            State::Leaving { .. } if is_news => {
+                vec![Effect::Tell(Notice::MasterAway { reason, goes_on: false, limit })]
+            }
+            // Nobody is told of what nobody waits for.
+            State::Joining { .. }
+            | State::Preparing(_)
+            | State::Running(_)
+            | State::Stopping { .. }
+            | State::Leaving { .. }
+            | State::Done => Vec::new(),
+        }
+    }
+
+    pub(super) fn on_patience_over(&mut self, now: Moment) -> Vec<Effect> {
+        let (since, is_farewell) = match &self.state {
+            State::Joining { since } => (*since, false),
+            State::Leaving { since, is_farewell, .. } => (*since, *is_farewell),
+            _ => return Vec::new(),
+        };
+        if is_farewell {
+            if self.deadline().is_none_or(|due| now < due) {
+                return Vec::new();
+            }
+            let State::Leaving { outcome, .. } = &self.state else { return Vec::new() };
+            let outcome = outcome.clone();
+            return self.finish(outcome);
+        }
+        let Some((due, tell_at)) = self.away_until(since) else { return Vec::new() };
+        let limit = self.limits.join_timeout;
+        let Link::Away { reason, told, since: away_since } = &mut self.link else { return Vec::new() };
+        let reason = reason.clone().unwrap_or_else(|| "no connection yet".to_owned());
+        if now >= due {
+            let failure = Failure::MasterAway { reason, waited: limit };
+            return self.finish(self.or_done(Outcome::Failed(failure)));
+        }
+        if now < tell_at || !matches!(self.state, State::Joining { .. }) {
+            return Vec::new();
+        }
+        *told = now;
+        let waited = now - since.max(*away_since);
+        vec![Effect::Tell(Notice::WaitingForMaster { reason, waited, limit })]
+    }
+
+    /// A node whose workers have all ended well has done its part, whatever becomes of the others.
+    pub(super) fn or_done(&self, outcome: Outcome) -> Outcome {
+        if self.is_done_well { Outcome::Succeeded } else { outcome }
+    }
+
+    pub(super) fn on_asked_to_host(&mut self, round: Round, fresh_port: bool) -> Vec<Effect> {
+        match &self.hosted {
+            // Asked again, because the answer was not heard: the store must not be emptied a second time.
+            Some(Hosted { round: known, at: Some((master_addr, master_port)) }) if *known == round => {
+                let (master_addr, master_port) = (master_addr.clone(), *master_port);
+                vec![Effect::ReportHosting { round, master_addr, master_port }]
+            }
+            Some(Hosted { round: known, at: None }) if *known == round => Vec::new(),
+            _ => {
+                self.hosted = Some(Hosted { round, at: None });
+                vec![Effect::HostStore { round, fresh_port }]
+            }
+        }
+    }
+
+    pub(super) fn on_hosting(
+        &mut self,
+        round: Round,
+        master_addr: Option<String>,
+        master_port: u16,
+    ) -> Vec<Effect> {
+        if self.hosted.as_ref().is_none_or(|hosted| hosted.round != round) {
+            return Vec::new();
+        }
+        self.hosted = Some(Hosted { round, at: Some((master_addr.clone(), master_port)) });
+        vec![Effect::ReportHosting { round, master_addr, master_port }]
+    }
+
+    pub(super) fn on_refused(&mut self, now: Moment, reason: String) -> Vec<Effect> {
+        let outcome = self.or_done(Outcome::Failed(Failure::Master { reason }));
+        match &mut self.state {
+            // The master knows, for it said so.
+            State::Joining { .. } | State::Preparing(_) => self.finish(outcome),
+            State::Running(_) => {
+                self.end_noted = true;
+                self.stop(now, SIGTERM, Then::End(outcome))
+            }
+            State::Stopping { then, .. } => {
+                self.end_noted = true;
+                if matches!(then, Then::Rejoin(_)) {
+                    *then = Then::End(outcome);
+                }
+                Vec::new()
+            }
+            State::Leaving { outcome, .. } => {
+                let outcome = outcome.clone();
+                self.finish(outcome)
+            }
+            State::Done => Vec::new(),
+        }
+    }
+
+    pub(super) fn on_end_noted(&mut self) -> Vec<Effect> {
+        match &self.state {
+            State::Leaving { outcome, is_farewell: true, .. } => {
+                let outcome = outcome.clone();
+                self.finish(outcome)
+            }
+            State::Stopping { then: Then::End(Outcome::Interrupted(_)), .. } => {
+                self.end_noted = true;
+                Vec::new()
+            }
+            State::Joining { .. }
+            | State::Preparing(_)
+            | State::Running(_)
+            | State::Stopping { .. }
+            | State::Leaving { .. }
+            | State::Done => Vec::new(),
+        }
+    }
+
+    pub(super) fn on_job_ended(&mut self, now: Moment, verdict: JobVerdict) -> Vec<Effect> {
+        let of_the_job = match verdict {
+            JobVerdict::Succeeded => Outcome::Succeeded,
+            JobVerdict::Failed(failure) => Outcome::Failed(Failure::Job(failure)),
+        };
+        let outcome = self.or_done(of_the_job);
+        let then = match &mut self.state {
+            State::Joining { .. } | State::Preparing(_) => self.finish(outcome),
+            State::Running(_) => {
+                self.end_noted = true;
+                self.stop(now, SIGTERM, Then::End(outcome))
+            }
+            State::Stopping { then, .. } => {
+                self.end_noted = true;
+                if matches!(then, Then::Rejoin(_)) {
+                    *then = Then::End(outcome);
+                }
+                Vec::new()
+            }
+            State::Leaving { outcome, .. } => {
+                let outcome = outcome.clone();
+                self.finish(outcome)
+            }
+            State::Done => Vec::new(),
+        };
+        std::iter::once(Effect::AcknowledgeEnd).chain(then).collect()
+    }
+}

@@ -1,0 +1,380 @@
+//! Workers start, end, fail and are stopped.
+
+use super::*;
+
+#[test]
+fn a_dead_worker_stops_its_peers_and_rejoins() {
+    let mut group = running(2, 1);
+    let now = Moment::at_secs(60);
+    let next = AfterStop::Restart { next: Attempt(1), max_restarts: 1 };
+    assert_eq!(
+        group.handle(now, exited(0, 1, SEGV)),
+        [told(1, SEGV, 0, next), reported(0, 1, SEGV, false), TERM_TREE],
+        "the other nodes hear of it before ours are gone"
+    );
+    assert_eq!(group.deadline(), Some(now + GRACE));
+    assert_eq!(group.handle(now, exited(0, 0, TERM)), []);
+    assert_eq!(group.handle(now, gone(0)), [join(1, Some(0))]);
+    assert_eq!(group.deadline(), None, "the master holds the deadline of a rendezvous");
+    start(&mut group, 1, 2);
+    assert_eq!(group.attempt(), Attempt(1));
+}
+
+#[test]
+fn a_spent_restart_budget_fails_the_node_with_all_that_was_seen() {
+    let mut group = running(2, 0);
+    let now = Moment::at_secs(1);
+    assert_eq!(
+        group.handle(now, exited(0, 1, CODE)),
+        [told(1, CODE, 0, AfterStop::Fail), reported(0, 1, CODE, true), TERM_TREE]
+    );
+    assert_eq!(group.handle(now, exited(0, 0, TERM)), []);
+    let outcome = group_failed(0, &[(1, CODE), (0, TERM)]);
+    assert_eq!(group.handle(now, gone(0)), [failed_with("rank 5 exited with code 3")]);
+    assert_eq!(group.deadline(), Some(now + FAREWELL_PATIENCE));
+    assert_eq!(group.handle(now, Event::EndNoted), [finished(outcome)]);
+    assert_eq!(group.deadline(), None);
+}
+
+#[test]
+fn a_failure_that_followed_from_another_nodes_spends_no_restart() {
+    let excused = || Effect::Tell(Notice::Excused { why: "a peer failed".into() });
+    for max_restarts in [0, 2] {
+        let mut group = running(2, max_restarts);
+        let _stopping = group.handle(Moment::START, exited(0, 1, CODE));
+        assert_eq!(group.handle(Moment::START, regroup(0)), [excused()]);
+        assert_eq!(group.handle(Moment::START, regroup(0)), [], "said again");
+        assert_eq!(group.handle(Moment::START, exited(0, 0, TERM)), []);
+        assert_eq!(group.handle(Moment::START, gone(0)), [join(0, Some(0))]);
+    }
+}
+
+#[test]
+fn a_regroup_that_excuses_nothing_or_a_start_that_failed_leaves_the_budget_as_it_was() {
+    let mut group = running(2, 2);
+    let _stopping = group.handle(Moment::START, exited(0, 1, CODE));
+    let late = Event::Regroup { round: Round(0), why: String::new(), excuses: false };
+    assert_eq!(group.handle(Moment::START, late), []);
+    assert_eq!(group.handle(Moment::START, gone(0)), [join(1, Some(0))]);
+
+    let mut group = running(2, 2);
+    let cannot = Event::CannotStart { round: Round(0), local_rank: LocalRank(1), reason: "gone".into() };
+    let _stopping = group.handle(Moment::START, cannot);
+    assert_eq!(group.handle(Moment::START, regroup(0)), []);
+}
+
+#[test]
+fn a_node_that_failed_does_not_wait_for_the_master_for_ever() {
+    let spent = || {
+        let mut group = running(1, 0);
+        let _stopping = group.handle(Moment::START, exited(0, 0, CODE));
+        assert_eq!(group.handle(Moment::START, gone(0)), [failed_with("rank 4 exited with code 3")]);
+        group
+    };
+    let end = || finished(group_failed(0, &[(0, CODE)]));
+    let due = Moment::START + FAREWELL_PATIENCE;
+    let mut group = spent();
+    assert_eq!(group.handle(Moment::at_secs(9), Event::Deadline), []);
+    assert_eq!(group.handle(due, Event::Deadline), [end()]);
+    assert_eq!(spent().handle(Moment::at_secs(1), away()), [end()]);
+    assert_eq!(spent().handle(Moment::at_secs(1), job_failed()), [Effect::AcknowledgeEnd, end()]);
+    assert_eq!(spent().handle(Moment::at_secs(1), refused()), [end()]);
+    assert_eq!(spent().handle(Moment::at_secs(1), signalled(2)), [end()]);
+}
+
+#[test]
+fn success_needs_all_workers_and_clears_away_what_they_left() {
+    let mut group = running(2, 3);
+    let now = Moment::at_secs(5);
+    assert_eq!(group.handle(now, exited(0, 0, OK)), []);
+    assert_eq!(group.handle(now, exited(0, 1, OK)), [TERM_TREE]);
+    assert_eq!(group.deadline(), Some(Moment::at_secs(7)));
+    assert_eq!(group.handle(now, gone(0)), [succeeded_in(0)]);
+    assert_eq!(group.deadline(), None, "the others may take as long as they like");
+    assert_eq!(group.handle(now, Event::EndNoted), [], "it waits for the others");
+    assert_eq!(
+        group.handle(Moment::at_secs(9999), job_succeeded()),
+        [Effect::AcknowledgeEnd, finished(Outcome::Succeeded)]
+    );
+}
+
+#[test]
+fn a_finished_rank_is_restarted_with_the_one_that_failed() {
+    let mut group = running(2, 1);
+    assert_eq!(group.handle(Moment::START, exited(0, 0, OK)), []);
+    let effects = group.handle(Moment::START, exited(0, 1, SEGV));
+    assert_eq!(effects.last(), Some(&TERM_TREE));
+    // Both leaders are gone, so only leftovers are waited for.
+    assert_eq!(group.deadline(), Some(Moment::at_secs(2)));
+    assert_eq!(group.handle(Moment::START, gone(0)), [join(1, Some(0))]);
+}
+
+#[test]
+fn a_worker_that_ignores_the_polite_signal_is_killed_and_then_given_up() {
+    let mut group = running(2, 0);
+    let _ = group.handle(Moment::START, exited(0, 1, SEGV));
+    assert_eq!(group.handle(Moment::at_secs(29), Event::Deadline), []);
+    assert_eq!(group.handle(Moment::at_secs(30), Event::Deadline), [Effect::KillTree]);
+    let hopeless = Moment::at_secs(30) + KILL_PATIENCE;
+    assert_eq!(group.deadline(), Some(hopeless));
+    assert_eq!(
+        group.handle(hopeless, Event::Deadline),
+        [Effect::AbandonTree, failed_with("rank 5 was ended by SIGSEGV")]
+    );
+    assert_eq!(group.handle(hopeless, Event::EndNoted), [finished(group_failed(0, &[(1, SEGV)]))]);
+}
+
+#[test]
+fn nobody_is_restarted_beside_a_worker_that_cannot_be_killed() {
+    let mut group = running(2, 3);
+    let _ = group.handle(Moment::START, exited(0, 1, SEGV));
+    let _ = group.handle(Moment::at_secs(30), Event::Deadline);
+    let hopeless = Moment::at_secs(30) + KILL_PATIENCE;
+    assert_eq!(
+        group.handle(hopeless, Event::Deadline),
+        [Effect::AbandonTree, failed_with("its workers could not be killed")]
+    );
+    assert_eq!(group.handle(hopeless, Event::EndNoted), [finished(Outcome::Failed(Failure::Unkillable))]);
+}
+
+#[test]
+fn nor_beside_what_a_worker_that_ended_well_has_left_behind() {
+    let mut group = running(1, 3);
+    let _ = group.handle(Moment::START, exited(0, 0, OK));
+    assert_eq!(group.handle(Moment::at_secs(2), Event::Deadline), [Effect::KillTree]);
+    let hopeless = Moment::at_secs(2) + KILL_PATIENCE;
+    assert_eq!(group.handle(hopeless, Event::Deadline), [Effect::AbandonTree, succeeded_in(0)]);
+    assert_eq!(
+        group.clone().handle(hopeless, job_succeeded()),
+        [Effect::AcknowledgeEnd, finished(Outcome::Succeeded)]
+    );
+    assert_eq!(
+        group.handle(hopeless, regroup(0)),
+        [regrouping(), failed_with("its workers could not be killed")]
+    );
+    assert_eq!(group.handle(hopeless, Event::EndNoted), [finished(Outcome::Failed(Failure::Unkillable))]);
+}
+
+#[test]
+fn a_leave_is_announced_before_the_workers_are_gone_and_the_second_signal_kills() {
+    let mut group = running(2, 3);
+    assert_eq!(
+        group.handle(Moment::START, signalled(2)),
+        [
+            Effect::Tell(Notice::Stopping { signal: 2, grace: GRACE }),
+            left(2),
+            Effect::SignalTree { signal: 2 }
+        ]
+    );
+    assert_eq!(
+        group.handle(Moment::at_secs(1), signalled(15)),
+        [Effect::Tell(Notice::Killing), Effect::KillTree]
+    );
+    assert_eq!(group.handle(Moment::at_secs(1), signalled(2)), [], "there is nothing harder");
+    assert_eq!(group.handle(Moment::at_secs(1), exited(0, 0, ExitCause::Signal(9))), []);
+    assert_eq!(group.handle(Moment::at_secs(1), gone(0)), [left(2)], "said again, as nobody took note");
+    assert_eq!(group.handle(Moment::at_secs(1), Event::EndNoted), [finished(Outcome::Interrupted(2))]);
+}
+
+#[test]
+fn a_leave_that_was_noted_while_workers_stopped_is_not_said_again() {
+    let mut group = running(1, 3);
+    let _stopping = group.handle(Moment::START, signalled(15));
+    assert_eq!(group.handle(Moment::START, Event::EndNoted), []);
+    assert_eq!(group.handle(Moment::START, regroup(0)), [], "it leaves whatever becomes of the round");
+    assert_eq!(group.handle(Moment::START, gone(0)), [finished(Outcome::Interrupted(15))]);
+}
+
+#[test]
+fn a_signal_during_a_restart_means_no_restart() {
+    let mut group = running(2, 3);
+    let _ = group.handle(Moment::START, exited(0, 1, SEGV));
+    assert_eq!(group.handle(Moment::START, signalled(15)), [left(15)]);
+    assert_eq!(group.handle(Moment::START, signalled(15)), [Effect::Tell(Notice::Killing), Effect::KillTree]);
+    assert_eq!(group.handle(Moment::START, gone(0)), [left(15)]);
+    assert_eq!(group.handle(Moment::START, Event::EndNoted), [finished(Outcome::Interrupted(15))]);
+}
+
+#[test]
+fn a_signal_after_the_last_worker_ended_well_means_no_restart_either() {
+    let mut group = running(1, 3);
+    assert_eq!(group.handle(Moment::START, exited(0, 0, OK)), [TERM_TREE]);
+    assert_eq!(group.handle(Moment::START, signalled(15)), []);
+    assert_eq!(group.handle(Moment::START, regroup(0)), [], "it leaves");
+    assert_eq!(group.handle(Moment::START, gone(0)), [left(15)], "the others need not wait for it");
+    assert_eq!(group.handle(Moment::START, Event::EndNoted), [finished(Outcome::Succeeded)]);
+}
+
+#[test]
+fn a_signal_before_any_worker_ends_the_run() {
+    let mut group = joining(3);
+    assert_eq!(group.handle(Moment::START, signalled(15)), [left(15)]);
+    let late = group.handle(Moment::START, seated(0, 2));
+    assert_eq!(late, [], "a seat that comes late starts nobody");
+    assert_eq!(group.handle(Moment::START, Event::EndNoted), [finished(Outcome::Interrupted(15))]);
+
+    let mut group = joining(3);
+    let _prepare = group.handle(Moment::START, seated(0, 2));
+    assert_eq!(group.handle(Moment::START, signalled(2)), [left(2)]);
+    assert_eq!(group.handle(Moment::START, prepared(0)), []);
+    assert_eq!(group.handle(Moment::START, signalled(2)), [finished(Outcome::Interrupted(2))], "at once");
+
+    let mut group = WorkerGroup::new(limits(3));
+    assert_eq!(
+        group.handle(Moment::START, signalled(2)),
+        [finished(Outcome::Interrupted(2))],
+        "there is no master that could be told"
+    );
+}
+
+#[test]
+fn a_late_word_of_an_old_round_is_ignored() {
+    let mut group = running(2, 3);
+    let _ = group.handle(Moment::START, exited(0, 1, SEGV));
+    let _ = group.handle(Moment::START, gone(0));
+    assert_eq!(group.handle(Moment::START, regroup(0)), []);
+    assert_eq!(group.handle(Moment::START, seated(0, 2)), [], "that seat is left");
+    start(&mut group, 1, 2);
+    for late in [
+        exited(0, 0, SEGV),
+        gone(0),
+        prepared(0),
+        regroup(0),
+        seated(0, 2),
+        seated(1, 2),
+        seated(2, 2),
+        Event::CannotStart { round: Round(0), local_rank: LocalRank(0), reason: "r".into() },
+        Event::CannotPrepare { round: Round(0), reason: "r".into() },
+        Event::AskedToHost { round: Round(1), fresh_port: false },
+        Event::Pending(Pending::Spare { nodes: 2 }),
+    ] {
+        let before = group.clone();
+        assert_eq!(group.handle(Moment::START, late.clone()), [], "{late:?}");
+        assert_eq!(group, before, "{late:?}");
+    }
+}
+
+#[test]
+fn a_worker_that_cannot_be_started_ends_the_run_whatever_the_budget() {
+    let mut group = running(2, 3);
+    let reason = "no such file".to_owned();
+    let words = "cannot start worker 1: no such file";
+    let event = Event::CannotStart { round: Round(0), local_rank: LocalRank(1), reason: reason.clone() };
+    assert_eq!(
+        group.handle(Moment::START, event),
+        [Effect::ReportFailure { round: Round(0), reason: words.into(), gives_up: true }, TERM_TREE]
+    );
+    assert_eq!(group.handle(Moment::START, gone(0)), [failed_with(words)]);
+    let outcome = Outcome::Failed(Failure::Start { local_rank: LocalRank(1), reason });
+    assert_eq!(group.handle(Moment::START, Event::EndNoted), [finished(outcome)]);
+}
+
+#[test]
+fn a_round_that_cannot_be_prepared_ends_the_run() {
+    let mut group = joining(3);
+    let _prepare = group.handle(Moment::START, seated(0, 2));
+    let reason = "disk full".to_owned();
+    assert_eq!(
+        group.handle(Moment::START, Event::CannotPrepare { round: Round(0), reason: reason.clone() }),
+        [failed_with("cannot start worker 0: disk full")]
+    );
+    let outcome = Outcome::Failed(Failure::Start { local_rank: LocalRank(0), reason });
+    assert_eq!(group.handle(Moment::START, Event::EndNoted), [finished(outcome)]);
+}
+
+#[test]
+fn another_nodes_restart_spends_none_of_ours() {
+    let mut group = running(2, 0);
+    assert_eq!(group.handle(Moment::START, regroup(0)), [regrouping(), TERM_TREE]);
+    assert_eq!(group.handle(Moment::START, regroup(0)), [], "said again");
+    assert_eq!(group.handle(Moment::START, exited(0, 1, SEGV)), [], "it was asked to end");
+    assert_eq!(group.handle(Moment::START, gone(0)), [join(0, Some(0))]);
+}
+
+#[test]
+fn a_node_that_prepares_joins_again_when_the_round_is_over() {
+    let mut group = joining(1);
+    let _prepare = group.handle(Moment::START, seated(0, 1));
+    assert_eq!(group.handle(Moment::START, regroup(0)), [regrouping(), join(0, Some(0))]);
+    assert_eq!(group.handle(Moment::START, prepared(0)), []);
+    start(&mut group, 1, 1);
+}
+
+#[test]
+fn a_node_whose_workers_all_ended_well_restarts_with_a_peer() {
+    let mut group = succeeded();
+    assert_eq!(group.handle(Moment::START, regroup(0)), [regrouping(), join(0, Some(0))]);
+    start(&mut group, 1, 1);
+    // The same when what they left behind is still being cleared away.
+    assert_eq!(group.handle(Moment::START, exited(1, 0, OK)), [TERM_TREE]);
+    assert_eq!(group.handle(Moment::START, regroup(1)), [regrouping()]);
+    assert_eq!(group.handle(Moment::START, gone(1)), [join(0, Some(1))]);
+    start(&mut group, 2, 1);
+    // New workers, new fate.
+    let _stopping = group.handle(Moment::START, job_failed());
+    assert_eq!(
+        group.handle(Moment::START, gone(2)),
+        [finished(Outcome::Failed(Failure::Job(job_failure())))]
+    );
+}
+
+#[test]
+fn a_dead_guard_fails_the_run_and_keeps_an_outcome_that_was_settled() {
+    let killed = ExitCause::Signal(9);
+    let died = || Event::GuardDied { cause: killed };
+    let words = "its guard process was ended by SIGKILL";
+    let mut group = running(2, 3);
+    assert_eq!(group.handle(Moment::START, died()), [failed_with(words)]);
+    let outcome = Outcome::Failed(Failure::GuardDied { cause: killed });
+    assert_eq!(group.handle(Moment::START, Event::EndNoted), [finished(outcome)]);
+
+    let mut group = running(1, 3);
+    let _ = group.handle(Moment::START, exited(0, 0, OK));
+    assert_eq!(group.handle(Moment::START, died()), [succeeded_in(0)]);
+    assert_eq!(group.handle(Moment::START, died()), []);
+
+    let mut group = running(1, 3);
+    let _ = group.handle(Moment::START, exited(0, 0, SEGV));
+    assert_eq!(group.handle(Moment::START, died()), [failed_with(words)], "nobody could be restarted");
+}
+
+#[test]
+fn usr1_reaches_the_workers_alone_and_stops_nothing() {
+    let mut group = running(2, 0);
+    let usr1 = || Event::Forwarded { signal: 10 };
+    assert_eq!(group.handle(Moment::START, usr1()), [Effect::SignalWorkers { signal: 10 }]);
+    assert_eq!(group.deadline(), None);
+    assert_eq!(joining(0).handle(Moment::START, usr1()), []);
+    assert_eq!(succeeded().handle(Moment::START, usr1()), []);
+}
+
+#[test]
+fn notices_read_well() {
+    let failure = failure(1, CODE);
+    let then = AfterStop::Restart { next: Attempt(1), max_restarts: 3 };
+    let (reason, limit) = ("connection refused".to_owned(), JOIN);
+    for (notice, words) in [
+        (
+            Notice::WorkerFailed { failure, attempt: Attempt(0), then },
+            "rank 5 (local rank 1, pid 101) exited with code 3; restarting all workers (restart 1 of 3)",
+        ),
+        (
+            Notice::Regrouping { why: "2 more node(s) take part from now on".into() },
+            "2 more node(s) take part from now on; all nodes restart their workers",
+        ),
+        (
+            Notice::MasterAway { reason: reason.clone(), goes_on: true, limit },
+            "connection refused; the workers go on, and so does the search for it",
+        ),
+        (
+            Notice::MasterAway { reason: reason.clone(), goes_on: false, limit },
+            "connection refused; trying again for 600 s",
+        ),
+        (
+            Notice::WaitingForMaster { reason, waited: Duration::from_millis(20_500), limit },
+            "waiting for the job master, 20 s of 600 s: connection refused",
+        ),
+    ] {
+        assert_eq!(notice.to_string(), words);
+    }
+}

@@ -1,0 +1,128 @@
+//! Workers fail: every node restarts, and only the budget of the one whose worker failed is spent.
+
+use support::{free_port, seen::Dump};
+
+use crate::{cluster, lines};
+
+/// Rank 1 of round 0 fails when it is told to.
+const RANK_1_FAILS: [&str; 4] = ["dump", "1@0 await fail", "1@0 exit 3", "await go"];
+
+fn restarts(world: &[Dump]) -> Vec<&str> {
+    world.iter().map(|worker| worker.var("TORCHELASTIC_RESTART_COUNT")).collect()
+}
+
+#[test]
+fn a_failure_restarts_all_nodes_and_spends_the_budget_of_its_own() {
+    let mut job = cluster();
+    let steps = ["dump", "1@0 await fail 1", "1@0 exit 3", "0@1 await fail 0", "0@1 exit 4", "await go"];
+    let line = ["--nnodes=2", "--max-restarts=1"];
+    let nodes = [0, 1].map(|rank| job.ranked(rank).flags(line).steps(&steps).start());
+    let first = job.await_world(2, 0);
+    job.touch("fail 1");
+    let second = job.await_world(2, 1);
+    job.touch("fail 0");
+    let third = job.await_world(2, 2);
+    assert_eq!(restarts(&first), ["0", "0"]);
+    assert_eq!(restarts(&second), ["0", "1"]);
+    assert_eq!(restarts(&third), ["1", "1"], "both had one, and each spent its own");
+    for worker in first.iter().chain(&second) {
+        assert!(!support::cluster::alive(worker.pid), "{worker:#?}");
+    }
+    let outcomes = job.ends_well(nodes);
+    let peer = &outcomes[0].stderr;
+    assert!(peer.contains("workers of node rank 1 ("), "{peer}");
+    assert!(peer.contains("exited with code 3; all nodes restart their workers"), "{peer}");
+    let own = &outcomes[1].stderr;
+    assert!(own.contains("exited with code 3; restarting all workers (restart 1 of 1)"), "{own}");
+}
+
+#[test]
+fn a_spent_budget_on_torchrun_lines_fails_every_node_with_the_root_cause() {
+    let job = lines();
+    let endpoint = format!("--rdzv-endpoint=127.0.0.1:{}", free_port());
+    let line = ["--nnodes=2", "--rdzv-backend=c10d", &endpoint];
+    let nodes = [1, 2].map(|place| job.node(place).flags(line).steps(&RANK_1_FAILS).start());
+    let _world = job.await_world(2, 0);
+    job.touch("fail");
+    let outcomes = job.finish(nodes, 1);
+    let peer = &outcomes[0].stderr;
+    assert!(peer.contains("127.0.0.2) gave up: rank 1 "), "{peer}");
+    assert!(peer.contains("exited with code 3"), "{peer}");
+    assert!(outcomes[1].stderr.contains("traceback : "), "its own report: {outcomes:#?}");
+    assert_eq!(job.ran(), [(0, 0), (0, 1)]);
+}
+
+#[test]
+fn a_spent_budget_of_the_node_that_serves_the_master_is_told_to_all() {
+    let job = lines();
+    let port = free_port().to_string();
+    let steps = ["dump", "0@0 await fail", "0@0 kill SEGV", "await go"];
+    let nodes = ["0", "1"].map(|rank| {
+        let line = ["--nnodes=2", "--master-addr=127.0.0.1", "--master-port", &port, "--node-rank", rank];
+        job.line().flags(line).steps(&steps).start()
+    });
+    let _world = job.await_world(2, 0);
+    job.touch("fail");
+    let outcomes = job.finish(nodes, 1);
+    let peer = &outcomes[1].stderr;
+    assert!(peer.contains("node rank 0 ("), "{peer}");
+    assert!(peer.contains(" gave up: rank 0 "), "{peer}");
+    assert!(peer.contains("SIGSEGV"), "{peer}");
+}
+
+#[test]
+fn with_a_master_of_its_own_a_replacement_revives_the_job() {
+    let mut job = cluster();
+    let [first, second] =
+        [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).steps(&RANK_1_FAILS).start());
+    let _world = job.await_world(2, 0);
+    job.touch("fail");
+    let outcome = second.finish().expect_code(1);
+    assert!(outcome.stderr.contains("rank 1 (local rank 0, pid "), "{outcome:#?}");
+    let _waits = job.await_said(&first, "PENDING 1/2 joined, missing ranks 1, ");
+    let replacement = job.node(9).env("NODE_RANK", "1").flags(["--nnodes=2"]).start();
+    let world = job.await_world(2, 1);
+    assert_eq!(support::cluster::places(&world), [1, 9]);
+    assert_eq!(restarts(&world), ["0", "0"], "a membership change spends no restart");
+    job.ends_well([first, replacement]);
+}
+
+#[test]
+fn a_spent_budget_with_enough_nodes_left_shrinks_the_job() {
+    let mut job = cluster();
+    let [first, second] =
+        [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=1:2"]).steps(&RANK_1_FAILS).start());
+    let _world = job.await_world(2, 0);
+    job.touch("fail");
+    let _outcome = second.finish().expect_code(1);
+    let _alone = job.await_world(1, 1);
+    job.ends_well([first]);
+}
+
+#[test]
+fn a_node_that_is_done_restarts_with_its_peers() {
+    let mut job = cluster();
+    let steps = ["dump", "0@0 exit 0", "1@0 await fail", "1@0 exit 3", "await go"];
+    let line = ["--nnodes=2", "--max-restarts=1"];
+    let nodes = [0, 1].map(|rank| job.ranked(rank).flags(line).steps(&steps).start());
+    let first = job.await_world(2, 0);
+    job.await_death(&first[0]);
+    job.touch("fail");
+    let second = job.await_world(2, 1);
+    assert_eq!(restarts(&second), ["0", "1"]);
+    job.ends_well(nodes);
+}
+
+#[test]
+fn a_node_that_is_done_ends_well_when_a_peer_is_lost_for_good() {
+    let mut job = cluster();
+    let steps = ["dump", "0@0 exit 0", "await go"];
+    let line = ["--nnodes=2", "--rdzv-conf=join_timeout=5"];
+    let [done, lost] = [0, 1].map(|rank| job.ranked(rank).flags(line).steps(&steps).start());
+    let first = job.await_world(2, 0);
+    job.await_death(&first[0]);
+    support::cluster::kill_node(lost);
+    let _done = done.finish().expect_code(0);
+    let master = job.finish_master().expect_code(1);
+    assert!(master.stderr.contains("1 of 2 nodes joined within 5 s"), "{master:#?}");
+}

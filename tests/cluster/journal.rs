@@ -1,0 +1,82 @@
+//! What a master finds in its `--state-dir`.
+
+use std::{fs, path::Path};
+
+use support::{cluster::Cluster, programs};
+
+/// A job of two nodes that runs, whose master has just been killed, and the nodes.
+fn killed(dir: &Path) -> (Cluster, String, [support::launch::Running; 2]) {
+    let state = format!("--state-dir={}", dir.display());
+    let mut job = Cluster::with_master(programs!(), &["--reconnect-grace=20", &state]);
+    let nodes = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).start());
+    let _world = job.await_world(2, 0);
+    job.kill_master();
+    for node in &nodes {
+        let _away = job.await_said(node, "the workers go on");
+    }
+    (job, state, nodes)
+}
+
+#[test]
+fn a_torn_tail_is_tolerated() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (mut job, state, nodes) = killed(dir.path());
+    let path = dir.path().join("journal");
+    let mut journal = fs::read(&path).expect("the master wrote it");
+    let whole = journal.len();
+    journal.extend_from_within(whole - 20..whole - 10);
+    fs::write(&path, &journal[..whole + 5]).expect("our own folder");
+    job.restart_master(&["--reconnect-grace=20", &state]);
+    let said = job.await_master_said("came back to job");
+    assert!(said.contains("the last 5 bytes of its memory were never finished"), "{said}");
+    for node in &nodes {
+        let _back = job.await_said(node, "the job master is back");
+    }
+    job.ends_well(nodes);
+    assert_eq!(job.ran(), [(0, 0), (0, 1)], "nobody was restarted");
+}
+
+#[test]
+fn a_changed_middle_is_refused_and_a_master_without_it_takes_the_job_over() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (mut job, state, nodes) = killed(dir.path());
+    let path = dir.path().join("journal");
+    let mut journal = fs::read(&path).expect("the master wrote it");
+    let middle = journal.len() / 2;
+    journal[middle] ^= 0x10;
+    fs::write(&path, &journal).expect("our own folder");
+    let refused = job.master_line().flags(["--port=0", &state]).finish();
+    assert!(!matches!(refused.code, None | Some(0)), "{refused:#?}");
+    assert!(refused.stderr.contains("journal is damaged at byte "), "{refused:#?}");
+    assert!(refused.stderr.contains("move the file away"), "{refused:#?}");
+    // As it says.
+    fs::remove_file(&path).expect("our own folder");
+    job.restart_master(&["--reconnect-grace=20", &state]);
+    let _said = job.await_master_said("took over round 0 of 2 node(s)");
+    job.ends_well(nodes);
+    assert_eq!(job.ran(), [(0, 0), (0, 1)], "nobody was restarted");
+}
+
+#[test]
+fn two_masters_do_not_share_a_state() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let state = format!("--state-dir={}", dir.path().display());
+    let mut job = Cluster::with_master(programs!(), &[&state]);
+    let refused = job.master_line().flags(["--port=0", &state]).finish();
+    assert!(!matches!(refused.code, None | Some(0)), "{refused:#?}");
+    assert!(refused.stderr.contains("is in use by another job master that runs"), "{refused:#?}");
+    let node = job.ranked(0).start();
+    job.ends_well([node]);
+}
+
+#[test]
+fn the_next_job_begins_with_nothing() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let state = format!("--state-dir={}", dir.path().display());
+    for _ in 0..2 {
+        let mut job = Cluster::with_master(programs!(), &[&state]);
+        let nodes = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).start());
+        let _world = job.await_world(2, 0);
+        job.ends_well(nodes);
+    }
+}

@@ -1,0 +1,111 @@
+//! Nodes are killed, fall silent, leave.
+
+use nix::sys::signal::Signal;
+use support::{
+    cluster::{Cluster, alive, kill_node, places},
+    free_port, programs,
+};
+
+use crate::{cluster, lines};
+
+#[test]
+fn a_killed_node_is_lost_and_enough_others_go_on() {
+    let mut job = cluster();
+    let [first, second, third] = [0, 1, 2].map(|rank| job.ranked(rank).flags(["--nnodes=2:3"]).start());
+    let world = job.await_world(3, 0);
+    kill_node(second);
+    let smaller = job.await_world(2, 1);
+    assert_eq!(places(&smaller), [1, 3], "ranks are dense");
+    assert!(world.iter().all(|worker| !alive(worker.pid)), "no worker of the old round is left");
+    let said = job.await_master_said("127.0.0.2) is gone: its connection to the job master broke");
+    assert!(
+        said.contains("did not come back within 0.5 s (losses of this rank: 1, replacements: 3)"),
+        "{said}"
+    );
+    let said = job.await_said(&first, "is gone: its connection to the job master broke");
+    assert!(said.contains("; all nodes restart their workers"), "{said}");
+    job.ends_well([first, third]);
+}
+
+#[test]
+fn the_workers_of_a_lost_host_do_not_meet_those_of_the_next_round() {
+    let mut job = cluster();
+    let [first, second, third] = [0, 1, 2].map(|rank| job.ranked(rank).flags(["--nnodes=2:3"]).start());
+    let before = job.await_world(3, 0);
+    kill_node(first);
+    let after = job.await_world(2, 1);
+    let store = |world: &[support::seen::Dump]| {
+        (world[0].var("MASTER_ADDR").to_owned(), world[0].var("MASTER_PORT").to_owned())
+    };
+    assert_eq!(store(&before).0, "127.0.0.1");
+    assert_eq!(store(&after).0, "127.0.0.2", "the next one serves the store");
+    job.ends_well([second, third]);
+}
+
+#[test]
+fn a_silent_node_is_lost_and_comes_back_as_a_newcomer() {
+    let flags = ["--reconnect-grace=0.5", "--heartbeat-timeout=1"];
+    let mut job = Cluster::with_master(programs!(), &flags);
+    let line = ["--nnodes=1:2", "--rdzv-conf=lastcall_timeout=0"];
+    let first = job.ranked(0).flags(line).start();
+    let _alone = job.await_world(1, 0);
+    let second = job.ranked(1).flags(line).start();
+    let both = job.await_world(2, 1);
+    second.signal(Signal::SIGSTOP);
+    let _alone = job.await_world(1, 2);
+    let _said = job.await_master_said("127.0.0.2) is gone: nothing was heard of it for 3 s");
+    assert!(alive(both[1].pid), "nobody can end the workers of a node that cannot be reached");
+    second.signal(Signal::SIGCONT);
+    let _both = job.await_world(2, 3);
+    assert!(!alive(both[1].pid), "it has cleared them away itself");
+    let outcomes = job.ends_well([first, second]);
+    assert!(outcomes[1].stderr.contains("the job went on without this node"), "{outcomes:#?}");
+}
+
+#[test]
+fn a_node_that_is_told_to_end_leaves_at_once() {
+    // Neither grace nor silence can end within the test.
+    let flags = ["--reconnect-grace=500", "--heartbeat-timeout=500", "--restart-count=0"];
+    let mut job = Cluster::with_master(programs!(), &flags);
+    let [first, second] = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=1:2"]).start());
+    let _both = job.await_world(2, 0);
+    second.signal(Signal::SIGTERM);
+    let _alone = job.await_world(1, 1);
+    let outcome = second.finish().expect_code(1);
+    assert!(outcome.stderr.contains("ended by SIGTERM"), "{outcome:#?}");
+    let said = job.await_master_said("127.0.0.2) is gone: ");
+    assert!(said.contains("SIGTERM"), "{said}");
+    assert!(said.contains("(losses of this rank: 0, replacements: 0)"), "nothing is charged: {said}");
+    job.ends_well([first]);
+}
+
+#[test]
+fn a_job_that_every_node_left_waits_for_others_and_fails_without_them() {
+    let mut job = cluster();
+    let line = ["--nnodes=2", "--rdzv-conf=join_timeout=5"];
+    let nodes = [0, 1].map(|rank| job.ranked(rank).flags(line).start());
+    let _both = job.await_world(2, 0);
+    for node in &nodes {
+        node.signal(Signal::SIGTERM);
+    }
+    let _outcomes = job.finish(nodes, 1);
+    let master = job.finish_master().expect_code(1);
+    assert!(master.stderr.contains("the job failed: 0 of 2 nodes joined within 5 s"), "{master:#?}");
+    assert!(master.stderr.contains("was told to end by SIGTERM"), "{master:#?}");
+}
+
+#[test]
+fn a_launcher_that_serves_the_master_tells_the_others_that_it_was_told_to_end() {
+    let job = lines();
+    let endpoint = format!("--rdzv-endpoint=127.0.0.1:{}", free_port());
+    let line = ["--nnodes=1:2", "--rdzv-backend=c10d", &endpoint, "--rdzv-conf=lastcall_timeout=0"];
+    let host = job.node(1).flags(line).start();
+    let _alone = job.await_world(1, 0);
+    let other = job.node(2).flags(line).start();
+    let _both = job.await_world(2, 1);
+    host.signal(Signal::SIGTERM);
+    let outcomes = job.finish([other, host], 1);
+    let said = &outcomes[0].stderr;
+    assert!(said.contains("127.0.0.1), whose launcher served the job master, left: "), "{said}");
+    assert!(said.contains("was told to end by SIGTERM"), "{said}");
+}

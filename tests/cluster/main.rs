@@ -1,0 +1,41 @@
+//! Jobs of several nodes: a launcher for each on this host, with addresses of their own, and the job master.
+//!
+//! Every process is real; what ends one is a signal. Workers are `trainers/probe.py`, which write down where they
+//! are in which round and wait for a file. The harness is `support::cluster`; it also sees that nobody is left
+//! behind, also by a launcher that was killed.
+//!
+//! * [`rendezvous`]: who makes a round, and with which ranks; [`spares`]: who waits for a seat.
+//! * [`waiting`]: what is said meanwhile, and how long it goes on; [`refusals`]: who may not take part.
+//! * [`meeting`]: the lines by which nodes find each other.
+//! * [`failures`]: workers fail; [`losses`]: nodes do; [`replacements`]: others take their place.
+//! * [`topology`]: ranks by switch.
+//! * [`master_dies`], [`crash_points`] and [`journal`]: the master does, and comes back.
+//! * [`trust`]: whom the master listens to.
+//! * [`network`]: links go down between network namespaces.
+
+mod crash_points;
+mod failures;
+mod journal;
+mod losses;
+mod master_dies;
+mod meeting;
+mod network;
+mod refusals;
+mod rendezvous;
+mod replacements;
+mod spares;
+mod topology;
+mod trust;
+mod waiting;
+
+use support::{cluster::Cluster, programs};
+
+/// A job whose master loses a node as soon as its connection breaks.
+fn cluster() -> Cluster {
+    Cluster::with_master(programs!(), &["--reconnect-grace=0.5"])
+}
+
+/// Launchers that meet by their own lines.
+fn lines() -> Cluster {
+    Cluster::of_lines(programs!())
+}

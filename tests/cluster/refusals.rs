@@ -1,0 +1,70 @@
+//! Nodes that may not take part, and are told why.
+
+use crate::cluster;
+
+#[test]
+fn a_node_that_expects_another_job_is_refused_by_name() {
+    let mut job = cluster();
+    let line = ["--nnodes=2:4", "--rdzv-conf=lastcall_timeout=500"];
+    let first = job.ranked(0).flags(line).start();
+    let _waits = job.await_said(&first, "PENDING 1/2 joined");
+    let differing = [
+        (
+            vec![line[0], line[1], "--rdzv-id=other"],
+            "the job has --rdzv-id=none, this node has --rdzv-id=other",
+        ),
+        (vec!["--nnodes=2:3", line[1]], "the job has --nnodes=2:4, this node has --nnodes=2:3"),
+        (vec![line[0], line[1], "--node-unit=2"], "the job has --node-unit=1, this node has --node-unit=2"),
+        (
+            vec![line[0], "--rdzv-conf=lastcall_timeout=7"],
+            "the job has --rdzv-conf lastcall_timeout=500, this node has --rdzv-conf lastcall_timeout=7",
+        ),
+        (
+            vec![line[0], "--rdzv-conf=lastcall_timeout=500,join_timeout=9"],
+            "the job has --rdzv-conf join_timeout=600, this node has --rdzv-conf join_timeout=9",
+        ),
+        (
+            vec![line[0], line[1], "--require-uniform"],
+            "the job has --require-uniform=false, this node has --require-uniform=true",
+        ),
+    ];
+    let refused = differing.map(|(flags, sentence)| (job.ranked(1).flags(flags).start(), sentence));
+    for (node, sentence) in refused {
+        let outcome = node.finish().expect_code(1);
+        assert!(outcome.stderr.contains(sentence), "{sentence}: {outcome:#?}");
+        assert!(outcome.stderr.contains("; give every node the same line"), "{outcome:#?}");
+    }
+    let rest = [1, 2, 3].map(|rank| job.ranked(rank).flags(line).start());
+    let _world = job.await_world(4, 0);
+    job.ends_well([first].into_iter().chain(rest));
+}
+
+#[test]
+fn with_require_uniform_another_number_of_workers_is_refused() {
+    let mut job = cluster();
+    let line = ["--nnodes=2", "--require-uniform"];
+    let first = job.ranked(0).flags(line).start();
+    let _waits = job.await_said(&first, "PENDING 1/2 joined");
+    let outcome = job.ranked(1).flags(line).flags(["--nproc-per-node=2"]).finish().expect_code(1);
+    let sentence =
+        "--require-uniform: the job's nodes have 1 worker(s) each, this one has --nproc-per-node=2";
+    assert!(outcome.stderr.contains(sentence), "{outcome:#?}");
+    let second = job.ranked(1).flags(line).start();
+    let _world = job.await_world(2, 0);
+    job.ends_well([first, second]);
+}
+
+#[test]
+fn a_rank_whose_holder_lives_is_not_given_away() {
+    let mut job = cluster();
+    let [first, second] = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).start());
+    let world = job.await_world(2, 0);
+    let outcome = job.node(9).env("NODE_RANK", "1").flags(["--nnodes=2"]).finish().expect_code(1);
+    let said = &outcome.stderr;
+    assert!(said.contains("node rank 1 is held by node rank 1 ("), "{outcome:#?}");
+    assert!(said.contains("127.0.0.2), which is alive, so node rank 1 ("), "{outcome:#?}");
+    assert!(said.contains("127.0.0.9) cannot take it"), "{outcome:#?}");
+    assert!(world.iter().all(|worker| support::cluster::alive(worker.pid)), "nobody was disturbed");
+    job.ends_well([first, second]);
+    assert_eq!(job.ran(), [(0, 0), (0, 1)]);
+}

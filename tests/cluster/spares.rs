@@ -1,0 +1,57 @@
+//! Nodes beyond what the job takes, and nodes that come to a job that runs.
+
+use support::cluster::{kill_node, places};
+
+use crate::cluster;
+
+#[test]
+fn a_spare_ends_well_with_the_job_and_never_ran() {
+    let mut job = cluster();
+    let mut nodes: Vec<_> = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).start()).into();
+    let _world = job.await_world(2, 0);
+    let spare = job.ranked(2).flags(["--nnodes=2"]).start();
+    let _spare = job.await_said(&spare, "SPARE: the job runs on 2 node(s)");
+    nodes.push(spare);
+    job.ends_well(nodes);
+    assert_eq!(job.ran(), [(0, 0), (0, 1)]);
+}
+
+#[test]
+fn a_spare_is_promoted_when_a_seat_frees() {
+    let mut job = cluster();
+    let [first, second] = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).start());
+    let _world = job.await_world(2, 0);
+    let spare = job.ranked(2).flags(["--nnodes=2"]).start();
+    let _spare = job.await_said(&spare, "SPARE: ");
+    kill_node(second);
+    let world = job.await_world(2, 1);
+    assert_eq!(places(&world), [1, 3]);
+    job.ends_well([first, spare]);
+}
+
+#[test]
+fn a_wave_of_newcomers_is_one_restart() {
+    let mut job = cluster();
+    let line = ["--nnodes=1:4", "--rdzv-conf=lastcall_timeout=3"];
+    let first = job.ranked(0).flags(line).start();
+    let _alone = job.await_world(1, 0);
+    let wave = [1, 2, 3].map(|rank| job.ranked(rank).flags(line).start());
+    let world = job.await_world(4, 1);
+    assert!(world.iter().all(|worker| worker.var("TORCHELASTIC_RESTART_COUNT") == "0"), "{world:#?}");
+    let said =
+        job.await_said(&first, "3 more node(s) take part from now on; all nodes restart their workers");
+    assert_eq!(said.matches("all nodes restart").count(), 1, "{said}");
+    job.ends_well([first].into_iter().chain(wave));
+    assert_eq!(job.ran(), [(0, 0), (1, 0), (1, 1), (1, 2), (1, 3)]);
+}
+
+#[test]
+fn a_newcomer_below_the_most_joins_after_the_last_call() {
+    let mut job = cluster();
+    let line = ["--nnodes=1:4", "--rdzv-conf=lastcall_timeout=0"];
+    let first = job.ranked(0).flags(line).start();
+    let _alone = job.await_world(1, 0);
+    let second = job.ranked(1).flags(line).start();
+    let _both = job.await_world(2, 1);
+    job.ends_well([first, second]);
+}

@@ -1,0 +1,61 @@
+//! What waiting nodes hear, and how the wait ends.
+
+use support::free_port;
+
+use crate::{cluster, lines};
+
+/// What a launcher said of its end.
+fn error(stderr: &str) -> &str {
+    stderr.lines().rfind(|line| line.contains("error: ")).unwrap_or_else(|| panic!("no error: {stderr}"))
+}
+
+#[test]
+fn the_waiting_hear_who_is_missing() {
+    let mut job = cluster();
+    let first = job.ranked(0).flags(["--nnodes=3"]).start();
+    let _one = job.await_said(&first, "PENDING 1/3 joined, missing ranks 1-2, ");
+    let third = job.ranked(2).flags(["--nnodes=3"]).start();
+    let _two = job.await_said(&first, "PENDING 2/3 joined, missing ranks 1, ");
+    let said = job.await_said(&third, "PENDING 2/3 joined, missing ranks 1, ");
+    assert!(said.contains(" s of 600 s"), "{said}");
+    let second = job.ranked(1).flags(["--nnodes=3"]).start();
+    let _world = job.await_world(3, 0);
+    job.ends_well([first, second, third]);
+}
+
+#[test]
+fn too_few_nodes_all_end_with_one_sentence_and_75() {
+    let mut job = cluster();
+    let line = ["--nnodes=3", "--rdzv-conf=join_timeout=4"];
+    let nodes = [0, 2].map(|rank| job.ranked(rank).flags(line).start());
+    let outcomes = job.finish(nodes, 75);
+    let sentence = "2 of 3 nodes joined within 4 s; missing ranks 1";
+    assert!(error(&outcomes[0].stderr).ends_with(sentence), "{outcomes:#?}");
+    assert_eq!(error(&outcomes[0].stderr), error(&outcomes[1].stderr));
+    let master = job.finish_master().expect_code(1);
+    assert!(master.stderr.contains(sentence), "{master:#?}");
+    assert!(job.ran().is_empty(), "no worker ever ran");
+}
+
+#[test]
+fn too_few_nodes_on_torchrun_lines_all_end_with_one_sentence_and_1() {
+    let job = lines();
+    let endpoint = format!("--rdzv-endpoint=127.0.0.1:{}", free_port());
+    let line = ["--nnodes=3", "--rdzv-backend=c10d", &endpoint, "--rdzv-conf=join_timeout=4"];
+    let nodes = [1, 2].map(|place| job.node(place).flags(line).start());
+    let outcomes = job.finish(nodes, 1);
+    assert!(error(&outcomes[0].stderr).ends_with("2 of 3 nodes joined within 4 s"), "{outcomes:#?}");
+    assert_eq!(error(&outcomes[0].stderr), error(&outcomes[1].stderr));
+    assert!(job.ran().is_empty(), "no worker ever ran");
+}
+
+#[test]
+fn a_master_that_never_comes_is_given_up_after_the_join_timeout() {
+    let job = lines();
+    // No launcher takes this address for its own, so nobody serves.
+    let node = job.node(1).env("DLROVER_MASTER_ADDR", format!("0.0.0.0:{}", free_port()));
+    let node = node.env("NODE_RANK", "1").flags(["--nnodes=2", "--rdzv-conf=join_timeout=1"]);
+    let outcome = node.finish().expect_code(75);
+    assert!(error(&outcome.stderr).contains("the job master was away for 1 s"), "{outcome:#?}");
+    assert!(job.ran().is_empty(), "no worker ever ran");
+}

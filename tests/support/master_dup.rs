@@ -1,0 +1,5 @@
+//! `dlrover-master` again, under a name of this package: cargo builds it and tells the suites where it is.
+
+fn main() -> std::process::ExitCode {
+    launcher::master_main::main()
+}

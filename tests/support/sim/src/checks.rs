@@ -1,0 +1,347 @@
+//! What must hold after every step.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rules::{
+    NodeId, NodeRank, Round,
+    failure::Outcome,
+    job::{Effect, Event, Log, NodeEnd, Standing},
+    notice::{AfterStop, Notice},
+    verdict::{JobFailure, JobVerdict},
+    worker_group::{Effect as NodeEffect, Event as NodeEvent},
+    world::{Assignment, World},
+};
+
+use crate::{
+    clock::{ConnId, LifeId},
+    network::Conn,
+    node::Life,
+    simulation::Simulation,
+};
+
+/// The seats of one round, as they were told.
+#[derive(Debug)]
+struct Book {
+    first: Assignment,
+    seats: BTreeMap<NodeRank, (NodeId, Assignment)>,
+}
+
+/// What was seen so far, and has to agree with what comes.
+#[derive(Debug)]
+pub(crate) struct Checks {
+    limit: u32,
+    books: BTreeMap<Round, Book>,
+    /// How often each rank was charged.
+    ledger: BTreeMap<NodeRank, u32>,
+    /// Nodes that were charged since they last joined.
+    charged: BTreeSet<NodeId>,
+    verdict: Option<JobVerdict>,
+    /// Masters without a memory that came after the first.
+    pub(crate) memory: u64,
+    last_world: Option<World>,
+    is_success_checked: bool,
+    /// Lives that were or will be started beside the first of each slot.
+    pub(crate) replacements: usize,
+    ports: u16,
+    spawns: u64,
+}
+
+impl Checks {
+    pub(crate) fn new(limit: u32) -> Self {
+        Self {
+            limit,
+            books: BTreeMap::new(),
+            ledger: BTreeMap::new(),
+            charged: BTreeSet::new(),
+            verdict: None,
+            memory: 0,
+            last_world: None,
+            is_success_checked: false,
+            replacements: 0,
+            ports: 20_000,
+            spawns: 0,
+        }
+    }
+
+    /// A master without a memory begins again.
+    pub(crate) fn forget(&mut self) {
+        let Self { limit, memory, replacements, ports, spawns, .. } = *self;
+        *self = Self { memory: memory + 1, replacements, ports, spawns, ..Self::new(limit) };
+    }
+
+    pub(crate) fn next_port(&mut self) -> u16 {
+        self.ports = self.ports.wrapping_add(1);
+        self.ports
+    }
+
+    pub(crate) fn next_spawn(&mut self) -> u64 {
+        self.spawns += 1;
+        self.spawns
+    }
+}
+
+impl Simulation {
+    /// After every turn of the master.
+    pub(crate) fn check_turn(&mut self) {
+        let Some(core) = &self.master.core else { return };
+        let job = core.job();
+        let unanswered = job.has_waiting() && job.deadline().is_none() && job.world().is_none();
+        if unanswered {
+            let words = format!("somebody waits and there is no deadline: {job:?}");
+            return self.fail(|| words);
+        }
+        if let Some(world) = job.world()
+            && self.checks.last_world.as_ref().is_none_or(|last| last.round != world.round)
+        {
+            let world = world.clone();
+            self.check_world(&world);
+            self.checks.last_world = Some(world);
+        }
+        let Some(core) = &self.master.core else { return };
+        if core.job().verdict() == Some(&JobVerdict::Succeeded)
+            && !std::mem::replace(&mut self.checks.is_success_checked, true)
+            && let Some(world) = &self.checks.last_world
+        {
+            let is_done = |node: &NodeId| self.lives[Life::index_of(node)].done_well == Some(world.round);
+            if let Some(undone) = world.members.iter().find(|member| !is_done(&member.node_id)) {
+                let words = format!("success, and {} is not done in round {}", undone.node_id, world.round);
+                self.fail(|| words);
+            }
+        }
+    }
+
+    fn check_world(&mut self, world: &World) {
+        let terms = &self.plan.terms;
+        let size = u32::try_from(world.members.len()).unwrap_or(u32::MAX);
+        let is_sized = size >= terms.least() && size <= terms.max_nodes && size % terms.node_unit == 0;
+        let distinct: BTreeSet<&NodeId> = world.members.iter().map(|member| &member.node_id).collect();
+        if !is_sized || distinct.len() != world.members.len() {
+            self.fail(|| format!("a world of {size} nodes, {} of them distinct", distinct.len()));
+        }
+    }
+
+    /// Once a record is durable. Budgets only grow, by one for each loss, and not at all for an announced leave.
+    pub(crate) fn check_budgets(&mut self, event: &Event, effects: &[Effect]) {
+        if let Event::Joined(request) | Event::Resumed { request, .. } = event {
+            self.checks.charged.remove(&request.node_id);
+        }
+        let is_announced = matches!(event, Event::NodeEnded { end: NodeEnd::Left { .. }, .. });
+        let mut charged = 0;
+        let limit = self.checks.limit;
+        for effect in effects {
+            let Effect::Log(Log::Gone { node, losses, .. }) = effect else { continue };
+            let rank = node.rank.unwrap_or(NodeRank(0));
+            let before = self.checks.ledger.insert(rank, *losses).unwrap_or_default();
+            match losses.checked_sub(before) {
+                Some(0) if is_announced => {}
+                Some(1) if !is_announced => {
+                    charged += 1;
+                    if !self.checks.charged.insert(node.node_id.clone()) {
+                        self.fail(|| format!("{node} was charged twice"));
+                    }
+                }
+                _ => self
+                    .fail(|| format!("the losses of rank {rank} went from {before} to {losses}: {event:?}")),
+            }
+            let verdict = self.master.shadow.verdict();
+            if *losses > limit && !matches!(verdict, Some(JobVerdict::Failed(JobFailure::Exhausted { .. }))) {
+                self.fail(|| format!("rank {rank} was lost {losses} times of {limit} and the job goes on"));
+            }
+        }
+        if charged > usize::from(charges(event)) {
+            self.fail(|| format!("{charged} losses were charged for {event:?}"));
+        }
+    }
+
+    /// Once a record is durable. Whoever says where it stands is told what it has missed, or has missed nothing;
+    /// whoever joins is known from then on, or is told why not.
+    pub(crate) fn check_answer(&mut self, event: &Event, effects: &[Effect]) {
+        let (request, claim) = match event {
+            Event::Joined(request) => (request, None),
+            Event::Resumed { request, claim } => (request, Some(claim)),
+            _ => return,
+        };
+        let is_told = effects.iter().any(|effect| match effect {
+            Effect::Regroup { node, .. } | Effect::TellEnd { node, .. } | Effect::Refuse { node, .. } => {
+                *node == request.node_id
+            }
+            _ => false,
+        });
+        let job = &self.master.shadow;
+        let is_answered = match claim {
+            None => is_told || job.knows(&request.node_id),
+            Some(claim) => {
+                let seats =
+                    |world: &World| world.round == claim.round && world.seat_of(&request.node_id).is_some();
+                is_told
+                    || claim.standing == Standing::Stopping
+                    || job.world().is_some_and(seats)
+                    // Seldom, and not to be seen in another way.
+                    || format!("{job:?}").contains("phase: Restoring")
+            }
+        };
+        if !is_answered {
+            let words = format!("{event:?} was not answered: {effects:?}");
+            self.fail(|| words);
+        }
+    }
+
+    /// Before the master's effect is carried out.
+    pub(crate) fn check_effect(&mut self, effect: &Effect) {
+        let Effect::Seat { node, assignment } = effect else { return };
+        let terms = &self.plan.terms;
+        let is_sized = assignment.nodes >= terms.least()
+            && assignment.nodes <= terms.max_nodes
+            && assignment.nodes % terms.node_unit == 0;
+        let new = || Book { first: assignment.clone(), seats: BTreeMap::new() };
+        let book = self.checks.books.entry(assignment.round).or_insert_with(new);
+        let world = |it: &Assignment| {
+            (it.nodes, it.world_size, it.role_world_size, it.master_addr.clone(), it.master_port)
+        };
+        let is_same_world = world(&book.first) == world(assignment);
+        let known = book.seats.insert(assignment.seat, (node.clone(), assignment.clone()));
+        let is_same_seat = known.is_none_or(|known| known == (node.clone(), assignment.clone()));
+        let below = assignment.seat.0.checked_sub(1).and_then(|seat| book.seats.get(&NodeRank(seat)));
+        let is_dense =
+            below.is_none_or(|(_, it)| it.first_rank + it.local_world_size == assignment.first_rank);
+        let is_last = assignment.seat.0 + 1 == assignment.nodes;
+        let is_full =
+            !is_last || assignment.first_rank + assignment.local_world_size == assignment.world_size;
+        let is_first = assignment.seat.0 != 0 || assignment.first_rank == 0;
+        // Each node once: a node that holds another seat of the round as well is found in small worlds only.
+        let is_once =
+            !self.is_thorough || book.seats.values().filter(|(holder, _)| holder == node).count() == 1;
+        let holds = [
+            (is_sized, "of a wrong size"),
+            (is_same_world, "not the world of the others"),
+            (is_same_seat, "another's, or changed"),
+            (assignment.seat.0 < assignment.nodes, "beyond the last"),
+            (is_dense && is_full && is_first, "with ranks that do not fit its neighbour's"),
+            (is_once, "its second in this round"),
+        ];
+        if let Some((_, words)) = holds.into_iter().find(|(holds, _)| !holds) {
+            self.fail(|| format!("the seat of {node} is {words}: {assignment:?}"));
+        }
+        // A round that is far behind is not spoken of again.
+        while self.checks.books.len() > 64 {
+            self.checks.books.pop_first();
+        }
+    }
+
+    /// Before the master's word is told to the node.
+    pub(crate) fn check_push(&mut self, conn: ConnId, event: &NodeEvent) {
+        let Conn { life, memory, .. } = self.conns[conn];
+        // A node that was frozen may hear the last words of a master that nobody remembers.
+        if let NodeEvent::JobEnded { verdict } = event
+            && memory == self.checks.memory
+        {
+            let node = &self.lives[life].id;
+            match &self.checks.verdict {
+                Some(told) if told != verdict => {
+                    let words = format!("{node} hears {verdict:?}, another heard {told:?}");
+                    self.fail(|| words);
+                }
+                Some(_) => {}
+                None => self.checks.verdict = Some(verdict.clone()),
+            }
+        }
+    }
+
+    /// Before the node's effect is carried out.
+    pub(crate) fn check_node_effect(&mut self, life: LifeId, effect: &NodeEffect) {
+        let max_restarts = self.plan.max_restarts;
+        let it = &mut self.lives[life];
+        match effect {
+            NodeEffect::Tell(Notice::WorkerFailed { then, .. }) => {
+                it.is_counted = matches!(then, AfterStop::Restart { .. });
+                it.own_failures += u32::from(it.is_counted);
+            }
+            NodeEffect::Tell(Notice::Excused { .. }) => {
+                it.own_failures -= u32::from(std::mem::take(&mut it.is_counted));
+            }
+            NodeEffect::Prepare { assignment, attempt } => {
+                let before = it.last_round.replace(assignment.round);
+                let (own_failures, id) = (it.own_failures, it.id.clone());
+                if before.is_some_and(|before| before >= assignment.round) {
+                    self.fail(|| format!("{id} was seated in {before:?} and then in {}", assignment.round));
+                }
+                if attempt.0 != own_failures || attempt.0 > max_restarts {
+                    self.fail(|| {
+                        format!("{id} failed {own_failures} times of {max_restarts}, attempt {attempt}")
+                    });
+                }
+            }
+            NodeEffect::Spawn { .. } | NodeEffect::Finish { .. } if it.workers.is_some() => {
+                let words = format!("{} has workers of round {:?} and {effect:?}", it.id, it.last_round);
+                self.fail(|| words);
+            }
+            NodeEffect::Finish { outcome: Outcome::Succeeded }
+                if it.done_well.is_none() && it.heard != Some(JobVerdict::Succeeded) =>
+            {
+                let words = format!("{} succeeded without having done anything", it.id);
+                self.fail(|| words);
+            }
+            _ => {}
+        }
+    }
+
+    /// A store is opened for a round: nobody of another round may speak to it.
+    pub(crate) fn check_store(&mut self, life: LifeId, round: Round, port: u16) {
+        if !self.is_thorough {
+            return;
+        }
+        let slot = self.lives[life].slot;
+        let here = (format!("10.0.{}.{}", slot / 250, slot % 250), port);
+        let old = self.lives.iter().find_map(|it| {
+            let workers = it.workers.as_ref()?;
+            (workers.endpoint == here && workers.round != round).then_some((it.id.clone(), workers.round))
+        });
+        if let Some((node, other)) = old {
+            self.fail(|| {
+                format!("the store of round {round} opens where workers of {node} still are in round {other}")
+            });
+        }
+    }
+
+    /// Workers were started: no member of the round that is on may have workers of another one.
+    pub(crate) fn check_running(&mut self, life: LifeId) {
+        if !self.is_thorough {
+            return;
+        }
+        let Some(world) = self.master.core.as_ref().and_then(|core| core.job().world()) else { return };
+        let round = world.round;
+        let members = world.members.iter().map(|member| Life::index_of(&member.node_id));
+        let other = members
+            .into_iter()
+            .find(|member| self.lives[*member].workers.as_ref().is_some_and(|workers| workers.round < round));
+        if let Some(other) = other {
+            let words = format!(
+                "{} starts workers while {}, a member of round {round}, has workers of {:?}",
+                self.lives[life].id, self.lives[other].id, self.lives[other].last_round
+            );
+            self.fail(|| words);
+        }
+    }
+}
+
+/// Whether an event may cost a rank one of its replacements.
+fn charges(event: &Event) -> bool {
+    match event {
+        Event::NodeLost { .. }
+        | Event::WorkersFailed { gives_up: true, .. }
+        | Event::NodeEnded { end: NodeEnd::Failed { .. }, .. }
+        // A replacement takes the place of one whose stream is broken.
+        | Event::Joined(_)
+        | Event::Resumed { .. }
+        // A host that opens no store.
+        | Event::Deadline => true,
+        Event::Attended { .. }
+        | Event::LinkBroken { .. }
+        | Event::TopologyRead(_)
+        | Event::Hosted { .. }
+        | Event::WorkersFailed { gives_up: false, .. }
+        | Event::NodeEnded { .. }
+        | Event::EndHeard { .. }
+        | Event::Restarted => false,
+    }
+}

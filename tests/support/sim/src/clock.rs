@@ -1,0 +1,129 @@
+//! What happens when.
+
+use std::collections::BTreeMap;
+
+use rules::{
+    LocalRank, Moment, failure::ExitCause, job::Event as JobEvent, worker_group::Event as NodeEvent,
+};
+
+use crate::plan::Fault;
+
+/// A launcher's life, counted over all slots.
+pub(crate) type LifeId = usize;
+
+/// A stream between a node and the master, counted over all nodes.
+pub(crate) type ConnId = usize;
+
+/// One thing that happens.
+#[derive(Debug, Clone)]
+pub(crate) enum Action {
+    Fault(Fault),
+    /// A launcher starts.
+    Start {
+        slot: usize,
+    },
+    /// A node tries to open its stream.
+    Connect {
+        life: LifeId,
+    },
+    ConnectFails {
+        life: LifeId,
+        reason: &'static str,
+    },
+    /// The master sees the stream.
+    ConnectArrives {
+        conn: ConnId,
+    },
+    /// The node does.
+    Opened {
+        conn: ConnId,
+    },
+    /// The master's word reaches the node.
+    Push {
+        conn: ConnId,
+        event: Box<NodeEvent>,
+    },
+    /// The node sees that its stream is broken.
+    StreamEnds {
+        conn: ConnId,
+        reason: &'static str,
+    },
+    /// The master does.
+    LinkBroken {
+        conn: ConnId,
+    },
+    /// The node's word reaches the master.
+    Word {
+        conn: ConnId,
+        word: Box<JobEvent>,
+    },
+    /// The answer reaches the node.
+    Acked {
+        conn: ConnId,
+        ends: bool,
+    },
+    Beat {
+        conn: ConnId,
+    },
+    /// Something on the node's own machine.
+    Local {
+        life: LifeId,
+        event: Box<NodeEvent>,
+    },
+    NodeTimer {
+        life: LifeId,
+        generation: u64,
+    },
+    WorkerDies {
+        life: LifeId,
+        spawn: u64,
+        local_rank: LocalRank,
+        cause: ExitCause,
+    },
+    TreeGone {
+        life: LifeId,
+        spawn: u64,
+    },
+    /// The workers of a launcher that was killed are gone.
+    OrphansGone {
+        life: LifeId,
+    },
+    Thaw {
+        life: LifeId,
+    },
+    /// What was being written is durable.
+    Flushed {
+        incarnation: u64,
+    },
+    MasterTimer {
+        incarnation: u64,
+        generation: u64,
+    },
+    MasterStarts,
+    TopologyRead {
+        incarnation: u64,
+        is_readable: bool,
+    },
+}
+
+/// Actions in the order of their moments, and of their making among equals.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    actions: BTreeMap<(Moment, u64), Action>,
+    made: u64,
+}
+
+impl Queue {
+    pub(crate) fn push(&mut self, at: Moment, action: Action) {
+        self.made += 1;
+        self.actions.insert((at, self.made), action);
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<(Moment, Action)> {
+        self.actions.pop_first().map(|((at, _), action)| (at, action))
+    }
+
+    pub(crate) fn next_at(&self) -> Option<Moment> {
+        self.actions.first_key_value().map(|((at, _), _)| *at)
+    }
+}

@@ -1,0 +1,289 @@
+//! What a seed decides before a schedule starts: the job, the nodes, and what goes wrong when.
+
+use std::time::Duration;
+
+use rules::{
+    Moment, NodeRank, RunId,
+    job::{OnGiveUp, Policy},
+    liveness::Patience,
+    node::Terms,
+};
+
+use crate::prng::Prng;
+
+/// A place where a launcher runs: one life after the other.
+#[derive(Debug, Clone)]
+pub struct Slot {
+    /// When its first life starts.
+    pub arrives: Moment,
+    /// The rank it asks for.
+    pub wish: Option<NodeRank>,
+    /// Its workers.
+    pub workers: u32,
+    /// It was given another line than the others.
+    pub is_misfit: bool,
+}
+
+/// Something goes wrong, or a person does something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// `kill -9` of the master, and its restart.
+    MasterCrash { down: Duration },
+    /// A launcher and its workers vanish; another life may follow.
+    NodeCrash { slot: usize, replaced_after: Option<Duration> },
+    /// SIGSTOP to a launcher; its workers go on.
+    Freeze { slot: usize, lasts: Duration },
+    /// A signal to a launcher that ends it, perhaps twice.
+    Signal { slot: usize, signal: i32, again_after: Option<Duration> },
+    /// Nothing gets through between a node and the master.
+    Partition { slot: usize, lasts: Duration },
+    /// A connection is reset.
+    BreakLink { slot: usize },
+    /// A node's guard process dies.
+    GuardDies { slot: usize },
+    /// A worker fails.
+    WorkerFails { slot: usize },
+}
+
+/// How often things go wrong by themselves, in a thousand, until the plan heals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Rates {
+    /// A node's word does not arrive.
+    pub word_lost: u32,
+    /// It does, and its answer does not.
+    pub ack_lost: u32,
+    /// A message takes up to a second.
+    pub slow: u32,
+    /// A node's workers of one round fail.
+    pub workers_fail: u32,
+    /// Workers mind no SIGTERM.
+    pub stubborn: u32,
+    /// Not even a SIGKILL.
+    pub unkillable: u32,
+    /// Prepare, start, or open the store: it does not work.
+    pub cannot: u32,
+    /// The topology file is not read in time, or cannot be.
+    pub topology_fails: u32,
+}
+
+/// All that a schedule is.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Decides everything that the plan leaves open.
+    pub seed: u64,
+    /// What the job's nodes agree on.
+    pub terms: Terms,
+    /// What the master was told. `host` is filled in when the master is embedded.
+    pub policy: Policy,
+    /// The master lives in the launcher of the first slot.
+    pub is_embedded: bool,
+    /// The master remembers.
+    pub has_journal: bool,
+    /// Records between two snapshots.
+    pub compacts_every: Option<usize>,
+    /// The master's clock stands still while it is down, and goes on from the last record.
+    pub clock_stands_still: bool,
+    /// How patient the master is.
+    pub patience: Patience,
+    /// Each node's restarts.
+    pub max_restarts: u32,
+    /// Between the polite signal and SIGKILL.
+    pub shutdown_timeout: Duration,
+    /// The nodes.
+    pub slots: Vec<Slot>,
+    /// What goes wrong when.
+    pub faults: Vec<(Moment, Fault)>,
+    /// What goes wrong at any time.
+    pub rates: Rates,
+    /// From here on nothing goes wrong.
+    pub heals_at: Moment,
+    /// How long a round's workers have to do, in milliseconds.
+    pub work: (u64, u64),
+    /// The master is killed when so many records are durable.
+    pub crash_after_records: Option<usize>,
+    /// Words of an older stream reach the master after a newer stream is open.
+    pub stray_words: bool,
+}
+
+impl Plan {
+    /// A job of `nodes` nodes of two workers each in which nothing goes wrong, with a master of its own that
+    /// remembers. The work takes a minute.
+    #[must_use]
+    pub fn calm(nodes: u32) -> Self {
+        let slots = (0..nodes).map(|rank| Slot {
+            arrives: Moment::at_millis(u64::from(rank % 100) * 10),
+            wish: Some(NodeRank(rank)),
+            workers: 2,
+            is_misfit: false,
+        });
+        Self {
+            seed: 0,
+            terms: Terms {
+                run_id: RunId("job".into()),
+                min_nodes: nodes,
+                max_nodes: nodes,
+                node_unit: 1,
+                last_call: Duration::from_secs(3),
+                join_timeout: Duration::from_secs(60),
+                require_uniform: false,
+            },
+            policy: Policy {
+                restart_count: 3,
+                on_give_up: OnGiveUp::Replace,
+                host: None,
+                has_topology: false,
+                host_timeout: Duration::from_secs(15),
+                reconnect_grace: Duration::from_secs(30),
+            },
+            is_embedded: false,
+            has_journal: true,
+            compacts_every: None,
+            clock_stands_still: true,
+            patience: Patience {
+                reconnect_grace: Duration::from_secs(2),
+                heartbeat_timeout: Some(Duration::from_secs(15)),
+            },
+            max_restarts: 3,
+            shutdown_timeout: Duration::from_secs(10),
+            slots: slots.collect(),
+            faults: Vec::new(),
+            rates: Rates::default(),
+            heals_at: Moment::START,
+            work: (60_000, 60_000),
+            crash_after_records: None,
+            stray_words: false,
+        }
+    }
+
+    /// The schedule of a seed: 2 to 16 nodes.
+    #[must_use]
+    pub fn of_seed(seed: u64) -> Self {
+        let mut prng = Prng::new(seed);
+        let nodes = prng.small(2, 16);
+        let faults = if prng.chance(250) { prng.index(40) } else { prng.index(10) };
+        Self::drawn(seed, &mut prng, nodes, faults)
+    }
+
+    /// A schedule of so many nodes.
+    #[must_use]
+    pub fn of_size(seed: u64, nodes: u32) -> Self {
+        let mut prng = Prng::new(seed);
+        let mut plan = Self::drawn(seed, &mut prng, nodes, 6);
+        // At this size something is always in the air; a loss in a thousand is a storm.
+        plan.rates.word_lost = plan.rates.word_lost.min(1);
+        plan.rates.ack_lost = plan.rates.ack_lost.min(1);
+        plan.rates.workers_fail = plan.rates.workers_fail.min(1);
+        plan.rates.cannot = 0;
+        plan.rates.unkillable = 0;
+        plan.terms.min_nodes = plan.terms.min_nodes.min(nodes / 2).max(1);
+        plan
+    }
+
+    fn drawn(seed: u64, prng: &mut Prng, nodes: u32, faults: usize) -> Self {
+        let mut plan = Self::calm(nodes);
+        plan.seed = seed;
+        plan.draw_job(prng, nodes);
+        plan.draw_slots(prng);
+        plan.heals_at = Moment::at_millis(prng.between(30_000, 150_000));
+        if prng.chance(900) {
+            plan.draw_rates(prng);
+        }
+        let mut at = Moment::START;
+        for _ in 0..faults {
+            // Some go wrong at about the same time.
+            let is_burst = prng.chance(300);
+            at = if is_burst { at + prng.millis(0, 3000) } else { Moment::START + prng.millis(0, 120_000) };
+            let fault = plan.draw_fault(prng);
+            plan.faults.push((at.min(plan.heals_at), fault));
+        }
+        plan
+    }
+
+    fn draw_job(&mut self, prng: &mut Prng, nodes: u32) {
+        let most = if prng.chance(300) { prng.small(1, nodes) } else { nodes };
+        self.terms.max_nodes = most;
+        self.terms.min_nodes = if prng.chance(400) { most } else { prng.small(1, most) };
+        self.terms.node_unit = if prng.chance(700) { 1 } else { prng.small(1, most.min(4)) };
+        self.terms.last_call = Duration::from_millis([0, 1000, 3000, 5000][prng.index(4)]);
+        self.terms.join_timeout = Duration::from_secs(prng.between(20, 90));
+        self.terms.require_uniform = prng.chance(100);
+        self.is_embedded = prng.chance(300);
+        self.has_journal = prng.chance(if self.is_embedded { 100 } else { 700 });
+        self.compacts_every = prng.chance(300).then(|| prng.index(40) + 1);
+        self.clock_stands_still = prng.chance(500);
+        self.policy.on_give_up = if self.is_embedded { OnGiveUp::FailJob } else { OnGiveUp::Replace };
+        self.policy.restart_count = prng.small(0, 4);
+        self.policy.has_topology = prng.chance(250);
+        self.policy.reconnect_grace = Duration::from_secs(prng.between(5, 30));
+        self.patience.reconnect_grace = Duration::from_secs(prng.between(2, 5));
+        self.max_restarts = prng.small(0, 3);
+        self.shutdown_timeout = Duration::from_secs(prng.between(1, 20));
+        let work = prng.between(1000, 60_000);
+        self.work = (work, work + prng.between(0, 10_000));
+    }
+
+    fn draw_slots(&mut self, prng: &mut Prng) {
+        let (has_wishes, is_wave) = (prng.chance(500), prng.chance(300));
+        let are_mixed = prng.chance(200);
+        for (rank, slot) in (0_u32..).zip(&mut self.slots) {
+            let is_late = prng.chance(150);
+            slot.arrives = match (is_late, is_wave) {
+                (true, true) => Moment::START + Duration::from_secs(20) + prng.millis(0, 2000),
+                (true, false) => Moment::START + prng.millis(0, 60_000),
+                (false, _) => Moment::START + prng.millis(0, 3000),
+            };
+            let wishes = if are_mixed { prng.chance(500) } else { has_wishes };
+            slot.wish = wishes.then_some(NodeRank(rank));
+            slot.workers = if self.terms.require_uniform { 2 } else { prng.small(1, 3) };
+            slot.is_misfit = rank > 0 && prng.chance(15);
+        }
+    }
+
+    fn draw_rates(&mut self, prng: &mut Prng) {
+        let mut rate = |most: u32| if prng.chance(500) { prng.small(0, most) } else { 0 };
+        self.rates = Rates {
+            word_lost: rate(60),
+            ack_lost: rate(60),
+            slow: rate(200),
+            workers_fail: rate(300),
+            stubborn: rate(300),
+            unkillable: rate(20),
+            cannot: rate(20),
+            topology_fails: rate(400),
+        };
+    }
+
+    fn draw_fault(&self, prng: &mut Prng) -> Fault {
+        let slot = prng.index(self.slots.len());
+        let most = [3000, 5000, 20_000, 60_000][prng.index(4)];
+        let lasts = prng.millis(0, most);
+        match prng.index(12) {
+            0 | 1 => Fault::MasterCrash { down: lasts },
+            2..=4 => Fault::NodeCrash { slot, replaced_after: prng.chance(700).then_some(lasts) },
+            5 => Fault::Freeze { slot, lasts },
+            6 => {
+                let again_after = prng.chance(300).then_some(lasts);
+                Fault::Signal { slot, signal: [2, 15][prng.index(2)], again_after }
+            }
+            7 | 8 => Fault::Partition { slot, lasts },
+            9 => Fault::BreakLink { slot },
+            10 => Fault::WorkerFails { slot },
+            _ if prng.chance(300) => Fault::GuardDies { slot },
+            _ => Fault::BreakLink { slot },
+        }
+    }
+
+    /// When a schedule must be over: nothing waits for ever. All that may still follow after the last fault, and
+    /// twice that.
+    #[must_use]
+    pub fn bound(&self) -> Moment {
+        let late = self.slots.iter().map(|slot| slot.arrives).max().unwrap_or_default();
+        let start = self.heals_at.max(late) + Duration::from_secs(120);
+        let round = Duration::from_millis(self.work.1)
+            + self.shutdown_timeout
+            + self.policy.host_timeout
+            + self.terms.last_call
+            + Duration::from_secs(30);
+        start + self.terms.join_timeout * 4 + round * 8
+    }
+}

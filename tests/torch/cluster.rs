@@ -1,0 +1,74 @@
+//! Real PyTorch on two nodes of two workers: DDP over gloo that outlives a node, and torchrun's own lines.
+
+use std::ffi::OsString;
+
+use support::{
+    cluster::{Cluster, kill_node},
+    free_port,
+    launch::{Launch, Running},
+    programs, trainer,
+};
+
+use crate::python;
+
+/// `torch_ddp.py` on two workers of this line's node.
+fn ddp(line: Launch, python: &OsString) -> Launch {
+    let line = line.script(trainer("torch_ddp.py")).env("PYTHON_EXEC", python).env("OMP_NUM_THREADS", "1");
+    line.flags(["--nnodes=2", "--nproc-per-node=2"])
+}
+
+/// What rank 0 says at the end of a training that went well.
+const TRAINED: &str = "all 4 ranks hold the same weights";
+
+/// One of them says it, on whichever node rank 0 is; the loss went down.
+fn trained(job: &Cluster, nodes: impl IntoIterator<Item = Running>) {
+    let outcomes = job.finish(nodes, 0);
+    let of_rank_0 = outcomes.iter().find(|outcome| outcome.stdout.contains(TRAINED));
+    let said = &of_rank_0.unwrap_or_else(|| panic!("nobody trained: {outcomes:#?}")).stdout;
+    let losses = said.lines().filter_map(|line| line.split_once("loss ")?.1.split(' ').next()?.parse().ok());
+    let losses: Vec<f32> = losses.collect();
+    assert!(losses.len() >= 2 && losses.last() < losses.first(), "the loss goes down: {said}");
+}
+
+#[test]
+fn ddp_on_two_nodes_outlives_one_of_them() {
+    let Some(python) = python() else { return };
+    let mut job = Cluster::with_master(programs!(), &["--reconnect-grace=0.5"]);
+    let checkpoint = job.dir().join("checkpoint.pt");
+    let args = ["--steps=400".to_owned(), format!("--checkpoint={}", checkpoint.display())];
+    let start = |job: &Cluster, rank| ddp(job.ranked(rank), &python).args(&args).start();
+    let [first, second] = [0, 1].map(|rank| start(&job, rank));
+    job.wait("a checkpoint", || checkpoint.exists().then_some(()));
+    kill_node(second);
+    let replacement = start(&job, 1);
+    job.wait("training that goes on", || {
+        let said = std::fs::read_to_string(first.dir().join("stdout")).ok()?;
+        said.contains("resumed from").then_some(())
+    });
+    trained(&job, [first, replacement]);
+    let _master = job.finish_master().expect_code(0);
+}
+
+#[test]
+fn ddp_on_unchanged_c10d_lines_outlives_a_worker() {
+    let Some(python) = python() else { return };
+    let job = Cluster::of_lines(programs!());
+    let endpoint = format!("--rdzv-endpoint=127.0.0.1:{}", free_port());
+    let line = ["--rdzv-backend=c10d", &endpoint, "--rdzv-id=same", "--max-restarts=1"];
+    let checkpoint = format!("--checkpoint={}", job.dir().join("checkpoint.pt").display());
+    let args = ["--steps=60", "--die-at=25", "--die-rank=3", &checkpoint];
+    let nodes = [(); 2].map(|()| ddp(job.line(), &python).flags(line).args(args).start());
+    trained(&job, nodes);
+}
+
+#[test]
+fn ddp_trains_on_unchanged_static_lines() {
+    let Some(python) = python() else { return };
+    let job = Cluster::of_lines(programs!());
+    let port = free_port().to_string();
+    let nodes = ["0", "1"].map(|rank| {
+        let line = ["--node-rank", rank, "--master-addr=127.0.0.1", "--master-port", &port];
+        ddp(job.line(), &python).flags(line).args(["--steps=40"]).start()
+    });
+    trained(&job, nodes);
+}
