@@ -254,7 +254,7 @@ impl<E: From<Event>> Link<E> {
             Push::Welcome { .. } => return None,
             Push::Host { round, fresh_port } => Event::AskedToHost { round, fresh_port },
             Push::Seat(assignment) => Event::Seated { assignment },
-            Push::Regroup { round, why } => Event::Regroup { round, why },
+            Push::Regroup { round, why, excuses } => Event::Regroup { round, why, excuses },
             Push::Refused { reason } => Event::Refused { reason },
             Push::JobEnd(verdict) => Event::JobEnded { verdict },
             Push::Pending(pending) => Event::Pending(pending),

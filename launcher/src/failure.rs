@@ -302,9 +302,12 @@ pub struct CopyError {
 
 #[cfg(test)]
 mod tests {
-    use rules::{Attempt, Rank};
+    use std::time::Duration;
+
+    use rules::{Attempt, NodeRank, Rank};
 
     use super::*;
+    use crate::endpoint::Endpoint;
 
     const ALONE: Meeting = Meeting::Loopback;
 
@@ -348,6 +351,31 @@ mod tests {
         assert_eq!((exit_code(&report, false, &ALONE), exit_code(&report, true, &ALONE)), (FAILED, 143));
         let report = Report { outcome: Outcome::Succeeded, ..report };
         assert_eq!(exit_code(&report, true, &ALONE), SUCCEEDED);
+    }
+
+    #[test]
+    fn a_meeting_that_does_not_come_about_has_a_code_beside_dlrovers_master_only() {
+        let endpoint = || Endpoint { host: "h".into(), port: 1 };
+        let waited = Duration::from_secs(5);
+        let away = Failure::MasterAway { reason: "refused".into(), waited };
+        let losses = Vec::new();
+        let too_few =
+            JobFailure::TimedOut { joined: 1, needed: 2, waited, missing: Some(vec![NodeRank(1)]), losses };
+        let asked = Asked { title: "t.py".into(), program: "/bin/python3".into(), max_restarts: 1 };
+        for failure in [away, Failure::Job(too_few)] {
+            let outcome = Outcome::Failed(failure);
+            let report = Report { outcome, workers: BTreeMap::new(), ..failed(ExitCause::Code(1), false) };
+            for propagate in [false, true] {
+                assert_eq!(exit_code(&report, propagate, &Meeting::Master(endpoint())), NO_MEETING);
+                for meeting in [Meeting::C10d(endpoint()), Meeting::Static(endpoint())] {
+                    assert_eq!(exit_code(&report, propagate, &meeting), FAILED);
+                }
+            }
+            let text = words(&report, &asked, &Meeting::C10d(endpoint())).unwrap();
+            assert!(text.starts_with("dlrover-run: error: "), "{text}");
+            assert!(text.contains("--rdzv-conf=join_timeout=SECONDS"), "{text}");
+            assert_eq!(text.lines().count(), 2, "what happened, and what to do: {text}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::options::{Kind, OPTIONS, OptionSpec};
 pub const USAGE: &str = "usage: dlrover-run [options] training_script [training_script_args...]";
 
 const ABOUT: &str = "Starts the workers of a training run on this node, watches them, and restarts them together \
-                     when one fails. Takes torchrun's command line.";
+                     when one fails, here or on another node of the job. Takes torchrun's command line.";
 
 const AFTER: &str = "\
 Environment:
@@ -19,18 +19,30 @@ Environment:
   virtual environment's, or the first on PATH. HOST_PORTS limits MASTER_PORT to some ports, such
   as 20000,20010-20020.
 
+Several nodes, in this order:
+  --standalone: this node alone. DLROVER_MASTER_ADDR=HOST:PORT: the job master there, with the rank
+  that NODE_RANK asks for and ELASTIC_JOB_NAME as run id (else --rdzv-id, else none); rendezvous
+  and master options are ignored. --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT, or --node-rank
+  --master-addr --master-port: torchrun's lines, the same on every node. Where nobody serves, the
+  launcher whose host HOST is does; it leaves last. GANG_MIN_AVAILABLE is the default of --nnodes,
+  GANG_SCHEDULE_TIMEOUT (seconds) that of join_timeout.
+
 Spelling:
   Every --two-words may be written --two_words, or shortened while that fits one option only.
   Options end at the script: what follows it is the script's own. In its arguments ${local_rank}
   becomes the worker's local rank, and $$ becomes $.
 
 Exit codes:
-  0 when all workers succeeded, 2 when the command line cannot be read, 1 for any other failure.
+  0 when all workers succeeded, 2 when the command line cannot be read, 75 when with
+  DLROVER_MASTER_ADDR too few nodes came within join_timeout or the job master stayed away for so
+  long, 1 for any other failure.
 
 Examples:
   dlrover-run --standalone --nproc-per-node=2 train.py --epochs 3
   dlrover-run --nproc-per-node=gpu --max-restarts=3 --tee=3 -m my_package.train
-  dlrover-run --no-python --nproc-per-node=4 ./simulate --seed '${local_rank}'";
+  dlrover-run --no-python --nproc-per-node=4 ./simulate --seed '${local_rank}'
+  dlrover-run --nnodes=2:4 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-endpoint=node-0:29400 \\
+    --rdzv-id=llm train.py";
 
 const TEMPLATE: &str = "{usage-heading} {usage}\n\n{about}\n\n{all-args}{after-help}\n";
 

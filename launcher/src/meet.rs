@@ -10,6 +10,7 @@ use agent::{
     store_host::{Reach, SharedStore, StoreHost, StoreHostError, StoreLimits},
 };
 use master::MasterConfig;
+use rules::NodeRank;
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 
@@ -91,6 +92,10 @@ pub async fn meet(plan: &mut LaunchPlan, console: &Console) -> Result<Met, MeetE
     // A certificate names the endpoint, and not the address that it has here.
     let host = if tls.is_on() { endpoint.host.clone() } else { place.own.to_string() };
     let at = MasterAt { host, port: endpoint.port, trust: master.trust.clone() };
+    if matches!(meeting, Meeting::Static(_)) {
+        // The line's MASTER_ADDR is this host, so it comes first unless it was told otherwise.
+        agent.node_rank.get_or_insert(NodeRank(0));
+    }
     if !is_one_node {
         announce(endpoint, &place, master, &tell);
     }
@@ -160,6 +165,8 @@ fn config_of(master: &MasterPlan, console: Option<&Console>) -> MasterConfig {
         topology_file: master.topology_file.clone(),
         trust: master.trust.clone(),
         log: Arc::new(move |lines| match &console {
+            // Why somebody waits, this node says too when it is one of them.
+            Some(_) if lines.starts_with("PENDING") || lines.starts_with("SPARE") => {}
             Some(console) => console.say(format!("dlrover-run: master: {lines}")),
             // One node knows all of it already.
             None => tracing::debug!(lines, "the job master says"),

@@ -10,7 +10,7 @@ mod tests;
 
 use std::time::Duration;
 
-use rules::{NodeId, NodeRank};
+use rules::{NodeId, NodeRank, Round};
 
 pub use self::{
     pushes::{Push, Pushed},
@@ -54,6 +54,10 @@ pub const MOST_WORKERS: u32 = 65_536;
 
 /// Most nodes of one job that the wire accepts. Ranks up to there may be counted one by one.
 pub const MOST_NODES: u32 = 65_536;
+
+/// The highest round that a node may speak of. Rounds grow by one at each restart of a job, so none gets there;
+/// a node that claims a higher one would leave no room for the rounds after it.
+const LAST_ROUND: u32 = 1 << 30;
 
 /// Longest name, address or id, in bytes. A host name has at most 253.
 const MOST_NAME: usize = 256;
@@ -106,6 +110,14 @@ fn workers(value: u32, field: &'static str) -> Result<u32, ConvertError> {
         field,
         value: u64::from(value),
         expected: "1 to 65536",
+    })
+}
+
+fn round(value: u32, field: &'static str) -> Result<Round, ConvertError> {
+    (value <= LAST_ROUND).then_some(Round(value)).ok_or(ConvertError::Range {
+        field,
+        value: u64::from(value),
+        expected: "at most 1073741824",
     })
 }
 

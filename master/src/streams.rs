@@ -90,7 +90,8 @@ impl Streams {
             }
             Effect::Seat { node, assignment } => self.push(&node, Push::Seat(assignment)),
             Effect::Regroup { node, round, why } => {
-                self.push(&node, Push::Regroup { round, why: why.to_string() });
+                let excuses = why.excuses();
+                self.push(&node, Push::Regroup { round, why: why.to_string(), excuses });
             }
             Effect::Refuse { node, reason } => {
                 let reason = reason.to_string();

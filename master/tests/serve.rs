@@ -29,7 +29,9 @@ async fn two_nodes_meet_restart_and_end_together() {
     assert_eq!((seats[1].seat, seats[1].first_rank), (NodeRank(1), 2));
     // Node b restarts its workers, so a is called back.
     nodes[1].fail(Round(0)).await.unwrap();
-    let Push::Regroup { round: Round(0), why } = nodes[0].next().await else { panic!("expected a regroup") };
+    let Push::Regroup { round: Round(0), why, .. } = nodes[0].next().await else {
+        panic!("expected a regroup")
+    };
     assert!(why.contains("worker 0 exited with 1"), "{why}");
     for node in &mut nodes {
         node.join(2, Some(0)).await;

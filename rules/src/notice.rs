@@ -17,6 +17,8 @@ pub enum Notice {
     Killing,
     /// The round is over on every node.
     Regrouping { why: String },
+    /// The failure of this node's workers followed from another one.
+    Excused { why: String },
     /// There is no seat yet.
     Pending(Pending),
     /// The stream to the master broke, or could not be opened.
@@ -56,6 +58,9 @@ impl fmt::Display for Notice {
             ),
             Self::Killing => f.write_str("killing every process that is left"),
             Self::Regrouping { why } => write!(f, "{why}; all nodes restart their workers"),
+            Self::Excused { why } => {
+                write!(f, "{why}; the failure here came after that, so it costs this node no restart")
+            }
             Self::Pending(pending) => pending.fmt(f),
             Self::MasterAway { reason, goes_on: true, .. } => {
                 write!(f, "{reason}; the workers go on, and so does the search for it")

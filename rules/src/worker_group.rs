@@ -87,8 +87,9 @@ pub enum Event {
     Signalled { signal: i32 },
     /// A signal that workers want to see and that does not end the run (SIGUSR1, SIGUSR2).
     Forwarded { signal: i32 },
-    /// The round is over for all its members, and why.
-    Regroup { round: Round, why: String },
+    /// The round is over for all its members, and why. With `excuses` that came before any failure of our own
+    /// workers, which then followed from it.
+    Regroup { round: Round, why: String, excuses: bool },
     /// The job is over.
     JobEnded { verdict: JobVerdict },
     /// A stream to the master is open, for the first time or again.
@@ -282,7 +283,7 @@ impl WorkerGroup {
             Event::TreeGone { .. } => self.on_tree_gone(now),
             Event::Signalled { signal } => self.on_signalled(now, signal),
             Event::Forwarded { signal } => self.on_forwarded(signal),
-            Event::Regroup { why, .. } => self.on_regroup(now, why),
+            Event::Regroup { why, excuses, .. } => self.on_regroup(now, why, excuses),
             Event::JobEnded { verdict } => self.on_job_ended(now, verdict),
             Event::MasterBack => self.on_master_back(),
             Event::MasterAway { reason } => self.on_master_away(now, reason),
@@ -497,9 +498,9 @@ impl WorkerGroup {
     }
 
     /// Another node's failure, loss or arrival does not spend this node's restarts.
-    fn on_regroup(&mut self, now: Moment, why: String) -> Vec<Effect> {
+    fn on_regroup(&mut self, now: Moment, why: String, excuses: bool) -> Vec<Effect> {
         let attempt = self.attempt;
-        let tell = Effect::Tell(Notice::Regrouping { why });
+        let tell = Effect::Tell(Notice::Regrouping { why: why.clone() });
         let then = match &mut self.state {
             State::Leaving { is_farewell: false, .. } if self.has_survivors => {
                 self.leave(now, Outcome::Failed(Failure::Unkillable))
@@ -512,6 +513,13 @@ impl WorkerGroup {
             {
                 *then = Then::Rejoin(attempt);
                 Vec::new()
+            }
+            // Our workers failed because their peers had: no restart is spent on that.
+            State::Stopping { then, .. }
+                if excuses && is_own_failure(then, attempt) && self.interrupted.is_none() =>
+            {
+                *then = Then::Rejoin(attempt);
+                return vec![Effect::Tell(Notice::Excused { why })];
             }
             State::Stopping { .. } | State::Leaving { .. } | State::Joining { .. } | State::Done => {
                 return Vec::new();
@@ -580,5 +588,14 @@ impl WorkerGroup {
     fn finish(&mut self, outcome: Outcome) -> Vec<Effect> {
         self.state = State::Done;
         vec![Effect::Finish { outcome }]
+    }
+}
+
+/// Whether the workers are stopped because one of them failed.
+fn is_own_failure(then: &Then, attempt: Attempt) -> bool {
+    match then {
+        Then::Rejoin(next) => *next != attempt,
+        Then::FailWithWorkers => true,
+        Then::End(_) => false,
     }
 }

@@ -82,7 +82,7 @@ fn a_node_that_is_told_to_end_leaves_at_once() {
 #[test]
 fn a_job_that_every_node_left_waits_for_others_and_fails_without_them() {
     let mut job = cluster();
-    let line = ["--nnodes=2", "--rdzv-conf=join_timeout=2"];
+    let line = ["--nnodes=2", "--rdzv-conf=join_timeout=5"];
     let nodes = [0, 1].map(|rank| job.ranked(rank).flags(line).start());
     let _both = job.await_world(2, 0);
     for node in &nodes {
@@ -90,7 +90,7 @@ fn a_job_that_every_node_left_waits_for_others_and_fails_without_them() {
     }
     let _outcomes = job.finish(nodes, 1);
     let master = job.finish_master().expect_code(1);
-    assert!(master.stderr.contains("the job failed: 0 of 2 nodes joined within 2 s"), "{master:#?}");
+    assert!(master.stderr.contains("the job failed: 0 of 2 nodes joined within 5 s"), "{master:#?}");
     assert!(master.stderr.contains("was told to end by SIGTERM"), "{master:#?}");
 }
 

@@ -26,10 +26,10 @@ fn the_waiting_hear_who_is_missing() {
 #[test]
 fn too_few_nodes_all_end_with_one_sentence_and_75() {
     let mut job = cluster();
-    let line = ["--nnodes=3", "--rdzv-conf=join_timeout=2"];
+    let line = ["--nnodes=3", "--rdzv-conf=join_timeout=4"];
     let nodes = [0, 2].map(|rank| job.ranked(rank).flags(line).start());
     let outcomes = job.finish(nodes, 75);
-    let sentence = "2 of 3 nodes joined within 2 s; missing ranks 1";
+    let sentence = "2 of 3 nodes joined within 4 s; missing ranks 1";
     assert!(error(&outcomes[0].stderr).ends_with(sentence), "{outcomes:#?}");
     assert_eq!(error(&outcomes[0].stderr), error(&outcomes[1].stderr));
     let master = job.finish_master().expect_code(1);
@@ -41,10 +41,10 @@ fn too_few_nodes_all_end_with_one_sentence_and_75() {
 fn too_few_nodes_on_torchrun_lines_all_end_with_one_sentence_and_1() {
     let job = lines();
     let endpoint = format!("--rdzv-endpoint=127.0.0.1:{}", free_port());
-    let line = ["--nnodes=3", "--rdzv-backend=c10d", &endpoint, "--rdzv-conf=join_timeout=2"];
+    let line = ["--nnodes=3", "--rdzv-backend=c10d", &endpoint, "--rdzv-conf=join_timeout=4"];
     let nodes = [1, 2].map(|place| job.node(place).flags(line).start());
     let outcomes = job.finish(nodes, 1);
-    assert!(error(&outcomes[0].stderr).ends_with("2 of 3 nodes joined within 2 s"), "{outcomes:#?}");
+    assert!(error(&outcomes[0].stderr).ends_with("2 of 3 nodes joined within 4 s"), "{outcomes:#?}");
     assert_eq!(error(&outcomes[0].stderr), error(&outcomes[1].stderr));
     assert!(job.ran().is_empty(), "no worker ever ran");
 }

@@ -34,6 +34,7 @@ const NOT_INHERITED: &[&str] = &[
     "HOST_IP",
     "WORKER_",
     "ELASTIC_",
+    "GANG_",
     "GROUP_",
     "ROLE_",
     "OMP_",

@@ -569,7 +569,7 @@ pub(crate) static OPTIONS: &[OptionSpec] = &[
             "tls-cert",
             Kind::Text,
             Group::Nodes,
-            "This node's certificate, which the launcher that serves the job master needs, and all nodes if the master asks for one [default: DLROVER_TLS_CERT]",
+            "This node's certificate; a launcher that serves the job master shows it, and wants one of every node [default: DLROVER_TLS_CERT]",
         )
     },
     OptionSpec {

@@ -21,8 +21,8 @@ pub enum Push {
     Host { round: Round, fresh_port: bool },
     /// Take your seat.
     Seat(Assignment),
-    /// Stop and join again.
-    Regroup { round: Round, why: String },
+    /// Stop and join again. `excuses`: a failure of this node's own workers came after, and is not counted.
+    Regroup { round: Round, why: String, excuses: bool },
     /// You cannot take part.
     Refused { reason: String },
     /// The job is over.
@@ -48,7 +48,9 @@ impl From<Pushed> for pb::Push {
             Push::Welcome { beat } => Wire::Welcome(pb::Welcome { beat_millis: beat.map_or(0, millis) }),
             Push::Host { round, fresh_port } => Wire::Host(pb::Host { round: round.0, fresh_port }),
             Push::Seat(assignment) => Wire::Seat(assignment.into()),
-            Push::Regroup { round, why } => Wire::Regroup(pb::Regroup { round: round.0, why: cut(why) }),
+            Push::Regroup { round, why, excuses } => {
+                Wire::Regroup(pb::Regroup { round: round.0, why: cut(why), excuses })
+            }
             Push::Refused { reason } => Wire::Refused(pb::Refused { reason: cut(reason) }),
             Push::JobEnd(verdict) => Wire::JobEnd(verdict.into()),
             Push::Pending(pending) => Wire::Pending(pending.into()),
@@ -69,7 +71,9 @@ impl TryFrom<pb::Push> for Pushed {
                 }
                 Wire::Host(pb::Host { round, fresh_port }) => Push::Host { round: Round(round), fresh_port },
                 Wire::Seat(assignment) => Push::Seat(assignment.try_into()?),
-                Wire::Regroup(pb::Regroup { round, why }) => Push::Regroup { round: Round(round), why },
+                Wire::Regroup(pb::Regroup { round, why, excuses }) => {
+                    Push::Regroup { round: Round(round), why, excuses }
+                }
                 Wire::Refused(pb::Refused { reason }) => Push::Refused { reason },
                 Wire::JobEnd(end) => Push::JobEnd(end.try_into()?),
                 Wire::Pending(pending) => Push::Pending(pending.try_into()?),

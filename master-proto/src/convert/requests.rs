@@ -9,7 +9,8 @@ use rules::{
 };
 
 use super::{
-    ConvertError, MOST_ADDRESSES, MOST_NODES, MOST_WORDS, limited, millis, name, node_id, port, workers,
+    ConvertError, MOST_ADDRESSES, MOST_NODES, MOST_WORDS, limited, millis, name, node_id, port, round,
+    workers,
 };
 use crate::pb;
 
@@ -47,7 +48,7 @@ impl TryFrom<pb::JoinRequest> for Join {
             node_ip: wire.node_ip.map(|ip| name(ip, "node_ip")).transpose()?,
             terms: terms.try_into()?,
             attributes: wire.attributes.unwrap_or_default().try_into()?,
-            after: wire.after_round.map(Round),
+            after: wire.after_round.map(|after| round(after, "after_round")).transpose()?,
         };
         Ok(Self { request })
     }
@@ -168,7 +169,7 @@ pub fn resume_request(wire: pb::ResumeRequest, peer: impl FnOnce() -> String) ->
         return Err(ConvertError::Range { field: "seat", value, expected });
     }
     let claim = Claim {
-        round: Round(wire.round),
+        round: round(wire.round, "round")?,
         seat: NodeRank(wire.seat),
         nodes: wire.nodes,
         master_addr: name(wire.master_addr, "master_addr")?,

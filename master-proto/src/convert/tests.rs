@@ -74,7 +74,7 @@ fn every_push_survives_the_wire() {
         Push::Welcome { beat: Some(Duration::from_secs(1)) },
         Push::Host { round: Round(1), fresh_port: true },
         Push::Seat(assignment()),
-        Push::Regroup { round: Round(2), why: "w".into() },
+        Push::Regroup { round: Round(2), why: "w".into(), excuses: true },
         Push::Refused { reason: "full".into() },
         Push::JobEnd(JobVerdict::Succeeded),
         failed(JobFailure::Node { node: name(), reason: "r".into() }),
@@ -166,6 +166,10 @@ fn nonsense_is_refused_with_the_field_and_the_value() {
     assert_eq!(
         refused(pb::JoinRequest { local_world_size: 0, ..wire() }),
         "local_world_size is 0, expected 1 to 65536"
+    );
+    assert_eq!(
+        refused(pb::JoinRequest { after_round: Some(u32::MAX), ..wire() }),
+        "after_round is 4294967295, expected at most 1073741824"
     );
     assert_eq!(refused(pb::JoinRequest { terms: None, ..wire() }), "terms is missing");
     assert_eq!(

@@ -150,6 +150,15 @@ pub enum Regroup {
     Late,
 }
 
+impl Regroup {
+    /// Whether a failure of the told node's own workers in that round followed from this: the master heard of this
+    /// first, and workers fail when their peers are gone.
+    #[must_use]
+    pub fn excuses(&self) -> bool {
+        *self != Self::Late
+    }
+}
+
 impl fmt::Display for Regroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

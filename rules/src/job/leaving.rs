@@ -29,24 +29,38 @@ impl Job {
         reason: String,
         gives_up: bool,
     ) -> Vec<Effect> {
-        let is_current = match &self.phase {
-            Phase::Running { world, .. } => world.round == failed && world.seat_of(node).is_some(),
-            Phase::Restoring { round, claims, .. } => {
-                *round == failed && claims.values().any(|it| it == node)
+        match &self.phase {
+            Phase::Running { world, .. } if world.round == failed && self.seats.contains_key(node) => {
+                // Workers fail when their peers are gone, and a broken stream is how a lost node shows first.
+                let follows = world.members.iter().any(|member| {
+                    member.node_id != *node
+                        && self.nodes.get(&member.node_id).is_some_and(|it| !it.is_connected)
+                });
+                if gives_up && !follows {
+                    return self.on_gave_up(now, node, reason);
+                }
+                let why = Regroup::WorkersFailed { node: self.name_of(node), reason };
+                // Who is told is excused.
+                self.regroup(now, why, (!follows).then_some(node))
             }
-            Phase::Gathering { .. } | Phase::Placing { .. } | Phase::Hosting { .. } | Phase::Over { .. } => {
-                false
+            Phase::Restoring { round, claims, .. }
+                if *round == failed && claims.values().any(|it| it == node) && !gives_up =>
+            {
+                let why = Regroup::WorkersFailed { node: self.name_of(node), reason };
+                self.regroup(now, why, Some(node))
             }
-        };
-        if gives_up {
+            Phase::Gathering { awaited, .. } if awaited.contains(node) => {
+                // The round was over before: it is told so again, should it not have heard.
+                let why = Regroup::WorkersFailed { node: self.name_of(node), reason };
+                match gives_up {
+                    true => vec![Effect::Regroup { node: node.clone(), round: failed, why }],
+                    false => Vec::new(),
+                }
+            }
             // Whatever the round: it will not come back.
-            return self.on_gave_up(now, node, reason);
+            _ if gives_up => self.on_gave_up(now, node, reason),
+            _ => Vec::new(),
         }
-        if !is_current {
-            return Vec::new();
-        }
-        let why = Regroup::WorkersFailed { node: self.name_of(node), reason };
-        self.regroup(now, why, Some(node))
     }
 
     pub(super) fn on_node_ended(&mut self, now: Moment, node: &NodeId, end: NodeEnd) -> Vec<Effect> {

@@ -1,6 +1,8 @@
 //! What this node and the master owe each other: words said again when the stream is back, patience while it is
 //! not, and the end.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use super::{Claim, EVERY, Effect, Hosted, NodeEnd, SIGTERM, Standing, State, Then, WorkerGroup};
@@ -44,7 +46,9 @@ impl WorkerGroup {
         match &self.link {
             Link::Up => None,
             Link::Away { since, told, .. } => {
-                Some((needed_since.max(*since) + self.limits.join_timeout, *told + EVERY))
+                // A timeout of nothing would be due in the moment in which it begins.
+                let timeout = self.limits.join_timeout.max(Duration::from_millis(1));
+                Some((needed_since.max(*since) + timeout, *told + EVERY))
             }
         }
     }

@@ -23,6 +23,28 @@ fn workers_that_fail_on_one_node_are_told_to_every_other_node_at_once() {
 }
 
 #[test]
+fn a_failure_that_comes_after_a_peers_stream_broke_is_excused() {
+    for gives_up in [false, true] {
+        let mut test = Test::running(fail_job(), terms(1, 3), &["a", "b", "c"]);
+        assert_eq!(test.tell(Event::LinkBroken { node: id("c") }), []);
+        // The node that says so is told as well, and so is not charged.
+        let why = workers_failed("b", 1);
+        assert_eq!(test.workers_fail("b", 0, gives_up), regrouped(0, &["a", "b", "c"], &why));
+        assert!(why.excuses());
+    }
+}
+
+#[test]
+fn who_gives_up_after_the_round_was_over_is_told_so_again() {
+    let mut test = Test::running(fail_job(), terms(2, 2), &["a", "b"]);
+    assert_eq!(test.workers_fail("a", 0, false), regrouped(0, &["b"], &workers_failed("a", 0)));
+    let again = Effect::Regroup { node: id("b"), round: Round(0), why: workers_failed("b", 1) };
+    assert_eq!(test.workers_fail("b", 0, true), [again], "what it was told first may have been lost");
+    assert_eq!(test.rejoin("a", 0), []);
+    assert_eq!(test.rejoin("b", 0), placed(1, &["a", "b"]));
+}
+
+#[test]
 fn who_has_no_seat_has_no_workers_that_could_fail() {
     let mut test = Test::running(policy(), terms(1, 1), &["a"]);
     assert_eq!(test.join("b"), []);

@@ -143,7 +143,8 @@ fn a_bad_file_keeps_the_last_good_one_and_an_empty_one_changes_nothing() {
     assert_eq!(rejoin_all(&mut test, &["a", "b"], 0), [Effect::ReadTopology]);
     let swapped: &[(&str, Option<&str>)] = &[("b", Some("s0")), ("a", None)];
     let unlisted = || Effect::Log(Log::Unlisted { addresses: vec![address("a")] });
-    assert_eq!(read(&mut test, &["b"]), all([vec![unlisted()], placed_under(1, swapped)]));
+    let moved = placed_under_at(1, swapped, true);
+    assert_eq!(read(&mut test, &["b"]), all([vec![unlisted()], moved]), "b has served an older round");
     assert_eq!(test.hosted("b", 1), seats_with(1, &["b", "a"], &["a", "b"]));
 
     let _regroup = test.workers_fail("a", 1, false);
@@ -153,7 +154,7 @@ fn a_bad_file_keeps_the_last_good_one_and_an_empty_one_changes_nothing() {
 
     let _regroup = test.workers_fail("a", 2, false);
     assert_eq!(rejoin_all(&mut test, &["a", "b"], 2), [Effect::ReadTopology]);
-    assert_eq!(read(&mut test, &[]), placed(3, &["a", "b"]));
+    assert_eq!(read(&mut test, &[]), placed_afresh(3, &["a", "b"]));
 }
 
 #[test]

@@ -99,7 +99,7 @@ fn signalled(signal: i32) -> Event {
 }
 
 fn regroup(round: u32) -> Event {
-    Event::Regroup { round: Round(round), why: "a peer failed".into() }
+    Event::Regroup { round: Round(round), why: "a peer failed".into(), excuses: true }
 }
 
 fn away() -> Event {

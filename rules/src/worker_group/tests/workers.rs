@@ -37,6 +37,33 @@ fn a_spent_restart_budget_fails_the_node_with_all_that_was_seen() {
 }
 
 #[test]
+fn a_failure_that_followed_from_another_nodes_spends_no_restart() {
+    let excused = || Effect::Tell(Notice::Excused { why: "a peer failed".into() });
+    for max_restarts in [0, 2] {
+        let mut group = running(2, max_restarts);
+        let _stopping = group.handle(Moment::START, exited(0, 1, CODE));
+        assert_eq!(group.handle(Moment::START, regroup(0)), [excused()]);
+        assert_eq!(group.handle(Moment::START, regroup(0)), [], "said again");
+        assert_eq!(group.handle(Moment::START, exited(0, 0, TERM)), []);
+        assert_eq!(group.handle(Moment::START, gone(0)), [join(0, Some(0))]);
+    }
+}
+
+#[test]
+fn a_regroup_that_excuses_nothing_or_a_start_that_failed_leaves_the_budget_as_it_was() {
+    let mut group = running(2, 2);
+    let _stopping = group.handle(Moment::START, exited(0, 1, CODE));
+    let late = Event::Regroup { round: Round(0), why: String::new(), excuses: false };
+    assert_eq!(group.handle(Moment::START, late), []);
+    assert_eq!(group.handle(Moment::START, gone(0)), [join(1, Some(0))]);
+
+    let mut group = running(2, 2);
+    let cannot = Event::CannotStart { round: Round(0), local_rank: LocalRank(1), reason: "gone".into() };
+    let _stopping = group.handle(Moment::START, cannot);
+    assert_eq!(group.handle(Moment::START, regroup(0)), []);
+}
+
+#[test]
 fn a_node_that_failed_does_not_wait_for_the_master_for_ever() {
     let spent = || {
         let mut group = running(1, 0);

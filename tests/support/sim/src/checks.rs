@@ -252,8 +252,12 @@ impl Simulation {
         let max_restarts = self.plan.max_restarts;
         let it = &mut self.lives[life];
         match effect {
-            NodeEffect::Tell(Notice::WorkerFailed { then: AfterStop::Restart { .. }, .. }) => {
-                it.own_failures += 1;
+            NodeEffect::Tell(Notice::WorkerFailed { then, .. }) => {
+                it.is_counted = matches!(then, AfterStop::Restart { .. });
+                it.own_failures += u32::from(it.is_counted);
+            }
+            NodeEffect::Tell(Notice::Excused { .. }) => {
+                it.own_failures -= u32::from(std::mem::take(&mut it.is_counted));
             }
             NodeEffect::Prepare { assignment, attempt } => {
                 let before = it.last_round.replace(assignment.round);

@@ -302,7 +302,10 @@ impl Simulation {
                 self.push(Life::index_of(&node), NodeEvent::Seated { assignment });
             }
             Effect::Regroup { node, round, why } => {
-                self.push(Life::index_of(&node), NodeEvent::Regroup { round, why: why.to_string() });
+                self.push(
+                    Life::index_of(&node),
+                    NodeEvent::Regroup { round, why: why.to_string(), excuses: why.excuses() },
+                );
             }
             Effect::Refuse { node, reason } => {
                 self.push(Life::index_of(&node), NodeEvent::Refused { reason: reason.to_string() });

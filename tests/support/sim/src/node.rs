@@ -58,6 +58,8 @@ pub(crate) struct Life {
     port: Option<u16>,
     /// Failures of its own workers that were followed by a restart.
     pub(crate) own_failures: u32,
+    /// The last failure is among them: it may yet be excused.
+    pub(crate) is_counted: bool,
     pub(crate) last_round: Option<Round>,
     /// The last round in which all its workers ended well.
     pub(crate) done_well: Option<Round>,
@@ -102,6 +104,7 @@ impl Simulation {
             seat: None,
             port: None,
             own_failures: 0,
+            is_counted: false,
             last_round: None,
             done_well: None,
             heard: None,
