@@ -21,7 +21,7 @@ use rules::{
 use tokio::{
     sync::mpsc,
     task::JoinHandle,
-    time::{Instant, sleep, sleep_until, timeout},
+    time::{sleep, timeout},
 };
 use tonic::{Code, Status, Streaming, transport::Channel};
 
@@ -176,19 +176,15 @@ impl<E: From<Event>> Link<E> {
     /// One stream, from its opening to its end.
     async fn converse(&mut self) -> Result<AgentGone, LinkError> {
         let (mut client, mut pushes) = self.attend().await?;
-        let mut beat = self.welcome(&mut pushes).await?;
+        let first_beat = self.welcome(&mut pushes).await?;
+        let beats = beats(self.door.clone(), self.node.clone(), client.clone(), first_beat);
+        tokio::pin!(beats);
         self.is_open = true;
         while self.words.try_recv().is_ok() {}
         if self.tell(Event::MasterBack).await.is_some() {
             return Ok(AgentGone);
         }
         loop {
-            let next_beat = async {
-                match beat {
-                    Some(due) => sleep_until(due).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 word = self.words.recv() => match word {
                     Some(word) => {
@@ -206,7 +202,7 @@ impl<E: From<Event>> Link<E> {
                         return Ok(AgentGone);
                     }
                 }
-                () = next_beat => beat = self.beat(&mut client).await?,
+                error = &mut beats => return Err(error),
             }
         }
     }
@@ -222,24 +218,24 @@ impl<E: From<Event>> Link<E> {
             protocol_version: master_proto::PROTOCOL_VERSION,
             node_id: self.node.0.clone(),
         };
-        let pushes = self.answered(client.attend(self.door.signed(request))).await?;
+        let pushes = self.door.answered(client.attend(self.door.signed(request))).await?;
         Ok((client, pushes))
     }
 
     /// The first push, and when the first beat is due.
-    async fn welcome(&mut self, pushes: &mut Streaming<pb::Push>) -> Result<Option<Instant>, LinkError> {
+    async fn welcome(&mut self, pushes: &mut Streaming<pb::Push>) -> Result<Option<Duration>, LinkError> {
         let Ok(push) = timeout(CALL, pushes.message()).await else {
             return Err(LinkError::Silent { at: self.door.to_string() });
         };
         match self.pushed(push)?.push {
-            Some(Push::Welcome { beat }) => Ok(beat.map(|beat| Instant::now() + beat)),
+            Some(Push::Welcome { beat }) => Ok(beat),
             _ => Ok(None),
         }
     }
 
     fn pushed(&self, push: Result<Option<pb::Push>, Status>) -> Result<Pushed, LinkError> {
         let at = || self.door.to_string();
-        let push = push.map_err(|status| self.refused(status))?;
+        let push = push.map_err(|status| self.door.refused(status))?;
         let push = push.ok_or_else(|| LinkError::BrokeOff { at: at() })?;
         Pushed::try_from(push).map_err(|source| LinkError::Nonsense { at: at(), source })
     }
@@ -269,11 +265,11 @@ impl<E: From<Event>> Link<E> {
         let node_id = self.node.0.clone();
         match word {
             Word::Join(request) => {
-                self.answered(client.join(self.door.signed(join_request(request)))).await?;
+                self.door.answered(client.join(self.door.signed(join_request(request)))).await?;
             }
             Word::Resume(request, claim) => {
                 let request = pb::ResumeRequest::from((request, claim));
-                self.answered(client.resume(self.door.signed(request))).await?;
+                self.door.answered(client.resume(self.door.signed(request))).await?;
             }
             Word::Hosting { round, master_addr, master_port } => {
                 let report = pb::HostingReport {
@@ -282,39 +278,30 @@ impl<E: From<Event>> Link<E> {
                     master_addr,
                     master_port: u32::from(master_port),
                 };
-                self.answered(client.report_hosting(self.door.signed(report))).await?;
+                self.door.answered(client.report_hosting(self.door.signed(report))).await?;
             }
             Word::Failure { round, reason, gives_up } => {
                 let report = pb::FailureReport { node_id, round: round.0, reason: cut(reason), gives_up };
-                self.answered(client.report_failure(self.door.signed(report))).await?;
+                self.door.answered(client.report_failure(self.door.signed(report))).await?;
             }
             Word::End(end) => {
                 let is_farewell = !matches!(end, NodeEnd::Succeeded { .. });
                 let report = end_report(&self.node, end);
-                self.answered(client.report_end(self.door.signed(report))).await?;
+                self.door.answered(client.report_end(self.door.signed(report))).await?;
                 if is_farewell {
                     return Ok(self.tell(Event::EndNoted).await);
                 }
             }
             Word::AcknowledgeEnd => {
                 let word = pb::EndAcknowledgement { node_id };
-                self.answered(client.acknowledge_end(self.door.signed(word))).await?;
+                self.door.answered(client.acknowledge_end(self.door.signed(word))).await?;
             }
         }
         Ok(None)
     }
+}
 
-    /// Says that this node lives; when it is to say so next.
-    async fn beat(&mut self, client: &mut MasterClient<Channel>) -> Result<Option<Instant>, LinkError> {
-        let beat = pb::BeatRequest { node_id: self.node.0.clone() };
-        let pb::BeatReply { is_known, next_millis } =
-            self.answered(client.beat(self.door.signed(beat))).await?;
-        if !is_known {
-            return Err(LinkError::Forgotten { at: self.door.to_string() });
-        }
-        Ok((next_millis > 0).then(|| Instant::now() + Duration::from_millis(next_millis)))
-    }
-
+impl Door {
     async fn answered<T>(
         &self,
         call: impl Future<Output = Result<tonic::Response<T>, Status>>,
@@ -322,13 +309,13 @@ impl<E: From<Event>> Link<E> {
         match timeout(CALL, call).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
             Ok(Err(status)) => Err(self.refused(status)),
-            Err(_) => Err(LinkError::Silent { at: self.door.to_string() }),
+            Err(_) => Err(LinkError::Silent { at: self.to_string() }),
         }
     }
 
     /// What the transport says of itself is no news to a person; what the master says is.
     fn refused(&self, status: Status) -> LinkError {
-        let at = self.door.to_string();
+        let at = self.to_string();
         match status.code() {
             Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal | Code::Ok => {
                 LinkError::BrokeOff { at }
@@ -336,6 +323,29 @@ impl<E: From<Event>> Link<E> {
             _ => LinkError::Refused { at, status },
         }
     }
+}
+
+/// Says that the node lives, for as long as the master wants to hear it and listens. Beside everything else: what
+/// the master has to say does not wait for its answer to a beat.
+async fn beats(
+    door: Door,
+    node: NodeId,
+    mut client: MasterClient<Channel>,
+    first: Option<Duration>,
+) -> LinkError {
+    let mut next = first;
+    while let Some(pause) = next {
+        sleep(pause).await;
+        let beat = pb::BeatRequest { node_id: node.0.clone() };
+        match door.answered(client.beat(door.signed(beat))).await {
+            Ok(pb::BeatReply { is_known: true, next_millis }) => {
+                next = (next_millis > 0).then(|| Duration::from_millis(next_millis));
+            }
+            Ok(_) => return LinkError::Forgotten { at: door.to_string() },
+            Err(error) => return error,
+        }
+    }
+    std::future::pending().await
 }
 
 /// Somewhere between half of it and all of it, so that a thousand agents do not come back in one moment.

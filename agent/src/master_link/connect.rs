@@ -69,6 +69,7 @@ impl ConnectError {
 }
 
 /// The way to the master.
+#[derive(Clone)]
 pub(super) struct Door {
     at: MasterAt,
 }
