@@ -12,6 +12,7 @@ use super::{
 use crate::{
     Outcome,
     figures::{Figures, progress},
+    launcher::is_interrupted,
     processes::{Memory, Used, peak_rss},
 };
 
@@ -164,6 +165,9 @@ async fn end(master: &mut Master, crowd: &mut Crowd) -> Outcome<f64> {
 }
 
 fn with_lines(error: Box<dyn std::error::Error>, master: &Master) -> Box<dyn std::error::Error> {
+    if is_interrupted() {
+        return error;
+    }
     format!("{error}\nthe master said:\n{}", master.last_lines()).into()
 }
 

@@ -110,10 +110,10 @@ impl Master {
         Ok(self.child.try_wait()?)
     }
 
-    /// The end of what it said.
+    /// The end of what it said, without the tables of who is where.
     pub(super) fn last_lines(&self) -> String {
         let said = fs::read_to_string(&self.said).unwrap_or_default();
-        let lines: Vec<&str> = said.lines().collect();
+        let lines: Vec<&str> = said.lines().filter(|line| !line.starts_with("  rank ")).collect();
         lines[lines.len().saturating_sub(LINES)..].join("\n")
     }
 }
