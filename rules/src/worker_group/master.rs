@@ -209,9 +209,14 @@ impl WorkerGroup {
     }
 
     pub(super) fn on_refused(&mut self, now: Moment, reason: String) -> Vec<Effect> {
-        let outcome = self.or_done(Outcome::Failed(Failure::Master { reason }));
+        self.on_last_word(now, Outcome::Failed(Failure::Master { reason }))
+    }
+
+    /// The master has nothing more to say, and knows that this node will not come back: the workers end, and unless
+    /// this node's own end is settled already, it is this one.
+    fn on_last_word(&mut self, now: Moment, outcome: Outcome) -> Vec<Effect> {
+        let outcome = self.or_done(outcome);
         match &mut self.state {
-            // The master knows, for it said so.
             State::Joining { .. } | State::Preparing(_) => self.finish(outcome),
             State::Running(_) => {
                 self.end_noted = true;
@@ -256,26 +261,6 @@ impl WorkerGroup {
             JobVerdict::Succeeded => Outcome::Succeeded,
             JobVerdict::Failed(failure) => Outcome::Failed(Failure::Job(failure)),
         };
-        let outcome = self.or_done(of_the_job);
-        let then = match &mut self.state {
-            State::Joining { .. } | State::Preparing(_) => self.finish(outcome),
-            State::Running(_) => {
-                self.end_noted = true;
-                self.stop(now, SIGTERM, Then::End(outcome))
-            }
-            State::Stopping { then, .. } => {
-                self.end_noted = true;
-                if matches!(then, Then::Rejoin(_)) {
-                    *then = Then::End(outcome);
-                }
-                Vec::new()
-            }
-            State::Leaving { outcome, .. } => {
-                let outcome = outcome.clone();
-                self.finish(outcome)
-            }
-            State::Done => Vec::new(),
-        };
-        std::iter::once(Effect::AcknowledgeEnd).chain(then).collect()
+        std::iter::once(Effect::AcknowledgeEnd).chain(self.on_last_word(now, of_the_job)).collect()
     }
 }
