@@ -135,6 +135,12 @@ impl Job {
             // Rounds grow for everyone, also for a node that a master without a memory knows nothing of.
             self.next_round = self.next_round.max(Round(after.0.saturating_add(1)));
         }
+        if let Some(before) = self.nodes.get(&node).and_then(|known| known.request.wish)
+            && self.wishes.get(&before) == Some(&node)
+        {
+            // It may ask for another one now. What it no longer asks for is free.
+            self.wishes.remove(&before);
+        }
         if let Some(rank) = request.wish {
             self.wishes.insert(rank, node.clone());
         }
