@@ -58,7 +58,9 @@ impl Job {
                     }
                 }
             }
-            Phase::Running { world, .. } => match world.assignment(&node) {
+            // Looked up before the world is searched: spares come in crowds.
+            Phase::Running { world, .. } => match self.seats.get(&node).and_then(|_| world.assignment(&node))
+            {
                 Some(assignment) if after.is_none_or(|after| after < world.round) => {
                     if let Some(known) = self.nodes.get_mut(&node) {
                         known.seated = known.is_connected.then_some(assignment.round);
