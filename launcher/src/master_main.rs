@@ -78,14 +78,8 @@ pub fn main() -> ExitCode {
     }
     let remembers = settings.state_dir.is_some();
     match serve(settings) {
-        Ok(End::Verdict(JobVerdict::Succeeded)) => {
-            say("the job succeeded");
-            ExitCode::from(SUCCEEDED)
-        }
-        Ok(End::Verdict(JobVerdict::Failed(failure))) => {
-            say(format_args!("the job failed: {failure}"));
-            ExitCode::from(FAILED)
-        }
+        Ok(End::Verdict(JobVerdict::Succeeded)) => ExitCode::from(SUCCEEDED),
+        Ok(End::Verdict(JobVerdict::Failed(_))) => ExitCode::from(FAILED),
         Ok(End::Signal(signal)) => {
             let next = match remembers {
                 true => "start it again with the same --state-dir and it goes on",
@@ -132,10 +126,17 @@ fn serve(settings: Settings) -> Result<End, MasterMainError> {
                 _ = terminate.recv() => SignalKind::terminate().as_raw_value(),
             }
         };
-        tokio::select! {
-            verdict = master.serve(TcpListenerStream::new(listener.socket)) => Ok(End::Verdict(verdict?)),
-            signal = told_to_end => Ok(End::Signal(signal)),
+        let over = tokio::select! {
+            over = master.until_over(TcpListenerStream::new(listener.socket)) => over?,
+            signal = told_to_end => return Ok(End::Signal(signal)),
+        };
+        // The job is over: no signal changes how. The verdict is said before the state is gone, and the exit code
+        // follows it at once, since a master that is started again without it waits for another job.
+        match over.verdict() {
+            JobVerdict::Succeeded => say("the job succeeded"),
+            JobVerdict::Failed(failure) => say(format_args!("the job failed: {failure}")),
         }
+        Ok(End::Verdict(over.finish().await))
     });
     // A topology file that hangs, say, holds nobody.
     runtime.shutdown_background();

@@ -10,7 +10,7 @@ mod tests;
 
 use std::time::Duration;
 
-use rules::{NodeId, NodeRank, Round};
+use rules::{NodeId, Round};
 
 pub use self::{
     pushes::{Push, Pushed},
@@ -123,12 +123,4 @@ fn round(value: u32, field: &'static str) -> Result<Round, ConvertError> {
 
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
-fn ranks(ranks: Vec<NodeRank>) -> pb::Ranks {
-    pb::Ranks { ranks: ranks.into_iter().map(|rank| rank.0).collect() }
-}
-
-fn from_ranks(ranks: pb::Ranks) -> Vec<NodeRank> {
-    ranks.ranks.into_iter().map(NodeRank).collect()
 }

@@ -13,7 +13,7 @@ mod streams;
 mod tls;
 mod topology;
 
-use std::{fmt, future, io, path::PathBuf, time::Duration};
+use std::{fmt, future, io, path::PathBuf, pin::Pin, time::Duration};
 
 use master_proto::{
     MOST_REQUEST_BYTES,
@@ -146,12 +146,22 @@ impl Prepared {
         self,
         connections: impl Stream<Item = io::Result<TcpStream>> + Send + 'static,
     ) -> Result<JobVerdict, MasterError> {
+        Ok(self.until_over(connections).await?.finish().await)
+    }
+
+    /// Serves the job until it is over and its nodes know. What is left to do is [`Over::finish`].
+    ///
+    /// # Errors
+    /// When certificates cannot be used, when the job's state cannot be kept, or the server cannot go on.
+    pub async fn until_over(
+        self,
+        connections: impl Stream<Item = io::Result<TcpStream>> + Send + 'static,
+    ) -> Result<Over, MasterError> {
         let Self { found, tls, patience, topology_file, token, log: LogTo(log) } = self;
         let memory = match found {
             memory::Found::Job(memory) => *memory,
             memory::Found::Over { verdict, record } => {
-                record.clear(&log).await;
-                return Ok(verdict);
+                return Ok(Over { verdict, server: None, record: *record, log: LogTo(log) });
             }
         };
         let mut server = Server::builder()
@@ -172,7 +182,7 @@ impl Prepared {
             // Its end is as good as its word.
             let _over = is_over.await;
         });
-        let mut server = std::pin::pin!(server);
+        let mut server: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(server);
         let mut job = JobLoop::new(memory, topology_file, log.clone(), inbox, commands.downgrade());
         drop(commands);
         let verdict = tokio::select! {
@@ -183,11 +193,50 @@ impl Prepared {
                 Ok(()) => future::pending().await,
             },
         };
-        let record = job.end();
-        let _gone = over.send(());
-        // The nodes know of the end; what is still on its way are answers to that.
-        let _flushed = timeout(FLUSH, server).await;
+        let server = Some(Closing { over, server });
+        Ok(Over { verdict, server, record: job.end(), log: LogTo(log) })
+    }
+}
+
+/// A job that is over and whose nodes know. Its state is there until [`Self::finish`]: a master that ends before
+/// that is told the verdict when it is started again, and one that ends after it finds nothing. So whoever can be
+/// interrupted stops listening to that first.
+#[must_use = "the job's state stays, and the last answers are not sent"]
+pub struct Over {
+    verdict: JobVerdict,
+    server: Option<Closing>,
+    record: memory::Record,
+    log: LogTo,
+}
+
+/// The server, and what ends it.
+struct Closing {
+    over: oneshot::Sender<()>,
+    server: Pin<Box<dyn Future<Output = Result<(), tonic::transport::Error>> + Send>>,
+}
+
+impl Over {
+    /// How the job ended.
+    #[must_use]
+    pub fn verdict(&self) -> &JobVerdict {
+        &self.verdict
+    }
+
+    /// Lets the last answers leave, and removes the job's state.
+    pub async fn finish(self) -> JobVerdict {
+        let Self { verdict, server, record, log: LogTo(log) } = self;
+        if let Some(Closing { over, server }) = server {
+            let _gone = over.send(());
+            // The nodes know of the end; what is still on its way are answers to that.
+            let _flushed = timeout(FLUSH, server).await;
+        }
         record.clear(&log).await;
-        Ok(verdict)
+        verdict
+    }
+}
+
+impl fmt::Debug for Over {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Over").field("verdict", &self.verdict).finish_non_exhaustive()
     }
 }

@@ -4,12 +4,13 @@
 
 mod common;
 
-use std::fs;
+use std::{fs, sync::Arc};
 
 use common::{Master, Node, request, seated, terms};
 use master::{JournalError, MasterError};
 use master_proto::convert::Push;
 use rules::{Round, job::Standing, node::JoinRequest, verdict::JobVerdict, world::Assignment};
+use tokio_stream::wrappers::TcpListenerStream;
 
 async fn two(master: &Master) -> [Node; 2] {
     let mut nodes = [master.attend("a").await, master.attend("b").await];
@@ -54,6 +55,31 @@ async fn a_running_round_goes_on_as_if_nothing_had_happened() {
     let master = Master::with_state(dir.path());
     common::run_a_job(master.address, &common::Way::default()).await;
     assert_eq!(master.ended().await.unwrap(), JobVerdict::Succeeded);
+}
+
+#[tokio::test]
+async fn the_state_is_there_until_the_verdict_was_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let prepared = || {
+        let mut config = common::config(&Arc::default());
+        config.state_dir = Some(dir.path().to_owned());
+        master::prepare(config).unwrap()
+    };
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, way) = (listener.local_addr().unwrap(), common::Way::default());
+    let (over, ()) = tokio::join!(
+        prepared().until_over(TcpListenerStream::new(listener)),
+        common::run_a_job(address, &way)
+    );
+    let over = over.unwrap();
+    assert_eq!(over.verdict(), &JobVerdict::Succeeded);
+    // It is told to end before it has ended by itself.
+    drop(over);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let over = prepared().until_over(TcpListenerStream::new(listener)).await.unwrap();
+    assert!(dir.path().join("journal").exists());
+    assert_eq!(over.finish().await, JobVerdict::Succeeded);
+    assert!(!dir.path().join("journal").exists());
 }
 
 #[tokio::test]

@@ -33,6 +33,7 @@ use serde::{Deserialize, Serialize};
 pub use self::event::{Claim, Effect, Event, Log, NodeEnd, OnGiveUp, Policy, Refusal, Regroup, Standing};
 use crate::{
     ids::{NodeId, NodeRank, Round, RunId},
+    missing::Missing,
     moment::Moment,
     node::{JoinRequest, NodeName, Terms},
     pending::Pending,
@@ -260,7 +261,7 @@ impl Job {
     }
 
     /// The ranks below `needed` that nobody has asked for; `None` when some node has no rank of its own.
-    fn missing(&self, needed: u32) -> Option<Vec<NodeRank>> {
+    fn missing(&self, needed: u32) -> Option<Missing> {
         let all_have_one = self.nodes.values().all(|node| node.request.wish.is_some());
         let free = (0..needed).map(NodeRank).filter(|rank| !self.wishes.contains_key(rank));
         all_have_one.then(|| free.collect())

@@ -17,6 +17,7 @@ pub mod ids;
 pub mod job;
 pub mod job_master;
 pub mod liveness;
+pub mod missing;
 pub mod moment;
 pub mod node;
 pub mod notice;

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ids::NodeRank, verdict::ranges};
+use crate::missing::Missing;
 
 /// Why a node has no seat yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,7 +16,7 @@ pub enum Pending {
         /// How many it takes.
         needed: u32,
         /// Who has not come; `None` when the nodes have no ranks.
-        missing: Option<Vec<NodeRank>>,
+        missing: Option<Missing>,
         /// Members of the last round that are still stopping their workers.
         stopping: u32,
         /// How long it has been.
@@ -51,7 +51,7 @@ impl fmt::Display for Pending {
             Self::Gathering { joined, needed, missing, stopping, waited, limit } => {
                 write!(f, "PENDING {joined}/{needed} joined")?;
                 if let Some(missing) = missing.as_ref().filter(|missing| !missing.is_empty()) {
-                    write!(f, ", missing ranks {}", ranges(missing))?;
+                    write!(f, ", missing ranks {missing}")?;
                 }
                 if *stopping > 0 {
                     write!(f, ", {stopping} still stopping their workers")?;
@@ -71,13 +71,14 @@ impl fmt::Display for Pending {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::NodeRank;
 
     #[test]
     fn the_line_says_who_is_missing_and_how_long_it_has_been() {
         let pending = Pending::Gathering {
             joined: 2,
             needed: 4,
-            missing: Some(vec![NodeRank(2), NodeRank(3)]),
+            missing: Some([NodeRank(2), NodeRank(3)].into_iter().collect()),
             stopping: 0,
             waited: Duration::from_millis(63_400),
             limit: Duration::from_secs(600),

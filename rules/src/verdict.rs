@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ids::NodeRank, node::NodeName};
+use crate::{ids::NodeRank, missing::Missing, node::NodeName};
 
 /// How the whole job ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,7 +34,7 @@ pub enum JobFailure {
         /// For how long they were waited for.
         waited: Duration,
         /// Who did not come; `None` when the nodes have no ranks.
-        missing: Option<Vec<NodeRank>>,
+        missing: Option<Missing>,
         /// Why nodes that had been there were gone, the last one last.
         losses: Vec<String>,
     },
@@ -67,7 +67,7 @@ impl fmt::Display for JobFailure {
             Self::TimedOut { joined, needed, waited, missing, losses } => {
                 write!(f, "{joined} of {needed} nodes joined within {} s", waited.as_secs_f64())?;
                 if let Some(missing) = missing.as_ref().filter(|missing| !missing.is_empty()) {
-                    write!(f, "; missing ranks {}", ranges(missing))?;
+                    write!(f, "; missing ranks {missing}")?;
                 }
                 for loss in losses {
                     write!(f, "; {loss}")?;
@@ -87,35 +87,9 @@ impl fmt::Display for JobFailure {
     }
 }
 
-/// `0-2,5`, from sorted ranks.
-#[must_use]
-pub fn ranges(ranks: &[NodeRank]) -> String {
-    let mut runs: Vec<(u32, u32)> = Vec::new();
-    for NodeRank(rank) in ranks {
-        match runs.last_mut() {
-            Some((_, last)) if last.checked_add(1) == Some(*rank) => *last = *rank,
-            _ => runs.push((*rank, *rank)),
-        }
-    }
-    let shown = runs.iter().map(
-        |(first, last)| {
-            if first == last { first.to_string() } else { format!("{first}-{last}") }
-        },
-    );
-    shown.collect::<Vec<_>>().join(",")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ranks_are_shown_as_ranges() {
-        let ranks = |ranks: &[u32]| ranges(&ranks.iter().copied().map(NodeRank).collect::<Vec<_>>());
-        assert_eq!(ranks(&[]), "");
-        assert_eq!(ranks(&[2, 3]), "2-3");
-        assert_eq!(ranks(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
-    }
 
     #[test]
     fn a_timeout_says_who_did_not_come() {
@@ -123,7 +97,7 @@ mod tests {
             joined: 2,
             needed: 4,
             waited: Duration::from_secs(600),
-            missing: Some(vec![NodeRank(2), NodeRank(3)]),
+            missing: Some([NodeRank(2), NodeRank(3)].into_iter().collect()),
             losses: Vec::new(),
         };
         assert_eq!(failure.to_string(), "2 of 4 nodes joined within 600 s; missing ranks 2-3");

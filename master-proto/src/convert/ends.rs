@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use rules::{
     NodeId, NodeRank,
+    missing::Missing,
     node::NodeName,
     verdict::{JobFailure, JobVerdict},
 };
 
-use super::{ConvertError, cut, from_ranks, millis, ranks};
+use super::{ConvertError, cut, millis};
 use crate::pb::{self, job_end::Verdict};
 
 impl From<NodeName> for pb::NodeName {
@@ -23,6 +24,20 @@ impl From<pb::NodeName> for NodeName {
     }
 }
 
+impl From<Missing> for pb::Missing {
+    fn from(Missing { runs, more }: Missing) -> Self {
+        let run = |(first, last): (NodeRank, NodeRank)| pb::Run { first: first.0, last: last.0 };
+        Self { runs: runs.into_iter().map(run).collect(), more }
+    }
+}
+
+impl From<pb::Missing> for Missing {
+    fn from(pb::Missing { runs, more }: pb::Missing) -> Self {
+        let run = |pb::Run { first, last }| (NodeRank(first), NodeRank(last));
+        Self { runs: runs.into_iter().map(run).collect(), more }
+    }
+}
+
 impl From<JobVerdict> for pb::JobEnd {
     fn from(verdict: JobVerdict) -> Self {
         let gave_up = |node: NodeName, reason| pb::GaveUp { node: Some(node.into()), reason: cut(reason) };
@@ -33,7 +48,7 @@ impl From<JobVerdict> for pb::JobEnd {
                 Verdict::MasterLeft(gave_up(node, reason))
             }
             JobVerdict::Failed(JobFailure::TimedOut { joined, needed, waited, missing, losses }) => {
-                let (waited_millis, missing) = (millis(waited), missing.map(ranks));
+                let (waited_millis, missing) = (millis(waited), missing.map(pb::Missing::from));
                 Verdict::TimedOut(pb::TimedOut { joined, needed, waited_millis, missing, losses })
             }
             JobVerdict::Failed(JobFailure::Exhausted { rank, node, limit, reason }) => {
@@ -63,7 +78,7 @@ impl TryFrom<pb::JobEnd> for JobVerdict {
                 joined: wire.joined,
                 needed: wire.needed,
                 waited: Duration::from_millis(wire.waited_millis),
-                missing: wire.missing.map(from_ranks),
+                missing: wire.missing.map(Missing::from),
                 losses: wire.losses,
             },
             Verdict::Exhausted(wire) => JobFailure::Exhausted {

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use rules::{
     NodeRank, Round,
+    missing::Missing,
     pending::Pending,
     verdict::JobVerdict,
     world::{Assignment, Member, World},
 };
 
-use super::{ConvertError, cut, from_ranks, millis, port, ranks, workers};
+use super::{ConvertError, cut, millis, port, workers};
 use crate::pb::{self, push::Push as Wire};
 
 /// What the master may say to a node.
@@ -135,7 +136,7 @@ impl From<Pending> for pb::Pending {
                 Wire::Gathering(pb::Gathering {
                     joined,
                     needed,
-                    missing: missing.map(ranks),
+                    missing: missing.map(pb::Missing::from),
                     stopping,
                     waited_millis: millis(waited),
                     limit_millis: millis(limit),
@@ -156,7 +157,7 @@ impl TryFrom<pb::Pending> for Pending {
             Wire::Gathering(wire) => Self::Gathering {
                 joined: wire.joined,
                 needed: wire.needed,
-                missing: wire.missing.map(from_ranks),
+                missing: wire.missing.map(Missing::from),
                 stopping: wire.stopping,
                 waited: Duration::from_millis(wire.waited_millis),
                 limit: Duration::from_millis(wire.limit_millis),

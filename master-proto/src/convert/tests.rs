@@ -83,7 +83,7 @@ fn every_push_survives_the_wire() {
             joined: 1,
             needed: 2,
             waited: Duration::from_secs(9),
-            missing: Some(vec![NodeRank(1)]),
+            missing: Some([1, 3, 4].into_iter().map(NodeRank).collect()),
             losses: vec!["l".into()],
         }),
         failed(JobFailure::Exhausted { rank: NodeRank(2), node: name(), limit: 3, reason: "r".into() }),

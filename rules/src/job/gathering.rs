@@ -58,7 +58,9 @@ impl Job {
                     }
                 }
             }
-            Phase::Running { world, .. } => match world.assignment(&node) {
+            // Looked up before the world is searched: spares come in crowds.
+            Phase::Running { world, .. } => match self.seats.get(&node).and_then(|_| world.assignment(&node))
+            {
                 Some(assignment) if after.is_none_or(|after| after < world.round) => {
                     if let Some(known) = self.nodes.get_mut(&node) {
                         known.seated = known.is_connected.then_some(assignment.round);
@@ -134,6 +136,12 @@ impl Job {
         if let Some(after) = request.after {
             // Rounds grow for everyone, also for a node that a master without a memory knows nothing of.
             self.next_round = self.next_round.max(Round(after.0.saturating_add(1)));
+        }
+        if let Some(before) = self.nodes.get(&node).and_then(|known| known.request.wish)
+            && self.wishes.get(&before) == Some(&node)
+        {
+            // It may ask for another one now. What it no longer asks for is free.
+            self.wishes.remove(&before);
         }
         if let Some(rank) = request.wish {
             self.wishes.insert(rank, node.clone());

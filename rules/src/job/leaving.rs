@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Effect, FAREWELL, Job, LOSSES_TOLD, Log, NodeEnd, OnGiveUp, Phase, Regroup};
 use crate::{
-    ids::{NodeId, NodeRank, Round},
+    ids::{NodeId, Round},
     liveness::LossCause,
     moment::Moment,
     node::NodeName,
@@ -187,7 +187,12 @@ impl Job {
             self.lost.remove(0);
         }
         self.lost.push(format!("{name} is gone: {reason}"));
-        let rank = name.rank.unwrap_or(NodeRank(0));
+        let Some(rank) = name.rank else {
+            // It was chosen and had no seat yet, nor a wish. No wish is not rank 0, whose budget is its own.
+            let (node, reason) = (name.clone(), reason.to_owned());
+            effects.push(Effect::Log(Log::Gone { node, reason, losses: 0, limit }));
+            return None;
+        };
         let losses = self.losses.entry(rank).or_default();
         if matches!(how, Departure::Charged) {
             *losses = losses.saturating_add(1);

@@ -42,7 +42,11 @@ impl Job {
                 unaware.insert(node.clone());
                 vec![Effect::TellEnd { node: node.clone(), verdict: verdict.clone() }]
             }
-            Phase::Running { world, .. } if world.round == claim.round && world.seat_of(node).is_some() => {
+            // All come back at once to a master that was started again; only one that has left is searched for.
+            Phase::Running { world, .. }
+                if world.round == claim.round
+                    && (self.seats.contains_key(node) || world.seat_of(node).is_some()) =>
+            {
                 match claim.standing {
                     Standing::Running => Vec::new(),
                     Standing::Succeeded => {

@@ -187,6 +187,17 @@ fn who_comes_or_goes_while_the_file_is_read() {
 }
 
 #[test]
+fn a_node_that_is_lost_before_it_had_a_rank_charges_none() {
+    let mut test = Test::new(policy_with_file(), terms(2, 2));
+    assert_eq!(test.join("a"), []);
+    assert_eq!(test.join("b"), [Effect::ReadTopology]);
+    for (lost, next) in [("a", "c"), ("b", "d"), ("c", "e")] {
+        assert_eq!(test.lose(lost), [hang_up(lost), forget(lost), gone(lost, None, BROKE, 0)]);
+        assert_eq!(test.join(next), [Effect::ReadTopology]);
+    }
+}
+
+#[test]
 fn a_single_node_needs_no_file() {
     let mut test = Test::new(policy_with_file(), terms(1, 1));
     assert_eq!(test.join("a"), placed(0, &["a"]));

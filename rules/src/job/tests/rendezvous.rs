@@ -77,7 +77,7 @@ fn whoever_waits_in_vain_is_told_so() {
         joined: 2,
         needed: 4,
         waited: JOIN,
-        missing: Some(vec![NodeRank(1), NodeRank(2)]),
+        missing: Some([NodeRank(1), NodeRank(2)].into_iter().collect()),
         losses: vec![],
     };
     assert_eq!(test.due(), ended(&["a", "d"], &JobVerdict::Failed(failure)));

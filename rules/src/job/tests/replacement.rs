@@ -105,3 +105,13 @@ fn the_newcomer_is_told_the_end_when_it_replaces_once_too_often() {
     );
     assert_eq!(test.tell(Event::EndHeard { node: id("b") }), [finish(&verdict)]);
 }
+
+#[test]
+fn a_node_that_asks_for_another_rank_lets_go_of_the_first() {
+    let mut test = Test::new(policy(), terms(3, 3));
+    assert_eq!(test.join_as("a", 0), []);
+    assert_eq!(test.join_as("a", 1), []);
+    assert_eq!(test.join_as("b", 0), []);
+    assert_eq!(test.leave("a"), [forget("a")]);
+    assert_eq!(test.join_as("c", 1), []);
+}

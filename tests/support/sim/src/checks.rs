@@ -130,7 +130,13 @@ impl Simulation {
         let limit = self.checks.limit;
         for effect in effects {
             let Effect::Log(Log::Gone { node, losses, .. }) = effect else { continue };
-            let rank = node.rank.unwrap_or(NodeRank(0));
+            let Some(rank) = node.rank else {
+                // No wish is not rank 0.
+                if *losses > 0 {
+                    self.fail(|| format!("{node} has no rank and was charged: {event:?}"));
+                }
+                continue;
+            };
             let before = self.checks.ledger.insert(rank, *losses).unwrap_or_default();
             match losses.checked_sub(before) {
                 Some(0) if is_announced => {}
