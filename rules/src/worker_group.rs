@@ -349,7 +349,11 @@ impl WorkerGroup {
         self.is_done_well = false;
         self.hosted = None;
         self.state = State::Preparing(generation);
-        vec![Effect::Prepare { assignment, attempt: self.attempt }]
+        // A node alone has nothing to tell that a person does not know. The files first: words cost time.
+        let tell = (assignment.nodes > 1).then(|| Effect::Tell(Notice::Seated(assignment.clone())));
+        let mut effects = vec![Effect::Prepare { assignment, attempt: self.attempt }];
+        effects.extend(tell);
+        effects
     }
 
     fn on_prepared(&mut self, now: Moment, round: Round) -> Vec<Effect> {

@@ -363,6 +363,14 @@ fn notices_read_well() {
             "2 more node(s) take part from now on; all nodes restart their workers",
         ),
         (
+            Notice::Seated(seat(3, 2)),
+            "round 3: node rank 1 of 2, ranks 4-5 of 6; the workers meet at 10.0.0.1:29500",
+        ),
+        (
+            Notice::Seated(Assignment { master_addr: "fd00::7".into(), ..seat(3, 1) }),
+            "round 3: node rank 1 of 2, rank 4 of 5; the workers meet at [fd00::7]:29500",
+        ),
+        (
             Notice::MasterAway { reason: reason.clone(), goes_on: true, limit },
             "connection refused; the workers go on, and so does the search for it",
         ),
@@ -377,4 +385,12 @@ fn notices_read_well() {
     ] {
         assert_eq!(notice.to_string(), words);
     }
+}
+
+#[test]
+fn a_node_that_is_alone_is_not_told_where_it_stands() {
+    let mut group = joining(0);
+    let alone = Assignment { seat: NodeRank(0), nodes: 1, ..seat(0, 1) };
+    let effects = group.handle(Moment::START, Event::Seated { assignment: alone.clone() });
+    assert_eq!(effects, [Effect::Prepare { assignment: alone, attempt: Attempt(0) }]);
 }
