@@ -232,7 +232,7 @@ fn a_late_word_of_an_old_round_is_ignored() {
     let mut group = running(2, 3);
     let _ = group.handle(Moment::START, exited(0, 1, SEGV));
     let _ = group.handle(Moment::START, gone(0));
-    assert_eq!(group.handle(Moment::START, regroup(0)), []);
+    assert_eq!(group.handle(Moment::START, regroup(7)), []);
     assert_eq!(group.handle(Moment::START, seated(0, 2)), [], "that seat is left");
     start(&mut group, 1, 2);
     for late in [
@@ -393,4 +393,34 @@ fn a_node_that_is_alone_is_not_told_where_it_stands() {
     let alone = Assignment { seat: NodeRank(0), nodes: 1, ..seat(0, 1) };
     let effects = group.handle(Moment::START, Event::Seated { assignment: alone.clone() });
     assert_eq!(effects, [Effect::Prepare { assignment: alone, attempt: Attempt(0) }]);
+}
+
+#[test]
+fn a_node_that_others_have_left_is_told_that_it_goes_on_alone() {
+    let mut group = running(1, 0);
+    assert_eq!(group.handle(Moment::START, regroup(0)), [regrouping(), TERM_TREE]);
+    assert_eq!(group.handle(Moment::START, exited(0, 0, TERM)), []);
+    assert_eq!(group.handle(Moment::START, gone(0)), [join(0, Some(0))]);
+    let alone = Assignment { seat: NodeRank(0), nodes: 1, ..seat(1, 1) };
+    let effects = group.handle(Moment::START, Event::Seated { assignment: alone.clone() });
+    let prepare = Effect::Prepare { assignment: alone.clone(), attempt: Attempt(0) };
+    assert_eq!(effects, [prepare, Effect::Tell(Notice::Seated(alone))]);
+}
+
+#[test]
+fn an_excuse_that_comes_after_the_workers_are_gone_still_counts_once() {
+    let mut group = running(1, 3);
+    let then = AfterStop::Restart { next: Attempt(1), max_restarts: 3 };
+    assert_eq!(
+        group.handle(Moment::START, exited(0, 0, CODE)),
+        [told(0, CODE, 0, then), reported(0, 0, CODE, false), TERM_TREE]
+    );
+    assert_eq!(group.handle(Moment::START, gone(0)), [join(1, Some(0))]);
+    let late = Event::Regroup { round: Round(0), why: "r".into(), excuses: false };
+    assert_eq!(group.handle(Moment::START, late), []);
+    let excused = Effect::Tell(Notice::Excused { why: "a peer failed".into() });
+    assert_eq!(group.handle(Moment::START, regroup(0)), [excused]);
+    assert_eq!(group.attempt(), Attempt(0));
+    assert_eq!(group.handle(Moment::START, regroup(0)), []);
+    start(&mut group, 1, 1);
 }
