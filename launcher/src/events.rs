@@ -80,9 +80,9 @@ impl EventLog {
     }
 
     fn on_seated(&mut self, assignment: &Assignment, effects: &[Effect]) {
-        if !matches!(effects.first(), Some(Effect::Prepare { .. })) {
-            return;
-        }
+        let Some(Effect::Prepare { attempt, .. }) = effects.first() else { return };
+        // A failure that was excused after the node had joined has given its restart back.
+        self.attempt = *attempt;
         let duration_ms = Some(self.joined.elapsed().as_secs_f64() * 1000.0);
         self.say(&Said { state: "RENDEZVOUS", duration_ms, ..Said::default() });
         // Ranks come with the round here, so assigning them takes no time of its own.
@@ -222,7 +222,9 @@ mod tests {
             restore_from_disk: false,
         };
         let prepare = Effect::Prepare { assignment: assignment.clone(), attempt: Attempt(0) };
+        log.attempt = Attempt(1);
         log.observe(&Event::Seated { assignment }, &[prepare]);
+        assert_eq!(log.attempt, Attempt(0), "what was excused while joining");
         log.pids.insert(LocalRank(1), 77);
         let said = Said { state: "START", worker: log.placed(LocalRank(1)), ..Said::default() };
         let line = log.line(&said);

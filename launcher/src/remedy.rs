@@ -8,14 +8,14 @@ use crate::resolve::Meeting;
 pub fn remedy(failure: &Failure, meeting: &Meeting) -> Option<String> {
     let place = match meeting {
         Meeting::Loopback => return None,
-        Meeting::Static(endpoint) => format!("--master-addr and --master-port ({endpoint})"),
-        Meeting::C10d(endpoint) => format!("--rdzv-endpoint ({endpoint})"),
-        Meeting::Master(endpoint) => format!("DLROVER_MASTER_ADDR ({endpoint})"),
+        Meeting::Static(endpoint) => format!("{endpoint} (--master-addr, --master-port)"),
+        Meeting::C10d(endpoint) => format!("{endpoint} (--rdzv-endpoint)"),
+        Meeting::Master(endpoint) => format!("{endpoint} (DLROVER_MASTER_ADDR)"),
     };
     let is_served_by_dlrover = matches!(meeting, Meeting::Master(_));
     Some(match failure {
         Failure::MasterAway { .. } if is_served_by_dlrover => format!(
-            "See whether {place} names the job master, whether it runs, and whether this node reaches that port; with \
+            "See whether {place} is where the job master listens, whether it runs, and whether this node reaches that port; with \
              --state-dir it can be started again. --rdzv-conf=join_timeout=SECONDS waits longer."
         ),
         Failure::MasterAway { .. } => format!(

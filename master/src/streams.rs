@@ -122,8 +122,8 @@ impl Streams {
     }
 
     fn log(&self, line: &job::Log) {
-        // A job of one node is an ordinary run, which says nothing about itself.
-        if !matches!(line, job::Log::Placed { nodes, .. } if nodes.len() == 1) {
+        // A job of one node is an ordinary run, which says nothing about itself. One that others have left is not.
+        if !matches!(line, job::Log::Placed { round, nodes } if nodes.len() == 1 && round.0 == 0) {
             say(&self.log, line);
         }
     }

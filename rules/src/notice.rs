@@ -4,7 +4,9 @@ use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{failure::WorkerFailure, ids::Attempt, pending::Pending, signal_name::signal_words};
+use crate::{
+    failure::WorkerFailure, ids::Attempt, pending::Pending, signal_name::signal_words, world::Assignment,
+};
 
 /// Something a person wants to know while the run goes on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +23,8 @@ pub enum Notice {
     Excused { why: String },
     /// There is no seat yet.
     Pending(Pending),
+    /// There is one, among other nodes.
+    Seated(Assignment),
     /// The stream to the master broke, or could not be opened.
     MasterAway { reason: String, goes_on: bool, limit: Duration },
     /// It is still not there, and this node can do nothing without it.
@@ -62,6 +66,7 @@ impl fmt::Display for Notice {
                 write!(f, "{why}; the failure here came after that, so it costs this node no restart")
             }
             Self::Pending(pending) => pending.fmt(f),
+            Self::Seated(assignment) => seated(assignment, f),
             Self::MasterAway { reason, goes_on: true, .. } => {
                 write!(f, "{reason}; the workers go on, and so does the search for it")
             }
@@ -74,5 +79,22 @@ impl fmt::Display for Notice {
             }
             Self::MasterBack => f.write_str("the job master is back"),
         }
+    }
+}
+
+/// Where this node stands. The round is the workers' `DLROVER_ROUND`.
+fn seated(assignment: &Assignment, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let Assignment { round, seat, nodes, local_world_size, first_rank, world_size, .. } = assignment;
+    let Assignment { master_addr, master_port, .. } = assignment;
+    write!(f, "round {round}: node rank {seat} of {nodes}, ")?;
+    match local_world_size {
+        0 | 1 => write!(f, "rank {first_rank}")?,
+        several => write!(f, "ranks {first_rank}-{}", first_rank.saturating_add(several - 1))?,
+    }
+    write!(f, " of {world_size}; the workers meet at ")?;
+    if master_addr.contains(':') {
+        write!(f, "[{master_addr}]:{master_port}")
+    } else {
+        write!(f, "{master_addr}:{master_port}")
     }
 }

@@ -56,6 +56,10 @@ impl fmt::Display for Pending {
                 if *stopping > 0 {
                     write!(f, ", {stopping} still stopping their workers")?;
                 }
+                if *stopping == 0 && joined >= needed {
+                    // Enough: `--nnodes=MIN:MAX` leaves room for more.
+                    f.write_str(", which is enough; giving further nodes a moment to come")?;
+                }
                 write!(f, ", {} s of {} s", waited.as_secs(), limit.as_secs_f64())
             }
             Self::Spare { nodes } => {
@@ -84,5 +88,11 @@ mod tests {
             limit: Duration::from_secs(600),
         };
         assert_eq!(pending.to_string(), "PENDING 2/4 joined, missing ranks 2-3, 63 s of 600 s");
+        let Pending::Gathering { waited, limit, .. } = pending else { unreachable!() };
+        let enough = Pending::Gathering { joined: 2, needed: 2, missing: None, stopping: 0, waited, limit };
+        assert_eq!(
+            enough.to_string(),
+            "PENDING 2/2 joined, which is enough; giving further nodes a moment to come, 63 s of 600 s"
+        );
     }
 }

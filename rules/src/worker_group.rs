@@ -205,6 +205,9 @@ pub struct WorkerGroup {
     /// All workers of the last seat ended well, and no others have been started since.
     is_done_well: bool,
     hosted: Option<Hosted>,
+    /// The round whose failure cost the restart that this node is joining for. Workers may be gone before the master
+    /// could say that others' failures had come first.
+    charged: Option<Round>,
     /// Processes of some round could not be killed and are still there.
     has_survivors: bool,
     /// The master knows that this node will not come back.
@@ -224,6 +227,7 @@ impl WorkerGroup {
             last: None,
             is_done_well: false,
             hosted: None,
+            charged: None,
             has_survivors: false,
             end_noted: false,
             state: State::Joining { since: Moment::START },
@@ -300,7 +304,10 @@ impl WorkerGroup {
                 (*round, matches!(self.state, State::Preparing(_)))
             }
             Event::CannotStart { round, .. } => (*round, matches!(self.state, State::Running(_))),
-            Event::Regroup { round, .. } => (*round, !matches!(self.state, State::Joining { .. })),
+            Event::Regroup { round, excuses, .. } if matches!(self.state, State::Joining { .. }) => {
+                return !excuses || self.charged != Some(*round);
+            }
+            Event::Regroup { round, .. } => (*round, true),
             Event::WorkerStarted { round, .. }
             | Event::WorkerExited { round, .. }
             | Event::TreeGone { round } => {
@@ -345,11 +352,18 @@ impl WorkerGroup {
             assignment: assignment.clone(),
             failures: Vec::new(),
         };
+        let had_others = self.last.as_ref().is_some_and(|last| last.nodes > 1);
         self.last = Some(assignment.clone());
         self.is_done_well = false;
         self.hosted = None;
+        self.charged = None;
         self.state = State::Preparing(generation);
-        vec![Effect::Prepare { assignment, attempt: self.attempt }]
+        // A node that has always been alone has nothing to tell. The files first: words cost time.
+        let tell =
+            (assignment.nodes > 1 || had_others).then(|| Effect::Tell(Notice::Seated(assignment.clone())));
+        let mut effects = vec![Effect::Prepare { assignment, attempt: self.attempt }];
+        effects.extend(tell);
+        effects
     }
 
     fn on_prepared(&mut self, now: Moment, round: Round) -> Vec<Effect> {
@@ -436,6 +450,7 @@ impl WorkerGroup {
     }
 
     fn join(&mut self, now: Moment, attempt: Attempt) -> Vec<Effect> {
+        self.charged = self.last.as_ref().map(|last| last.round).filter(|_| attempt != self.attempt);
         self.attempt = attempt;
         self.state = State::Joining { since: now };
         self.link.needed(now);
@@ -521,7 +536,13 @@ impl WorkerGroup {
                 *then = Then::Rejoin(attempt);
                 return vec![Effect::Tell(Notice::Excused { why })];
             }
-            State::Stopping { .. } | State::Leaving { .. } | State::Joining { .. } | State::Done => {
+            // The same, heard after the workers were gone.
+            State::Joining { .. } => {
+                self.charged = None;
+                self.attempt = Attempt(attempt.0.saturating_sub(1));
+                return vec![Effect::Tell(Notice::Excused { why })];
+            }
+            State::Stopping { .. } | State::Leaving { .. } | State::Done => {
                 return Vec::new();
             }
         };

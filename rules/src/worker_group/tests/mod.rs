@@ -62,7 +62,10 @@ fn start(group: &mut WorkerGroup, round: u32, workers: u32) {
     let attempt = group.attempt();
     assert_eq!(
         group.handle(Moment::START, seated(round, workers)),
-        [Effect::Prepare { assignment: seat(round, workers), attempt }]
+        [
+            Effect::Prepare { assignment: seat(round, workers), attempt },
+            Effect::Tell(Notice::Seated(seat(round, workers)))
+        ]
     );
     assert_eq!(group.handle(Moment::START, prepared(round)), [Effect::Spawn { round: Round(round) }]);
 }

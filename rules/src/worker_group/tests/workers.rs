@@ -232,7 +232,7 @@ fn a_late_word_of_an_old_round_is_ignored() {
     let mut group = running(2, 3);
     let _ = group.handle(Moment::START, exited(0, 1, SEGV));
     let _ = group.handle(Moment::START, gone(0));
-    assert_eq!(group.handle(Moment::START, regroup(0)), []);
+    assert_eq!(group.handle(Moment::START, regroup(7)), []);
     assert_eq!(group.handle(Moment::START, seated(0, 2)), [], "that seat is left");
     start(&mut group, 1, 2);
     for late in [
@@ -363,6 +363,14 @@ fn notices_read_well() {
             "2 more node(s) take part from now on; all nodes restart their workers",
         ),
         (
+            Notice::Seated(seat(3, 2)),
+            "round 3: node rank 1 of 2, ranks 4-5 of 6; the workers meet at 10.0.0.1:29500",
+        ),
+        (
+            Notice::Seated(Assignment { master_addr: "fd00::7".into(), ..seat(3, 1) }),
+            "round 3: node rank 1 of 2, rank 4 of 5; the workers meet at [fd00::7]:29500",
+        ),
+        (
             Notice::MasterAway { reason: reason.clone(), goes_on: true, limit },
             "connection refused; the workers go on, and so does the search for it",
         ),
@@ -377,4 +385,42 @@ fn notices_read_well() {
     ] {
         assert_eq!(notice.to_string(), words);
     }
+}
+
+#[test]
+fn a_node_that_is_alone_is_not_told_where_it_stands() {
+    let mut group = joining(0);
+    let alone = Assignment { seat: NodeRank(0), nodes: 1, ..seat(0, 1) };
+    let effects = group.handle(Moment::START, Event::Seated { assignment: alone.clone() });
+    assert_eq!(effects, [Effect::Prepare { assignment: alone, attempt: Attempt(0) }]);
+}
+
+#[test]
+fn a_node_that_others_have_left_is_told_that_it_goes_on_alone() {
+    let mut group = running(1, 0);
+    assert_eq!(group.handle(Moment::START, regroup(0)), [regrouping(), TERM_TREE]);
+    assert_eq!(group.handle(Moment::START, exited(0, 0, TERM)), []);
+    assert_eq!(group.handle(Moment::START, gone(0)), [join(0, Some(0))]);
+    let alone = Assignment { seat: NodeRank(0), nodes: 1, ..seat(1, 1) };
+    let effects = group.handle(Moment::START, Event::Seated { assignment: alone.clone() });
+    let prepare = Effect::Prepare { assignment: alone.clone(), attempt: Attempt(0) };
+    assert_eq!(effects, [prepare, Effect::Tell(Notice::Seated(alone))]);
+}
+
+#[test]
+fn an_excuse_that_comes_after_the_workers_are_gone_still_counts_once() {
+    let mut group = running(1, 3);
+    let then = AfterStop::Restart { next: Attempt(1), max_restarts: 3 };
+    assert_eq!(
+        group.handle(Moment::START, exited(0, 0, CODE)),
+        [told(0, CODE, 0, then), reported(0, 0, CODE, false), TERM_TREE]
+    );
+    assert_eq!(group.handle(Moment::START, gone(0)), [join(1, Some(0))]);
+    let late = Event::Regroup { round: Round(0), why: "r".into(), excuses: false };
+    assert_eq!(group.handle(Moment::START, late), []);
+    let excused = Effect::Tell(Notice::Excused { why: "a peer failed".into() });
+    assert_eq!(group.handle(Moment::START, regroup(0)), [excused]);
+    assert_eq!(group.attempt(), Attempt(0));
+    assert_eq!(group.handle(Moment::START, regroup(0)), []);
+    start(&mut group, 1, 1);
 }
