@@ -216,7 +216,7 @@ impl Job {
     }
 
     /// Everybody who is known to take part or to wait.
-    pub fn nodes(&self) -> impl Iterator<Item = &NodeId> {
+    pub fn nodes(&self) -> impl ExactSizeIterator<Item = &NodeId> {
         self.nodes.keys()
     }
 

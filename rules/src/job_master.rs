@@ -78,9 +78,7 @@ impl JobMaster {
     /// counted from `now`. The turn's journal must be written as any other.
     pub fn restored(job: Job, patience: Patience, now: Moment) -> (Self, Turn) {
         let mut liveness = Liveness::new(patience);
-        for node in job.nodes() {
-            liveness.disconnected(now, node);
-        }
+        liveness.all_disconnected(now, job.nodes());
         let mut master = Self { job, liveness, board: Board::default() };
         let mut turn = Turn::default();
         master.tell(now, Event::Restarted, &mut turn);

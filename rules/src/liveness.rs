@@ -48,7 +48,7 @@ impl fmt::Display for LossCause {
 /// How patient the master is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Patience {
-    /// How long a broken stream may take to come back. Default 2 s.
+    /// How long a broken stream may take to come back. Default 2 s; of many at once: [`return_grace`].
     pub reconnect_grace: Duration,
     /// How long a node may be silent; `None`: its connection alone tells, as inside one process. Default 15 s.
     pub heartbeat_timeout: Option<Duration>,
@@ -58,6 +58,20 @@ pub struct Patience {
 struct Watched {
     due: Option<Moment>,
     is_connected: bool,
+    /// What it has, or would have, to come back after its stream broke.
+    grace: Duration,
+}
+
+/// How long members may take to come back to a master that was started again: the grace of one broken stream, but
+/// for thousands at least what their connections take. max(grace, nodes / 500 s), as for beats.
+#[must_use]
+pub fn return_grace(reconnect_grace: Duration, nodes: u32) -> Duration {
+    reconnect_grace.max(shared_second(nodes))
+}
+
+/// The time in which so many nodes may each say one thing.
+fn shared_second(nodes: u32) -> Duration {
+    Duration::from_secs(1).saturating_mul(nodes) / BEATS_PER_SECOND
 }
 
 /// The nodes that are listened to. Not journalled: after a restart of the master all start as broken.
@@ -78,9 +92,12 @@ impl Liveness {
     /// How often a node shall say that it lives; `None`: not at all. max(1 s, nodes / 500 s).
     #[must_use]
     pub fn beat_interval(&self) -> Option<Duration> {
-        let nodes = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
-        let shared = Duration::from_secs(1) * nodes / BEATS_PER_SECOND;
+        let shared = shared_second(self.count());
         self.patience.heartbeat_timeout.map(|_| shared.max(Duration::from_secs(1)))
+    }
+
+    fn count(&self) -> u32 {
+        u32::try_from(self.nodes.len()).unwrap_or(u32::MAX)
     }
 
     /// How long a node may be silent: the timeout, but never less than three beats.
@@ -92,7 +109,7 @@ impl Liveness {
     /// Its stream is open.
     pub fn connected(&mut self, now: Moment, node: &NodeId) {
         let due = self.silence().map(|silence| now + silence);
-        self.set(node, due, true);
+        self.set(node, due, true, self.patience.reconnect_grace);
     }
 
     /// It said something.
@@ -110,15 +127,27 @@ impl Liveness {
 
     /// Its stream broke.
     pub fn disconnected(&mut self, now: Moment, node: &NodeId) {
-        self.set(node, Some(now + self.patience.reconnect_grace), false);
+        let grace = self.patience.reconnect_grace;
+        self.set(node, Some(now + grace), false, grace);
+    }
+
+    /// The master was started again: all of them have yet to come back, and all at once.
+    pub fn all_disconnected<'a>(&mut self, now: Moment, nodes: impl ExactSizeIterator<Item = &'a NodeId>) {
+        let nodes_back = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
+        let grace = return_grace(self.patience.reconnect_grace, nodes_back);
+        for node in nodes {
+            self.set(node, Some(now + grace), false, grace);
+        }
     }
 
     /// Nobody could be heard until now: everybody gets all of the time again, as after a restart.
     pub fn heard_nobody_until(&mut self, now: Moment) {
         let silence = self.silence();
+        let grace = return_grace(self.patience.reconnect_grace, self.count());
         self.due.clear();
         for (node, watched) in &mut self.nodes {
-            let patience = if watched.is_connected { silence } else { Some(self.patience.reconnect_grace) };
+            let patience = if watched.is_connected { silence } else { Some(grace) };
+            watched.grace = grace;
             watched.due = patience.map(|patience| now + patience);
             self.due.extend(watched.due.map(|due| (due, node.clone())));
         }
@@ -131,9 +160,9 @@ impl Liveness {
         }
     }
 
-    fn set(&mut self, node: &NodeId, due: Option<Moment>, is_connected: bool) {
+    fn set(&mut self, node: &NodeId, due: Option<Moment>, is_connected: bool, grace: Duration) {
         self.forget(node);
-        self.nodes.insert(node.clone(), Watched { due, is_connected });
+        self.nodes.insert(node.clone(), Watched { due, is_connected, grace });
         if let Some(due) = due {
             self.due.insert((due, node.clone()));
         }
@@ -152,10 +181,11 @@ impl Liveness {
         while let Some((due, node)) = self.due.first().cloned()
             && due <= now
         {
-            let is_connected = self.nodes.get(&node).is_some_and(|watched| watched.is_connected);
+            let watched = self.nodes.get(&node);
+            let grace = watched.map_or(self.patience.reconnect_grace, |watched| watched.grace);
             let cause = match self.silence() {
-                Some(timeout) if is_connected => LossCause::Silent { timeout },
-                Some(_) | None => LossCause::Disconnected { grace: self.patience.reconnect_grace },
+                Some(timeout) if watched.is_some_and(|it| it.is_connected) => LossCause::Silent { timeout },
+                Some(_) | None => LossCause::Disconnected { grace },
             };
             self.forget(&node);
             lost.push((node, cause));
@@ -197,6 +227,19 @@ mod tests {
             [(id("b"), LossCause::Silent { timeout: TIMEOUT })]
         );
         assert_eq!(liveness.deadline(), None);
+    }
+
+    #[test]
+    fn thousands_have_longer_to_come_back_to_a_master_that_was_started_again() {
+        for (nodes, grace) in [(3, GRACE), (4096, Duration::from_millis(8192))] {
+            let nodes: Vec<NodeId> = (0..nodes).map(|node: u32| id(&node.to_string())).collect();
+            let mut liveness = liveness(Some(TIMEOUT));
+            liveness.all_disconnected(Moment::START, nodes.iter());
+            assert_eq!(liveness.deadline(), Some(Moment::START + grace));
+            let lost = liveness.expired(Moment::START + grace);
+            assert_eq!(lost.len(), nodes.len());
+            assert_eq!(lost[0].1, LossCause::Disconnected { grace });
+        }
     }
 
     #[test]

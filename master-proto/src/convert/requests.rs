@@ -164,6 +164,10 @@ pub fn resume_request(wire: pb::ResumeRequest, peer: impl FnOnce() -> String) ->
         pb::Standing::Succeeded => Standing::Succeeded,
         pb::Standing::Unspecified => return Err(ConvertError::Missing { field: "standing" }),
     };
+    if wire.nodes > MOST_NODES {
+        let (value, expected) = (u64::from(wire.nodes), "at most 65536");
+        return Err(ConvertError::Range { field: "nodes", value, expected });
+    }
     if wire.seat >= wire.nodes {
         let (value, expected) = (u64::from(wire.seat), "a seat below nodes");
         return Err(ConvertError::Range { field: "seat", value, expected });

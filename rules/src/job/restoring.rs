@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Claim, Effect, Event, Job, Log, NodeEnd, Phase, Regroup, Standing, count};
 use crate::{
     ids::{NodeId, NodeRank, Round},
+    liveness::return_grace,
     moment::Moment,
     node::JoinRequest,
     world::{Member, World},
@@ -84,7 +85,7 @@ impl Job {
             master_port,
             claims: BTreeMap::new(),
             succeeded: BTreeSet::new(),
-            until: now + self.policy.reconnect_grace,
+            until: now + return_grace(self.policy.reconnect_grace, nodes),
         };
     }
 
