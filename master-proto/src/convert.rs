@@ -16,7 +16,6 @@ pub use self::{
     pushes::{Push, Pushed},
     requests::{Join, end_report, join_request, resume_request},
 };
-use crate::pb;
 
 /// A message that is well-formed protobuf and still makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

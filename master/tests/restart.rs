@@ -149,6 +149,10 @@ async fn without_a_memory_the_nodes_teach_it() {
 async fn a_folder_is_for_one_master() {
     let dir = tempfile::tempdir().unwrap();
     let _first = Master::with_state(dir.path());
+    // Whichever holds it first is the one: the first must have come so far.
+    while !dir.path().join("journal").exists() {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
     let refused = Master::with_state(dir.path()).ended().await.unwrap_err();
     assert!(matches!(&refused, MasterError::Journal(JournalError::InUse { .. })), "{refused}");
 }

@@ -10,6 +10,7 @@ use rules::{
 };
 
 use super::*;
+use crate::pb;
 
 fn assignment() -> Assignment {
     Assignment {
