@@ -63,7 +63,7 @@ impl fmt::Display for Notice {
             Self::Killing => f.write_str("killing every process that is left"),
             Self::Regrouping { why } => write!(f, "{why}; all nodes restart their workers"),
             Self::Excused { why } => {
-                write!(f, "{why}; the failure here came after that, so it costs this node no restart")
+                write!(f, "{why}; the failure here followed from others, so it costs this node no restart")
             }
             Self::Pending(pending) => pending.fmt(f),
             Self::Seated(assignment) => seated(assignment, f),

@@ -32,10 +32,16 @@ impl Job {
         match &self.phase {
             Phase::Running { world, .. } if world.round == failed && self.seats.contains_key(node) => {
                 // Workers fail when their peers are gone, and a broken stream is how a lost node shows first.
-                let follows = world.members.iter().any(|member| {
-                    member.node_id != *node
-                        && self.nodes.get(&member.node_id).is_some_and(|it| !it.is_connected)
+                let broken = world.members.iter().map(|member| &member.node_id).find(|member| {
+                    *member != node && self.nodes.get(*member).is_some_and(|it| !it.is_connected)
                 });
+                let follows = broken.is_some();
+                let reason = match broken {
+                    Some(broken) => {
+                        format!("{reason}, after the connection of {} broke", self.name_of(broken))
+                    }
+                    None => reason,
+                };
                 if gives_up && !follows {
                     return self.on_gave_up(now, node, reason);
                 }

@@ -28,7 +28,9 @@ fn a_failure_that_comes_after_a_peers_stream_broke_is_excused() {
         let mut test = Test::running(fail_job(), terms(1, 3), &["a", "b", "c"]);
         assert_eq!(test.tell(Event::LinkBroken { node: id("c") }), []);
         // The node that says so is told as well, and so is not charged.
-        let why = workers_failed("b", 1);
+        let first = "the connection of node rank 2 (host-c, 10.0.0.3) broke";
+        let reason = format!("{REASON}, after {first}");
+        let why = Regroup::WorkersFailed { node: named("b", Some(1)), reason };
         assert_eq!(test.workers_fail("b", 0, gives_up), regrouped(0, &["a", "b", "c"], &why));
         assert!(why.excuses());
     }
