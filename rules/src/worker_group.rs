@@ -37,6 +37,10 @@ use crate::{
 /// How long a node that failed or was interrupted waits for the master to take note.
 pub const FAREWELL_PATIENCE: Duration = Duration::from_secs(10);
 
+/// How long a node that has no restart left waits for the word that its failure followed from another node's. The
+/// master has heard of it by then, and answers in milliseconds.
+pub const EXCUSE_PATIENCE: Duration = Duration::from_secs(1);
+
 /// How often a person hears that the master is still waited for.
 const EVERY: Duration = Duration::from_secs(10);
 
@@ -160,7 +164,7 @@ enum Then {
     /// Join again as this attempt.
     Rejoin(Attempt),
     /// The failures seen so far, and those seen while stopping, end the run.
-    FailWithWorkers,
+    FailWithWorkers { told: Moment },
     /// The run has ended like this already; the stop only clears away what was left.
     End(Outcome),
 }
@@ -176,6 +180,12 @@ enum State {
         generation: Generation,
         ladder: StopLadder,
         then: Then,
+    },
+    /// No restart is left and the workers are gone, but the master may yet say that their failure followed from
+    /// another node's.
+    AwaitingExcuse {
+        outcome: Outcome,
+        until: Moment,
     },
     /// With `is_farewell` the node goes as soon as the master has taken note; else it waits for the others.
     Leaving {
@@ -245,6 +255,7 @@ impl WorkerGroup {
             }
             State::Preparing(_) | State::Running(_) | State::Done => None,
             State::Stopping { ladder, .. } => Some(ladder.deadline()),
+            State::AwaitingExcuse { until, .. } => Some(*until),
             State::Leaving { since, is_farewell: true, .. } => Some(*since + FAREWELL_PATIENCE),
             State::Leaving { since, is_farewell: false, .. } => self.away_until(*since).map(|(due, _)| due),
         }
@@ -340,9 +351,11 @@ impl WorkerGroup {
     fn round(&self) -> Option<Round> {
         match &self.state {
             State::Joining { .. } | State::Done => None,
-            State::Preparing(_) | State::Running(_) | State::Stopping { .. } | State::Leaving { .. } => {
-                self.last.as_ref().map(|last| last.round)
-            }
+            State::Preparing(_)
+            | State::Running(_)
+            | State::Stopping { .. }
+            | State::AwaitingExcuse { .. }
+            | State::Leaving { .. } => self.last.as_ref().map(|last| last.round),
         }
     }
 
@@ -395,7 +408,11 @@ impl WorkerGroup {
                 }
                 Vec::new()
             }
-            State::Joining { .. } | State::Preparing(_) | State::Leaving { .. } | State::Done => Vec::new(),
+            State::Joining { .. }
+            | State::Preparing(_)
+            | State::AwaitingExcuse { .. }
+            | State::Leaving { .. }
+            | State::Done => Vec::new(),
         }
     }
 
@@ -403,9 +420,9 @@ impl WorkerGroup {
         let max_restarts = self.limits.max_restarts;
         let (then, after) = match restart::after_failure(max_restarts, self.attempt) {
             AfterFailure::Restart(next) => (Then::Rejoin(next), AfterStop::Restart { next, max_restarts }),
-            AfterFailure::GiveUp => (Then::FailWithWorkers, AfterStop::Fail),
+            AfterFailure::GiveUp => (Then::FailWithWorkers { told: now }, AfterStop::Fail),
         };
-        let (reason, gives_up) = (failure.to_string(), then == Then::FailWithWorkers);
+        let (reason, gives_up) = (failure.to_string(), matches!(then, Then::FailWithWorkers { .. }));
         let notice = Notice::WorkerFailed { failure, attempt: self.attempt, then: after };
         let mut effects = vec![Effect::Tell(notice)];
         // The other nodes' workers hang in the next collective too, so they are told before ours are gone.
@@ -437,10 +454,16 @@ impl WorkerGroup {
                 let attempt = *attempt;
                 self.join(now, attempt)
             }
-            Then::FailWithWorkers => {
+            Then::FailWithWorkers { told } => {
+                let until = *told + EXCUSE_PATIENCE;
                 let failures = std::mem::take(&mut generation.failures);
                 let failure = GroupFailure { attempt: self.attempt, failures };
-                self.leave(now, Outcome::Failed(Failure::Workers(failure)))
+                let outcome = Outcome::Failed(Failure::Workers(failure));
+                if now >= until || self.has_survivors || self.end_noted || !self.link.is_up() {
+                    return self.leave(now, outcome);
+                }
+                self.state = State::AwaitingExcuse { outcome, until };
+                Vec::new()
             }
             Then::End(outcome) => {
                 let outcome = outcome.clone();
@@ -497,7 +520,7 @@ impl WorkerGroup {
                 (*is_farewell, *since) = (true, now);
                 vec![left]
             }
-            State::Leaving { outcome, .. } => {
+            State::AwaitingExcuse { outcome, .. } | State::Leaving { outcome, .. } => {
                 let outcome = outcome.clone();
                 self.finish(outcome)
             }
@@ -508,7 +531,11 @@ impl WorkerGroup {
     fn on_forwarded(&self, signal: i32) -> Vec<Effect> {
         match self.state {
             State::Running(_) | State::Stopping { .. } => vec![Effect::SignalWorkers { signal }],
-            State::Joining { .. } | State::Preparing(_) | State::Leaving { .. } | State::Done => Vec::new(),
+            State::Joining { .. }
+            | State::Preparing(_)
+            | State::AwaitingExcuse { .. }
+            | State::Leaving { .. }
+            | State::Done => Vec::new(),
         }
     }
 
@@ -536,13 +563,18 @@ impl WorkerGroup {
                 *then = Then::Rejoin(attempt);
                 return vec![Effect::Tell(Notice::Excused { why })];
             }
+            // The same, with no restart left.
+            State::AwaitingExcuse { .. } if excuses => {
+                let excused = Effect::Tell(Notice::Excused { why });
+                return std::iter::once(excused).chain(self.join(now, attempt)).collect();
+            }
             // The same, heard after the workers were gone.
             State::Joining { .. } => {
                 self.charged = None;
                 self.attempt = Attempt(attempt.0.saturating_sub(1));
                 return vec![Effect::Tell(Notice::Excused { why })];
             }
-            State::Stopping { .. } | State::Leaving { .. } | State::Done => {
+            State::Stopping { .. } | State::AwaitingExcuse { .. } | State::Leaving { .. } | State::Done => {
                 return Vec::new();
             }
         };
@@ -556,7 +588,7 @@ impl WorkerGroup {
             State::Stopping { then: Then::Rejoin(_), .. } => self.leave(now, died),
             // The outcome was settled before, and the shell has cleared the rest away.
             State::Stopping { .. } => self.on_tree_gone(now),
-            State::Leaving { .. } | State::Done => Vec::new(),
+            State::AwaitingExcuse { .. } | State::Leaving { .. } | State::Done => Vec::new(),
         }
     }
 
@@ -577,6 +609,11 @@ impl WorkerGroup {
                     effects
                 }
             },
+            State::AwaitingExcuse { outcome, until } if *until <= now => {
+                let outcome = outcome.clone();
+                self.leave(now, outcome)
+            }
+            State::AwaitingExcuse { .. } => Vec::new(),
             State::Leaving { .. } | State::Joining { .. } => self.on_patience_over(now),
             State::Preparing(_) | State::Running(_) | State::Done => Vec::new(),
         }
@@ -616,7 +653,7 @@ impl WorkerGroup {
 fn is_own_failure(then: &Then, attempt: Attempt) -> bool {
     match then {
         Then::Rejoin(next) => *next != attempt,
-        Then::FailWithWorkers => true,
+        Then::FailWithWorkers { .. } => true,
         Then::End(_) => false,
     }
 }

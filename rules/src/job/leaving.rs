@@ -125,8 +125,13 @@ impl Job {
         }
         let failure = JobFailure::Node { node: self.name_of(node), reason };
         self.remove(node);
-        let mut effects = vec![Effect::Forget { node: node.clone() }];
-        effects.extend(self.end(now, JobVerdict::Failed(failure)));
+        let verdict = JobVerdict::Failed(failure);
+        // It knows why, but waits for the word that its failure was another node's.
+        let mut effects = vec![
+            Effect::Forget { node: node.clone() },
+            Effect::TellEnd { node: node.clone(), verdict: verdict.clone() },
+        ];
+        effects.extend(self.end(now, verdict));
         effects
     }
 

@@ -63,7 +63,7 @@ impl WorkerGroup {
             State::Joining { .. } => Some(self.join_effect()),
             State::Preparing(_) | State::Running(_) => self.resume(Standing::Running),
             State::Stopping { then: Then::Rejoin(_), .. } => self.resume(Standing::Stopping),
-            State::Stopping { then: Then::FailWithWorkers, generation, .. } => {
+            State::Stopping { then: Then::FailWithWorkers { .. }, generation, .. } => {
                 let reason = generation.failures.first().map_or_else(String::new, ToString::to_string);
                 Some(Effect::ReportFailure { round: generation.round(), reason, gives_up: true })
             }
@@ -73,7 +73,7 @@ impl WorkerGroup {
             }
             State::Leaving { is_farewell: false, .. } => self.resume(Standing::Succeeded),
             State::Leaving { outcome, .. } => self.end_of(outcome).map(|end| Effect::ReportEnd { end }),
-            State::Done => None,
+            State::AwaitingExcuse { .. } | State::Done => None,
         });
         effects
     }
@@ -122,7 +122,7 @@ impl WorkerGroup {
         let limit = self.limits.join_timeout;
         match &self.state {
             // Nobody waits for it any more.
-            State::Leaving { outcome, is_farewell: true, .. } => {
+            State::AwaitingExcuse { outcome, .. } | State::Leaving { outcome, is_farewell: true, .. } => {
                 let outcome = outcome.clone();
                 self.finish(outcome)
             }
@@ -140,6 +140,7 @@ impl WorkerGroup {
             | State::Preparing(_)
             | State::Running(_)
             | State::Stopping { .. }
+            | State::AwaitingExcuse { .. }
             | State::Leaving { .. }
             | State::Done => Vec::new(),
         }
@@ -229,7 +230,7 @@ impl WorkerGroup {
                 }
                 Vec::new()
             }
-            State::Leaving { outcome, .. } => {
+            State::AwaitingExcuse { outcome, .. } | State::Leaving { outcome, .. } => {
                 let outcome = outcome.clone();
                 self.finish(outcome)
             }
@@ -251,6 +252,7 @@ impl WorkerGroup {
             | State::Preparing(_)
             | State::Running(_)
             | State::Stopping { .. }
+            | State::AwaitingExcuse { .. }
             | State::Leaving { .. }
             | State::Done => Vec::new(),
         }

@@ -139,7 +139,7 @@ fn the_job_ends_when_the_launcher_that_serves_the_master_gives_up_whatever_the_p
         let mut test = embedded(on_give_up, &["a", "b"]);
         let (node, reason) = (named("a", Some(0)), REASON.to_owned());
         let verdict = JobVerdict::Failed(JobFailure::Node { node, reason });
-        assert_eq!(test.workers_fail("a", 0, true), all([vec![forget("a")], ended(&["b"], &verdict)]));
+        assert_eq!(test.workers_fail("a", 0, true), all([vec![forget("a")], ended(&["a", "b"], &verdict)]));
     }
 }
 

@@ -72,7 +72,7 @@ fn torchruns_spent_budget_ends_the_job_at_once_and_all_are_told_the_root_cause()
     let mut test = Test::running(fail_job(), terms(1, 3), &["a", "b", "c"]);
     assert_eq!(test.join("d"), [], "a spare is told too");
     let effects = test.workers_fail("b", 0, true);
-    assert_eq!(effects, all([vec![forget("b")], ended(&["a", "c", "d"], &verdict)]));
+    assert_eq!(effects, all([vec![forget("b")], ended(&["b", "a", "c", "d"], &verdict)]));
     // It says the same when its workers are gone.
     let end = NodeEnd::Failed { reason: REASON.into() };
     assert_eq!(test.tell(Event::NodeEnded { node: id("b"), end }), []);
@@ -87,7 +87,7 @@ fn a_node_that_cannot_start_ends_torchruns_job_for_all() {
     let end = NodeEnd::Failed { reason };
     assert_eq!(
         test.tell(Event::NodeEnded { node: id("a"), end }),
-        all([vec![forget("a")], ended(&["b"], &verdict)])
+        all([vec![forget("a")], ended(&["a", "b"], &verdict)])
     );
 }
 

@@ -30,10 +30,40 @@ fn a_spent_restart_budget_fails_the_node_with_all_that_was_seen() {
     );
     assert_eq!(group.handle(now, exited(0, 0, TERM)), []);
     let outcome = group_failed(0, &[(1, CODE), (0, TERM)]);
-    assert_eq!(group.handle(now, gone(0)), [failed_with("rank 5 exited with code 3")]);
-    assert_eq!(group.deadline(), Some(now + FAREWELL_PATIENCE));
-    assert_eq!(group.handle(now, Event::EndNoted), [finished(outcome)]);
+    assert_eq!(group.handle(now, gone(0)), [], "the master may yet say that it followed from another's");
+    let due = now + EXCUSE_PATIENCE;
+    assert_eq!(group.deadline(), Some(due));
+    assert_eq!(group.handle(due, Event::Deadline), [failed_with("rank 5 exited with code 3")]);
+    assert_eq!(group.deadline(), Some(due + FAREWELL_PATIENCE));
+    assert_eq!(group.handle(due, Event::EndNoted), [finished(outcome)]);
     assert_eq!(group.deadline(), None);
+}
+
+#[test]
+fn an_excuse_or_the_jobs_end_may_come_when_no_restart_is_left_and_the_workers_are_gone() {
+    let spent = || {
+        let mut group = running(1, 0);
+        let _stopping = group.handle(Moment::START, exited(0, 0, CODE));
+        assert_eq!(group.handle(Moment::START, gone(0)), []);
+        group
+    };
+    let excused = Effect::Tell(Notice::Excused { why: "a peer failed".into() });
+    let mut group = spent();
+    assert_eq!(group.handle(Moment::START, regroup(0)), [excused, join(0, Some(0))]);
+    let late = Event::Regroup { round: Round(0), why: String::new(), excuses: false };
+    assert_eq!(spent().handle(Moment::START, late), []);
+    let end = || finished(group_failed(0, &[(0, CODE)]));
+    assert_eq!(spent().handle(Moment::START, job_failed()), [Effect::AcknowledgeEnd, end()]);
+    assert_eq!(spent().handle(Moment::START, away()), [end()]);
+    assert_eq!(spent().handle(Moment::START, signalled(15)), [end()]);
+}
+
+#[test]
+fn workers_that_take_long_to_end_leave_nothing_to_wait_for() {
+    let mut group = running(2, 0);
+    let _stopping = group.handle(Moment::START, exited(0, 1, CODE));
+    assert_eq!(group.handle(Moment::at_secs(2), exited(0, 0, TERM)), []);
+    assert_eq!(group.handle(Moment::at_secs(2), gone(0)), [failed_with("rank 5 exited with code 3")]);
 }
 
 #[test]
@@ -68,11 +98,13 @@ fn a_node_that_failed_does_not_wait_for_the_master_for_ever() {
     let spent = || {
         let mut group = running(1, 0);
         let _stopping = group.handle(Moment::START, exited(0, 0, CODE));
-        assert_eq!(group.handle(Moment::START, gone(0)), [failed_with("rank 4 exited with code 3")]);
+        assert_eq!(group.handle(Moment::START, gone(0)), []);
+        let due = Moment::START + EXCUSE_PATIENCE;
+        assert_eq!(group.handle(due, Event::Deadline), [failed_with("rank 4 exited with code 3")]);
         group
     };
     let end = || finished(group_failed(0, &[(0, CODE)]));
-    let due = Moment::START + FAREWELL_PATIENCE;
+    let due = Moment::START + EXCUSE_PATIENCE + FAREWELL_PATIENCE;
     let mut group = spent();
     assert_eq!(group.handle(Moment::at_secs(9), Event::Deadline), []);
     assert_eq!(group.handle(due, Event::Deadline), [end()]);
