@@ -28,6 +28,28 @@ fn a_killed_node_is_lost_and_enough_others_go_on() {
 }
 
 #[test]
+fn workers_that_fail_because_a_node_was_lost_cost_no_restart_even_where_none_is_left() {
+    let mut job = cluster();
+    let trainer = support::trainer("ring_sgd.py");
+    let node = |rank| {
+        let line = job.ranked(rank).script(&trainer).flags(["--nnodes=2:3", "--max-restarts=0"]);
+        let checkpoint = format!("--checkpoint={}", job.dir().join("ring.json").display());
+        line.args(["--steps=300", &checkpoint]).start()
+    };
+    let [first, second, third] = [0, 1, 2].map(node);
+    job.wait("training", || {
+        let said = std::fs::read_to_string(first.dir().join("stdout")).ok()?;
+        said.contains("step   20").then_some(())
+    });
+    kill_node(third);
+    let outcomes = job.finish([first, second], 0);
+    assert!(outcomes[0].stdout.contains("all 2 ranks hold the same weights"), "{outcomes:#?}");
+    let excused = outcomes.iter().filter(|it| it.stderr.contains("costs this node no restart")).count();
+    let failed = outcomes.iter().filter(|it| it.stderr.contains("no restart is left")).count();
+    assert!(excused > 0 && excused == failed, "who was charged was told that it is not: {outcomes:#?}");
+}
+
+#[test]
 fn the_workers_of_a_lost_host_do_not_meet_those_of_the_next_round() {
     let mut job = cluster();
     let [first, second, third] = [0, 1, 2].map(|rank| job.ranked(rank).flags(["--nnodes=2:3"]).start());
