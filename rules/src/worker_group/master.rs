@@ -140,7 +140,6 @@ impl WorkerGroup {
             | State::Preparing(_)
             | State::Running(_)
             | State::Stopping { .. }
-            | State::AwaitingExcuse { .. }
             | State::Leaving { .. }
             | State::Done => Vec::new(),
         }
