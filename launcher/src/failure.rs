@@ -359,8 +359,13 @@ mod tests {
         let waited = Duration::from_secs(5);
         let away = Failure::MasterAway { reason: "refused".into(), waited };
         let losses = Vec::new();
-        let too_few =
-            JobFailure::TimedOut { joined: 1, needed: 2, waited, missing: Some(vec![NodeRank(1)]), losses };
+        let too_few = JobFailure::TimedOut {
+            joined: 1,
+            needed: 2,
+            waited,
+            missing: Some([NodeRank(1)].into_iter().collect()),
+            losses,
+        };
         let asked = Asked { title: "t.py".into(), program: "/bin/python3".into(), max_restarts: 1 };
         for failure in [away, Failure::Job(too_few)] {
             let outcome = Outcome::Failed(failure);

@@ -29,7 +29,7 @@ fn a_killed_node_is_lost_and_enough_others_go_on() {
 
 #[test]
 fn workers_that_fail_because_a_node_was_lost_cost_no_restart_even_where_none_is_left() {
-    let mut job = cluster();
+    let job = cluster();
     let trainer = support::trainer("ring_sgd.py");
     let node = |rank| {
         let line = job.ranked(rank).script(&trainer).flags(["--nnodes=2:3", "--max-restarts=0"]);
