@@ -60,7 +60,12 @@ impl Job {
                     }
                 }
             }
-            Phase::Restoring { round, .. } if *round == claim.round => self.on_claim(now, node, claim),
+            // Of two that claim one seat the first is believed; the other stops and joins again.
+            Phase::Restoring { round, claims, .. }
+                if *round == claim.round && claims.get(&claim.seat).is_none_or(|holder| holder == node) =>
+            {
+                self.on_claim(now, node, claim)
+            }
             Phase::Gathering { awaited, since, .. } => {
                 // It has workers, so it does not wait; the next round waits for it as for any other member.
                 since.get_or_insert(now);

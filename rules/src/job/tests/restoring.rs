@@ -21,6 +21,15 @@ fn new(min: u32, max: u32) -> Test {
 }
 
 #[test]
+fn of_two_that_claim_one_seat_the_second_stops_and_joins_again() {
+    let mut test = new(2, 4);
+    assert_eq!(test.resume("b", 7, ABC, Standing::Running), [restoring(7, 3)]);
+    assert_eq!(test.resume("d", 7, &["a", "d", "c"], Standing::Running), [late("d", 7)]);
+    assert_eq!(test.resume("c", 7, ABC, Standing::Running), []);
+    assert_eq!(test.resume("a", 7, ABC, Standing::Running), [restored(7, 3)]);
+}
+
+#[test]
 fn when_all_come_back_to_a_master_without_a_memory_nobody_is_told_anything() {
     let mut test = new(2, 4);
     assert_eq!(test.resume("b", 7, ABC, Standing::Running), [restoring(7, 3)]);
