@@ -191,6 +191,12 @@ impl Job {
         }
     }
 
+    /// What every node must agree on, once one has said it.
+    #[must_use]
+    pub fn terms(&self) -> Option<&Terms> {
+        self.terms.as_ref()
+    }
+
     /// The job's name, once a node has said it.
     #[must_use]
     pub fn name(&self) -> Option<&RunId> {

@@ -6,6 +6,7 @@ use rules::{
     NodeId, NodeRank, Round,
     failure::Outcome,
     job::{Effect, Event, Log, NodeEnd, Standing},
+    node::Terms,
     notice::{AfterStop, Notice},
     verdict::{JobFailure, JobVerdict},
     worker_group::{Effect as NodeEffect, Event as NodeEvent},
@@ -39,6 +40,8 @@ pub(crate) struct Checks {
     /// Masters without a memory that came after the first.
     pub(crate) memory: u64,
     last_world: Option<World>,
+    /// What the nodes of that world agreed on.
+    terms: Option<Terms>,
     is_success_checked: bool,
     /// Lives that were or will be started beside the first of each slot.
     pub(crate) replacements: usize,
@@ -56,6 +59,7 @@ impl Checks {
             verdict: None,
             memory: 0,
             last_world: None,
+            terms: None,
             is_success_checked: false,
             replacements: 0,
             ports: 20_000,
@@ -93,8 +97,10 @@ impl Simulation {
         if let Some(world) = job.world()
             && self.checks.last_world.as_ref().is_none_or(|last| last.round != world.round)
         {
-            let world = world.clone();
-            self.check_world(&world);
+            // A misfit that came first has set them.
+            let (world, terms) = (world.clone(), job.terms().unwrap_or(&self.plan.terms).clone());
+            self.check_world(&world, &terms);
+            self.checks.terms = Some(terms);
             self.checks.last_world = Some(world);
         }
         let Some(core) = &self.master.core else { return };
@@ -110,8 +116,7 @@ impl Simulation {
         }
     }
 
-    fn check_world(&mut self, world: &World) {
-        let terms = &self.plan.terms;
+    fn check_world(&mut self, world: &World, terms: &Terms) {
         let size = u32::try_from(world.members.len()).unwrap_or(u32::MAX);
         let is_sized = size >= terms.least() && size <= terms.max_nodes && size % terms.node_unit == 0;
         let distinct: BTreeSet<&NodeId> = world.members.iter().map(|member| &member.node_id).collect();
@@ -195,7 +200,7 @@ impl Simulation {
     /// Before the master's effect is carried out.
     pub(crate) fn check_effect(&mut self, effect: &Effect) {
         let Effect::Seat { node, assignment } = effect else { return };
-        let terms = &self.plan.terms;
+        let terms = self.checks.terms.as_ref().unwrap_or(&self.plan.terms);
         let is_sized = assignment.nodes >= terms.least()
             && assignment.nodes <= terms.max_nodes
             && assignment.nodes % terms.node_unit == 0;
