@@ -188,7 +188,9 @@ impl WorkerGroup {
                 vec![Effect::ReportHosting { round, master_addr, master_port }]
             }
             Some(Hosted { round: known, at: None }) if *known == round => Vec::new(),
-            _ => {
+            other => {
+                // A store that was opened for a round this node never had a seat in may have others' workers.
+                let fresh_port = fresh_port || other.is_some();
                 self.hosted = Some(Hosted { round, at: None });
                 vec![Effect::HostStore { round, fresh_port }]
             }

@@ -42,8 +42,8 @@ fn a_store_that_is_asked_for_twice_is_not_emptied_twice() {
     assert_eq!(group.handle(now, hosting(7)), [], "of another round");
     assert_eq!(group.handle(now, hosting(0)), [reported_hosting(0)]);
     assert_eq!(group.handle(now, asked(0, true)), [reported_hosting(0)], "the answer was not heard");
-    // That round came to nothing.
-    let again = Effect::HostStore { round: Round(1), fresh_port: false };
+    // This node had no seat in that round, but others may have had one: their workers know the port.
+    let again = Effect::HostStore { round: Round(1), fresh_port: true };
     assert_eq!(group.handle(now, asked(1, false)), [again]);
     assert_eq!(group.handle(now, hosting(0)), [], "late");
     assert_eq!(group.handle(now, hosting(1)), [reported_hosting(1)]);
