@@ -11,8 +11,10 @@
 //! The stream to the master may break at any time and comes back by itself. The workers do not mind; whatever
 //! this node had to say is said again from its state when [`Event::MasterBack`] comes, so no word is lost.
 
+mod event;
 mod generation;
 mod master;
+mod regroup;
 #[cfg(test)]
 mod tests;
 
@@ -20,17 +22,16 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::event::{Effect, Event, Limits, WorkerExit};
 use self::{generation::Generation, master::Link};
 use crate::{
     failure::{ExitCause, Failure, GroupFailure, Outcome, WorkerFailure},
-    ids::{Attempt, LocalRank, NodeId, Round},
+    ids::{Attempt, LocalRank, Round},
     job::{Claim, NodeEnd, Standing},
     moment::Moment,
     notice::{AfterStop, Notice},
-    pending::Pending,
     restart::{self, AfterFailure},
     stop_ladder::{Step, StopLadder},
-    verdict::JobVerdict,
     world::Assignment,
 };
 
@@ -45,118 +46,6 @@ pub const EXCUSE_PATIENCE: Duration = Duration::from_secs(1);
 const EVERY: Duration = Duration::from_secs(10);
 
 const SIGTERM: i32 = 15;
-
-/// What this node was told to do.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
-    /// This launcher.
-    pub node_id: NodeId,
-    /// Restarts after the first attempt.
-    pub max_restarts: u32,
-    /// Time between the polite signal and SIGKILL.
-    pub shutdown_timeout: Duration,
-    /// How long a master that is away is waited for once it is needed.
-    pub join_timeout: Duration,
-}
-
-/// What happened.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Event {
-    /// The master asks this node to serve the store of a round it completed; on a port of its own, when
-    /// somebody may still speak to the last one.
-    AskedToHost { round: Round, fresh_port: bool },
-    /// The store of that round is open here. Without an address, the master takes the node's own.
-    Hosting { round: Round, master_addr: Option<String>, master_port: u16 },
-    /// The store of that round could not be opened.
-    CannotHost { reason: String },
-    /// The master completed a round and this node has a seat in it.
-    Seated { assignment: Assignment },
-    /// Why there is no seat yet.
-    Pending(Pending),
-    /// The master does not let this node take part.
-    Refused { reason: String },
-    /// Folders, files and pipes of the round's workers are ready.
-    Prepared { round: Round },
-    /// They could not be made ready.
-    CannotPrepare { round: Round, reason: String },
-    /// A worker could not be started. No further worker of the round was.
-    CannotStart { round: Round, local_rank: LocalRank, reason: String },
-    /// A worker runs. For the record: nothing follows from it.
-    WorkerStarted { round: Round, local_rank: LocalRank, pid: i32 },
-    /// A worker ended.
-    WorkerExited { round: Round, exit: WorkerExit },
-    /// Of all that the round's workers ever started, no process is left.
-    TreeGone { round: Round },
-    /// Somebody asked the launcher to end, by this signal.
-    Signalled { signal: i32 },
-    /// A signal that workers want to see and that does not end the run (SIGUSR1, SIGUSR2).
-    Forwarded { signal: i32 },
-    /// The round is over for all its members, and why. With `excuses` that came before any failure of our own
-    /// workers, which then followed from it.
-    Regroup { round: Round, why: String, excuses: bool },
-    /// The job is over.
-    JobEnded { verdict: JobVerdict },
-    /// A stream to the master is open, for the first time or again.
-    MasterBack,
-    /// There is none. It is being tried again; another reason may follow.
-    MasterAway { reason: String },
-    /// The master has taken note of this node's end.
-    EndNoted,
-    /// The guard process died; the shell has already cleared away whatever was left of the workers.
-    GuardDied { cause: ExitCause },
-    /// The moment of [`WorkerGroup::deadline`] has come.
-    Deadline,
-}
-
-/// A worker's end, as the shell saw it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WorkerExit {
-    /// Which worker.
-    pub local_rank: LocalRank,
-    /// Its process id.
-    pub pid: i32,
-    /// How it ended.
-    pub cause: ExitCause,
-    /// When, in whole seconds since 1970.
-    pub unix_secs: i64,
-    /// The kernel's out-of-memory killer was at work and this worker died of SIGKILL.
-    pub out_of_memory: bool,
-}
-
-/// What the shell must do, in this order.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Effect {
-    /// Ask the master for a seat, having left this round.
-    Join { attempt: Attempt, after: Option<Round> },
-    /// Tell the master where this node stands, after the stream was broken.
-    Resume { claim: Claim },
-    /// Open the store for this round, with nothing in it of any other.
-    HostStore { round: Round, fresh_port: bool },
-    /// Tell the master where it is.
-    ReportHosting { round: Round, master_addr: Option<String>, master_port: u16 },
-    /// Tell the master, and so all nodes, that workers failed.
-    ReportFailure { round: Round, reason: String, gives_up: bool },
-    /// Tell the master that this node has heard of the job's end.
-    AcknowledgeEnd,
-    /// Make folders, files and pipes for the workers of this round.
-    Prepare { assignment: Assignment, attempt: Attempt },
-    /// Start the workers that were prepared.
-    Spawn { round: Round },
-    /// Send a signal to every process the workers have started, and to the workers.
-    SignalTree { signal: i32 },
-    /// Send a signal to the workers alone.
-    SignalWorkers { signal: i32 },
-    /// SIGKILL to every process the workers have started, and to the workers.
-    KillTree,
-    /// The processes that are left cannot be killed: say so at the end, and go on without waiting for them.
-    AbandonTree,
-    /// Tell a person.
-    Tell(Notice),
-    /// Tell the master how this node's part ended.
-    ReportEnd { end: NodeEnd },
-    /// Leave. Nothing follows.
-    Finish { outcome: Outcome },
-}
 
 /// Why workers are being stopped, and so what follows when they are gone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -218,8 +107,9 @@ pub struct WorkerGroup {
     /// The round whose failure cost the restart that this node is joining for. Workers may be gone before the master
     /// could say that others' failures had come first.
     charged: Option<Round>,
-    /// Processes of some round could not be killed and are still there.
-    has_survivors: bool,
+    /// Why no further workers can be started here: some of a round could not be killed and are still there, or the
+    /// guard died.
+    cannot_start: Option<Failure>,
     /// The master knows that this node will not come back.
     end_noted: bool,
     state: State,
@@ -238,7 +128,7 @@ impl WorkerGroup {
             is_done_well: false,
             hosted: None,
             charged: None,
-            has_survivors: false,
+            cannot_start: None,
             end_noted: false,
             state: State::Joining { since: Moment::START },
         }
@@ -459,7 +349,7 @@ impl WorkerGroup {
                 let failures = std::mem::take(&mut generation.failures);
                 let failure = GroupFailure { attempt: self.attempt, failures };
                 let outcome = Outcome::Failed(Failure::Workers(failure));
-                if now >= until || self.has_survivors || self.end_noted || !self.link.is_up() {
+                if now >= until || self.cannot_start.is_some() || self.end_noted || !self.link.is_up() {
                     return self.leave(now, outcome);
                 }
                 self.state = State::AwaitingExcuse { outcome, until };
@@ -539,56 +429,21 @@ impl WorkerGroup {
         }
     }
 
-    /// Another node's failure, loss or arrival does not spend this node's restarts.
-    fn on_regroup(&mut self, now: Moment, why: String, excuses: bool) -> Vec<Effect> {
-        let attempt = self.attempt;
-        let tell = Effect::Tell(Notice::Regrouping { why: why.clone() });
-        let then = match &mut self.state {
-            State::Leaving { is_farewell: false, .. } if self.has_survivors => {
-                self.leave(now, Outcome::Failed(Failure::Unkillable))
-            }
-            // Nothing has been started, or all of it has ended well.
-            State::Preparing(_) | State::Leaving { is_farewell: false, .. } => self.join(now, attempt),
-            State::Running(_) => self.stop(now, SIGTERM, Then::Rejoin(attempt)),
-            State::Stopping { then, .. }
-                if *then == Then::End(Outcome::Succeeded) && self.interrupted.is_none() =>
-            {
-                *then = Then::Rejoin(attempt);
-                Vec::new()
-            }
-            // Our workers failed because their peers had: no restart is spent on that.
-            State::Stopping { then, .. }
-                if excuses && is_own_failure(then, attempt) && self.interrupted.is_none() =>
-            {
-                *then = Then::Rejoin(attempt);
-                return vec![Effect::Tell(Notice::Excused { why })];
-            }
-            // The same, with no restart left.
-            State::AwaitingExcuse { .. } if excuses => {
-                let excused = Effect::Tell(Notice::Excused { why });
-                return std::iter::once(excused).chain(self.join(now, attempt)).collect();
-            }
-            // The same, heard after the workers were gone.
-            State::Joining { .. } => {
-                self.charged = None;
-                self.attempt = Attempt(attempt.0.saturating_sub(1));
-                return vec![Effect::Tell(Notice::Excused { why })];
-            }
-            State::Stopping { .. } | State::AwaitingExcuse { .. } | State::Leaving { .. } | State::Done => {
-                return Vec::new();
-            }
-        };
-        std::iter::once(tell).chain(then).collect()
-    }
-
     fn on_guard_died(&mut self, now: Moment, cause: ExitCause) -> Vec<Effect> {
-        let died = Outcome::Failed(Failure::GuardDied { cause });
+        let died = Failure::GuardDied { cause };
+        self.cannot_start = Some(died.clone());
         match &self.state {
-            State::Joining { .. } | State::Preparing(_) | State::Running(_) => self.leave(now, died),
-            State::Stopping { then: Then::Rejoin(_), .. } => self.leave(now, died),
+            State::Joining { .. }
+            | State::Preparing(_)
+            | State::Running(_)
+            | State::Stopping { then: Then::Rejoin(_), .. } => self.leave(now, Outcome::Failed(died)),
             // The outcome was settled before, and the shell has cleared the rest away.
             State::Stopping { .. } => self.on_tree_gone(now),
-            State::AwaitingExcuse { .. } | State::Leaving { .. } | State::Done => Vec::new(),
+            State::AwaitingExcuse { outcome, .. } => {
+                let outcome = outcome.clone();
+                self.leave(now, outcome)
+            }
+            State::Leaving { .. } | State::Done => Vec::new(),
         }
     }
 
@@ -598,7 +453,7 @@ impl WorkerGroup {
                 None => Vec::new(),
                 Some(Step::Kill) => vec![Effect::KillTree],
                 Some(Step::GiveUp) => {
-                    self.has_survivors = true;
+                    self.cannot_start = Some(Failure::Unkillable);
                     // New workers next to unkillable ones would fight over the same devices. Any other end stays
                     // what it is.
                     if matches!(then, Then::Rejoin(_)) {
@@ -646,14 +501,5 @@ impl WorkerGroup {
     fn finish(&mut self, outcome: Outcome) -> Vec<Effect> {
         self.state = State::Done;
         vec![Effect::Finish { outcome }]
-    }
-}
-
-/// Whether the workers are stopped because one of them failed.
-fn is_own_failure(then: &Then, attempt: Attempt) -> bool {
-    match then {
-        Then::Rejoin(next) => *next != attempt,
-        Then::FailWithWorkers { .. } => true,
-        Then::End(_) => false,
     }
 }

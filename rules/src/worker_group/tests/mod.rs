@@ -6,10 +6,11 @@ mod workers;
 
 use super::*;
 use crate::{
-    ids::{NodeRank, Rank},
+    ids::{NodeId, NodeRank, Rank},
     node::NodeName,
+    pending::Pending,
     stop_ladder::KILL_PATIENCE,
-    verdict::JobFailure,
+    verdict::{JobFailure, JobVerdict},
 };
 
 const GRACE: Duration = Duration::from_secs(30);

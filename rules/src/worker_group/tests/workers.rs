@@ -371,6 +371,30 @@ fn a_dead_guard_fails_the_run_and_keeps_an_outcome_that_was_settled() {
 }
 
 #[test]
+fn a_node_without_its_guard_starts_no_workers_again_whatever_the_others_do() {
+    let died = || Event::GuardDied { cause: ExitCause::Signal(9) };
+    // It waits for the others, who begin again.
+    let mut group = running(1, 3);
+    let _ = group.handle(Moment::START, exited(0, 0, OK));
+    assert_eq!(group.handle(Moment::START, died()), [succeeded_in(0)]);
+    let effects = group.handle(Moment::START, regroup(0));
+    assert_eq!(effects, [regrouping(), failed_with("its guard process was ended by SIGKILL")]);
+    let mut group = succeeded();
+    assert_eq!(group.handle(Moment::START, died()), []);
+    let effects = group.handle(Moment::START, regroup(0));
+    assert_eq!(effects, [regrouping(), failed_with("its guard process was ended by SIGKILL")]);
+    // It has no restart left, and an excuse would be of no use.
+    let mut group = running(1, 0);
+    let _ = group.handle(Moment::START, exited(0, 0, CODE));
+    assert_eq!(group.handle(Moment::START, died()), [failed_with("rank 4 exited with code 3")]);
+    assert_eq!(group.handle(Moment::START, regroup(0)), []);
+    let mut group = running(1, 0);
+    let _ = group.handle(Moment::START, exited(0, 0, CODE));
+    assert_eq!(group.handle(Moment::START, gone(0)), []);
+    assert_eq!(group.handle(Moment::START, died()), [failed_with("rank 4 exited with code 3")]);
+}
+
+#[test]
 fn usr1_reaches_the_workers_alone_and_stops_nothing() {
     let mut group = running(2, 0);
     let usr1 = || Event::Forwarded { signal: 10 };

@@ -1,0 +1,127 @@
+//! What a node's machine is told, and what it answers.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    failure::{ExitCause, Outcome},
+    ids::{Attempt, LocalRank, NodeId, Round},
+    job::{Claim, NodeEnd},
+    notice::Notice,
+    pending::Pending,
+    verdict::JobVerdict,
+    world::Assignment,
+};
+
+/// What this node was told to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// This launcher.
+    pub node_id: NodeId,
+    /// Restarts after the first attempt.
+    pub max_restarts: u32,
+    /// Time between the polite signal and SIGKILL.
+    pub shutdown_timeout: Duration,
+    /// How long a master that is away is waited for once it is needed.
+    pub join_timeout: Duration,
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Event {
+    /// The master asks this node to serve the store of a round it completed; on a port of its own, when
+    /// somebody may still speak to the last one.
+    AskedToHost { round: Round, fresh_port: bool },
+    /// The store of that round is open here. Without an address, the master takes the node's own.
+    Hosting { round: Round, master_addr: Option<String>, master_port: u16 },
+    /// The store of that round could not be opened.
+    CannotHost { reason: String },
+    /// The master completed a round and this node has a seat in it.
+    Seated { assignment: Assignment },
+    /// Why there is no seat yet.
+    Pending(Pending),
+    /// The master does not let this node take part.
+    Refused { reason: String },
+    /// Folders, files and pipes of the round's workers are ready.
+    Prepared { round: Round },
+    /// They could not be made ready.
+    CannotPrepare { round: Round, reason: String },
+    /// A worker could not be started. No further worker of the round was.
+    CannotStart { round: Round, local_rank: LocalRank, reason: String },
+    /// A worker runs. For the record: nothing follows from it.
+    WorkerStarted { round: Round, local_rank: LocalRank, pid: i32 },
+    /// A worker ended.
+    WorkerExited { round: Round, exit: WorkerExit },
+    /// Of all that the round's workers ever started, no process is left.
+    TreeGone { round: Round },
+    /// Somebody asked the launcher to end, by this signal.
+    Signalled { signal: i32 },
+    /// A signal that workers want to see and that does not end the run (SIGUSR1, SIGUSR2).
+    Forwarded { signal: i32 },
+    /// The round is over for all its members, and why. With `excuses` that came before any failure of our own
+    /// workers, which then followed from it.
+    Regroup { round: Round, why: String, excuses: bool },
+    /// The job is over.
+    JobEnded { verdict: JobVerdict },
+    /// A stream to the master is open, for the first time or again.
+    MasterBack,
+    /// There is none. It is being tried again; another reason may follow.
+    MasterAway { reason: String },
+    /// The master has taken note of this node's end.
+    EndNoted,
+    /// The guard process died; the shell has already cleared away whatever was left of the workers.
+    GuardDied { cause: ExitCause },
+    /// The moment of [`WorkerGroup::deadline`] has come.
+    Deadline,
+}
+
+/// A worker's end, as the shell saw it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerExit {
+    /// Which worker.
+    pub local_rank: LocalRank,
+    /// Its process id.
+    pub pid: i32,
+    /// How it ended.
+    pub cause: ExitCause,
+    /// When, in whole seconds since 1970.
+    pub unix_secs: i64,
+    /// The kernel's out-of-memory killer was at work and this worker died of SIGKILL.
+    pub out_of_memory: bool,
+}
+
+/// What the shell must do, in this order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Effect {
+    /// Ask the master for a seat, having left this round.
+    Join { attempt: Attempt, after: Option<Round> },
+    /// Tell the master where this node stands, after the stream was broken.
+    Resume { claim: Claim },
+    /// Open the store for this round, with nothing in it of any other.
+    HostStore { round: Round, fresh_port: bool },
+    /// Tell the master where it is.
+    ReportHosting { round: Round, master_addr: Option<String>, master_port: u16 },
+    /// Tell the master, and so all nodes, that workers failed.
+    ReportFailure { round: Round, reason: String, gives_up: bool },
+    /// Tell the master that this node has heard of the job's end.
+    AcknowledgeEnd,
+    /// Make folders, files and pipes for the workers of this round.
+    Prepare { assignment: Assignment, attempt: Attempt },
+    /// Start the workers that were prepared.
+    Spawn { round: Round },
+    /// Send a signal to every process the workers have started, and to the workers.
+    SignalTree { signal: i32 },
+    /// Send a signal to the workers alone.
+    SignalWorkers { signal: i32 },
+    /// SIGKILL to every process the workers have started, and to the workers.
+    KillTree,
+    /// The processes that are left cannot be killed: say so at the end, and go on without waiting for them.
+    AbandonTree,
+    /// Tell a person.
+    Tell(Notice),
+    /// Tell the master how this node's part ended.
+    ReportEnd { end: NodeEnd },
+    /// Leave. Nothing follows.
+    Finish { outcome: Outcome },
+}

@@ -1,0 +1,59 @@
+//! The round is over for all its members: for another node's sake, and sometimes in spite of a failure here.
+
+use super::{Effect, SIGTERM, State, Then, WorkerGroup};
+use crate::{failure::Outcome, ids::Attempt, moment::Moment, notice::Notice};
+
+impl WorkerGroup {
+    /// Another node's failure, loss or arrival does not spend this node's restarts.
+    pub(super) fn on_regroup(&mut self, now: Moment, why: String, excuses: bool) -> Vec<Effect> {
+        let attempt = self.attempt;
+        let tell = Effect::Tell(Notice::Regrouping { why: why.clone() });
+        if let (State::Leaving { is_farewell: false, .. }, Some(failure)) = (&self.state, &self.cannot_start)
+        {
+            let outcome = Outcome::Failed(failure.clone());
+            return std::iter::once(tell).chain(self.leave(now, outcome)).collect();
+        }
+        let then = match &mut self.state {
+            // Nothing has been started, or all of it has ended well.
+            State::Preparing(_) | State::Leaving { is_farewell: false, .. } => self.join(now, attempt),
+            State::Running(_) => self.stop(now, SIGTERM, Then::Rejoin(attempt)),
+            State::Stopping { then, .. }
+                if *then == Then::End(Outcome::Succeeded) && self.interrupted.is_none() =>
+            {
+                *then = Then::Rejoin(attempt);
+                Vec::new()
+            }
+            // Our workers failed because their peers had: no restart is spent on that.
+            State::Stopping { then, .. }
+                if excuses && is_own_failure(then, attempt) && self.interrupted.is_none() =>
+            {
+                *then = Then::Rejoin(attempt);
+                return vec![Effect::Tell(Notice::Excused { why })];
+            }
+            // The same, with no restart left.
+            State::AwaitingExcuse { .. } if excuses => {
+                let excused = Effect::Tell(Notice::Excused { why });
+                return std::iter::once(excused).chain(self.join(now, attempt)).collect();
+            }
+            // The same, heard after the workers were gone.
+            State::Joining { .. } => {
+                self.charged = None;
+                self.attempt = Attempt(attempt.0.saturating_sub(1));
+                return vec![Effect::Tell(Notice::Excused { why })];
+            }
+            State::Stopping { .. } | State::AwaitingExcuse { .. } | State::Leaving { .. } | State::Done => {
+                return Vec::new();
+            }
+        };
+        std::iter::once(tell).chain(then).collect()
+    }
+}
+
+/// Whether the workers are stopped because one of them failed.
+fn is_own_failure(then: &Then, attempt: Attempt) -> bool {
+    match then {
+        Then::Rejoin(next) => *next != attempt,
+        Then::FailWithWorkers { .. } => true,
+        Then::End(_) => false,
+    }
+}
