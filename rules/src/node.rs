@@ -4,7 +4,10 @@ use std::{fmt, net::IpAddr, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{NodeId, NodeRank, Round, RunId};
+use crate::{
+    ids::{NodeId, NodeRank, Round, RunId},
+    world::Member,
+};
 
 /// What every node of a job must agree on. The first node to join sets it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -125,6 +128,20 @@ pub struct JoinRequest {
 }
 
 impl JoinRequest {
+    /// Its place in a round.
+    #[must_use]
+    pub fn member(&self, restore_from_disk: bool) -> Member {
+        Member {
+            node_id: self.node_id.clone(),
+            local_world_size: self.local_world_size,
+            role: self.role.clone(),
+            address: self.address.clone(),
+            addresses: self.attributes.addresses.clone(),
+            host_name: self.attributes.host_name.clone(),
+            restore_from_disk,
+        }
+    }
+
     /// What a person calls this node.
     #[must_use]
     pub fn name(&self) -> NodeName {

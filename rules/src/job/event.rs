@@ -68,6 +68,26 @@ pub enum Event {
     Deadline,
 }
 
+impl Event {
+    /// Whether the event says that its node lives.
+    #[must_use]
+    pub fn speaker(&self) -> Option<&NodeId> {
+        match self {
+            Self::Attended { node }
+            | Self::Hosted { node, .. }
+            | Self::WorkersFailed { node, .. }
+            | Self::NodeEnded { node, .. }
+            | Self::EndHeard { node } => Some(node),
+            Self::Joined(request) | Self::Resumed { request, .. } => Some(&request.node_id),
+            Self::LinkBroken { .. }
+            | Self::TopologyRead(_)
+            | Self::NodeLost { .. }
+            | Self::Restarted
+            | Self::Deadline => None,
+        }
+    }
+}
+
 /// Where a node says it stands, when its stream is open again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {

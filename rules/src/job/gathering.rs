@@ -67,27 +67,30 @@ impl Job {
                     }
                     vec![Effect::Seat { node, assignment }]
                 }
-                Some(_) => {
-                    let why = Regroup::Rejoined { node: self.name_of(&node) };
-                    let mut effects = self.regroup(now, why, Some(&node));
-                    self.waiting.insert(node.clone());
-                    if let Phase::Gathering { awaited, .. } = &mut self.phase {
-                        awaited.remove(&node);
-                    }
-                    effects.extend(self.complete(now));
-                    effects
-                }
+                Some(_) => self.member_left(now, &node),
                 None => {
                     self.waiting.insert(node);
                     self.consider_growth(now)
                 }
             },
-            Phase::Restoring { round, .. } => {
-                let round = *round;
-                self.waiting.insert(node.clone());
-                if after == Some(round) { self.restoring_member_left(now, &node) } else { Vec::new() }
+            Phase::Restoring { round, .. } if after == Some(*round) => self.member_left(now, &node),
+            Phase::Restoring { .. } => {
+                self.waiting.insert(node);
+                Vec::new()
             }
         });
+        effects
+    }
+
+    /// A member of the round that is on joins again: its workers are gone, and so the round is over.
+    fn member_left(&mut self, now: Moment, node: &NodeId) -> Vec<Effect> {
+        let why = Regroup::Rejoined { node: self.name_of(node) };
+        let mut effects = self.regroup(now, why, Some(node));
+        self.waiting.insert(node.clone());
+        if let Phase::Gathering { awaited, .. } = &mut self.phase {
+            awaited.remove(node);
+        }
+        effects.extend(self.complete(now));
         effects
     }
 
@@ -100,7 +103,7 @@ impl Job {
 
     /// Takes note of who a node is, or refuses it. A launcher that lives keeps its rank; one whose stream is
     /// broken gives way to its replacement.
-    fn admit(&mut self, now: Moment, request: JoinRequest) -> Result<Vec<Effect>, Vec<Effect>> {
+    pub(super) fn admit(&mut self, now: Moment, request: JoinRequest) -> Result<Vec<Effect>, Vec<Effect>> {
         let node = request.node_id.clone();
         let refuse = |reason| Err(vec![Effect::Refuse { node: node.clone(), reason }]);
         if matches!(self.phase, Phase::Over { .. }) {
@@ -157,15 +160,6 @@ impl Job {
         };
         self.nodes.insert(node, Node { request, is_connected: true, seated: None, arrival });
         Ok(effects)
-    }
-
-    /// Like [`Self::admit`], for a node that has workers already.
-    pub(super) fn admit_claimant(
-        &mut self,
-        now: Moment,
-        request: JoinRequest,
-    ) -> Result<Vec<Effect>, Vec<Effect>> {
-        self.admit(now, request)
     }
 
     /// The end of the last call of a first round, when there are enough nodes for one.
@@ -261,15 +255,7 @@ impl Job {
             .map(|(seat, index)| {
                 let request = &nodes[*index].request;
                 let last = self.seats.get(&request.node_id).map_or(*index, |seat| seat.0 as usize);
-                Member {
-                    node_id: request.node_id.clone(),
-                    local_world_size: request.local_world_size,
-                    role: request.role.clone(),
-                    address: request.address.clone(),
-                    addresses: request.attributes.addresses.clone(),
-                    host_name: request.attributes.host_name.clone(),
-                    restore_from_disk: !self.topology.is_empty() && last != seat.0 as usize,
-                }
+                request.member(!self.topology.is_empty() && last != seat.0 as usize)
             })
             .collect();
         let round = self.next_round;

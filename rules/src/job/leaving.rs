@@ -198,19 +198,20 @@ impl Job {
             self.lost.remove(0);
         }
         self.lost.push(format!("{name} is gone: {reason}"));
-        let Some(rank) = name.rank else {
-            // It was chosen and had no seat yet, nor a wish. No wish is not rank 0, whose budget is its own.
-            let (node, reason) = (name.clone(), reason.to_owned());
-            effects.push(Effect::Log(Log::Gone { node, reason, losses: 0, limit }));
-            return None;
-        };
-        let losses = self.losses.entry(rank).or_default();
-        if matches!(how, Departure::Charged) {
-            *losses = losses.saturating_add(1);
-        }
-        let losses = *losses;
+        // A node that was chosen and had no seat yet, nor a wish, has no rank: rank 0's budget is its own.
+        let losses = name.rank.map(|rank| {
+            let losses = self.losses.entry(rank).or_default();
+            *losses = losses.saturating_add(u32::from(matches!(how, Departure::Charged)));
+            (rank, *losses)
+        });
         let (node, reason) = (name.clone(), reason.to_owned());
-        effects.push(Effect::Log(Log::Gone { node: node.clone(), reason: reason.clone(), losses, limit }));
+        effects.push(Effect::Log(Log::Gone {
+            node: node.clone(),
+            reason: reason.clone(),
+            losses: losses.map_or(0, |(_, losses)| losses),
+            limit,
+        }));
+        let (rank, losses) = losses?;
         (losses > limit).then_some(JobFailure::Exhausted { rank, node, limit, reason })
     }
 

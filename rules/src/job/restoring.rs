@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Claim, Effect, Event, Job, Log, NodeEnd, Phase, Regroup, Standing, count};
+use super::{Claim, Effect, Job, Log, NodeEnd, Phase, Regroup, Standing, count};
 use crate::{
     ids::{NodeId, NodeRank, Round},
     liveness::return_grace,
     moment::Moment,
     node::JoinRequest,
-    world::{Member, World},
+    world::World,
 };
 
 impl Job {
@@ -20,7 +20,7 @@ impl Job {
             return vec![Effect::TellEnd { node, verdict: verdict.clone() }];
         }
         let is_known = self.nodes.contains_key(&node);
-        let mut effects = match self.admit_claimant(now, request) {
+        let mut effects = match self.admit(now, request) {
             Ok(effects) => effects,
             Err(refused) => return refused,
         };
@@ -123,18 +123,8 @@ impl Job {
         else {
             return Vec::new();
         };
-        let members = claims.values().filter_map(|node| self.nodes.get(node)).map(|node| {
-            let JoinRequest { node_id, local_world_size, role, address, attributes, .. } = &node.request;
-            Member {
-                node_id: node_id.clone(),
-                local_world_size: *local_world_size,
-                role: role.clone(),
-                address: address.clone(),
-                addresses: attributes.addresses.clone(),
-                host_name: attributes.host_name.clone(),
-                restore_from_disk: false,
-            }
-        });
+        let members = claims.values().filter_map(|node| self.nodes.get(node));
+        let members = members.map(|node| node.request.member(false));
         let world = World {
             round: *round,
             members: members.collect(),
@@ -151,17 +141,6 @@ impl Job {
         effects
     }
 
-    /// A member of the round that is being restored has left it.
-    pub(super) fn restoring_member_left(&mut self, now: Moment, node: &NodeId) -> Vec<Effect> {
-        let why = Regroup::Rejoined { node: self.name_of(node) };
-        let mut effects = self.regroup(now, why, Some(node));
-        if let Phase::Gathering { awaited, .. } = &mut self.phase {
-            awaited.remove(node);
-        }
-        effects.extend(self.complete(now));
-        effects
-    }
-
     /// Not all members came back in time.
     pub(super) fn on_restoring_deadline(&mut self, now: Moment) -> Vec<Effect> {
         let Phase::Restoring { nodes, claims, .. } = &self.phase else { return Vec::new() };
@@ -169,25 +148,5 @@ impl Job {
         let mut effects = self.regroup(now, why, None);
         effects.extend(self.complete(now));
         effects
-    }
-}
-
-impl Event {
-    /// Whether the event says that its node lives.
-    #[must_use]
-    pub fn speaker(&self) -> Option<&NodeId> {
-        match self {
-            Self::Attended { node }
-            | Self::Hosted { node, .. }
-            | Self::WorkersFailed { node, .. }
-            | Self::NodeEnded { node, .. }
-            | Self::EndHeard { node } => Some(node),
-            Self::Joined(request) | Self::Resumed { request, .. } => Some(&request.node_id),
-            Self::LinkBroken { .. }
-            | Self::TopologyRead(_)
-            | Self::NodeLost { .. }
-            | Self::Restarted
-            | Self::Deadline => None,
-        }
     }
 }
