@@ -1,6 +1,6 @@
 //! Facts about this machine, for the master and for people.
 
-use std::fs;
+use std::{fs, net::IpAddr};
 
 use nix::{ifaddrs::getifaddrs, unistd::gethostname};
 use rules::node::NodeAttributes;
@@ -21,25 +21,25 @@ pub fn gather(known: NodeAttributes) -> NodeAttributes {
 
 /// Addresses of interfaces that other hosts can reach: no loopback, no link-local ones. IPv4 first.
 fn addresses() -> Vec<String> {
+    let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) = interface_addresses()
+        .into_iter()
+        .filter(|address| match address {
+            IpAddr::V4(address) => !address.is_loopback() && !address.is_link_local(),
+            IpAddr::V6(address) => !address.is_loopback() && !address.is_unicast_link_local(),
+        })
+        .partition(IpAddr::is_ipv4);
+    v4.into_iter().chain(v6).map(|address| address.to_string()).collect()
+}
+
+/// All addresses of this host's interfaces; none where they cannot be asked for.
+#[must_use]
+pub fn interface_addresses() -> Vec<IpAddr> {
     let found = getifaddrs().into_iter().flatten().filter_map(|interface| interface.address);
-    let mut v4 = Vec::new();
-    let mut v6 = Vec::new();
-    for address in found {
-        if let Some(address) = address.as_sockaddr_in().map(|address| address.ip())
-            && !address.is_loopback()
-            && !address.is_link_local()
-        {
-            v4.push(address.to_string());
-        }
-        if let Some(address) = address.as_sockaddr_in6().map(|address| address.ip())
-            && !address.is_loopback()
-            && !address.is_unicast_link_local()
-        {
-            v6.push(address.to_string());
-        }
-    }
-    v4.append(&mut v6);
-    v4
+    let ip = found.filter_map(|address| {
+        let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
+    });
+    ip.collect()
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! Where something listens, as people write it: `HOST:PORT`, with an IPv6 address in brackets.
 
-use std::{fmt, net::IpAddr};
+use std::fmt;
+
+pub(crate) use rules::node::is_loopback;
 
 /// A name or an address, and a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,13 +81,10 @@ pub(crate) fn host_of(text: &str) -> Result<&str, &'static str> {
     if is_host { Ok(host) } else { Err(NOT_A_HOST) }
 }
 
-/// Whether nobody but this host is meant, whatever names it knows.
-pub(crate) fn is_loopback(host: &str) -> bool {
-    host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|addr| addr.is_loopback())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use proptest::prelude::*;
 
     use super::*;

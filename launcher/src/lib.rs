@@ -25,6 +25,7 @@ pub mod master_main;
 mod meet;
 mod nproc;
 mod numa;
+mod open_files;
 mod options;
 mod place;
 mod python_number;

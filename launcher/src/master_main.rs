@@ -12,7 +12,6 @@ use std::{future, io, process::ExitCode, sync::Arc};
 
 use agent::chain;
 use master::{MasterConfig, MasterError};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rules::verdict::JobVerdict;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_stream::wrappers::TcpListenerStream;
@@ -24,6 +23,7 @@ use self::{
 use crate::{
     environment::Environment,
     failure::{FAILED, SIGNAL_BASE, SUCCEEDED, USAGE, tell},
+    open_files,
 };
 
 /// The master could not serve, which says nothing about the job. An ElasticJob's operator starts another one, as
@@ -63,6 +63,10 @@ pub fn main() -> ExitCode {
         }
     };
     let env: Vec<_> = std::env::vars_os().collect();
+    #[cfg(debug_assertions)]
+    if let Some(words) = Environment(&env).get_filled("DLROVER_MASTER_CRASH_AT") {
+        master::crash_at(&words.to_string_lossy());
+    }
     let settings = match Settings::read(&arguments, Environment(&env)) {
         Ok(settings) => settings,
         Err(error) => {
@@ -105,7 +109,7 @@ fn say(words: impl std::fmt::Display) {
 }
 
 fn serve(settings: Settings) -> Result<End, MasterMainError> {
-    raise_open_files();
+    open_files::raise();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -141,12 +145,4 @@ fn serve(settings: Settings) -> Result<End, MasterMainError> {
     // A topology file that hangs, say, holds nobody.
     runtime.shutdown_background();
     end
-}
-
-/// Each node takes a connection, and the usual soft limit is 1024.
-fn raise_open_files() {
-    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        // With the old limit a job of some hundred nodes still runs.
-        let _as_before = setrlimit(Resource::RLIMIT_NOFILE, most, most);
-    }
 }

@@ -9,8 +9,10 @@ use std::{
     time::Duration,
 };
 
-use agent::store_host::{Reach, bind};
-use nix::ifaddrs::getifaddrs;
+use agent::{
+    attributes::interface_addresses,
+    store_host::{Reach, bind},
+};
 use tokio::{
     sync::oneshot,
     time::{Instant, sleep, timeout_at},
@@ -76,7 +78,7 @@ pub async fn take(
             })
         }
     };
-    let whereabouts = Whereabouts::of(&endpoint.host, &found, &own_addresses());
+    let whereabouts = Whereabouts::of(&endpoint.host, &found, &interface_addresses().into_iter().collect());
     let place = match whereabouts {
         Whereabouts::Elsewhere if serves == Serves::IfOwn => return Ok(None),
         Whereabouts::Elsewhere | Whereabouts::EveryAddress => {
@@ -193,17 +195,6 @@ async fn look_up(host: &str, is_patient: bool) -> Result<Vec<IpAddr>, String> {
             Err(_) => return Err(format!("no answer from the name server within {} s", LOOK_UP.as_secs())),
         }
     }
-}
-
-fn own_addresses() -> BTreeSet<IpAddr> {
-    let interfaces = getifaddrs().into_iter().flatten();
-    interfaces
-        .filter_map(|interface| {
-            let address = interface.address?;
-            let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
-            v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
-        })
-        .collect()
 }
 
 /// The address that words of this host to that one come from. Nothing is sent.

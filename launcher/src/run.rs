@@ -21,13 +21,13 @@ use agent::{
     report::Report,
     sweep,
 };
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rules::{failure::Outcome, worker_group::Event};
 
 use crate::{
     events::EventLog,
     failure::{self, Asked, exit_code},
     meet::{MeetError, Met, meet},
+    open_files,
     resolve::{self, LaunchPlan},
     telemetry,
 };
@@ -69,7 +69,7 @@ pub fn run(plan: LaunchPlan) -> ExitCode {
         Ok(guard) => guard,
         Err(source) => return failure::cannot_run(&RunError::Guard(source)),
     };
-    raise_open_files();
+    open_files::raise();
     let console = match Console::of_process() {
         Ok(console) => console,
         Err(source) => return failure::cannot_run(&RunError::Console(source)),
@@ -94,15 +94,6 @@ pub fn run(plan: LaunchPlan) -> ExitCode {
     // What a stuck console has not taken by then is lost with us.
     let _written = console.flush(LAST_WORDS);
     ExitCode::from(code)
-}
-
-/// The store takes a connection or more from each worker of the job, and the usual soft limit is 1024. Workers
-/// keep the limit they would have had: they are started by the guard.
-fn raise_open_files() {
-    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        // With the old limit a job of some hundred ranks still runs.
-        let _as_before = setrlimit(Resource::RLIMIT_NOFILE, most, most);
-    }
 }
 
 fn start(

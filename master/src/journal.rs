@@ -6,7 +6,7 @@
 //! [`frame`]: the bytes. [`folder`]: the files and the lock. [`writer`]: the thread. [`recovery`]: after a
 //! restart.
 
-mod crash;
+pub(crate) mod crash;
 mod error;
 mod folder;
 mod frame;

@@ -32,6 +32,8 @@ use tonic::{
     transport::{Server, ServerTlsConfig},
 };
 
+#[cfg(debug_assertions)]
+pub use self::journal::crash::crash_at;
 use self::{job_loop::JobLoop, lines::LogTo, service::MasterService};
 pub use self::{journal::JournalError, lines::Log, tls::TlsError, topology::TopologyFileError};
 

@@ -10,7 +10,7 @@ use std::{
     net::SocketAddr,
     path::Path,
     process::{Child, Command, Stdio},
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::Duration,
 };
 
@@ -52,10 +52,13 @@ const POINTS: [(&str, &[u32]); 16] = [
 fn a_life() {
     let Ok(address) = std::env::var("LIFE_ADDRESS") else { return };
     let dir = std::env::var("LIFE_STATE").unwrap();
+    if let Ok(point) = std::env::var("LIFE_CRASH_AT") {
+        master::crash_at(&point);
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind(address).await.unwrap();
-        let mut config = config(&Arc::new(Mutex::default()));
+        let mut config = config(&Arc::default());
         config.state_dir = Some(dir.into());
         config.policy.reconnect_grace = Duration::from_secs(5);
         config.patience.reconnect_grace = Duration::from_secs(5);
@@ -70,7 +73,7 @@ fn life(address: SocketAddr, dir: &Path, crash_at: Option<&str>) -> Child {
     command.env("LIFE_ADDRESS", address.to_string()).env("LIFE_STATE", dir);
     command.stdout(Stdio::null()).stderr(Stdio::null());
     if let Some(point) = crash_at {
-        command.env("DLROVER_MASTER_CRASH_AT", point);
+        command.env("LIFE_CRASH_AT", point);
     }
     command.spawn().unwrap()
 }

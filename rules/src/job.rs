@@ -44,6 +44,9 @@ use crate::{
 /// How long nodes may take to hear that the job ended.
 pub const FAREWELL: Duration = Duration::from_secs(10);
 
+/// How long the host of a round may take to open its store, unless it is told otherwise.
+pub const HOST_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// How long the topology file may take to be read.
 pub const TOPOLOGY_PATIENCE: Duration = Duration::from_secs(5);
 

@@ -193,7 +193,7 @@ pub fn address_order(address: &str) -> (bool, Option<IpAddr>, &str) {
 /// Whether only workers on the same host reach this address.
 #[must_use]
 pub fn is_loopback(address: &str) -> bool {
-    address == "localhost" || address.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    address.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 #[cfg(test)]

@@ -6,15 +6,12 @@ use clap::ArgMatches;
 use master::TopologyFileError;
 use master_proto::trust::{TlsFiles, Token, TokenError, Trust};
 use rules::{
-    job::{OnGiveUp, Policy},
+    job::{HOST_TIMEOUT, OnGiveUp, Policy},
     liveness::Patience,
 };
 
 use super::listen::ListenOn;
 use crate::{environment::Environment, invalid::Invalid, resolve::ports};
-
-/// How long the host of a round may take to open its store.
-const HOST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Longer than any job, and short enough for every clock.
 const FOR_EVER: f64 = 1e9;

@@ -1,11 +1,11 @@
 //! What a job master is told where this launcher serves it, and what every node needs to speak to one.
 
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
 
 use master_proto::trust::{TlsFiles, Token, Trust};
 use rules::{
     NodeId,
-    job::{OnGiveUp, Policy},
+    job::{HOST_TIMEOUT, OnGiveUp, Policy},
     liveness::Patience,
 };
 
@@ -21,9 +21,6 @@ use crate::{
         rdzv_conf,
     },
 };
-
-/// How long the host of a round may take to open its store.
-const HOST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The job master of this run.
 #[derive(Debug, Clone)]

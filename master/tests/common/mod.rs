@@ -10,7 +10,7 @@
 use std::{
     net::SocketAddr,
     path::Path,
-    sync::{Arc, Mutex},
+    sync::{Arc, Condvar, Mutex},
     thread::{self, JoinHandle},
     time::Duration,
 };
@@ -43,8 +43,15 @@ pub const LIMIT: Duration = Duration::from_secs(60);
 /// How long a broken stream may take to come back.
 pub const GRACE: Duration = Duration::from_millis(500);
 
+/// What a master has said so far, and word of each further line.
+#[derive(Default)]
+pub struct Lines {
+    said: Mutex<Vec<String>>,
+    more: Condvar,
+}
+
 /// What a master is told by default; its lines go to `lines`.
-pub fn config(lines: &Arc<Mutex<Vec<String>>>) -> MasterConfig {
+pub fn config(lines: &Arc<Lines>) -> MasterConfig {
     let lines = Arc::clone(lines);
     MasterConfig {
         policy: Policy {
@@ -61,7 +68,8 @@ pub fn config(lines: &Arc<Mutex<Vec<String>>>) -> MasterConfig {
         trust: Trust::default(),
         log: Arc::new(move |line| {
             eprintln!("master: {line}");
-            lines.lock().unwrap().push(line);
+            lines.said.lock().unwrap().push(line);
+            lines.more.notify_all();
         }),
     }
 }
@@ -69,7 +77,7 @@ pub fn config(lines: &Arc<Mutex<Vec<String>>>) -> MasterConfig {
 /// A master that serves.
 pub struct Master {
     pub address: SocketAddr,
-    pub lines: Arc<Mutex<Vec<String>>>,
+    pub lines: Arc<Lines>,
     kill: oneshot::Sender<()>,
     thread: JoinHandle<Option<Result<JobVerdict, MasterError>>>,
 }
@@ -116,17 +124,19 @@ impl Master {
 
     /// Whether it says so within some time.
     pub fn said(&self, words: &str) -> bool {
-        (0..500).any(|_| {
-            let said = self.has_said(words);
-            if !said {
-                thread::sleep(Duration::from_millis(10));
-            }
-            said
-        })
+        let has_not = |said: &mut Vec<String>| !said.iter().any(|line| line.contains(words));
+        let said = self.lines.said.lock().unwrap();
+        let (_said, waited) = self.lines.more.wait_timeout_while(said, LIMIT, has_not).unwrap();
+        !waited.timed_out()
     }
 
     pub fn has_said(&self, words: &str) -> bool {
-        self.lines.lock().unwrap().iter().any(|line| line.contains(words))
+        self.said_times(words) > 0
+    }
+
+    /// How many lines say so by now.
+    pub fn said_times(&self, words: &str) -> usize {
+        self.lines.said.lock().unwrap().iter().filter(|line| line.contains(words)).count()
     }
 
     pub async fn attend(&self, id: &str) -> Node {
