@@ -19,6 +19,7 @@ pub mod job_master;
 pub mod liveness;
 pub mod missing;
 pub mod moment;
+pub mod network_check;
 pub mod node;
 pub mod notice;
 pub mod pending;

@@ -1,0 +1,192 @@
+//! What a check is told, and what it answers.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// How a check judges.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Policy {
+    /// Pairs differ from check to check, so that in time every path is tested; one seed always gives the same.
+    pub seed: u64,
+    /// Rounds after which what is not known stays `inconclusive`; at least 1.
+    pub max_rounds: u32,
+    /// Distinct proven-good partners that a node must have failed with before it is blamed; at least 1.
+    pub confirm: u32,
+    /// Slower than this many thousandths of the mean of the others is a straggler; above 1000.
+    pub straggler_permille: u32,
+    /// Whether stragglers are confirmed, by further rounds, and left out.
+    pub exclude_straggler: bool,
+    /// Whether links are told from nodes, by further rounds.
+    pub diagnose_links: bool,
+    /// Whether a node that passes and fails by turns is tainted.
+    pub taint_flaky: bool,
+    /// The share of the nodes, in thousandths, above which no taint is given; see [`Guard`](super::Guard).
+    pub taint_guard_permille: u32,
+    /// How long a round may take.
+    pub deadlines: Deadlines,
+}
+
+/// How long the tests of a round may take.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Deadlines {
+    /// No test is cut short before this.
+    pub floor: Duration,
+    /// Every test is cut short at this.
+    pub hard: Duration,
+    /// Between the two: this many thousandths of the median of the tests that passed, ...
+    pub median_permille: u32,
+    /// ... once this share of a round's groups, in thousandths, has passed, or a round before it has any.
+    pub quorum_permille: u32,
+    /// From the word that cuts a test short to the death of its processes. Reports are waited for twice as long.
+    pub kill_grace: Duration,
+}
+
+/// A node as it comes to the check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Subject {
+    /// Nodes under one switch have one number; all 0 where nothing is known.
+    pub rack: u32,
+    /// What it found out about itself.
+    pub local: LocalCheck,
+}
+
+/// What a node found out about itself before any other was asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LocalCheck {
+    /// What is broken; the first thing found.
+    pub fault: Option<LocalFault>,
+    /// The median time of the compute probe, on the slowest device. `None`: it was not measured.
+    pub compute: Option<Duration>,
+}
+
+/// A fault of a node that no other node was needed to see.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LocalFault {
+    /// What part: `cpu`, `gpu 3`, `loopback`, `probe`, ...
+    pub component: String,
+    /// What happened, in words.
+    pub reason: String,
+}
+
+/// Why a group of nodes is tested together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// The first round: everybody, with a node of another rack where there is one.
+    Screen,
+    /// A suspect meets a node that is proven good.
+    Witness,
+    /// Nobody is proven good yet: suspects meet suspects they have not met.
+    Seed,
+    /// Nobody is suspected here; more paths are tested meanwhile.
+    Coverage,
+    /// Two good nodes that failed together meet again.
+    Retest,
+    /// Two others of the same two racks meet.
+    Sibling,
+    /// An end of a failed link meets a good node that it has not met.
+    Probe,
+    /// Two of a rack that failed as a whole meet inside it.
+    RackDiagnosis,
+    /// A node that is not needed in this round.
+    Idle,
+}
+
+/// Nodes that are tested together.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Group {
+    /// Counted from 0 within the round.
+    pub id: u32,
+    /// Why.
+    pub kind: Kind,
+    /// One (idle), two, or in the first round of an odd number of nodes three.
+    pub members: Vec<u32>,
+}
+
+/// What one node's probe of its group came to: numbers, never a judgement.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Probed {
+    /// All bytes were moved both ways, and were the right ones.
+    Passed {
+        /// How long moving them took, without getting ready.
+        comm: Duration,
+        /// The median of small round trips.
+        latency: Duration,
+        /// Of the largest transfer, in bytes per second.
+        bytes_per_second: u64,
+    },
+    /// It ended otherwise: an error, wrong bytes, a probe that died.
+    Failed {
+        /// In words.
+        reason: String,
+    },
+    /// It was cut short, or is still under way.
+    Unfinished {
+        /// Bytes that were received and were right.
+        bytes: u64,
+        /// Bytes that there are to receive.
+        total: u64,
+        /// Since its first byte was to be moved.
+        elapsed: Duration,
+        /// Since the last byte came; `elapsed` when none came.
+        idle: Duration,
+    },
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Event {
+    /// A node's probe of this round ended. The first such word of a node counts.
+    Reported {
+        /// Which node.
+        node: u32,
+        /// Which round; words of other rounds are dropped.
+        round: u32,
+        /// What it came to.
+        probed: Probed,
+        /// Times of the compute probe, when it was asked for in this round.
+        compute: Vec<Duration>,
+    },
+    /// A node's probe is still under way ([`Probed::Unfinished`]; anything else is dropped).
+    Progressed {
+        /// Which node.
+        node: u32,
+        /// Which round.
+        round: u32,
+        /// How far it is.
+        probed: Probed,
+    },
+    /// A node is gone.
+    NodeLost {
+        /// Which node.
+        node: u32,
+        /// Why, in words.
+        reason: String,
+    },
+    /// The moment of the check's `deadline` has come.
+    Deadline,
+}
+
+/// What is to be done, in this order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Effect {
+    /// Every group begins its test now.
+    Start {
+        /// Counted from 0.
+        round: u32,
+        /// Every node that is not gone is in exactly one.
+        groups: Vec<Group>,
+        /// Nodes that measure their compute time again meanwhile, and how often.
+        compute_again: Vec<(u32, u32)>,
+    },
+    /// The nodes of this group that have not reported end their probes, and report how far they came.
+    Cancel {
+        /// The round that is on.
+        round: u32,
+        /// Of its groups.
+        group: u32,
+    },
+    /// The check is over. Nothing follows.
+    Finish(Box<super::Outcome>),
+}

@@ -1,0 +1,171 @@
+//! What a check comes to.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Kind, LocalFault};
+
+/// What a check comes to. Complete whatever the guard says; only taints are withheld.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// The policy's seed.
+    pub seed: u64,
+    /// What was tested, by round.
+    pub rounds: Vec<RoundRecord>,
+    /// By node.
+    pub nodes: Vec<NodeFinding>,
+    /// Paths between two good nodes that are bad, the lower node first.
+    pub links: Vec<LinkFault>,
+    /// Paths between two racks that are bad, the lower rack first.
+    pub rack_pairs: Vec<RackPairFault>,
+    /// Racks whose switch has lost its way out: their nodes reach each other and nobody else.
+    pub uplinks: Vec<u32>,
+    /// Samples that it took to call a node slow, 2 to 4: more where times scatter.
+    pub slow_confirmations: u32,
+    /// Fewer than two nodes could be tested, so nothing is known of the network.
+    pub network_untested: bool,
+    /// Whether the taints stand.
+    pub guard: Guard,
+    /// From the first round's start to the last one's end.
+    pub took: Duration,
+}
+
+/// Taints of too large a share of a cluster are worse than none: what failed then is a switch, a driver, an image or
+/// the configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Guard {
+    /// Nodes that deserve a taint.
+    pub taints: u32,
+    /// More than this many are not given: the larger of 2 and the policy's share.
+    pub limit: u32,
+    /// `taints > limit`: no node is tainted.
+    pub mass_failure: bool,
+}
+
+/// What one round tested.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoundRecord {
+    /// From its start to its last report.
+    pub took: Duration,
+    /// Its groups of two or three.
+    pub tests: Vec<TestRecord>,
+}
+
+/// One test.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TestRecord {
+    /// Why it was made.
+    pub kind: Kind,
+    /// Who took part.
+    pub members: Vec<u32>,
+    /// What it came to.
+    pub result: TestResult,
+    /// The longest of its members' times; an estimate when it was cut short.
+    pub comm: Option<Duration>,
+    /// `comm` as thousandths of the mean of the other tests of its class.
+    pub ratio_permille: Option<u32>,
+    /// The lowest of its members' bandwidths.
+    pub bytes_per_second: Option<u64>,
+    /// What the members said that did not pass, with their numbers.
+    pub reasons: Vec<(u32, String)>,
+    /// A member is known to be broken or gone, so it says nothing of the others.
+    pub explained: bool,
+}
+
+/// What a test came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TestResult {
+    /// Both ends are proven good.
+    Pass,
+    /// It worked, and took too long.
+    Slow,
+    /// It did not work.
+    Fail,
+}
+
+/// What is known of one node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeFinding {
+    /// In one word.
+    pub verdict: NodeVerdict,
+    /// A taint is given: deserved, and not withheld by the guard.
+    pub tainted: bool,
+    /// It does not take part in the job. Tainted nodes, and also those that are fit and cannot be reached.
+    pub excluded: bool,
+    /// What speaks for the verdict.
+    pub evidence: Vec<Evidence>,
+    /// Its compute time as thousandths of the mean of the others; the lowest of its samples.
+    pub compute_permille: Option<u32>,
+    /// The lowest of its tests' ratios.
+    pub comm_permille: Option<u32>,
+}
+
+/// What a node is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NodeVerdict {
+    /// It passed.
+    Healthy,
+    /// It never passed and failed with enough nodes that are good.
+    Fault,
+    /// It said itself what is broken.
+    LocalFault(LocalFault),
+    /// It went away during the check.
+    Lost {
+        /// Why, in words.
+        reason: String,
+    },
+    /// It is fit, and its rack cannot be reached from the others.
+    Unreachable,
+    /// Its compute time is too long, each time it was measured.
+    StragglerCompute,
+    /// Its transfers take too long, with enough nodes that are good.
+    StragglerNetwork,
+    /// It passes and fails by turns.
+    Flaky,
+    /// Not enough is known.
+    Inconclusive,
+}
+
+/// One fact that speaks for a verdict.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// Index into [`Outcome::rounds`]; `None`: it was found before any round.
+    pub round: Option<u32>,
+    /// With whom.
+    pub partners: Vec<u32>,
+    /// In words, with the numbers and their units. Nodes are called `node N` here.
+    pub words: String,
+}
+
+/// What is wrong with a path between two good nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LinkKind {
+    /// It failed twice and never worked.
+    Dead,
+    /// It was too slow twice.
+    Slow,
+    /// It works now and then.
+    Flaky,
+}
+
+/// A bad path between two good nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkFault {
+    /// The lower node first.
+    pub nodes: (u32, u32),
+    /// How bad.
+    pub kind: LinkKind,
+}
+
+/// A bad path between two racks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RackPairFault {
+    /// The lower rack first.
+    pub racks: (u32, u32),
+    /// The pairs of nodes that failed over it.
+    pub pairs: Vec<(u32, u32)>,
+}
