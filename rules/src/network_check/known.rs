@@ -42,7 +42,7 @@ pub(super) struct Known {
     pub(super) racks: Vec<u32>,
     /// The order of the first round: its neighbours are its pairs.
     pub(super) order: Vec<u32>,
-    /// The last step of the seed search that was taken.
+    /// The last step of the seed search that was taken; the first round was step 1.
     pub(super) seed_step: u32,
     /// Links whose ends were both tested with others.
     pub(super) probed: BTreeSet<Pair>,
@@ -64,7 +64,7 @@ impl Known {
         let nodes: Vec<Node> = subjects.into_iter().map(node).collect();
         let order = screen::order(policy.seed, &nodes);
         let racks = racks.into_iter().collect();
-        Self { policy, nodes, racks, order, seed_step: 0, probed: BTreeSet::new(), rounds: Vec::new() }
+        Self { policy, nodes, racks, order, seed_step: 1, probed: BTreeSet::new(), rounds: Vec::new() }
     }
 
     pub(super) fn node(&self, node: u32) -> Option<&Node> {

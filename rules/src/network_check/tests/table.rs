@@ -1,7 +1,7 @@
 //! Every set of broken nodes of a small cluster, one by one, against the table of the study.
 
 use super::super::{
-    NodeVerdict, Outcome, Policy,
+    LinkKind, NodeVerdict, Outcome, Policy,
     rehearsal::{Cluster, rehearse},
 };
 
@@ -57,4 +57,44 @@ fn every_set_of_broken_nodes_takes_no_more_rounds_than_the_table_says() {
         }
     }
     assert!(over.is_empty(), "{over:#?}");
+}
+
+/// Invariant 5: one dead link more, for every set of broken nodes that leaves three healthy ones and every link between
+/// two of those: no healthy node is blamed, no wrong link is named, and who is broken is found.
+#[test]
+fn one_dead_link_more_blames_nobody_who_is_healthy() {
+    let (mut cases, mut named) = (0, 0);
+    for nodes in 3..=8_u32 {
+        for bits in 0..1_u32 << nodes {
+            let healthy: Vec<u32> = (0..nodes).filter(|node| bits & (1 << node) == 0).collect();
+            if healthy.len() < 3 {
+                continue;
+            }
+            for (at, a) in healthy.iter().enumerate() {
+                for b in healthy.iter().skip(at + 1) {
+                    let seed = u64::from(bits);
+                    let dead_links = [(*a, *b)].into();
+                    let cluster =
+                        Cluster { faulty: set(bits), dead_links, seed, ..Cluster::healthy(nodes, 1) };
+                    let outcome = rehearse(&cluster, policy(seed));
+                    let case = format!("N={nodes} broken {bits:b} link {a}:{b}");
+                    for (node, finding) in (0..).zip(&outcome.nodes) {
+                        assert!(
+                            !finding.tainted || bits & (1 << node) != 0,
+                            "{case}: node {node} {finding:?}"
+                        );
+                    }
+                    assert_eq!(faults(&outcome), bits, "{case}: {outcome:#?}");
+                    for link in &outcome.links {
+                        assert_eq!((link.nodes, link.kind), ((*a, *b), LinkKind::Dead), "{case}");
+                        named += 1;
+                    }
+                    assert!(outcome.rack_pairs.is_empty() && outcome.uplinks.is_empty(), "{case}");
+                    cases += 1;
+                }
+            }
+        }
+    }
+    assert_eq!(cases, 9034);
+    assert!(named * 10 > cases, "{named} of {cases} links were named");
 }
