@@ -1,5 +1,6 @@
-//! Bytes that both ends can make by themselves, at memory speed: splitmix64 as a counter, so that any place of a
-//! stream can be made without what is before it.
+//! Bytes that both ends can make by themselves, at memory speed, in any build: one block of noise (splitmix64), and
+//! every block of the stream is that one turned by another number of bytes. A byte that is wrong, left out, doubled
+//! or out of its place is seen; making and comparing costs no more than looking at memory.
 
 /// Made and compared in pieces of so many bytes.
 pub(super) const BLOCK: usize = 64 << 10;
@@ -27,19 +28,39 @@ impl Pattern {
         Self { key }
     }
 
-    /// Its block number `index`, or the beginning of it.
-    pub(super) fn fill(self, index: u64, block: &mut [u8]) {
-        let words = (BLOCK / 8) as u64;
-        let mut counter = self.key.wrapping_add(index.wrapping_mul(words).wrapping_mul(GAMMA));
-        let mut pieces = block.chunks_exact_mut(8);
-        for piece in &mut pieces {
+    /// Its beginning: noise.
+    pub(super) fn fill(self, bytes: &mut [u8]) {
+        let mut counter = self.key;
+        for piece in bytes.chunks_mut(8) {
             counter = counter.wrapping_add(GAMMA);
-            piece.copy_from_slice(&mix(counter).to_le_bytes());
+            piece.copy_from_slice(&mix(counter).to_le_bytes()[..piece.len()]);
         }
-        let rest = pieces.into_remainder();
-        let last = mix(counter.wrapping_add(GAMMA)).to_le_bytes();
-        let length = rest.len();
-        rest.copy_from_slice(&last[..length]);
+    }
+
+    /// All of it.
+    pub(super) fn blocks(self) -> Blocks {
+        let mut noise = vec![0; 2 * BLOCK].into_boxed_slice();
+        let (first, second) = noise.split_at_mut(BLOCK);
+        self.fill(first);
+        second.copy_from_slice(first);
+        Blocks { key: self.key, noise }
+    }
+}
+
+/// A stream in blocks of [`BLOCK`] bytes.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    key: u64,
+    /// Twice the same, so that no turn has to be copied.
+    noise: Box<[u8]>,
+}
+
+impl Blocks {
+    /// The block with this number.
+    pub(super) fn get(&self, index: u64) -> &[u8] {
+        let turn = mix(self.key ^ index.wrapping_mul(GAMMA)) % BLOCK as u64;
+        let turn = usize::try_from(turn).unwrap_or_default();
+        &self.noise[turn..turn + BLOCK]
     }
 }
 
@@ -57,15 +78,14 @@ pub(super) struct Wrong {
 /// Compares a stream with its pattern as it comes, in pieces of any length.
 #[derive(Debug)]
 pub(super) struct Checker {
-    pattern: Pattern,
+    blocks: Blocks,
     offset: u64,
-    block: Box<[u8]>,
 }
 
 impl Checker {
     /// From the first byte.
     pub(super) fn new(pattern: Pattern) -> Self {
-        Self { pattern, offset: 0, block: vec![0; BLOCK].into_boxed_slice() }
+        Self { blocks: pattern.blocks(), offset: 0 }
     }
 
     /// The next bytes of the stream.
@@ -76,12 +96,9 @@ impl Checker {
         while !came.is_empty() {
             let block = BLOCK as u64;
             let within = usize::try_from(self.offset % block).unwrap_or_default();
-            if within == 0 {
-                self.pattern.fill(self.offset / block, &mut self.block);
-            }
             let length = came.len().min(BLOCK - within);
             let (now, later) = came.split_at(length);
-            let expected = &self.block[within..within + length];
+            let expected = &self.blocks.get(self.offset / block)[within..within + length];
             if now != expected {
                 let at = now.iter().zip(expected).position(|(a, b)| a != b).unwrap_or_default();
                 let offset = self.offset + at as u64;
@@ -99,10 +116,10 @@ mod tests {
     use super::*;
 
     fn stream(pattern: Pattern, length: usize) -> Vec<u8> {
-        let mut bytes = vec![0; length];
-        for (index, block) in bytes.chunks_mut(BLOCK).enumerate() {
-            pattern.fill(index as u64, block);
-        }
+        let blocks = pattern.blocks();
+        let mut bytes: Vec<u8> =
+            (0..=length / BLOCK).flat_map(|index| blocks.get(index as u64).to_vec()).collect();
+        bytes.truncate(length);
         bytes
     }
 

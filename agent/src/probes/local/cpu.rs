@@ -7,7 +7,7 @@ use std::{hint::black_box, time::Duration};
 use super::clock::OwnTime;
 
 /// Rows and columns: three matrices of this size stay in a core's own cache.
-const SIZE: usize = 192;
+const SIZE: usize = if cfg!(debug_assertions) { 64 } else { 192 };
 
 /// Products in one sample.
 const PRODUCTS: u32 = if cfg!(debug_assertions) { 1 } else { 16 };

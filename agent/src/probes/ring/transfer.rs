@@ -17,7 +17,7 @@ use crate::probes::{
     progress::Progress,
 };
 
-/// The transfers, in bytes, in this order.
+/// The transfers, in bytes, in this order. All are whole blocks of the pattern.
 pub(super) const SIZES: [u64; 3] = [64 << 10, 1 << 20, 16 << 20];
 
 /// Small round trips of each link, and their size.
@@ -166,7 +166,7 @@ pub(super) fn round_trips(seed: u64, link: &Link) -> Result<Vec<Duration>, RingE
     let mut times = Vec::new();
     let (mut sent, mut came) = ([0; SMALL], [0; SMALL]);
     for turn in 0..ROUND_TRIPS {
-        Pattern::new(seed, &[link.name, turn]).fill(0, &mut sent);
+        Pattern::new(seed, &[link.name, turn]).fill(&mut sent);
         let began = Instant::now();
         if link.leads {
             link.send(&sent, doing)?;
@@ -231,17 +231,8 @@ pub(super) fn confirm(link: &Link, is_right: bool) -> Result<bool, RingError> {
 }
 
 fn send(link: &Link, pattern: Pattern, size: u64) -> Result<(), RingError> {
-    let mut block = vec![0; BLOCK];
-    let mut left = size;
-    let mut index = 0;
-    while left > 0 {
-        let length = usize::try_from(left).map_or(BLOCK, |left| left.min(BLOCK));
-        pattern.fill(index, &mut block[..length]);
-        link.send(&block[..length], "sending")?;
-        left -= length as u64;
-        index += 1;
-    }
-    Ok(())
+    let blocks = pattern.blocks();
+    (0..size / BLOCK as u64).try_for_each(|index| link.send(blocks.get(index), "sending"))
 }
 
 /// Receives all of it. After a wrong byte the rest is still taken, so that the other end comes to where it is told;
