@@ -1,4 +1,5 @@
 //! Probes as an agent starts them: real processes, real sockets on loopback.
+#![expect(clippy::unwrap_used, reason = "tests may panic, their helpers too")]
 
 mod local;
 mod peer;
