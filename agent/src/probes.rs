@@ -28,6 +28,7 @@ mod wire;
 use std::{ffi::OsStr, path::PathBuf, process::ExitCode, time::Duration};
 
 pub use self::{
+    command::{CommandPlan, start_command},
     handle::{Measured, ProbeHandle},
     listener::Listener,
     local::{LocalPlan, check_locally, measure_compute},

@@ -118,7 +118,7 @@ fn tell_progress(voice: Voice, progress: Arc<Progress>) -> io::Result<()> {
     asked.thread_block()?;
     thread::Builder::new().name("voice".into()).spawn(move || {
         loop {
-            if wait_for(&asked, TELL_EVERY) {
+            if wait_for(&asked, TELL_EVERY).is_some() {
                 voice.end(End::Group(progress.unfinished().into()));
             }
             voice.say(&Word::Progress(progress.unfinished()));
@@ -127,13 +127,13 @@ fn tell_progress(voice: Voice, progress: Arc<Progress>) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits for one of these signals, which are blocked. False: none came.
-pub(super) fn wait_for(signals: &SigSet, patience: Duration) -> bool {
+/// Waits for one of these signals, which are blocked. `None`: none came.
+pub(super) fn wait_for(signals: &SigSet, patience: Duration) -> Option<Signal> {
     let patience = libc::timespec {
         tv_sec: libc::time_t::try_from(patience.as_secs()).unwrap_or(libc::time_t::MAX),
         tv_nsec: libc::c_long::from(patience.subsec_nanos()),
     };
     // SAFETY: both are valid for the call, and nobody asks for more than the signal's number.
     let signal = unsafe { libc::sigtimedwait(signals.as_ref(), std::ptr::null_mut(), &raw const patience) };
-    signal > 0
+    Signal::try_from(signal).ok()
 }
