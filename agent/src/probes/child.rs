@@ -22,12 +22,16 @@ use rules::network_check::Probed;
 use super::{
     command, local,
     progress::Progress,
-    ring,
+    ring::{self, error::RingError},
     wire::{End, Task, Word},
 };
 
 /// Between two lines of progress.
 const TELL_EVERY: Duration = Duration::from_millis(250);
+
+/// When a group is cancelled, its members hear of it one after the other. A member whose neighbour has gone waits so
+/// long for its own word: an end that was cut short must not look like a failure.
+const CANCELLED_TOO: Duration = Duration::from_secs(1);
 
 /// The only writer of standard output.
 #[derive(Debug, Clone)]
@@ -100,9 +104,15 @@ fn perform(task: Task) -> ! {
                     Probed::Failed { reason: format!("cannot start a thread: {error}") }.into(),
                 ));
             }
-            let measured = ring::run(task, &progress)
-                .unwrap_or_else(|error| Probed::Failed { reason: crate::chain(&error) }.into());
-            voice.end(End::Group(measured))
+            match ring::run(task, &progress) {
+                Ok(measured) => voice.end(End::Group(measured)),
+                Err(error) => {
+                    if matches!(error, RingError::ClosedEarly { .. }) {
+                        thread::sleep(CANCELLED_TOO);
+                    }
+                    voice.end(End::Group(Probed::Failed { reason: crate::chain(&error) }.into()))
+                }
+            }
         }
         Task::Command(task) => {
             let end = command::supervisor::run(task, &voice);

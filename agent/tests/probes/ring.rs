@@ -36,7 +36,6 @@ async fn passes(members: usize, mode: RingMode) -> Vec<Measured> {
     for end in &ends {
         let Probed::Passed { comm, latency, bytes_per_second } = &end.probed else { panic!("{end:?}") };
         assert!(*comm > Duration::ZERO && *latency > Duration::ZERO && *bytes_per_second > 0, "{end:?}");
-        println!("{end:?}");
     }
     ends
 }
@@ -200,8 +199,9 @@ async fn a_transfer_that_is_cut_short_tells_how_far_it_came() {
     let Probed::Unfinished { bytes, total: TOTAL, elapsed, idle } = end else { panic!("{end:?}") };
     assert!(bytes >= seen && bytes < TOTAL, "{bytes}");
     assert!(idle < elapsed, "{idle:?} {elapsed:?}");
+    // Its neighbour is gone, but it is cancelled too, and that is what it says.
     let end = in_time(other.end()).await;
-    assert!(!matches!(end, Probed::Passed { .. }), "{end:?}");
+    assert!(matches!(end, Probed::Unfinished { .. }), "{end:?}");
 }
 
 #[tokio::test]

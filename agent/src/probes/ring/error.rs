@@ -109,6 +109,13 @@ pub enum RingError {
     },
 }
 
+impl RingError {
+    /// Whether it says no more than that a connection has ended, which may have its reason elsewhere.
+    pub(super) fn is_mere_end(&self) -> bool {
+        matches!(self, Self::ClosedEarly { .. } | Self::Broken { .. })
+    }
+}
+
 /// The first byte that is not as it was to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WrongByte {

@@ -118,7 +118,8 @@ pub(super) fn median(mut times: Vec<Duration>) -> Duration {
     times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
-/// Works on all links at once. The first error ends the others.
+/// Works on all links at once. The first error ends the others, and is the one that counts, unless one of those tells
+/// more: a neighbour that found something wrong closes all of its connections.
 pub(super) fn at_once<T: Send>(
     links: &[Link],
     work: impl Fn(&Link) -> Result<T, RingError> + Sync,
@@ -137,16 +138,19 @@ pub(super) fn at_once<T: Send>(
         }
         drop(done);
         let mut all = Vec::new();
+        let mut wrong: Option<RingError> = None;
         for result in results {
             match result {
                 Ok(one) => all.push(one),
                 Err(error) => {
                     links.iter().for_each(Link::shut);
-                    return Err(error);
+                    if wrong.as_ref().is_none_or(|wrong| wrong.is_mere_end() && !error.is_mere_end()) {
+                        wrong = Some(error);
+                    }
                 }
             }
         }
-        Ok(all)
+        wrong.map_or(Ok(all), Err)
     })
 }
 
@@ -249,7 +253,12 @@ fn receive(
     let mut left = size;
     while left > 0 {
         let room = usize::try_from(left).map_or(BLOCK, |left| left.min(BLOCK));
-        let length = link.receive_some(&mut buffer[..room], "receiving")?;
+        let length = match link.receive_some(&mut buffer[..room], "receiving") {
+            Ok(length) => length,
+            // What was seen before says more.
+            Err(_) if verdict.is_err() => return Ok(verdict),
+            Err(error) => return Err(error),
+        };
         left -= length as u64;
         if verdict.is_err() {
             continue;
