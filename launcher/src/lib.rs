@@ -10,6 +10,7 @@ mod box_pairs;
 mod child_failed;
 mod cli;
 mod completion;
+pub mod diag;
 mod embedded;
 pub mod endpoint;
 mod environment;

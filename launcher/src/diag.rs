@@ -1,0 +1,53 @@
+//! `dlrover-diag`: looks into a cluster, outside any job. One file a subcommand.
+
+mod rehearse;
+
+use std::process::ExitCode;
+
+use clap::Command;
+
+use crate::failure::{USAGE, tell};
+
+/// `dlrover-diag`: does what its subcommand says and gives the exit code.
+#[must_use]
+pub fn main() -> ExitCode {
+    let arguments = match command().try_get_matches_from(std::env::args_os()) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Nothing can be done about a closed standard error.
+            let _closed = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(USAGE));
+        }
+    };
+    match arguments.subcommand() {
+        Some((rehearse::NAME, arguments)) => rehearse::main(arguments),
+        _ => {
+            say(format_args!("error: a subcommand is needed; see dlrover-diag --help"));
+            ExitCode::from(USAGE)
+        }
+    }
+}
+
+/// What `dlrover-diag` understands.
+fn command() -> Command {
+    Command::new("dlrover-diag")
+        .about("Looks into a cluster, outside any job.")
+        .version(env!("CARGO_PKG_VERSION"))
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(rehearse::command())
+}
+
+fn say(words: impl std::fmt::Display) {
+    tell(format_args!("dlrover-diag: {words}"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_arguments_are_well_formed() {
+        command().debug_assert();
+    }
+}

@@ -1,0 +1,256 @@
+//! What the closed tests prove. A pure function of the log: nothing here remembers anything.
+//!
+//! A test that passed proves both its ends good, since data went both ways and was checked. A test that did not
+//! proves nothing by itself; with a partner that is proven good it is evidence. A failed group of three is no
+//! evidence about anybody: any of its three links would explain it.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{
+    Kind, RoundRecord, TestRecord, TestResult,
+    known::{Known, Pair, pair},
+    links::{self, Edge, RackTally},
+    ratio,
+    uplink::{self, Uplinks},
+};
+
+/// A test, judged against the others.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Judged {
+    pub(super) result: TestResult,
+    /// Its time over the mean of the others.
+    pub(super) ratio: Option<f64>,
+    /// It proves its ends good: it passed, or was slow where slow is good enough.
+    pub(super) works: bool,
+}
+
+/// A test that speaks against a node.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Piece {
+    /// A node that is proven good.
+    pub(super) partner: u32,
+    /// Where in the log.
+    pub(super) round: usize,
+    pub(super) test: usize,
+    /// Else it was slow.
+    pub(super) is_fail: bool,
+}
+
+/// What is known of a node.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Standing {
+    pub(super) is_gone: bool,
+    pub(super) good: bool,
+    /// Never passed, and did not pass with enough that are good.
+    pub(super) condemned: bool,
+    /// Condemned for being slow.
+    pub(super) slow: bool,
+    pub(super) flaky: bool,
+    /// One piece for each good partner.
+    pub(super) evidence: Vec<Piece>,
+    /// With whom it was tested, in pairs.
+    pub(super) met: Vec<u32>,
+}
+
+impl Standing {
+    /// It is good or bad, and nobody knows which.
+    pub(super) fn is_suspect(&self) -> bool {
+        !self.is_gone && !self.good && !self.condemned
+    }
+
+    /// Others can be judged by their tests with it.
+    pub(super) fn is_witness(&self) -> bool {
+        self.good && !self.flaky
+    }
+}
+
+/// What the closed tests prove.
+#[derive(Debug)]
+pub(super) struct Facts {
+    /// By round and test, as in the log.
+    pub(super) judged: Vec<Vec<Judged>>,
+    pub(super) nodes: Vec<Standing>,
+    /// Pairs of which a test did not pass, whatever their ends are.
+    pub(super) edges: BTreeMap<Pair, Edge>,
+    pub(super) rack_pairs: BTreeMap<Pair, RackTally>,
+    pub(super) uplinks: Uplinks,
+    /// Samples that it takes to call a node or a link slow.
+    pub(super) slow_confirmations: u32,
+}
+
+impl Facts {
+    pub(super) fn of(known: &Known) -> Self {
+        let (judged, slow_confirmations) = judge(known);
+        let mut nodes = standings(known, &judged);
+        let edges = links::edges(known, &judged);
+        let is_good: Vec<bool> = nodes.iter().map(|node| node.good).collect();
+        let rack_pairs = links::rack_pairs(known, &edges, &is_good, &judged);
+        gather(known, &edges, &rack_pairs, &mut nodes);
+        let fewest = known.policy.confirm.max(1);
+        for node in nodes.iter_mut().filter(|node| !node.good) {
+            let fails = count(node.evidence.iter().filter(|piece| piece.is_fail));
+            node.slow = fails < fewest && fails < count(node.evidence.iter());
+            let needed = if node.slow { fewest.max(slow_confirmations) } else { fewest };
+            node.condemned = count(node.evidence.iter()) >= needed;
+        }
+        links::mark_flaky(&edges, &mut nodes);
+        let uplinks = uplink::find(known, &judged, &nodes);
+        for (number, node) in (0_u32..).zip(&mut nodes) {
+            // What it found out itself says more than any test.
+            let has_own = known.node(number).is_some_and(|node| node.local.fault.is_some());
+            node.condemned &= !has_own;
+        }
+        Self { judged, nodes, edges, rack_pairs, uplinks, slow_confirmations }
+    }
+
+    pub(super) fn node(&self, node: u32) -> Option<&Standing> {
+        self.nodes.get(node as usize)
+    }
+
+    pub(super) fn is(&self, node: u32, question: impl Fn(&Standing) -> bool) -> bool {
+        self.node(node).is_some_and(question)
+    }
+
+    pub(super) fn have_met(&self, a: u32, b: u32) -> bool {
+        self.is(a, |node| node.met.contains(&b))
+    }
+
+    /// A test between two good nodes failed, so not everything is a node's fault here.
+    pub(super) fn has_link_trouble(&self) -> bool {
+        self.edges.iter().any(|(ends, edge)| edge.fails > 0 && self.are_good(*ends))
+    }
+
+    pub(super) fn are_good(&self, (a, b): Pair) -> bool {
+        self.is(a, |node| node.good) && self.is(b, |node| node.good)
+    }
+}
+
+fn count<T>(items: impl Iterator<Item = T>) -> u32 {
+    u32::try_from(items.count()).unwrap_or(u32::MAX)
+}
+
+/// The tests with the places where they stand.
+pub(super) fn tests<'a>(
+    rounds: &'a [RoundRecord],
+    judged: &'a [Vec<Judged>],
+) -> impl Iterator<Item = (usize, usize, &'a TestRecord, Judged)> {
+    rounds.iter().zip(judged).enumerate().flat_map(|(round, (record, judged))| {
+        let tests = record.tests.iter().zip(judged).enumerate();
+        tests.map(move |(index, (test, judged))| (round, index, test, *judged))
+    })
+}
+
+/// Two members, met in an ordinary test; inside a rack that was cut off, meeting says nothing of the outside.
+pub(super) fn ends(test: &TestRecord) -> Option<Pair> {
+    match (test.kind, &test.members[..]) {
+        (Kind::RackDiagnosis | Kind::Idle, _) => None,
+        (_, [a, b]) => Some(pair(*a, *b)),
+        _ => None,
+    }
+}
+
+/// Whether each test was slow, and how often a node must be slow: by the scatter of the first round's pairs.
+fn judge(known: &Known) -> (Vec<Vec<Judged>>, u32) {
+    /// Classes of fewer are judged against all.
+    const FEW: usize = 4;
+    let all: Vec<(usize, f64)> = known
+        .rounds
+        .iter()
+        .flat_map(|round| &round.tests)
+        .filter(|test| test.result != TestResult::Fail)
+        .filter_map(|test| Some((class(known, test), test.comm?.as_secs_f64())))
+        .collect();
+    let ratios = |class: Option<usize>| {
+        let of = all.iter().filter(|(of, _)| class.is_none_or(|class| class == *of));
+        ratio::loo_ratios(&of.map(|(_, seconds)| *seconds).collect::<Vec<f64>>())
+    };
+    let classes = [0, 1, 2].map(|class| {
+        let own = ratios(Some(class));
+        if own.len() >= FEW { own } else { Vec::new() }
+    });
+    let mut of_all = ratios(None).into_iter();
+    let mut of_class = classes.map(Vec::into_iter);
+    let threshold = known.policy.straggler_ratio();
+    let mut judged = Vec::with_capacity(known.rounds.len());
+    for round in &known.rounds {
+        let judge = |test: &TestRecord| {
+            let mut ratio = None;
+            if test.result != TestResult::Fail && test.comm.is_some() {
+                ratio = of_all.next();
+                ratio = of_class.get_mut(class(known, test)).and_then(Iterator::next).or(ratio);
+            }
+            let result = match test.result {
+                TestResult::Pass if ratio.is_some_and(|ratio| ratio > threshold) => TestResult::Slow,
+                result => result,
+            };
+            let works = match result {
+                TestResult::Pass => true,
+                TestResult::Slow => !known.policy.exclude_straggler,
+                TestResult::Fail => false,
+            };
+            Judged { result, ratio, works }
+        };
+        judged.push(round.tests.iter().map(judge).collect());
+    }
+    let first = known.rounds.first().map_or(&[][..], |round| &round.tests);
+    let pairs = first.iter().filter(|test| test.members.len() == 2 && test.result != TestResult::Fail);
+    let seconds: Vec<f64> =
+        pairs.filter_map(|test| test.comm).map(|comm| Duration::as_secs_f64(&comm)).collect();
+    let confirmations = ratio::confirmations(known.order.len(), threshold, ratio::scatter(&seconds));
+    (judged, confirmations)
+}
+
+/// Tests of one class take the same time in a healthy cluster.
+fn class(known: &Known, test: &TestRecord) -> usize {
+    match &test.members[..] {
+        [a, b] if known.rack(*a) == known.rack(*b) => 0,
+        [_, _] => 1,
+        _ => 2,
+    }
+}
+
+/// Who is good, and who met whom.
+fn standings(known: &Known, judged: &[Vec<Judged>]) -> Vec<Standing> {
+    let new = |node: &super::known::Node| Standing { is_gone: node.is_gone(), ..Standing::default() };
+    let mut nodes: Vec<Standing> = known.nodes.iter().map(new).collect();
+    for (_, _, test, judged) in tests(&known.rounds, judged) {
+        if test.kind == Kind::RackDiagnosis {
+            continue;
+        }
+        for member in &test.members {
+            let Some(node) = nodes.get_mut(*member as usize) else { continue };
+            node.good |= judged.works && !node.is_gone;
+            if let [a, b] = test.members[..] {
+                node.met.push(if a == *member { b } else { a });
+            }
+        }
+    }
+    nodes
+}
+
+/// What speaks against the nodes that never passed: each good partner once, and none over a path that is known bad.
+fn gather(
+    known: &Known,
+    edges: &BTreeMap<Pair, Edge>,
+    rack_pairs: &BTreeMap<Pair, RackTally>,
+    nodes: &mut [Standing],
+) {
+    for ((a, b), edge) in edges {
+        let Some(piece) = edge.first else { continue };
+        let racks = pair(known.rack(*a), known.rack(*b));
+        if rack_pairs.get(&racks).is_some_and(RackTally::is_bad) {
+            continue;
+        }
+        for (node, partner) in [(*a, *b), (*b, *a)] {
+            let is_good = |node: u32| nodes.get(node as usize).is_some_and(|node| node.good);
+            if is_good(partner)
+                && let Some(node) = nodes.get_mut(node as usize)
+            {
+                node.evidence.push(Piece { partner, ..piece });
+            }
+        }
+    }
+    for node in nodes {
+        node.evidence.sort_by_key(|piece| (piece.round, piece.test));
+    }
+}

@@ -1,0 +1,167 @@
+//! Paths: pairs of nodes and pairs of racks, told from the nodes at their ends.
+
+use std::collections::BTreeMap;
+
+use super::{
+    LinkFault, LinkKind, RackPairFault, TestResult,
+    facts::{Facts, Judged, Piece, Standing, ends, tests},
+    known::{Known, Pair, pair},
+};
+
+/// What was seen between two nodes of which a test did not pass.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Edge {
+    pub(super) passes: u32,
+    pub(super) slows: u32,
+    pub(super) fails: u32,
+    /// The first test that failed; else the first that was slow. `partner` has no meaning here.
+    pub(super) first: Option<Piece>,
+}
+
+impl Edge {
+    /// It failed each time, and more than once.
+    fn is_dead(&self) -> bool {
+        self.fails >= 2 && self.passes == 0 && self.slows == 0
+    }
+}
+
+/// What was seen between two racks.
+#[derive(Debug, Clone, Default)]
+pub(super) struct RackTally {
+    /// Some test passed.
+    pub(super) passes: bool,
+    /// Pairs of good nodes that did not pass.
+    pub(super) bad: Vec<Pair>,
+}
+
+impl RackTally {
+    /// Two pairs of good nodes did not pass and none did: the path is at fault, not who uses it.
+    pub(super) fn is_bad(&self) -> bool {
+        !self.passes && self.bad.len() >= 2
+    }
+
+    /// One is enough to go another way.
+    pub(super) fn is_suspect(&self) -> bool {
+        !self.passes && !self.bad.is_empty()
+    }
+}
+
+/// All pairs of which a test did not pass and is not explained by a member that is gone.
+pub(super) fn edges(known: &Known, judged: &[Vec<Judged>]) -> BTreeMap<Pair, Edge> {
+    let mut edges: BTreeMap<Pair, Edge> = BTreeMap::new();
+    for (round, index, test, judged) in tests(&known.rounds, judged) {
+        let Some(ends) = ends(test) else { continue };
+        if judged.works || test.explained {
+            continue;
+        }
+        let edge = edges.entry(ends).or_default();
+        let is_fail = judged.result == TestResult::Fail;
+        if is_fail {
+            edge.fails += 1;
+        } else {
+            edge.slows += 1;
+        }
+        if edge.first.is_none_or(|first| is_fail && !first.is_fail) {
+            edge.first = Some(Piece { partner: ends.1, round, test: index, is_fail });
+        }
+    }
+    for (_, _, test, judged) in tests(&known.rounds, judged) {
+        if judged.works
+            && let Some(edge) = ends(test).and_then(|ends| edges.get_mut(&ends))
+        {
+            edge.passes += 1;
+        }
+    }
+    edges
+}
+
+/// What is known of the paths between racks that have two good nodes which did not pass.
+pub(super) fn rack_pairs(
+    known: &Known,
+    edges: &BTreeMap<Pair, Edge>,
+    is_good: &[bool],
+    judged: &[Vec<Judged>],
+) -> BTreeMap<Pair, RackTally> {
+    let racks = |(a, b): Pair| pair(known.rack(a), known.rack(b));
+    let good = |node: u32| is_good.get(node as usize).copied().unwrap_or(false);
+    let mut tallies: BTreeMap<Pair, RackTally> = BTreeMap::new();
+    for ends in edges.keys().filter(|(a, b)| good(*a) && good(*b) && known.rack(*a) != known.rack(*b)) {
+        tallies.entry(racks(*ends)).or_default().bad.push(*ends);
+    }
+    for (_, _, test, judged) in tests(&known.rounds, judged) {
+        if judged.works
+            && let Some(ends) = ends(test)
+            && let Some(tally) = tallies.get_mut(&racks(ends))
+        {
+            tally.passes = true;
+        }
+    }
+    tallies
+}
+
+/// A good node that failed with two good ones. With a partner that failed with as many others it is the partner's
+/// fault as likely, and two links that fail each time they are tried are links.
+pub(super) fn mark_flaky(edges: &BTreeMap<Pair, Edge>, nodes: &mut [Standing]) {
+    let failing = |node: &Standing| node.evidence.iter().filter(|piece| piece.is_fail).count();
+    let degrees: Vec<usize> = nodes.iter().map(failing).collect();
+    for (number, node) in (0..).zip(nodes) {
+        let own = failing(node);
+        if !node.good || own < 2 {
+            continue;
+        }
+        let partners = || node.evidence.iter().filter(|piece| piece.is_fail).map(|piece| piece.partner);
+        let lesser = |partner: &u32| degrees.get(*partner as usize).is_some_and(|degree| *degree < own);
+        let is_dead = |partner: u32| edges.get(&pair(number, partner)).is_some_and(Edge::is_dead);
+        let are_links = own == 2 && partners().all(is_dead);
+        node.flaky = partners().filter(lesser).count() >= 2 && !are_links;
+    }
+}
+
+/// The paths that are bad, when all is over.
+pub(super) fn faults(known: &Known, facts: &Facts) -> (Vec<LinkFault>, Vec<RackPairFault>) {
+    let mut rack_pairs = Vec::new();
+    let mut of_racks = Vec::new();
+    for (racks, tally) in facts.rack_pairs.iter().filter(|(_, tally)| tally.is_bad()) {
+        if facts.uplinks.is_dead(racks.0) || facts.uplinks.is_dead(racks.1) {
+            of_racks.push(*racks);
+        } else if !share_a_node(known, *racks, &tally.bad) {
+            let name = |rack: u32| known.racks.get(rack as usize).copied().unwrap_or(rack);
+            // Names ascend with their indices.
+            let racks_named = (name(racks.0), name(racks.1));
+            rack_pairs.push(RackPairFault { racks: racks_named, pairs: tally.bad.clone() });
+            of_racks.push(*racks);
+        }
+    }
+    let mut links = Vec::new();
+    for (nodes, edge) in facts.edges.iter().filter(|(ends, _)| facts.are_good(**ends)) {
+        let racks = pair(known.rack(nodes.0), known.rack(nodes.1));
+        let ends = [nodes.0, nodes.1];
+        let is_of_node = ends.iter().any(|end| facts.is(*end, |node| node.flaky));
+        let is_cut_off = racks.0 != racks.1 && ends.iter().any(|end| facts.uplinks.is_dead(known.rack(*end)));
+        if is_of_node || is_cut_off || of_racks.binary_search(&racks).is_ok() {
+            continue;
+        }
+        let kind = if edge.passes == 0 && edge.slows >= facts.slow_confirmations && edge.fails == 0 {
+            LinkKind::Slow
+        } else if edge.is_dead() {
+            LinkKind::Dead
+        } else if edge.fails > 0 && edge.passes + edge.slows > 0 {
+            LinkKind::Flaky
+        } else {
+            continue;
+        };
+        links.push(LinkFault { nodes: *nodes, kind });
+    }
+    (links, rack_pairs)
+}
+
+/// All these pairs have one node in common, and its rack has others: then it is that node's links.
+fn share_a_node(known: &Known, racks: Pair, pairs: &[Pair]) -> bool {
+    let Some((a, b)) = pairs.first() else { return false };
+    let is_alone = |node: u32| {
+        let rack = known.rack(node);
+        (rack == racks.0 || rack == racks.1)
+            && known.order.iter().filter(|other| known.rack(**other) == rack).count() < 2
+    };
+    [*a, *b].into_iter().any(|end| pairs.iter().all(|(a, b)| *a == end || *b == end) && !is_alone(end))
+}

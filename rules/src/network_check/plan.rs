@@ -1,0 +1,246 @@
+//! Who is tested with whom next.
+
+use std::collections::BTreeSet;
+
+use super::{
+    Group, Kind,
+    dice::Dice,
+    facts::Facts,
+    known::{Known, Pair, pair},
+    seed, witness,
+};
+
+/// Purpose of chance: which witness a suspect meets.
+const WITNESSES: u64 = 2;
+
+/// Further partners that a condemned node is given while links are in doubt, in rounds that are on anyway: it may have
+/// met two bad links instead.
+const SECOND_THOUGHTS: u32 = 2;
+
+/// A round in the making.
+#[derive(Debug)]
+pub(super) struct Draft {
+    pub(super) groups: Vec<Group>,
+    used: Vec<bool>,
+}
+
+impl Draft {
+    fn new(known: &Known) -> Self {
+        let used = known.nodes.iter().map(super::known::Node::is_gone).collect();
+        Self { groups: Vec::new(), used }
+    }
+
+    pub(super) fn is_free(&self, node: u32) -> bool {
+        self.used.get(node as usize).is_some_and(|used| !used)
+    }
+
+    pub(super) fn add(&mut self, kind: Kind, members: &[u32]) {
+        for member in members {
+            if let Some(used) = self.used.get_mut(*member as usize) {
+                *used = true;
+            }
+        }
+        let id = u32::try_from(self.groups.len()).unwrap_or(u32::MAX);
+        self.groups.push(Group { id, kind, members: members.to_vec() });
+    }
+
+    /// Everybody who is not needed waits.
+    fn idle(mut self, known: &Known) -> Vec<Group> {
+        let free: Vec<u32> = known.live().filter(|node| self.is_free(*node)).collect();
+        for node in free {
+            self.add(Kind::Idle, &[node]);
+        }
+        self.groups
+    }
+}
+
+/// The first round; `None` for fewer than two nodes.
+pub(super) fn screen(known: &Known) -> Option<Vec<Group>> {
+    let mut draft = Draft::new(known);
+    let order = &known.order;
+    if order.len() < 2 {
+        return None;
+    }
+    let threes = order.len() % 2 * 3;
+    let (pairs, last) = order.split_at(order.len() - threes);
+    for members in pairs.chunks(2).chain((threes > 0).then_some(last)) {
+        draft.add(Kind::Screen, members);
+    }
+    Some(draft.idle(known))
+}
+
+/// A later round; `None` when nothing more can be learnt, or may be.
+pub(super) fn next(known: &mut Known, facts: &Facts) -> Option<Vec<Group>> {
+    let round = known.round();
+    if round >= known.policy.max_rounds.max(1) {
+        return None;
+    }
+    let mut draft = Draft::new(known);
+    let suspects = suspects(known, facts);
+    let mut witnesses: Vec<u32> = known.live().filter(|node| facts.is(*node, |it| it.is_witness())).collect();
+    Dice::new(known.policy.seed, WITNESSES.wrapping_add(u64::from(round) << 8)).shuffle(&mut witnesses);
+
+    let retests = if known.policy.diagnose_links { due_retests(known, facts) } else { Vec::new() };
+    // With witnesses to spare the ends of links need not wait for a round of their own.
+    if witnesses.len() >= suspects.len() + 4 * retests.len() {
+        retest(known, facts, &retests, &mut draft);
+    }
+    if witnesses.is_empty() {
+        seed::by_step(known, facts, &suspects, &mut draft);
+    } else {
+        witness::assign(known, facts, &suspects, &mut witnesses, &mut draft);
+    }
+    seed::leftovers(facts, &suspects, &mut draft);
+    if known.policy.diagnose_links {
+        retest(known, facts, &retests, &mut draft);
+        probe(known, facts, &mut witnesses, &mut draft);
+        diagnose_racks(known, facts, &mut draft);
+    }
+    if draft.groups.is_empty() {
+        return None;
+    }
+    if facts.has_link_trouble() {
+        let enough = known.policy.confirm.max(1).saturating_add(SECOND_THOUGHTS) as usize;
+        let is_in_doubt = |node: &u32| {
+            facts.is(*node, |it| it.condemned && !it.is_gone && !it.slow && it.evidence.len() < enough)
+        };
+        let doubtful: Vec<u32> = known.live().filter(is_in_doubt).collect();
+        witness::assign(known, facts, &doubtful, &mut witnesses, &mut draft);
+    }
+    if round == 1 {
+        witness::cover(known, facts, &witnesses, &mut draft);
+    }
+    Some(draft.idle(known))
+}
+
+/// Those with the least evidence first. Of two that failed together in the first round one comes long before the
+/// other: what becomes of it says something of both.
+fn suspects(known: &Known, facts: &Facts) -> Vec<u32> {
+    let (first, second): (Vec<_>, Vec<_>) =
+        known.order.iter().enumerate().partition(|(place, _)| place % 2 == 0);
+    let halves = first.into_iter().chain(second).map(|(_, node)| *node);
+    let mut suspects: Vec<u32> = halves.filter(|node| facts.is(*node, |it| it.is_suspect())).collect();
+    suspects.sort_by_key(|node| facts.node(*node).map_or(0, |node| node.evidence.len()));
+    suspects
+}
+
+/// Links whose failure was not repeated yet, or whose slowness not often enough.
+fn due_retests(known: &Known, facts: &Facts) -> Vec<Pair> {
+    let is_due = |(ends, edge): &(&Pair, &super::links::Edge)| {
+        let seen = edge.passes + edge.slows + edge.fails;
+        let is_slow_only = edge.fails == 0 && edge.passes == 0;
+        facts.are_good(**ends)
+            && !is_cut_off(known, facts, **ends)
+            && (seen < 2 || is_slow_only && edge.slows < facts.slow_confirmations)
+    };
+    facts.edges.iter().filter(is_due).map(|(ends, _)| *ends).collect()
+}
+
+/// The path between their racks is known to be bad, so nothing more is learnt of the pair.
+fn is_cut_off(known: &Known, facts: &Facts, (a, b): Pair) -> bool {
+    let racks = pair(known.rack(a), known.rack(b));
+    racks.0 != racks.1
+        && (facts.rack_pairs.get(&racks).is_some_and(super::links::RackTally::is_bad)
+            || facts.uplinks.is_dead(racks.0)
+            || facts.uplinks.is_dead(racks.1))
+}
+
+/// The same two again, and beside them two others of the same two racks.
+fn retest(known: &Known, facts: &Facts, retests: &[Pair], draft: &mut Draft) {
+    for (a, b) in retests {
+        if draft.is_free(*a) && draft.is_free(*b) {
+            draft.add(Kind::Retest, &[*a, *b]);
+        }
+    }
+    let mut asked: BTreeSet<Pair> = BTreeSet::new();
+    for test in known.rounds.iter().flat_map(|round| &round.tests).filter(|test| test.kind == Kind::Sibling) {
+        if let [a, b] = test.members[..] {
+            asked.insert(pair(known.rack(a), known.rack(b)));
+        }
+    }
+    for (a, b) in retests {
+        let racks = pair(known.rack(*a), known.rack(*b));
+        let is_open = facts.rack_pairs.get(&racks).is_some_and(super::links::RackTally::is_suspect);
+        if racks.0 == racks.1 || !is_open || !asked.insert(racks) {
+            continue;
+        }
+        let of = |rack: u32, draft: &Draft| -> Vec<u32> {
+            let is_fit = |node: &u32| {
+                known.rack(*node) == rack && draft.is_free(*node) && facts.is(*node, |it| it.is_witness())
+            };
+            known.live().filter(is_fit).collect()
+        };
+        let (first, second) = (of(racks.0, draft), of(racks.1, draft));
+        let mut pairs = first.iter().flat_map(|a| second.iter().map(move |b| [*a, *b]));
+        if let Some(sibling) = pairs.find(|[a, b]| !facts.have_met(*a, *b)) {
+            draft.add(Kind::Sibling, &sibling);
+        }
+    }
+}
+
+/// Both ends of a failed link, each with a good node that it has not met: a link is blamed only when its ends are fit.
+fn probe(known: &mut Known, facts: &Facts, witnesses: &mut Vec<u32>, draft: &mut Draft) {
+    let mut probed = Vec::new();
+    for (ends, edge) in &facts.edges {
+        let is_due = edge.fails > 0 && edge.fails + edge.passes + edge.slows >= 2;
+        if !is_due || !facts.are_good(*ends) || known.probed.contains(ends) || is_cut_off(known, facts, *ends)
+        {
+            continue;
+        }
+        if !draft.is_free(ends.0) || !draft.is_free(ends.1) {
+            continue;
+        }
+        let mut is_asked = false;
+        for end in [ends.0, ends.1] {
+            let others = |witness: u32| witness != ends.0 && witness != ends.1;
+            if draft.is_free(end)
+                && let Some(witness) = witness::best(known, facts, end, witnesses, draft, others)
+            {
+                draft.add(Kind::Probe, &[end, witness]);
+                is_asked = true;
+            }
+        }
+        if is_asked {
+            probed.push(*ends);
+        }
+    }
+    known.probed.extend(probed);
+}
+
+/// Racks of which nobody gets out: their nodes meet each other. In rounds that are on anyway; in one of its own where
+/// it cannot be chance that all of them are broken.
+fn diagnose_racks(known: &Known, facts: &Facts, draft: &mut Draft) {
+    let is_on = !draft.groups.is_empty();
+    let uplinks = &facts.uplinks;
+    let enough = known.policy.confirm.max(1) as usize;
+    let suspects: Vec<u32> = uplinks.suspects().filter(|rack| is_on || uplinks.is_no_chance(*rack)).collect();
+    for rack in suspects {
+        let of_rack: Vec<u32> =
+            known.live().filter(|node| known.rack(*node) == rack && draft.is_free(*node)).collect();
+        let passed = |node: u32| uplinks.passed_inside.get(node as usize).is_some_and(|passed| *passed);
+        let list = |of: &[Vec<u32>], node: u32| of.get(node as usize).cloned().unwrap_or_default();
+        let unknown: Vec<u32> = of_rack.iter().copied().filter(|node| !passed(*node)).collect();
+        if !uplinks.is_dead(rack) {
+            // Once: when the first try finds nobody who is fit, they are broken indeed.
+            let condemned = unknown.into_iter().filter(|node| facts.is(*node, |it| it.condemned));
+            let condemned: Vec<u32> = condemned.collect();
+            if !uplinks.is_diagnosed(rack) {
+                for members in condemned.chunks_exact(2) {
+                    draft.add(Kind::RackDiagnosis, members);
+                }
+            }
+            continue;
+        }
+        for node in unknown {
+            if list(&uplinks.failed_inside, node).len() >= enough {
+                continue;
+            }
+            let met = list(&uplinks.met_inside, node);
+            let fit =
+                of_rack.iter().copied().find(|it| passed(*it) && draft.is_free(*it) && !met.contains(it));
+            if let Some(fit) = fit {
+                draft.add(Kind::RackDiagnosis, &[node, fit]);
+            }
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! What is judged by when nobody says otherwise.
+
+use std::time::Duration;
+
+use super::{Deadlines, Policy};
+
+/// No deadline is shorter, whatever was asked for: a check must come to its end by steps of time.
+pub(super) const SHORTEST: Duration = Duration::from_millis(1);
+
+impl Policy {
+    /// The defaults: 8 rounds, 2 witnesses, stragglers above 2.0 are reported and stay, links are told from nodes,
+    /// the guard at 30 %.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
+        Self {
+            seed,
+            max_rounds: 8,
+            confirm: 2,
+            straggler_permille: 2000,
+            exclude_straggler: false,
+            diagnose_links: true,
+            taint_flaky: true,
+            taint_guard_permille: 300,
+            deadlines: Deadlines::native(),
+        }
+    }
+
+    /// As a ratio; never below 1, where everybody would be slow.
+    pub(super) fn straggler_ratio(&self) -> f64 {
+        f64::from(self.straggler_permille.max(1000)) / 1000.0
+    }
+}
+
+impl Deadlines {
+    /// For the probe that is built in: its processes stand already, so a pair takes well under a second.
+    #[must_use]
+    pub const fn native() -> Self {
+        Self {
+            floor: Duration::from_secs(2),
+            hard: Duration::from_secs(15),
+            median_permille: 3000,
+            quorum_permille: 250,
+            kill_grace: Duration::from_secs(1),
+        }
+    }
+
+    /// For a command that is started for each test: imports alone take ten seconds. 180 s is the usual `hard`.
+    #[must_use]
+    pub const fn command(hard: Duration) -> Self {
+        Self {
+            floor: Duration::from_secs(20),
+            hard,
+            median_permille: 3000,
+            quorum_permille: 250,
+            kill_grace: Duration::from_secs(5),
+        }
+    }
+
+    /// How long the tests of a round may take when the passed ones took `median` in the middle; `None`: too few have.
+    pub(super) fn patience(&self, median: Option<Duration>) -> Duration {
+        let hard = self.hard.max(SHORTEST);
+        let Some(median) = median else { return hard };
+        let shared = median.checked_mul(self.median_permille).map_or(hard, |scaled| scaled / 1000);
+        shared.max(self.floor).min(hard)
+    }
+
+    /// From a test's last word on to when nothing more is expected of it.
+    pub(super) fn last_words(&self) -> Duration {
+        self.kill_grace.saturating_mul(2).max(SHORTEST)
+    }
+}

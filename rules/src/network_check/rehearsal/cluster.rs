@@ -1,0 +1,60 @@
+//! What is broken in an imagined cluster.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// An imagined cluster. Nodes are 0 to `nodes` - 1, racks 0 to `racks` - 1; numbers beyond say nothing.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Cluster {
+    /// How many.
+    pub nodes: u32,
+    /// How many, each of ceil(nodes / racks) nodes in a row; 0 is 1.
+    pub racks: u32,
+    /// Of all chance in it.
+    pub seed: u64,
+    /// Times are multiplied by exp(noise x Z), Z of the normal distribution; 0: not at all.
+    pub noise: f64,
+    /// Every test with one of them fails.
+    pub faulty: BTreeSet<u32>,
+    /// They know themselves that they are broken.
+    pub local_fault: BTreeSet<u32>,
+    /// They go away in the first round.
+    pub lost: BTreeSet<u32>,
+    /// Every test between the two fails; the lower first.
+    pub dead_links: BTreeSet<(u32, u32)>,
+    /// Every test between the two racks fails; the lower first.
+    pub dead_rack_pairs: BTreeSet<(u32, u32)>,
+    /// Every test out of such a rack fails.
+    pub dead_uplinks: BTreeSet<u32>,
+    /// Transfers with them take so many times as long; of several the largest counts.
+    pub slow_nic: BTreeMap<u32, f64>,
+    /// They take so many times as long to compute.
+    pub slow_compute: BTreeMap<u32, f64>,
+    /// Each test with them fails with this probability, 0 to 1.
+    pub flaky: BTreeMap<u32, f64>,
+}
+
+impl Cluster {
+    /// Everything works.
+    #[must_use]
+    pub fn healthy(nodes: u32, racks: u32) -> Self {
+        Self { nodes, racks, ..Self::default() }
+    }
+
+    /// The rack of a node.
+    #[must_use]
+    pub fn rack(&self, node: u32) -> u32 {
+        node / self.nodes.div_ceil(self.racks.max(1)).max(1)
+    }
+
+    /// Whether tests between the two fail whoever they are.
+    #[must_use]
+    pub fn is_cut(&self, a: u32, b: u32) -> bool {
+        let (racks, ends) = ((self.rack(a), self.rack(b)), (a.min(b), a.max(b)));
+        let is_out = |rack: u32| racks.0 != racks.1 && self.dead_uplinks.contains(&rack);
+        self.dead_links.contains(&ends)
+            || self.dead_rack_pairs.contains(&(racks.0.min(racks.1), racks.0.max(racks.1)))
+                && racks.0 != racks.1
+            || is_out(racks.0)
+            || is_out(racks.1)
+    }
+}

@@ -1,0 +1,129 @@
+//! Suspects meet nodes that are proven good: who meets whom.
+
+use std::collections::BTreeSet;
+
+use super::{
+    Kind,
+    facts::Facts,
+    known::{Known, pair},
+    links::RackTally,
+    plan::Draft,
+};
+
+/// Witnesses that are compared for one suspect. All of them would be N^2, and in a shuffled list so many hold one
+/// of every kind.
+const COMPARED: usize = 48;
+
+/// How well a witness tells the suspect from the paths to it: better over racks that it was not tested with.
+fn score(known: &Known, facts: &Facts, suspect: u32, witness: u32) -> u32 {
+    let (own, other) = (known.rack(suspect), known.rack(witness));
+    if facts.rack_pairs.get(&pair(own, other)).is_some_and(RackTally::is_suspect)
+        || facts.uplinks.is_suspect(other)
+    {
+        return 0;
+    }
+    let is_new = facts.is(suspect, |node| !node.met.iter().any(|met| known.rack(*met) == other));
+    1 + 2 * u32::from(is_new) + u32::from(own != other)
+}
+
+/// The best free witness that the suspect has not met. Those that are taken are dropped from the list on the way.
+pub(super) fn best(
+    known: &Known,
+    facts: &Facts,
+    suspect: u32,
+    witnesses: &mut Vec<u32>,
+    draft: &Draft,
+    suits: impl Fn(u32) -> bool,
+) -> Option<u32> {
+    let mut best: Option<(u32, u32)> = None;
+    let (mut at, mut compared) = (0, 0);
+    while let Some(witness) = witnesses.get(at).copied() {
+        if !draft.is_free(witness) {
+            witnesses.swap_remove(at);
+            continue;
+        }
+        at += 1;
+        if witness == suspect || !suits(witness) || facts.have_met(suspect, witness) {
+            continue;
+        }
+        let score = score(known, facts, suspect, witness);
+        if best.is_none_or(|(most, _)| score > most) {
+            best = Some((score, witness));
+        }
+        compared += 1;
+        if compared >= COMPARED || score >= 4 {
+            break;
+        }
+    }
+    best.map(|(_, witness)| witness)
+}
+
+/// Each suspect in turn takes its best witness; one that finds none asks another to change.
+pub(super) fn assign(
+    known: &Known,
+    facts: &Facts,
+    suspects: &[u32],
+    witnesses: &mut Vec<u32>,
+    draft: &mut Draft,
+) {
+    let mut taken: Vec<(u32, u32)> = Vec::new();
+    for suspect in suspects.iter().copied().filter(|node| draft.is_free(*node)) {
+        if let Some(witness) = best(known, facts, suspect, witnesses, draft, |_| true) {
+            take(witnesses, witness);
+            taken.push((suspect, witness));
+            continue;
+        }
+        // Those that are left it has met, all of them; there are few of such.
+        let change = taken.iter().enumerate().find_map(|(index, (other, witness))| {
+            let fresh = witnesses.iter().copied().find(|it| !facts.have_met(*other, *it))?;
+            (!facts.have_met(suspect, *witness)).then_some((index, fresh))
+        });
+        if let Some((index, fresh)) = change
+            && let Some((_, witness)) = taken.get_mut(index)
+        {
+            let freed = std::mem::replace(witness, fresh);
+            take(witnesses, fresh);
+            taken.push((suspect, freed));
+        }
+    }
+    for (suspect, witness) in taken {
+        draft.add(Kind::Witness, &[suspect, witness]);
+    }
+}
+
+/// Drops one. Order does not matter in a shuffled list.
+fn take(witnesses: &mut Vec<u32>, witness: u32) {
+    if let Some(at) = witnesses.iter().position(|it| *it == witness) {
+        witnesses.swap_remove(at);
+    }
+}
+
+/// Good nodes that are not needed test further paths meanwhile, best between racks that nothing is known of.
+pub(super) fn cover(known: &Known, facts: &Facts, witnesses: &[u32], draft: &mut Draft) {
+    /// Partners that are compared for one node.
+    const WINDOW: usize = 16;
+    let mut tested: BTreeSet<(u32, u32)> = known
+        .rounds
+        .iter()
+        .flat_map(|round| &round.tests)
+        .filter_map(super::facts::ends)
+        .map(|(a, b)| pair(known.rack(a), known.rack(b)))
+        .collect();
+    let mut free: Vec<u32> = witnesses.iter().copied().filter(|node| draft.is_free(*node)).collect();
+    while let Some(a) = free.pop() {
+        let from = free.len().saturating_sub(WINDOW);
+        let mut best: Option<(u32, usize)> = None;
+        for (at, b) in free.iter().enumerate().skip(from).filter(|(_, b)| !facts.have_met(a, **b)) {
+            let racks = pair(known.rack(a), known.rack(*b));
+            let score = u32::from(racks.0 != racks.1) + u32::from(!tested.contains(&racks));
+            if best.is_none_or(|(most, _)| score > most) {
+                best = Some((score, at));
+            }
+        }
+        if let Some((_, at)) = best {
+            let b = free.swap_remove(at);
+            tested.insert(pair(known.rack(a), known.rack(b)));
+            draft.add(Kind::Coverage, &[a, b]);
+        }
+    }
+}
