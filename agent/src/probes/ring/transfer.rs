@@ -30,6 +30,9 @@ const READY: u8 = b'R';
 const RIGHT: u8 = b'Y';
 const WRONG: u8 = b'N';
 
+/// A link that merely ended says little: so long the others have to say why.
+const TELLS_MORE: Duration = Duration::from_millis(300);
+
 /// What the check of one node was measured at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Transferred {
@@ -118,8 +121,8 @@ pub(super) fn median(mut times: Vec<Duration>) -> Duration {
     times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
-/// Works on all links at once. The first error ends the others, and is the one that counts, unless one of those tells
-/// more: a neighbour that found something wrong closes all of its connections.
+/// Works on all links at once. An error ends the others, and is the one that counts, unless another tells more: a
+/// neighbour that found something wrong closes all of its connections.
 pub(super) fn at_once<T: Send>(
     links: &[Link],
     work: impl Fn(&Link) -> Result<T, RingError> + Sync,
@@ -139,15 +142,23 @@ pub(super) fn at_once<T: Send>(
         drop(done);
         let mut all = Vec::new();
         let mut wrong: Option<RingError> = None;
-        for result in results {
-            match result {
-                Ok(one) => all.push(one),
-                Err(error) => {
-                    links.iter().for_each(Link::shut);
+        loop {
+            let next = match &wrong {
+                Some(error) if error.is_mere_end() => results.recv_timeout(TELLS_MORE),
+                _ => results.recv().map_err(mpsc::RecvTimeoutError::from),
+            };
+            match next {
+                Ok(Ok(one)) => all.push(one),
+                Ok(Err(error)) => {
                     if wrong.as_ref().is_none_or(|wrong| wrong.is_mere_end() && !error.is_mere_end()) {
                         wrong = Some(error);
                     }
+                    if wrong.as_ref().is_some_and(|wrong| !wrong.is_mere_end()) {
+                        links.iter().for_each(Link::shut);
+                    }
                 }
+                Err(mpsc::RecvTimeoutError::Timeout) => links.iter().for_each(Link::shut),
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
             }
         }
         wrong.map_or(Ok(all), Err)
