@@ -1,4 +1,5 @@
-//! Ends of children, one by one. The only place that calls `waitpid`: a second one would steal statuses.
+//! Ends of children, one by one. The only place that asks for any child: a second one would steal statuses. (A probe's
+//! handle asks for its own child, and can do without an answer.)
 
 use nix::libc;
 use rules::failure::ExitCause;

@@ -1,5 +1,6 @@
 //! `dlrover-diag`: looks into a cluster, outside any job. One file a subcommand.
 
+mod pair;
 mod rehearse;
 
 use std::process::ExitCode;
@@ -11,6 +12,10 @@ use crate::failure::{USAGE, tell};
 /// `dlrover-diag`: does what its subcommand says and gives the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
+    // Before anything else: this process may be a probe.
+    if let Some(code) = agent::probes::run_if_probe() {
+        return code;
+    }
     let arguments = match command().try_get_matches_from(std::env::args_os()) {
         Ok(arguments) => arguments,
         Err(error) => {
@@ -20,6 +25,7 @@ pub fn main() -> ExitCode {
         }
     };
     match arguments.subcommand() {
+        Some((pair::NAME, arguments)) => pair::main(arguments),
         Some((rehearse::NAME, arguments)) => rehearse::main(arguments),
         _ => {
             say(format_args!("error: a subcommand is needed; see dlrover-diag --help"));
@@ -35,6 +41,7 @@ fn command() -> Command {
         .version(env!("CARGO_PKG_VERSION"))
         .subcommand_required(true)
         .arg_required_else_help(true)
+        .subcommand(pair::command())
         .subcommand(rehearse::command())
 }
 

@@ -48,6 +48,10 @@ use front_door::{FrontDoor, front_door};
 /// `dlrover-run`: reads argv and the environment, runs what they ask for, and gives the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
+    // Before anything else: this process may be a probe of another launcher's.
+    if let Some(code) = agent::probes::run_if_probe() {
+        return code;
+    }
     let args: Vec<_> = std::env::args_os().collect();
     let env: Vec<_> = std::env::vars_os().collect();
     let own_error_file = failure::own_error_file(&env);

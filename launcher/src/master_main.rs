@@ -53,6 +53,9 @@ enum End {
 /// `dlrover-master`: serves one job and gives the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
+    if let Some(code) = agent::probes::run_if_probe() {
+        return code;
+    }
     let sorted = words::sort(std::env::args_os());
     let arguments = match arguments::command().try_get_matches_from(sorted.known) {
         Ok(arguments) => arguments,

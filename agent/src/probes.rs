@@ -1,0 +1,74 @@
+//! The probes of the network check: they bring numbers back, never a verdict.
+//!
+//! ```text
+//! agent ---- plan, one JSON document on stdin ----> dlrover-probe ---- sockets ---- other nodes' probes
+//!       <--- JSON lines on stdout: progress, end ---
+//! ```
+//!
+//! Every probe runs in a child of the agent, which is this very program under another name ([`NAME`]): a driver
+//! that hangs takes the child with it and nobody else. Every `main` calls [`run_if_probe`] first. The parent's
+//! side is [`ProbeHandle`]; what the two say to each other is in `wire`.
+//!
+//! * [`check_locally`], [`measure_compute`]: what a node finds out alone.
+//! * [`start_ring`]: bytes round a ring of nodes; a pair is a ring of two.
+//! * [`start_command`]: a program of the user's in place of the ring.
+
+mod child;
+mod command;
+mod handle;
+mod listener;
+mod local;
+mod pattern;
+mod process;
+mod progress;
+mod ring;
+
+mod wire;
+
+use std::{ffi::OsStr, path::PathBuf, process::ExitCode, time::Duration};
+
+pub use self::{
+    command::{CommandPlan, start_command},
+    handle::{Measured, ProbeHandle},
+    listener::Listener,
+    local::{LocalPlan, check_locally, measure_compute},
+    ring::{
+        AllReduced, RingMode, RingPlan,
+        by_hand::{ByHand, PairDoor, dial_pair, listen_for_pair},
+        error::{Neighbour, RingError, WrongByte},
+        start_ring,
+    },
+};
+
+/// The name by which a child knows that it is a probe.
+pub const NAME: &str = "dlrover-probe";
+
+/// From the polite word to SIGKILL, for a probe of ours.
+pub const GRACE: Duration = Duration::from_secs(1);
+
+/// From SIGKILL to giving a child up that does not even die of that: it hangs inside the kernel.
+pub const LAST_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How a probe's process is started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Helper {
+    /// A program whose `main` calls [`run_if_probe`] first.
+    pub program: PathBuf,
+    /// The launcher's mark (`DLROVER_LAUNCHER_ID`), by which a later launcher finds what was left behind.
+    pub mark: Option<String>,
+}
+
+impl Default for Helper {
+    /// This very program, without a mark.
+    fn default() -> Self {
+        Self { program: PathBuf::from("/proc/self/exe"), mark: None }
+    }
+}
+
+/// If this process was started as a probe, is one, and gives its exit code when it is done. Otherwise `None`, at
+/// once. To be called before anything else, as long as there is one thread.
+#[must_use]
+pub fn run_if_probe() -> Option<ExitCode> {
+    let name = std::env::args_os().next()?;
+    (name == OsStr::new(NAME)).then(child::run)
+}

@@ -1,0 +1,86 @@
+//! What a node finds out about itself: whether its processor, its loopback and its accelerators work, and how fast
+//! it computes.
+
+mod clock;
+mod cpu;
+mod loopback;
+
+pub(super) mod check;
+
+use std::time::Duration;
+
+use rules::network_check::{LocalCheck, LocalFault};
+
+use super::{
+    GRACE, Helper,
+    handle::{Heard, Limits, Listeners, hear},
+    process::{self, StartError},
+    wire::{End, Task},
+};
+
+/// How a node checks itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LocalPlan {
+    /// The check is killed then: what it was at hangs, and that is a fault.
+    pub deadline: Duration,
+    /// Whether accelerators are looked at, where there are any.
+    pub accelerators: bool,
+    /// How its process is started.
+    pub helper: Helper,
+}
+
+impl Default for LocalPlan {
+    /// Ten seconds, with accelerators.
+    fn default() -> Self {
+        Self { deadline: Duration::from_secs(10), accelerators: true, helper: Helper::default() }
+    }
+}
+
+/// Checks this node, in a process of its own, on a tokio runtime. Never fails: a check that dies or hangs is a fault
+/// too, of the component `probe`, or of the one that it was at.
+pub async fn check_locally(plan: LocalPlan) -> LocalCheck {
+    let task = Task::Local { accelerators: plan.accelerators };
+    let (component, reason) = match run(&plan, &task).await {
+        Ok(Heard { end: Some(End::Local(check)), .. }) => return check,
+        Ok(heard) => without_an_answer(&plan, &heard),
+        Err(error) => ("probe".into(), crate::chain(&error)),
+    };
+    LocalCheck { fault: Some(LocalFault { component, reason }), compute: None }
+}
+
+/// Measures the time of the compute probe again, `times` times. Empty when it cannot be measured.
+pub async fn measure_compute(times: u32, plan: LocalPlan) -> Vec<Duration> {
+    let task = Task::Compute { times, accelerators: plan.accelerators };
+    match run(&plan, &task).await {
+        Ok(Heard { end: Some(End::Compute(times)), .. }) => times,
+        Ok(heard) => {
+            let (component, reason) = without_an_answer(&plan, &heard);
+            tracing::warn!(component, reason, "the compute probe gave no times");
+            Vec::new()
+        }
+        Err(error) => {
+            tracing::warn!(error = crate::chain(&error), "the compute probe did not start");
+            Vec::new()
+        }
+    }
+}
+
+async fn run(plan: &LocalPlan, task: &Task) -> Result<Heard, StartError> {
+    let started = process::start(&plan.helper, task, None)?;
+    let limits = Limits { cancel: None, deadline: Some(plan.deadline), grace: GRACE };
+    Ok(hear(started, limits, Listeners::default()).await)
+}
+
+/// Component and reason.
+fn without_an_answer(plan: &LocalPlan, heard: &Heard) -> (String, String) {
+    let at = heard.at.clone().unwrap_or_else(|| "probe".into());
+    // `gpu 3 (NVIDIA H100)`: the name is for the reason.
+    let component = at.split(" (").next().unwrap_or(&at).to_owned();
+    let within = plan.deadline;
+    let reason = match (heard.was_cut_short, &heard.stuck) {
+        (true, None) => format!("no answer within {within:?}; the check was at {at}"),
+        (true, Some(stuck)) => format!("no answer within {within:?}; the check was at {at}; {stuck}"),
+        (false, _) => format!("{}; the check was at {at}", heard.death()),
+    };
+    (component, reason)
+}

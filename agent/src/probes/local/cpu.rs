@@ -1,0 +1,117 @@
+//! The compute probe of a processor: products of matrices of known value, on one thread.
+//!
+//! The work is the same on every node that runs the same build of this program; a debug build does less.
+
+use std::{hint::black_box, time::Duration};
+
+use super::clock::OwnTime;
+
+/// Rows and columns: three matrices of this size stay in a core's own cache.
+const SIZE: usize = if cfg!(debug_assertions) { 64 } else { 192 };
+
+/// Products in one sample: 60 to 100 ms on a server of today. A quota is given out anew every 100 ms; a sample that is
+/// much shorter may fall between two times that it runs out, and see nothing of it.
+const PRODUCTS: u32 = if cfg!(debug_assertions) { 1 } else { 64 };
+
+/// Products before the first sample, which would find the clock of the core low and the caches cold.
+const WARM_UP: u32 = if cfg!(debug_assertions) { 1 } else { 8 };
+
+/// So many times of one sample, in this thread's own time.
+///
+/// # Errors
+/// In words, when a product is wrong.
+pub(super) fn samples(times: u32) -> Result<Vec<Duration>, String> {
+    let work = Work::new();
+    (0..WARM_UP).try_for_each(|_| work.product())?;
+    (0..times).map(|_| work.sample()).collect()
+}
+
+/// Two factors. Their numbers are small and whole, so every sum is exact in whatever order it is added.
+struct Work {
+    left: Vec<f32>,
+    right: Vec<f32>,
+}
+
+fn left(row: usize, column: usize) -> i16 {
+    i16::try_from((row * 3 + column * 5) % 13).unwrap_or_default() - 6
+}
+
+fn right(row: usize, column: usize) -> i16 {
+    i16::try_from((row * 7 + column * 2) % 11).unwrap_or_default() - 5
+}
+
+fn matrix(number: fn(usize, usize) -> i16) -> Vec<f32> {
+    (0..SIZE * SIZE).map(|at| f32::from(number(at / SIZE, at % SIZE))).collect()
+}
+
+impl Work {
+    fn new() -> Self {
+        Self { left: matrix(left), right: matrix(right) }
+    }
+
+    fn sample(&self) -> Result<Duration, String> {
+        let clock = OwnTime::start();
+        for _ in 0..PRODUCTS {
+            self.product()?;
+        }
+        Ok(clock.elapsed())
+    }
+
+    fn product(&self) -> Result<(), String> {
+        let product = multiply(black_box(&self.left), black_box(&self.right));
+        check(black_box(&product))
+    }
+}
+
+fn multiply(left: &[f32], right: &[f32]) -> Vec<f32> {
+    let mut product = vec![0.0; SIZE * SIZE];
+    for (of_left, of_product) in left.chunks_exact(SIZE).zip(product.chunks_exact_mut(SIZE)) {
+        for (factor, of_right) in of_left.iter().zip(right.chunks_exact(SIZE)) {
+            for (sum, number) in of_product.iter_mut().zip(of_right) {
+                *sum += factor * number;
+            }
+        }
+    }
+    product
+}
+
+/// Each row's sum against left * (right * ones), in whole numbers: as good as the whole product, for a fraction of
+/// the work.
+fn check(product: &[f32]) -> Result<(), String> {
+    let sums_of_right: Vec<i64> =
+        (0..SIZE).map(|row| (0..SIZE).map(|column| i64::from(right(row, column))).sum()).collect();
+    for (row, numbers) in product.chunks_exact(SIZE).enumerate() {
+        let expected: i64 = (0..SIZE).map(|k| i64::from(left(row, k)) * sums_of_right[k]).sum();
+        let got: f64 = numbers.iter().map(|number| f64::from(*number)).sum();
+        #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+        let expected = expected as f64;
+        if got.to_bits() != expected.to_bits() && got != expected {
+            return Err(format!(
+                "wrong arithmetic: row {row} of a product sums to {got} in place of {expected}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_product_is_right_and_one_wrong_number_is_seen() {
+        let work = Work::new();
+        let mut product = multiply(&work.left, &work.right);
+        assert_eq!(check(&product), Ok(()));
+        product[SIZE + 5] += 1.0;
+        assert!(check(&product).unwrap_err().contains("row 1 "));
+        product[SIZE + 5] = f32::NAN;
+        assert!(check(&product).is_err());
+    }
+
+    #[test]
+    fn as_many_samples_as_were_asked_for() {
+        assert_eq!(samples(2).unwrap().len(), 2);
+        assert_eq!(samples(0).unwrap(), []);
+    }
+}

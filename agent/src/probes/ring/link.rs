@@ -1,0 +1,80 @@
+//! One connection of the ring.
+
+use std::{
+    io::{self, Read as _, Write as _},
+    net::{Shutdown, TcpStream},
+};
+
+use super::error::{Neighbour, RingError};
+
+/// One connection, met and welcomed.
+#[derive(Debug)]
+pub(super) struct Link {
+    stream: TcpStream,
+    /// Who is at the other end.
+    pub(super) who: Neighbour,
+    /// Whether this end measures round trips, and the other echoes.
+    pub(super) leads: bool,
+    /// The leader's place in the ring: the name of the link, the same at both ends.
+    pub(super) name: u64,
+}
+
+impl Link {
+    /// From a stream whose hellos are over.
+    pub(super) fn new(stream: TcpStream, who: Neighbour, leads: bool, name: u64) -> Self {
+        Self { stream, who, leads, name }
+    }
+
+    /// Sends all of it.
+    pub(super) fn send(&self, bytes: &[u8], doing: &'static str) -> Result<(), RingError> {
+        (&self.stream).write_all(bytes).map_err(|error| self.broken(error, doing))
+    }
+
+    /// Whatever comes next, at least one byte.
+    pub(super) fn receive_some(&self, buffer: &mut [u8], doing: &'static str) -> Result<usize, RingError> {
+        loop {
+            match (&self.stream).read(buffer) {
+                Ok(0) => return Err(RingError::ClosedEarly { who: self.who.clone(), doing }),
+                Ok(length) => return Ok(length),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.broken(error, doing)),
+            }
+        }
+    }
+
+    /// As many bytes as there is room for.
+    pub(super) fn receive(&self, mut buffer: &mut [u8], doing: &'static str) -> Result<(), RingError> {
+        while !buffer.is_empty() {
+            let length = self.receive_some(buffer, doing)?;
+            buffer = &mut buffer[length..];
+        }
+        Ok(())
+    }
+
+    /// The next byte.
+    pub(super) fn receive_one(&self, doing: &'static str) -> Result<u8, RingError> {
+        let mut byte = [0];
+        self.receive(&mut byte, doing)?;
+        Ok(byte[0])
+    }
+
+    /// Ends it under whoever waits for it on another thread.
+    pub(super) fn shut(&self) {
+        let _closed = self.stream.shutdown(Shutdown::Both);
+    }
+
+    pub(super) fn gibberish(&self, doing: &'static str) -> RingError {
+        RingError::Gibberish { who: self.who.clone(), doing }
+    }
+
+    fn broken(&self, source: io::Error, doing: &'static str) -> RingError {
+        let who = self.who.clone();
+        match source.kind() {
+            // The other end is gone, with or without having read all that we sent.
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
+                RingError::ClosedEarly { who, doing }
+            }
+            _ => RingError::Broken { who, doing, source },
+        }
+    }
+}

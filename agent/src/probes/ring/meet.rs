@@ -1,0 +1,207 @@
+//! Finding the neighbours: dialling the next one, opening to the one before.
+
+use std::{
+    io::{self, Read as _, Write as _},
+    net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+        mpsc,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    RingPlan,
+    error::{Neighbour, RingError},
+    hello::{Hello, Kind, LENGTH},
+    link::Link,
+};
+
+/// Between two looks at whether the dialling is over.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// Between two attempts.
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// So long may one address take to answer before the next is tried.
+const ONE_ATTEMPT: Duration = Duration::from_secs(3);
+
+/// A stranger that says nothing is sent away after this.
+const SAY_WHO_YOU_ARE: Duration = Duration::from_secs(10);
+
+/// Strangers that are listened to at once; more are sent away unheard.
+const GUESTS: usize = 128;
+
+/// For the threads of the door: they hold one hello.
+const STACK: usize = 128 << 10;
+
+/// A listener with somebody at it, who lets in whoever comes with the right token. Others are told that they are
+/// wrong here: probes of a round that was cut short, whose connections waited in the queue of the listener, come
+/// again with the next round's.
+#[derive(Debug)]
+pub(super) struct Door {
+    guests: mpsc::Receiver<(Hello, TcpStream)>,
+}
+
+impl Door {
+    /// Begins to let in. Goes on until the process ends.
+    pub(super) fn open(listener: TcpListener, token: u64) -> io::Result<Self> {
+        let (come, guests) = mpsc::channel();
+        let talking = Arc::new(AtomicUsize::new(0));
+        thread::Builder::new().name("door".into()).stack_size(STACK).spawn(move || {
+            loop {
+                let Ok((stream, _)) = listener.accept() else {
+                    // Out of descriptors, say; or one that has gone again.
+                    thread::sleep(AGAIN);
+                    continue;
+                };
+                if talking.fetch_add(1, Relaxed) >= GUESTS {
+                    talking.fetch_sub(1, Relaxed);
+                    continue;
+                }
+                let (come, done) = (come.clone(), Arc::clone(&talking));
+                let greeting = move || {
+                    if let Some(guest) = greet(stream, token) {
+                        // Nobody waits any more.
+                        let _late = come.send(guest);
+                    }
+                    done.fetch_sub(1, Relaxed);
+                };
+                if thread::Builder::new().name("greet".into()).stack_size(STACK).spawn(greeting).is_err() {
+                    talking.fetch_sub(1, Relaxed);
+                }
+            }
+        })?;
+        Ok(Self { guests })
+    }
+
+    /// The next one with the right token. `None`: nobody will come any more.
+    pub(super) fn next(&self) -> Option<(Hello, TcpStream)> {
+        self.guests.recv().ok()
+    }
+}
+
+fn greet(mut stream: TcpStream, token: u64) -> Option<(Hello, TcpStream)> {
+    stream.set_read_timeout(Some(SAY_WHO_YOU_ARE)).ok()?;
+    let mut bytes = [0; LENGTH];
+    stream.read_exact(&mut bytes).ok()?;
+    let hello = Hello::decode(&bytes)?;
+    if hello.token != token || !matches!(hello.kind, Kind::Lead | Kind::Follow) {
+        let _gone = stream.write_all(&hello.answer(Kind::TurnedAway).encode());
+        return None;
+    }
+    stream.set_read_timeout(None).ok()?;
+    stream.set_nodelay(true).ok()?;
+    Some((hello, stream))
+}
+
+/// Lets one in that has been heard.
+pub(super) fn welcome(hello: &Hello, stream: &TcpStream) -> io::Result<()> {
+    let mut stream = stream;
+    stream.write_all(&hello.answer(Kind::Welcome).encode())
+}
+
+/// Both links of one member: to the next, and from the one before.
+pub(super) fn meet(plan: &RingPlan, door: &Door) -> Result<[Link; 2], RingError> {
+    let (next, previous) = (plan.next(), plan.previous());
+    let who = Neighbour { index: next, address: plan.address(next) };
+    let hello = Hello {
+        kind: Kind::Lead,
+        token: plan.token,
+        members: plan.members.len() as u64,
+        from: plan.me as u64,
+        to: next as u64,
+    };
+    let (done, dialled) = mpsc::channel();
+    let (whom, patience) = (who.clone(), plan.connect_patience);
+    let dialling = move || done.send(dial(&whom, &hello, patience));
+    thread::Builder::new().name("dial".into()).spawn(dialling).map_err(RingError::Thread)?;
+    let (mut ahead, mut behind) = (None, None);
+    loop {
+        if ahead.is_none() {
+            match dialled.try_recv() {
+                Ok(stream) => ahead = Some(stream?),
+                Err(mpsc::TryRecvError::Empty) => {}
+                Err(mpsc::TryRecvError::Disconnected) => return Err(no_thread()),
+            }
+        }
+        if ahead.is_some() && behind.is_some() {
+            break;
+        }
+        match door.guests.recv_timeout(LOOK) {
+            Ok((hello, stream)) if hello.from == previous as u64 && hello.to == plan.me as u64 => {
+                // One that came twice has lost its first connection.
+                if welcome(&hello, &stream).is_ok() {
+                    behind = Some(stream);
+                }
+            }
+            Ok((hello, mut stream)) => {
+                let _gone = stream.write_all(&hello.answer(Kind::TurnedAway).encode());
+            }
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Err(mpsc::RecvTimeoutError::Disconnected) => return Err(no_thread()),
+        }
+    }
+    let (Some(ahead), Some(behind)) = (ahead, behind) else { return Err(no_thread()) };
+    let before = Neighbour { index: previous, address: plan.address(previous) };
+    Ok([Link::new(ahead, who, true, plan.me as u64), Link::new(behind, before, false, previous as u64)])
+}
+
+fn no_thread() -> RingError {
+    RingError::Thread(io::Error::other("a thread of the probe has ended"))
+}
+
+/// Connects and says hello, again and again until it is welcome or `patience` is over. Once the other end listens,
+/// its answer is waited for without limit: its probe may not have started yet.
+pub(super) fn dial(who: &Neighbour, hello: &Hello, patience: Duration) -> Result<TcpStream, RingError> {
+    let deadline = Instant::now() + patience;
+    loop {
+        let words = match attempt(&who.address, hello, deadline) {
+            Ok(stream) => return Ok(stream),
+            Err(words) => words,
+        };
+        if Instant::now() + AGAIN >= deadline {
+            return Err(RingError::CannotConnect { who: who.clone(), words });
+        }
+        thread::sleep(AGAIN);
+    }
+}
+
+/// One attempt; the words say why it failed.
+fn attempt(address: &str, hello: &Hello, deadline: Instant) -> Result<TcpStream, String> {
+    let addresses = address.to_socket_addrs().map_err(|error| format!("no such address: {error}"))?;
+    let mut last = "its name has no address".to_owned();
+    for address in addresses {
+        match connect(address, deadline).and_then(|stream| introduce(stream, hello)) {
+            Ok(stream) => return Ok(stream),
+            Err(words) => last = words,
+        }
+    }
+    Err(last)
+}
+
+fn connect(address: SocketAddr, deadline: Instant) -> Result<TcpStream, String> {
+    let patience = deadline.saturating_duration_since(Instant::now()).clamp(AGAIN, ONE_ATTEMPT);
+    TcpStream::connect_timeout(&address, patience).map_err(|error| match error.kind() {
+        io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
+        io::ErrorKind::TimedOut => "it does not answer".to_owned(),
+        io::ErrorKind::HostUnreachable => "no route to host".to_owned(),
+        io::ErrorKind::NetworkUnreachable => "network is unreachable".to_owned(),
+        _ => error.to_string(),
+    })
+}
+
+fn introduce(mut stream: TcpStream, hello: &Hello) -> Result<TcpStream, String> {
+    let closed = |error: io::Error| format!("it closed the connection at once ({error})");
+    stream.set_nodelay(true).map_err(closed)?;
+    stream.write_all(&hello.encode()).map_err(closed)?;
+    let mut bytes = [0; LENGTH];
+    stream.read_exact(&mut bytes).map_err(closed)?;
+    match Hello::decode(&bytes) {
+        Some(answer) if answer == hello.answer(Kind::Welcome) => Ok(stream),
+        Some(answer) if answer.kind == Kind::TurnedAway => Err("it is in another test".to_owned()),
+        _ => Err("no probe of this version answers there".to_owned()),
+    }
+}

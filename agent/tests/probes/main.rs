@@ -1,0 +1,9 @@
+//! Probes as an agent starts them: real processes, real sockets on loopback.
+#![expect(clippy::unwrap_used, reason = "tests may panic, their helpers too")]
+
+mod command;
+mod local;
+mod peer;
+mod process;
+mod ring;
+mod support;

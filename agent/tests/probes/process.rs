@@ -1,0 +1,151 @@
+//! A probe's process: it ends, whatever it or the agent does.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    net::TcpListener,
+    os::unix::fs::PermissionsExt as _,
+    path::PathBuf,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use agent::{
+    probes::{Helper, LocalPlan, RingMode, check_locally, start_ring},
+    tree,
+};
+use rules::network_check::Probed;
+
+use crate::support::{helper, in_time, is_alive, listeners, plans, ports, probes_below, until};
+
+/// A program in place of the probe.
+fn impostor(folder: &tempfile::TempDir, script: &str) -> Helper {
+    let program: PathBuf = folder.path().join("impostor");
+    // Written elsewhere and moved here, so that nobody who forks meanwhile keeps it open for writing.
+    let draft = folder.path().join("draft");
+    fs::write(&draft, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(&draft, fs::Permissions::from_mode(0o755)).unwrap();
+    Command::new("mv").args([&draft, &program]).status().unwrap();
+    Helper { program, mark: None }
+}
+
+async fn ring_with(helper: &Helper, cancel: bool) -> Probed {
+    let listeners = listeners(2);
+    let plan = plans(&ports(&listeners), 20, RingMode::Check).remove(0);
+    let handle = start_ring(plan, &listeners[0], helper, None);
+    if cancel {
+        handle.cancel();
+    }
+    in_time(handle.end()).await
+}
+
+#[tokio::test]
+async fn a_probe_that_does_not_hear_sigterm_is_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let pid_file = folder.path().join("pid");
+    let script = format!("trap '' TERM\necho $$ > {}\nwhile :; do sleep 0.01; done", pid_file.display());
+    let helper = impostor(&folder, &script);
+    let listeners = listeners(2);
+    let plan = plans(&ports(&listeners), 20, RingMode::Check).remove(0);
+    let handle = start_ring(plan, &listeners[0], &helper, None);
+    let mut pid = None;
+    until("the probe runs", || {
+        pid = fs::read_to_string(&pid_file).ok().and_then(|text| text.trim().parse().ok());
+        pid.is_some()
+    });
+    handle.cancel();
+    let end = in_time(handle.end()).await;
+    assert!(matches!(end, Probed::Unfinished { bytes: 0, .. }), "{end:?}");
+    assert!(!is_alive(pid.unwrap()));
+}
+
+#[tokio::test]
+async fn a_probe_that_dies_says_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let helper = impostor(&folder, "yes filler | head -c 9000 >&2; echo 'no such device' >&2; exit 3");
+    let end = ring_with(&helper, false).await;
+    let Probed::Failed { reason } = end else { panic!("{end:?}") };
+    assert!(reason.starts_with("the probe ended with exit status: 3 and said: "), "{reason}");
+    assert!(reason.ends_with("no such device") && reason.len() < 5000, "{reason}");
+}
+
+#[tokio::test]
+async fn a_probe_that_talks_nonsense_has_said_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = r#"echo 'nonsense'; echo '{"End":7}'; printf '\377\n'; printf '{"Progress":'"#;
+    let end = ring_with(&impostor(&folder, script), false).await;
+    let reason = "the probe ended with exit status: 0 and said nothing".to_owned();
+    assert_eq!(end, Probed::Failed { reason });
+}
+
+#[tokio::test]
+async fn a_program_that_is_not_there_is_a_failure_and_a_fault() {
+    let nowhere = Helper { program: "/nowhere/probe".into(), mark: None };
+    let end = ring_with(&nowhere, false).await;
+    let Probed::Failed { reason } = end else { panic!("{end:?}") };
+    assert!(reason.starts_with("cannot start the probe: "), "{reason}");
+    let check = check_locally(LocalPlan { helper: nowhere, ..LocalPlan::default() }).await;
+    let fault = check.fault.unwrap();
+    assert_eq!(fault.component, "probe");
+    assert!(fault.reason.starts_with("cannot start the probe: "), "{fault:?}");
+}
+
+#[tokio::test]
+async fn a_local_check_that_hangs_is_a_fault_of_what_it_was_at() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "echo '{\"At\":\"cpu\"}'; echo '{\"At\":\"gpu 3 (Some Model)\"}'; exec sleep 1000";
+    let helper = impostor(&folder, script);
+    let plan = LocalPlan { deadline: Duration::from_secs(2), helper, ..LocalPlan::default() };
+    let fault = in_time(check_locally(plan)).await.fault.unwrap();
+    assert_eq!(fault.component, "gpu 3");
+    assert_eq!(fault.reason, "no answer within 2s; the check was at gpu 3 (Some Model)");
+}
+
+#[test]
+fn a_probe_dies_with_its_agent() {
+    let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let mut agent = Command::new(helper().program)
+        .args(["127.0.0.1", &port.to_string()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(agent.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "started\n");
+    // It has come as far as its neighbour.
+    let _dialled = silent.accept().unwrap();
+    let agent_pid = i32::try_from(agent.id()).unwrap();
+    let probe = match &probes_below(agent_pid)[..] {
+        [probe] => *probe,
+        other => panic!("{other:?}"),
+    };
+    agent.kill().unwrap();
+    agent.wait().unwrap();
+    until("the probe dies too", || !is_alive(probe));
+}
+
+#[tokio::test]
+async fn a_handle_that_is_dropped_takes_its_probe_with_it() {
+    let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let listeners = listeners(1);
+    let plan =
+        plans(&[listeners[0].port(), silent.local_addr().unwrap().port()], 21, RingMode::Check).remove(0);
+    let handle = start_ring(plan, &listeners[0], &helper(), None);
+    let (stream, _) = tokio::task::spawn_blocking(move || silent.accept().unwrap()).await.unwrap();
+    drop(handle);
+    // The hello, and then the end of a process that is gone.
+    let gone =
+        tokio::task::spawn_blocking(move || std::io::Read::read_to_end(&mut { stream }, &mut Vec::new()));
+    assert_eq!(in_time(gone).await.unwrap().unwrap(), 48);
+}
+
+#[tokio::test]
+async fn an_ended_probe_is_reaped_though_nobody_waits_for_children() {
+    let folder = tempfile::tempdir().unwrap();
+    let pid_file = folder.path().join("pid");
+    ring_with(&impostor(&folder, &format!("echo $$ > {}", pid_file.display())), false).await;
+    let pid = fs::read_to_string(pid_file).unwrap().trim().parse().unwrap();
+    assert_eq!(tree::process(pid), None);
+}

@@ -1,0 +1,267 @@
+//! `dlrover-diag pair`: the pair check of the network check, by hand, between two hosts.
+
+use std::{
+    io::{self, Write as _},
+    net::{IpAddr, SocketAddr},
+    process::ExitCode,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use agent::{
+    chain,
+    probes::{ByHand, Listener, RingError, dial_pair, listen_for_pair},
+};
+use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, value_parser};
+use serde::Serialize;
+
+use super::say;
+use crate::failure::{FAILED, SUCCEEDED, USAGE};
+
+/// What it is called.
+pub(super) const NAME: &str = "pair";
+
+/// So long the other end is tried when nothing is said.
+const PATIENCE: &str = "10";
+
+/// Why a pair check gave no figures.
+#[derive(Debug, thiserror::Error)]
+enum PairError {
+    /// No such address of this host, or the port is taken.
+    #[error("cannot listen at {at}")]
+    Listen {
+        /// Where.
+        at: String,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+    /// The check.
+    #[error(transparent)]
+    Ring(#[from] RingError),
+}
+
+/// One check, as `--json` shows it.
+#[derive(Debug, Serialize)]
+struct Figures {
+    latency_us: f64,
+    sent_bytes_per_second: u64,
+    received_bytes_per_second: u64,
+    comm_ms: f64,
+    sizes: [u64; 3],
+    verified_bytes: u64,
+}
+
+impl From<ByHand> for Figures {
+    fn from(measured: ByHand) -> Self {
+        Self {
+            latency_us: measured.latency.as_secs_f64() * 1e6,
+            sent_bytes_per_second: measured.sent_per_second,
+            received_bytes_per_second: measured.received_per_second,
+            comm_ms: measured.comm.as_secs_f64() * 1e3,
+            sizes: measured.sizes,
+            verified_bytes: measured.verified,
+        }
+    }
+}
+
+impl Figures {
+    fn for_people(&self) -> String {
+        let sizes: Vec<String> = self.sizes.iter().map(|size| in_units(*size)).collect();
+        format!(
+            "latency {:.1} µs, sent {}, received {}; {} of known bytes received and right, in {:.1} ms ({}, both ways on \
+             two connections)",
+            self.latency_us,
+            speed(self.sent_bytes_per_second),
+            speed(self.received_bytes_per_second),
+            in_units(self.verified_bytes),
+            self.comm_ms,
+            sizes.join(", "),
+        )
+    }
+}
+
+fn in_units(bytes: u64) -> String {
+    match bytes {
+        ..0x10_0000 => format!("{} KiB", bytes >> 10),
+        _ if bytes.is_multiple_of(1 << 20) => format!("{} MiB", bytes >> 20),
+        _ => format!("{}.{} MiB", bytes >> 20, ((bytes % (1 << 20)) * 10) >> 20),
+    }
+}
+
+fn speed(per_second: u64) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+    let per_second = per_second as f64;
+    format!("{:.0} MB/s ({:.2} Gbit/s)", per_second / 1e6, per_second * 8.0 / 1e9)
+}
+
+/// What it understands.
+pub(super) fn command() -> Command {
+    Command::new(NAME)
+        .about("Checks the path between two hosts: latency, bandwidth both ways, and that every byte arrives right")
+        .after_help(
+            "On one host: dlrover-diag pair --listen 10.0.0.1\n\
+             On the other, with the port that the first one says: dlrover-diag pair --connect 10.0.0.1:PORT\n\n\
+             Exit code: 0 when all checks passed, 1 when one failed, 2 when the command line cannot be used.",
+        )
+        .arg(
+            Arg::new("listen")
+                .long("listen")
+                .value_name("ADDR[:PORT]")
+                .help("Wait for the other end at this address of this host; without a port, at any that is free"),
+        )
+        .arg(
+            Arg::new("connect")
+                .long("connect")
+                .value_name("ADDR:PORT")
+                .help("Connect to the end that listens there"),
+        )
+        .group(ArgGroup::new("end").args(["listen", "connect"]).required(true))
+        .arg(
+            Arg::new("repeat")
+                .long("repeat")
+                .value_name("N")
+                .value_parser(value_parser!(u32).range(1..))
+                .default_value("1")
+                .help("How many checks, one after the other; the same number at both ends"),
+        )
+        .arg(
+            Arg::new("patience")
+                .long("patience")
+                .value_name("SECONDS")
+                .value_parser(value_parser!(u64))
+                .default_value(PATIENCE)
+                .help("How long to try to connect"),
+        )
+        .arg(
+            Arg::new("json").long("json").action(ArgAction::SetTrue).help("One JSON document a check, one a line"),
+        )
+}
+
+/// Does it.
+pub(super) fn main(arguments: &ArgMatches) -> ExitCode {
+    let repeat = arguments.get_one::<u32>("repeat").copied().unwrap_or(1);
+    let is_json = arguments.get_flag("json");
+    let told = |measured: ByHand| {
+        let figures = Figures::from(measured);
+        let line = match is_json {
+            true => serde_json::to_string(&figures).unwrap_or_default(),
+            false => figures.for_people(),
+        };
+        // Who closed our output does not want to know.
+        let _closed = writeln!(io::stdout(), "{line}");
+    };
+    let end = if let Some(address) = arguments.get_one::<String>("connect") {
+        if !is_host_and_port(address) {
+            return unusable(&format!("--connect {address}: ADDR:PORT is needed"));
+        }
+        let patience = arguments.get_one::<u64>("patience").copied().unwrap_or_default();
+        connect(address, repeat, Duration::from_secs(patience), told)
+    } else {
+        let address = arguments.get_one::<String>("listen").map_or("", String::as_str);
+        let Some((address, port)) = address_and_port(address) else {
+            return unusable(&format!(
+                "--listen {address}: an address of this host is needed, and a port if any"
+            ));
+        };
+        listen(address, port, repeat, told)
+    };
+    match end {
+        Ok(()) => ExitCode::from(SUCCEEDED),
+        Err(error) => {
+            say(format_args!("error: {}", chain(&error)));
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+fn unusable(words: &str) -> ExitCode {
+    say(format_args!("error: {words}"));
+    ExitCode::from(USAGE)
+}
+
+fn listen(address: IpAddr, port: u16, repeat: u32, told: impl Fn(ByHand)) -> Result<(), PairError> {
+    let at = SocketAddr::new(address, port);
+    let failed = |source| PairError::Listen { at: at.to_string(), source };
+    // One address means one family; the unspecified one of IPv6 takes both.
+    let listener = Listener::bind(Some(address), port).map_err(failed)?;
+    let door = listen_for_pair(&listener)?;
+    say(format_args!("listening at {}", listener.local_addr().map_err(failed)?));
+    for _ in 0..repeat {
+        told(door.check()?);
+    }
+    Ok(())
+}
+
+fn connect(address: &str, repeat: u32, patience: Duration, told: impl Fn(ByHand)) -> Result<(), PairError> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    // Any number does; another one each time.
+    let seed = u64::from(now.subsec_nanos()) << 32 | u64::from(std::process::id());
+    for turn in 0..repeat {
+        told(dial_pair(address, seed.wrapping_add(u64::from(turn) << 20), patience)?);
+    }
+    Ok(())
+}
+
+/// `10.0.0.1`, `10.0.0.1:7000`, `fd00::1`, `[fd00::1]:7000`.
+fn address_and_port(words: &str) -> Option<(IpAddr, u16)> {
+    if let Ok(address) = words.parse::<SocketAddr>() {
+        return Some((address.ip(), address.port()));
+    }
+    let bare = words.strip_prefix('[').and_then(|words| words.strip_suffix(']')).unwrap_or(words);
+    bare.parse().ok().map(|address| (address, 0))
+}
+
+fn is_host_and_port(words: &str) -> bool {
+    words.rsplit_once(':').is_some_and(|(host, port)| {
+        let is_name = !host.is_empty() && (!host.contains(':') || host.starts_with('['));
+        is_name && port.parse::<u16>().is_ok_and(|port| port > 0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_with_and_without_port() {
+        for (words, address, port) in [
+            ("10.0.0.1", "10.0.0.1", 0),
+            ("10.0.0.1:70", "10.0.0.1", 70),
+            ("::", "::", 0),
+            ("[fd00::1]", "fd00::1", 0),
+            ("[fd00::1]:70", "fd00::1", 70),
+        ] {
+            assert_eq!(address_and_port(words), Some((address.parse().unwrap(), port)), "{words}");
+        }
+        for words in ["", "host", "10.0.0.1:", "10.0.0.1:70000", ":70"] {
+            assert_eq!(address_and_port(words), None, "{words}");
+        }
+    }
+
+    #[test]
+    fn what_can_be_connected_to() {
+        for words in ["host:1", "10.0.0.1:65535", "[fd00::1]:70"] {
+            assert!(is_host_and_port(words), "{words}");
+        }
+        for words in ["host", ":1", "host:0", "host:x", "fd00::1:70000", "fd00::1:7"] {
+            assert!(!is_host_and_port(words), "{words}");
+        }
+    }
+
+    #[test]
+    fn figures_for_people() {
+        let figures = Figures::from(ByHand {
+            comm: Duration::from_micros(29_460),
+            latency: Duration::from_nanos(13_860),
+            sent_per_second: 1_250_000_000,
+            received_per_second: 1_000_000,
+            verified: 35_782_656,
+            sizes: [64 << 10, 1 << 20, 16 << 20],
+        });
+        assert_eq!(
+            figures.for_people(),
+            "latency 13.9 µs, sent 1250 MB/s (10.00 Gbit/s), received 1 MB/s (0.01 Gbit/s); 34.1 MiB of known bytes \
+             received and right, in 29.5 ms (64 KiB, 1 MiB, 16 MiB, both ways on two connections)"
+        );
+    }
+}
