@@ -10,7 +10,9 @@ use std::{
 use nix::sys::signal::Signal;
 use rules::{
     Moment, Round,
+    check_order::{CheckReport, Checked},
     failure::{ExitCause, Outcome, Survivor},
+    network_check::LocalCheck,
     node::{JoinRequest, NodeAttributes},
     worker_env::EnvSettings,
     worker_group::{Effect, Event, Limits, WorkerExit, WorkerGroup},
@@ -42,6 +44,7 @@ use crate::{
     logs::{Console, Generation, Logs},
     master_link::{self, MasterAt, MasterLink, Word},
     oom::OomCounter,
+    prober::{Command, Prober},
     reap::{Reaped, next_ended},
     report::Report,
     signals,
@@ -134,6 +137,7 @@ pub struct Agent {
     store: Arc<AsyncMutex<StoreHost>>,
     console: Console,
     logs: Arc<Mutex<Logs>>,
+    prober: Option<Prober>,
     prepared: Option<Box<Prepared>>,
     store_watch: StoreWatch,
     generation: Option<Generation>,
@@ -183,6 +187,7 @@ impl Agent {
             max_restarts: config.max_restarts,
             shutdown_timeout: config.shutdown_timeout,
             join_timeout: config.terms.join_timeout,
+            check: config.terms.check.as_ref().map(|check| check.reuse_for),
         };
         let group = WorkerGroup::new(limits);
         let mut agent = Self {
@@ -197,6 +202,7 @@ impl Agent {
             master: master_link::start(master, config.node_id.clone(), happened.clone()),
             console,
             logs: Arc::new(Mutex::new(logs)),
+            prober: None,
             prepared: None,
             store_watch: StoreWatch::new(&store),
             generation: None,
@@ -336,7 +342,25 @@ impl Agent {
 
     fn perform(&mut self, effect: Effect) {
         match effect {
-            Effect::Join { after, .. } => self.join(after),
+            Effect::Join { after, checked, .. } => self.join(after, checked),
+            Effect::CheckLocally => {
+                let prober = Self::prober(&mut self.prober, &self.config, &self.launcher_id);
+                prober.check_locally(self.happened.clone());
+            }
+            Effect::Probe { order } => {
+                let prober = Self::prober(&mut self.prober, &self.config, &self.launcher_id);
+                prober.probe(order, self.happened.clone());
+            }
+            Effect::CancelProbe { at } => {
+                if let Some(prober) = &mut self.prober {
+                    prober.cancel(at);
+                }
+            }
+            Effect::ReportCheck { report } => self.say(Word::Checked { report, is_progress: false }),
+            Effect::ReportProgress { at, probed } => {
+                let report = CheckReport { at, probed, compute: Vec::new() };
+                self.say(Word::Checked { report, is_progress: true });
+            }
             Effect::Resume { claim } => self.say(Word::Resume(self.request(None), claim)),
             Effect::HostStore { round, fresh_port } => self.host_store(round, fresh_port),
             Effect::ReportHosting { round, master_addr, master_port } => {
@@ -369,9 +393,25 @@ impl Agent {
         }
     }
 
-    fn join(&mut self, after: Option<Round>) {
+    fn join(&mut self, after: Option<Round>, checked: Option<LocalCheck>) {
         self.retire_generation();
-        self.say(Word::Join(self.request(after)));
+        let port = self.prober.as_ref().map_or(0, Prober::port);
+        let checked = checked.map(|local| Checked { local, port });
+        self.say(Word::Join(JoinRequest { checked, ..self.request(after) }));
+    }
+
+    /// Made when it is first needed: most runs check nothing.
+    fn prober<'a>(
+        prober: &'a mut Option<Prober>,
+        config: &AgentConfig,
+        launcher_id: &LauncherId,
+    ) -> &'a mut Prober {
+        prober.get_or_insert_with(|| {
+            let grace =
+                config.terms.check.as_ref().map_or(Duration::ZERO, |check| check.deadlines.kill_grace);
+            let command = config.check_command.clone().map(|line| Command { line, grace });
+            Prober::new(launcher_id.to_string(), command)
+        })
     }
 
     fn request(&self, after: Option<Round>) -> JoinRequest {
@@ -388,6 +428,7 @@ impl Agent {
             terms: terms.clone(),
             attributes: self.attributes.clone(),
             after,
+            checked: None,
         }
     }
 
@@ -460,6 +501,9 @@ impl Agent {
 
     /// Gathers the evidence, lets the guard go, and reports.
     async fn report(mut self, outcome: Outcome) -> Report {
+        if let Some(prober) = &mut self.prober {
+            prober.close().await;
+        }
         let survivors = if self.is_abandoned { self.last_resort().await } else { Vec::new() };
         self.drain().await;
         let run_dir = self.run_dir();

@@ -43,6 +43,9 @@ pub struct AgentConfig {
     pub port_choices: Vec<RangeInclusive<u16>>,
     /// Signals that end the run, by name, as given (`SIGTERM`, ...). Unknown names were warned about.
     pub signals: Vec<String>,
+    /// Run by `/bin/sh -c` on each node of a pair, in place of the built-in test. Used where the terms ask for
+    /// checks.
+    pub check_command: Option<OsString>,
     /// Where output goes.
     pub logs: LogConfig,
     /// How worker environments are made.

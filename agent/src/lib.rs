@@ -17,6 +17,7 @@ pub mod launcher_id;
 pub mod logs;
 pub mod master_link;
 pub mod oom;
+pub mod prober;
 pub mod probes;
 pub mod reap;
 pub mod report;

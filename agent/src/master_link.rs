@@ -9,11 +9,12 @@ mod connect;
 use std::time::Duration;
 
 use master_proto::{
-    convert::{ConvertError, Push, Pushed, cut, end_report, join_request},
+    convert::{ConvertError, Push, Pushed, check_report, cut, end_report, join_request},
     pb::{self, master_client::MasterClient},
 };
 use rules::{
     NodeId, Round,
+    check_order::CheckReport,
     job::{Claim, NodeEnd},
     node::JoinRequest,
     worker_group::Event,
@@ -47,6 +48,8 @@ pub enum Word {
     Resume(JoinRequest, Claim),
     /// The store of a round is open.
     Hosting { round: Round, master_addr: Option<String>, master_port: u16 },
+    /// What a test came to, or how far it has come.
+    Checked { report: CheckReport, is_progress: bool },
     /// Workers failed.
     Failure { round: Round, reason: String, gives_up: bool },
     /// This node's part is over.
@@ -254,6 +257,10 @@ impl<E: From<Event>> Link<E> {
             Push::Refused { reason } => Event::Refused { reason },
             Push::JobEnd(verdict) => Event::JobEnded { verdict },
             Push::Pending(pending) => Event::Pending(pending),
+            Push::Check(order) => Event::CheckOrdered { order },
+            Push::CancelCheck(at) => Event::CheckCancelled { at },
+            Push::CheckOver { words } => Event::CheckOver { words },
+            Push::Excluded(exclusion) => Event::Excluded { exclusion },
         })
     }
 
@@ -279,6 +286,10 @@ impl<E: From<Event>> Link<E> {
                     master_port: u32::from(master_port),
                 };
                 self.door.answered(client.report_hosting(self.door.signed(report))).await?;
+            }
+            Word::Checked { report, is_progress } => {
+                let report = check_report(node_id, report, is_progress);
+                self.door.answered(client.report_check(self.door.signed(report))).await?;
             }
             Word::Failure { round, reason, gives_up } => {
                 let report = pb::FailureReport { node_id, round: round.0, reason: cut(reason), gives_up };

@@ -29,8 +29,8 @@ use std::{ffi::OsStr, path::PathBuf, process::ExitCode, time::Duration};
 
 pub use self::{
     command::{CommandPlan, start_command},
-    handle::{Measured, ProbeHandle},
-    listener::Listener,
+    handle::{Canceller, Measured, ProbeHandle},
+    listener::{Listener, Reservation},
     local::{LocalPlan, check_locally, measure_compute},
     ring::{
         AllReduced, RingMode, RingPlan,

@@ -42,6 +42,15 @@ pub const SIGNAL_BASE: u8 = 128;
 /// [`FAILED`], torchrun's code.
 pub const NO_MEETING: u8 = 75;
 
+/// A network check keeps this node out of the job. DLRover's own master reads 201 as a hardware error.
+pub const EXCLUDED: u8 = 201;
+
+/// A network check could not tell which node is at fault.
+pub const INCONCLUSIVE: u8 = 202;
+
+/// A network check found fault with more nodes than can be a matter of nodes.
+pub const MASS_FAILURE: u8 = 203;
+
 /// Lines of standard error that the report repeats.
 const TAIL_LINES: usize = 20;
 
@@ -65,6 +74,11 @@ pub fn exit_code(report: &Report, propagate: bool, meeting: &Meeting) -> u8 {
         {
             return NO_MEETING;
         }
+        Outcome::Failed(Failure::Excluded(exclusion)) => {
+            return if exclusion.is_inconclusive { INCONCLUSIVE } else { EXCLUDED };
+        }
+        Outcome::Failed(Failure::Job(JobFailure::Inconclusive { .. })) => return INCONCLUSIVE,
+        Outcome::Failed(Failure::Job(JobFailure::MassFailure { .. })) => return MASS_FAILURE,
         Outcome::Succeeded => return SUCCEEDED,
         Outcome::Failed(Failure::Workers(group)) => {
             let failures = dated(group, &report.workers);

@@ -117,13 +117,14 @@ fn serve(settings: Settings) -> Result<End, MasterMainError> {
         .enable_all()
         .build()
         .map_err(MasterMainError::Runtime)?;
-    let Settings { job_name, reach, policy, patience, state_dir, topology_file, trust, notices: _ } =
+    let Settings { job_name, reach, policy, patience, state_dir, topology_file, taints, trust, notices: _ } =
         settings;
     let end = runtime.block_on(async {
         // Before anybody is told of the port.
         let signals = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
         let listener = listen(&reach)?;
-        let config = MasterConfig { policy, patience, state_dir, topology_file, trust, log: Arc::new(say) };
+        let config =
+            MasterConfig { policy, patience, state_dir, topology_file, taints, trust, log: Arc::new(say) };
         let master = master::prepare(config)?;
         say(format_args!("serving job {job_name} on {}", listener.address));
         let told_to_end = async {

@@ -163,6 +163,7 @@ fn config_of(master: &MasterPlan, console: Option<&Console>) -> MasterConfig {
         patience: master.patience,
         state_dir: master.state_dir.clone(),
         topology_file: master.topology_file.clone(),
+        taints: master.taints.clone(),
         trust: master.trust.clone(),
         log: Arc::new(move |lines| match &console {
             // Why somebody waits, this node says too when it is one of them.

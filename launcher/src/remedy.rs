@@ -36,7 +36,10 @@ pub fn remedy(failure: &Failure, meeting: &Meeting) -> Option<String> {
                 .to_owned()
         }
         Failure::Job(JobFailure::Node { .. }) => "That node's own output tells more.".to_owned(),
-        Failure::Job(JobFailure::Deserted)
+        Failure::Job(
+            JobFailure::Deserted | JobFailure::Inconclusive { .. } | JobFailure::MassFailure { .. },
+        )
+        | Failure::Excluded(_)
         | Failure::Workers(_)
         | Failure::Start { .. }
         | Failure::Store { .. }

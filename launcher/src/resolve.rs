@@ -21,6 +21,7 @@ use std::ffi::OsString;
 use agent::config::{AgentConfig, EnvConfig, MasterPort};
 use rules::NodeId;
 
+pub(crate) use self::checks::permille;
 pub use self::{
     checks::Checks,
     job_master::MasterPlan,
@@ -55,7 +56,7 @@ pub struct LaunchPlan {
     pub propagate_exit_code: bool,
     /// Where the launcher's events go.
     pub event_log: EventLog,
-    /// The checks before workers start; none is switched on in this release.
+    /// The checks before workers start.
     pub checks: Checks,
 }
 
@@ -75,9 +76,10 @@ pub(crate) fn resolve(
         return Err(Invalid::LogsSpecs { said: cli.said(Flag::LogsSpecs) });
     }
     let nodes = nodes::resolve(&cli, environment, host, &mut notices)?;
-    let checks = checks::resolve(&cli, &nodes)?;
-    let Rendezvous { meeting, serves, terms } =
+    let checks = checks::resolve(&cli, &nodes, environment)?;
+    let Rendezvous { meeting, serves, mut terms } =
         meeting::resolve(&cli, &nodes, environment, host, &mut notices)?;
+    terms.check.clone_from(&checks.terms);
     let Identity { node_rank, address, node_ip, attributes } =
         identity::resolve(&cli, environment, host, &meeting)?;
     let node_id = NodeId(host.fresh_id());
@@ -136,6 +138,7 @@ pub(crate) fn resolve(
             master_port,
             port_choices,
             signals,
+            check_command: checks.command.clone(),
             logs,
             env: EnvConfig { inherited, virtual_local_rank, signals_to_handle },
             cpus,

@@ -1,7 +1,9 @@
 //! The gate between wire messages and the types of `rules`: the only place that validates what came in.
 //!
-//! [`requests`] is what agents say, [`pushes`] what the master says, [`ends`] how a job ended.
+//! [`requests`] is what agents say, [`pushes`] what the master says, [`checks`] both of a network check, [`ends`]
+//! how a job ended.
 
+mod checks;
 mod ends;
 mod pushes;
 mod requests;
@@ -13,6 +15,7 @@ use std::time::Duration;
 use rules::{NodeId, Round};
 
 pub use self::{
+    checks::check_report,
     pushes::{Push, Pushed},
     requests::{Join, end_report, join_request, resume_request},
 };

@@ -10,6 +10,7 @@ use std::{
     collections::{BTreeMap, VecDeque},
     future,
     path::PathBuf,
+    sync::Arc,
     time::Duration,
 };
 
@@ -32,6 +33,7 @@ use crate::{
     lines::Log,
     memory::{Clock, Memory, Record},
     streams::{MOST_ATTENDEES, Opened, Streams, Word},
+    taint_desk::{TaintConfig, TaintDesk},
     topology,
 };
 
@@ -74,6 +76,8 @@ pub(crate) enum Command {
     Beat { node: NodeId, heard: oneshot::Sender<Heard> },
     /// Somebody wants to see the round.
     ShowWorld { shown: oneshot::Sender<pb::WorldTable> },
+    /// Somebody wants to see the last report of a check.
+    ShowTaintReport { shown: oneshot::Sender<Arc<str>> },
     /// The topology file was read, or could not be.
     TopologyRead(Result<Topology, String>),
 }
@@ -108,6 +112,7 @@ pub(crate) struct JobLoop {
     /// The last mark that was given out.
     mark: u64,
     topology: topology::Reader,
+    desk: TaintDesk,
 }
 
 impl JobLoop {
@@ -115,6 +120,7 @@ impl JobLoop {
     pub(crate) fn new(
         Memory { master, first, clock, epoch, record }: Memory,
         topology_file: Option<PathBuf>,
+        taints: TaintConfig,
         log: Log,
         inbox: mpsc::Receiver<Command>,
         to: mpsc::WeakSender<Command>,
@@ -125,6 +131,7 @@ impl JobLoop {
             record,
             inbox,
             attending: BTreeMap::new(),
+            desk: TaintDesk::open(taints, Arc::clone(&log)),
             streams: Streams::new(epoch, log),
             deeds: VecDeque::new(),
             mark: 0,
@@ -161,8 +168,8 @@ impl JobLoop {
     }
 
     /// Ends all streams.
-    pub(crate) fn end(self) -> Record {
-        self.record
+    pub(crate) fn end(self) -> (Record, TaintDesk) {
+        (self.record, self.desk)
     }
 
     fn take(&mut self, command: Command) {
@@ -208,6 +215,9 @@ impl JobLoop {
             }
             Command::ShowWorld { shown } => {
                 let _gone = shown.send(self.master.job().world().into());
+            }
+            Command::ShowTaintReport { shown } => {
+                let _gone = shown.send(self.desk.last());
             }
             Command::TopologyRead(topology) => {
                 self.topology.done();
@@ -266,6 +276,9 @@ impl JobLoop {
                 debug!(?effect, "effect");
                 if effect == Effect::ReadTopology {
                     self.topology.read();
+                }
+                if let Effect::Report(report) = &effect {
+                    self.desk.publish(report);
                 }
                 if let Some(verdict) = self.streams.carry_out(effect) {
                     if let Some(answer) = answer {

@@ -10,6 +10,7 @@ mod lines;
 mod memory;
 mod service;
 mod streams;
+mod taint_desk;
 mod tls;
 mod topology;
 
@@ -34,8 +35,14 @@ use tonic::{
 
 #[cfg(debug_assertions)]
 pub use self::journal::crash::crash_at;
-use self::{job_loop::JobLoop, lines::LogTo, service::MasterService};
-pub use self::{journal::JournalError, lines::Log, tls::TlsError, topology::TopologyFileError};
+use self::{job_loop::JobLoop, lines::LogTo, service::MasterService, taint_desk::TaintDesk};
+pub use self::{
+    journal::JournalError,
+    lines::Log,
+    taint_desk::{TAINT_KEY, TaintConfig},
+    tls::TlsError,
+    topology::TopologyFileError,
+};
 
 /// Words that may wait for the job's owner before callers are held back.
 const QUEUE: usize = 1024;
@@ -63,6 +70,8 @@ pub struct MasterConfig {
     pub state_dir: Option<PathBuf>,
     /// Read for each round when `policy.has_topology`.
     pub topology_file: Option<PathBuf>,
+    /// Where reports of network checks go.
+    pub taints: TaintConfig,
     /// Who may speak.
     pub trust: Trust,
     /// Takes the lines of the master's log, without a prefix; one may have several lines.
@@ -71,12 +80,13 @@ pub struct MasterConfig {
 
 impl fmt::Debug for MasterConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { policy, patience, state_dir, topology_file, trust, log: _ } = self;
+        let Self { policy, patience, state_dir, topology_file, taints, trust, log: _ } = self;
         f.debug_struct("MasterConfig")
             .field("policy", policy)
             .field("patience", patience)
             .field("state_dir", state_dir)
             .field("topology_file", topology_file)
+            .field("taints", taints)
             .field("trust", trust)
             .finish_non_exhaustive()
     }
@@ -111,6 +121,7 @@ pub struct Prepared {
     tls: Option<ServerTlsConfig>,
     patience: Patience,
     topology_file: Option<PathBuf>,
+    taints: TaintConfig,
     token: Option<Token>,
     log: LogTo,
 }
@@ -132,11 +143,11 @@ pub async fn serve(
 /// # Errors
 /// When certificates cannot be used, or the job's state cannot be read or kept.
 pub fn prepare(config: MasterConfig) -> Result<Prepared, MasterError> {
-    let MasterConfig { policy, patience, state_dir, topology_file, trust: Trust { token, tls }, log } =
-        config;
+    let MasterConfig { policy, patience, state_dir, topology_file, taints, trust, log } = config;
+    let Trust { token, tls } = trust;
     let tls = tls::of(&tls)?;
     let found = memory::Memory::open(state_dir.as_deref(), policy, patience, &log)?;
-    Ok(Prepared { found, tls, patience, topology_file, token, log: LogTo(log) })
+    Ok(Prepared { found, tls, patience, topology_file, taints, token, log: LogTo(log) })
 }
 
 impl Prepared {
@@ -159,11 +170,11 @@ impl Prepared {
         self,
         connections: impl Stream<Item = io::Result<TcpStream>> + Send + 'static,
     ) -> Result<Over, MasterError> {
-        let Self { found, tls, patience, topology_file, token, log: LogTo(log) } = self;
+        let Self { found, tls, patience, topology_file, taints, token, log: LogTo(log) } = self;
         let memory = match found {
             memory::Found::Job(memory) => *memory,
             memory::Found::Over { verdict, record } => {
-                return Ok(Over { verdict, server: None, record: *record, log: LogTo(log) });
+                return Ok(Over { verdict, server: None, record: *record, desk: None, log: LogTo(log) });
             }
         };
         let mut server = Server::builder()
@@ -185,7 +196,7 @@ impl Prepared {
             let _over = is_over.await;
         });
         let mut server: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(server);
-        let mut job = JobLoop::new(memory, topology_file, log.clone(), inbox, commands.downgrade());
+        let mut job = JobLoop::new(memory, topology_file, taints, log.clone(), inbox, commands.downgrade());
         drop(commands);
         let verdict = tokio::select! {
             verdict = job.run() => verdict?,
@@ -196,7 +207,8 @@ impl Prepared {
             },
         };
         let server = Some(Closing { over, server });
-        Ok(Over { verdict, server, record: job.end(), log: LogTo(log) })
+        let (record, desk) = job.end();
+        Ok(Over { verdict, server, record, desk: Some(desk), log: LogTo(log) })
     }
 }
 
@@ -208,6 +220,7 @@ pub struct Over {
     verdict: JobVerdict,
     server: Option<Closing>,
     record: memory::Record,
+    desk: Option<TaintDesk>,
     log: LogTo,
 }
 
@@ -226,11 +239,14 @@ impl Over {
 
     /// Lets the last answers leave, and removes the job's state.
     pub async fn finish(self) -> JobVerdict {
-        let Self { verdict, server, record, log: LogTo(log) } = self;
+        let Self { verdict, server, record, desk, log: LogTo(log) } = self;
         if let Some(Closing { over, server }) = server {
             let _gone = over.send(());
             // The nodes know of the end; what is still on its way are answers to that.
             let _flushed = timeout(FLUSH, server).await;
+        }
+        if let Some(desk) = desk {
+            desk.close().await;
         }
         record.clear(&log).await;
         verdict

@@ -173,6 +173,15 @@ impl pb::master_server::Master for MasterService {
         Ok(Response::new(pb::HostingReply {}))
     }
 
+    async fn report_check(
+        &self,
+        request: Request<pb::CheckReport>,
+    ) -> Result<Response<pb::CheckReply>, Status> {
+        let (_, from, request) = request.into_parts();
+        self.happened(self.sense(&from, "check report", Event::try_from(request))?).await?;
+        Ok(Response::new(pb::CheckReply {}))
+    }
+
     async fn report_failure(
         &self,
         request: Request<pb::FailureReport>,
@@ -212,5 +221,13 @@ impl pb::master_server::Master for MasterService {
         _request: Request<pb::ShowWorldRequest>,
     ) -> Result<Response<pb::WorldTable>, Status> {
         Ok(Response::new(self.ask(|shown| Command::ShowWorld { shown }).await?))
+    }
+
+    async fn show_taint_report(
+        &self,
+        _request: Request<pb::ShowTaintReportRequest>,
+    ) -> Result<Response<pb::TaintReport>, Status> {
+        let json = self.ask(|shown| Command::ShowTaintReport { shown }).await?;
+        Ok(Response::new(pb::TaintReport { json: json.as_ref().to_owned() }))
     }
 }

@@ -88,6 +88,10 @@ impl Streams {
             Effect::AskToHost { node, round, fresh_port } => {
                 self.push(&node, Push::Host { round, fresh_port })
             }
+            Effect::Check { node, order } => self.push(&node, Push::Check(order)),
+            Effect::CancelCheck { node, at } => self.push(&node, Push::CancelCheck(at)),
+            Effect::CheckOver { node, words } => self.push(&node, Push::CheckOver { words }),
+            Effect::Exclude { node, exclusion } => self.push(&node, Push::Excluded(exclusion)),
             Effect::Seat { node, assignment } => self.push(&node, Push::Seat(assignment)),
             Effect::Regroup { node, round, why } => {
                 let excuses = why.excuses();
@@ -105,8 +109,8 @@ impl Streams {
             }
             Effect::Log(line) => self.log(&line),
             Effect::Finish { verdict } => return Some(verdict),
-            // Nothing is kept for a node but its stream, which it closes itself. The file is read by the loop.
-            Effect::Forget { .. } | Effect::ReadTopology => {}
+            // Nothing is kept for a node but its stream, which it closes itself. Files are the loop's.
+            Effect::Forget { .. } | Effect::ReadTopology | Effect::Report(_) => {}
         }
         crash_point("between-effects");
         None

@@ -5,6 +5,7 @@ use std::{fmt, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    exclusion::Exclusion,
     ids::{Attempt, LocalRank, Rank},
     signal_name::signal_words,
     verdict::JobFailure,
@@ -144,6 +145,8 @@ pub enum Failure {
         /// How long it was waited for.
         waited: Duration,
     },
+    /// A check keeps this node out of the job.
+    Excluded(Exclusion),
     /// The job ended, for a reason that is not this node's own.
     Job(JobFailure),
 }
@@ -174,6 +177,7 @@ impl fmt::Display for Failure {
             Self::MasterAway { reason, waited } => {
                 write!(f, "the job master was away for {} s: {reason}", waited.as_secs_f64())
             }
+            Self::Excluded(exclusion) => exclusion.fmt(f),
             Self::Job(failure) => failure.fmt(f),
         }
     }

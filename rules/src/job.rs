@@ -1,7 +1,7 @@
 //! The master's machine: nodes join, a round is completed, its host opens the store, all are seated, all end.
 //!
 //! ```text
-//! Gathering --enough nodes--> (Placing -->) Hosting --Hosted--> Running --all ended well / gave up--> Over
+//! Gathering --enough nodes--> (Placing --> Checking -->) Hosting --Hosted--> Running --all ended well / gave up--> Over
 //!     ^                                                            |
 //!     +---- a failure, a loss, a leave, newcomers: all stop -------+
 //! Restoring: a master without a memory hears of a round that runs; it becomes Running, or Gathering.
@@ -16,6 +16,7 @@
 //! Every word of a node may come twice, or late, or in a state that has moved on: who speaks is told by its
 //! [`NodeId`], a life of a launcher, and what it speaks of by a round.
 
+mod checking;
 mod event;
 mod gathering;
 mod leaving;
@@ -30,8 +31,10 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+use self::checking::{Checking, LastCheck};
 pub use self::event::{Claim, Effect, Event, Log, NodeEnd, OnGiveUp, Policy, Refusal, Regroup, Standing};
 use crate::{
+    exclusion::Exclusion,
     ids::{NodeId, NodeRank, Round, RunId},
     missing::Missing,
     moment::Moment,
@@ -77,6 +80,8 @@ enum Phase {
     },
     /// The members of a round are chosen, and the topology file is read for their order.
     Placing { members: Vec<NodeId>, until: Moment },
+    /// They are checked.
+    Checking(Box<Checking>),
     /// The first of them opens the store.
     Hosting { round: Round, members: Vec<Member>, fresh_port: bool, until: Moment },
     /// The members have their seats.
@@ -130,6 +135,11 @@ pub struct Job {
     /// A node was lost whose workers may still speak to the store of the last round.
     is_port_stale: bool,
     topology: crate::topology::Topology,
+    /// How many checks there were.
+    checks: u32,
+    last_check: Option<LastCheck>,
+    /// Who was left out, and should it not have heard, why.
+    excluded: BTreeMap<NodeId, Exclusion>,
     phase: Phase,
 }
 
@@ -151,6 +161,9 @@ impl Job {
             lost: Vec::new(),
             is_port_stale: false,
             topology: crate::topology::Topology::default(),
+            checks: 0,
+            last_check: None,
+            excluded: BTreeMap::new(),
             phase: Phase::Gathering { since: None, last_join: Moment::START, awaited: BTreeSet::new() },
         }
     }
@@ -166,6 +179,7 @@ impl Job {
             Phase::Placing { until, .. } | Phase::Hosting { until, .. } | Phase::Restoring { until, .. } => {
                 Some(*until)
             }
+            Phase::Checking(checking) => checking.deadline(),
             Phase::Running { grow_at, .. } => *grow_at,
             Phase::Over { until, .. } => *until,
         }
@@ -183,6 +197,8 @@ impl Job {
             Event::Hosted { node, round, master_addr, master_port } => {
                 self.on_hosted(now, &node, round, master_addr, master_port)
             }
+            Event::CheckReported { node, report } => self.on_check_reported(now, &node, report),
+            Event::CheckProgressed { node, at, probed } => self.on_check_progressed(now, &node, at, probed),
             Event::WorkersFailed { node, round, reason, gives_up } => {
                 self.on_workers_failed(now, &node, round, reason, gives_up)
             }
@@ -262,6 +278,7 @@ impl Job {
             }
             Phase::Running { .. }
             | Phase::Placing { .. }
+            | Phase::Checking(_)
             | Phase::Hosting { .. }
             | Phase::Restoring { .. }
             | Phase::Over { .. } => return None,
@@ -300,6 +317,7 @@ impl Job {
             Phase::Hosting { members, .. } => {
                 members.iter().position(|member| member.node_id == *node).map(|seat| NodeRank(count(seat)))
             }
+            Phase::Checking(checking) => checking.seat_of(node).map(NodeRank),
             _ => None,
         };
         self.seats.get(node).copied().or_else(next)
@@ -332,6 +350,8 @@ impl Job {
                 *until = now + TOPOLOGY_PATIENCE;
                 vec![Effect::ReadTopology]
             }
+            // Nobody knows who tests whom now.
+            Phase::Checking(_) => self.check_anew(now),
             Phase::Hosting { until, .. } => {
                 *until = now + self.policy.host_timeout;
                 Vec::new()
@@ -354,6 +374,7 @@ impl Job {
                 let reason = format!("it could not be read within {} s", TOPOLOGY_PATIENCE.as_secs());
                 self.on_topology_read(now, Err(reason))
             }
+            Phase::Checking(_) => self.on_check_deadline(now),
             Phase::Hosting { .. } => self.on_host_silent(now),
             Phase::Running { .. } => self.grow(now),
             Phase::Restoring { .. } => self.on_restoring_deadline(now),

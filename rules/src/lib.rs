@@ -12,6 +12,9 @@
 //! Read first: [`worker_group`], the node's machine ("what happens when a worker dies" is
 //! `on_worker_exited` there), then [`job`], the master's.
 
+pub mod check_order;
+pub mod check_terms;
+pub mod exclusion;
 pub mod failure;
 pub mod ids;
 pub mod job;
@@ -28,6 +31,7 @@ pub mod restart;
 pub mod signal_name;
 pub mod start_watch;
 pub mod stop_ladder;
+pub mod taint_report;
 pub mod template;
 pub mod topology;
 pub mod verdict;

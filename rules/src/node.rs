@@ -5,6 +5,8 @@ use std::{fmt, net::IpAddr, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    check_order::Checked,
+    check_terms::CheckTerms,
     ids::{NodeId, NodeRank, Round, RunId},
     world::Member,
 };
@@ -26,6 +28,8 @@ pub struct Terms {
     pub join_timeout: Duration,
     /// Every node must bring the same number of workers.
     pub require_uniform: bool,
+    /// How nodes are checked before their workers start; `None`: not at all.
+    pub check: Option<CheckTerms>,
 }
 
 impl Terms {
@@ -56,7 +60,7 @@ impl Terms {
     pub fn difference(&self, theirs: &Self) -> Option<String> {
         let nodes = |terms: &Self| format!("--nnodes={}:{}", terms.min_nodes, terms.max_nodes);
         let seconds = |wait: Duration| wait.as_secs_f64();
-        let points = [
+        let mut points = vec![
             (format!("--rdzv-id={}", self.run_id), format!("--rdzv-id={}", theirs.run_id)),
             (nodes(self), nodes(theirs)),
             (format!("--node-unit={}", self.node_unit), format!("--node-unit={}", theirs.node_unit)),
@@ -72,7 +76,14 @@ impl Terms {
                 format!("--require-uniform={}", self.require_uniform),
                 format!("--require-uniform={}", theirs.require_uniform),
             ),
+            (
+                format!("--network-check={}", self.check.is_some()),
+                format!("--network-check={}", theirs.check.is_some()),
+            ),
         ];
+        if let (Some(ours), Some(theirs)) = (&self.check, &theirs.check) {
+            points.extend(ours.options().into_iter().zip(theirs.options()));
+        }
         let differs = points.into_iter().find(|(ours, theirs)| ours != theirs);
         differs.map(|(ours, theirs)| format!("the job has {ours}, this node has {theirs}"))
     }
@@ -125,6 +136,8 @@ pub struct JoinRequest {
     pub attributes: NodeAttributes,
     /// The last round that it had a seat in, and has left. Tells a new wish from one said again.
     pub after: Option<Round>,
+    /// What it found out about itself, where the terms ask for checks.
+    pub checked: Option<Checked>,
 }
 
 impl JoinRequest {
@@ -209,6 +222,7 @@ mod tests {
             last_call: Duration::from_secs(3),
             join_timeout: Duration::from_secs(600),
             require_uniform: false,
+            check: None,
         }
     }
 

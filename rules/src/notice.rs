@@ -5,7 +5,13 @@ use std::{fmt, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    failure::WorkerFailure, ids::Attempt, pending::Pending, signal_name::signal_words, world::Assignment,
+    check_order::{CheckOrder, Partner, Test},
+    failure::WorkerFailure,
+    ids::Attempt,
+    network_check::{LocalCheck, LocalFault},
+    pending::Pending,
+    signal_name::signal_words,
+    world::Assignment,
 };
 
 /// Something a person wants to know while the run goes on.
@@ -23,6 +29,12 @@ pub enum Notice {
     Excused { why: String },
     /// There is no seat yet.
     Pending(Pending),
+    /// What this node found out about itself before it joins.
+    LocallyChecked(LocalCheck),
+    /// A test with others begins.
+    Testing(CheckOrder),
+    /// The check is over and this node passed.
+    CheckOver { words: String },
     /// There is one, among other nodes.
     Seated(Assignment),
     /// The stream to the master broke, or could not be opened.
@@ -66,6 +78,9 @@ impl fmt::Display for Notice {
                 write!(f, "{why}; the failure here followed from others, so it costs this node no restart")
             }
             Self::Pending(pending) => pending.fmt(f),
+            Self::LocallyChecked(checked) => locally_checked(checked, f),
+            Self::Testing(order) => testing(order, f),
+            Self::CheckOver { words } => f.write_str(words),
             Self::Seated(assignment) => seated(assignment, f),
             Self::MasterAway { reason, goes_on: true, .. } => {
                 write!(f, "{reason}; the workers go on, and so does the search for it")
@@ -80,6 +95,44 @@ impl fmt::Display for Notice {
             Self::MasterBack => f.write_str("the job master is back"),
         }
     }
+}
+
+fn locally_checked(LocalCheck { fault, compute }: &LocalCheck, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match (fault, compute) {
+        (Some(LocalFault { component, reason }), _) => {
+            write!(f, "network check: this node is broken, {component}: {reason}")
+        }
+        (None, Some(compute)) => {
+            write!(f, "network check: this node computes and talks to itself ({:.1} ms)", millis(*compute))
+        }
+        (None, None) => f.write_str("network check: this node talks to itself"),
+    }
+}
+
+fn testing(order: &CheckOrder, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let CheckOrder { at, test, size, partners, .. } = order;
+    write!(f, "network check {}, round {}: ", at.check, at.round)?;
+    match test {
+        Test::AllReduce { bytes } => {
+            return write!(f, "all-reduce of {} MB with {} node(s)", bytes >> 20, size);
+        }
+        Test::Pair if partners.is_empty() => {
+            return f.write_str("measuring how fast this node computes, again");
+        }
+        Test::Pair => f.write_str("testing the way to ")?,
+    }
+    for (index, Partner { number, name, address, .. }) in partners.iter().enumerate() {
+        let comma = if index == 0 { "" } else { " and " };
+        match name.host.is_empty() || name.host == *address {
+            true => write!(f, "{comma}node {number} ({address})")?,
+            false => write!(f, "{comma}node {number} ({}, {address})", name.host)?,
+        }
+    }
+    Ok(())
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
 }
 
 /// Where this node stands. The round is the workers' `DLROVER_ROUND`.

@@ -58,6 +58,24 @@ pub enum JobFailure {
     },
     /// Every node left.
     Deserted,
+    /// A check could not tell which of some nodes is at fault.
+    Inconclusive {
+        /// The first of them.
+        named: Vec<NodeName>,
+        /// How many there are.
+        of: u32,
+        /// How many were checked.
+        nodes: u32,
+    },
+    /// A check found fault with more nodes than can be a matter of nodes.
+    MassFailure {
+        /// How many.
+        faults: u32,
+        /// How many may be.
+        limit: u32,
+        /// How many were checked.
+        nodes: u32,
+    },
 }
 
 impl fmt::Display for JobFailure {
@@ -83,6 +101,25 @@ impl fmt::Display for JobFailure {
                 write!(f, "{node}, whose launcher served the job master, left: {reason}")
             }
             Self::Deserted => f.write_str("every node left the job"),
+            Self::Inconclusive { named, of, nodes } => {
+                write!(
+                    f,
+                    "the network check failed and cannot tell which of {of} node(s), of {nodes} checked, is at fault: "
+                )?;
+                for (index, node) in named.iter().enumerate() {
+                    write!(f, "{}{node}", if index == 0 { "" } else { ", " })?;
+                }
+                f.write_str(
+                    "; nobody is tainted. Look first at the network between them; one more healthy node would tell \
+                     which it is; --on-inconclusive=proceed or relaunch decide otherwise",
+                )
+            }
+            Self::MassFailure { faults, limit, nodes } => write!(
+                f,
+                "the network check found fault with {faults} of {nodes} nodes, more than the {limit} that \
+                 --taint-guard allows, so nobody is tainted: look first at what they share, a switch, a driver, the \
+                 image or the configuration"
+            ),
         }
     }
 }

@@ -11,6 +11,7 @@
 //! The stream to the master may break at any time and comes back by itself. The workers do not mind; whatever
 //! this node had to say is said again from its state when [`Event::MasterBack`] comes, so no word is lost.
 
+mod checks;
 mod event;
 mod generation;
 mod master;
@@ -23,7 +24,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use self::event::{Effect, Event, Limits, WorkerExit};
-use self::{generation::Generation, master::Link};
+use self::{checks::Checks, generation::Generation, master::Link};
 use crate::{
     failure::{ExitCause, Failure, GroupFailure, Outcome, WorkerFailure},
     ids::{Attempt, LocalRank, Round},
@@ -112,6 +113,7 @@ pub struct WorkerGroup {
     cannot_start: Option<Failure>,
     /// The master knows that this node will not come back.
     end_noted: bool,
+    checks: Checks,
     state: State,
 }
 
@@ -130,6 +132,7 @@ impl WorkerGroup {
             charged: None,
             cannot_start: None,
             end_noted: false,
+            checks: Checks::default(),
             state: State::Joining { since: Moment::START },
         }
     }
@@ -171,6 +174,13 @@ impl WorkerGroup {
             Event::CannotHost { reason } => self.leave(now, Outcome::Failed(Failure::Store { reason })),
             Event::Seated { assignment } => self.on_seated(assignment),
             Event::Pending(pending) => vec![Effect::Tell(Notice::Pending(pending))],
+            Event::LocallyChecked { checked } => self.on_locally_checked(now, checked),
+            Event::CheckOrdered { order } => self.on_check_ordered(order),
+            Event::CheckCancelled { at } => self.on_check_cancelled(at),
+            Event::Probing { at, probed } => vec![Effect::ReportProgress { at, probed }],
+            Event::Probed { report } => self.on_probed(report),
+            Event::CheckOver { words } => self.on_check_over(words),
+            Event::Excluded { exclusion } => self.on_excluded(now, exclusion),
             Event::Refused { reason } => self.on_refused(now, reason),
             Event::Prepared { round } => self.on_prepared(now, round),
             Event::CannotPrepare { reason, .. } => {
@@ -190,7 +200,7 @@ impl WorkerGroup {
             Event::Forwarded { signal } => self.on_forwarded(signal),
             Event::Regroup { why, excuses, .. } => self.on_regroup(now, why, excuses),
             Event::JobEnded { verdict } => self.on_job_ended(now, verdict),
-            Event::MasterBack => self.on_master_back(),
+            Event::MasterBack => self.on_master_back(now),
             Event::MasterAway { reason } => self.on_master_away(now, reason),
             Event::EndNoted => self.on_end_noted(),
             Event::GuardDied { cause } => self.on_guard_died(now, cause),
@@ -221,12 +231,19 @@ impl WorkerGroup {
             Event::AskedToHost { .. }
             | Event::Hosting { .. }
             | Event::CannotHost { .. }
+            | Event::LocallyChecked { .. }
+            | Event::CheckOrdered { .. }
+            | Event::CheckCancelled { .. }
+            | Event::Probing { .. }
+            | Event::Probed { .. }
+            | Event::CheckOver { .. }
             | Event::Pending(_) => {
                 return !matches!(self.state, State::Joining { .. });
             }
             Event::Signalled { .. }
             | Event::Forwarded { .. }
             | Event::Refused { .. }
+            | Event::Excluded { .. }
             | Event::JobEnded { .. }
             | Event::MasterBack
             | Event::MasterAway { .. }
@@ -260,6 +277,7 @@ impl WorkerGroup {
         self.is_done_well = false;
         self.hosted = None;
         self.charged = None;
+        self.checks.used();
         self.state = State::Preparing(generation);
         // A node that has always been alone has nothing to tell. The files first: words cost time.
         let tell =
@@ -368,13 +386,9 @@ impl WorkerGroup {
         self.state = State::Joining { since: now };
         self.link.needed(now);
         match self.link {
-            Link::Up => vec![self.join_effect()],
+            Link::Up => self.ask_for_a_seat(now),
             Link::Away { .. } => Vec::new(),
         }
-    }
-
-    fn join_effect(&self) -> Effect {
-        Effect::Join { attempt: self.attempt, after: self.last.as_ref().map(|last| last.round) }
     }
 
     fn on_signalled(&mut self, now: Moment, signal: i32) -> Vec<Effect> {
@@ -500,6 +514,7 @@ impl WorkerGroup {
 
     fn finish(&mut self, outcome: Outcome) -> Vec<Effect> {
         self.state = State::Done;
-        vec![Effect::Finish { outcome }]
+        let probe = self.checks.give_up();
+        probe.into_iter().chain([Effect::Finish { outcome }]).collect()
     }
 }

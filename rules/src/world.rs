@@ -157,11 +157,18 @@ impl World {
 pub fn master_addr(members: &[Member]) -> Option<String> {
     let host = members.first()?;
     let is_local_job = members.iter().all(|member| is_loopback(&member.address));
-    if is_loopback(&host.address) && !is_local_job {
-        let other = host.addresses.iter().find(|address| !is_loopback(address));
-        return Some(other.unwrap_or(&host.address).clone());
+    Some(reachable_address(&host.address, &host.addresses, is_local_job))
+}
+
+/// The address that members elsewhere reach a node by: its own, unless that is a loopback address and some member
+/// is elsewhere; then the first of its interfaces' that is not.
+#[must_use]
+pub fn reachable_address(own: &str, others: &[String], is_local_job: bool) -> String {
+    if is_loopback(own) && !is_local_job {
+        let other = others.iter().find(|address| !is_loopback(address));
+        return other.map_or(own, String::as_str).to_owned();
     }
-    Some(host.address.clone())
+    own.to_owned()
 }
 
 #[cfg(test)]

@@ -52,6 +52,12 @@ impl ProbeHandle {
         self.cancelled.send_replace(true);
     }
 
+    /// Cancels it while somebody else waits for its end.
+    #[must_use]
+    pub fn canceller(&self) -> Canceller {
+        Canceller(self.cancelled.clone())
+    }
+
     /// Waits for what the probe comes to. It has no time limit of its own: who waits cancels it.
     pub async fn end(self) -> Probed {
         self.measured().await.probed
@@ -86,6 +92,17 @@ impl ProbeHandle {
             let _gone = done.send(measured);
         });
         Self { cancelled, end }
+    }
+}
+
+/// Ends a probe that somebody else waits for.
+#[derive(Debug, Clone)]
+pub struct Canceller(watch::Sender<bool>);
+
+impl Canceller {
+    /// As [`ProbeHandle::cancel`].
+    pub fn cancel(&self) {
+        self.0.send_replace(true);
     }
 }
 

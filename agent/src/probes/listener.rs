@@ -67,13 +67,47 @@ impl Listener {
     }
 }
 
+/// A port that is kept for a program of this host's to listen at: nobody else gets it by asking for any, and who
+/// connects to it meanwhile is refused. The program must set `SO_REUSEADDR`, as servers do.
+#[derive(Debug)]
+pub struct Reservation {
+    _socket: Socket,
+    port: u16,
+}
+
+impl Reservation {
+    /// Any free port.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn new() -> io::Result<Self> {
+        let any = |ip: IpAddr| bound(SocketAddr::new(ip, 0));
+        let socket = any(Ipv6Addr::UNSPECIFIED.into()).or_else(|_| any(Ipv4Addr::UNSPECIFIED.into()))?;
+        let address = socket.local_addr()?.as_socket();
+        let port = address.map(|address| address.port()).ok_or_else(|| io::Error::other("it has no port"))?;
+        Ok(Self { _socket: socket, port })
+    }
+
+    /// Which port.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+}
+
 fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = bound(address)?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// A socket that has its address and does not listen.
+fn bound(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     if address.is_ipv6() && address.ip().is_unspecified() {
         socket.set_only_v6(false)?;
     }
     socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
+    Ok(socket)
 }

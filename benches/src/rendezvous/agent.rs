@@ -296,6 +296,7 @@ fn request(number: usize, of: u32) -> pb::JoinRequest {
             last_call_millis: 30_000,
             join_timeout_millis: 600_000,
             require_uniform: false,
+            check: None,
         }),
         attributes: Some(pb::NodeAttributes {
             host_name: host.clone(),

@@ -91,6 +91,22 @@ pub(super) fn command() -> Command {
                 .value_parser(path())
                 .help("Remember the job here, so that a master that is started again goes on with it"),
         )
+        .next_help_heading("Network checks (the nodes say whether there are any)")
+        .arg(
+            option("taint-report", "FILE")
+                .value_parser(path())
+                .help("Write what each check found here, as JSON (dlrover.taint-report/v1)"),
+        )
+        .arg(
+            option("on-fault-node", "CMD")
+                .help("Run this by /bin/sh for each node that deserves a taint, its JSON on standard input, for at most 30 s"),
+        )
+        .arg(option("taint-key", "KEY").help("The key of the taints [default: dlrover.io/node-check]"))
+        .arg(
+            option("taint-guard", "SHARE").default_value("0.3").help(
+                "When more than this share of the nodes (and more than 2) deserve a taint, none is given and the job fails",
+            ),
+        )
         .next_help_heading("Who may join")
         .arg(
             option("job-token-file", "FILE")

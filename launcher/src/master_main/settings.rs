@@ -3,7 +3,7 @@
 use std::{fs::File, io, io::Read as _, path::PathBuf, time::Duration};
 
 use clap::ArgMatches;
-use master::TopologyFileError;
+use master::{TAINT_KEY, TaintConfig, TopologyFileError};
 use master_proto::trust::{TlsFiles, Token, TokenError, Trust};
 use rules::{
     job::{HOST_TIMEOUT, OnGiveUp, Policy},
@@ -11,7 +11,11 @@ use rules::{
 };
 
 use super::listen::ListenOn;
-use crate::{environment::Environment, invalid::Invalid, resolve::ports};
+use crate::{
+    environment::Environment,
+    invalid::Invalid,
+    resolve::{permille, ports},
+};
 
 /// Longer than any job, and short enough for every clock.
 const FOR_EVER: f64 = 1e9;
@@ -28,6 +32,7 @@ pub(super) struct Settings {
     pub(super) patience: Patience,
     pub(super) state_dir: Option<PathBuf>,
     pub(super) topology_file: Option<PathBuf>,
+    pub(super) taints: TaintConfig,
     pub(super) trust: Trust,
     /// Lines for people.
     pub(super) notices: Vec<String>,
@@ -45,6 +50,12 @@ pub(super) enum SettingsError {
         value: String,
         /// What it may be.
         range: &'static str,
+    },
+    /// A share of the nodes.
+    #[error("--taint-guard {value}: expected a share of the nodes, from 0 to 1")]
+    Share {
+        /// As it was written.
+        value: String,
     },
     /// The topology file.
     #[error(transparent)]
@@ -102,10 +113,16 @@ impl Settings {
                 has_topology: topology_file.is_some(),
                 host_timeout: HOST_TIMEOUT,
                 reconnect_grace,
+                taint_guard_permille: said.taint_guard()?,
             },
             patience: Patience { reconnect_grace, heartbeat_timeout: Some(heartbeat_timeout) },
             state_dir: said.file("state-dir", None),
             topology_file,
+            taints: TaintConfig {
+                file: said.file("taint-report", None),
+                on_fault_node: said.text("on-fault-node", None),
+                key: said.text("taint-key", None).unwrap_or_else(|| TAINT_KEY.to_owned()),
+            },
             trust,
             notices,
         })
@@ -136,6 +153,13 @@ impl Said<'_> {
         let number = number.filter(|number| *number >= 0.0).map(|number| number.min(FOR_EVER));
         let seconds = number.and_then(|number| Duration::try_from_secs_f64(number).ok());
         seconds.ok_or_else(|| self.bad_seconds(option, "from 0 on"))
+    }
+
+    /// The share of the nodes, in thousandths, above which nobody is tainted.
+    fn taint_guard(&self) -> Result<u32, SettingsError> {
+        let value = self.text("taint-guard", None).unwrap_or_default();
+        let share = value.trim().parse::<f64>().ok().filter(|share| (0.0..=1.0).contains(share));
+        share.map(permille).ok_or(SettingsError::Share { value })
     }
 
     fn bad_seconds(&self, option: &'static str, range: &'static str) -> SettingsError {

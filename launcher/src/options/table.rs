@@ -370,6 +370,70 @@ pub(crate) static OPTIONS: &[OptionSpec] = &[
         "Leave slow nodes out; needs --network-check",
     ),
     OptionSpec {
+        value: "RATIO",
+        default: "2.0",
+        ..ours(
+            Flag::StragglerRatio,
+            "straggler-ratio",
+            Kind::Float,
+            Group::Checks,
+            "A node is slow when it takes this many times as long as the mean of the others",
+        )
+    },
+    OptionSpec {
+        value: "CMD",
+        ..ours(
+            Flag::CheckCommand,
+            "check-command",
+            Kind::Text,
+            Group::Checks,
+            "Run this by /bin/sh on both nodes of a pair, in place of the built-in test (docs/network-check.md)",
+        )
+    },
+    OptionSpec {
+        value: "SECONDS",
+        default: "0",
+        ..ours(
+            Flag::CheckTtl,
+            "check-ttl",
+            Kind::Float,
+            Group::Checks,
+            "A restart with the same nodes reuses a check younger than this; 0 checks before every start",
+        )
+    },
+    OptionSpec {
+        value: "N",
+        default: "8",
+        ..ours(
+            Flag::CheckMaxRounds,
+            "check-max-rounds",
+            Kind::Int,
+            Group::Checks,
+            "Rounds of tests after which what is not known stays inconclusive",
+        )
+    },
+    OptionSpec {
+        value: "SECONDS",
+        ..ours(
+            Flag::NetworkCheckTimeout,
+            "network-check-timeout",
+            Kind::Text,
+            Group::Checks,
+            "The longest that one test may take [env: NETWORK_CHECK_TIMEOUT] [default: 15; 180 with --check-command]",
+        )
+    },
+    OptionSpec {
+        value: "WHAT",
+        default: "fail",
+        ..ours(
+            Flag::OnInconclusive,
+            "on-inconclusive",
+            Kind::Choice(&["fail", "proceed", "relaunch"]),
+            Group::Checks,
+            "When nobody can tell which node is at fault: fail the job, proceed with the nodes, or relaunch them (they exit with 202)",
+        )
+    },
+    OptionSpec {
         value: "N",
         default: "1",
         ..ours(
@@ -530,6 +594,32 @@ pub(crate) static OPTIONS: &[OptionSpec] = &[
             Kind::Text,
             Group::Master,
             "Where the job master keeps its state, so that the same launcher, started again, goes on with the job [default: nowhere, and the job ends with that launcher]",
+        )
+    },
+    OptionSpec {
+        value: "FILE",
+        ..ours(
+            Flag::TaintReport,
+            "taint-report",
+            Kind::Text,
+            Group::Master,
+            "Write what each network check found here, as JSON (dlrover.taint-report/v1)",
+        )
+    },
+    OptionSpec {
+        value: "KEY",
+        default: "dlrover.io/node-check",
+        ..ours(Flag::TaintKey, "taint-key", Kind::Text, Group::Master, "The key of the taints in that report")
+    },
+    OptionSpec {
+        value: "SHARE",
+        default: "0.3",
+        ..ours(
+            Flag::TaintGuard,
+            "taint-guard",
+            Kind::Float,
+            Group::Master,
+            "When more than this share of the nodes (and more than 2) deserve a taint, none is given and the job fails",
         )
     },
     OptionSpec {

@@ -1,12 +1,24 @@
 //! The checks before workers start: DLRover's options.
 
+use std::{ffi::OsString, time::Duration};
+
+use rules::{
+    check_terms::{CheckTerms, OnInconclusive},
+    network_check::Deadlines,
+};
+
 use crate::{
     box_pairs::BoxPair,
-    cli::Cli,
+    cli::{Cli, Said},
+    environment::Environment,
     invalid::Invalid,
     options::{ACCELERATORS, Flag},
-    resolve::nodes::Nodes,
+    python_number,
+    resolve::{nodes::Nodes, rdzv_conf},
 };
+
+/// How long the user's own program may take for one test, as DLRover's check does.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// What is checked before workers start, and what counts as a fault.
 #[derive(Debug, Clone)]
@@ -27,11 +39,16 @@ pub struct Checks {
     pub min_channels: usize,
     /// The kind of accelerator.
     pub accelerator: String,
+    /// What the nodes agree on about their checks; `None`: nodes are not checked.
+    pub terms: Option<CheckTerms>,
+    /// The user's own program for pairs.
+    pub command: Option<OsString>,
 }
 
-pub(super) fn resolve(cli: &Cli, nodes: &Nodes) -> Result<Checks, Invalid> {
+pub(super) fn resolve(cli: &Cli, nodes: &Nodes, env: Environment<'_>) -> Result<Checks, Invalid> {
     let precheck = one_of(cli, Flag::Precheck, &["0", "1", "2"])?;
-    let network = cli.is_on(Flag::NetworkCheck) || precheck != "0" || nodes.wants_network_check;
+    let comm_perf = cli.is_on(Flag::CommPerfTest) || precheck == "2";
+    let network = cli.is_on(Flag::NetworkCheck) || precheck != "0" || comm_perf || nodes.wants_network_check;
     for flag in [Flag::ExcludeStraggler, Flag::SwitchboxCheck] {
         if cli.is_on(flag) && !network {
             return Err(Invalid::NeedsNetworkCheck { said: cli.said(flag) });
@@ -57,14 +74,75 @@ pub(super) fn resolve(cli: &Cli, nodes: &Nodes) -> Result<Checks, Invalid> {
         .ok_or_else(|| Invalid::MinChannels { said: said(), pairs: box_pairs.len() })?;
     Ok(Checks {
         network,
-        comm_perf: cli.is_on(Flag::CommPerfTest) || precheck == "2",
+        comm_perf,
         exclude_straggler: cli.is_on(Flag::ExcludeStraggler),
         switchbox: cli.is_on(Flag::SwitchboxCheck),
         box_pairs,
         min_bandwidth_mb_per_s,
         min_channels,
         accelerator: one_of(cli, Flag::Accelerator, ACCELERATORS)?.to_owned(),
+        terms: network.then(|| terms(cli, env, comm_perf)).transpose()?,
+        command: Some(cli.bytes(Flag::CheckCommand)).filter(|it| !it.is_empty()).map(ToOwned::to_owned),
     })
+}
+
+/// What the nodes agree on about their checks.
+fn terms(cli: &Cli, env: Environment<'_>, measures_bandwidth: bool) -> Result<CheckTerms, Invalid> {
+    let has_command = !cli.bytes(Flag::CheckCommand).is_empty();
+    let out_of = |flag, range| Invalid::OutOfRange { said: cli.said(flag), range };
+    let ratio = cli.float(Flag::StragglerRatio).unwrap_or_default();
+    if !(1.001..=1000.0).contains(&ratio) {
+        return Err(out_of(Flag::StragglerRatio, "a ratio from 1.001 to 1000"));
+    }
+    let rounds = cli.int(Flag::CheckMaxRounds).and_then(|rounds| u32::try_from(rounds).ok());
+    let rounds = rounds.filter(|rounds| (1..=1000).contains(rounds));
+    let ttl = rdzv_conf::seconds(cli.float(Flag::CheckTtl).unwrap_or_default());
+    let deadlines = match timeout(cli, env)? {
+        Some(hard) if has_command => Deadlines::command(hard),
+        None if has_command => Deadlines::command(COMMAND_TIMEOUT),
+        Some(hard) => {
+            let native = Deadlines::native();
+            Deadlines { floor: native.floor.min(hard), hard, ..native }
+        }
+        None => Deadlines::native(),
+    };
+    Ok(CheckTerms {
+        exclude_straggler: cli.is_on(Flag::ExcludeStraggler),
+        straggler_permille: permille(ratio),
+        max_rounds: rounds
+            .ok_or_else(|| out_of(Flag::CheckMaxRounds, "a number of rounds from 1 to 1000"))?,
+        deadlines,
+        has_command,
+        measures_bandwidth,
+        reuse_for: ttl.ok_or_else(|| out_of(Flag::CheckTtl, "a number of seconds from 0 on"))?,
+        on_inconclusive: match one_of(cli, Flag::OnInconclusive, &["fail", "proceed", "relaunch"])? {
+            "proceed" => OnInconclusive::Proceed,
+            "relaunch" => OnInconclusive::Relaunch,
+            _ => OnInconclusive::Fail,
+        },
+    })
+}
+
+/// The option, else the variable that DLRover reads; `None` where neither is given.
+fn timeout(cli: &Cli, env: Environment<'_>) -> Result<Option<Duration>, Invalid> {
+    const VARIABLE: &str = "NETWORK_CHECK_TIMEOUT";
+    let given = cli.bytes(Flag::NetworkCheckTimeout);
+    let (value, said) = match env.get_filled(VARIABLE) {
+        _ if !given.is_empty() => (given, cli.said(Flag::NetworkCheckTimeout)),
+        Some(value) => (value, Said::in_variable(VARIABLE, value)),
+        None => return Ok(None),
+    };
+    let number = value.to_str().and_then(python_number::float);
+    let seconds = number.and_then(rdzv_conf::seconds).filter(|it| *it >= Duration::from_millis(100));
+    let range = "a number of seconds from 0.1 on";
+    seconds.map(Some).ok_or(Invalid::OutOfRange { said, range })
+}
+
+/// Thousandths. The caller has checked the range.
+pub(crate) fn permille(ratio: f64) -> u32 {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in range; casts saturate")]
+    let thousandths = (ratio * 1000.0).round() as u32;
+    thousandths
 }
 
 /// A choice, also when it comes from the environment.

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use master::TaintConfig;
 use master_proto::trust::{TlsFiles, Token, Trust};
 use rules::{
     NodeId,
@@ -17,6 +18,7 @@ use crate::{
     options::Flag,
     resolve::{
         at_least_zero,
+        checks::permille,
         meeting::{Meeting, Serves},
         rdzv_conf,
     },
@@ -35,6 +37,8 @@ pub struct MasterPlan {
     pub state_dir: Option<PathBuf>,
     /// Read for each round by a master that is served here.
     pub topology_file: Option<PathBuf>,
+    /// Where a master that is served here leaves reports of network checks.
+    pub taints: TaintConfig,
     /// Who may speak, on either side.
     pub trust: Trust,
     /// What was said that only the master cares for.
@@ -85,6 +89,9 @@ pub(super) fn resolve(
         Flag::HeartbeatTimeout,
         Flag::StateDir,
         Flag::TopologyConfig,
+        Flag::TaintReport,
+        Flag::TaintKey,
+        Flag::TaintGuard,
     ];
     let given = for_the_master.into_iter().filter(|flag| cli.is_given(*flag));
     Ok(MasterPlan {
@@ -96,14 +103,31 @@ pub(super) fn resolve(
             has_topology: topology_file.is_some(),
             host_timeout: HOST_TIMEOUT,
             reconnect_grace,
+            taint_guard_permille: taint_guard(cli)?,
         },
         // Inside one process nobody beats: an idle run costs nothing.
         patience: Patience { reconnect_grace, heartbeat_timeout: (!is_alone).then_some(heartbeat_timeout) },
         state_dir,
         topology_file,
+        taints: TaintConfig {
+            file: Some(cli.bytes(Flag::TaintReport)).filter(|it| !it.is_empty()).map(PathBuf::from),
+            // Its children would be the launcher's, which reaps them all by itself.
+            on_fault_node: None,
+            key: cli.text(Flag::TaintKey)?.to_owned(),
+        },
         trust,
         said: given.map(|flag| cli.said(flag).to_string()).collect(),
     })
+}
+
+/// The share of the nodes, in thousandths, above which nobody is tainted.
+fn taint_guard(cli: &Cli) -> Result<u32, Invalid> {
+    let share = cli.float(Flag::TaintGuard).unwrap_or_default();
+    if !(0.0..=1.0).contains(&share) {
+        let range = "a share of the nodes from 0 to 1";
+        return Err(Invalid::OutOfRange { said: cli.said(Flag::TaintGuard), range });
+    }
+    Ok(permille(share))
 }
 
 /// Files that are named by an option or by a variable.

@@ -113,6 +113,7 @@ pub(super) fn resolve(
         last_call: conf.last_call().unwrap_or(LAST_CALL),
         join_timeout,
         require_uniform: cli.is_on(Flag::RequireUniform),
+        check: None,
     };
     Ok(Rendezvous { meeting, serves, terms })
 }

@@ -9,16 +9,13 @@ use crate::{
 /// Something this release refuses to pretend.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NotBuiltYet {
-    #[error("`{said}` is not built yet: this release checks no nodes before it starts workers; leave it out")]
-    Check { said: Said },
+    #[error("`{said}` is not built yet: this release looks at no switchbox; leave it out")]
+    Switchbox { said: Said },
 }
 
 pub(super) fn refuse(cli: &Cli, checks: &Checks) -> Result<(), NotBuiltYet> {
-    if checks.network || checks.comm_perf {
-        let switch = [Flag::NetworkCheck, Flag::CommPerfTest].into_iter().find(|flag| cli.is_on(*flag));
-        let flag =
-            switch.unwrap_or(if cli.is_given(Flag::Precheck) { Flag::Precheck } else { Flag::AutoConfig });
-        return Err(NotBuiltYet::Check { said: cli.said(flag) });
+    if checks.switchbox {
+        return Err(NotBuiltYet::Switchbox { said: cli.said(Flag::SwitchboxCheck) });
     }
     Ok(())
 }

@@ -56,6 +56,13 @@ impl From<JobVerdict> for pb::JobEnd {
                 Verdict::Exhausted(pb::Exhausted { rank: rank.0, node, limit, reason })
             }
             JobVerdict::Failed(JobFailure::Deserted) => Verdict::Deserted(pb::Deserted {}),
+            JobVerdict::Failed(JobFailure::Inconclusive { named, of, nodes }) => {
+                let named = named.into_iter().map(pb::NodeName::from).collect();
+                Verdict::Inconclusive(pb::Inconclusive { named, of, nodes })
+            }
+            JobVerdict::Failed(JobFailure::MassFailure { faults, limit, nodes }) => {
+                Verdict::MassFailure(pb::MassFailure { faults, limit, nodes })
+            }
         };
         Self { verdict: Some(verdict) }
     }
@@ -88,6 +95,13 @@ impl TryFrom<pb::JobEnd> for JobVerdict {
                 reason: wire.reason,
             },
             Verdict::Deserted(pb::Deserted {}) => JobFailure::Deserted,
+            Verdict::Inconclusive(pb::Inconclusive { named, of, nodes }) => {
+                let named = named.into_iter().map(NodeName::from).collect();
+                JobFailure::Inconclusive { named, of, nodes }
+            }
+            Verdict::MassFailure(pb::MassFailure { faults, limit, nodes }) => {
+                JobFailure::MassFailure { faults, limit, nodes }
+            }
         };
         Ok(Self::Failed(failure))
     }

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use rules::{
     NodeRank, Round,
+    check_order::{CheckOrder, CheckRound},
+    exclusion::Exclusion,
     missing::Missing,
     pending::Pending,
     verdict::JobVerdict,
@@ -30,6 +32,14 @@ pub enum Push {
     JobEnd(JobVerdict),
     /// There is no seat yet.
     Pending(Pending),
+    /// Take part in a test.
+    Check(CheckOrder),
+    /// End the test of this round now.
+    CancelCheck(CheckRound),
+    /// The check is over and this node passed.
+    CheckOver { words: String },
+    /// A check keeps this node out of the job.
+    Excluded(Exclusion),
 }
 
 /// A push as it came, with its place among all that this life of the master has said to this node.
@@ -55,6 +65,10 @@ impl From<Pushed> for pb::Push {
             Push::Refused { reason } => Wire::Refused(pb::Refused { reason: cut(reason) }),
             Push::JobEnd(verdict) => Wire::JobEnd(verdict.into()),
             Push::Pending(pending) => Wire::Pending(pending.into()),
+            Push::Check(order) => Wire::Check(order.into()),
+            Push::CancelCheck(at) => Wire::CancelCheck(at.into()),
+            Push::CheckOver { words } => Wire::CheckOver(pb::CheckOver { words: cut(words) }),
+            Push::Excluded(exclusion) => Wire::Excluded(exclusion.into()),
         });
         Self { epoch, seq, push }
     }
@@ -78,6 +92,10 @@ impl TryFrom<pb::Push> for Pushed {
                 Wire::Refused(pb::Refused { reason }) => Push::Refused { reason },
                 Wire::JobEnd(end) => Push::JobEnd(end.try_into()?),
                 Wire::Pending(pending) => Push::Pending(pending.try_into()?),
+                Wire::Check(order) => Push::Check(order.try_into()?),
+                Wire::CancelCheck(at) => Push::CancelCheck(at.into()),
+                Wire::CheckOver(pb::CheckOver { words }) => Push::CheckOver { words },
+                Wire::Excluded(excluded) => Push::Excluded(excluded.into()),
             })
         });
         Ok(Self { epoch, seq, push: push.transpose()? })

@@ -49,6 +49,7 @@ impl TryFrom<pb::JoinRequest> for Join {
             terms: terms.try_into()?,
             attributes: wire.attributes.unwrap_or_default().try_into()?,
             after: wire.after_round.map(|after| round(after, "after_round")).transpose()?,
+            checked: wire.checked.map(TryInto::try_into).transpose()?,
         };
         Ok(Self { request })
     }
@@ -57,8 +58,18 @@ impl TryFrom<pb::JoinRequest> for Join {
 /// A request to join; an empty address is left to the connection.
 #[must_use]
 pub fn join_request(request: JoinRequest) -> pb::JoinRequest {
-    let JoinRequest { node_id, wish, local_world_size, role, address, node_ip, terms, attributes, after } =
-        request;
+    let JoinRequest {
+        node_id,
+        wish,
+        local_world_size,
+        role,
+        address,
+        node_ip,
+        terms,
+        attributes,
+        after,
+        checked,
+    } = request;
     pb::JoinRequest {
         node_id: node_id.0,
         local_world_size,
@@ -69,6 +80,7 @@ pub fn join_request(request: JoinRequest) -> pb::JoinRequest {
         terms: Some(terms.into()),
         attributes: Some(attributes.into()),
         after_round: after.map(|round| round.0),
+        checked: checked.map(pb::Checked::from),
     }
 }
 
@@ -95,14 +107,23 @@ impl TryFrom<pb::Terms> for Terms {
             last_call: Duration::from_millis(wire.last_call_millis),
             join_timeout: Duration::from_millis(wire.join_timeout_millis),
             require_uniform: wire.require_uniform,
+            check: wire.check.map(TryInto::try_into).transpose()?,
         })
     }
 }
 
 impl From<Terms> for pb::Terms {
     fn from(terms: Terms) -> Self {
-        let Terms { run_id, min_nodes, max_nodes, node_unit, last_call, join_timeout, require_uniform } =
-            terms;
+        let Terms {
+            run_id,
+            min_nodes,
+            max_nodes,
+            node_unit,
+            last_call,
+            join_timeout,
+            require_uniform,
+            check,
+        } = terms;
         Self {
             run_id: run_id.0,
             min_nodes,
@@ -111,6 +132,7 @@ impl From<Terms> for pb::Terms {
             last_call_millis: millis(last_call),
             join_timeout_millis: millis(join_timeout),
             require_uniform,
+            check: check.map(pb::CheckTerms::from),
         }
     }
 }

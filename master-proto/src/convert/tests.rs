@@ -45,6 +45,7 @@ fn request(wish: Option<u32>) -> JoinRequest {
             last_call: Duration::from_millis(2500),
             join_timeout: Duration::from_secs(600),
             require_uniform: true,
+            check: None,
         },
         attributes: NodeAttributes {
             host_name: "host-a".into(),
@@ -55,6 +56,7 @@ fn request(wish: Option<u32>) -> JoinRequest {
             accelerators: Some(Accelerators { kind: "nvidia".into(), count: 8 }),
         },
         after: Some(Round(2)),
+        checked: None,
     }
 }
 

@@ -16,6 +16,7 @@ pub(crate) fn policy() -> Policy {
         has_topology: false,
         host_timeout: Duration::from_secs(60),
         reconnect_grace: Duration::from_secs(2),
+        taint_guard_permille: 300,
     }
 }
 
@@ -35,9 +36,11 @@ pub(crate) fn joined(node: &str) -> Event {
             last_call: Duration::from_secs(1),
             join_timeout: Duration::from_secs(600),
             require_uniform: false,
+            check: None,
         },
         attributes: NodeAttributes::default(),
         after: None,
+        checked: None,
     })
 }
 

@@ -54,6 +54,7 @@ pub struct Lines {
 pub fn config(lines: &Arc<Lines>) -> MasterConfig {
     let lines = Arc::clone(lines);
     MasterConfig {
+        taints: master::TaintConfig::default(),
         policy: Policy {
             restart_count: 3,
             on_give_up: OnGiveUp::Replace,
@@ -61,6 +62,7 @@ pub fn config(lines: &Arc<Lines>) -> MasterConfig {
             has_topology: false,
             host_timeout: LIMIT,
             reconnect_grace: GRACE,
+            taint_guard_permille: 300,
         },
         patience: Patience { reconnect_grace: GRACE, heartbeat_timeout: Some(Duration::from_secs(15)) },
         state_dir: None,
@@ -169,6 +171,7 @@ pub fn terms(min_nodes: u32, max_nodes: u32) -> Terms {
         last_call: Duration::from_millis(200),
         join_timeout: LIMIT,
         require_uniform: false,
+        check: None,
     }
 }
 
@@ -183,6 +186,7 @@ pub fn request(id: &str, terms: Terms) -> JoinRequest {
         terms,
         attributes: NodeAttributes { host_name: format!("host-{id}"), ..NodeAttributes::default() },
         after: None,
+        checked: None,
     }
 }
 

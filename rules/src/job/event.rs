@@ -5,9 +5,13 @@ use std::{fmt, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    check_order::{CheckOrder, CheckReport, CheckRound},
+    exclusion::Exclusion,
     ids::{NodeId, NodeRank, Round},
     liveness::LossCause,
+    network_check::Probed,
     node::{JoinRequest, NodeName},
+    taint_report::TaintReport,
     topology::Topology,
     verdict::JobVerdict,
     world::Assignment,
@@ -28,6 +32,8 @@ pub struct Policy {
     pub host_timeout: Duration,
     /// How long members of a round may take to come back to a master that has lost its memory.
     pub reconnect_grace: Duration,
+    /// The share of the nodes, in thousandths, above which a check taints nobody and the job fails.
+    pub taint_guard_permille: u32,
 }
 
 /// What follows when a node gives up: its own restarts are spent, or it cannot start its workers.
@@ -54,6 +60,10 @@ pub enum Event {
     TopologyRead(Result<Topology, String>),
     /// The host of a round serves the store here. Without an address, the node's own is taken.
     Hosted { node: NodeId, round: Round, master_addr: Option<String>, master_port: u16 },
+    /// What a node's part in a round of a check came to.
+    CheckReported { node: NodeId, report: CheckReport },
+    /// How far a node's part in a round of a check has come.
+    CheckProgressed { node: NodeId, at: CheckRound, probed: Probed },
     /// Workers of a node failed. It stops the rest of them, and then joins again unless it gives up.
     WorkersFailed { node: NodeId, round: Round, reason: String, gives_up: bool },
     /// A node's part is over.
@@ -75,6 +85,8 @@ impl Event {
         match self {
             Self::Attended { node }
             | Self::Hosted { node, .. }
+            | Self::CheckReported { node, .. }
+            | Self::CheckProgressed { node, .. }
             | Self::WorkersFailed { node, .. }
             | Self::NodeEnded { node, .. }
             | Self::EndHeard { node } => Some(node),
@@ -135,6 +147,16 @@ pub enum Effect {
     AskToHost { node: NodeId, round: Round, fresh_port: bool },
     /// Read the topology file.
     ReadTopology,
+    /// Tell a node what to do in a round of a check.
+    Check { node: NodeId, order: CheckOrder },
+    /// Tell a node to end its part in this round now, and to report how far it came.
+    CancelCheck { node: NodeId, at: CheckRound },
+    /// Tell a node that passed that the check is over, and how.
+    CheckOver { node: NodeId, words: String },
+    /// Tell a node that a check keeps it out of the job. It leaves for good.
+    Exclude { node: NodeId, exclusion: Exclusion },
+    /// What a check came to, for the operator.
+    Report(Box<TaintReport>),
     /// Tell a node its place in a round.
     Seat { node: NodeId, assignment: Assignment },
     /// Tell a node to stop its workers and join again.
@@ -231,6 +253,10 @@ pub enum Log {
     Unlisted { addresses: Vec<String> },
     /// The file could not be used; the one before it, or none, still holds.
     TopologyUnusable { reason: String },
+    /// A check has begun.
+    Checking { check: u32, nodes: u32 },
+    /// A check is over: its table.
+    Checked { report: String },
     /// A node is gone.
     Gone { node: NodeName, reason: String, losses: u32, limit: u32 },
     /// A round is over.
@@ -260,6 +286,8 @@ impl fmt::Display for Log {
             Self::TopologyUnusable { reason } => {
                 write!(f, "warning: the topology file cannot be used, the last good one holds: {reason}")
             }
+            Self::Checking { check, nodes } => write!(f, "network check {check} of {nodes} node(s) begins"),
+            Self::Checked { report } => f.write_str(report),
             Self::Gone { node, reason, losses, limit } => {
                 write!(f, "{node} is gone: {reason} (losses of this rank: {losses}, replacements: {limit})")
             }

@@ -45,6 +45,13 @@ impl Job {
                 }
                 Vec::new()
             }
+            Phase::Checking(checking) => {
+                if checking.has(&node) {
+                    return self.say_order_again(&node);
+                }
+                self.waiting.insert(node);
+                Vec::new()
+            }
             Phase::Hosting { members, round, fresh_port, .. } => {
                 let seat = members.iter().position(|member| member.node_id == node);
                 match seat {
@@ -108,6 +115,10 @@ impl Job {
         let refuse = |reason| Err(vec![Effect::Refuse { node: node.clone(), reason }]);
         if matches!(self.phase, Phase::Over { .. }) {
             return Ok(Vec::new());
+        }
+        if let Some(exclusion) = self.excluded.get(&node) {
+            // It has not heard of it.
+            return Err(vec![Effect::Exclude { node, exclusion: exclusion.clone() }]);
         }
         if let Some(point) = self.terms.as_ref().and_then(|terms| terms.difference(&request.terms)) {
             return refuse(Refusal::Differs { point });
@@ -231,8 +242,8 @@ impl Job {
         effects
     }
 
-    /// Gives the chosen members their seats, and asks the first to open the store.
-    fn place(&mut self, now: Moment) -> Vec<Effect> {
+    /// Gives the chosen members their seats, has them checked, and asks the first to open the store.
+    pub(super) fn place(&mut self, now: Moment) -> Vec<Effect> {
         let Phase::Placing { members, .. } = &self.phase else { return Vec::new() };
         let nodes: Vec<&Node> = members.iter().filter_map(|node| self.nodes.get(node)).collect();
         let addresses = nodes.iter().map(|node| {
@@ -241,6 +252,11 @@ impl Job {
         });
         let listed: Vec<&str> = addresses.collect();
         let order = self.topology.order(listed.iter().copied());
+        let in_order: Vec<NodeId> =
+            order.seats.iter().map(|index| nodes[*index].request.node_id.clone()).collect();
+        if self.wants_check(now, &in_order) {
+            return self.begin_check(now, in_order, order.switches);
+        }
         let mut effects = Vec::new();
         if !self.topology.is_empty() {
             let unlisted = order.seats.iter().zip(&order.switches).filter(|(_, switch)| switch.is_none());
@@ -293,6 +309,7 @@ impl Job {
         let Some(master_addr) = address.or_else(|| master_addr(&members)) else { return Vec::new() };
         let world = World { round: hosted, members, master_addr, master_port };
         self.has_run = true;
+        self.use_check();
         self.lost.clear();
         for member in &world.members {
             if let Some(known) = self.nodes.get_mut(&member.node_id) {
@@ -353,9 +370,11 @@ impl Job {
                 self.is_port_stale = true;
                 (*round, claims.values().cloned().collect())
             }
-            Phase::Gathering { .. } | Phase::Placing { .. } | Phase::Hosting { .. } | Phase::Over { .. } => {
-                return Vec::new();
-            }
+            Phase::Gathering { .. }
+            | Phase::Placing { .. }
+            | Phase::Checking(_)
+            | Phase::Hosting { .. }
+            | Phase::Over { .. } => return Vec::new(),
         };
         let awaited: BTreeSet<NodeId> =
             members.into_iter().filter(|member| self.nodes.contains_key(member)).collect();

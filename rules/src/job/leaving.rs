@@ -97,7 +97,9 @@ impl Job {
                 unaware.insert(node.clone());
                 vec![Effect::TellEnd { node: node.clone(), verdict: verdict.clone() }]
             }
-            Phase::Gathering { .. } | Phase::Placing { .. } | Phase::Hosting { .. } => Vec::new(),
+            Phase::Gathering { .. } | Phase::Placing { .. } | Phase::Checking(_) | Phase::Hosting { .. } => {
+                Vec::new()
+            }
         }
     }
 
@@ -185,6 +187,18 @@ impl Job {
         effects
     }
 
+    /// Takes a waiting node out of the job for good, as one that is to be replaced.
+    pub(super) fn take_out(&mut self, now: Moment, node: &NodeId, reason: &str) -> Vec<Effect> {
+        let name = self.name_of(node);
+        self.is_port_stale |= self.has_part(node);
+        self.remove(node);
+        let mut effects = vec![Effect::Forget { node: node.clone() }];
+        if let Some(failure) = self.charge(&name, reason, &Departure::Charged, &mut effects) {
+            effects.extend(self.end(now, JobVerdict::Failed(failure)));
+        }
+        effects
+    }
+
     /// Counts the loss of a rank; the job has failed when it was lost once too often.
     fn charge(
         &mut self,
@@ -229,6 +243,7 @@ impl Job {
                 let members = std::mem::take(members);
                 self.gather_again(now, members)
             }
+            Phase::Checking(_) => self.lost_in_check(now, node, reason),
             Phase::Hosting { members, .. } => {
                 if members.iter().all(|member| member.node_id != *node) {
                     return Vec::new();
@@ -277,6 +292,7 @@ impl Job {
         match &self.phase {
             Phase::Gathering { awaited, .. } => awaited.contains(node) || self.seats.contains_key(node),
             Phase::Placing { members, .. } => members.contains(node),
+            Phase::Checking(checking) => checking.has(node),
             Phase::Hosting { members, .. } => members.iter().any(|member| member.node_id == *node),
             // The seats are those of the round that runs; looked up, where the world would be searched.
             Phase::Running { .. } => self.seats.contains_key(node),
@@ -285,7 +301,7 @@ impl Job {
         }
     }
 
-    fn remove(&mut self, node: &NodeId) {
+    pub(super) fn remove(&mut self, node: &NodeId) {
         if let Some(gone) = self.nodes.remove(node)
             && let Some(rank) = gone.request.wish
             && self.wishes.get(&rank) == Some(node)

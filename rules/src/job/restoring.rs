@@ -76,6 +76,7 @@ impl Job {
             Phase::Running { .. }
             | Phase::Restoring { .. }
             | Phase::Placing { .. }
+            | Phase::Checking(_)
             | Phase::Hosting { .. } => late(node, claim.round),
         }
     }

@@ -37,9 +37,11 @@ fn joined(name: &str, min_nodes: u32, max_nodes: u32) -> Event {
             last_call: Duration::ZERO,
             join_timeout: JOIN,
             require_uniform: false,
+            check: None,
         },
         attributes: NodeAttributes::default(),
         after: None,
+        checked: None,
     })
 }
 
@@ -75,6 +77,7 @@ impl Test {
             has_topology: false,
             host_timeout: Duration::from_secs(60),
             reconnect_grace: GRACE,
+            taint_guard_permille: 300,
         };
         Self { master: JobMaster::new(policy, patience), now: Moment::START }
     }

@@ -5,9 +5,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    check_order::{CheckOrder, CheckReport, CheckRound},
+    exclusion::Exclusion,
     failure::{ExitCause, Outcome},
     ids::{Attempt, LocalRank, NodeId, Round},
     job::{Claim, NodeEnd},
+    network_check::{LocalCheck, Probed},
     notice::Notice,
     pending::Pending,
     verdict::JobVerdict,
@@ -25,6 +28,8 @@ pub struct Limits {
     pub shutdown_timeout: Duration,
     /// How long a master that is away is waited for once it is needed.
     pub join_timeout: Duration,
+    /// This node checks itself before each start, unless it did so less than this ago; `None`: never.
+    pub check: Option<Duration>,
 }
 
 /// What happened.
@@ -41,6 +46,20 @@ pub enum Event {
     Seated { assignment: Assignment },
     /// Why there is no seat yet.
     Pending(Pending),
+    /// What this node found out about itself.
+    LocallyChecked { checked: LocalCheck },
+    /// The master asks for a test with others.
+    CheckOrdered { order: CheckOrder },
+    /// The test of this round is to end now.
+    CheckCancelled { at: CheckRound },
+    /// How far the test of this round has come.
+    Probing { at: CheckRound, probed: Probed },
+    /// The test ended.
+    Probed { report: CheckReport },
+    /// The check is over and this node passed.
+    CheckOver { words: String },
+    /// A check keeps this node out of the job.
+    Excluded { exclusion: Exclusion },
     /// The master does not let this node take part.
     Refused { reason: String },
     /// Folders, files and pipes of the round's workers are ready.
@@ -95,7 +114,17 @@ pub struct WorkerExit {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Effect {
     /// Ask the master for a seat, having left this round.
-    Join { attempt: Attempt, after: Option<Round> },
+    Join { attempt: Attempt, after: Option<Round>, checked: Option<LocalCheck> },
+    /// Find out what this node can know of itself alone.
+    CheckLocally,
+    /// Do this test with others. One before it that has not ended is ended first.
+    Probe { order: CheckOrder },
+    /// End the test of this round now.
+    CancelProbe { at: CheckRound },
+    /// Tell the master what a test came to.
+    ReportCheck { report: CheckReport },
+    /// Tell the master how far it has come. Not worth a retry.
+    ReportProgress { at: CheckRound, probed: Probed },
     /// Tell the master where this node stands, after the stream was broken.
     Resume { claim: Claim },
     /// Open the store for this round, with nothing in it of any other.

@@ -54,13 +54,16 @@ impl WorkerGroup {
     }
 
     /// Says again whatever the master may not have heard.
-    pub(super) fn on_master_back(&mut self) -> Vec<Effect> {
+    pub(super) fn on_master_back(&mut self, now: Moment) -> Vec<Effect> {
         let was_told = matches!(&self.link, Link::Away { reason: Some(_), .. });
         self.link = Link::Up;
         let mut effects: Vec<Effect> =
             was_told.then_some(Effect::Tell(Notice::MasterBack)).into_iter().collect();
+        if let State::Joining { .. } = self.state {
+            effects.extend(self.ask_for_a_seat(now));
+            return effects;
+        }
         effects.extend(match &self.state {
-            State::Joining { .. } => Some(self.join_effect()),
             State::Preparing(_) | State::Running(_) => self.resume(Standing::Running),
             State::Stopping { then: Then::Rejoin(_), .. } => self.resume(Standing::Stopping),
             State::Stopping { then: Then::FailWithWorkers { .. }, generation, .. } => {
@@ -73,7 +76,7 @@ impl WorkerGroup {
             }
             State::Leaving { is_farewell: false, .. } => self.resume(Standing::Succeeded),
             State::Leaving { outcome, .. } => self.end_of(outcome).map(|end| Effect::ReportEnd { end }),
-            State::AwaitingExcuse { .. } | State::Done => None,
+            State::Joining { .. } | State::AwaitingExcuse { .. } | State::Done => None,
         });
         effects
     }
@@ -216,7 +219,7 @@ impl WorkerGroup {
 
     /// The master has nothing more to say, and knows that this node will not come back: the workers end, and unless
     /// this node's own end is settled already, it is this one.
-    fn on_last_word(&mut self, now: Moment, outcome: Outcome) -> Vec<Effect> {
+    pub(super) fn on_last_word(&mut self, now: Moment, outcome: Outcome) -> Vec<Effect> {
         let outcome = self.or_done(outcome);
         match &mut self.state {
             State::Joining { .. } | State::Preparing(_) => self.finish(outcome),

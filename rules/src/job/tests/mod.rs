@@ -29,6 +29,7 @@ fn policy() -> Policy {
         has_topology: false,
         host_timeout: HOST,
         reconnect_grace: GRACE,
+        taint_guard_permille: 300,
     }
 }
 
@@ -46,6 +47,7 @@ fn terms(min_nodes: u32, max_nodes: u32) -> Terms {
         last_call: LAST_CALL,
         join_timeout: JOIN,
         require_uniform: false,
+        check: None,
     }
 }
 
@@ -72,6 +74,7 @@ fn request(name: &str, terms: &Terms) -> JoinRequest {
         terms: terms.clone(),
         attributes: NodeAttributes { host_name: host(name), ..NodeAttributes::default() },
         after: None,
+        checked: None,
     }
 }
 

@@ -21,7 +21,13 @@ const TERM: ExitCause = ExitCause::Signal(15);
 const CODE: ExitCause = ExitCause::Code(3);
 
 fn limits(max_restarts: u32) -> Limits {
-    Limits { node_id: NodeId("me".into()), max_restarts, shutdown_timeout: GRACE, join_timeout: JOIN }
+    Limits {
+        node_id: NodeId("me".into()),
+        max_restarts,
+        shutdown_timeout: GRACE,
+        join_timeout: JOIN,
+        check: None,
+    }
 }
 
 /// The second of two nodes.
@@ -130,7 +136,7 @@ fn job_succeeded() -> Event {
 }
 
 fn join(attempt: u32, after: Option<u32>) -> Effect {
-    Effect::Join { attempt: Attempt(attempt), after: after.map(Round) }
+    Effect::Join { attempt: Attempt(attempt), after: after.map(Round), checked: None }
 }
 
 fn succeeded_in(round: u32) -> Effect {

@@ -131,6 +131,9 @@ impl Simulation {
             self.checks.charged.remove(&request.node_id);
         }
         let is_announced = matches!(event, Event::NodeEnded { end: NodeEnd::Left { .. }, .. });
+        let was_excluded = |node: &NodeId| {
+            effects.iter().any(|effect| matches!(effect, Effect::Exclude { node: it, .. } if it == node))
+        };
         let mut charged = 0;
         let limit = self.checks.limit;
         for effect in effects {
@@ -145,7 +148,7 @@ impl Simulation {
             let before = self.checks.ledger.insert(rank, *losses).unwrap_or_default();
             match losses.checked_sub(before) {
                 Some(0) if is_announced => {}
-                Some(1) if !is_announced => {
+                Some(1) if !is_announced || was_excluded(&node.node_id) => {
                     charged += 1;
                     if !self.checks.charged.insert(node.node_id.clone()) {
                         self.fail(|| format!("{node} was charged twice"));
@@ -159,7 +162,9 @@ impl Simulation {
                 self.fail(|| format!("rank {rank} was lost {losses} times of {limit} and the job goes on"));
             }
         }
-        if charged > usize::from(charges(event)) {
+        // A check may leave out several.
+        let excluded = effects.iter().filter(|effect| matches!(effect, Effect::Exclude { .. })).count();
+        if charged > usize::from(charges(event)) + excluded {
             self.fail(|| format!("{charged} losses were charged for {event:?}"));
         }
     }
@@ -173,9 +178,10 @@ impl Simulation {
             _ => return,
         };
         let is_told = effects.iter().any(|effect| match effect {
-            Effect::Regroup { node, .. } | Effect::TellEnd { node, .. } | Effect::Refuse { node, .. } => {
-                *node == request.node_id
-            }
+            Effect::Regroup { node, .. }
+            | Effect::TellEnd { node, .. }
+            | Effect::Exclude { node, .. }
+            | Effect::Refuse { node, .. } => *node == request.node_id,
             _ => false,
         });
         let job = &self.master.shadow;
@@ -344,7 +350,9 @@ fn charges(event: &Event) -> bool {
         // A replacement takes the place of one whose stream is broken.
         | Event::Joined(_)
         | Event::Resumed { .. }
-        // A host that opens no store.
+        // A host that opens no store, or the last word of a check.
+        | Event::CheckReported { .. }
+        | Event::CheckProgressed { .. }
         | Event::Deadline => true,
         Event::Attended { .. }
         | Event::LinkBroken { .. }

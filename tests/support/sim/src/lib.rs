@@ -14,6 +14,7 @@ mod network;
 mod node;
 pub mod plan;
 pub mod prng;
+mod probes;
 mod simulation;
 pub mod suite;
 

@@ -58,6 +58,8 @@ pub(crate) struct Master {
     writing: usize,
     timer: (u64, Option<Moment>),
     streams: Vec<Option<ConnId>>,
+    /// Of `streams`, those that words go to: once it is durable that they were opened.
+    opened: Vec<Option<ConnId>>,
     newest: Vec<Option<ConnId>>,
 }
 
@@ -76,6 +78,7 @@ impl Master {
             writing: 0,
             timer: (0, None),
             streams: Vec::new(),
+            opened: Vec::new(),
             newest: Vec::new(),
         }
     }
@@ -87,12 +90,23 @@ impl Master {
     pub(crate) fn attend(&mut self, life: LifeId, conn: ConnId) {
         let length = self.streams.len().max(life + 1);
         self.streams.resize(length, None);
+        self.opened.resize(length, None);
         self.newest.resize(length, None);
         (self.streams[life], self.newest[life]) = (Some(conn), Some(conn));
     }
 
     pub(crate) fn stream_of(&self, life: LifeId) -> Option<ConnId> {
         self.streams.get(life).copied().flatten()
+    }
+
+    /// What was decided before a stream was opened does not reach it.
+    pub(crate) fn opened(&mut self, life: LifeId, conn: ConnId) {
+        self.opened[life] = Some(conn);
+    }
+
+    /// Where words to this node go.
+    pub(crate) fn open_stream_of(&self, life: LifeId) -> Option<ConnId> {
+        self.stream_of(life).filter(|conn| self.opened[life] == Some(*conn))
     }
 
     /// Whether no newer stream of this node was seen by this master.
@@ -129,7 +143,7 @@ impl Simulation {
         let master = &mut self.master;
         master.incarnation += 1;
         self.report.master_starts += 1;
-        (master.streams, master.newest) = (Vec::new(), Vec::new());
+        (master.streams, master.opened, master.newest) = (Vec::new(), Vec::new(), Vec::new());
         master.started = self.now;
         let is_first = self.report.master_starts == 1;
         if !self.plan.has_journal || is_first {
@@ -277,7 +291,10 @@ impl Simulation {
 
     fn carry_out(&mut self, commit: Commit) {
         match commit.reply {
-            Some(Reply::Opened(conn)) => self.send_opened(conn),
+            Some(Reply::Opened(conn)) => {
+                self.master.opened(self.conns[conn].life, conn);
+                self.send_opened(conn);
+            }
             Some(Reply::Acked { conn, ends }) => self.send_acked(conn, ends),
             None => {}
         }
@@ -301,6 +318,19 @@ impl Simulation {
             Effect::Seat { node, assignment } => {
                 self.push(Life::index_of(&node), NodeEvent::Seated { assignment });
             }
+            Effect::Check { node, order } => {
+                self.push(Life::index_of(&node), NodeEvent::CheckOrdered { order });
+            }
+            Effect::CancelCheck { node, at } => {
+                self.push(Life::index_of(&node), NodeEvent::CheckCancelled { at });
+            }
+            Effect::CheckOver { node, words } => {
+                self.push(Life::index_of(&node), NodeEvent::CheckOver { words });
+            }
+            Effect::Exclude { node, exclusion } => {
+                self.push(Life::index_of(&node), NodeEvent::Excluded { exclusion });
+            }
+            Effect::Report(report) => self.report.checks.push(*report),
             Effect::Regroup { node, round, why } => {
                 self.push(
                     Life::index_of(&node),

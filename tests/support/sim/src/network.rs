@@ -141,7 +141,7 @@ impl Simulation {
 
     /// The master's word to a node; dropped when the node has no stream.
     pub(crate) fn push(&mut self, life: LifeId, event: NodeEvent) {
-        let Some(conn) = self.master.stream_of(life) else { return };
+        let Some(conn) = self.master.open_stream_of(life) else { return };
         if self.conns[conn].is_doomed {
             return;
         }

@@ -4,8 +4,10 @@ use std::{collections::BTreeSet, time::Duration};
 
 use rules::{
     LocalRank, Moment, NodeId, Round,
+    check_order::{CheckRound, Checked},
     failure::{ExitCause, Outcome},
     job::Event as JobEvent,
+    network_check::LocalCheck,
     node::{JoinRequest, NodeAttributes},
     verdict::JobVerdict,
     worker_group::{Effect, Event, Limits, WorkerExit, WorkerGroup},
@@ -45,6 +47,8 @@ pub(crate) struct Workers {
 pub(crate) struct Life {
     pub(crate) id: NodeId,
     pub(crate) slot: usize,
+    /// Of those in its slot.
+    pub(crate) is_first: bool,
     born: Moment,
     group: WorkerGroup,
     pub(crate) process: Process,
@@ -65,6 +69,8 @@ pub(crate) struct Life {
     pub(crate) done_well: Option<Round>,
     pub(crate) heard: Option<JobVerdict>,
     pub(crate) outcome: Option<Outcome>,
+    /// The test with others that is under way.
+    pub(crate) probe: Option<CheckRound>,
 }
 
 impl Life {
@@ -90,10 +96,13 @@ impl Simulation {
             max_restarts: self.plan.max_restarts,
             shutdown_timeout: self.plan.shutdown_timeout,
             join_timeout: self.plan.terms.join_timeout,
+            check: self.plan.terms.check.as_ref().map(|check| check.reuse_for),
         };
+        let is_first = self.lives.iter().all(|other| other.slot != slot);
         self.lives.push(Life {
             id,
             slot,
+            is_first,
             born: self.now,
             group: WorkerGroup::new(limits),
             process: Process::Runs,
@@ -109,6 +118,7 @@ impl Simulation {
             done_well: None,
             heard: None,
             outcome: None,
+            probe: None,
         });
         self.slots[slot] = Some(life);
         self.alive += 1;
@@ -125,7 +135,7 @@ impl Simulation {
         }
     }
 
-    fn request(&self, life: LifeId, after: Option<Round>) -> JoinRequest {
+    fn request(&self, life: LifeId, after: Option<Round>, checked: Option<LocalCheck>) -> JoinRequest {
         let Life { id, slot, .. } = &self.lives[life];
         let place = &self.plan.slots[*slot];
         let mut terms = self.plan.terms.clone();
@@ -142,6 +152,7 @@ impl Simulation {
             terms,
             attributes: NodeAttributes { host_name: format!("host-{slot}"), ..NodeAttributes::default() },
             after,
+            checked: checked.map(|local| Checked { local, port: 1 }),
         }
     }
 
@@ -185,13 +196,20 @@ impl Simulation {
     fn carry_out_node(&mut self, life: LifeId, effect: Effect) {
         let node = self.lives[life].id.clone();
         match effect {
-            Effect::Join { after, .. } => {
-                let request = self.request(life, after);
+            Effect::Join { after, checked, .. } => {
+                let request = self.request(life, after, checked);
                 self.say(life, JobEvent::Joined(request));
             }
             Effect::Resume { claim } => {
-                let request = self.request(life, None);
+                let request = self.request(life, None, None);
                 self.say(life, JobEvent::Resumed { request, claim });
+            }
+            Effect::CheckLocally => self.check_locally(life),
+            Effect::Probe { order } => self.probe(life, &order),
+            Effect::CancelProbe { at } => self.cancel_probe(life, at),
+            Effect::ReportCheck { report } => self.say(life, JobEvent::CheckReported { node, report }),
+            Effect::ReportProgress { at, probed } => {
+                self.say(life, JobEvent::CheckProgressed { node, at, probed });
             }
             Effect::ReportHosting { round, master_addr, master_port } => {
                 self.say(life, JobEvent::Hosted { node, round, master_addr, master_port });

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use rules::{
     Moment, NodeRank, RunId,
+    check_terms::{CheckTerms, OnInconclusive},
     job::{OnGiveUp, Policy},
     liveness::Patience,
+    network_check::Deadlines,
     node::Terms,
 };
 
@@ -22,6 +24,19 @@ pub struct Slot {
     pub workers: u32,
     /// It was given another line than the others.
     pub is_misfit: bool,
+    /// What is wrong with the machine of its first life.
+    pub flaw: Option<Flaw>,
+}
+
+/// What is wrong with a machine, as a network check may see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flaw {
+    /// It finds it out by itself.
+    Local,
+    /// Nothing reaches it, or comes from it.
+    Silent,
+    /// It refuses every connection.
+    Refuses,
 }
 
 /// Something goes wrong, or a person does something.
@@ -115,6 +130,7 @@ impl Plan {
             wish: Some(NodeRank(rank)),
             workers: 2,
             is_misfit: false,
+            flaw: None,
         });
         Self {
             seed: 0,
@@ -126,6 +142,7 @@ impl Plan {
                 last_call: Duration::from_secs(3),
                 join_timeout: Duration::from_secs(60),
                 require_uniform: false,
+                check: None,
             },
             policy: Policy {
                 restart_count: 3,
@@ -134,6 +151,7 @@ impl Plan {
                 has_topology: false,
                 host_timeout: Duration::from_secs(15),
                 reconnect_grace: Duration::from_secs(30),
+                taint_guard_permille: 300,
             },
             is_embedded: false,
             has_journal: true,
@@ -220,6 +238,24 @@ impl Plan {
         self.shutdown_timeout = Duration::from_secs(prng.between(1, 20));
         let work = prng.between(1000, 60_000);
         self.work = (work, work + prng.between(0, 10_000));
+        if prng.chance(300) {
+            self.terms.check = Some(Self::check(prng));
+        }
+    }
+
+    /// How nodes are checked.
+    fn check(prng: &mut Prng) -> CheckTerms {
+        let on_inconclusive = [OnInconclusive::Fail, OnInconclusive::Proceed, OnInconclusive::Relaunch];
+        CheckTerms {
+            exclude_straggler: prng.chance(300),
+            straggler_permille: 2000,
+            max_rounds: 8,
+            deadlines: Deadlines::native(),
+            has_command: false,
+            measures_bandwidth: false,
+            reuse_for: Duration::from_secs([0, 0, 30][prng.index(3)]),
+            on_inconclusive: on_inconclusive[prng.index(3)],
+        }
     }
 
     fn draw_slots(&mut self, prng: &mut Prng) {
@@ -236,6 +272,8 @@ impl Plan {
             slot.wish = wishes.then_some(NodeRank(rank));
             slot.workers = if self.terms.require_uniform { 2 } else { prng.small(1, 3) };
             slot.is_misfit = rank > 0 && prng.chance(15);
+            let flaw = [Flaw::Local, Flaw::Silent, Flaw::Refuses][prng.index(3)];
+            slot.flaw = prng.chance(80).then_some(flaw);
         }
     }
 

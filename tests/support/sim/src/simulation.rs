@@ -47,6 +47,8 @@ pub struct Report {
     pub spawned: Vec<Spawned>,
     /// Lines of the master's log, in words.
     pub log: Vec<String>,
+    /// What checks came to.
+    pub checks: Vec<rules::taint_report::TaintReport>,
     /// Records that became durable.
     pub records: usize,
     /// Restarts of the master.

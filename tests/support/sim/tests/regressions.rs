@@ -21,6 +21,7 @@ fn policy() -> Policy {
         has_topology: false,
         host_timeout: Duration::from_secs(15),
         reconnect_grace: Duration::from_secs(30),
+        taint_guard_permille: 300,
     }
 }
 
@@ -62,9 +63,11 @@ impl Scene {
                 last_call: Duration::from_secs(3),
                 join_timeout: Duration::from_secs(60),
                 require_uniform: false,
+                check: None,
             },
             attributes: NodeAttributes::default(),
             after: after.map(Round),
+            checked: None,
         }
     }
 

@@ -1,0 +1,273 @@
+//! The node's part in a network check: starts the probes that the job master asks for, one at a time, and turns
+//! their ends into events.
+
+use std::{ffi::OsString, io, sync::Arc, time::Duration};
+
+use rules::{
+    check_order::{CheckOrder, CheckReport, CheckRound, Test},
+    network_check::Probed,
+    worker_group::Event,
+};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+    time::timeout,
+};
+use tracing::warn;
+
+use crate::probes::{
+    CommandPlan, Helper, Listener, LocalPlan, ProbeHandle, Reservation, RingMode, RingPlan, check_locally,
+    measure_compute, start_command, start_ring,
+};
+
+/// How long probes that were told to end may take, when this node is about to: their own limits, and a little more.
+const CLOSE: Duration = Duration::from_secs(3);
+
+/// Timed all-reduces of a bandwidth pass.
+const REPEATS: u32 = 5;
+
+/// Starts probes.
+#[derive(Debug)]
+pub struct Prober {
+    helper: Helper,
+    door: Door,
+    command: Option<Command>,
+    current: Option<Current>,
+}
+
+/// Where other nodes' probes reach ours.
+#[derive(Debug, Clone)]
+enum Door {
+    /// Our own probe's, from the first round to the last.
+    Open(Arc<Listener>),
+    /// The user's program opens it in each round.
+    Kept(Arc<Reservation>),
+    /// No port could be had, which shows as a fault of this node.
+    None,
+}
+
+/// The user's own program.
+#[derive(Debug, Clone)]
+pub struct Command {
+    /// Run by `/bin/sh -c`.
+    pub line: OsString,
+    /// From SIGTERM to SIGKILL.
+    pub grace: Duration,
+}
+
+/// The last probe.
+#[derive(Debug)]
+struct Current {
+    at: CheckRound,
+    cancel: Option<oneshot::Sender<()>>,
+    task: JoinHandle<()>,
+}
+
+impl Prober {
+    /// Opens the port. `mark` is this launcher's, by which leftovers are found.
+    #[must_use]
+    pub fn new(mark: String, command: Option<Command>) -> Self {
+        let door = match command {
+            Some(_) => Reservation::new().map(|port| Door::Kept(Arc::new(port))),
+            None => Listener::bind(None, 0).map(|listener| Door::Open(Arc::new(listener))),
+        };
+        let door = door.unwrap_or_else(|error| {
+            warn!(%error, "no port for probes");
+            Door::None
+        });
+        Self { helper: Helper { mark: Some(mark), ..Helper::default() }, door, command, current: None }
+    }
+
+    /// Where other nodes' probes reach ours; 0: nowhere.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        match &self.door {
+            Door::Open(listener) => listener.port(),
+            Door::Kept(reservation) => reservation.port(),
+            Door::None => 0,
+        }
+    }
+
+    /// Finds out what this node can know of itself. The end is [`Event::LocallyChecked`].
+    pub fn check_locally<E: From<Event> + Send + 'static>(&self, events: mpsc::Sender<E>) {
+        let plan = self.local_plan();
+        tokio::spawn(async move {
+            let checked = check_locally(plan).await;
+            let _gone = events.send(Event::LocallyChecked { checked }.into()).await;
+        });
+    }
+
+    /// Takes part in a test, once the one before it has ended. The end is [`Event::Probed`].
+    pub fn probe<E: From<Event> + Send + 'static>(&mut self, order: CheckOrder, events: mpsc::Sender<E>) {
+        let (cancel, cancelled) = oneshot::channel();
+        let before = self.current.take().map(|current| current.task);
+        let at = order.at;
+        let probe = Probe {
+            helper: self.helper.clone(),
+            local: self.local_plan(),
+            door: self.door.clone(),
+            command: self.command.clone(),
+            order,
+        };
+        let task = tokio::spawn(async move {
+            if let Some(before) = before {
+                let _panicked = before.await;
+            }
+            let report = probe.run(cancelled, &events).await;
+            let _gone = events.send(Event::Probed { report }.into()).await;
+        });
+        self.current = Some(Current { at, cancel: Some(cancel), task });
+    }
+
+    /// Ends the probe of this round now. It still has an end.
+    pub fn cancel(&mut self, at: CheckRound) {
+        let current = self.current.as_mut().filter(|current| current.at == at);
+        if let Some(cancel) = current.and_then(|current| current.cancel.take()) {
+            let _ended = cancel.send(());
+        }
+    }
+
+    /// Ends whatever runs, and waits for that within bounds.
+    pub async fn close(&mut self) {
+        let Some(Current { cancel, task, .. }) = self.current.take() else { return };
+        if let Some(cancel) = cancel {
+            let _ended = cancel.send(());
+        }
+        if timeout(CLOSE, task).await.is_err() {
+            warn!("a probe does not end; it dies with this launcher");
+        }
+    }
+
+    fn local_plan(&self) -> LocalPlan {
+        LocalPlan { helper: self.helper.clone(), ..LocalPlan::default() }
+    }
+}
+
+/// One test.
+struct Probe {
+    helper: Helper,
+    local: LocalPlan,
+    door: Door,
+    command: Option<Command>,
+    order: CheckOrder,
+}
+
+impl Probe {
+    async fn run<E: From<Event> + Send + 'static>(
+        self,
+        cancelled: oneshot::Receiver<()>,
+        events: &mpsc::Sender<E>,
+    ) -> CheckReport {
+        let at = self.order.at;
+        let again = async {
+            match self.order.compute_again {
+                0 => Vec::new(),
+                times => measure_compute(times, self.local.clone()).await,
+            }
+        };
+        let (probed, compute) = tokio::join!(self.with_others(cancelled, events), again);
+        CheckReport { at, probed, compute }
+    }
+
+    async fn with_others<E: From<Event> + Send + 'static>(
+        &self,
+        mut cancelled: oneshot::Receiver<()>,
+        events: &mpsc::Sender<E>,
+    ) -> Probed {
+        let at = self.order.at;
+        if self.order.size < 2 {
+            // Only the compute probe was asked for.
+            return Probed::Passed { comm: Duration::ZERO, latency: Duration::ZERO, bytes_per_second: 0 };
+        }
+        let (progress, mut news) = mpsc::channel(4);
+        // Kept until the end: a port that listens here, and not at the agent's.
+        let started = self.start(progress);
+        let (handle, _listens_here) = match started {
+            Ok(started) => started,
+            Err(error) => {
+                return Probed::Failed { reason: format!("this node has no port for probes: {error}") };
+            }
+        };
+        let canceller = handle.canceller();
+        let end = handle.end();
+        tokio::pin!(end);
+        let mut is_cancelled = false;
+        loop {
+            tokio::select! {
+                probed = &mut end => return probed,
+                // Whoever could cancel it is gone, or does.
+                _ = &mut cancelled, if !is_cancelled => {
+                    is_cancelled = true;
+                    canceller.cancel();
+                }
+                Some(probed) = news.recv() => {
+                    let _gone = events.try_send(Event::Probing { at, probed }.into());
+                }
+            }
+        }
+    }
+
+    fn start(&self, progress: mpsc::Sender<Probed>) -> io::Result<(ProbeHandle, Option<Listener>)> {
+        if let (Some(command), Test::Pair) = (&self.command, self.order.test) {
+            return Ok((self.start_command(command, progress)?, None));
+        }
+        let plan = self.ring_plan();
+        match &self.door {
+            Door::Open(listener) => Ok((start_ring(plan, listener, &self.helper, Some(progress)), None)),
+            Door::Kept(reservation) => {
+                let listener = Listener::bind(None, reservation.port())?;
+                let handle = start_ring(plan, &listener, &self.helper, Some(progress));
+                Ok((handle, Some(listener)))
+            }
+            Door::None => Err(io::Error::other("none could be opened")),
+        }
+    }
+
+    fn ring_plan(&self) -> RingPlan {
+        let CheckOrder { test, me, size, partners, seed, patience, .. } = &self.order;
+        let (me, size) = (*me as usize, *size as usize);
+        let (mut members, mut ports) = (vec![String::new(); size], vec![0; size]);
+        if let Some(next) = partners.first() {
+            let place = (me + 1) % size;
+            members[place].clone_from(&next.address);
+            ports[place] = next.port;
+        }
+        RingPlan {
+            token: *seed,
+            seed: *seed,
+            me,
+            members,
+            ports,
+            connect_patience: *patience,
+            mode: match test {
+                Test::Pair => RingMode::Check,
+                Test::AllReduce { bytes } => RingMode::AllReduce { bytes: *bytes, repeats: REPEATS },
+            },
+        }
+    }
+
+    /// The first member serves what `MASTER_ADDR` and `MASTER_PORT` name.
+    fn start_command(&self, command: &Command, progress: mpsc::Sender<Probed>) -> io::Result<ProbeHandle> {
+        let CheckOrder { me, size, partners, address, seed, .. } = &self.order;
+        // They come in the order of the ring, from the next one on.
+        let first = (*size - *me) as usize;
+        let (master_addr, master_port) = match (*me, &self.door, partners.get(first.wrapping_sub(1))) {
+            (0, Door::Kept(reservation), _) => (address.clone(), reservation.port()),
+            (1.., _, Some(first)) => (first.address.clone(), first.port),
+            _ => return Err(io::Error::other("none could be opened")),
+        };
+        let plan = CommandPlan {
+            argv: ["/bin/sh".into(), "-c".into(), command.line.clone()].into(),
+            rank: *me as usize,
+            world_size: *size as usize,
+            master_addr,
+            master_port,
+            seed: *seed,
+            env: Vec::new(),
+            grace: command.grace,
+            output: None,
+            helper: self.helper.clone(),
+        };
+        Ok(start_command(plan, Some(progress)))
+    }
+}

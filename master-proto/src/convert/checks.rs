@@ -1,0 +1,279 @@
+//! The words of a network check, both ways.
+
+use std::time::Duration;
+
+use rules::{
+    check_order::{CheckOrder, CheckReport, CheckRound, Checked, Partner, Test},
+    check_terms::{CheckTerms, OnInconclusive},
+    exclusion::Exclusion,
+    job::Event,
+    network_check::{Deadlines, LocalCheck, LocalFault, Probed},
+    node::NodeName,
+};
+
+use super::{ConvertError, MOST_WORDS, cut, limited, millis, name, node_id, port};
+use crate::pb::{self, probed::Probed as Wire};
+
+/// Times of one round's compute probe that are taken.
+const MOST_SAMPLES: usize = 16;
+
+/// Nodes that one order names. A group has three at most, and a ring names one.
+const MOST_PARTNERS: usize = 8;
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+impl TryFrom<pb::CheckTerms> for CheckTerms {
+    type Error = ConvertError;
+
+    fn try_from(wire: pb::CheckTerms) -> Result<Self, ConvertError> {
+        let on_inconclusive = match wire.on_inconclusive() {
+            pb::OnInconclusive::Fail => OnInconclusive::Fail,
+            pb::OnInconclusive::Proceed => OnInconclusive::Proceed,
+            pb::OnInconclusive::Relaunch => OnInconclusive::Relaunch,
+            pb::OnInconclusive::Unspecified => {
+                return Err(ConvertError::Missing { field: "terms.check.on_inconclusive" });
+            }
+        };
+        let deadlines = wire.deadlines.ok_or(ConvertError::Missing { field: "terms.check.deadlines" })?;
+        Ok(Self {
+            exclude_straggler: wire.exclude_straggler,
+            straggler_permille: in_range(
+                wire.straggler_permille,
+                1001,
+                "terms.check.straggler_permille",
+                "above 1000",
+            )?,
+            max_rounds: in_range(wire.max_rounds, 1, "terms.check.max_rounds", "at least 1")?,
+            deadlines: Deadlines {
+                floor: Duration::from_millis(deadlines.floor_millis),
+                hard: Duration::from_millis(deadlines.hard_millis),
+                median_permille: deadlines.median_permille,
+                quorum_permille: deadlines.quorum_permille,
+                kill_grace: Duration::from_millis(deadlines.kill_grace_millis),
+            },
+            has_command: wire.has_command,
+            measures_bandwidth: wire.measures_bandwidth,
+            reuse_for: Duration::from_millis(wire.reuse_millis),
+            on_inconclusive,
+        })
+    }
+}
+
+fn in_range(
+    value: u32,
+    least: u32,
+    field: &'static str,
+    expected: &'static str,
+) -> Result<u32, ConvertError> {
+    let wrong = ConvertError::Range { field, value: u64::from(value), expected };
+    if value < least { Err(wrong) } else { Ok(value) }
+}
+
+impl From<CheckTerms> for pb::CheckTerms {
+    fn from(terms: CheckTerms) -> Self {
+        let Deadlines { floor, hard, median_permille, quorum_permille, kill_grace } = terms.deadlines;
+        let on_inconclusive = match terms.on_inconclusive {
+            OnInconclusive::Fail => pb::OnInconclusive::Fail,
+            OnInconclusive::Proceed => pb::OnInconclusive::Proceed,
+            OnInconclusive::Relaunch => pb::OnInconclusive::Relaunch,
+        };
+        Self {
+            exclude_straggler: terms.exclude_straggler,
+            straggler_permille: terms.straggler_permille,
+            max_rounds: terms.max_rounds,
+            deadlines: Some(pb::CheckDeadlines {
+                floor_millis: millis(floor),
+                hard_millis: millis(hard),
+                median_permille,
+                quorum_permille,
+                kill_grace_millis: millis(kill_grace),
+            }),
+            has_command: terms.has_command,
+            measures_bandwidth: terms.measures_bandwidth,
+            reuse_millis: millis(terms.reuse_for),
+            on_inconclusive: on_inconclusive.into(),
+        }
+    }
+}
+
+impl TryFrom<pb::Checked> for Checked {
+    type Error = ConvertError;
+
+    fn try_from(wire: pb::Checked) -> Result<Self, ConvertError> {
+        let pb::LocalCheck { fault, compute_micros } =
+            wire.local.ok_or(ConvertError::Missing { field: "checked.local" })?;
+        let fault = fault.map(|pb::LocalFault { component, reason }| {
+            Ok(LocalFault {
+                component: name(component, "checked.local.fault.component")?,
+                reason: limited(reason, MOST_WORDS, "checked.local.fault.reason")?,
+            })
+        });
+        let compute = compute_micros.map(Duration::from_micros);
+        let port = match wire.port {
+            0 => 0,
+            other => port(other, "checked.port")?,
+        };
+        Ok(Self { local: LocalCheck { fault: fault.transpose()?, compute }, port })
+    }
+}
+
+impl From<Checked> for pb::Checked {
+    fn from(Checked { local: LocalCheck { fault, compute }, port }: Checked) -> Self {
+        let fault =
+            fault.map(|LocalFault { component, reason }| pb::LocalFault { component, reason: cut(reason) });
+        let local = pb::LocalCheck { fault, compute_micros: compute.map(micros) };
+        Self { local: Some(local), port: u32::from(port) }
+    }
+}
+
+impl From<CheckRound> for pb::CheckRound {
+    fn from(CheckRound { check, round }: CheckRound) -> Self {
+        Self { check, round }
+    }
+}
+
+impl From<pb::CheckRound> for CheckRound {
+    fn from(pb::CheckRound { check, round }: pb::CheckRound) -> Self {
+        Self { check, round }
+    }
+}
+
+impl From<CheckOrder> for pb::CheckOrder {
+    fn from(order: CheckOrder) -> Self {
+        let partner = |Partner { number, name, address, port }: Partner| pb::Partner {
+            number,
+            name: Some(name.into()),
+            address,
+            port: u32::from(port),
+        };
+        Self {
+            at: Some(order.at.into()),
+            address: order.address,
+            me: order.me,
+            size: order.size,
+            partners: order.partners.into_iter().map(partner).collect(),
+            seed: order.seed,
+            compute_again: order.compute_again,
+            patience_millis: millis(order.patience),
+            all_reduce_bytes: match order.test {
+                Test::Pair => None,
+                Test::AllReduce { bytes } => Some(bytes),
+            },
+        }
+    }
+}
+
+impl TryFrom<pb::CheckOrder> for CheckOrder {
+    type Error = ConvertError;
+
+    fn try_from(wire: pb::CheckOrder) -> Result<Self, ConvertError> {
+        if wire.partners.len() > MOST_PARTNERS {
+            let (length, most) = (wire.partners.len(), MOST_PARTNERS);
+            return Err(ConvertError::TooLong { field: "check.partners", length, most });
+        }
+        if wire.me >= wire.size {
+            let (value, expected) = (u64::from(wire.me), "a place below size");
+            return Err(ConvertError::Range { field: "check.me", value, expected });
+        }
+        let partner = |wire: pb::Partner| {
+            let name = wire.name.map(NodeName::from);
+            Ok(Partner {
+                number: wire.number,
+                name: name.ok_or(ConvertError::Missing { field: "check.partners.name" })?,
+                address: wire.address,
+                port: u16::try_from(wire.port).unwrap_or(0),
+            })
+        };
+        Ok(Self {
+            at: wire.at.ok_or(ConvertError::Missing { field: "check.at" })?.into(),
+            test: wire.all_reduce_bytes.map_or(Test::Pair, |bytes| Test::AllReduce { bytes }),
+            address: wire.address,
+            me: wire.me,
+            size: wire.size,
+            partners: wire.partners.into_iter().map(partner).collect::<Result<_, _>>()?,
+            seed: wire.seed,
+            compute_again: wire.compute_again.min(u32::try_from(MOST_SAMPLES).unwrap_or(u32::MAX)),
+            patience: Duration::from_millis(wire.patience_millis),
+        })
+    }
+}
+
+/// What a node says of its part in a round; `is_progress` while it is under way.
+#[must_use]
+pub fn check_report(node: String, report: CheckReport, is_progress: bool) -> pb::CheckReport {
+    let CheckReport { at, probed, compute } = report;
+    let probed = match probed {
+        Probed::Passed { comm, latency, bytes_per_second } => Wire::Passed(pb::ProbePassed {
+            comm_micros: micros(comm),
+            latency_nanos: u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX),
+            bytes_per_second,
+        }),
+        Probed::Failed { reason } => Wire::Failed(pb::ProbeFailed { reason: cut(reason) }),
+        Probed::Unfinished { bytes, total, elapsed, idle } => Wire::Unfinished(pb::ProbeUnfinished {
+            bytes,
+            total,
+            elapsed_micros: micros(elapsed),
+            idle_micros: micros(idle),
+        }),
+    };
+    pb::CheckReport {
+        node_id: node,
+        at: Some(at.into()),
+        probed: Some(pb::Probed { probed: Some(probed) }),
+        compute_micros: compute.into_iter().take(MOST_SAMPLES).map(micros).collect(),
+        is_progress,
+    }
+}
+
+impl TryFrom<pb::CheckReport> for Event {
+    type Error = ConvertError;
+
+    fn try_from(wire: pb::CheckReport) -> Result<Self, ConvertError> {
+        let node = node_id(wire.node_id, "node_id")?;
+        let at = wire.at.ok_or(ConvertError::Missing { field: "at" })?.into();
+        let probed = wire.probed.and_then(|probed| probed.probed);
+        let probed = match probed.ok_or(ConvertError::Missing { field: "probed" })? {
+            Wire::Passed(pb::ProbePassed { comm_micros, latency_nanos, bytes_per_second }) => {
+                Probed::Passed {
+                    comm: Duration::from_micros(comm_micros),
+                    latency: Duration::from_nanos(latency_nanos),
+                    bytes_per_second,
+                }
+            }
+            Wire::Failed(pb::ProbeFailed { reason }) => {
+                Probed::Failed { reason: limited(reason, MOST_WORDS, "probed.failed.reason")? }
+            }
+            Wire::Unfinished(pb::ProbeUnfinished { bytes, total, elapsed_micros, idle_micros }) => {
+                Probed::Unfinished {
+                    bytes,
+                    total,
+                    elapsed: Duration::from_micros(elapsed_micros),
+                    idle: Duration::from_micros(idle_micros),
+                }
+            }
+        };
+        if wire.is_progress {
+            return Ok(Self::CheckProgressed { node, at, probed });
+        }
+        let length = wire.compute_micros.len();
+        if length > MOST_SAMPLES {
+            return Err(ConvertError::TooLong { field: "compute_micros", length, most: MOST_SAMPLES });
+        }
+        let compute = wire.compute_micros.into_iter().map(Duration::from_micros).collect();
+        Ok(Self::CheckReported { node, report: CheckReport { at, probed, compute } })
+    }
+}
+
+impl From<Exclusion> for pb::Excluded {
+    fn from(Exclusion { verdict, evidence, look_at, is_inconclusive }: Exclusion) -> Self {
+        Self { verdict, evidence: cut(evidence), look_at, is_inconclusive }
+    }
+}
+
+impl From<pb::Excluded> for Exclusion {
+    fn from(pb::Excluded { verdict, evidence, look_at, is_inconclusive }: pb::Excluded) -> Self {
+        Self { verdict, evidence, look_at, is_inconclusive }
+    }
+}

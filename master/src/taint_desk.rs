@@ -1,0 +1,215 @@
+//! Where reports of network checks go: to whoever asks, into a file, and to the operator's own command.
+//!
+//! The job does not wait for any of it. Reports are handled one after another, and the master waits for the last one
+//! before it ends.
+
+use std::{
+    fs,
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::{Arc, Mutex, PoisonError},
+    thread,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use nix::{
+    sys::signal::{Signal, killpg},
+    unistd::Pid,
+};
+use rules::taint_report::TaintReport;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    process::{Child, Command},
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+    time::timeout,
+};
+
+use crate::lines::{Log, say};
+
+/// How long the operator's command may take for one node.
+const COMMAND: Duration = Duration::from_secs(30);
+
+/// How long the file may take to be written when the master is about to end.
+const WRITE: Duration = Duration::from_secs(5);
+
+/// What is kept of a command's words.
+const TAIL: u64 = 4 << 10;
+
+/// The key of a taint, unless it is told another one.
+pub const TAINT_KEY: &str = "dlrover.io/node-check";
+
+/// Where reports go.
+#[derive(Debug, Clone)]
+pub struct TaintConfig {
+    /// The document is written here, atomically.
+    pub file: Option<PathBuf>,
+    /// Run by `/bin/sh -c` for each node that deserves a taint, with the node's JSON on standard input. Only for a
+    /// process whose children nobody else reaps.
+    pub on_fault_node: Option<String>,
+    /// The key of the taints.
+    pub key: String,
+}
+
+impl Default for TaintConfig {
+    fn default() -> Self {
+        Self { file: None, on_fault_node: None, key: TAINT_KEY.to_owned() }
+    }
+}
+
+/// Takes reports.
+#[derive(Debug)]
+pub(crate) struct TaintDesk {
+    key: String,
+    reports: mpsc::UnboundedSender<Handed>,
+    clerk: JoinHandle<()>,
+    last: Arc<Mutex<Arc<str>>>,
+}
+
+/// A report on its way out.
+#[derive(Debug)]
+struct Handed {
+    document: Arc<str>,
+    /// The nodes to be tainted: name and JSON.
+    nodes: Vec<(String, String)>,
+}
+
+impl TaintDesk {
+    /// Opens the desk. Must be called inside a runtime.
+    pub(crate) fn open(config: TaintConfig, log: Log) -> Self {
+        let (reports, mut inbox) = mpsc::unbounded_channel();
+        let key = config.key.clone();
+        let clerk = tokio::spawn(async move {
+            while let Some(handed) = inbox.recv().await {
+                hand_out(&config, handed, &log).await;
+            }
+        });
+        Self { key, reports, clerk, last: Arc::new(Mutex::new(Arc::from(""))) }
+    }
+
+    /// Takes a report. Nothing here waits.
+    pub(crate) fn publish(&self, report: &TaintReport) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let millis = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+        // Plain data: it cannot fail.
+        let document = serde_json::to_string_pretty(&report.document(&self.key, millis)).unwrap_or_default();
+        let document: Arc<str> = document.into();
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&document);
+        let nodes = report.nodes(&self.key).filter(|node| node.taint.is_some()).map(|node| {
+            let name = node.k8s_node.unwrap_or(node.host).to_owned();
+            (name, serde_json::to_string(&node).unwrap_or_default())
+        });
+        let nodes = nodes.collect();
+        let _closed = self.reports.send(Handed { document, nodes });
+    }
+
+    /// The last document; empty when there was none.
+    pub(crate) fn last(&self) -> Arc<str> {
+        Arc::clone(&self.last.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Waits until what was taken is handed out. Each part has its own limit.
+    pub(crate) async fn close(self) {
+        let Self { reports, clerk, .. } = self;
+        drop(reports);
+        let _panicked = clerk.await;
+    }
+}
+
+async fn hand_out(config: &TaintConfig, Handed { document, nodes }: Handed, log: &Log) {
+    if let Some(path) = &config.file {
+        match timeout(WRITE, aside_write(path.clone(), document)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                say(log, format_args!("warning: cannot write the taint report {}: {error}", path.display()));
+            }
+            Err(_) => say(
+                log,
+                format_args!(
+                    "warning: the taint report {} was not written within {} s",
+                    path.display(),
+                    WRITE.as_secs()
+                ),
+            ),
+        }
+    }
+    let Some(command) = &config.on_fault_node else { return };
+    for (name, json) in nodes {
+        match run(command, &json).await {
+            Ok(()) => say(log, format_args!("--on-fault-node has seen to {name}")),
+            Err(why) => say(log, format_args!("warning: --on-fault-node failed for {name}: {why}")),
+        }
+    }
+}
+
+/// The file may lie on a file system that hangs.
+async fn aside_write(path: PathBuf, document: Arc<str>) -> io::Result<()> {
+    let (done, end) = oneshot::channel();
+    thread::Builder::new().name("taint-report".into()).stack_size(256 << 10).spawn(move || {
+        let _gone = done.send(write(&path, &document));
+    })?;
+    end.await.map_err(io::Error::other)?
+}
+
+/// Whoever reads the file sees the old document or the new one, also after a power cut.
+fn write(path: &Path, document: &str) -> io::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(format!(".{}.tmp", std::process::id()));
+    let beside = PathBuf::from(beside);
+    let written = || -> io::Result<()> {
+        let mut file = fs::File::create(&beside)?;
+        file.write_all(document.as_bytes())?;
+        file.write_all(b"\n")?;
+        file.sync_all()?;
+        fs::rename(&beside, path)
+    };
+    written().inspect_err(|_| {
+        let _gone = fs::remove_file(&beside);
+    })
+}
+
+/// Runs the operator's command for one node.
+async fn run(command: &str, json: &str) -> Result<(), String> {
+    let mut child = Command::new("/bin/sh")
+        .args(["-c", command])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|error| format!("cannot start /bin/sh: {error}"))?;
+    let group = child.id().and_then(|pid| i32::try_from(pid).ok());
+    let ended = timeout(COMMAND, converse(&mut child, json)).await;
+    if let Some(group) = group {
+        // What it left behind goes with it.
+        let _gone = killpg(Pid::from_raw(group), Signal::SIGKILL);
+    }
+    match ended {
+        Ok(Ok((status, _))) if status.success() => Ok(()),
+        Ok(Ok((status, words))) => Err(format!("{status}: {}", words.trim())),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("it took longer than {} s and was killed", COMMAND.as_secs())),
+    }
+}
+
+async fn converse(child: &mut Child, json: &str) -> io::Result<(std::process::ExitStatus, String)> {
+    let (stdin, stderr) = (child.stdin.take(), child.stderr.take());
+    let tell = async {
+        if let Some(mut stdin) = stdin {
+            // A command that does not read it is none the worse.
+            let _unread = stdin.write_all(json.as_bytes()).await;
+        }
+    };
+    let hear = async {
+        let mut words = Vec::new();
+        if let Some(mut stderr) = stderr {
+            let _cut = (&mut stderr).take(TAIL).read_to_end(&mut words).await;
+            let _rest = tokio::io::copy(&mut stderr, &mut tokio::io::sink()).await;
+        }
+        String::from_utf8_lossy(&words).into_owned()
+    };
+    let ((), words, status) = tokio::join!(tell, hear, child.wait());
+    Ok((status?, words))
+}

@@ -1,0 +1,88 @@
+//! How the nodes of a job are checked before their workers start, as every node was told.
+
+use std::{fmt, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::network_check::{Deadlines, Policy};
+
+/// What the nodes of a job agree on about their checks. The first node to join sets it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckTerms {
+    /// Slow nodes are confirmed and left out.
+    pub exclude_straggler: bool,
+    /// What is slow, in thousandths of the mean of the others; above 1000.
+    pub straggler_permille: u32,
+    /// Rounds of tests, at least 1.
+    pub max_rounds: u32,
+    /// How long tests may take.
+    pub deadlines: Deadlines,
+    /// Pairs run a program of the user's instead of our own probe.
+    pub has_command: bool,
+    /// A bandwidth pass of all nodes follows.
+    pub measures_bandwidth: bool,
+    /// How old a check may be that a restart with the same nodes reuses. 0: none is.
+    pub reuse_for: Duration,
+    /// What follows when it cannot be told which node is at fault.
+    pub on_inconclusive: OnInconclusive,
+}
+
+/// What follows when it cannot be told which node is at fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OnInconclusive {
+    /// The job fails.
+    Fail,
+    /// The nodes take part.
+    Proceed,
+    /// The nodes leave, untainted, and others may take their places.
+    Relaunch,
+}
+
+impl fmt::Display for OnInconclusive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Fail => "fail",
+            Self::Proceed => "proceed",
+            Self::Relaunch => "relaunch",
+        })
+    }
+}
+
+impl CheckTerms {
+    /// How one check of this job judges.
+    #[must_use]
+    pub fn policy(&self, seed: u64, taint_guard_permille: u32) -> Policy {
+        Policy {
+            max_rounds: self.max_rounds,
+            straggler_permille: self.straggler_permille,
+            exclude_straggler: self.exclude_straggler,
+            taint_guard_permille,
+            deadlines: self.deadlines.clone(),
+            ..Policy::new(seed)
+        }
+    }
+
+    /// The options that say it, for a comparison of two nodes' lines.
+    pub(crate) fn options(&self) -> [String; 8] {
+        let Self {
+            exclude_straggler,
+            straggler_permille,
+            max_rounds,
+            deadlines,
+            has_command,
+            measures_bandwidth,
+            reuse_for,
+            on_inconclusive,
+        } = self;
+        [
+            format!("--exclude-straggler={exclude_straggler}"),
+            format!("--straggler-ratio={}", f64::from(*straggler_permille) / 1000.0),
+            format!("--check-max-rounds={max_rounds}"),
+            format!("--network-check-timeout={}", deadlines.hard.as_secs_f64()),
+            format!("{}--check-command", if *has_command { "" } else { "no " }),
+            format!("--comm-perf-test={measures_bandwidth}"),
+            format!("--check-ttl={}", reuse_for.as_secs_f64()),
+            format!("--on-inconclusive={on_inconclusive}"),
+        ]
+    }
+}

@@ -1,0 +1,76 @@
+//! Why a check keeps a node out of the job, in words for the person at that node.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::network_check::NodeVerdict;
+
+/// Why a check keeps a node out of the job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exclusion {
+    /// What the check calls it: `fault`, `local-fault`, ...
+    pub verdict: String,
+    /// What speaks for it, with the numbers.
+    pub evidence: String,
+    /// What to look at first.
+    pub look_at: String,
+    /// Nobody knows whether it is at fault: it leaves so that others may be tried.
+    pub is_inconclusive: bool,
+}
+
+impl fmt::Display for Exclusion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { verdict, evidence, look_at, .. } = self;
+        write!(f, "the network check keeps this node out of the job ({verdict})")?;
+        if !evidence.is_empty() {
+            write!(f, ": {evidence}")?;
+        }
+        if !look_at.is_empty() {
+            write!(f, "; look first at {look_at}")?;
+        }
+        Ok(())
+    }
+}
+
+impl NodeVerdict {
+    /// The verdict in one word, as reports spell it.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Healthy => "healthy",
+            Self::Fault => "fault",
+            Self::LocalFault(_) => "local-fault",
+            Self::Lost { .. } => "lost",
+            Self::Unreachable => "unreachable",
+            Self::StragglerCompute => "straggler-compute",
+            Self::StragglerNetwork => "straggler-network",
+            Self::Flaky => "flaky",
+            Self::Inconclusive => "inconclusive",
+        }
+    }
+
+    /// What a person looks at first; nothing where nothing is wrong.
+    #[must_use]
+    pub fn look_at(&self) -> &'static str {
+        match self {
+            Self::Healthy => "",
+            Self::Fault => {
+                "its network interface, cable and driver, its firewall, and the address it joins with"
+            }
+            Self::LocalFault(_) => "the component named, its driver and the kernel log (dmesg)",
+            Self::Lost { .. } => "whether its machine, its container or its launcher died",
+            Self::Unreachable => "the uplink of the switch it hangs under; the node itself may be fit",
+            Self::StragglerCompute => {
+                "clock throttling, temperature and power limits, CPU quotas, and what else runs there"
+            }
+            Self::StragglerNetwork => {
+                "its link's speed and errors (ethtool), its cable, and what else uses its interface"
+            }
+            Self::Flaky => "its cable and port: link flaps, CRC errors and drops",
+            Self::Inconclusive => {
+                "the network between the nodes that failed together; one more healthy node would tell which it is"
+            }
+        }
+    }
+}

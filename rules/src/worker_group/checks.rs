@@ -1,0 +1,135 @@
+//! This node is checked: by itself before it asks for a seat, and with others before it gets one.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Effect, Link, WorkerGroup};
+use crate::{
+    check_order::{CheckOrder, CheckReport, CheckRound},
+    exclusion::Exclusion,
+    failure::{Failure, Outcome},
+    moment::Moment,
+    network_check::LocalCheck,
+    notice::Notice,
+};
+
+/// What is known of this node, and what it is being asked.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(super) struct Checks {
+    local: Local,
+    test: Option<Test>,
+}
+
+/// What this node knows of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+enum Local {
+    #[default]
+    Unknown,
+    UnderWay,
+    Known {
+        checked: LocalCheck,
+        at: Moment,
+        /// A seat followed: workers have run since.
+        is_used: bool,
+    },
+}
+
+/// The last test with others.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Test {
+    at: CheckRound,
+    /// What it came to, when it ended.
+    report: Option<CheckReport>,
+}
+
+impl Checks {
+    /// The node needs no check any more.
+    pub(super) fn give_up(&mut self) -> Option<Effect> {
+        let test = self.test.take()?;
+        test.report.is_none().then_some(Effect::CancelProbe { at: test.at })
+    }
+
+    /// Workers run: what is known of this node grows old.
+    pub(super) fn used(&mut self) {
+        self.test = None;
+        if let Local::Known { is_used, .. } = &mut self.local {
+            *is_used = true;
+        }
+    }
+}
+
+impl WorkerGroup {
+    /// Asks for a seat, after a look at itself where that is wanted.
+    pub(super) fn ask_for_a_seat(&mut self, now: Moment) -> Vec<Effect> {
+        let Some(reuse_for) = self.limits.check else { return vec![self.join_effect(None)] };
+        match &self.checks.local {
+            Local::UnderWay => Vec::new(),
+            Local::Known { checked, at, is_used } if !is_used || now < *at + reuse_for => {
+                let join = self.join_effect(Some(checked.clone()));
+                // The master asks again for what it has not heard, unless it heard it and we did not.
+                let report = self.checks.test.as_ref().and_then(|test| test.report.clone());
+                let report = report.map(|report| Effect::ReportCheck { report });
+                std::iter::once(join).chain(report).collect()
+            }
+            Local::Unknown | Local::Known { .. } => {
+                self.checks.local = Local::UnderWay;
+                vec![Effect::CheckLocally]
+            }
+        }
+    }
+
+    fn join_effect(&self, checked: Option<LocalCheck>) -> Effect {
+        let after = self.last.as_ref().map(|last| last.round);
+        Effect::Join { attempt: self.attempt, after, checked }
+    }
+
+    pub(super) fn on_locally_checked(&mut self, now: Moment, checked: LocalCheck) -> Vec<Effect> {
+        let tell = Effect::Tell(Notice::LocallyChecked(checked.clone()));
+        self.checks.local = Local::Known { checked, at: now, is_used: false };
+        let mut effects = vec![tell];
+        if self.link == Link::Up {
+            effects.extend(self.ask_for_a_seat(now));
+        }
+        effects
+    }
+
+    pub(super) fn on_check_ordered(&mut self, order: CheckOrder) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        if let Some(test) = &self.checks.test {
+            if order.at == test.at {
+                // Asked again, because the answer was not heard.
+                let report = test.report.clone();
+                return report.map(|report| Effect::ReportCheck { report }).into_iter().collect();
+            }
+            if test.report.is_none() {
+                effects.push(Effect::CancelProbe { at: test.at });
+            }
+        }
+        effects.push(Effect::Tell(Notice::Testing(order.clone())));
+        self.checks.test = Some(Test { at: order.at, report: None });
+        effects.push(Effect::Probe { order });
+        effects
+    }
+
+    pub(super) fn on_check_cancelled(&mut self, at: CheckRound) -> Vec<Effect> {
+        let test = self.checks.test.as_ref().filter(|test| test.at == at && test.report.is_none());
+        test.map(|test| Effect::CancelProbe { at: test.at }).into_iter().collect()
+    }
+
+    pub(super) fn on_probed(&mut self, report: CheckReport) -> Vec<Effect> {
+        let Some(test) = self.checks.test.as_mut().filter(|test| test.at == report.at) else {
+            return Vec::new();
+        };
+        test.report = Some(report.clone());
+        vec![Effect::ReportCheck { report }]
+    }
+
+    pub(super) fn on_check_over(&mut self, words: String) -> Vec<Effect> {
+        let probe = self.checks.give_up();
+        let tell = Effect::Tell(Notice::CheckOver { words });
+        probe.into_iter().chain([tell]).collect()
+    }
+
+    pub(super) fn on_excluded(&mut self, now: Moment, exclusion: Exclusion) -> Vec<Effect> {
+        self.on_last_word(now, Outcome::Failed(Failure::Excluded(exclusion)))
+    }
+}
