@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{BufRead as _, BufReader},
+    io::{BufRead as _, BufReader, Read as _},
     net::TcpListener,
     os::unix::fs::PermissionsExt as _,
     path::PathBuf,
@@ -133,12 +133,16 @@ async fn a_handle_that_is_dropped_takes_its_probe_with_it() {
     let plan =
         plans(&[listeners[0].port(), silent.local_addr().unwrap().port()], 21, RingMode::Check).remove(0);
     let handle = start_ring(plan, &listeners[0], &helper(), None);
-    let (stream, _) = tokio::task::spawn_blocking(move || silent.accept().unwrap()).await.unwrap();
+    let hello = tokio::task::spawn_blocking(move || {
+        let (mut stream, _) = silent.accept().unwrap();
+        stream.read_exact(&mut [0; 48]).unwrap();
+        stream
+    });
+    let mut stream = in_time(hello).await.unwrap();
     drop(handle);
-    // The hello, and then the end of a process that is gone.
-    let gone =
-        tokio::task::spawn_blocking(move || std::io::Read::read_to_end(&mut { stream }, &mut Vec::new()));
-    assert_eq!(in_time(gone).await.unwrap().unwrap(), 48);
+    // The end of a process that is gone.
+    let gone = tokio::task::spawn_blocking(move || stream.read_to_end(&mut Vec::new()));
+    assert_eq!(in_time(gone).await.unwrap().unwrap(), 0);
 }
 
 #[tokio::test]
