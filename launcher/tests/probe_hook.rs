@@ -1,5 +1,4 @@
 //! Each of our programs is a probe when it is called so.
-#![expect(clippy::unwrap_used, reason = "tests may panic, their helpers too")]
 
 use std::{
     io::Write as _,
