@@ -11,10 +11,11 @@
 //! * [`topology`]: ranks by switch.
 //! * [`master_dies`], [`crash_points`] and [`journal`]: the master does, and comes back.
 //! * [`trust`]: whom the master listens to.
-//! * [`network`]: links go down between network namespaces.
+//! * [`hosts`]: network namespaces; [`network`]: the links between them go down.
 
 mod crash_points;
 mod failures;
+mod hosts;
 mod journal;
 mod losses;
 mod master_dies;
