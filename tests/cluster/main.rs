@@ -12,6 +12,7 @@
 //! * [`master_dies`], [`crash_points`] and [`journal`]: the master does, and comes back.
 //! * [`trust`]: whom the master listens to.
 //! * [`hosts`]: network namespaces; [`network`]: the links between them go down.
+//! * [`network_check`]: data paths between them are broken, and the check before the start says whose.
 
 mod crash_points;
 mod failures;
@@ -21,6 +22,7 @@ mod losses;
 mod master_dies;
 mod meeting;
 mod network;
+mod network_check;
 mod refusals;
 mod rendezvous;
 mod replacements;
