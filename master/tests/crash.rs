@@ -125,6 +125,12 @@ impl Robot {
         loop {
             let Some(push) = node.push().await? else { return Err(Status::unavailable("the stream ended")) };
             match push {
+                push @ (Push::Check(_)
+                | Push::CancelCheck(_)
+                | Push::CheckOver { .. }
+                | Push::Excluded(_)) => {
+                    panic!("{} asked for no check: {push:?}", self.id)
+                }
                 Push::Host { round, .. } => node.host(round).await?,
                 Push::Seat(seat) if self.seat.as_ref() == Some(&seat) => {}
                 Push::Seat(seat) => {

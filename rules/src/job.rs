@@ -20,6 +20,7 @@ mod checking;
 mod event;
 mod gathering;
 mod leaving;
+mod measuring;
 mod restoring;
 #[cfg(test)]
 mod tests;
@@ -31,8 +32,11 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use self::checking::{Checking, LastCheck};
 pub use self::event::{Claim, Effect, Event, Log, NodeEnd, OnGiveUp, Policy, Refusal, Regroup, Standing};
+use self::{
+    checking::{Checking, LastCheck},
+    measuring::Measuring,
+};
 use crate::{
     exclusion::Exclusion,
     ids::{NodeId, NodeRank, Round, RunId},
@@ -82,6 +86,8 @@ enum Phase {
     Placing { members: Vec<NodeId>, until: Moment },
     /// They are checked.
     Checking(Box<Checking>),
+    /// They passed, and their bandwidth is measured.
+    Measuring(Box<Measuring>),
     /// The first of them opens the store.
     Hosting { round: Round, members: Vec<Member>, fresh_port: bool, until: Moment },
     /// The members have their seats.
@@ -180,6 +186,7 @@ impl Job {
                 Some(*until)
             }
             Phase::Checking(checking) => checking.deadline(),
+            Phase::Measuring(measuring) => Some(measuring.deadline()),
             Phase::Running { grow_at, .. } => *grow_at,
             Phase::Over { until, .. } => *until,
         }
@@ -279,6 +286,7 @@ impl Job {
             Phase::Running { .. }
             | Phase::Placing { .. }
             | Phase::Checking(_)
+            | Phase::Measuring(_)
             | Phase::Hosting { .. }
             | Phase::Restoring { .. }
             | Phase::Over { .. } => return None,
@@ -318,6 +326,7 @@ impl Job {
                 members.iter().position(|member| member.node_id == *node).map(|seat| NodeRank(count(seat)))
             }
             Phase::Checking(checking) => checking.seat_of(node).map(NodeRank),
+            Phase::Measuring(measuring) => measuring.place_of(node).map(NodeRank),
             _ => None,
         };
         self.seats.get(node).copied().or_else(next)
@@ -351,7 +360,7 @@ impl Job {
                 vec![Effect::ReadTopology]
             }
             // Nobody knows who tests whom now.
-            Phase::Checking(_) => self.check_anew(now),
+            Phase::Checking(_) | Phase::Measuring(_) => self.check_anew(now),
             Phase::Hosting { until, .. } => {
                 *until = now + self.policy.host_timeout;
                 Vec::new()
@@ -375,6 +384,7 @@ impl Job {
                 self.on_topology_read(now, Err(reason))
             }
             Phase::Checking(_) => self.on_check_deadline(now),
+            Phase::Measuring(_) => self.on_measuring_deadline(now),
             Phase::Hosting { .. } => self.on_host_silent(now),
             Phase::Running { .. } => self.grow(now),
             Phase::Restoring { .. } => self.on_restoring_deadline(now),

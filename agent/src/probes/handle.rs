@@ -222,12 +222,6 @@ pub(super) async fn hear((process, pipes): (Process, Pipes), limits: Limits, tol
     let mut stage = Stage::Running;
     let mut due = deadline.map(|deadline| Instant::now() + deadline);
     loop {
-        let timer = async move {
-            match due {
-                Some(due) => sleep_until(due).await,
-                None => future::pending().await,
-            }
-        };
         tokio::select! {
             came = ears.stdout.line() => match came {
                 Some(line) => heard.take(&line, &told),
@@ -241,26 +235,21 @@ pub(super) async fn hear((process, pipes): (Process, Pipes), limits: Limits, tol
                 }
                 break;
             }
-            () = is_cancelled(&mut cancel), if stage == Stage::Running => {
-                due = Some(Instant::now());
+            () = is_over(&mut cancel, due), if stage == Stage::Running => {
+                heard.was_cut_short = true;
+                process.signal(Signal::SIGTERM);
+                // One that is stopped cannot answer.
+                process.signal(Signal::SIGCONT);
+                (stage, due) = (Stage::Asked, Some(Instant::now() + grace));
             }
-            () = timer => match stage {
-                Stage::Running => {
-                    heard.was_cut_short = true;
-                    process.signal(Signal::SIGTERM);
-                    // One that is stopped cannot answer.
-                    process.signal(Signal::SIGCONT);
-                    (stage, due) = (Stage::Asked, Some(Instant::now() + grace));
-                }
-                Stage::Asked => {
-                    process.signal(Signal::SIGKILL);
-                    (stage, due) = (Stage::Killed, Some(Instant::now() + LAST_PATIENCE));
-                }
-                Stage::Killed => {
-                    heard.stuck = Some(process.stuck());
-                    return heard;
-                }
-            },
+            () = is_due(due), if stage == Stage::Asked => {
+                process.signal(Signal::SIGKILL);
+                (stage, due) = (Stage::Killed, Some(Instant::now() + LAST_PATIENCE));
+            }
+            () = is_due(due), if stage == Stage::Killed => {
+                heard.stuck = Some(process.stuck());
+                return heard;
+            }
         }
     }
     while let Some(came) = ears.stderr.ready() {
@@ -283,12 +272,26 @@ async fn is_ended(pidfd: Option<&AsyncFd<OwnedFd>>) {
     }
 }
 
-async fn is_cancelled(cancel: &mut Option<watch::Receiver<bool>>) {
-    match cancel {
-        Some(cancel) => {
-            // When its sender is gone, nobody waits for the probe any more.
-            let _either_way = cancel.wait_for(|cancelled| *cancelled).await.is_ok();
+/// Cancelled, or the deadline has come.
+async fn is_over(cancel: &mut Option<watch::Receiver<bool>>, deadline: Option<Instant>) {
+    let cancelled = async {
+        match cancel {
+            Some(cancel) => {
+                // When its sender is gone, nobody waits for the probe any more.
+                let _either_way = cancel.wait_for(|cancelled| *cancelled).await.is_ok();
+            }
+            None => future::pending().await,
         }
+    };
+    tokio::select! {
+        () = cancelled => {}
+        () = is_due(deadline) => {}
+    }
+}
+
+async fn is_due(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
         None => future::pending().await,
     }
 }

@@ -3,6 +3,8 @@
 
 mod clock;
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod loopback;
 
 pub(super) mod check;

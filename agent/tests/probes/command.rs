@@ -1,12 +1,12 @@
 //! The user's own program in place of the ring.
 
-use std::{fs, time::Duration};
+use std::time::Duration;
 
 use agent::probes::{CommandPlan, Helper, ProbeHandle, start_command};
 use rules::network_check::Probed;
 use tokio::sync::mpsc;
 
-use crate::support::{helper, in_time, is_alive, until};
+use crate::support::{deaf, helper, in_time, is_alive, number_in, until};
 
 fn shell(script: &str) -> CommandPlan {
     CommandPlan {
@@ -32,10 +32,6 @@ async fn reason(script: &str) -> String {
         Probed::Failed { reason } => reason,
         other => panic!("{other:?}"),
     }
-}
-
-fn number_in(file: &std::path::Path) -> Option<i32> {
-    fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok())
 }
 
 #[tokio::test]
@@ -98,20 +94,6 @@ async fn a_program_that_is_not_there_is_named() {
     let plan = CommandPlan { argv: Vec::new(), ..shell("") };
     let end = in_time(start_command(plan, None).end()).await;
     assert_eq!(end, Probed::Failed { reason: "the check command is empty".into() });
-}
-
-/// A program with a child that has made itself a daemon, and lets neither hear SIGTERM: what it takes to write their
-/// process ids into a folder.
-fn deaf(folder: &tempfile::TempDir, then: &str) -> String {
-    let folder = folder.path().display();
-    format!(
-        "trap '' TERM
-         (setsid sh -c \"trap '' TERM; echo \\$\\$ > {folder}/daemon; while :; do sleep 0.01; done\" >/dev/null 2>&1 &)
-         while [ ! -s {folder}/daemon ]; do sleep 0.01; done
-         echo '{{\"progress\":{{\"bytes\":5,\"total\":10}}}}'
-         echo $$ > {folder}/leader
-         {then}"
-    )
 }
 
 #[tokio::test]

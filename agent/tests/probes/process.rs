@@ -2,11 +2,11 @@
 
 use std::{
     fs,
-    io::{BufRead as _, BufReader},
+    io::{BufRead as _, BufReader, Read as _},
     net::TcpListener,
     os::unix::fs::PermissionsExt as _,
     path::PathBuf,
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
     time::Duration,
 };
 
@@ -14,9 +14,11 @@ use agent::{
     probes::{Helper, LocalPlan, RingMode, check_locally, start_ring},
     tree,
 };
-use rules::network_check::Probed;
+use rules::network_check::{LocalCheck, Probed};
 
-use crate::support::{helper, in_time, is_alive, listeners, plans, ports, probes_below, until};
+use crate::support::{
+    deaf, helper, in_time, is_alive, listeners, number_in, plans, ports, probes_below, until,
+};
 
 /// A program in place of the probe.
 fn impostor(folder: &tempfile::TempDir, script: &str) -> Helper {
@@ -50,7 +52,7 @@ async fn a_probe_that_does_not_hear_sigterm_is_killed() {
     let handle = start_ring(plan, &listeners[0], &helper, None);
     let mut pid = None;
     until("the probe runs", || {
-        pid = fs::read_to_string(&pid_file).ok().and_then(|text| text.trim().parse().ok());
+        pid = number_in(&pid_file);
         pid.is_some()
     });
     handle.cancel();
@@ -101,12 +103,10 @@ async fn a_local_check_that_hangs_is_a_fault_of_what_it_was_at() {
     assert_eq!(fault.reason, "no answer within 2s; the check was at gpu 3 (Some Model)");
 }
 
-#[test]
-fn a_probe_dies_with_its_agent() {
-    let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    let port = silent.local_addr().unwrap().port();
+/// An agent that has started what `arguments` say, and waits.
+fn agent(arguments: &[&str]) -> Child {
     let mut agent = Command::new(helper().program)
-        .args(["127.0.0.1", &port.to_string()])
+        .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -114,6 +114,14 @@ fn a_probe_dies_with_its_agent() {
     let mut line = String::new();
     BufReader::new(agent.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "started\n");
+    agent
+}
+
+#[test]
+fn a_probe_dies_with_its_agent() {
+    let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let mut agent = agent(&["ring", "127.0.0.1", &port.to_string()]);
     // It has come as far as its neighbour.
     let _dialled = silent.accept().unwrap();
     let agent_pid = i32::try_from(agent.id()).unwrap();
@@ -126,6 +134,70 @@ fn a_probe_dies_with_its_agent() {
     until("the probe dies too", || !is_alive(probe));
 }
 
+#[test]
+fn a_check_command_and_its_daemon_die_with_their_agent() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = deaf(&folder, "while :; do sleep 0.01; done");
+    let mut agent = agent(&["command", &script]);
+    let pids = ["leader", "daemon"].map(|name| {
+        let mut pid = None;
+        until("the program has said who it is", || {
+            pid = number_in(&folder.path().join(name));
+            pid.is_some()
+        });
+        pid.unwrap()
+    });
+    agent.kill().unwrap();
+    agent.wait().unwrap();
+    until("all of it dies too", || pids.iter().all(|pid| !is_alive(*pid)));
+}
+
+#[test]
+fn a_check_comes_to_its_end_where_somebody_else_reaps_all_children() {
+    let agent = Command::new(helper().program).arg("reap").output().unwrap();
+    let check: LocalCheck = serde_json::from_slice(&agent.stdout).unwrap();
+    assert!(check.fault.is_none() && check.compute.is_some(), "{check:?}");
+}
+
+/// A folder of the freezer, version 1: what is frozen there cannot even be killed. `None` where that cannot be had.
+fn freezer() -> Option<PathBuf> {
+    let folder = PathBuf::from(format!("/sys/fs/cgroup/freezer/probes-test-{}", std::process::id()));
+    fs::create_dir(&folder).ok()?;
+    Some(folder)
+}
+
+#[tokio::test]
+async fn a_probe_that_cannot_be_killed_is_given_up_and_named() {
+    let Some(freezer) = freezer() else {
+        println!("skipped: no freezer");
+        return;
+    };
+    let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let listeners = listeners(1);
+    let ports = [listeners[0].port(), silent.local_addr().unwrap().port()];
+    let folder = tempfile::tempdir().unwrap();
+    let pid_file = folder.path().join("pid");
+    let script = format!(
+        "echo $$ > {}/cgroup.procs; echo $$ > {}; while :; do sleep 0.01; done",
+        freezer.display(),
+        pid_file.display()
+    );
+    let plan = plans(&ports, 23, RingMode::Check).remove(0);
+    let handle = start_ring(plan, &listeners[0], &impostor(&folder, &script), None);
+    until("the probe runs", || number_in(&pid_file).is_some());
+    fs::write(freezer.join("freezer.state"), "FROZEN").unwrap();
+    until("it is frozen", || fs::read_to_string(freezer.join("freezer.state")).unwrap() == "FROZEN\n");
+    handle.cancel();
+    let end = in_time(handle.end()).await;
+    fs::write(freezer.join("freezer.state"), "THAWED").unwrap();
+    let pid = number_in(&pid_file).unwrap();
+    until("it dies once it can", || !is_alive(pid));
+    until("its child has ended", || fs::remove_dir(&freezer).is_ok());
+    let Probed::Failed { reason } = end else { panic!("{end:?}") };
+    let words = format!("the probe (process {pid}) does not even die of SIGKILL: state D, waiting in ");
+    assert!(reason.starts_with(&words), "{reason}");
+}
+
 #[tokio::test]
 async fn a_handle_that_is_dropped_takes_its_probe_with_it() {
     let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
@@ -133,12 +205,16 @@ async fn a_handle_that_is_dropped_takes_its_probe_with_it() {
     let plan =
         plans(&[listeners[0].port(), silent.local_addr().unwrap().port()], 21, RingMode::Check).remove(0);
     let handle = start_ring(plan, &listeners[0], &helper(), None);
-    let (stream, _) = tokio::task::spawn_blocking(move || silent.accept().unwrap()).await.unwrap();
+    let hello = tokio::task::spawn_blocking(move || {
+        let (mut stream, _) = silent.accept().unwrap();
+        stream.read_exact(&mut [0; 48]).unwrap();
+        stream
+    });
+    let mut stream = in_time(hello).await.unwrap();
     drop(handle);
-    // The hello, and then the end of a process that is gone.
-    let gone =
-        tokio::task::spawn_blocking(move || std::io::Read::read_to_end(&mut { stream }, &mut Vec::new()));
-    assert_eq!(in_time(gone).await.unwrap().unwrap(), 48);
+    // The end of a process that is gone.
+    let gone = tokio::task::spawn_blocking(move || stream.read_to_end(&mut Vec::new()));
+    assert_eq!(in_time(gone).await.unwrap().unwrap(), 0);
 }
 
 #[tokio::test]

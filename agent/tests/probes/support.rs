@@ -1,8 +1,9 @@
 //! What the tests share.
 
 use std::{
+    fs,
     future::Future,
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -64,4 +65,23 @@ pub fn probes_below(pid: i32) -> Vec<i32> {
         .filter(|process| process.name == "dlrover-probe" && process.is_alive())
         .map(|process| process.pid)
         .collect()
+}
+
+/// The number that somebody has written there, or not yet.
+pub fn number_in(file: &Path) -> Option<i32> {
+    fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok())
+}
+
+/// A program with a child that has made itself a daemon, and lets neither hear SIGTERM: what it takes to write their
+/// process ids into a folder.
+pub fn deaf(folder: &tempfile::TempDir, then: &str) -> String {
+    let folder = folder.path().display();
+    format!(
+        "trap '' TERM
+         (setsid sh -c \"trap '' TERM; echo \\$\\$ > {folder}/daemon; while :; do sleep 0.01; done\" >/dev/null 2>&1 &)
+         while [ ! -s {folder}/daemon ]; do sleep 0.01; done
+         echo '{{\"progress\":{{\"bytes\":5,\"total\":10}}}}'
+         echo $$ > {folder}/leader
+         {then}"
+    )
 }

@@ -1,7 +1,8 @@
-//! A program that is a probe when it is called so, as the launcher is.
+//! A program that is a probe when it is called so, as the launcher is. By another name it stands for an agent:
 //!
-//! By another name it stands for an agent that dies: `start-ring HOST PORT` starts a ring with a neighbour that never
-//! answers, says the probe's process id, and waits.
+//! * `ring HOST PORT` starts a ring with a neighbour that never answers, says so, and waits;
+//! * `command SCRIPT` starts a shell script as a check command, says so, and waits;
+//! * `reap` reaps every child that ends, as the agent's loop does, while it checks the node, and tells the outcome.
 
 use std::{
     io::{Read as _, Write as _},
@@ -9,33 +10,91 @@ use std::{
     time::Duration,
 };
 
-use agent::probes::{Helper, Listener, RingMode, RingPlan, run_if_probe, start_ring};
+use agent::{
+    probes::{
+        CommandPlan, Helper, Listener, LocalPlan, RingMode, RingPlan, check_locally, run_if_probe,
+        start_command, start_ring,
+    },
+    reap::{Reaped, next_ended},
+};
+use tokio::signal::unix::{SignalKind, signal};
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 fn main() -> ExitCode {
     if let Some(code) = run_if_probe() {
         return code;
     }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [host, port] = &arguments[..] else { return ExitCode::FAILURE };
-    let (Ok(port), Ok(listener)) = (port.parse(), Listener::bind(None, 0)) else { return ExitCode::FAILURE };
-    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
-        return ExitCode::FAILURE;
-    };
-    runtime.block_on(async {
-        let plan = RingPlan {
-            token: 1,
-            seed: 1,
-            me: 0,
-            members: vec![host.clone(), host.clone()],
-            ports: vec![listener.port(), port],
-            connect_patience: Duration::from_secs(600),
-            mode: RingMode::Check,
-        };
-        let _handle = start_ring(plan, &listener, &Helper::default(), None);
-        let mut stdout = std::io::stdout();
-        let _told = writeln!(stdout, "started").and_then(|()| stdout.flush());
-        // Until the test closes it, or kills us.
-        let _end = std::io::stdin().read(&mut [0]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let outcome = runtime.map_err(Into::into).and_then(|runtime| {
+        runtime.block_on(async {
+            match words[..] {
+                ["ring", host, port] => ring(host, port),
+                ["command", script] => command(script),
+                ["reap"] => reap().await,
+                _ => Err("no such part".into()),
+            }
+        })
     });
-    ExitCode::SUCCESS
+    outcome.map_or_else(|_| ExitCode::FAILURE, |()| ExitCode::SUCCESS)
+}
+
+fn ring(host: &str, port: &str) -> Outcome {
+    let listener = Listener::bind(None, 0)?;
+    let plan = RingPlan {
+        token: 1,
+        seed: 1,
+        me: 0,
+        members: vec![host.to_owned(), host.to_owned()],
+        ports: vec![listener.port(), port.parse()?],
+        connect_patience: Duration::from_secs(600),
+        mode: RingMode::Check,
+    };
+    let _handle = start_ring(plan, &listener, &Helper::default(), None);
+    wait()
+}
+
+fn command(script: &str) -> Outcome {
+    let plan = CommandPlan {
+        argv: ["sh", "-c", script].map(Into::into).into(),
+        rank: 0,
+        world_size: 2,
+        master_addr: "127.0.0.1".into(),
+        master_port: 1,
+        seed: 1,
+        env: Vec::new(),
+        grace: Duration::from_millis(100),
+        output: None,
+        helper: Helper::default(),
+    };
+    let _handle = start_command(plan, None);
+    wait()
+}
+
+/// Until the test closes our input, or kills us.
+fn wait() -> Outcome {
+    tell("started")?;
+    std::io::stdin().read_exact(&mut [0])?;
+    Ok(())
+}
+
+async fn reap() -> Outcome {
+    let mut children = signal(SignalKind::child())?;
+    tokio::spawn(async move {
+        while children.recv().await.is_some() {
+            while let Reaped::Ended { .. } = next_ended() {}
+        }
+    });
+    let plan = LocalPlan { deadline: Duration::from_secs(120), ..LocalPlan::default() };
+    let check = check_locally(plan).await;
+    tell(&serde_json::to_string(&check)?)
+}
+
+fn tell(words: &str) -> Outcome {
+    let mut stdout = std::io::stdout();
+    writeln!(stdout, "{words}")?;
+    stdout.flush()?;
+    Ok(())
 }

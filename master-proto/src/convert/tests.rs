@@ -2,7 +2,11 @@ use std::time::Duration;
 
 use rules::{
     NodeId, NodeRank, Round, RunId,
+    check_order::{CheckOrder, CheckReport, CheckRound, Checked, Partner, Test},
+    check_terms::{CheckTerms, OnInconclusive},
+    exclusion::Exclusion,
     job::{Claim, Event, NodeEnd, Standing},
+    network_check::{Deadlines, LocalCheck, LocalFault, Probed},
     node::{Accelerators, JoinRequest, NodeAttributes, NodeName, Terms},
     pending::Pending,
     verdict::{JobFailure, JobVerdict},
@@ -45,7 +49,7 @@ fn request(wish: Option<u32>) -> JoinRequest {
             last_call: Duration::from_millis(2500),
             join_timeout: Duration::from_secs(600),
             require_uniform: true,
-            check: None,
+            check: Some(check()),
         },
         attributes: NodeAttributes {
             host_name: "host-a".into(),
@@ -56,7 +60,38 @@ fn request(wish: Option<u32>) -> JoinRequest {
             accelerators: Some(Accelerators { kind: "nvidia".into(), count: 8 }),
         },
         after: Some(Round(2)),
-        checked: None,
+        checked: Some(checked(None)),
+    }
+}
+
+fn check() -> CheckTerms {
+    CheckTerms {
+        exclude_straggler: true,
+        straggler_permille: 2500,
+        max_rounds: 8,
+        deadlines: Deadlines::native(),
+        has_command: true,
+        measures_bandwidth: true,
+        reuse_for: Duration::from_secs(60),
+        on_inconclusive: OnInconclusive::Proceed,
+    }
+}
+
+fn checked(fault: Option<LocalFault>) -> Checked {
+    Checked { local: LocalCheck { fault, compute: Some(Duration::from_micros(1234)) }, port: 4000 }
+}
+
+fn order() -> CheckOrder {
+    CheckOrder {
+        at: CheckRound { check: 1, round: 2 },
+        test: Test::AllReduce { bytes: 4 },
+        address: "10.0.0.2".into(),
+        me: 1,
+        size: 2,
+        partners: vec![Partner { number: 0, name: name(), address: "10.0.0.1".into(), port: 4001 }],
+        seed: u64::MAX,
+        compute_again: 2,
+        patience: Duration::from_millis(1500),
     }
 }
 
@@ -91,6 +126,18 @@ fn every_push_survives_the_wire() {
         }),
         failed(JobFailure::Exhausted { rank: NodeRank(2), node: name(), limit: 3, reason: "r".into() }),
         failed(JobFailure::Deserted),
+        failed(JobFailure::Inconclusive { named: vec![name()], of: 2, nodes: 3 }),
+        failed(JobFailure::MassFailure { faults: 4, limit: 2, nodes: 6 }),
+        Push::Check(order()),
+        Push::Check(CheckOrder { test: Test::Pair, ..order() }),
+        Push::CancelCheck(CheckRound { check: 1, round: 2 }),
+        Push::CheckOver { words: "w".into() },
+        Push::Excluded(Exclusion {
+            verdict: "fault".into(),
+            evidence: "e".into(),
+            look_at: "l".into(),
+            is_inconclusive: true,
+        }),
         Push::Pending(Pending::Spare { nodes: 4 }),
         Push::Pending(Pending::Gathering {
             joined: 1,
@@ -105,6 +152,72 @@ fn every_push_survives_the_wire() {
         let pushed = Pushed { epoch: 7, seq: 9, push: Some(push) };
         assert_eq!(Pushed::try_from(pb::Push::from(pushed.clone())), Ok(pushed));
     }
+}
+
+#[test]
+fn every_report_of_a_test_survives_the_wire() {
+    let node = NodeId("a".into());
+    let at = CheckRound { check: 3, round: 1 };
+    for probed in [
+        Probed::Passed {
+            comm: Duration::from_micros(1500),
+            latency: Duration::from_nanos(1700),
+            bytes_per_second: 1 << 40,
+        },
+        Probed::Failed { reason: "r".into() },
+        Probed::Unfinished {
+            bytes: 1,
+            total: 2,
+            elapsed: Duration::from_secs(2),
+            idle: Duration::from_millis(3),
+        },
+    ] {
+        let report = CheckReport { at, probed: probed.clone(), compute: vec![Duration::from_micros(9)] };
+        let wire = check_report("a".into(), report.clone(), false);
+        assert_eq!(Event::try_from(wire), Ok(Event::CheckReported { node: node.clone(), report }));
+        let report = CheckReport { at, probed: probed.clone(), compute: Vec::new() };
+        let wire = check_report("a".into(), report, true);
+        let event = Event::CheckProgressed { node: node.clone(), at, probed };
+        assert_eq!(Event::try_from(wire), Ok(event));
+    }
+}
+
+#[test]
+fn a_fault_of_its_own_survives_the_wire_and_nonsense_of_a_check_does_not() {
+    let fault = LocalFault { component: "gpu 3".into(), reason: "r".into() };
+    let broken = checked(Some(fault));
+    assert_eq!(Checked::try_from(pb::Checked::from(broken.clone())), Ok(broken));
+    let terms = |straggler_permille| pb::CheckTerms {
+        straggler_permille,
+        on_inconclusive: pb::OnInconclusive::Fail.into(),
+        deadlines: Some(pb::CheckDeadlines::default()),
+        ..Default::default()
+    };
+    assert_eq!(
+        CheckTerms::try_from(terms(1000)).unwrap_err().to_string(),
+        "terms.check.straggler_permille is 1000, expected above 1000"
+    );
+    let many = pb::CheckReport {
+        compute_micros: vec![1; 17],
+        ..check_report(
+            "a".into(),
+            CheckReport {
+                at: CheckRound { check: 0, round: 0 },
+                probed: Probed::Failed { reason: String::new() },
+                compute: Vec::new(),
+            },
+            false,
+        )
+    };
+    assert_eq!(
+        Event::try_from(many).unwrap_err().to_string(),
+        "compute_micros has 17 bytes or items, at most 16 are taken"
+    );
+    let beyond = pb::CheckOrder { me: 2, ..pb::CheckOrder::from(order()) };
+    assert_eq!(
+        CheckOrder::try_from(beyond).unwrap_err().to_string(),
+        "check.me is 2, expected a place below size"
+    );
 }
 
 #[test]

@@ -20,7 +20,7 @@ use crate::{
     network_check::{
         Effect as Step, Event as Word, LocalCheck, NetworkCheck, NodeVerdict, Outcome, Probed, Subject,
     },
-    node::NodeName,
+    node::{JoinRequest, NodeName, is_loopback},
     taint_report::{CheckedNode, TaintReport},
     verdict::{JobFailure, JobVerdict},
     world::reachable_address,
@@ -91,16 +91,7 @@ impl Job {
         let (racks, rack_names) = racks(switches);
         let requests: Vec<_> =
             members.iter().filter_map(|member| self.nodes.get(member)).map(|node| &node.request).collect();
-        let is_local_job = requests.iter().all(|request| crate::node::is_loopback(&request.address));
-        let partners: Vec<Partner> = (0..)
-            .zip(&requests)
-            .map(|(number, request)| Partner {
-                number,
-                name: self.name_in(request),
-                address: reachable_address(&request.address, &request.attributes.addresses, is_local_job),
-                port: request.checked.as_ref().map_or(0, |checked| checked.port),
-            })
-            .collect();
+        let partners = self.partners(&members);
         let subjects = requests
             .iter()
             .zip(&racks)
@@ -136,13 +127,31 @@ impl Job {
         effects
     }
 
+    /// Nodes as others reach them, by number.
+    pub(super) fn partners(&self, members: &[NodeId]) -> Vec<Partner> {
+        let known = members.iter().filter_map(|member| self.nodes.get(member));
+        let requests: Vec<_> = known.map(|node| &node.request).collect();
+        let is_local_job = requests.iter().all(|request| is_loopback(&request.address));
+        let partner = |(number, request): (u32, &&JoinRequest)| Partner {
+            number,
+            name: self.name_in(request),
+            address: reachable_address(&request.address, &request.attributes.addresses, is_local_job),
+            port: request.checked.as_ref().map_or(0, |checked| checked.port),
+        };
+        (0..).zip(&requests).map(partner).collect()
+    }
+
     /// What a node's part in a round came to.
     pub(super) fn on_check_reported(
         &mut self,
         now: Moment,
         node: &NodeId,
-        CheckReport { at, probed, compute }: CheckReport,
+        report: CheckReport,
     ) -> Vec<Effect> {
+        if let Phase::Measuring(_) = self.phase {
+            return self.on_measured(now, node, report);
+        }
+        let CheckReport { at, probed, compute } = report;
         let Some(number) = self.number_in(node, at) else { return Vec::new() };
         if let Phase::Checking(checking) = &mut self.phase {
             checking.orders.remove(&number);
@@ -164,17 +173,25 @@ impl Job {
 
     /// The master was started again: the members come back, and then the check begins anew.
     pub(super) fn check_anew(&mut self, now: Moment) -> Vec<Effect> {
-        let Phase::Checking(checking) = &self.phase else { return Vec::new() };
-        let awaited = checking.members.iter().filter(|member| self.nodes.contains_key(*member)).cloned();
-        let awaited = awaited.collect();
+        let members = match &self.phase {
+            Phase::Checking(checking) => &checking.members[..],
+            Phase::Measuring(measuring) => measuring.members(),
+            _ => return Vec::new(),
+        };
+        let awaited = members.iter().filter(|member| self.nodes.contains_key(*member)).cloned().collect();
         self.phase = Phase::Gathering { since: Some(now), last_join: now, awaited };
         Vec::new()
     }
 
     /// A node says again that it wants a seat: it may not have heard what to do.
     pub(super) fn say_order_again(&self, node: &NodeId) -> Vec<Effect> {
-        let Phase::Checking(checking) = &self.phase else { return Vec::new() };
-        let order = checking.numbers.get(node).and_then(|number| checking.orders.get(number));
+        let order = match &self.phase {
+            Phase::Checking(checking) => {
+                checking.numbers.get(node).and_then(|number| checking.orders.get(number))
+            }
+            Phase::Measuring(measuring) => measuring.order_of(node),
+            _ => None,
+        };
         order.map(|order| Effect::Check { node: node.clone(), order: order.clone() }).into_iter().collect()
     }
 
@@ -265,7 +282,12 @@ impl Job {
             .extend(passed.iter().map(|node| Effect::CheckOver { node: node.clone(), words: words.clone() }));
         let passed_set = passed.iter().cloned().collect();
         self.last_check = Some(LastCheck { at: now, passed: passed_set, is_unused: true });
-        effects.extend(self.go_on_with(now, passed));
+        if self.wants_bandwidth(&passed) {
+            let at = CheckRound { check: report.check, round: count(report.outcome.rounds.len()) };
+            effects.extend(self.begin_measuring(now, at, passed));
+        } else {
+            effects.extend(self.go_on_with(now, passed));
+        }
         effects
     }
 
@@ -361,7 +383,7 @@ impl Job {
     }
 
     /// Those that passed get their seats, unless others wait with whom the job would be larger.
-    fn go_on_with(&mut self, now: Moment, mut passed: Vec<NodeId>) -> Vec<Effect> {
+    pub(super) fn go_on_with(&mut self, now: Moment, mut passed: Vec<NodeId>) -> Vec<Effect> {
         let Some(terms) = &self.terms else { return Vec::new() };
         let (ours, all) = (terms.world_of(passed.len()), terms.world_of(self.waiting.len()));
         let Some(size) = ours.filter(|_| all <= ours) else { return self.complete(now) };
@@ -472,7 +494,7 @@ fn seed_of(job: &str, check: u32) -> u64 {
 }
 
 /// The finaliser of splitmix64: near inputs, far outputs.
-fn mix(mut x: u64) -> u64 {
+pub(super) fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)

@@ -45,8 +45,8 @@ impl Job {
                 }
                 Vec::new()
             }
-            Phase::Checking(checking) => {
-                if checking.has(&node) {
+            Phase::Checking(_) | Phase::Measuring(_) => {
+                if self.has_part(&node) {
                     return self.say_order_again(&node);
                 }
                 self.waiting.insert(node);
@@ -373,6 +373,7 @@ impl Job {
             Phase::Gathering { .. }
             | Phase::Placing { .. }
             | Phase::Checking(_)
+            | Phase::Measuring(_)
             | Phase::Hosting { .. }
             | Phase::Over { .. } => return Vec::new(),
         };

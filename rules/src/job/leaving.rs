@@ -97,9 +97,11 @@ impl Job {
                 unaware.insert(node.clone());
                 vec![Effect::TellEnd { node: node.clone(), verdict: verdict.clone() }]
             }
-            Phase::Gathering { .. } | Phase::Placing { .. } | Phase::Checking(_) | Phase::Hosting { .. } => {
-                Vec::new()
-            }
+            Phase::Gathering { .. }
+            | Phase::Placing { .. }
+            | Phase::Checking(_)
+            | Phase::Measuring(_)
+            | Phase::Hosting { .. } => Vec::new(),
         }
     }
 
@@ -244,6 +246,7 @@ impl Job {
                 self.gather_again(now, members)
             }
             Phase::Checking(_) => self.lost_in_check(now, node, reason),
+            Phase::Measuring(_) => self.lost_in_measuring(now, node, reason),
             Phase::Hosting { members, .. } => {
                 if members.iter().all(|member| member.node_id != *node) {
                     return Vec::new();
@@ -288,11 +291,12 @@ impl Job {
     }
 
     /// Whether a node has a seat, or is about to get one.
-    fn has_part(&self, node: &NodeId) -> bool {
+    pub(super) fn has_part(&self, node: &NodeId) -> bool {
         match &self.phase {
             Phase::Gathering { awaited, .. } => awaited.contains(node) || self.seats.contains_key(node),
             Phase::Placing { members, .. } => members.contains(node),
             Phase::Checking(checking) => checking.has(node),
+            Phase::Measuring(measuring) => measuring.place_of(node).is_some(),
             Phase::Hosting { members, .. } => members.iter().any(|member| member.node_id == *node),
             // The seats are those of the round that runs; looked up, where the world would be searched.
             Phase::Running { .. } => self.seats.contains_key(node),

@@ -77,6 +77,7 @@ impl Job {
             | Phase::Restoring { .. }
             | Phase::Placing { .. }
             | Phase::Checking(_)
+            | Phase::Measuring(_)
             | Phase::Hosting { .. } => late(node, claim.round),
         }
     }

@@ -3,6 +3,7 @@
 //! Nodes are called `a` to `z`: `a` has the address 10.0.0.1 and the host name `host-a`, and so on. Time stands
 //! still unless a test moves it.
 
+mod checking;
 mod ending;
 mod failures;
 mod growth;

@@ -1,5 +1,6 @@
 //! Events in, the whole effect list out.
 
+mod checks;
 mod link;
 mod promises;
 mod workers;

@@ -252,7 +252,7 @@ impl Plan {
             max_rounds: 8,
             deadlines: Deadlines::native(),
             has_command: false,
-            measures_bandwidth: false,
+            measures_bandwidth: prng.chance(300),
             reuse_for: Duration::from_secs([0, 0, 30][prng.index(3)]),
             on_inconclusive: on_inconclusive[prng.index(3)],
         }

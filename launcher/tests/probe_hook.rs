@@ -1,0 +1,28 @@
+//! Each of our programs is a probe when it is called so.
+
+use std::{
+    io::Write as _,
+    os::unix::process::CommandExt as _,
+    process::{Command, Stdio},
+};
+
+#[test]
+fn every_program_is_a_probe_when_it_is_called_so() {
+    for program in [
+        env!("CARGO_BIN_EXE_dlrover-run"),
+        env!("CARGO_BIN_EXE_dlrover-master"),
+        env!("CARGO_BIN_EXE_dlrover-diag"),
+    ] {
+        let mut probe = Command::new(program)
+            .arg0(agent::probes::NAME)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        probe.stdin.take().unwrap().write_all(br#"{"Local":{"accelerators":false}}"#).unwrap();
+        let output = probe.wait_with_output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let end = text.lines().last().unwrap();
+        assert!(end.starts_with(r#"{"End":{"Local":{"fault":null,"compute":{"#), "{program}: {text}");
+    }
+}

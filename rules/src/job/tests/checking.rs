@@ -1,0 +1,355 @@
+//! A round's members are checked before they get their seats. Broken nodes are told by [`Ring::broken`].
+
+use super::*;
+use crate::{
+    check_order::{CheckOrder, CheckReport, CheckRound, Checked, Test as What},
+    check_terms::{CheckTerms, OnInconclusive},
+    network_check::{Deadlines, LocalCheck, LocalFault, NodeVerdict, Probed},
+    taint_report::TaintReport,
+};
+
+fn check() -> CheckTerms {
+    CheckTerms {
+        exclude_straggler: false,
+        straggler_permille: 2000,
+        max_rounds: 8,
+        deadlines: Deadlines::native(),
+        has_command: false,
+        measures_bandwidth: false,
+        reuse_for: Duration::ZERO,
+        on_inconclusive: OnInconclusive::Fail,
+    }
+}
+
+fn checked(min: u32, max: u32) -> Terms {
+    Terms { check: Some(check()), ..terms(min, max) }
+}
+
+/// A job whose nodes answer what they are told to do.
+struct Ring {
+    test: Test,
+    broken: Vec<&'static str>,
+    orders: Vec<(NodeId, CheckOrder)>,
+    reports: Vec<TaintReport>,
+    seen: Vec<Effect>,
+}
+
+impl Ring {
+    fn new(policy: Policy, terms: Terms, broken: &[&'static str]) -> Self {
+        let test = Test::new(policy, terms);
+        Self { test, broken: broken.to_vec(), orders: Vec::new(), reports: Vec::new(), seen: Vec::new() }
+    }
+
+    fn request(&self, name: &str, after: Option<u32>) -> JoinRequest {
+        let local = LocalCheck { fault: None, compute: Some(Duration::from_millis(20)) };
+        JoinRequest {
+            checked: Some(Checked { local, port: 1000 }),
+            after: after.map(Round),
+            ..request(name, &self.test.terms)
+        }
+    }
+
+    fn join(&mut self, name: &str) {
+        let request = self.request(name, None);
+        self.tell(Event::Joined(request));
+    }
+
+    /// Says it, and what follows from it, until nobody has anything to say.
+    fn tell(&mut self, event: Event) {
+        let effects = self.test.tell(event);
+        self.take(effects);
+    }
+
+    fn take(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Check { node, order } => self.orders.push((node, order)),
+                Effect::Report(report) => self.reports.push(*report),
+                Effect::Log(_) => {}
+                other => self.seen.push(other),
+            }
+        }
+    }
+
+    /// Every node does what it was told, until there are no orders.
+    fn work(&mut self) {
+        while self.work_one() {}
+    }
+
+    fn work_one(&mut self) -> bool {
+        let Some((node, order)) = self.orders.pop() else { return false };
+        self.test.now = self.test.now + Duration::from_millis(1);
+        let is_broken = |it: &NodeId| self.broken.contains(&&*it.0);
+        let fails = is_broken(&node) || order.partners.iter().any(|it| is_broken(&it.name.node_id));
+        let probed = match fails {
+            true => Probed::Failed { reason: "connection refused".into() },
+            false => passed(),
+        };
+        let report = CheckReport { at: order.at, probed, compute: Vec::new() };
+        self.tell(Event::CheckReported { node, report });
+        true
+    }
+
+    fn verdicts(&self) -> Vec<(String, NodeVerdict, bool)> {
+        let report = self.reports.last().expect("no check is over");
+        let nodes = report.nodes.iter().zip(&report.outcome.nodes);
+        nodes.map(|(node, it)| (node.id.0.clone(), it.verdict.clone(), it.tainted)).collect()
+    }
+
+    fn excluded(&self) -> Vec<&str> {
+        let excluded = self.seen.iter().filter_map(|effect| match effect {
+            Effect::Exclude { node, .. } => Some(&*node.0),
+            _ => None,
+        });
+        excluded.collect()
+    }
+
+    fn host(&self) -> Option<(&str, u32)> {
+        self.seen.iter().rev().find_map(|effect| match effect {
+            Effect::AskToHost { node, round, .. } => Some((&*node.0, round.0)),
+            _ => None,
+        })
+    }
+
+    fn end(&self) -> Option<JobFailure> {
+        match self.test.job.verdict()? {
+            JobVerdict::Failed(failure) => Some(failure.clone()),
+            JobVerdict::Succeeded => None,
+        }
+    }
+}
+
+fn passed() -> Probed {
+    Probed::Passed {
+        comm: Duration::from_millis(10),
+        latency: Duration::from_micros(50),
+        bytes_per_second: 1_000_000_000,
+    }
+}
+
+#[test]
+fn healthy_nodes_get_their_seats_after_one_round() {
+    let mut ring = Ring::new(policy(), checked(4, 4), &[]);
+    for name in ["a", "b", "c", "d"] {
+        ring.join(name);
+    }
+    assert_eq!(ring.orders.len(), 4);
+    assert_eq!(ring.host(), None, "nobody hosts before the check is over");
+    ring.work();
+    assert_eq!(ring.reports.len(), 1);
+    assert_eq!(ring.reports[0].outcome.rounds.len(), 1);
+    assert!(ring.verdicts().iter().all(|(_, verdict, _)| *verdict == NodeVerdict::Healthy));
+    let told = ring.seen.iter().filter(|it| matches!(it, Effect::CheckOver { .. })).count();
+    assert_eq!((told, ring.host()), (4, Some(("a", 0))));
+}
+
+#[test]
+fn a_broken_node_leaves_and_the_others_go_on_when_they_are_enough() {
+    let mut ring = Ring::new(policy(), checked(3, 4), &["c"]);
+    for name in ["a", "b", "c", "d"] {
+        ring.join(name);
+    }
+    ring.work();
+    assert_eq!(ring.excluded(), ["c"]);
+    assert_eq!(ring.host(), Some(("a", 0)));
+    assert!(!ring.test.job.knows(&id("c")));
+    assert_eq!(ring.verdicts()[2], ("c".into(), NodeVerdict::Fault, true));
+    assert_eq!(ring.test.hosted("a", 0).len(), 3, "three seats, and no second check");
+}
+
+#[test]
+fn with_too_few_left_the_job_waits_and_checks_the_replacement_with_the_others() {
+    let mut ring = Ring::new(policy(), checked(4, 4), &["c"]);
+    for name in ["a", "b", "c", "d"] {
+        ring.join(name);
+    }
+    ring.work();
+    assert_eq!((ring.excluded(), ring.host()), (vec!["c"], None));
+    ring.join("e");
+    assert_eq!(ring.orders.len(), 4, "the replacement is checked, and those that it is checked with");
+    ring.work();
+    assert_eq!(ring.reports.len(), 2);
+    assert_eq!(ring.host(), Some(("a", 0)));
+}
+
+#[test]
+fn a_node_that_did_not_hear_that_it_was_left_out_hears_it_again() {
+    let mut ring = Ring::new(policy(), checked(3, 4), &["c"]);
+    for name in ["a", "b", "c", "d"] {
+        ring.join(name);
+    }
+    ring.work();
+    ring.join("c");
+    assert_eq!(ring.excluded(), ["c", "c"]);
+    assert!(!ring.test.job.knows(&id("c")));
+}
+
+#[test]
+fn a_node_that_knows_that_it_is_broken_is_tested_with_nobody() {
+    let mut ring = Ring::new(policy(), checked(2, 3), &[]);
+    ring.join("a");
+    ring.join("b");
+    let mut request = ring.request("c", None);
+    let fault = LocalFault { component: "gpu 3".into(), reason: "it computes wrong sums".into() };
+    request.checked.as_mut().unwrap().local.fault = Some(fault.clone());
+    ring.tell(Event::Joined(request));
+    assert_eq!(ring.orders.len(), 2);
+    ring.work();
+    assert_eq!(ring.excluded(), ["c"]);
+    assert_eq!(ring.verdicts()[2].1, NodeVerdict::LocalFault(fault));
+    assert_eq!(ring.host(), Some(("a", 0)));
+}
+
+#[test]
+fn two_nodes_that_fail_together_end_the_job_untainted_unless_told_otherwise() {
+    let of = |on_inconclusive| {
+        let check = Some(CheckTerms { on_inconclusive, ..check() });
+        let mut ring = Ring::new(policy(), Terms { check, ..terms(2, 2) }, &["b"]);
+        ring.join("a");
+        ring.join("b");
+        ring.work();
+        assert!(ring.verdicts().iter().all(|it| it.1 == NodeVerdict::Inconclusive && !it.2));
+        ring
+    };
+    let failed = of(OnInconclusive::Fail);
+    assert!(matches!(failed.end(), Some(JobFailure::Inconclusive { of: 2, nodes: 2, .. })));
+    let proceeds = of(OnInconclusive::Proceed);
+    assert_eq!((proceeds.host(), proceeds.excluded()), (Some(("a", 0)), vec![]));
+    let relaunched = of(OnInconclusive::Relaunch);
+    assert_eq!((relaunched.excluded(), relaunched.end()), (vec!["a", "b"], None));
+}
+
+#[test]
+fn when_most_nodes_are_broken_nobody_is_tainted_and_the_job_fails() {
+    let mut ring = Ring::new(policy(), checked(2, 6), &["c", "d", "e", "f"]);
+    for name in ["a", "b", "c", "d", "e", "f"] {
+        ring.join(name);
+    }
+    ring.work();
+    assert!(matches!(ring.end(), Some(JobFailure::MassFailure { faults: 4, limit: 2, nodes: 6 })));
+    assert!(ring.verdicts().iter().all(|it| !it.2));
+    assert_eq!(ring.excluded(), [""; 0]);
+}
+
+#[test]
+fn one_node_is_not_tested_with_anybody() {
+    let mut ring = Ring::new(policy(), checked(1, 1), &[]);
+    ring.join("a");
+    assert!(ring.orders.is_empty() && ring.reports[0].outcome.network_untested);
+    assert_eq!(ring.host(), Some(("a", 0)));
+}
+
+#[test]
+fn a_restart_is_checked_again_unless_the_last_check_is_young_and_of_the_same_nodes() {
+    for (reuse_for, checks) in [(0, 2), (60, 1)] {
+        let check = Some(CheckTerms { reuse_for: Duration::from_secs(reuse_for), ..check() });
+        let mut ring = Ring::new(policy(), Terms { check, ..terms(2, 2) }, &[]);
+        ring.join("a");
+        ring.join("b");
+        ring.work();
+        assert_eq!(ring.test.hosted("a", 0).len(), 2);
+        let _ = ring.test.workers_fail("a", 0, false);
+        for name in ["a", "b"] {
+            let request = ring.request(name, Some(0));
+            ring.tell(Event::Joined(request));
+        }
+        ring.work();
+        assert_eq!(ring.reports.len(), checks);
+        assert_eq!(ring.host(), Some(("a", 1)));
+    }
+}
+
+#[test]
+fn a_member_that_is_lost_in_the_middle_is_lost_and_nobody_else_is_blamed() {
+    let mut ring = Ring::new(policy(), checked(3, 4), &[]);
+    for name in ["a", "b", "c", "d"] {
+        ring.join(name);
+    }
+    ring.orders.retain(|(node, _)| node.0 != "d");
+    ring.tell(Event::NodeLost { node: id("d"), cause: DISCONNECTED });
+    while ring.reports.is_empty() {
+        ring.work();
+        let effects = if ring.reports.is_empty() { ring.test.due() } else { Vec::new() };
+        ring.take(effects);
+    }
+    let verdicts = ring.verdicts();
+    assert!(matches!(verdicts[3].1, NodeVerdict::Lost { .. }), "{verdicts:?}");
+    assert!(verdicts[..3].iter().all(|it| it.1 == NodeVerdict::Healthy), "{verdicts:?}");
+    assert_eq!(ring.host(), Some(("a", 0)));
+}
+
+#[test]
+fn an_order_is_said_again_to_a_node_that_comes_back_and_its_answer_counts_once() {
+    let mut ring = Ring::new(policy(), checked(2, 2), &[]);
+    ring.join("a");
+    ring.join("b");
+    let first = std::mem::take(&mut ring.orders);
+    ring.tell(Event::LinkBroken { node: id("a") });
+    ring.tell(Event::Attended { node: id("a") });
+    ring.join("a");
+    assert_eq!(ring.orders, first[..1]);
+    ring.work();
+    ring.join("a");
+    assert!(ring.orders.is_empty(), "it has answered");
+    let stale = CheckRound { check: 7, round: 0 };
+    let report = CheckReport { at: stale, probed: passed(), compute: Vec::new() };
+    ring.tell(Event::CheckReported { node: id("b"), report });
+    assert!(ring.reports.is_empty(), "that was of another check");
+    ring.orders = first[1..].to_vec();
+    ring.work();
+    assert_eq!(ring.reports.len(), 1);
+}
+
+#[test]
+fn a_master_that_was_started_again_checks_anew_when_all_are_back() {
+    let mut ring = Ring::new(policy(), checked(2, 2), &[]);
+    ring.join("a");
+    ring.join("b");
+    ring.orders.clear();
+    ring.tell(Event::Restarted);
+    ring.join("a");
+    assert!(ring.orders.is_empty());
+    ring.join("b");
+    assert_eq!(ring.orders.len(), 2);
+    assert!(ring.orders.iter().all(|(_, order)| order.at.check == 1));
+    ring.work();
+    assert_eq!(ring.host(), Some(("a", 0)));
+}
+
+#[test]
+fn the_bandwidth_of_all_nodes_is_measured_once_they_passed() {
+    let check = Some(CheckTerms { measures_bandwidth: true, ..check() });
+    let mut ring = Ring::new(policy(), Terms { check, ..terms(2, 4) }, &["d"]);
+    for name in ["a", "b", "c", "d"] {
+        ring.join(name);
+    }
+    while ring.reports.is_empty() {
+        assert!(ring.work_one());
+    }
+    assert_eq!(ring.orders.len(), 3, "one order each, and none for the node that left");
+    assert!(ring.orders.iter().all(|(_, it)| matches!(it.test, What::AllReduce { .. }) && it.size == 3));
+    assert_eq!(ring.host(), None);
+    ring.work();
+    let words = ring.seen.iter().rev().find_map(|effect| match effect {
+        Effect::CheckOver { words, .. } => Some(words.clone()),
+        _ => None,
+    });
+    assert_eq!(
+        words.unwrap(),
+        "bandwidth of 3 nodes: all-reduce of 67.1 MB in 10.0 ms, algorithm bandwidth 6710.9 MB/s, bus bandwidth \
+         8947.8 MB/s"
+    );
+    assert_eq!(ring.host(), Some(("a", 0)));
+}
+
+#[test]
+fn the_launcher_that_serves_the_master_takes_the_job_with_it_when_it_is_broken() {
+    let policy = Policy { host: Some(id("a")), ..fail_job() };
+    let mut ring = Ring::new(policy, checked(3, 4), &["a"]);
+    for name in ["a", "b", "c", "d"] {
+        ring.join(name);
+    }
+    ring.work();
+    assert_eq!(ring.excluded(), ["a"]);
+    assert!(matches!(ring.end(), Some(JobFailure::Node { node, .. }) if node.node_id == id("a")));
+}

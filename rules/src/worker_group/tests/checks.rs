@@ -1,0 +1,165 @@
+//! The node is checked: alone before it asks for a seat, and with others before it gets one.
+
+use super::*;
+use crate::{
+    check_order::{CheckOrder, CheckReport, CheckRound, Partner, Test},
+    exclusion::Exclusion,
+    network_check::{LocalCheck, Probed},
+};
+
+const TTL: Duration = Duration::from_secs(60);
+
+fn local() -> LocalCheck {
+    LocalCheck { fault: None, compute: Some(Duration::from_millis(20)) }
+}
+
+fn checked_join(attempt: u32, after: Option<u32>) -> Effect {
+    Effect::Join { attempt: Attempt(attempt), after: after.map(Round), checked: Some(local()) }
+}
+
+fn locally_checked() -> Event {
+    Event::LocallyChecked { checked: local() }
+}
+
+/// The stream is open, and the node looks at itself.
+fn looking(ttl: Duration) -> WorkerGroup {
+    let mut group = WorkerGroup::new(Limits { check: Some(ttl), ..limits(3) });
+    assert_eq!(group.handle(Moment::START, Event::MasterBack), [Effect::CheckLocally]);
+    group
+}
+
+/// It has asked for a seat.
+fn waiting(ttl: Duration) -> WorkerGroup {
+    let mut group = looking(ttl);
+    let tell = Effect::Tell(Notice::LocallyChecked(local()));
+    assert_eq!(group.handle(Moment::START, locally_checked()), [tell, checked_join(0, None)]);
+    group
+}
+
+fn at(check: u32, round: u32) -> CheckRound {
+    CheckRound { check, round }
+}
+
+fn order(at: CheckRound) -> CheckOrder {
+    let name = NodeName {
+        rank: None,
+        host: "host-b".into(),
+        address: "10.0.0.2".into(),
+        node_id: NodeId("b".into()),
+    };
+    CheckOrder {
+        at,
+        test: Test::Pair,
+        address: "10.0.0.1".into(),
+        me: 0,
+        size: 2,
+        partners: vec![Partner { number: 1, name, address: "10.0.0.2".into(), port: 7 }],
+        seed: 1,
+        compute_again: 0,
+        patience: Duration::from_secs(1),
+    }
+}
+
+fn report(at: CheckRound) -> CheckReport {
+    CheckReport { at, probed: Probed::Failed { reason: "refused".into() }, compute: Vec::new() }
+}
+
+fn ordered(at: CheckRound) -> Event {
+    Event::CheckOrdered { order: order(at) }
+}
+
+fn testing(at: CheckRound) -> [Effect; 2] {
+    [Effect::Tell(Notice::Testing(order(at))), Effect::Probe { order: order(at) }]
+}
+
+#[test]
+fn it_looks_at_itself_once_before_it_asks_for_a_seat() {
+    let mut group = looking(Duration::ZERO);
+    assert_eq!(
+        group.handle(Moment::START, away()),
+        [Effect::Tell(Notice::MasterAway { reason: "broke off".into(), goes_on: false, limit: JOIN })]
+    );
+    let tell = Effect::Tell(Notice::LocallyChecked(local()));
+    assert_eq!(group.handle(Moment::START, locally_checked()), [tell], "nobody would hear it");
+    let back = Effect::Tell(Notice::MasterBack);
+    assert_eq!(group.handle(Moment::START, Event::MasterBack), [back, checked_join(0, None)]);
+}
+
+#[test]
+fn a_restart_looks_again_unless_the_last_look_is_young() {
+    for (ttl, later, looks) in [(Duration::ZERO, 1, true), (TTL, 59, false), (TTL, 60, true)] {
+        let mut group = waiting(ttl);
+        start(&mut group, 0, 1);
+        assert_eq!(group.handle(Moment::START, regroup(0)).len(), 2);
+        let effects = group.handle(Moment::at_secs(later), gone(0));
+        let expected = if looks { Effect::CheckLocally } else { checked_join(0, Some(0)) };
+        assert_eq!(effects, [expected], "{ttl:?} {later}");
+    }
+}
+
+#[test]
+fn a_test_is_made_once_and_its_end_is_told_as_often_as_it_is_asked_for() {
+    let mut group = waiting(Duration::ZERO);
+    let now = Moment::START;
+    assert_eq!(group.handle(now, ordered(at(0, 0))), testing(at(0, 0)));
+    assert_eq!(group.handle(now, ordered(at(0, 0))), [], "it is under way");
+    let probed = Event::Probed { report: report(at(0, 0)) };
+    let told = Effect::ReportCheck { report: report(at(0, 0)) };
+    assert_eq!(group.handle(now, probed), std::slice::from_ref(&told));
+    assert_eq!(group.handle(now, ordered(at(0, 0))), std::slice::from_ref(&told));
+    assert_eq!(group.handle(now, Event::MasterBack), [checked_join(0, None), told]);
+}
+
+#[test]
+fn a_new_round_ends_the_test_before_it_whose_end_nobody_wants() {
+    let mut group = waiting(Duration::ZERO);
+    let now = Moment::START;
+    assert_eq!(group.handle(now, ordered(at(0, 0))), testing(at(0, 0)));
+    let mut effects = vec![Effect::CancelProbe { at: at(0, 0) }];
+    effects.extend(testing(at(0, 1)));
+    assert_eq!(group.handle(now, ordered(at(0, 1))), effects);
+    assert_eq!(group.handle(now, Event::Probed { report: report(at(0, 0)) }), []);
+}
+
+#[test]
+fn only_the_test_that_is_under_way_can_be_cut_short() {
+    let mut group = waiting(Duration::ZERO);
+    let now = Moment::START;
+    let cancel = |round| Event::CheckCancelled { at: at(0, round) };
+    assert_eq!(group.handle(now, cancel(0)), []);
+    assert_eq!(group.handle(now, ordered(at(0, 0))), testing(at(0, 0)));
+    assert_eq!(group.handle(now, cancel(1)), []);
+    assert_eq!(group.handle(now, cancel(0)), [Effect::CancelProbe { at: at(0, 0) }]);
+    assert_eq!(group.handle(now, Event::Probed { report: report(at(0, 0)) }).len(), 1);
+    assert_eq!(group.handle(now, cancel(0)), []);
+}
+
+#[test]
+fn nothing_of_a_test_is_left_when_the_node_goes() {
+    let exclusion = Exclusion {
+        verdict: "fault".into(),
+        evidence: "e".into(),
+        look_at: "l".into(),
+        is_inconclusive: false,
+    };
+    for (event, outcome) in [
+        (
+            Event::Excluded { exclusion: exclusion.clone() },
+            Outcome::Failed(Failure::Excluded(exclusion.clone())),
+        ),
+        (refused(), Outcome::Failed(Failure::Master { reason: "rank held".into() })),
+    ] {
+        let mut group = waiting(Duration::ZERO);
+        assert_eq!(group.handle(Moment::START, ordered(at(0, 0))), testing(at(0, 0)));
+        let effects = group.handle(Moment::START, event);
+        assert_eq!(effects, [Effect::CancelProbe { at: at(0, 0) }, finished(outcome)]);
+    }
+}
+
+#[test]
+fn a_person_hears_how_the_check_ended() {
+    let mut group = waiting(Duration::ZERO);
+    let words = "network check passed";
+    let told = Effect::Tell(Notice::CheckOver { words: words.into() });
+    assert_eq!(group.handle(Moment::START, Event::CheckOver { words: words.into() }), [told]);
+}
