@@ -33,7 +33,8 @@ fn a_host_that_dies_while_its_own_test_is_on_explains_it() {
     kill_node(take(&mut nodes, 1));
     let report = job.report(0);
     report.blames(&[(1, "lost")]);
-    let of_it: Vec<_> = report.rounds.iter().flat_map(|it| &it.tests).filter(|it| it.nodes.contains(&1)).collect();
+    let of_it: Vec<_> =
+        report.rounds.iter().flat_map(|it| &it.tests).filter(|it| it.nodes.contains(&1)).collect();
     assert!(of_it.len() == 1 && of_it[0].result == "fail", "{report:#?}");
     let _world = job.first_world(3);
     let _end = job.ends_well(nodes);

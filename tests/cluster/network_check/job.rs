@@ -33,7 +33,8 @@ impl<'a> Job<'a> {
     pub(super) fn with_master(network: &'a Network, master: &[&str], flags: &[&str]) -> Self {
         let mut cluster = Cluster::of_lines(programs!());
         let [program, flag] = network.entering_hub();
-        let line = cluster.master_line_in(&[&program, &flag]).flags(["--port=50001", "--reconnect-grace=0.5"]);
+        let line =
+            cluster.master_line_in(&[&program, &flag]).flags(["--port=50001", "--reconnect-grace=0.5"]);
         let line = line.flags([format!("--taint-report={}", cluster.dir().join("report.json").display())]);
         cluster.start_master(line.flags(master));
         let flags = ["--network-check"].iter().chain(flags).map(|&flag| flag.to_owned()).collect();

@@ -39,10 +39,8 @@ pub(super) fn check_node(node: &Value) {
 }
 
 fn check(validator: &Validator, document: &Value) {
-    let errors: Vec<String> = validator
-        .iter_errors(document)
-        .map(|error| format!("{}: {error}", error.instance_path()))
-        .collect();
+    let errors: Vec<String> =
+        validator.iter_errors(document).map(|error| format!("{}: {error}", error.instance_path())).collect();
     assert!(errors.is_empty(), "{errors:#?}\n{document:#}");
 }
 

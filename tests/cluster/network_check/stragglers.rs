@@ -55,7 +55,10 @@ fn a_host_that_gets_little_of_a_processor_is_left_out_and_the_others_are_not() {
     for outcome in job.leave([left], 201) {
         let said = outcome.stderr;
         assert!(said.contains("times the mean compute time of the others"), "{said}");
-        assert!(said.contains("; look first at clock throttling, temperature and power limits, CPU quotas"), "{said}");
+        assert!(
+            said.contains("; look first at clock throttling, temperature and power limits, CPU quotas"),
+            "{said}"
+        );
     }
     let _end = job.ends_well(nodes);
 }
