@@ -9,6 +9,7 @@
 //! A [`Fault`] breaks a host's data path and leaves its control path as it is.
 
 use std::{
+    fs,
     io::{BufRead as _, BufReader, Write as _},
     process::{Child, Command, Stdio},
 };
@@ -43,6 +44,15 @@ impl Namespace {
         ["nsenter".to_owned(), format!("--net=/proc/{}/ns/net", self.holder.id())]
     }
 
+    /// Processes inside of it beside the one that holds it.
+    fn left(&self) -> Vec<u32> {
+        let namespace = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+        let Some(own) = namespace(self.holder.id()) else { return Vec::new() };
+        let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = processes.filter_map(|process| process.file_name().to_str()?.parse().ok());
+        pids.filter(|pid| *pid != self.holder.id() && namespace(*pid).as_ref() == Some(&own)).collect()
+    }
+
     /// Lines for `ip` or `tc`, inside of it.
     fn batch(&self, program: &str, lines: &[String]) -> Result<(), String> {
         let [nsenter, flag] = self.entering();
@@ -61,8 +71,10 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
+        let left = if std::thread::panicking() { Vec::new() } else { self.left() };
         let _gone = self.holder.kill();
         let _gone = self.holder.wait();
+        assert_eq!(left, [0; 0], "processes that would keep the namespace");
     }
 }
 
