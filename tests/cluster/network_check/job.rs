@@ -31,14 +31,24 @@ impl<'a> Job<'a> {
 
     /// The same with flags for the master.
     pub(super) fn with_master(network: &'a Network, master: &[&str], flags: &[&str]) -> Self {
-        let mut cluster = Cluster::of_lines(programs!());
-        let [program, flag] = network.entering_hub();
-        let line =
-            cluster.master_line_in(&[&program, &flag]).flags(["--port=50001", "--reconnect-grace=0.5"]);
-        let line = line.flags([format!("--taint-report={}", cluster.dir().join("report.json").display())]);
-        cluster.start_master(line.flags(master));
         let flags = ["--network-check"].iter().chain(flags).map(|&flag| flag.to_owned()).collect();
-        Self { network, cluster, flags }
+        let mut job = Self { network, cluster: Cluster::of_lines(programs!()), flags };
+        job.start_master(master);
+        job
+    }
+
+    fn start_master(&mut self, flags: &[&str]) {
+        let [program, flag] = self.network.entering_hub();
+        let report = format!("--taint-report={}", self.report_file().display());
+        let line = self.cluster.master_line_in(&[&program, &flag]);
+        let line = line.flags(["--port=50001", &report]).flags(flags);
+        self.cluster.start_master(line);
+    }
+
+    /// Kills the master and starts another with these flags.
+    pub(super) fn restart_master(&mut self, flags: &[&str]) {
+        self.cluster.kill_master();
+        self.start_master(flags);
     }
 
     /// The line of the node on this host, which asks for the host's number as its rank.
@@ -62,7 +72,7 @@ impl<'a> Job<'a> {
     }
 
     /// Where the document lies.
-    pub(super) fn report_file(&self) -> PathBuf {
+    fn report_file(&self) -> PathBuf {
         self.cluster.dir().join("report.json")
     }
 

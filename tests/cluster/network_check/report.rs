@@ -13,6 +13,7 @@ pub(super) struct Report {
     pub(super) rounds: Vec<Round>,
     pub(super) nodes: Vec<Node>,
     pub(super) links: Vec<Link>,
+    pub(super) uplinks: Vec<String>,
     pub(super) guard: Guard,
 }
 
