@@ -236,10 +236,11 @@ impl Probe {
         let CheckOrder { test, me, size, partners, seed, patience, .. } = &self.order;
         let (me, size) = (*me as usize, *size as usize);
         let (mut members, mut ports) = (vec![String::new(); size], vec![0; size]);
-        if let Some(next) = partners.first() {
-            let place = (me + 1) % size;
-            members[place].clone_from(&next.address);
-            ports[place] = next.port;
+        // They come in the order of the ring, from the next one on; of a large one the next alone.
+        for (partner, distance) in partners.iter().zip(1..size) {
+            let place = (me + distance) % size;
+            members[place].clone_from(&partner.address);
+            ports[place] = partner.port;
         }
         RingPlan {
             token: *seed,

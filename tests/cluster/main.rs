@@ -11,15 +11,18 @@
 //! * [`topology`]: ranks by switch.
 //! * [`master_dies`], [`crash_points`] and [`journal`]: the master does, and comes back.
 //! * [`trust`]: whom the master listens to.
-//! * [`network`]: links go down between network namespaces.
+//! * [`hosts`]: network namespaces; [`network`]: the links between them go down.
+//! * [`network_check`]: data paths between them are broken, and the check before the start says whose.
 
 mod crash_points;
 mod failures;
+mod hosts;
 mod journal;
 mod losses;
 mod master_dies;
 mod meeting;
 mod network;
+mod network_check;
 mod refusals;
 mod rendezvous;
 mod replacements;

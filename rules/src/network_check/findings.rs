@@ -96,10 +96,11 @@ fn verdict(
         NodeVerdict::Unreachable
     } else if standing.flaky {
         NodeVerdict::Flaky
+    } else if is_slow_computing && (standing.good || known.policy.exclude_straggler) {
+        // Who computes slowly also sends slowly, and not the other way round.
+        NodeVerdict::StragglerCompute
     } else if standing.condemned {
         NodeVerdict::StragglerNetwork
-    } else if is_slow_computing && (standing.good || known.policy.exclude_straggler) {
-        NodeVerdict::StragglerCompute
     } else if standing.good || known.rounds.is_empty() {
         NodeVerdict::Healthy
     } else {
@@ -192,7 +193,7 @@ fn evidence(
             let mut evidence: Vec<Evidence> = pieces
                 .iter()
                 .filter(|piece| piece.is_fail || *verdict != NodeVerdict::Flaky)
-                .filter_map(|piece| with_good_partner(known, facts, piece))
+                .filter_map(|piece| with_good_partner(known, facts, number, piece))
                 .collect();
             if *verdict == NodeVerdict::Flaky {
                 evidence.extend(passes(number, tests));
@@ -210,7 +211,7 @@ fn evidence(
                 let words = format!(
                     "failed with {} outside rack {rack}, whose nodes reach each other and nobody else: {}",
                     names(&partners),
-                    reason(test)
+                    reason(test, number)
                 );
                 Evidence { round: index(*round), partners, words }
             };
@@ -221,22 +222,23 @@ fn evidence(
 }
 
 /// `failed with node 4, which is proven good: connection timed out after 2.0 s`.
-fn with_good_partner(known: &Known, facts: &Facts, piece: &Piece) -> Option<Evidence> {
+fn with_good_partner(known: &Known, facts: &Facts, number: u32, piece: &Piece) -> Option<Evidence> {
     let test = known.rounds.get(piece.round)?.tests.get(piece.test)?;
     let partner = format!("node {}, which is proven good", piece.partner);
     let words = if piece.is_fail {
-        format!("failed with {partner}: {}", reason(test))
+        format!("failed with {partner}: {}", reason(test, number))
     } else {
         let judged = facts.judged.get(piece.round)?.get(piece.test)?;
-        slow_words(&partner, test, *judged)
+        slow_words(number, &partner, test, *judged)
     };
     Some(Evidence { round: index(piece.round), partners: vec![piece.partner], words })
 }
 
-fn slow_words(partner: &str, test: &TestRecord, judged: Judged) -> String {
+fn slow_words(number: u32, partner: &str, test: &TestRecord, judged: Judged) -> String {
     let took = test.comm.map_or_else(String::new, seconds);
     let ratio = judged.ratio.unwrap_or(1.0);
-    let cut = if test.result == TestResult::Slow { format!("; {}", reason(test)) } else { String::new() };
+    let cut =
+        if test.result == TestResult::Slow { format!("; {}", reason(test, number)) } else { String::new() };
     format!("took {took} with {partner}: {ratio:.2} times the mean of the other tests{cut}")
 }
 
@@ -267,8 +269,8 @@ fn inconclusive(facts: &Facts, number: u32, tests: &[Listed<'_>]) -> Vec<Evidenc
         };
         let who = format!("{}, {doubt}", names(&partners));
         let words = match judged.result {
-            TestResult::Fail => format!("failed with {who}: {}", reason(test)),
-            TestResult::Pass | TestResult::Slow => slow_words(&who, test, *judged),
+            TestResult::Fail => format!("failed with {who}: {}", reason(test, number)),
+            TestResult::Pass | TestResult::Slow => slow_words(number, &who, test, *judged),
         };
         Evidence { round: index(*round), partners, words }
     };
@@ -285,9 +287,14 @@ fn names(nodes: &[u32]) -> String {
     names.join(" and ")
 }
 
-/// What the first member said that did not pass.
-fn reason(test: &TestRecord) -> &str {
-    test.reasons.first().map_or("no reason was given", |(_, reason)| reason)
+/// Why a test did not pass, in the words of this member, who knows most of itself; else in another's.
+fn reason(test: &TestRecord, number: u32) -> String {
+    let own = test.reasons.iter().find(|(node, _)| *node == number);
+    match own.or_else(|| test.reasons.first()) {
+        Some((node, reason)) if *node == number => reason.clone(),
+        Some((node, reason)) => format!("node {node} says: {reason}"),
+        None => "no reason was given".to_owned(),
+    }
 }
 
 fn millis(time: Duration) -> String {

@@ -9,13 +9,17 @@ use crate::probes::pattern::Wrong;
 pub struct Neighbour {
     /// Its place in the ring.
     pub index: usize,
-    /// Where it is: `HOST:PORT`.
+    /// Where it is: `HOST:PORT`; `:0` where that was not said.
     pub address: String,
 }
 
 impl std::fmt::Display for Neighbour {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "neighbour {} ({})", self.index, self.address)
+        // Its place would be taken for the number of a node.
+        match self.address.starts_with(':') {
+            true => write!(f, "neighbour {} of the ring", self.index),
+            false => write!(f, "neighbour {}", self.address),
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{
     ids::{NodeId, RunId},
     job::{Effect, Job, Log, Phase, count},
     moment::Moment,
-    network_check::{NodeVerdict, Outcome},
+    network_check::{NodeFinding, NodeVerdict, Outcome},
     node::NodeName,
     taint_report::TaintReport,
     verdict::{JobFailure, JobVerdict},
@@ -25,7 +25,11 @@ impl Job {
         let Phase::Checking(checking) = std::mem::replace(&mut self.phase, gathering) else {
             return Vec::new();
         };
-        let report = self.report(*checking, outcome);
+        let mut report = self.report(*checking, outcome);
+        if self.relaunches_who_is_in_doubt() {
+            let findings = report.outcome.nodes.iter_mut();
+            findings.filter(|it| it.verdict == NodeVerdict::Inconclusive).for_each(|it| it.excluded = true);
+        }
         // From here on members wait like anybody else, so that whatever ends the job reaches them.
         let members: Vec<NodeId> = report.nodes.iter().map(|node| node.id.clone()).collect();
         self.waiting.extend(members.iter().filter(|member| self.nodes.contains_key(*member)).cloned());
@@ -43,7 +47,7 @@ impl Job {
             if !self.nodes.contains_key(&member) {
                 continue;
             }
-            match self.exclusion(&report, number) {
+            match Self::exclusion(&report, number) {
                 None => passed.push(member),
                 Some(exclusion) => effects.extend(self.exclude(now, &member, exclusion)),
             }
@@ -91,15 +95,14 @@ impl Job {
         Some(JobFailure::Inconclusive { named: unknown.into_iter().take(NAMED).collect(), of, nodes })
     }
 
+    fn relaunches_who_is_in_doubt(&self) -> bool {
+        let terms = self.terms.as_ref().and_then(|terms| terms.check.as_ref());
+        terms.is_some_and(|terms| terms.on_inconclusive == OnInconclusive::Relaunch)
+    }
+
     /// Why a node must not take part, if it must not.
-    fn exclusion(&self, report: &TaintReport, number: u32) -> Option<Exclusion> {
-        let finding = report.outcome.nodes.get(number as usize)?;
-        let relaunch = self.terms.as_ref().and_then(|terms| terms.check.as_ref()).is_some_and(|terms| {
-            terms.on_inconclusive == OnInconclusive::Relaunch && finding.verdict == NodeVerdict::Inconclusive
-        });
-        if !finding.excluded && !relaunch {
-            return None;
-        }
+    fn exclusion(report: &TaintReport, number: u32) -> Option<Exclusion> {
+        let finding = report.outcome.nodes.get(number as usize).filter(|finding| finding.excluded)?;
         let mut words: Vec<String> = finding.evidence.iter().map(|it| it.words.clone()).collect();
         let partners: BTreeSet<u32> = finding.evidence.iter().flat_map(|it| it.partners.clone()).collect();
         let partners: Vec<String> = partners.into_iter().take(NAMED).map(|it| report.name(it)).collect();
@@ -113,7 +116,7 @@ impl Job {
             verdict: finding.verdict.word().to_owned(),
             evidence: words.join("; "),
             look_at: finding.verdict.look_at().to_owned(),
-            is_inconclusive: relaunch,
+            is_inconclusive: finding.verdict == NodeVerdict::Inconclusive,
         })
     }
 
@@ -153,21 +156,32 @@ fn summary(report: &TaintReport) -> String {
     if *network_untested {
         return "network check: this node is fit; the network was not tested, which takes two nodes".into();
     }
-    let left_out = nodes.iter().filter(|node| node.excluded).count();
+    let (left_out, left_out_names) = named(report, |node| node.excluded);
+    let (in_doubt, in_doubt_names) =
+        named(report, |node| !node.excluded && node.verdict == NodeVerdict::Inconclusive);
     let mut words = format!(
         "network check passed: {} node(s), {} round(s), {:.2} s",
-        nodes.len() - left_out,
+        nodes.len() - left_out - in_doubt,
         rounds.len(),
         took.as_secs_f64()
     );
-    let named = (0..).zip(nodes).filter(|(_, node)| node.excluded).take(NAMED);
-    let named: Vec<String> =
-        named.map(|(number, node)| format!("{} ({})", report.name(number), node.verdict.word())).collect();
-    if left_out > 0 {
-        words.push_str(&format!("; left out: {}", named.join(", ")));
+    if in_doubt > 0 {
+        words.push_str(&format!("; take part all the same: {in_doubt_names}"));
     }
-    if left_out > NAMED {
-        words.push_str(&format!(" and {} more", left_out - NAMED));
+    if left_out > 0 {
+        words.push_str(&format!("; left out: {left_out_names}"));
     }
     words
+}
+
+/// How many of the nodes are so, and the first of them with their verdicts.
+fn named(report: &TaintReport, is_so: impl Fn(&NodeFinding) -> bool) -> (usize, String) {
+    let found: Vec<_> = (0..).zip(&report.outcome.nodes).filter(|(_, node)| is_so(node)).collect();
+    let name =
+        |(number, node): &(u32, &NodeFinding)| format!("{} ({})", report.name(*number), node.verdict.word());
+    let mut names = found.iter().take(NAMED).map(name).collect::<Vec<_>>().join(", ");
+    if found.len() > NAMED {
+        names.push_str(&format!(" and {} more", found.len() - NAMED));
+    }
+    (found.len(), names)
 }

@@ -213,10 +213,24 @@ fn two_nodes_that_fail_together_end_the_job_untainted_unless_told_otherwise() {
     };
     let failed = of(OnInconclusive::Fail);
     assert!(matches!(failed.end(), Some(JobFailure::Inconclusive { of: 2, nodes: 2, .. })));
+    let left_out = |ring: &Ring| ring.reports[0].outcome.nodes.iter().filter(|it| it.excluded).count();
+    assert_eq!(left_out(&failed), 0);
     let proceeds = of(OnInconclusive::Proceed);
     assert_eq!((proceeds.host(), proceeds.excluded()), (Some(("a", 0)), vec![]));
+    assert_eq!(left_out(&proceeds), 0);
+    let words = proceeds.seen.iter().find_map(|effect| match effect {
+        Effect::CheckOver { words, .. } => Some(&**words),
+        _ => None,
+    });
+    let words = words.expect("they are told");
+    assert!(words.starts_with("network check passed: 0 node(s), 1 round(s), "), "{words}");
+    assert!(
+        words.contains("; take part all the same: node 0 (") && words.contains(") (inconclusive)"),
+        "{words}"
+    );
     let relaunched = of(OnInconclusive::Relaunch);
     assert_eq!((relaunched.excluded(), relaunched.end()), (vec!["a", "b"], None));
+    assert_eq!(left_out(&relaunched), 2, "the report says who leaves");
 }
 
 #[test]

@@ -9,3 +9,4 @@ mod proofs;
 mod rounds;
 mod table;
 mod verdicts;
+mod words;

@@ -1,0 +1,79 @@
+//! What is said of a node, and what it is called when two things are true of it.
+
+use std::time::Duration;
+
+use super::super::{
+    Effect, Event, LocalCheck, NetworkCheck, NodeVerdict, Policy, Probed, Subject,
+    rehearsal::{Cluster, rehearse},
+};
+use crate::moment::Moment;
+
+#[test]
+fn who_computes_slowly_and_so_sends_slowly_is_a_compute_straggler() {
+    let slow = |node: u32| [(node, 9.0)].into_iter().collect();
+    let policy = || Policy { exclude_straggler: true, ..Policy::new(7) };
+    let both = Cluster { slow_compute: slow(3), slow_nic: slow(3), ..Cluster::healthy(6, 1) };
+    let outcome = rehearse(&both, policy());
+    assert_eq!(outcome.nodes[3].verdict, NodeVerdict::StragglerCompute, "{outcome:#?}");
+    assert!(outcome.nodes[3].evidence[0].words.contains("the mean compute time"), "{outcome:#?}");
+    let nic = Cluster { slow_nic: slow(3), ..Cluster::healthy(6, 1) };
+    assert_eq!(rehearse(&nic, policy()).nodes[3].verdict, NodeVerdict::StragglerNetwork);
+    for outcome in [outcome, rehearse(&nic, policy())] {
+        let healthy = outcome.nodes.iter().filter(|node| node.verdict == NodeVerdict::Healthy);
+        assert_eq!(healthy.count(), 5, "{outcome:#?}");
+    }
+}
+
+/// The words against node 2 of four, which says this of each test of its own, while its partners say that it does not
+/// answer.
+fn words_against(own: Option<&str>) -> Vec<String> {
+    let subject = Subject { rack: 0, local: LocalCheck { fault: None, compute: None } };
+    let (mut check, mut effects) = NetworkCheck::new(Policy::new(1), Moment::START, vec![subject; 4]);
+    loop {
+        let effect = effects.remove(0);
+        let (round, groups) = match effect {
+            Effect::Start { round, groups, .. } => (round, groups),
+            Effect::Finish(outcome) => {
+                let finding = &outcome.nodes[2];
+                assert_eq!(finding.verdict, NodeVerdict::Fault, "{outcome:#?}");
+                return finding.evidence.iter().map(|it| it.words.clone()).collect();
+            }
+            Effect::Cancel { .. } => continue,
+        };
+        let passed = || Probed::Passed {
+            comm: Duration::from_millis(10),
+            latency: Duration::from_micros(50),
+            bytes_per_second: 1,
+        };
+        for (group, node) in
+            groups.iter().flat_map(|group| group.members.iter().map(move |node| (group, *node)))
+        {
+            let probed = match (group.members.contains(&2), node, own) {
+                (false, ..) => passed(),
+                (true, 2, None) => continue,
+                (true, 2, Some(reason)) => Probed::Failed { reason: reason.to_owned() },
+                (true, ..) => Probed::Failed { reason: "it does not answer".to_owned() },
+            };
+            effects.extend(
+                check.handle(Moment::START, Event::Reported { node, round, probed, compute: vec![] }),
+            );
+        }
+        while effects.is_empty() {
+            let deadline = check.deadline().expect("a round is on");
+            effects.extend(check.handle(deadline, Event::Deadline));
+        }
+    }
+}
+
+#[test]
+fn the_words_against_a_node_are_its_own_where_it_has_some() {
+    for words in words_against(Some("my card is on fire")) {
+        assert!(words.ends_with(", which is proven good: my card is on fire"), "{words}");
+    }
+}
+
+#[test]
+fn of_a_node_that_gives_no_report_it_is_said_that_it_gave_none() {
+    let silent = words_against(None);
+    assert!(silent.iter().all(|words| words.contains(": no report within ")), "{silent:#?}");
+}

@@ -1,0 +1,49 @@
+//! A program of the user's in place of the built-in probe.
+
+use support::trainer;
+
+use super::job::{Job, take};
+use crate::hosts::{Network, data_address};
+
+fn flag() -> String {
+    format!("--check-command=python3 '{}'", trainer("pair_check.py").display())
+}
+
+#[test]
+fn a_program_of_the_users_meets_its_peer_and_passes() {
+    let Some(network) = Network::of(4) else { return };
+    let job = Job::on(&network, &["--nnodes=4", &flag()]);
+    let nodes = job.start();
+    let report = job.report(0);
+    report.blames(&[]);
+    assert_eq!(report.rounds.len(), 1, "{report:#?}");
+    let rates: Vec<Option<f64>> = report.rounds[0].tests.iter().map(|test| test.mb_per_s).collect();
+    assert_eq!(rates, [Some(123.4), Some(123.4)], "as the program says: {report:#?}");
+    let _world = job.first_world(4);
+    let _end = job.ends_well(nodes);
+}
+
+#[test]
+fn the_host_whose_program_fails_is_found() {
+    let Some(network) = Network::of(4) else { return };
+    let job = Job::on(&network, &["--nnodes=3:4", &flag()]);
+    let broken = |host: usize| if host == 1 { "its accelerator is on fire" } else { "" };
+    let start = |host: usize| job.line_of(host).env("PAIR_CHECK_BROKEN", broken(host)).start();
+    let mut nodes: Vec<_> = (0..4).map(start).collect();
+    let report = job.report(0);
+    report.blames(&[(1, "fault")]);
+    for piece in &report.nodes[1].evidence {
+        let words = "the check command ended with exit code 3 and said: its accelerator is on fire";
+        assert!(piece.words.ends_with(words), "{report:#?}");
+    }
+    let left = take(&mut nodes, 1);
+    for outcome in job.leave([left], 201) {
+        let said = outcome.stderr;
+        assert!(said.contains("and said: its accelerator is on fire"), "{said}");
+        for witness in report.witnesses_against(1) {
+            assert!(said.contains(&data_address(witness)), "{said}");
+        }
+    }
+    let _world = job.first_world(3);
+    let _end = job.ends_well(nodes);
+}

@@ -1,0 +1,49 @@
+//! Two hosts that do not reach each other, and nobody who could tell which of them is at fault.
+
+use support::launch::Running;
+
+use super::job::Job;
+use crate::hosts::{Fault, Network};
+
+/// A job of two with no way between them, and this policy: nobody is tainted, and both leave or none.
+fn with_policy<'a>(network: &'a Network, policy: &[&str], both_leave: bool) -> (Job<'a>, Vec<Running>) {
+    let flags: Vec<&str> = ["--nnodes=2"].iter().chain(policy).copied().collect();
+    let job = Job::on(network, &flags);
+    let nodes = job.start();
+    let report = job.report(0);
+    assert_eq!(report.verdicts(), ["inconclusive"; 2], "{report:#?}");
+    assert!(
+        report.nodes.iter().all(|node| node.taint.is_none() && node.excluded == both_leave),
+        "{report:#?}"
+    );
+    assert_eq!((report.guard.taints, report.guard.mass_failure), (0, false), "{report:#?}");
+    (job, nodes)
+}
+
+#[test]
+fn of_two_nobody_can_tell_which_and_the_policy_decides() {
+    let Some(network) = Network::of(2) else { return };
+    network.break_host(1, Fault::Mute);
+
+    let (job, nodes) = with_policy(&network, &[], false);
+    for outcome in job.fails(nodes, 202).iter().take(2) {
+        let said = &outcome.stderr;
+        assert!(said.contains("cannot tell which of 2 node(s), of 2 checked, is at fault: "), "{said}");
+        assert!(said.contains("nobody is tainted. Look first at the network between them"), "{said}");
+    }
+
+    let (job, nodes) = with_policy(&network, &["--on-inconclusive=proceed"], false);
+    let _world = job.first_world(2);
+    for node in &nodes {
+        let said = job.await_said(node, "network check passed: 0 node(s), 1 round(s), ");
+        assert!(said.contains("; take part all the same: node 0 ("), "{said}");
+    }
+    let _end = job.ends_well(nodes);
+
+    let (job, nodes) = with_policy(&network, &["--on-inconclusive=relaunch"], true);
+    for outcome in job.leave(nodes, 202) {
+        let said = &outcome.stderr;
+        assert!(said.contains("the network check keeps this node out of the job (inconclusive): "), "{said}");
+    }
+    assert_eq!(job.ran(), []);
+}

@@ -1,0 +1,129 @@
+//! Hosts that work, and take too long.
+
+use std::{fs, io::Write as _, path::PathBuf, process};
+
+use super::job::{Job, take};
+use crate::hosts::Network;
+
+const SIX: [&str; 2] = ["--nnodes=5:6", "--exclude-straggler"];
+
+#[test]
+fn a_host_behind_a_slow_link_is_left_out_and_its_partners_are_not() {
+    let Some(network) = Network::of(6) else { return };
+    let job = Job::on(&network, &SIX);
+    let nodes = job.start();
+    let report = job.report(0);
+    report.blames(&[]);
+    let _world = job.first_world(6);
+    let _end = job.ends_well(nodes);
+    let mut rates: Vec<f64> =
+        report.rounds.iter().flat_map(|it| &it.tests).filter_map(|test| test.mb_per_s).collect();
+    rates.sort_by(f64::total_cmp);
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "megabytes per second")]
+    let usual = (rates[rates.len() / 2] * 1e6) as u64;
+
+    network.limit(2, usual / 20);
+    let job = Job::on(&network, &SIX);
+    let mut nodes = job.start();
+    let report = job.report(0);
+    report.blames(&[(2, "straggler-network")]);
+    assert!(report.witnesses_against(2).len() >= 2, "{report:#?}");
+    let left = take(&mut nodes, 2);
+    let _world = job.first_world(5);
+    for outcome in job.leave([left], 201) {
+        let said = outcome.stderr;
+        assert!(said.contains("times the mean of the other tests"), "{said}");
+        assert!(said.contains("; look first at its link's speed and errors (ethtool)"), "{said}");
+    }
+    let _end = job.ends_well(nodes);
+}
+
+#[test]
+fn a_host_that_gets_little_of_a_processor_is_left_out_and_the_others_are_not() {
+    let Some(network) = Network::of(6) else { return };
+    let Some(quota) = Quota::new() else { return };
+    let job = Job::on(&network, &SIX);
+    let start = |host: usize| match host {
+        4 => job.line_of(host).after(&quota.entering()).start(),
+        _ => job.line_of(host).start(),
+    };
+    let mut nodes: Vec<_> = (0..6).map(start).collect();
+    let report = job.report(0);
+    report.blames(&[(4, "straggler-compute")]);
+    let left = take(&mut nodes, 4);
+    let _world = job.first_world(5);
+    for outcome in job.leave([left], 201) {
+        let said = outcome.stderr;
+        assert!(said.contains("times the mean compute time of the others"), "{said}");
+        assert!(
+            said.contains("; look first at clock throttling, temperature and power limits, CPU quotas"),
+            "{said}"
+        );
+    }
+    let _end = job.ends_well(nodes);
+}
+
+#[test]
+fn more_hosts_than_processors_are_no_stragglers() {
+    let Some(network) = Network::of(6) else { return };
+    let job = Job::on(&network, &SIX);
+    let nodes = job.start();
+    job.report(0).blames(&[]);
+    let _world = job.first_world(6);
+    let _end = job.ends_well(nodes);
+}
+
+/// A control group that gets a tenth of one processor, in slices of 10 ms.
+struct Quota {
+    folder: PathBuf,
+}
+
+impl Quota {
+    /// `None`, with words for a person, where none can be made.
+    fn new() -> Option<Self> {
+        let made = Self::of_version_1().or_else(|first| {
+            Self::of_version_2().map_err(|second| format!("no control group with a quota: {first}; {second}"))
+        });
+        made.inspect_err(|reason| {
+            let _ = writeln!(std::io::stderr(), "skipped: {reason}");
+        })
+        .ok()
+    }
+
+    fn of_version_1() -> Result<Self, String> {
+        Self::make("/sys/fs/cgroup/cpu", &[("cpu.cfs_period_us", "10000"), ("cpu.cfs_quota_us", "1000")])
+    }
+
+    fn of_version_2() -> Result<Self, String> {
+        Self::make("/sys/fs/cgroup", &[("cpu.max", "1000 10000")])
+    }
+
+    fn make(root: &str, settings: &[(&str, &str)]) -> Result<Self, String> {
+        let folder = PathBuf::from(format!("{root}/dlrover-tests-{}", process::id()));
+        fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        let this = Self { folder };
+        for (name, value) in settings {
+            let file = this.folder.join(name);
+            fs::write(&file, value).map_err(|error| format!("{}: {error}", file.display()))?;
+        }
+        Ok(this)
+    }
+
+    /// A shell enters it.
+    fn entering(&self) -> String {
+        format!("echo $$ > {}", self.folder.join("cgroup.procs").display())
+    }
+}
+
+impl Drop for Quota {
+    fn drop(&mut self) {
+        // Whoever was in it has ended, or is about to.
+        let gone = || fs::remove_dir(&self.folder).ok();
+        for _ in 0..200 {
+            if gone().is_some() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+}
