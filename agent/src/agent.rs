@@ -410,7 +410,7 @@ impl Agent {
             let grace =
                 config.terms.check.as_ref().map_or(Duration::ZERO, |check| check.deadlines.kill_grace);
             let command = config.check_command.clone().map(|line| Command { line, grace });
-            Prober::new(launcher_id.to_string(), command)
+            Prober::new(launcher_id.to_string(), config.attributes.accelerators.is_some(), command)
         })
     }
 

@@ -23,6 +23,10 @@ use crate::probes::{
 /// How long probes that were told to end may take, when this node is about to: their own limits, and a little more.
 const CLOSE: Duration = Duration::from_secs(3);
 
+/// How long a node may look at itself that has accelerators: without persistence mode a driver takes seconds to wake
+/// each of eight.
+const WITH_DEVICES: Duration = Duration::from_secs(60);
+
 /// Timed all-reduces of a bandwidth pass.
 const REPEATS: u32 = 5;
 
@@ -31,6 +35,8 @@ const REPEATS: u32 = 5;
 pub struct Prober {
     helper: Helper,
     door: Door,
+    /// For a look at this node.
+    patience: Duration,
     command: Option<Command>,
     current: Option<Current>,
 }
@@ -64,9 +70,10 @@ struct Current {
 }
 
 impl Prober {
-    /// Opens the port. `mark` is this launcher's, by which leftovers are found.
+    /// Opens the port. `mark` is this launcher's, by which leftovers are found. Devices are looked at one after
+    /// another, which takes longer than a look at the processor.
     #[must_use]
-    pub fn new(mark: String, command: Option<Command>) -> Self {
+    pub fn new(mark: String, has_accelerators: bool, command: Option<Command>) -> Self {
         let door = match command {
             Some(_) => Reservation::new().map(|port| Door::Kept(Arc::new(port))),
             None => Listener::bind(None, 0).map(|listener| Door::Open(Arc::new(listener))),
@@ -75,7 +82,9 @@ impl Prober {
             warn!(%error, "no port for probes");
             Door::None
         });
-        Self { helper: Helper { mark: Some(mark), ..Helper::default() }, door, command, current: None }
+        let patience = if has_accelerators { WITH_DEVICES } else { LocalPlan::default().deadline };
+        let helper = Helper { mark: Some(mark), ..Helper::default() };
+        Self { helper, door, patience, command, current: None }
     }
 
     /// Where other nodes' probes reach ours; 0: nowhere.
@@ -139,7 +148,7 @@ impl Prober {
     }
 
     fn local_plan(&self) -> LocalPlan {
-        LocalPlan { helper: self.helper.clone(), ..LocalPlan::default() }
+        LocalPlan { deadline: self.patience, helper: self.helper.clone(), ..LocalPlan::default() }
     }
 }
 

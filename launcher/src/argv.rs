@@ -283,6 +283,13 @@ fn classify_long(bytes: &[u8]) -> Class<'_> {
         match (fitting.next(), fitting.next()) {
             (None, _) => {}
             (Some(only), None) => return option(only),
+            // Like `--network-check` and its `-timeout`: the longer ones came later, and old lines mean the short one.
+            (Some(one), Some(other))
+                if owner == Owner::Ours
+                    && [other].into_iter().chain(fitting.clone()).all(|it| it.long.starts_with(one.long)) =>
+            {
+                return option(one);
+            }
             (Some(one), Some(other)) => {
                 let all = [one, other].into_iter().chain(fitting);
                 return Class::Ambiguous(all.map(|spec| spec.flag).collect());

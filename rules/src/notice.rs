@@ -5,7 +5,7 @@ use std::{fmt, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    check_order::{CheckOrder, Partner, Test},
+    check_order::{CheckOrder, CheckRound, Partner, Test},
     failure::WorkerFailure,
     ids::Attempt,
     network_check::{LocalCheck, LocalFault},
@@ -33,6 +33,8 @@ pub enum Notice {
     LocallyChecked(LocalCheck),
     /// A test with others begins.
     Testing(CheckOrder),
+    /// A test with others takes long.
+    TestGoesOn { at: CheckRound, bytes: u64, total: u64 },
     /// The check is over and this node passed.
     CheckOver { words: String },
     /// There is one, among other nodes.
@@ -80,6 +82,14 @@ impl fmt::Display for Notice {
             Self::Pending(pending) => pending.fmt(f),
             Self::LocallyChecked(checked) => locally_checked(checked, f),
             Self::Testing(order) => testing(order, f),
+            Self::TestGoesOn { at, bytes, total } => write!(
+                f,
+                "network check {}, round {}: {} of {} MB came so far",
+                at.check,
+                at.round,
+                bytes >> 20,
+                total >> 20
+            ),
             Self::CheckOver { words } => f.write_str(words),
             Self::Seated(assignment) => seated(assignment, f),
             Self::MasterAway { reason, goes_on: true, .. } => {

@@ -315,6 +315,9 @@ fn megabytes(bytes_per_second: u64) -> f64 {
 /// The most nodes that a table shows when nothing is wrong with them.
 const SHOWN: usize = 16;
 
+/// The most nodes that a table shows. The document has them all.
+const ROWS: usize = 64;
+
 /// A short table for the master's log: what was found, and node by round.
 impl fmt::Display for TaintReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -333,10 +336,10 @@ impl fmt::Display for TaintReport {
         }
         let width = (0..).zip(&self.nodes).map(|(number, _)| self.name(number).len()).max().unwrap_or(0);
         let shows_all = self.nodes.len() <= SHOWN;
-        for (number, finding) in (0..).zip(nodes) {
-            if !shows_all && finding.verdict == NodeVerdict::Healthy {
-                continue;
-            }
+        let is_shown = |it: &&NodeFinding| shows_all || it.verdict != NodeVerdict::Healthy;
+        let of = nodes.iter().filter(is_shown).count();
+        let shown = (0..).zip(nodes).filter(|(_, finding)| is_shown(finding));
+        for (number, finding) in shown.take(ROWS) {
             write!(f, "\n  {:width$}", self.name(number))?;
             for record in rounds {
                 write!(f, "  {:<14}", Cell { record, number }.to_string())?;
@@ -346,6 +349,9 @@ impl fmt::Display for TaintReport {
             for Evidence { words, .. } in &finding.evidence {
                 write!(f, "\n      {words}")?;
             }
+        }
+        if of > ROWS {
+            write!(f, "\n  and {} more", of - ROWS)?;
         }
         if !shows_all && fit > 0 {
             write!(f, "\n  and {fit} healthy node(s)")?;

@@ -93,6 +93,7 @@ fn an_abbreviation_resolves_among_torchruns_flags_first() {
         // And these are ours alone.
         ("--node-u=1", "node-unit=1"),
         ("--net", "network-check"),
+        ("--network-check-t=1", "network-check-timeout=1"),
         ("--numa-a", "numa-affinity"),
         ("--exclude", "exclude-straggler"),
         ("--propagate", "propagate-exit-code"),

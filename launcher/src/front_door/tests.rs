@@ -117,6 +117,13 @@ fn a_value_that_cannot_be_used_is_named_with_its_origin_and_what_would_be_right(
         (&[("CUDA_VISIBLE_DEVICES", "4")], "--virtual-local-rank --nproc-per-node=2 x.py"),
         (&[], "--numa-binding=node x.py"),
         (&[("PET_PRECHECK", "7")], "x.py"),
+        (&[], "--network-check --straggler-ratio=1 x.py"),
+        (&[], "--network-check --check-ttl=-1 x.py"),
+        (&[], "--network-check --check-max-rounds=0 x.py"),
+        (&[], "--network-check --network-check-timeout=0 x.py"),
+        (&[("NETWORK_CHECK_TIMEOUT", "soon")], "--network-check x.py"),
+        (&[("PET_ON_INCONCLUSIVE", "maybe")], "--network-check x.py"),
+        (&[], "--taint-guard=1.5 x.py"),
         (&[], "--box-pairs=3:3 x.py"),
         (&[], "--min-bandwidth=0 x.py"),
         (&[], "--min-channels=5 x.py"),
@@ -128,11 +135,8 @@ fn a_value_that_cannot_be_used_is_named_with_its_origin_and_what_would_be_right(
 #[test]
 fn what_is_not_built_yet_says_so() {
     assert_texts!(refusals(&[
-        (&[], "--network-check x.py"),
-        (&[], "--precheck=2 x.py"),
-        (&[("PET_PRECHECK", "1")], "x.py"),
-        (&[], "--comm-perf-test x.py"),
-        (&[("NODE_NUM", "4")], "--auto-config x.py"),
+        (&[], "--network-check --switchbox-check x.py"),
+        (&[("PET_SWITCHBOX_CHECK", "1")], "--precheck=1 x.py"),
     ]));
 }
 

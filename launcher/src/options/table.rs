@@ -413,13 +413,13 @@ pub(crate) static OPTIONS: &[OptionSpec] = &[
         )
     },
     OptionSpec {
-        value: "SECONDS",
+        value: "S",
         ..ours(
             Flag::NetworkCheckTimeout,
             "network-check-timeout",
             Kind::Text,
             Group::Checks,
-            "The longest that one test may take [env: NETWORK_CHECK_TIMEOUT] [default: 15; 180 with --check-command]",
+            "The longest that one test may take, in seconds [env: NETWORK_CHECK_TIMEOUT] [default: 15; 180 with --check-command]",
         )
     },
     OptionSpec {

@@ -255,6 +255,8 @@ pub enum Log {
     TopologyUnusable { reason: String },
     /// A check has begun.
     Checking { check: u32, nodes: u32 },
+    /// A further round of a check has begun.
+    CheckRound { check: u32, round: u32, tests: u32 },
     /// A check is over: its table.
     Checked { report: String },
     /// A node is gone.
@@ -287,6 +289,9 @@ impl fmt::Display for Log {
                 write!(f, "warning: the topology file cannot be used, the last good one holds: {reason}")
             }
             Self::Checking { check, nodes } => write!(f, "network check {check} of {nodes} node(s) begins"),
+            Self::CheckRound { check, round, tests } => {
+                write!(f, "network check {check}, round {round}: {tests} test(s)")
+            }
             Self::Checked { report } => f.write_str(report),
             Self::Gone { node, reason, losses, limit } => {
                 write!(f, "{node} is gone: {reason} (losses of this rank: {losses}, replacements: {limit})")

@@ -181,7 +181,7 @@ fn evidence(
         NodeVerdict::StragglerCompute => {
             let Some(Pace { lowest, own, others, samples, .. }) = pace else { return Vec::new() };
             let words = format!(
-                "{lowest:.2} times the mean compute time of the others in {samples} of {samples} samples or more: {} \
+                "{lowest:.2} times the mean compute time of the others in {samples} of {samples} samples: {} \
                  and they {}",
                 millis(own),
                 millis(others)

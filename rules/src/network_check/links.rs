@@ -143,7 +143,7 @@ pub(super) fn faults(known: &Known, facts: &Facts) -> (Vec<LinkFault>, Vec<RackP
         }
         let kind = if edge.passes == 0 && edge.slows >= facts.slow_confirmations && edge.fails == 0 {
             LinkKind::Slow
-        } else if edge.is_dead() {
+        } else if edge.is_dead() && ends.iter().all(|end| fails_only_for_good(facts, *end)) {
             LinkKind::Dead
         } else if edge.fails > 0 && edge.passes + edge.slows > 0 {
             LinkKind::Flaky
@@ -153,6 +153,12 @@ pub(super) fn faults(known: &Known, facts: &Facts) -> (Vec<LinkFault>, Vec<RackP
         links.push(LinkFault { nodes: *nodes, kind });
     }
     (links, rack_pairs)
+}
+
+/// Each link of this node that failed fails each time. One that works now and then speaks for a flaky node.
+fn fails_only_for_good(facts: &Facts, node: u32) -> bool {
+    let is_dead = |partner: u32| facts.edges.get(&pair(node, partner)).is_some_and(Edge::is_dead);
+    facts.is(node, |it| it.evidence.iter().filter(|piece| piece.is_fail).all(|piece| is_dead(piece.partner)))
 }
 
 /// All these pairs have one node in common, and its rack has others: then it is that node's links.

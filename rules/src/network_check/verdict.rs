@@ -21,7 +21,7 @@ pub struct Outcome {
     pub rack_pairs: Vec<RackPairFault>,
     /// Racks whose switch has lost its way out: their nodes reach each other and nobody else.
     pub uplinks: Vec<u32>,
-    /// Samples that it took to call a node slow, 2 to 4: more where times scatter.
+    /// Samples that it took to call a node slow, 2 to 6: more where times scatter.
     pub slow_confirmations: u32,
     /// Fewer than two nodes could be tested, so nothing is known of the network.
     pub network_untested: bool,

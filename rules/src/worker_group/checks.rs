@@ -1,5 +1,7 @@
 //! This node is checked: by itself before it asks for a seat, and with others before it gets one.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use super::{Effect, Link, WorkerGroup};
@@ -8,9 +10,12 @@ use crate::{
     exclusion::Exclusion,
     failure::{Failure, Outcome},
     moment::Moment,
-    network_check::LocalCheck,
+    network_check::{LocalCheck, Probed},
     notice::Notice,
 };
+
+/// How often a person hears how far a test has come. Most end before that.
+const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// What is known of this node, and what it is being asked.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -39,6 +44,8 @@ struct Test {
     at: CheckRound,
     /// What it came to, when it ended.
     report: Option<CheckReport>,
+    /// When a person heard of it last.
+    told: Moment,
 }
 
 impl Checks {
@@ -92,7 +99,7 @@ impl WorkerGroup {
         effects
     }
 
-    pub(super) fn on_check_ordered(&mut self, order: CheckOrder) -> Vec<Effect> {
+    pub(super) fn on_check_ordered(&mut self, now: Moment, order: CheckOrder) -> Vec<Effect> {
         let mut effects = Vec::new();
         if let Some(test) = &self.checks.test {
             if order.at == test.at {
@@ -105,7 +112,7 @@ impl WorkerGroup {
             }
         }
         effects.push(Effect::Tell(Notice::Testing(order.clone())));
-        self.checks.test = Some(Test { at: order.at, report: None });
+        self.checks.test = Some(Test { at: order.at, report: None, told: now });
         effects.push(Effect::Probe { order });
         effects
     }
@@ -113,6 +120,23 @@ impl WorkerGroup {
     pub(super) fn on_check_cancelled(&mut self, at: CheckRound) -> Vec<Effect> {
         let test = self.checks.test.as_ref().filter(|test| test.at == at && test.report.is_none());
         test.map(|test| Effect::CancelProbe { at: test.at }).into_iter().collect()
+    }
+
+    /// The master hears all of it, a person what takes long.
+    pub(super) fn on_probing(&mut self, now: Moment, at: CheckRound, probed: Probed) -> Vec<Effect> {
+        let Some(test) = self.checks.test.as_mut().filter(|test| test.at == at && test.report.is_none())
+        else {
+            return Vec::new();
+        };
+        let mut effects = Vec::new();
+        if let Probed::Unfinished { bytes, total, .. } = probed
+            && test.told + TELL_EVERY <= now
+        {
+            test.told = now;
+            effects.push(Effect::Tell(Notice::TestGoesOn { at, bytes, total }));
+        }
+        effects.push(Effect::ReportProgress { at, probed });
+        effects
     }
 
     pub(super) fn on_probed(&mut self, report: CheckReport) -> Vec<Effect> {

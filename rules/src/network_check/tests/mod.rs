@@ -1,4 +1,12 @@
 //! The check as a whole. The invariants have their numbers from the study that this design comes from.
 
+mod clusters;
+mod deadlines;
+mod events;
+mod mix;
+mod paces;
+mod proofs;
+mod rounds;
 mod table;
+mod verdicts;
 mod words;

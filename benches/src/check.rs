@@ -1,0 +1,5 @@
+//! The cases of the `check` bench.
+
+pub mod decision;
+pub mod job;
+pub mod silent;

@@ -1,0 +1,187 @@
+//! What follows from a check: who takes part, who leaves, and whether the job goes on.
+
+use std::collections::BTreeSet;
+
+use super::{Checking, LastCheck};
+use crate::{
+    check_order::CheckRound,
+    check_terms::OnInconclusive,
+    exclusion::Exclusion,
+    ids::{NodeId, RunId},
+    job::{Effect, Job, Log, Phase, count},
+    moment::Moment,
+    network_check::{NodeFinding, NodeVerdict, Outcome},
+    node::NodeName,
+    taint_report::TaintReport,
+    verdict::{JobFailure, JobVerdict},
+};
+
+/// Nodes that a sentence names.
+const NAMED: usize = 8;
+
+impl Job {
+    pub(super) fn on_check_over(&mut self, now: Moment, outcome: Outcome) -> Vec<Effect> {
+        let gathering = Phase::Gathering { since: Some(now), last_join: now, awaited: BTreeSet::new() };
+        let Phase::Checking(checking) = std::mem::replace(&mut self.phase, gathering) else {
+            return Vec::new();
+        };
+        let mut report = self.report(*checking, outcome);
+        if self.relaunches_who_is_in_doubt() {
+            let findings = report.outcome.nodes.iter_mut();
+            findings.filter(|it| it.verdict == NodeVerdict::Inconclusive).for_each(|it| it.excluded = true);
+        }
+        // From here on members wait like anybody else, so that whatever ends the job reaches them.
+        let members: Vec<NodeId> = report.nodes.iter().map(|node| node.id.clone()).collect();
+        self.waiting.extend(members.iter().filter(|member| self.nodes.contains_key(*member)).cloned());
+        let mut effects = vec![
+            Effect::Log(Log::Checked { report: report.to_string() }),
+            Effect::Report(Box::new(report.clone())),
+        ];
+        if let Some(failure) = self.why_check_fails_the_job(&report) {
+            effects.extend(self.end(now, JobVerdict::Failed(failure)));
+            return effects;
+        }
+        let words = summary(&report);
+        let mut passed = Vec::new();
+        for (number, member) in (0..).zip(members) {
+            if !self.nodes.contains_key(&member) {
+                continue;
+            }
+            match Self::exclusion(&report, number) {
+                None => passed.push(member),
+                Some(exclusion) => effects.extend(self.exclude(now, &member, exclusion)),
+            }
+            if let Phase::Over { .. } = self.phase {
+                return effects;
+            }
+        }
+        effects
+            .extend(passed.iter().map(|node| Effect::CheckOver { node: node.clone(), words: words.clone() }));
+        let passed_set = passed.iter().cloned().collect();
+        self.last_check = Some(LastCheck { at: now, passed: passed_set, is_unused: true });
+        if self.wants_bandwidth(&passed) {
+            let at = CheckRound { check: report.check, round: count(report.outcome.rounds.len()) };
+            effects.extend(self.begin_measuring(now, at, passed));
+        } else {
+            effects.extend(self.go_on_with(now, passed));
+        }
+        effects
+    }
+
+    fn report(&self, checking: Checking, outcome: Outcome) -> TaintReport {
+        let Checking { number, nodes, racks, .. } = checking;
+        let job = self.terms.as_ref().map_or_else(|| RunId(String::new()), |it| it.run_id.clone());
+        TaintReport { job, check: number, nodes, racks, outcome }
+    }
+
+    fn why_check_fails_the_job(&self, report: &TaintReport) -> Option<JobFailure> {
+        let guard = report.outcome.guard;
+        let nodes = count(report.nodes.len());
+        if guard.mass_failure {
+            return Some(JobFailure::MassFailure { faults: guard.taints, limit: guard.limit, nodes });
+        }
+        let policy = self.terms.as_ref()?.check.as_ref()?.on_inconclusive;
+        let unknown: Vec<NodeName> = report
+            .nodes
+            .iter()
+            .zip(&report.outcome.nodes)
+            .filter(|(_, finding)| finding.verdict == NodeVerdict::Inconclusive)
+            .map(|(node, _)| self.name_of(&node.id))
+            .collect();
+        if policy != OnInconclusive::Fail || unknown.is_empty() {
+            return None;
+        }
+        let of = count(unknown.len());
+        Some(JobFailure::Inconclusive { named: unknown.into_iter().take(NAMED).collect(), of, nodes })
+    }
+
+    fn relaunches_who_is_in_doubt(&self) -> bool {
+        let terms = self.terms.as_ref().and_then(|terms| terms.check.as_ref());
+        terms.is_some_and(|terms| terms.on_inconclusive == OnInconclusive::Relaunch)
+    }
+
+    /// Why a node must not take part, if it must not.
+    fn exclusion(report: &TaintReport, number: u32) -> Option<Exclusion> {
+        let finding = report.outcome.nodes.get(number as usize).filter(|finding| finding.excluded)?;
+        let mut words: Vec<String> = finding.evidence.iter().map(|it| it.words.clone()).collect();
+        let partners: BTreeSet<u32> = finding.evidence.iter().flat_map(|it| it.partners.clone()).collect();
+        let partners: Vec<String> = partners.into_iter().take(NAMED).map(|it| report.name(it)).collect();
+        if !partners.is_empty() {
+            words.push(format!("it was tested with {}", partners.join(", ")));
+        }
+        if let NodeVerdict::LocalFault(fault) = &finding.verdict {
+            words = vec![format!("{}: {}", fault.component, fault.reason)];
+        }
+        Some(Exclusion {
+            verdict: finding.verdict.word().to_owned(),
+            evidence: words.join("; "),
+            look_at: finding.verdict.look_at().to_owned(),
+            is_inconclusive: finding.verdict == NodeVerdict::Inconclusive,
+        })
+    }
+
+    /// A node is told to leave, and its rank is free.
+    fn exclude(&mut self, now: Moment, node: &NodeId, exclusion: Exclusion) -> Vec<Effect> {
+        let mut effects = vec![Effect::Exclude { node: node.clone(), exclusion: exclusion.clone() }];
+        if self.policy.host.as_ref() == Some(node) {
+            let failure = JobFailure::Node { node: self.name_of(node), reason: exclusion.to_string() };
+            self.remove(node);
+            effects.push(Effect::Forget { node: node.clone() });
+            effects.extend(self.end(now, JobVerdict::Failed(failure)));
+            return effects;
+        }
+        self.excluded.insert(node.clone(), exclusion.clone());
+        let reason = format!("the network check calls it {}", exclusion.verdict);
+        effects.extend(self.take_out(now, node, &reason));
+        effects
+    }
+
+    /// Those that passed get their seats, unless others wait with whom the job would be larger.
+    pub(in crate::job) fn go_on_with(&mut self, now: Moment, mut passed: Vec<NodeId>) -> Vec<Effect> {
+        let Some(terms) = &self.terms else { return Vec::new() };
+        let (ours, all) = (terms.world_of(passed.len()), terms.world_of(self.waiting.len()));
+        let Some(size) = ours.filter(|_| all <= ours) else { return self.complete(now) };
+        passed.truncate(size as usize);
+        for member in &passed {
+            self.waiting.remove(member);
+        }
+        self.phase = Phase::Placing { members: passed, until: now };
+        self.place(now)
+    }
+}
+
+/// What those that passed are told.
+fn summary(report: &TaintReport) -> String {
+    let Outcome { rounds, nodes, took, network_untested, .. } = &report.outcome;
+    if *network_untested {
+        return "network check: this node is fit; the network was not tested, which takes two nodes".into();
+    }
+    let (left_out, left_out_names) = named(report, |node| node.excluded);
+    let (in_doubt, in_doubt_names) =
+        named(report, |node| !node.excluded && node.verdict == NodeVerdict::Inconclusive);
+    let mut words = format!(
+        "network check passed: {} node(s), {} round(s), {:.2} s",
+        nodes.len() - left_out - in_doubt,
+        rounds.len(),
+        took.as_secs_f64()
+    );
+    if in_doubt > 0 {
+        words.push_str(&format!("; take part all the same: {in_doubt_names}"));
+    }
+    if left_out > 0 {
+        words.push_str(&format!("; left out: {left_out_names}"));
+    }
+    words
+}
+
+/// How many of the nodes are so, and the first of them with their verdicts.
+fn named(report: &TaintReport, is_so: impl Fn(&NodeFinding) -> bool) -> (usize, String) {
+    let found: Vec<_> = (0..).zip(&report.outcome.nodes).filter(|(_, node)| is_so(node)).collect();
+    let name =
+        |(number, node): &(u32, &NodeFinding)| format!("{} ({})", report.name(*number), node.verdict.word());
+    let mut names = found.iter().take(NAMED).map(name).collect::<Vec<_>>().join(", ");
+    if found.len() > NAMED {
+        names.push_str(&format!(" and {} more", found.len() - NAMED));
+    }
+    (found.len(), names)
+}
