@@ -2,8 +2,28 @@
 
 use std::fs;
 
+use tempfile::TempDir;
+
 use super::job::Job;
 use crate::hosts::{Network, data_address};
+
+/// Hosts that reach each other and nobody else.
+fn cut_off(network: &Network, inside: &[usize]) {
+    for a in inside {
+        let outside = (0..network.len()).filter(|host| !inside.contains(host));
+        outside.for_each(|b| network.cut(*a, b));
+    }
+}
+
+/// The master's option for hosts under these switches, and the folder of the file that it names.
+fn under(switches: &[u32]) -> (TempDir, String) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("topology");
+    let line = |(host, switch): (usize, &u32)| format!("asw-{switch} psw-0 {}\n", data_address(host));
+    fs::write(&file, switches.iter().enumerate().map(line).collect::<String>()).expect("our own folder");
+    let option = format!("--topology-config={}", file.display());
+    (folder, option)
+}
 
 #[test]
 fn a_cut_between_two_good_hosts_is_a_link_and_taints_nobody() {
@@ -32,24 +52,35 @@ fn a_cut_between_two_good_hosts_is_a_link_and_taints_nobody() {
 }
 
 #[test]
+fn a_cut_between_two_switches_is_a_path_and_taints_nobody() {
+    let Some(network) = Network::of(4) else { return };
+    cut_off(&network, &[2, 3]);
+    let (_folder, topology) = under(&[0, 0, 1, 1]);
+    let job = Job::with_master(&network, &[&topology], &["--nnodes=4"]);
+    let nodes = job.start();
+    let report = job.report(0);
+    report.blames(&[]);
+    let paths: Vec<_> = report.rack_pairs.iter().map(|path| path.racks.clone()).collect();
+    assert_eq!(paths, [["asw-0", "asw-1"]], "{report:#?}");
+    assert_eq!((&report.links[..], &report.uplinks[..]), (&[][..], &[][..]), "{report:#?}");
+    let _said = job.await_master_said("path asw-0 - asw-1: dead; no node is tainted for it");
+    let _world = job.first_world(4);
+    let _end = job.ends_well(nodes);
+}
+
+#[test]
 fn hosts_under_a_switch_that_has_lost_its_way_out_are_left_out_and_not_tainted() {
     let Some(network) = Network::of(7) else { return };
-    let (inside, outside) = ([4, 5, 6], [0, 1, 2, 3]);
-    for a in inside {
-        outside.iter().for_each(|b| network.cut(a, *b));
-    }
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let topology = folder.path().join("topology");
-    let line = |host: usize| format!("asw-{} psw-0 {}\n", host / 4, data_address(host));
-    fs::write(&topology, (0..7).map(line).collect::<String>()).expect("a file in our own folder");
-    let job = Job::with_master(
-        &network,
-        &[&format!("--topology-config={}", topology.display())],
-        &["--nnodes=4:7"],
-    );
+    cut_off(&network, &[4, 5, 6]);
+    let (_folder, topology) = under(&[0, 0, 1, 1, 2, 2, 2]);
+    let job = Job::with_master(&network, &[&topology], &["--nnodes=4:7"]);
     let mut nodes = job.start();
     let report = job.report(0);
-    assert_eq!(report.uplinks, ["asw-1"], "{report:#?}");
+    assert_eq!(
+        (&report.uplinks[..], &report.rack_pairs[..]),
+        (&["asw-2".to_owned()][..], &[][..]),
+        "{report:#?}"
+    );
     for (number, node) in report.nodes.iter().enumerate() {
         let is_inside = number >= 4;
         let expected = if is_inside { "unreachable" } else { "healthy" };

@@ -13,6 +13,7 @@ pub(super) struct Report {
     pub(super) rounds: Vec<Round>,
     pub(super) nodes: Vec<Node>,
     pub(super) links: Vec<Link>,
+    pub(super) rack_pairs: Vec<RackPair>,
     pub(super) uplinks: Vec<String>,
     pub(super) guard: Guard,
 }
@@ -53,6 +54,11 @@ pub(super) struct Evidence {
 pub(super) struct Link {
     pub(super) nodes: [usize; 2],
     pub(super) kind: String,
+}
+
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+pub(super) struct RackPair {
+    pub(super) racks: [String; 2],
 }
 
 #[derive(Debug, Deserialize)]
