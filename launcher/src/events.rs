@@ -73,7 +73,8 @@ impl EventLog {
             }
             _ => {}
         }
-        if let Some(Effect::Join { attempt, .. }) = effects.last() {
+        let join = effects.iter().find(|effect| matches!(effect, Effect::Join { .. }));
+        if let Some(Effect::Join { attempt, .. }) = join {
             self.joined = Instant::now();
             self.attempt = *attempt;
         }

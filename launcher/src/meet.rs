@@ -11,7 +11,7 @@ use agent::{
 };
 use master::MasterConfig;
 use rules::NodeRank;
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_stream::wrappers::TcpListenerStream;
 
 use crate::{
@@ -60,6 +60,8 @@ pub struct Met {
     pub store: StoreHost,
     /// The master, when it is served here for others too.
     pub embedded: Option<Embedded>,
+    /// The master of a job of this node alone, when it has something to write before the end.
+    pub writes: Option<JoinHandle<()>>,
 }
 
 /// Takes the place of the meeting, or finds out that somebody else has it.
@@ -80,7 +82,7 @@ pub async fn meet(plan: &mut LaunchPlan, console: &Console) -> Result<Met, MeetE
         }
         let Endpoint { host, port } = endpoint.clone();
         let master = MasterAt { host, port, trust: master.trust.clone() };
-        return Ok(Met { master, store: own_store(agent, endpoint)?, embedded: None });
+        return Ok(Met { master, store: own_store(agent, endpoint)?, embedded: None, writes: None });
     };
     let tls = &master.trust.tls;
     if tls.is_on() && tls.cert.is_none() {
@@ -110,7 +112,7 @@ pub async fn meet(plan: &mut LaunchPlan, console: &Console) -> Result<Met, MeetE
     };
     let config = config_of(master, (!is_one_node).then_some(console));
     let embedded = embedded::start(place.listeners, shared, config)?;
-    Ok(Met { master: at, store, embedded: Some(embedded) })
+    Ok(Met { master: at, store, embedded: Some(embedded), writes: None })
 }
 
 /// In this process, and nobody else.
@@ -118,7 +120,8 @@ async fn alone(agent: &AgentConfig, local_addr: Option<&str>, master: &MasterPla
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(MeetError::Loopback)?;
     let port = listener.local_addr().map_err(MeetError::Loopback)?.port();
     let config = config_of(master, None);
-    tokio::spawn(async move {
+    let master_writes = master.taints.file.is_some();
+    let served = tokio::spawn(async move {
         match master::serve(TcpListenerStream::new(listener), config).await {
             Ok(verdict) => tracing::debug!(?verdict, "the job master is done"),
             // The agent sees its connection break off and says so.
@@ -132,7 +135,7 @@ async fn alone(agent: &AgentConfig, local_addr: Option<&str>, master: &MasterPla
     };
     let store = store(agent, Some(master_addr), reach)?;
     let master = MasterAt { host: Ipv4Addr::LOCALHOST.to_string(), port, trust: master.trust.clone() };
-    Ok(Met { master, store, embedded: None })
+    Ok(Met { master, store, embedded: None, writes: master_writes.then_some(served) })
 }
 
 /// A store of this node's own, whose address the master fills in.

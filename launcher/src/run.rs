@@ -23,6 +23,8 @@ use agent::{
 };
 use rules::{failure::Outcome, worker_group::Event};
 
+use tokio::time::timeout;
+
 use crate::{
     events::EventLog,
     failure::{self, Asked, exit_code},
@@ -34,6 +36,9 @@ use crate::{
 
 /// How long leftovers of a dead launcher may take to die. A run that is shorter ends that much later at most.
 const SWEEP: Duration = Duration::from_secs(2);
+
+/// How long the master of a job of one node may take to write the report of its check.
+const LAST_WRITE: Duration = Duration::from_secs(2);
 
 /// How long a stuck console may hold the last words.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -206,12 +211,18 @@ async fn meet_and_run(
     is_met: Rc<Cell<bool>>,
 ) -> Result<Report, RunError> {
     let logs = Logs::new(plan.agent.logs.clone(), &plan.agent.run_id.0, &plan.agent.role, console.clone())?;
-    let Met { master, store, embedded } = meet(&mut plan, &console).await?;
+    let Met { master, store, embedded, writes } = meet(&mut plan, &console).await?;
     let can_come_back = plan.master.policy.host.is_none();
     let config = plan.agent;
     let parts = Parts { config, launcher_id, guard, master, store, console: console.clone(), logs, observer };
     let agent = Agent::run(parts);
-    let Some(mut embedded) = embedded else { return Ok(agent.await?) };
+    let Some(mut embedded) = embedded else {
+        let report = agent.await?;
+        if let Some(writes) = writes {
+            let _written = timeout(LAST_WRITE, writes).await;
+        }
+        return Ok(report);
+    };
     tokio::pin!(agent);
     let report = loop {
         tokio::select! {

@@ -72,3 +72,18 @@ fn ddp_trains_on_unchanged_static_lines() {
     });
     trained(&job, nodes);
 }
+
+#[test]
+fn nodes_check_each_other_with_torch_and_train() {
+    let Some(python) = python() else { return };
+    let mut job = Cluster::with_master(programs!(), &[]);
+    let program = trainer("../../examples/checks/torch_check.py");
+    let command = format!("--check-command='{}' '{}'", python.display(), program.display());
+    let nodes = [0, 1].map(|rank| {
+        let line = ddp(job.ranked(rank), &python).flags(["--network-check", &command]);
+        line.env("DLROVER_CHECK_MIB", "4").args(["--steps=40"]).start()
+    });
+    trained(&job, nodes);
+    let said = job.finish_master().expect_code(0).stderr;
+    assert!(said.contains("network check 0: 2 of 2 node(s) healthy after 1 round(s)"), "{said}");
+}
