@@ -101,10 +101,11 @@ impl NetworkCheck {
                     running.on_progressed(node, probed);
                 }
             }
-            Event::NodeLost { node, reason } => {
+            Event::NodeLost { node, reason, is_announced } => {
                 let round = running.number;
                 if let Some(own) = self.known.nodes.get_mut(node as usize).filter(|own| !own.is_gone()) {
                     own.lost = Some((round, record::shorten(reason)));
+                    own.has_left = is_announced;
                     running.on_lost(now, node);
                 }
             }

@@ -199,11 +199,17 @@ impl Job {
     }
 
     /// A member is gone; the check goes on with the others.
-    pub(super) fn lost_in_check(&mut self, now: Moment, node: &NodeId, reason: &str) -> Vec<Effect> {
+    pub(super) fn lost_in_check(
+        &mut self,
+        now: Moment,
+        node: &NodeId,
+        reason: &str,
+        is_announced: bool,
+    ) -> Vec<Effect> {
         let Phase::Checking(checking) = &mut self.phase else { return Vec::new() };
         let Some(number) = checking.numbers.get(node).copied() else { return Vec::new() };
         checking.orders.remove(&number);
-        self.tell_check(now, Word::NodeLost { node: number, reason: reason.to_owned() })
+        self.tell_check(now, Word::NodeLost { node: number, reason: reason.to_owned(), is_announced })
     }
 
     fn number_in(&self, node: &NodeId, at: CheckRound) -> Option<u32> {

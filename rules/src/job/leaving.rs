@@ -185,7 +185,7 @@ impl Job {
             effects.extend(self.end(now, JobVerdict::Failed(failure)));
             return effects;
         }
-        effects.extend(self.go_on_without(now, node, name, reason));
+        effects.extend(self.go_on_without(now, node, name, reason, &how));
         effects
     }
 
@@ -231,7 +231,14 @@ impl Job {
         (losses > limit).then_some(JobFailure::Exhausted { rank, node, limit, reason })
     }
 
-    fn go_on_without(&mut self, now: Moment, node: &NodeId, name: NodeName, reason: &str) -> Vec<Effect> {
+    fn go_on_without(
+        &mut self,
+        now: Moment,
+        node: &NodeId,
+        name: NodeName,
+        reason: &str,
+        how: &Departure,
+    ) -> Vec<Effect> {
         match &mut self.phase {
             Phase::Gathering { awaited, .. } => {
                 awaited.remove(node);
@@ -245,7 +252,7 @@ impl Job {
                 let members = std::mem::take(members);
                 self.gather_again(now, members)
             }
-            Phase::Checking(_) => self.lost_in_check(now, node, reason),
+            Phase::Checking(_) => self.lost_in_check(now, node, reason, matches!(how, Departure::Announced)),
             Phase::Measuring(_) => self.lost_in_measuring(now, node, reason),
             Phase::Hosting { members, .. } => {
                 if members.iter().all(|member| member.node_id != *node) {

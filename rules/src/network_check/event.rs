@@ -163,6 +163,8 @@ pub enum Event {
         node: u32,
         /// Why, in words.
         reason: String,
+        /// It said that it would go: nothing is wrong with its machine.
+        is_announced: bool,
     },
     /// The moment of the check's `deadline` has come.
     Deadline,

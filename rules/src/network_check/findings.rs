@@ -28,12 +28,12 @@ pub(super) fn outcome(known: &Known, took: Duration) -> Outcome {
         let index = number as usize;
         let pace = paces.get(index).copied().flatten();
         let verdict = verdict(known, &facts, number, standing, pace);
-        let deserves = deserves_taint(known, &verdict);
+        let deserves = deserves_taint(known, number, &verdict);
         let tests = lists.get(index).map_or(&[][..], |tests| tests);
         nodes.push(NodeFinding {
             evidence: evidence(known, &facts, number, &verdict, tests, pace),
             tainted: deserves,
-            excluded: deserves || verdict == NodeVerdict::Unreachable,
+            excluded: deserves || matches!(verdict, NodeVerdict::Unreachable | NodeVerdict::Lost { .. }),
             compute_permille: pace.map(|pace| ratio::permille(pace.lowest)),
             comm_permille: comm.get(index).copied().flatten().map(ratio::permille),
             verdict,
@@ -108,9 +108,10 @@ fn verdict(
     }
 }
 
-fn deserves_taint(known: &Known, verdict: &NodeVerdict) -> bool {
+fn deserves_taint(known: &Known, number: u32, verdict: &NodeVerdict) -> bool {
     match verdict {
-        NodeVerdict::LocalFault(_) | NodeVerdict::Lost { .. } | NodeVerdict::Fault => true,
+        NodeVerdict::LocalFault(_) | NodeVerdict::Fault => true,
+        NodeVerdict::Lost { .. } => known.node(number).is_some_and(|node| !node.has_left),
         NodeVerdict::Flaky => known.policy.taint_flaky,
         NodeVerdict::StragglerCompute | NodeVerdict::StragglerNetwork => known.policy.exclude_straggler,
         NodeVerdict::Healthy | NodeVerdict::Unreachable | NodeVerdict::Inconclusive => false,

@@ -22,6 +22,8 @@ pub(super) struct Node {
     pub(super) local: LocalCheck,
     /// The round that was on when it went, and why it did.
     pub(super) lost: Option<(u32, String)>,
+    /// It had said that it would go.
+    pub(super) has_left: bool,
     /// Further times of its compute probe.
     pub(super) compute_again: Vec<std::time::Duration>,
 }
@@ -59,6 +61,7 @@ impl Known {
             rack: index.get(&subject.rack).copied().unwrap_or(0),
             local: subject.local,
             lost: None,
+            has_left: false,
             compute_again: Vec::new(),
         };
         let nodes: Vec<Node> = subjects.into_iter().map(node).collect();

@@ -91,8 +91,13 @@ mod tests {
 
     fn nodes(racks: &[u32]) -> Vec<Node> {
         let local = LocalCheck { fault: None, compute: None };
-        let node =
-            |rack: &u32| Node { rack: *rack, local: local.clone(), lost: None, compute_again: Vec::new() };
+        let node = |rack: &u32| Node {
+            rack: *rack,
+            local: local.clone(),
+            lost: None,
+            has_left: false,
+            compute_again: Vec::new(),
+        };
         racks.iter().map(node).collect()
     }
 

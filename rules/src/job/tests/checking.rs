@@ -293,6 +293,23 @@ fn a_member_that_is_lost_in_the_middle_is_lost_and_nobody_else_is_blamed() {
 }
 
 #[test]
+fn a_member_that_leaves_in_the_middle_is_left_out_and_not_tainted() {
+    let mut ring = Ring::new(policy(), checked(3, 4), &[]);
+    for name in ["a", "b", "c", "d"] {
+        ring.join(name);
+    }
+    ring.orders.retain(|(node, _)| node.0 != "d");
+    ring.tell(Event::NodeEnded { node: id("d"), end: NodeEnd::Left { signal: 15 } });
+    while ring.reports.is_empty() {
+        ring.work();
+        let effects = if ring.reports.is_empty() { ring.test.due() } else { Vec::new() };
+        ring.take(effects);
+    }
+    assert!(matches!(&ring.verdicts()[3], (_, NodeVerdict::Lost { reason }, false) if reason == TOLD_TO_END));
+    assert_eq!(ring.host(), Some(("a", 0)));
+}
+
+#[test]
 fn an_order_is_said_again_to_a_node_that_comes_back_and_its_answer_counts_once() {
     let mut ring = Ring::new(policy(), checked(2, 2), &[]);
     ring.join("a");

@@ -179,7 +179,11 @@ impl<'a> Cast<'a> {
     pub(super) fn play(&mut self, now: Moment, cue: Cue) -> Option<Event> {
         let (node, round, is_cut) = match cue {
             Cue::Lost { node } => {
-                return Some(Event::NodeLost { node, reason: "nothing was heard of it for 2 s".to_owned() });
+                return Some(Event::NodeLost {
+                    node,
+                    reason: "nothing was heard of it for 2 s".to_owned(),
+                    is_announced: false,
+                });
             }
             Cue::Ends { node, round } => (node, round, false),
             Cue::Cut { node, round } => (node, round, true),

@@ -74,7 +74,7 @@ fn any_event() -> impl Strategy<Value = Event> {
     (0..9, node, round, probed, time).prop_map(|(kind, node, round, probed, time)| match kind {
         0..=4 => Event::Reported { node, round, probed, compute: vec![time; 3] },
         5 | 6 => Event::Progressed { node, round, probed },
-        7 => Event::NodeLost { node, reason: "gone".to_owned() },
+        7 => Event::NodeLost { node, reason: "gone".to_owned(), is_announced: node % 2 == 0 },
         _ => Event::Deadline,
     })
 }
@@ -143,7 +143,7 @@ proptest! {
         prop_assert!(check.outcome().is_some());
         prop_assert!(starts as u32 <= max_rounds.max(1), "{starts} rounds of {max_rounds}");
         prop_assert_eq!(check.handle(now, Event::Deadline), []);
-        prop_assert_eq!(check.handle(now, Event::NodeLost { node: 0, reason: String::new() }), []);
+        prop_assert_eq!(check.handle(now, Event::NodeLost { node: 0, reason: String::new(), is_announced: false }), []);
         let written = serde_json::to_string(&check).unwrap();
         prop_assert_eq!(serde_json::from_str::<NetworkCheck>(&written).unwrap(), check);
     }
