@@ -39,14 +39,14 @@ fn run() -> Outcome<()> {
         }
     }
     let is_wanted = |case: &str| cases.is_empty() || cases.iter().any(|wanted| wanted == case);
-    let bench = Bench::new()?;
+    let mut bench = Bench::new()?;
     launcher::watch_interrupt()?;
     writeln!(std::io::stdout(), "{}\n{}", machine::facts(), bench.about())?;
     if is_wanted("job") {
-        check::job::measure(&bench, rounds)?;
+        check::job::measure(&mut bench, rounds)?;
     }
     if is_wanted("silent") {
-        check::silent::measure(&bench, rounds)?;
+        check::silent::measure(&mut bench, rounds)?;
     }
     if is_wanted("decision") {
         check::decision::measure()?;

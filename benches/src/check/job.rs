@@ -15,7 +15,7 @@ const GOAL: f64 = 1.5;
 ///
 /// # Errors
 /// When a launcher fails.
-pub fn measure(bench: &Bench, rounds: usize) -> Outcome<()> {
+pub fn measure(bench: &mut Bench, rounds: usize) -> Outcome<()> {
     let (mut checked, mut plain, mut torchrun) = (Figures::default(), Figures::default(), Figures::default());
     for round in 0..rounds {
         progress(format_args!("a job of two nodes, round {} of {rounds}", round + 1))?;
@@ -37,7 +37,7 @@ pub fn measure(bench: &Bench, rounds: usize) -> Outcome<()> {
 }
 
 /// Seconds.
-fn job(bench: &Bench, side: Side, options: &[&str]) -> Outcome<f64> {
+fn job(bench: &mut Bench, side: Side, options: &[&str]) -> Outcome<f64> {
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
     let (endpoint, id) = (format!("--rdzv-endpoint=127.0.0.1:{port}"), format!("--rdzv-id=bench-{port}"));
     let meeting = ["--nnodes=2", "--rdzv-backend=c10d", &endpoint, &id];

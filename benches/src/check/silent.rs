@@ -30,7 +30,7 @@ const GOAL: f64 = 10.0;
 ///
 /// # Errors
 /// When the job does not end as it must.
-pub fn measure(bench: &Bench, rounds: usize) -> Outcome<()> {
+pub fn measure(bench: &mut Bench, rounds: usize) -> Outcome<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut verdicts = Figures::default();
     for round in 0..rounds {
@@ -43,7 +43,7 @@ pub fn measure(bench: &Bench, rounds: usize) -> Outcome<()> {
     goal("10 s", verdicts.median(), " s", GOAL)
 }
 
-fn one(bench: &Bench, runtime: &tokio::runtime::Runtime) -> Outcome<f64> {
+fn one(bench: &mut Bench, runtime: &tokio::runtime::Runtime) -> Outcome<f64> {
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
     let (endpoint, id) = (format!("--rdzv-endpoint=127.0.0.1:{port}"), format!("--rdzv-id=bench-{port}"));
     // The others go on without it.

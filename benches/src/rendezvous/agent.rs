@@ -239,6 +239,8 @@ impl Agent {
                 return Ok(true);
             }
             Some(Push::Refused(pb::Refused { reason })) => self.say(What::Refused(reason)),
+            // It asked for no checks.
+            Some(Push::Check(_) | Push::CancelCheck(_) | Push::CheckOver(_) | Push::Excluded(_)) => {}
             Some(Push::Regroup(_) | Push::Welcome(_) | Push::Pending(_)) | None => {}
         }
         Ok(false)

@@ -4,7 +4,10 @@
 //! proves nothing by itself; with a partner that is proven good it is evidence. A failed group of three is no
 //! evidence about anybody: any of its three links would explain it.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use super::{
     Kind, RoundRecord, TestRecord, TestResult,
@@ -87,11 +90,12 @@ impl Facts {
         let rack_pairs = links::rack_pairs(known, &edges, &is_good, &judged);
         gather(known, &edges, &rack_pairs, &mut nodes);
         let fewest = known.policy.confirm.max(1);
-        for node in nodes.iter_mut().filter(|node| !node.good) {
+        let open_paths = links::open_paths(known, &judged);
+        for (number, node) in (0_u32..).zip(&mut nodes).filter(|(_, node)| !node.good) {
             let fails = count(node.evidence.iter().filter(|piece| piece.is_fail));
             node.slow = fails < fewest && fails < count(node.evidence.iter());
             let needed = if node.slow { fewest.max(slow_confirmations) } else { fewest };
-            node.condemned = count(node.evidence.iter()) >= needed;
+            node.condemned = independent(known, number, &node.evidence, &open_paths) >= needed;
         }
         links::mark_flaky(&edges, &mut nodes);
         let uplinks = uplink::find(known, &judged, &nodes);
@@ -123,6 +127,18 @@ impl Facts {
     pub(super) fn are_good(&self, (a, b): Pair) -> bool {
         self.is(a, |node| node.good) && self.is(b, |node| node.good)
     }
+}
+
+/// How many pieces do not share an explanation. All that came over a path between two racks that nobody has passed may
+/// be the path's fault: they are one.
+fn independent(known: &Known, node: u32, evidence: &[Piece], open_paths: &BTreeSet<Pair>) -> u32 {
+    let own = known.rack(node);
+    let explanation = |piece: &Piece| {
+        let path = pair(own, known.rack(piece.partner));
+        let is_open = path.0 == path.1 || open_paths.contains(&path);
+        (path, is_open.then_some(piece.partner))
+    };
+    count(evidence.iter().map(explanation).collect::<BTreeSet<_>>().into_iter())
 }
 
 fn count<T>(items: impl Iterator<Item = T>) -> u32 {

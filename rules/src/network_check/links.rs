@@ -1,6 +1,6 @@
 //! Paths: pairs of nodes and pairs of racks, told from the nodes at their ends.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     LinkFault, LinkKind, RackPairFault, TestResult,
@@ -73,6 +73,13 @@ pub(super) fn edges(known: &Known, judged: &[Vec<Judged>]) -> BTreeMap<Pair, Edg
         }
     }
     edges
+}
+
+/// Pairs of racks between which some test passed.
+pub(super) fn open_paths(known: &Known, judged: &[Vec<Judged>]) -> BTreeSet<Pair> {
+    let passed = tests(&known.rounds, judged).filter(|(_, _, _, judged)| judged.works);
+    let ends = passed.filter_map(|(_, _, test, _)| ends(test));
+    ends.map(|(a, b)| pair(known.rack(a), known.rack(b))).filter(|(a, b)| a != b).collect()
 }
 
 /// What is known of the paths between racks that have two good nodes which did not pass.
