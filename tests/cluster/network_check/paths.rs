@@ -55,6 +55,26 @@ fn of_four_the_one_that_refuses_to_send_is_named_and_nobody_else() {
 }
 
 #[test]
+fn of_four_the_one_that_is_answered_and_gets_no_large_packets_is_named_and_nobody_else() {
+    let Some(network) = Network::of(4) else { return };
+    network.lose_large_packets(1);
+    let job = Job::on(&network, &["--nnodes=3:4"]);
+    let mut nodes = job.start();
+    let report = job.report(0);
+    report.blames(&[(1, "fault")]);
+    for piece in &report.nodes[1].evidence {
+        // It was connected, so it is the deadline that ends the test.
+        let is_cut =
+            piece.words.contains(": cut short after ") || piece.words.contains(": no byte moved within ");
+        assert!(is_cut, "{report:#?}");
+    }
+    let left = take(&mut nodes, 1);
+    let _world = job.first_world(3);
+    let _said = job.leave([left], 201);
+    let _end = job.ends_well(nodes);
+}
+
+#[test]
 fn two_of_six_are_named_and_nobody_else() {
     let Some(network) = Network::of(6) else { return };
     network.break_host(1, Fault::Mute);
