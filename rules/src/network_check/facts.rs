@@ -91,11 +91,15 @@ impl Facts {
         gather(known, &edges, &rack_pairs, &mut nodes);
         let fewest = known.policy.confirm.max(1);
         let open_paths = links::open_paths(known, &judged);
+        let fit = (0_u32..).zip(&is_good).filter(|(_, good)| **good).map(|(number, _)| known.rack(number));
+        let fit_racks: BTreeSet<u32> = fit.collect();
         for (number, node) in (0_u32..).zip(&mut nodes).filter(|(_, node)| !node.good) {
             let fails = count(node.evidence.iter().filter(|piece| piece.is_fail));
             node.slow = fails < fewest && fails < count(node.evidence.iter());
             let needed = if node.slow { fewest.max(slow_confirmations) } else { fewest };
-            node.condemned = independent(known, number, &node.evidence, &open_paths) >= needed;
+            let has_fit_mate = fit_racks.contains(&known.rack(number));
+            let pieces = independent(known, number, has_fit_mate, &node.evidence, &open_paths);
+            node.condemned = pieces >= needed;
         }
         links::mark_flaky(&edges, &mut nodes);
         let uplinks = uplink::find(known, &judged, &nodes);
@@ -130,12 +134,19 @@ impl Facts {
 }
 
 /// How many pieces do not share an explanation. All that came over a path between two racks that nobody has passed may
-/// be the path's fault: they are one.
-fn independent(known: &Known, node: u32, evidence: &[Piece], open_paths: &BTreeSet<Pair>) -> u32 {
+/// be the path's fault: they are one, where somebody in its own rack is fit and can tell. In a rack where nobody is,
+/// the nodes are.
+fn independent(
+    known: &Known,
+    node: u32,
+    has_fit_mate: bool,
+    evidence: &[Piece],
+    open_paths: &BTreeSet<Pair>,
+) -> u32 {
     let own = known.rack(node);
     let explanation = |piece: &Piece| {
         let path = pair(own, known.rack(piece.partner));
-        let is_open = path.0 == path.1 || open_paths.contains(&path);
+        let is_open = !has_fit_mate || path.0 == path.1 || open_paths.contains(&path);
         (path, is_open.then_some(piece.partner))
     };
     count(evidence.iter().map(explanation).collect::<BTreeSet<_>>().into_iter())
