@@ -1,5 +1,7 @@
 //! A network check over real sockets: orders out, numbers in, the verdict to the nodes, the report to whoever asks.
 
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
 mod common;
 
 use std::time::Duration;

@@ -58,7 +58,8 @@ fn one(bench: &mut Bench, runtime: &tokio::runtime::Runtime) -> Outcome<f64> {
     }
     let silent = TcpListener::bind("127.0.0.1:0")?;
     let taken = silent_node(port, silent.local_addr()?.port(), format!("bench-{port}"));
-    let seconds = runtime.block_on(timeout(PATIENCE, taken)).map_err(|_| "no verdict came")?;
+    let seconds =
+        runtime.block_on(async { timeout(PATIENCE, taken).await }).map_err(|_| "no verdict came")?;
     let seconds = seconds.map_err(|error| {
         let said: Vec<String> = launchers.iter().map(Running::said).collect();
         format!("{error}\n{}", said.join("\n---\n"))
