@@ -1,11 +1,14 @@
 //! What a person can do about a job that failed for a reason that is not this node's own.
 
-use rules::{failure::Failure, verdict::JobFailure};
+use rules::{exclusion::Exclusion, failure::Failure, verdict::JobFailure};
 
 use crate::resolve::Meeting;
 
 /// A sentence, or two; `None` where the failure says it all.
 pub fn remedy(failure: &Failure, meeting: &Meeting) -> Option<String> {
+    if let Failure::Excluded(Exclusion { look_at, .. }) = failure {
+        return (!look_at.is_empty()).then(|| format!("Look first at {look_at}."));
+    }
     let place = match meeting {
         Meeting::Loopback => return None,
         Meeting::Static(endpoint) => format!("{endpoint} (--master-addr, --master-port)"),

@@ -21,13 +21,10 @@ pub struct Exclusion {
 
 impl fmt::Display for Exclusion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { verdict, evidence, look_at, .. } = self;
+        let Self { verdict, evidence, .. } = self;
         write!(f, "the network check keeps this node out of the job ({verdict})")?;
         if !evidence.is_empty() {
             write!(f, ": {evidence}")?;
-        }
-        if !look_at.is_empty() {
-            write!(f, "; look first at {look_at}")?;
         }
         Ok(())
     }

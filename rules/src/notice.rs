@@ -87,8 +87,8 @@ impl fmt::Display for Notice {
                 "network check {}, round {}: {} of {} MB came so far",
                 at.check,
                 at.round,
-                bytes >> 20,
-                total >> 20
+                rounded_megabytes(*bytes),
+                rounded_megabytes(*total)
             ),
             Self::CheckOver { words } => f.write_str(words),
             Self::Seated(assignment) => seated(assignment, f),
@@ -139,6 +139,10 @@ fn testing(order: &CheckOrder, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         }
     }
     Ok(())
+}
+
+fn rounded_megabytes(bytes: u64) -> u64 {
+    bytes.saturating_add(1 << 19) >> 20
 }
 
 fn millis(time: Duration) -> f64 {

@@ -33,7 +33,7 @@ fn a_host_behind_a_slow_link_is_left_out_and_its_partners_are_not() {
     for outcome in job.leave([left], 201) {
         let said = outcome.stderr;
         assert!(said.contains("times the mean of the other tests"), "{said}");
-        assert!(said.contains("; look first at its link's speed and errors (ethtool)"), "{said}");
+        assert!(said.contains("\n  Look first at its link's speed and errors (ethtool)"), "{said}");
     }
     let _end = job.ends_well(nodes);
 }
@@ -56,7 +56,7 @@ fn a_host_that_gets_little_of_a_processor_is_left_out_and_the_others_are_not() {
         let said = outcome.stderr;
         assert!(said.contains("times the mean compute time of the others"), "{said}");
         assert!(
-            said.contains("; look first at clock throttling, temperature and power limits, CPU quotas"),
+            said.contains("\n  Look first at clock throttling, temperature and power limits, CPU quotas"),
             "{said}"
         );
     }

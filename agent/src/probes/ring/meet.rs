@@ -189,6 +189,8 @@ fn connect(address: SocketAddr, deadline: Instant) -> Result<TcpStream, String> 
         io::ErrorKind::TimedOut => "it does not answer".to_owned(),
         io::ErrorKind::HostUnreachable => "no route to host".to_owned(),
         io::ErrorKind::NetworkUnreachable => "network is unreachable".to_owned(),
+        // What Linux says of a blackhole route.
+        io::ErrorKind::InvalidInput => "no route to host: there is a blackhole route".to_owned(),
         _ => error.to_string(),
     })
 }
