@@ -42,7 +42,7 @@ impl Simulation {
             return;
         }
         let fails = all().any(|it| self.flaw(it) == Some(Flaw::Refuses));
-        let comm = self.prng.millis(5, 20);
+        let comm = self.prng.millis(10, 14);
         let probed = match fails {
             true => Probed::Failed { reason: "connection refused".to_owned() },
             false => Probed::Passed { comm, latency: Duration::from_micros(50), bytes_per_second: 1 << 30 },
