@@ -39,6 +39,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::dice::mix;
 pub use self::{
     event::{Deadlines, Effect, Event, Group, Kind, LocalCheck, LocalFault, Policy, Probed, Subject},
     verdict::{

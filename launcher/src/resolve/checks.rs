@@ -23,12 +23,6 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(180);
 /// What is checked before workers start, and what counts as a fault.
 #[derive(Debug, Clone)]
 pub struct Checks {
-    /// Check node and network before every start.
-    pub network: bool,
-    /// Then measure the bandwidth of the whole job.
-    pub comm_perf: bool,
-    /// Leave slow nodes out.
-    pub exclude_straggler: bool,
     /// Check the switchbox's links too.
     pub switchbox: bool,
     /// The pairs of sockets of the switchbox check, no two alike.
@@ -73,9 +67,6 @@ pub(super) fn resolve(cli: &Cli, nodes: &Nodes, env: Environment<'_>) -> Result<
         .filter(|channels| *channels <= box_pairs.len())
         .ok_or_else(|| Invalid::MinChannels { said: said(), pairs: box_pairs.len() })?;
     Ok(Checks {
-        network,
-        comm_perf,
-        exclude_straggler: cli.is_on(Flag::ExcludeStraggler),
         switchbox: cli.is_on(Flag::SwitchboxCheck),
         box_pairs,
         min_bandwidth_mb_per_s,

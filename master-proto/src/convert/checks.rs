@@ -11,7 +11,7 @@ use rules::{
     node::NodeName,
 };
 
-use super::{ConvertError, MOST_WORDS, cut, limited, millis, name, node_id, port};
+use super::{ConvertError, MOST_NODES, MOST_WORDS, cut, limited, millis, name, node_id, port};
 use crate::pb::{self, probed::Probed as Wire};
 
 /// Times of one round's compute probe that are taken.
@@ -172,6 +172,10 @@ impl TryFrom<pb::CheckOrder> for CheckOrder {
         if wire.partners.len() > MOST_PARTNERS {
             let (length, most) = (wire.partners.len(), MOST_PARTNERS);
             return Err(ConvertError::TooLong { field: "check.partners", length, most });
+        }
+        if wire.size > MOST_NODES {
+            let (value, expected) = (u64::from(wire.size), "at most 65536");
+            return Err(ConvertError::Range { field: "check.size", value, expected });
         }
         if wire.me >= wire.size {
             let (value, expected) = (u64::from(wire.me), "a place below size");

@@ -213,6 +213,11 @@ fn a_fault_of_its_own_survives_the_wire_and_nonsense_of_a_check_does_not() {
         Event::try_from(many).unwrap_err().to_string(),
         "compute_micros has 17 bytes or items, at most 16 are taken"
     );
+    let endless = pb::CheckOrder { size: u32::MAX, ..pb::CheckOrder::from(order()) };
+    assert_eq!(
+        CheckOrder::try_from(endless).unwrap_err().to_string(),
+        "check.size is 4294967295, expected at most 65536"
+    );
     let beyond = pb::CheckOrder { me: 2, ..pb::CheckOrder::from(order()) };
     assert_eq!(
         CheckOrder::try_from(beyond).unwrap_err().to_string(),

@@ -17,7 +17,7 @@ use crate::{
     check_order::{CheckOrder, CheckReport, CheckRound, Partner, Test},
     ids::NodeId,
     moment::Moment,
-    network_check::{Effect as Step, Event as Word, LocalCheck, NetworkCheck, Probed, Subject},
+    network_check::{Effect as Step, Event as Word, LocalCheck, NetworkCheck, Probed, Subject, mix},
     node::{JoinRequest, is_loopback},
     taint_report::CheckedNode,
     world::reachable_address,
@@ -328,11 +328,4 @@ fn seed_of(job: &str, check: u32) -> u64 {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
     mix(hash)
-}
-
-/// The finaliser of splitmix64: near inputs, far outputs.
-pub(super) fn mix(mut x: u64) -> u64 {
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }

@@ -5,12 +5,12 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Effect, Job, Log, Phase, checking::mix, count};
+use super::{Effect, Job, Log, Phase, count};
 use crate::{
     check_order::{CheckOrder, CheckReport, CheckRound, Partner, Test},
     ids::NodeId,
     moment::Moment,
-    network_check::Probed,
+    network_check::{Probed, mix},
 };
 
 /// What is summed: 2^24 numbers of 4 bytes, as DLRover's own test does.

@@ -8,6 +8,13 @@ pub(super) struct Dice(u64);
 /// The golden ratio in 64 bits: the step of the counter.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
+/// The finaliser: near inputs, far outputs.
+pub(crate) fn mix(mut bits: u64) -> u64 {
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
+
 impl Dice {
     /// The stream of one purpose under one seed.
     pub(super) fn new(seed: u64, purpose: u64) -> Self {
@@ -20,10 +27,7 @@ impl Dice {
     /// The next number.
     pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(STEP);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        mix(self.0)
     }
 
     /// Below `end`; 0 for an `end` of 0. The bias is below `end` / 2^64.

@@ -117,13 +117,10 @@ impl Quota {
 
 impl Drop for Quota {
     fn drop(&mut self) {
-        // Whoever was in it has ended, or is about to.
         let gone = || fs::remove_dir(&self.folder).ok();
-        for _ in 0..200 {
-            if gone().is_some() {
-                return;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(5));
+        // Whoever was in it has ended, or is about to. A case that fails already has more to say than that.
+        if gone().is_none() && !std::thread::panicking() {
+            support::wait_for("the end of whoever has the quota", gone);
         }
     }
 }

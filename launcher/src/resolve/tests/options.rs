@@ -115,7 +115,7 @@ fn checks_are_parsed_from_the_first_day() {
     let checks =
         plan_in(&[("PET_BOX_PAIRS", "0:1 2:4"), ("PET_ACCELERATOR", "metax-tech.com/gpu")], "x").checks;
     assert_eq!((checks.box_pairs.len(), checks.accelerator.as_str()), (2, "metax-tech.com/gpu"));
-    assert!(!checks.network && !checks.switchbox);
+    assert!(checks.terms.is_none() && !checks.switchbox);
 }
 
 proptest! {
