@@ -188,6 +188,8 @@ impl Agent {
             shutdown_timeout: config.shutdown_timeout,
             join_timeout: config.terms.join_timeout,
             check: config.terms.check.as_ref().map(|check| check.reuse_for),
+            has_accelerators: config.attributes.accelerators.is_some() || config.gpu_share.is_some(),
+            gpu_share: config.gpu_share,
         };
         let group = WorkerGroup::new(limits);
         let mut agent = Self {
@@ -343,6 +345,15 @@ impl Agent {
     fn perform(&mut self, effect: Effect) {
         match effect {
             Effect::Join { after, checked, .. } => self.join(after, checked),
+            Effect::TakeInventory => {
+                let prober = Self::prober(&mut self.prober, &self.config, &self.launcher_id);
+                prober.take_inventory(self.happened.clone());
+            }
+            Effect::WatchGpus { and_memory } => {
+                let prober = Self::prober(&mut self.prober, &self.config, &self.launcher_id);
+                prober.watch_gpus(and_memory, self.happened.clone());
+            }
+            Effect::ReportInventory { inventory } => self.say(Word::Inventory(inventory)),
             Effect::CheckLocally => {
                 let prober = Self::prober(&mut self.prober, &self.config, &self.launcher_id);
                 prober.check_locally(self.happened.clone());
@@ -374,6 +385,7 @@ impl Agent {
             Effect::Spawn { round } => self.spawn(round),
             Effect::SignalTree { signal } => self.tell_guard(&ToGuard::SignalTree { signal }),
             Effect::SignalWorkers { signal } => self.tell_guard(&ToGuard::SignalWorkers { signal }),
+            Effect::KillWorker { local_rank } => self.tell_guard(&ToGuard::KillWorker { local_rank }),
             Effect::KillTree => self.tell_guard(&ToGuard::KillTree),
             Effect::AbandonTree => self.is_abandoned = true,
             Effect::Tell(notice) => self.console.say(format!("dlrover-run: {notice}")),
@@ -410,7 +422,9 @@ impl Agent {
             let grace =
                 config.terms.check.as_ref().map_or(Duration::ZERO, |check| check.deadlines.kill_grace);
             let command = config.check_command.clone().map(|line| Command { line, grace });
-            Prober::new(launcher_id.to_string(), config.attributes.accelerators.is_some(), command)
+            let has_accelerators = config.attributes.accelerators.is_some();
+            let switchbox = config.switchbox.clone();
+            Prober::new(launcher_id.to_string(), has_accelerators, command, config.gpus.clone(), switchbox)
         })
     }
 

@@ -4,9 +4,12 @@ use std::{collections::BTreeSet, ffi::OsString, ops::RangeInclusive, path::PathB
 
 use rules::{
     NodeId, NodeRank, RunId,
+    gpus::{health::GpuTerms, share::ShareTerms},
     node::{NodeAttributes, Terms},
     redirects::Streams,
 };
+
+use crate::probes::SwitchboxTask;
 
 /// Everything one node's agent needs to know.
 #[derive(Debug, Clone)]
@@ -46,6 +49,12 @@ pub struct AgentConfig {
     /// Run by `/bin/sh -c` on each node of a pair, in place of the built-in test. Used where the terms ask for
     /// checks.
     pub check_command: Option<OsString>,
+    /// What the job asks of this node's accelerators.
+    pub gpus: GpuTerms,
+    /// What its workers have of a device that they share with other containers.
+    pub gpu_share: Option<ShareTerms>,
+    /// How the switchbox is checked when the node looks at itself, if it is.
+    pub switchbox: Option<SwitchboxTask>,
     /// Where output goes.
     pub logs: LogConfig,
     /// How worker environments are made.

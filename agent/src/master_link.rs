@@ -9,12 +9,13 @@ mod connect;
 use std::time::Duration;
 
 use master_proto::{
-    convert::{ConvertError, Push, Pushed, check_report, cut, end_report, join_request},
+    convert::{ConvertError, Push, Pushed, check_report, cut, end_report, inventory_report, join_request},
     pb::{self, master_client::MasterClient},
 };
 use rules::{
     NodeId, Round,
     check_order::CheckReport,
+    gpus::Inventory,
     job::{Claim, NodeEnd},
     node::JoinRequest,
     worker_group::Event,
@@ -48,6 +49,8 @@ pub enum Word {
     Resume(JoinRequest, Claim),
     /// The store of a round is open.
     Hosting { round: Round, master_addr: Option<String>, master_port: u16 },
+    /// What this node's accelerators are.
+    Inventory(Box<Inventory>),
     /// What a test came to, or how far it has come.
     Checked { report: CheckReport, is_progress: bool },
     /// Workers failed.
@@ -286,6 +289,10 @@ impl<E: From<Event>> Link<E> {
                     master_port: u32::from(master_port),
                 };
                 self.door.answered(client.report_hosting(self.door.signed(report))).await?;
+            }
+            Word::Inventory(inventory) => {
+                let report = inventory_report(node_id, &inventory);
+                self.door.answered(client.report_inventory(self.door.signed(report))).await?;
             }
             Word::Checked { report, is_progress } => {
                 let report = check_report(node_id, report, is_progress);

@@ -1,23 +1,28 @@
 //! The node's part in a network check: starts the probes that the job master asks for, one at a time, and turns
 //! their ends into events.
 
+mod gpus;
+
 use std::{ffi::OsString, io, sync::Arc, time::Duration};
 
 use rules::{
     check_order::{CheckOrder, CheckReport, CheckRound, Test},
-    network_check::Probed,
+    gpus::health::GpuTerms,
+    network_check::{LocalCheck, LocalFault, Probed},
+    switchbox::COMPONENT,
     worker_group::Event,
 };
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     task::JoinHandle,
     time::timeout,
 };
 use tracing::warn;
 
 use crate::probes::{
-    CommandPlan, Helper, Listener, LocalPlan, ProbeHandle, Reservation, RingMode, RingPlan, check_locally,
-    measure_compute, start_command, start_ring,
+    CommandPlan, GpuPlan, Helper, Listener, LocalPlan, ProbeHandle, Reservation, RingMode, RingPlan,
+    SwitchboxError, SwitchboxTask, WITHOUT_OPTIC_LINK, check_locally, check_switchbox, measure_compute,
+    start_command, start_ring,
 };
 
 /// How long probes that were told to end may take, when this node is about to: their own limits, and a little more.
@@ -26,6 +31,9 @@ const CLOSE: Duration = Duration::from_secs(3);
 /// How long a node may look at itself that has accelerators: without persistence mode a driver takes seconds to wake
 /// each of eight.
 const WITH_DEVICES: Duration = Duration::from_secs(60);
+
+/// Lines of a switchbox check that may wait to be printed: more than one has.
+const SWITCHBOX_LINES: usize = 256;
 
 /// Timed all-reduces of a bandwidth pass.
 const REPEATS: u32 = 5;
@@ -38,7 +46,12 @@ pub struct Prober {
     /// For a look at this node.
     patience: Duration,
     command: Option<Command>,
+    gpu_terms: GpuTerms,
+    switchbox: Option<SwitchboxTask>,
+    looking: Option<Looking>,
     current: Option<Current>,
+    /// Listens to the accelerators' driver.
+    watch: Option<gpus::Watch>,
 }
 
 /// Where other nodes' probes reach ours.
@@ -61,6 +74,13 @@ pub struct Command {
     pub grace: Duration,
 }
 
+/// The last look at this node.
+#[derive(Debug)]
+struct Looking {
+    cancel: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
+
 /// The last probe.
 #[derive(Debug)]
 struct Current {
@@ -73,7 +93,13 @@ impl Prober {
     /// Opens the port. `mark` is this launcher's, by which leftovers are found. Devices are looked at one after
     /// another, which takes longer than a look at the processor.
     #[must_use]
-    pub fn new(mark: String, has_accelerators: bool, command: Option<Command>) -> Self {
+    pub fn new(
+        mark: String,
+        has_accelerators: bool,
+        command: Option<Command>,
+        gpu_terms: GpuTerms,
+        switchbox: Option<SwitchboxTask>,
+    ) -> Self {
         let door = match command {
             Some(_) => Reservation::new().map(|port| Door::Kept(Arc::new(port))),
             None => Listener::bind(None, 0).map(|listener| Door::Open(Arc::new(listener))),
@@ -84,7 +110,17 @@ impl Prober {
         });
         let patience = if has_accelerators { WITH_DEVICES } else { LocalPlan::default().deadline };
         let helper = Helper { mark: Some(mark), ..Helper::default() };
-        Self { helper, door, patience, command, current: None }
+        Self {
+            helper,
+            door,
+            patience,
+            command,
+            gpu_terms,
+            switchbox,
+            looking: None,
+            current: None,
+            watch: None,
+        }
     }
 
     /// Where other nodes' probes reach ours; 0: nowhere.
@@ -97,13 +133,43 @@ impl Prober {
         }
     }
 
-    /// Finds out what this node can know of itself. The end is [`Event::LocallyChecked`].
-    pub fn check_locally<E: From<Event> + Send + 'static>(&self, events: mpsc::Sender<E>) {
+    /// Finds out what this node can know of itself: its accelerators ([`Event::InventoryTaken`] on the way), what it
+    /// computes, its switchbox last. The end is [`Event::LocallyChecked`], or [`Event::CannotCheck`].
+    pub fn check_locally<E: From<Event> + Send + 'static>(&mut self, events: mpsc::Sender<E>) {
         let plan = self.local_plan();
-        tokio::spawn(async move {
-            let checked = check_locally(plan).await;
-            let _gone = events.send(Event::LocallyChecked { checked }.into()).await;
+        let gpus = GpuPlan { deadline: self.patience, helper: self.helper.clone(), ..GpuPlan::default() };
+        let terms = self.gpu_terms.clone();
+        let switchbox = self.switchbox.clone();
+        let (cancel, mut cancelled) = watch::channel(false);
+        let task = tokio::spawn(async move {
+            let helper = plan.helper.clone();
+            let checked = async {
+                let (inventory, fitness) = gpus::fitness(gpus, &terms).await;
+                let inventory = Box::new(inventory);
+                let _gone = events.send(Event::InventoryTaken { inventory }.into()).await;
+                match fitness {
+                    Ok(notes) => {
+                        let mut checked = check_locally(plan).await;
+                        checked.notes.extend(notes);
+                        checked
+                    }
+                    Err(fault) => LocalCheck { fault: Some(fault), ..LocalCheck::default() },
+                }
+            };
+            let checked = tokio::select! {
+                checked = checked => checked,
+                // Its process dies with this launcher.
+                _ = cancelled.changed() => return,
+            };
+            let end = match switchbox {
+                Some(task) if checked.fault.is_none() => {
+                    with_switchbox(checked, task, &helper, cancelled, &events).await
+                }
+                _ => Event::LocallyChecked { checked },
+            };
+            let _gone = events.send(end.into()).await;
         });
+        self.looking = Some(Looking { cancel, task });
     }
 
     /// Takes part in a test, once the one before it has ended. The end is [`Event::Probed`].
@@ -116,6 +182,7 @@ impl Prober {
             local: self.local_plan(),
             door: self.door.clone(),
             command: self.command.clone(),
+            has_switchbox: self.switchbox.is_some(),
             order,
         };
         let task = tokio::spawn(async move {
@@ -138,6 +205,15 @@ impl Prober {
 
     /// Ends whatever runs, and waits for that within bounds.
     pub async fn close(&mut self) {
+        if let Some(watch) = self.watch.take() {
+            watch.close().await;
+        }
+        if let Some(Looking { cancel, task }) = self.looking.take() {
+            cancel.send_replace(true);
+            if timeout(CLOSE, task).await.is_err() {
+                warn!("the look at this node does not end; it dies with this launcher");
+            }
+        }
         let Some(Current { cancel, task, .. }) = self.current.take() else { return };
         if let Some(cancel) = cancel {
             let _ended = cancel.send(());
@@ -152,12 +228,40 @@ impl Prober {
     }
 }
 
+/// The rest of a look at this node: the links to its switchbox, line by line as it goes.
+async fn with_switchbox<E: From<Event>>(
+    mut checked: LocalCheck,
+    task: SwitchboxTask,
+    helper: &Helper,
+    cancel: watch::Receiver<bool>,
+    events: &mpsc::Sender<E>,
+) -> Event {
+    let (said, mut heard) = mpsc::channel(SWITCHBOX_LINES);
+    let telling = async {
+        while let Some(words) = heard.recv().await {
+            let _gone = events.send(Event::SelfCheckSays { words }.into()).await;
+        }
+    };
+    let (found, ()) = tokio::join!(check_switchbox(task, helper, Some(said), Some(cancel)), telling);
+    match found {
+        Ok(found) => found.add_to(&mut checked),
+        Err(SwitchboxError::Died(reason)) => {
+            checked.fault = Some(LocalFault { component: COMPONENT.to_owned(), reason });
+        }
+        Err(error @ (SwitchboxError::NoProbe | SwitchboxError::Cannot(_))) => {
+            return Event::CannotCheck { reason: error.to_string() };
+        }
+    }
+    Event::LocallyChecked { checked }
+}
+
 /// One test.
 struct Probe {
     helper: Helper,
     local: LocalPlan,
     door: Door,
     command: Option<Command>,
+    has_switchbox: bool,
     order: CheckOrder,
 }
 
@@ -266,6 +370,7 @@ impl Probe {
             (1.., _, Some(first)) => (first.address.clone(), first.port),
             _ => return Err(io::Error::other("none could be opened")),
         };
+        let (name, value) = WITHOUT_OPTIC_LINK;
         let plan = CommandPlan {
             argv: ["/bin/sh".into(), "-c".into(), command.line.clone()].into(),
             rank: *me as usize,
@@ -273,7 +378,7 @@ impl Probe {
             master_addr,
             master_port,
             seed: *seed,
-            env: Vec::new(),
+            env: if self.has_switchbox { vec![(name.into(), value.into())] } else { Vec::new() },
             grace: command.grace,
             output: None,
             helper: self.helper.clone(),

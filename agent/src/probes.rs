@@ -10,11 +10,14 @@
 //! side is [`ProbeHandle`]; what the two say to each other is in `wire`.
 //!
 //! * [`check_locally`], [`measure_compute`]: what a node finds out alone.
+//! * [`take_inventory`]: what drivers and vendors' tools say of its accelerators.
 //! * [`start_ring`]: bytes round a ring of nodes; a pair is a ring of two.
 //! * [`start_command`]: a program of the user's in place of the ring.
+//! * [`check_switchbox`]: the links between this node's accelerators and their switchbox.
 
 mod child;
 mod command;
+mod gpus;
 mod handle;
 mod listener;
 mod local;
@@ -22,6 +25,8 @@ mod pattern;
 mod process;
 mod progress;
 mod ring;
+mod session;
+mod switchbox;
 
 mod wire;
 
@@ -29,6 +34,7 @@ use std::{ffi::OsStr, path::PathBuf, process::ExitCode, time::Duration};
 
 pub use self::{
     command::{CommandPlan, start_command},
+    gpus::{GpuPlan, GpuWord, inventory_now, take_inventory, watch_gpus},
     handle::{Canceller, Measured, ProbeHandle},
     listener::{Listener, Reservation},
     local::{LocalPlan, check_locally, measure_compute},
@@ -37,6 +43,9 @@ pub use self::{
         by_hand::{ByHand, PairDoor, dial_pair, listen_for_pair},
         error::{Neighbour, RingError, WrongByte},
         start_ring,
+    },
+    switchbox::{
+        SwitchboxError, SwitchboxProbe, SwitchboxTask, TOOL_VARIABLE, WITHOUT_OPTIC_LINK, check_switchbox,
     },
 };
 

@@ -194,9 +194,15 @@ impl Running {
     /// When it does not end.
     pub fn wait(&mut self) -> Outcome<u64> {
         let (at_ns, status) =
-            self.end.recv_timeout(PATIENCE).map_err(|_| format!("{} does not end", self.pid))?;
+            self.end.recv_timeout(PATIENCE).map_err(|_| format!("{} does not end", self.name()))?;
         self.ended = Some(status?);
         Ok(at_ns)
+    }
+
+    /// Its process id and its command line.
+    fn name(&self) -> String {
+        let line = std::fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
+        format!("{} ({})", self.pid, String::from_utf8_lossy(&line).replace('\0', " ").trim_end())
     }
 
     /// As [`Running::wait`], and the run must have succeeded.

@@ -11,7 +11,7 @@ pub(crate) struct Accelerator {
     /// Its PCI address, `0000:3b:00.0`; `None` when it cannot be told.
     pub(crate) pci: Option<String>,
     /// The vendor's unique id, `GPU-...`; `None` when it cannot be told.
-    uuid: Option<String>,
+    pub(crate) uuid: Option<String>,
     /// The number in its device file's name, or its place on the bus.
     number: u32,
 }
@@ -54,7 +54,7 @@ fn by_uuid(present: &[Accelerator], entry: &str) -> Option<Accelerator> {
 }
 
 /// All accelerators of the node, in the order of their places on the bus.
-fn present(root: &Path) -> Vec<Accelerator> {
+pub(crate) fn present(root: &Path) -> Vec<Accelerator> {
     let mut found = by_vendor(root).map_or_else(Vec::new, |(_, found)| found);
     found.sort();
     found

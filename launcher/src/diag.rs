@@ -1,13 +1,20 @@
 //! `dlrover-diag`: looks into a cluster, outside any job. One file a subcommand.
 
+mod gpus;
 mod pair;
 mod rehearse;
+mod switchbox;
+mod table;
+mod topo;
 
-use std::process::ExitCode;
+use std::{
+    io::{self, Write as _},
+    process::ExitCode,
+};
 
 use clap::Command;
 
-use crate::failure::{USAGE, tell};
+use crate::failure::{FAILED, USAGE, tell};
 
 /// `dlrover-diag`: does what its subcommand says and gives the exit code.
 #[must_use]
@@ -25,8 +32,11 @@ pub fn main() -> ExitCode {
         }
     };
     match arguments.subcommand() {
+        Some((gpus::NAME, arguments)) => gpus::main(arguments),
         Some((pair::NAME, arguments)) => pair::main(arguments),
         Some((rehearse::NAME, arguments)) => rehearse::main(arguments),
+        Some((topo::NAME, arguments)) => topo::main(arguments),
+        Some((switchbox::NAME, arguments)) => switchbox::main(arguments),
         _ => {
             say(format_args!("error: a subcommand is needed; see dlrover-diag --help"));
             ExitCode::from(USAGE)
@@ -41,12 +51,27 @@ fn command() -> Command {
         .version(env!("CARGO_PKG_VERSION"))
         .subcommand_required(true)
         .arg_required_else_help(true)
+        .subcommand(gpus::command())
         .subcommand(pair::command())
         .subcommand(rehearse::command())
+        .subcommand(topo::command())
+        .subcommand(switchbox::command())
 }
 
 fn say(words: impl std::fmt::Display) {
     tell(format_args!("dlrover-diag: {words}"));
+}
+
+/// Prints what was asked for; gives `code`, or that of a failure when it cannot be written. A reader that has seen
+/// enough (`| head`) is no failure of anyone.
+fn print(text: &str, code: u8) -> ExitCode {
+    match writeln!(io::stdout(), "{}", text.trim_end()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            say(format_args!("error: cannot write the outcome: {error}"));
+            ExitCode::from(FAILED)
+        }
+        _ => ExitCode::from(code),
+    }
 }
 
 #[cfg(test)]

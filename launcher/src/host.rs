@@ -8,10 +8,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use agent::probes::GpuPlan;
 use nix::{
     sched::{CpuSet, sched_getaffinity},
     unistd::{AccessFlags, Pid, access, gethostname},
 };
+
+pub use crate::gpu_choice::locks::GpuLock;
+use crate::gpu_choice::{locks, tool};
 
 /// Bytes of a token or certificate file. A chain of certificates has some thousands.
 const LARGEST: u64 = 1 << 20;
@@ -40,6 +44,22 @@ pub trait Host {
     fn name(&self) -> String;
     /// An id that no one has had before.
     fn fresh_id(&self) -> String;
+    /// What a program prints. It is killed when it takes longer than 2 s or prints more than 256 KiB.
+    ///
+    /// # Errors
+    ///
+    /// Words that go on after the program's name.
+    fn output_of(&self, program: &Path, args: &[&str]) -> Result<String, String>;
+    /// What drivers say of the accelerators; asked in a process of its own, for 2 s at most.
+    fn accelerators(&self) -> rules::gpus::Inventory;
+    /// Locks an accelerator by its id; `None` when another launcher of this user holds it.
+    ///
+    /// # Errors
+    ///
+    /// When nobody can tell.
+    fn lock_gpu(&self, id: &str) -> io::Result<Option<GpuLock>>;
+    /// Keeps other launchers from choosing accelerators as long as it is held.
+    fn gpu_turn(&self) -> Option<GpuLock>;
 }
 
 /// The machine we run on.
@@ -87,5 +107,21 @@ impl Host for ThisHost {
 
     fn fresh_id(&self) -> String {
         uuid::Uuid::new_v4().to_string()
+    }
+
+    fn output_of(&self, program: &Path, args: &[&str]) -> Result<String, String> {
+        tool::output_of(program, args, tool::DEADLINE).map_err(|error| error.to_string())
+    }
+
+    fn accelerators(&self) -> rules::gpus::Inventory {
+        agent::probes::inventory_now(GpuPlan::default())
+    }
+
+    fn lock_gpu(&self, id: &str) -> io::Result<Option<GpuLock>> {
+        locks::lock(id)
+    }
+
+    fn gpu_turn(&self) -> Option<GpuLock> {
+        locks::turn()
     }
 }

@@ -2,8 +2,9 @@
 //! would be right.
 
 use master_proto::trust::TokenError;
+use rules::gpus::share::ShareError;
 
-use crate::{cli::Said, numa::CannotBind, redirects::BadStreams, resolve::not_built_yet::NotBuiltYet};
+use crate::{cli::Said, gpu_choice::BadList, numa::CannotBind, redirects::BadStreams};
 
 /// Why a run cannot be started as it was asked for.
 #[derive(Debug, thiserror::Error)]
@@ -90,29 +91,48 @@ pub(crate) enum Invalid {
     TooFewDevices { said: Said, workers: u32, listed: usize },
     #[error("cannot bind workers as `{said}` asks: {why}")]
     Binding { said: Said, why: CannotBind },
+    #[error(
+        "`{said}` is no choice of GPUs: give first, topology, pack, or a list of numbers or ids such as 0,3 or GPU-..."
+    )]
+    GpuSelect { said: Said },
+    #[error("`{said}` cannot be used: {why}")]
+    GpuList { said: Said, why: BadList },
     #[error("`{said}` is not one of {}", .choices.join(", "))]
     Choice { said: Said, choices: &'static [&'static str] },
     #[error("`{said}` is not usable: {why}")]
     BoxPairs { said: Said, why: String },
     #[error("`{said}` asks for more working pairs than the {pairs} of --box-pairs")]
     MinChannels { said: Said, pairs: usize },
+    #[error("`{said}` is out of range: {range}")]
+    SwitchboxRange { said: Said, range: &'static str },
+    #[error("`{said}` is no probe: give auto, mxom, cuda, host, or a command line whose program is on PATH")]
+    SwitchboxProbe { said: Said },
     #[error("`{said}` is not a whole number of nodes from 1 on, which --auto-config needs")]
     NodeNum { said: Said },
-    /// One of the two that are refused like an unreadable command line.
+    /// Refused like an unreadable command line.
     #[error("{said} needs --network-check: it acts on what that check finds")]
     NeedsNetworkCheck { said: Said },
-    /// The other one.
+    /// The same.
     #[error(
         "`{said}` cannot be used: it names a Python plug-in, and this launcher is not Python; see --log-dir, --redirects and --tee"
     )]
     LogsSpecs { said: Said },
-    #[error("{0}")]
-    NotBuiltYet(#[from] NotBuiltYet),
+    #[error(transparent)]
+    GpuShare(#[from] ShareError),
 }
 
 impl Invalid {
     /// Whether the options themselves contradict each other, which is answered as argparse would: usage, exit 2.
     pub(crate) const fn is_usage(&self) -> bool {
-        matches!(self, Self::NeedsNetworkCheck { .. } | Self::LogsSpecs { .. })
+        matches!(
+            self,
+            Self::NeedsNetworkCheck { .. }
+                | Self::LogsSpecs { .. }
+                | Self::BoxPairs { .. }
+                | Self::MinChannels { .. }
+                | Self::SwitchboxRange { .. }
+                | Self::SwitchboxProbe { .. }
+                | Self::GpuSelect { .. }
+        )
     }
 }

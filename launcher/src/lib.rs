@@ -18,6 +18,7 @@ mod events;
 pub mod failure;
 pub mod front_door;
 mod front_port;
+mod gpu_choice;
 pub mod help;
 pub mod host;
 mod host_names;

@@ -3,7 +3,7 @@
 
 mod table;
 
-pub(crate) use self::table::{ACCELERATORS, OPTIONS};
+pub(crate) use self::table::{ACCELERATORS, OPTIONS, SWITCHBOX_PATHS};
 
 /// An option. The discriminant is its place in [`OPTIONS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,14 +51,22 @@ pub(crate) enum Flag {
     CheckMaxRounds,
     NetworkCheckTimeout,
     OnInconclusive,
+    BusyGpuThreshold,
+    GpuMemEnforce,
     NodeUnit,
     SwitchboxCheck,
     BoxPairs,
     MinBandwidth,
     MinChannels,
+    SwitchboxProbe,
+    SwitchboxPath,
+    ProbeLoopback,
     Accelerator,
     AutoConfig,
     NumaAffinity,
+    GpuSelect,
+    GpuSelectOnly,
+    GpuTopology,
     PropagateExitCode,
     TrainingPort,
     AutoTunning,

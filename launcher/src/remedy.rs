@@ -46,6 +46,7 @@ pub fn remedy(failure: &Failure, meeting: &Meeting) -> Option<String> {
         | Failure::Workers(_)
         | Failure::Start { .. }
         | Failure::Store { .. }
+        | Failure::SelfCheck { .. }
         | Failure::Unkillable
         | Failure::GuardDied { .. }
         | Failure::Master { .. } => return None,

@@ -1,25 +1,26 @@
 //! From what the user asked for to what the agent is told. Pure: the environment and the machine are passed in.
 //!
-//! Order of refusals: options that contradict each other (exit 2), values that cannot be used, and last what
-//! this release does not do yet.
+//! Order of refusals: options that contradict each other (exit 2), and values that cannot be used.
 
 pub(crate) mod checks;
 mod command;
 mod gang;
+mod gpu_share;
+mod gpus;
 mod identity;
 mod job_master;
 mod meeting;
 mod nodes;
-pub(crate) mod not_built_yet;
 mod output;
 pub(crate) mod ports;
 mod rdzv_conf;
 mod shutdown;
+pub(crate) mod switchbox;
 
 use std::ffi::OsString;
 
 use agent::config::{AgentConfig, EnvConfig, MasterPort};
-use rules::NodeId;
+use rules::{NodeId, gpus::health::GpuTerms};
 
 pub(crate) use self::checks::permille;
 pub use self::{
@@ -32,6 +33,7 @@ use crate::{
     accelerators,
     cli::Cli,
     environment::Environment,
+    gpu_choice::locks::Locks,
     host::Host,
     invalid::Invalid,
     numa,
@@ -58,6 +60,8 @@ pub struct LaunchPlan {
     pub event_log: EventLog,
     /// The checks before workers start.
     pub checks: Checks,
+    /// Accelerators that no other launcher may choose, as long as this is there.
+    pub gpu_locks: Locks,
 }
 
 /// Resolves a request.
@@ -67,7 +71,7 @@ pub struct LaunchPlan {
 /// The first value that cannot be used.
 pub(crate) fn resolve(
     cli: Cli,
-    env: Vec<(OsString, OsString)>,
+    mut env: Vec<(OsString, OsString)>,
     host: &dyn Host,
 ) -> Result<LaunchPlan, Invalid> {
     let mut notices = Vec::new();
@@ -76,7 +80,7 @@ pub(crate) fn resolve(
         return Err(Invalid::LogsSpecs { said: cli.said(Flag::LogsSpecs) });
     }
     let nodes = nodes::resolve(&cli, environment, host, &mut notices)?;
-    let checks = checks::resolve(&cli, &nodes, environment)?;
+    let checks = checks::resolve(&cli, &nodes, environment, host)?;
     let Rendezvous { meeting, serves, mut terms } =
         meeting::resolve(&cli, &nodes, environment, host, &mut notices)?;
     terms.check.clone_from(&checks.terms);
@@ -91,8 +95,16 @@ pub(crate) fn resolve(
     let shutdown_timeout = shutdown::timeout(&cli, environment)?;
     let command = command::resolve(&cli, environment, host, &mut notices)?;
     let virtual_local_rank = virtual_local_rank(&cli, environment, nodes.local_world_size)?;
-    let cpus = binding(&cli, environment, host, nodes.local_world_size, &mut notices)?;
     let port_choices = ports::choices(environment)?;
+    let gpu_share = gpu_share::resolve(&cli, environment, host, nodes.local_world_size, &mut notices)?;
+    env.extend(gpu_share.variables);
+    let environment = Environment(&env);
+    // Last of all that may be refused: a tool may be run for it.
+    let gpus =
+        gpus::resolve(&cli, environment, host, (nodes.local_world_size, checks.busy_permille), &mut notices)?;
+    gpus::show(&gpus, &mut env);
+    let environment = Environment(&env);
+    let cpus = binding(&cli, environment, host, nodes.local_world_size, &mut notices)?;
     let local_addr = Some(cli.text(Flag::LocalAddr)?).filter(|addr| !addr.is_empty()).map(str::to_owned);
     let role = cli.text(Flag::Role)?.to_owned();
     without_effect(&cli, &mut notices)?;
@@ -103,7 +115,6 @@ pub(crate) fn resolve(
                 .to_owned(),
         );
     }
-    not_built_yet::refuse(&cli, &checks)?;
 
     let shares_store = environment.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE").is_none_or(|value| value != "1");
     let master_port = match meeting {
@@ -111,6 +122,17 @@ pub(crate) fn resolve(
         Meeting::Static(_) => MasterPort::Served,
         _ if shares_store => MasterPort::Served,
         Meeting::Loopback | Meeting::C10d(_) | Meeting::Master(_) => MasterPort::LeftToRankZero,
+    };
+    // An empty HIP_VISIBLE_DEVICES says nothing, as above.
+    let visible = environment
+        .get("MACA_VISIBLE_DEVICES")
+        .or_else(|| environment.get_filled("HIP_VISIBLE_DEVICES"))
+        .or_else(|| environment.get("CUDA_VISIBLE_DEVICES"));
+    let gpu_terms = GpuTerms {
+        // Others use a shared device by design: the plugin has seen to it that there is room.
+        busy_permille: gpu_share.terms.is_none().then_some(checks.busy_permille),
+        needed: nodes.local_world_size,
+        visible: visible.map(|list| list.to_string_lossy().into_owned()),
     };
     let sets_threads = environment.get("OMP_NUM_THREADS").is_none() && nodes.local_world_size > 1;
     let mut inherited = env;
@@ -139,6 +161,9 @@ pub(crate) fn resolve(
             port_choices,
             signals,
             check_command: checks.command.clone(),
+            gpus: gpu_terms,
+            gpu_share: gpu_share.terms,
+            switchbox: checks.switchbox.clone(),
             logs,
             env: EnvConfig { inherited, virtual_local_rank, signals_to_handle },
             cpus,
@@ -150,6 +175,7 @@ pub(crate) fn resolve(
         propagate_exit_code: cli.is_on(Flag::PropagateExitCode),
         event_log,
         checks,
+        gpu_locks: gpus.locks,
     })
 }
 

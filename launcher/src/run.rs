@@ -67,7 +67,8 @@ pub enum RunError {
 }
 
 /// Runs the plan to its end.
-pub fn run(plan: LaunchPlan) -> ExitCode {
+pub fn run(mut plan: LaunchPlan) -> ExitCode {
+    let _held_till_the_end = std::mem::take(&mut plan.gpu_locks);
     // First, while there is no thread: see `guard::start`.
     let id = LauncherId::of_this_process();
     let guard = match guard::start(Cgroup::make(&id)) {

@@ -1,7 +1,7 @@
 //! Machines that do not exist, for tests of the front door.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     ffi::{OsStr, OsString},
     fs, io,
     path::{Path, PathBuf},
@@ -9,7 +9,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::host::Host;
+use crate::host::{GpuLock, Host};
 
 /// A folder that looks like `/`.
 #[derive(Debug)]
@@ -47,6 +47,12 @@ pub(crate) struct FakeHost {
     pub(crate) cpus: BTreeSet<usize>,
     pub(crate) programs: Vec<PathBuf>,
     pub(crate) files: Vec<PathBuf>,
+    /// What programs print, by their words.
+    pub(crate) outputs: BTreeMap<String, Result<String, String>>,
+    /// The accelerators that other launchers hold.
+    pub(crate) taken: BTreeSet<String>,
+    /// What drivers say.
+    pub(crate) accelerators: rules::gpus::Inventory,
 }
 
 impl FakeHost {
@@ -56,6 +62,9 @@ impl FakeHost {
             cpus: (0..4).collect(),
             programs: vec!["/usr/bin/python3".into()],
             files: Vec::new(),
+            outputs: BTreeMap::new(),
+            taken: BTreeSet::new(),
+            accelerators: rules::gpus::Inventory::default(),
         }
     }
 }
@@ -95,6 +104,23 @@ impl Host for FakeHost {
 
     fn fresh_id(&self) -> String {
         "fresh-id".to_owned()
+    }
+
+    fn output_of(&self, program: &Path, args: &[&str]) -> Result<String, String> {
+        let words = format!("{} {}", program.display(), args.join(" "));
+        self.outputs.get(&words).unwrap_or_else(|| panic!("nobody may run {words}")).clone()
+    }
+
+    fn accelerators(&self) -> rules::gpus::Inventory {
+        self.accelerators.clone()
+    }
+
+    fn lock_gpu(&self, id: &str) -> io::Result<Option<GpuLock>> {
+        Ok((!self.taken.contains(id)).then(GpuLock::imagined))
+    }
+
+    fn gpu_turn(&self) -> Option<GpuLock> {
+        None
     }
 }
 

@@ -1,10 +1,11 @@
 //! The gate between wire messages and the types of `rules`: the only place that validates what came in.
 //!
-//! [`requests`] is what agents say, [`pushes`] what the master says, [`checks`] both of a network check, [`ends`]
+//! [`requests`] is what agents say, [`inventory`] of their accelerators, [`pushes`] what the master says, [`checks`] both of a network check, [`ends`]
 //! how a job ended.
 
 mod checks;
 mod ends;
+mod inventory;
 mod pushes;
 mod requests;
 #[cfg(test)]
@@ -16,6 +17,7 @@ use rules::{NodeId, Round};
 
 pub use self::{
     checks::check_report,
+    inventory::inventory_report,
     pushes::{Push, Pushed},
     requests::{Join, end_report, join_request, resume_request},
 };
@@ -38,6 +40,14 @@ pub enum ConvertError {
         value: u64,
         /// What it may be.
         expected: &'static str,
+    },
+    /// A document that is none.
+    #[error("{field} cannot be read: {reason}")]
+    Document {
+        /// Path of the field.
+        field: &'static str,
+        /// Where, and what was expected.
+        reason: String,
     },
     /// A text or a list that is too long.
     #[error("{field} has {length} bytes or items, at most {most} are taken")]

@@ -196,9 +196,10 @@ impl JobLoop {
                 }
             }
             Command::Happened { event, noted } => {
-                // Who wants a seat must be there to be told of it, and must be missed when it goes.
+                // Who wants a seat, or tells of itself, must be there to be told of it, and must be missed when it goes.
                 let asks = match &*event {
                     Event::Joined(request) | Event::Resumed { request, .. } => Some(&request.node_id),
+                    Event::InventoryTold { node, .. } => Some(node),
                     _ => None,
                 };
                 if asks.is_some_and(|node| !self.attending.contains_key(node)) {

@@ -173,6 +173,15 @@ impl pb::master_server::Master for MasterService {
         Ok(Response::new(pb::HostingReply {}))
     }
 
+    async fn report_inventory(
+        &self,
+        request: Request<pb::InventoryReport>,
+    ) -> Result<Response<pb::InventoryReply>, Status> {
+        let (_, from, request) = request.into_parts();
+        self.happened(self.sense(&from, "inventory", Event::try_from(request))?).await?;
+        Ok(Response::new(pb::InventoryReply {}))
+    }
+
     async fn report_check(
         &self,
         request: Request<pb::CheckReport>,

@@ -34,7 +34,7 @@ fn checked_terms() -> Terms {
 }
 
 async fn join(node: &mut Node, rank: u32) {
-    let local = LocalCheck { fault: None, compute: Some(Duration::from_millis(20)) };
+    let local = LocalCheck { compute: Some(Duration::from_millis(20).into()), ..LocalCheck::default() };
     let request = JoinRequest {
         wish: Some(NodeRank(rank)),
         checked: Some(Checked { local, port: 4000 }),

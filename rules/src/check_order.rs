@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    network_check::{LocalCheck, Probed},
+    network_check::{ComputeTime, LocalCheck, Probed},
     node::NodeName,
 };
 
@@ -83,5 +83,5 @@ pub struct CheckReport {
     /// The test's numbers.
     pub probed: Probed,
     /// Times of the compute probe that was asked for.
-    pub compute: Vec<Duration>,
+    pub compute: Vec<ComputeTime>,
 }

@@ -4,7 +4,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::network_check::NodeVerdict;
+use crate::{
+    network_check::{LocalFault, NodeVerdict},
+    switchbox,
+};
 
 /// Why a check keeps a node out of the job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,6 +50,16 @@ impl NodeVerdict {
         }
     }
 
+    /// The value of a taint: the verdict, or what is broken where other hands than a node's mend it.
+    #[must_use]
+    pub fn taint_value(&self) -> &'static str {
+        if self.is_switchbox() { switchbox::COMPONENT } else { self.word() }
+    }
+
+    fn is_switchbox(&self) -> bool {
+        matches!(self, Self::LocalFault(LocalFault { component, .. }) if component == switchbox::COMPONENT)
+    }
+
     /// What a person looks at first; nothing where nothing is wrong.
     #[must_use]
     pub fn look_at(&self) -> &'static str {
@@ -54,6 +67,18 @@ impl NodeVerdict {
             Self::Healthy => "",
             Self::Fault => {
                 "its network interface, cable and driver, its firewall, and the address it joins with"
+            }
+            Self::LocalFault(fault) if fault.is_busy() => {
+                "the processes named, and what left them there; the accelerators themselves are fit"
+            }
+            Self::LocalFault(fault) if fault.is_forbidden() => {
+                "the device files that this container has, and who may open them; the accelerators themselves may be fit"
+            }
+            Self::LocalFault(fault) if fault.is_untested() => {
+                "SWITCHBOX_CHECK_TOOL_PATH, --switchbox-probe, and what this user may do; no link is known to be broken"
+            }
+            Self::LocalFault(_) if self.is_switchbox() => {
+                "the optical modules and cables between the sockets named and the switchbox, and the accelerators' driver"
             }
             Self::LocalFault(_) => "the component named, its driver and the kernel log (dmesg)",
             Self::Lost { .. } => "whether its machine, its container or its launcher died",

@@ -145,6 +145,11 @@ pub enum Failure {
         /// How long it was waited for.
         waited: Duration,
     },
+    /// A check of this node alone cannot be made as it was asked for.
+    SelfCheck {
+        /// What is missing.
+        reason: String,
+    },
     /// A check keeps this node out of the job.
     Excluded(Exclusion),
     /// The job ended, for a reason that is not this node's own.
@@ -166,7 +171,9 @@ impl fmt::Display for Failure {
             Self::Start { local_rank, reason } => {
                 write!(f, "cannot start worker {local_rank}: {reason}")
             }
-            Self::Store { reason } | Self::Master { reason } => f.write_str(reason),
+            Self::Store { reason } | Self::Master { reason } | Self::SelfCheck { reason } => {
+                f.write_str(reason)
+            }
             Self::Unkillable => f.write_str("its workers could not be killed"),
             Self::GuardDied { cause: ExitCause::Code(code) } => {
                 write!(f, "its guard process exited with code {code}")

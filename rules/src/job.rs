@@ -19,6 +19,7 @@
 mod checking;
 mod event;
 mod gathering;
+mod inventory;
 mod leaving;
 mod measuring;
 mod restoring;
@@ -39,6 +40,7 @@ use self::{
 };
 use crate::{
     exclusion::Exclusion,
+    gpus::Inventory,
     ids::{NodeId, NodeRank, Round, RunId},
     missing::Missing,
     moment::Moment,
@@ -132,6 +134,8 @@ pub struct Job {
     wishes: BTreeMap<NodeRank, NodeId>,
     /// Of `nodes`: those that have no workers and want a seat.
     waiting: BTreeSet<NodeId>,
+    /// What the accelerators of nodes are that have told, from before they join until they are gone.
+    inventories: BTreeMap<NodeId, Box<Inventory>>,
     /// The seats of the last round.
     seats: BTreeMap<NodeId, NodeRank>,
     /// How often the holder of a rank was lost.
@@ -162,6 +166,7 @@ impl Job {
             nodes: BTreeMap::new(),
             wishes: BTreeMap::new(),
             waiting: BTreeSet::new(),
+            inventories: BTreeMap::new(),
             seats: BTreeMap::new(),
             losses: BTreeMap::new(),
             lost: Vec::new(),
@@ -204,6 +209,7 @@ impl Job {
             Event::Hosted { node, round, master_addr, master_port } => {
                 self.on_hosted(now, &node, round, master_addr, master_port)
             }
+            Event::InventoryTold { node, inventory } => self.on_inventory_told(&node, inventory),
             Event::CheckReported { node, report } => self.on_check_reported(now, &node, report),
             Event::CheckProgressed { node, at, probed } => self.on_check_progressed(now, &node, at, probed),
             Event::WorkersFailed { node, round, reason, gives_up } => {
@@ -344,6 +350,8 @@ impl Job {
         if let Some(known) = self.nodes.get_mut(node) {
             known.is_connected = false;
             known.seated = None;
+        } else {
+            self.inventories.remove(node);
         }
         Vec::new()
     }

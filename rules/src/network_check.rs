@@ -13,10 +13,11 @@
 //! | what a test came to | `record` |
 //! | who is good, bad, flaky | `facts`, `links` |
 //! | which link, pair of racks, rack | `links`, `uplink` |
-//! | who is slow | `ratio`, `compute` |
+//! | who is slow | `ratio`, `usual`, `compute` |
 //! | what is said of it, and who is tainted | `findings` |
 
 mod compute;
+mod compute_time;
 mod dice;
 mod event;
 mod facts;
@@ -32,6 +33,7 @@ mod running;
 mod screen;
 mod seed;
 mod uplink;
+mod usual;
 mod verdict;
 mod witness;
 
@@ -41,6 +43,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use self::dice::mix;
 pub use self::{
+    compute_time::{ComputeKind, ComputeTime},
     event::{Deadlines, Effect, Event, Group, Kind, LocalCheck, LocalFault, Policy, Probed, Subject},
     verdict::{
         Evidence, Guard, LinkFault, LinkKind, NodeFinding, NodeVerdict, Outcome, RackPairFault, RoundRecord,
@@ -92,7 +95,8 @@ impl NetworkCheck {
                 if round == running.number && !running.has_reported(node) {
                     let asked = running.rechecks(node) as usize;
                     if let Some(own) = self.known.nodes.get_mut(node as usize) {
-                        own.compute_again.extend(compute.into_iter().take(asked));
+                        let times = compute::alike(own.local.compute.as_ref(), compute);
+                        own.compute_again.extend(times.take(asked));
                     }
                     running.on_reported(now, node, probed);
                 }

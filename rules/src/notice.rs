@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 use crate::{
     check_order::{CheckOrder, CheckRound, Partner, Test},
     failure::WorkerFailure,
-    ids::Attempt,
-    network_check::{LocalCheck, LocalFault},
+    gpus,
+    ids::{Attempt, LocalRank},
+    network_check::{ComputeKind, ComputeTime, LocalCheck, LocalFault},
     pending::Pending,
     signal_name::signal_words,
     world::Assignment,
@@ -29,6 +30,8 @@ pub enum Notice {
     Excused { why: String },
     /// There is no seat yet.
     Pending(Pending),
+    /// What a check of this node alone is at, or found.
+    SelfCheck { words: String },
     /// What this node found out about itself before it joins.
     LocallyChecked(LocalCheck),
     /// A test with others begins.
@@ -37,6 +40,12 @@ pub enum Notice {
     TestGoesOn { at: CheckRound, bytes: u64, total: u64 },
     /// The check is over and this node passed.
     CheckOver { words: String },
+    /// The driver told of an error of an accelerator.
+    GpuError { gpu: String, code: u64, count: u32 },
+    /// A worker holds more of an accelerator's memory than its share, in bytes.
+    GpuShareExceeded { local_rank: LocalRank, used: u64, limit: u64, is_killed: bool },
+    /// The driver's numbers of processes are not those of this container.
+    GpuMemoryUnseen,
     /// There is one, among other nodes.
     Seated(Assignment),
     /// The stream to the master broke, or could not be opened.
@@ -80,6 +89,7 @@ impl fmt::Display for Notice {
                 write!(f, "{why}; the failure here followed from others, so it costs this node no restart")
             }
             Self::Pending(pending) => pending.fmt(f),
+            Self::SelfCheck { words } => f.write_str(words),
             Self::LocallyChecked(checked) => locally_checked(checked, f),
             Self::Testing(order) => testing(order, f),
             Self::TestGoesOn { at, bytes, total } => write!(
@@ -91,6 +101,23 @@ impl fmt::Display for Notice {
                 rounded_megabytes(*total)
             ),
             Self::CheckOver { words } => f.write_str(words),
+            Self::GpuShareExceeded { local_rank, used, limit, is_killed } => {
+                let (used, limit) = (gpus::gigabytes(*used), gpus::gigabytes(*limit));
+                write!(f, "local rank {local_rank} holds {used} GB of the accelerator, and its share is {limit} GB; ")?;
+                f.write_str(if *is_killed {
+                    "it is killed, as --gpu-mem-enforce asks"
+                } else {
+                    "others on this device may run out of memory"
+                })
+            }
+            Self::GpuMemoryUnseen => f.write_str(
+                "the workers' share of the accelerator is not watched: its driver knows processes by numbers of the host \
+                 (give the pod hostPID)",
+            ),
+            Self::GpuError { gpu, code, count } => {
+                write!(f, "{gpu}: the driver tells of Xid {code} ({})", gpus::xid_words(*code))?;
+                if *count > 1 { write!(f, ", {count} times by now") } else { Ok(()) }
+            }
             Self::Seated(assignment) => seated(assignment, f),
             Self::MasterAway { reason, goes_on: true, .. } => {
                 write!(f, "{reason}; the workers go on, and so does the search for it")
@@ -107,13 +134,29 @@ impl fmt::Display for Notice {
     }
 }
 
-fn locally_checked(LocalCheck { fault, compute }: &LocalCheck, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn locally_checked(
+    LocalCheck { fault, compute, .. }: &LocalCheck,
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
     match (fault, compute) {
+        (Some(fault), _) if fault.is_busy() => {
+            write!(f, "network check: this node's accelerators are in use, {}", fault.reason)
+        }
+        (Some(fault), _) if fault.is_forbidden() => {
+            write!(f, "network check: this node may not use its accelerators, {}", fault.reason)
+        }
+        (Some(fault), _) if fault.is_untested() => {
+            write!(f, "network check: this node's switchbox cannot be measured, {}", fault.reason)
+        }
         (Some(LocalFault { component, reason }), _) => {
             write!(f, "network check: this node is broken, {component}: {reason}")
         }
-        (None, Some(compute)) => {
-            write!(f, "network check: this node computes and talks to itself ({:.1} ms)", millis(*compute))
+        (None, Some(ComputeTime { time, kind: ComputeKind::Untold | ComputeKind::Processor })) => {
+            write!(f, "network check: this node computes and talks to itself ({:.1} ms)", millis(*time))
+        }
+        (None, Some(ComputeTime { time, kind })) => {
+            let took = millis(*time);
+            write!(f, "network check: this node computes and talks to itself ({took:.1} ms for {kind})")
         }
         (None, None) => f.write_str("network check: this node talks to itself"),
     }

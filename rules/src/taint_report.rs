@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    gpus::Inventory,
     ids::{NodeId, NodeRank, RunId},
     network_check::{
         Evidence, LinkKind, NodeFinding, NodeVerdict, Outcome, RoundRecord, TestRecord, TestResult,
@@ -47,6 +48,10 @@ pub struct CheckedNode {
     pub pod: Option<String>,
     /// Its rack's number.
     pub rack: u32,
+    /// What its accelerators are, as far as it has told by the end of the check.
+    pub inventory: Option<Box<Inventory>>,
+    /// What it said of itself that does not keep it out.
+    pub notes: Vec<String>,
 }
 
 impl CheckedNode {
@@ -61,6 +66,8 @@ impl CheckedNode {
             k8s_node: request.attributes.k8s_node_name.clone(),
             pod: request.attributes.pod_name.clone(),
             rack,
+            inventory: None,
+            notes: request.checked.as_ref().map(|checked| checked.local.notes.clone()).unwrap_or_default(),
         }
     }
 }
@@ -70,7 +77,7 @@ impl CheckedNode {
 pub struct Taint {
     /// Configurable, `dlrover.io/node-check` unless told otherwise.
     pub key: String,
-    /// The verdict.
+    /// The verdict, or what is broken: see [`NodeVerdict::taint_value`].
     pub value: &'static str,
     /// `NoSchedule`: pods that run there stay.
     pub effect: &'static str,
@@ -151,12 +158,16 @@ pub struct NodeDocument<'a> {
     pub taint: Option<Taint>,
     /// What speaks for the verdict.
     pub evidence: Vec<EvidenceDocument<'a>>,
+    /// What is wrong with it and does not keep it out.
+    pub notes: &'a [String],
     /// What a person looks at first.
     pub look_at: &'static str,
-    /// Its compute time over the mean of the others.
+    /// Its compute time over the mean of the others that timed the same.
     pub compute_ratio: Option<f64>,
     /// The lowest of its tests' times over the mean of the others.
     pub comm_ratio: Option<f64>,
+    /// Its accelerators and its host, as `dlrover-diag gpus --json` has them.
+    pub inventory: Option<&'a Inventory>,
 }
 
 /// One fact.
@@ -257,7 +268,8 @@ impl TaintReport {
         key: &'a str,
     ) -> NodeDocument<'a> {
         let verdict = finding.verdict.word();
-        let taint = || Taint { key: key.to_owned(), value: verdict, effect: "NoSchedule" };
+        let taint =
+            || Taint { key: key.to_owned(), value: finding.verdict.taint_value(), effect: "NoSchedule" };
         let evidence = |Evidence { round, partners, words }: &'a Evidence| EvidenceDocument {
             round: *round,
             with: partners,
@@ -280,9 +292,11 @@ impl TaintReport {
             excluded: finding.excluded,
             taint: finding.tainted.then(taint),
             evidence: finding.evidence.iter().map(evidence).collect(),
+            notes: &node.notes,
             look_at: finding.verdict.look_at(),
             compute_ratio: finding.compute_permille.map(ratio),
             comm_ratio: finding.comm_permille.map(ratio),
+            inventory: node.inventory.as_deref(),
         }
     }
 }
@@ -336,9 +350,12 @@ impl fmt::Display for TaintReport {
         }
         let width = (0..).zip(&self.nodes).map(|(number, _)| self.name(number).len()).max().unwrap_or(0);
         let shows_all = self.nodes.len() <= SHOWN;
-        let is_shown = |it: &&NodeFinding| shows_all || it.verdict != NodeVerdict::Healthy;
-        let of = nodes.iter().filter(is_shown).count();
-        let shown = (0..).zip(nodes).filter(|(_, finding)| is_shown(finding));
+        let notes = |number: u32| self.nodes.get(number as usize).map_or(&[][..], |node| &node.notes);
+        let is_shown = |(number, it): &(u32, &NodeFinding)| {
+            shows_all || it.verdict != NodeVerdict::Healthy || !notes(*number).is_empty()
+        };
+        let shown = (0..).zip(nodes).filter(is_shown);
+        let of = shown.clone().count();
         for (number, finding) in shown.take(ROWS) {
             write!(f, "\n  {:width$}", self.name(number))?;
             for record in rounds {
@@ -348,6 +365,9 @@ impl fmt::Display for TaintReport {
             write!(f, "{}", if finding.tainted { ", taint" } else { "" })?;
             for Evidence { words, .. } in &finding.evidence {
                 write!(f, "\n      {words}")?;
+            }
+            for note in notes(number) {
+                write!(f, "\n      degraded, {note}")?;
             }
         }
         if of > ROWS {
@@ -408,5 +428,26 @@ impl fmt::Display for Cell<'_> {
         let others: Vec<String> =
             test.members.iter().filter(|member| **member != self.number).map(u32::to_string).collect();
         write!(f, "{result} with {}", others.join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{
+        network_check::{LocalFault, NodeVerdict},
+        switchbox,
+    };
+
+    #[test]
+    fn a_taint_says_what_other_hands_than_a_nodes_mend() {
+        let of = |component: &str| {
+            let fault = LocalFault { component: component.to_owned(), reason: "r".into() };
+            NodeVerdict::LocalFault(fault)
+        };
+        assert_eq!(of(switchbox::COMPONENT).taint_value(), "switchbox");
+        assert_eq!(of(switchbox::COMPONENT).word(), "local-fault");
+        assert!(of(switchbox::COMPONENT).look_at().starts_with("the optical modules"));
+        assert_eq!(of("gpu 3").taint_value(), "local-fault");
+        assert_eq!(NodeVerdict::Fault.taint_value(), "fault");
     }
 }

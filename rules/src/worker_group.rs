@@ -14,6 +14,7 @@
 mod checks;
 mod event;
 mod generation;
+mod inventory;
 mod master;
 mod regroup;
 #[cfg(test)]
@@ -24,7 +25,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use self::event::{Effect, Event, Limits, WorkerExit};
-use self::{checks::Checks, generation::Generation, master::Link};
+use self::{checks::Checks, generation::Generation, inventory::Accelerators, master::Link};
 use crate::{
     failure::{ExitCause, Failure, GroupFailure, Outcome, WorkerFailure},
     ids::{Attempt, LocalRank, Round},
@@ -114,6 +115,7 @@ pub struct WorkerGroup {
     /// The master knows that this node will not come back.
     end_noted: bool,
     checks: Checks,
+    accelerators: Accelerators,
     state: State,
 }
 
@@ -133,6 +135,7 @@ impl WorkerGroup {
             cannot_start: None,
             end_noted: false,
             checks: Checks::default(),
+            accelerators: Accelerators::default(),
             state: State::Joining { since: Moment::START },
         }
     }
@@ -174,6 +177,8 @@ impl WorkerGroup {
             Event::CannotHost { reason } => self.leave(now, Outcome::Failed(Failure::Store { reason })),
             Event::Seated { assignment } => self.on_seated(assignment),
             Event::Pending(pending) => vec![Effect::Tell(Notice::Pending(pending))],
+            Event::SelfCheckSays { words } => vec![Effect::Tell(Notice::SelfCheck { words })],
+            Event::CannotCheck { reason } => self.leave(now, Outcome::Failed(Failure::SelfCheck { reason })),
             Event::LocallyChecked { checked } => self.on_locally_checked(now, checked),
             Event::CheckOrdered { order } => self.on_check_ordered(now, order),
             Event::CheckCancelled { at } => self.on_check_cancelled(at),
@@ -193,7 +198,10 @@ impl WorkerGroup {
                 effects.extend(self.stop(now, SIGTERM, Then::End(Outcome::Failed(failure))));
                 effects
             }
-            Event::WorkerStarted { .. } => Vec::new(),
+            Event::WorkerStarted { local_rank, pid, .. } => self.on_worker_started(local_rank, pid),
+            Event::InventoryTaken { inventory } => self.on_inventory_taken(inventory),
+            Event::GpuError { gpu, code } => self.on_gpu_error(gpu, code),
+            Event::GpuMemory { uses } => self.on_gpu_memory(&uses),
             Event::WorkerExited { exit, .. } => self.on_worker_exited(now, exit),
             Event::TreeGone { .. } => self.on_tree_gone(now),
             Event::Signalled { signal } => self.on_signalled(now, signal),
@@ -231,6 +239,8 @@ impl WorkerGroup {
             Event::AskedToHost { .. }
             | Event::Hosting { .. }
             | Event::CannotHost { .. }
+            | Event::SelfCheckSays { .. }
+            | Event::CannotCheck { .. }
             | Event::LocallyChecked { .. }
             | Event::CheckOrdered { .. }
             | Event::CheckCancelled { .. }
@@ -241,6 +251,9 @@ impl WorkerGroup {
                 return !matches!(self.state, State::Joining { .. });
             }
             Event::Signalled { .. }
+            | Event::InventoryTaken { .. }
+            | Event::GpuError { .. }
+            | Event::GpuMemory { .. }
             | Event::Forwarded { .. }
             | Event::Refused { .. }
             | Event::Excluded { .. }
@@ -252,6 +265,10 @@ impl WorkerGroup {
             | Event::Deadline => return matches!(self.state, State::Done),
         };
         !allowed || self.round() != Some(round)
+    }
+
+    fn has_workers(&self) -> bool {
+        matches!(self.state, State::Running(_) | State::Stopping { .. })
     }
 
     /// The round that this node has, or had, its last seat in.
@@ -278,6 +295,7 @@ impl WorkerGroup {
         self.hosted = None;
         self.charged = None;
         self.checks.used();
+        self.accelerators.seated();
         self.state = State::Preparing(generation);
         // A node that has always been alone has nothing to tell. The files first: words cost time.
         let tell =

@@ -16,6 +16,7 @@
 
 mod crash_points;
 mod failures;
+mod gpu_share;
 mod hosts;
 mod journal;
 mod losses;

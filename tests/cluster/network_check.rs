@@ -9,8 +9,11 @@
 //! * [`stragglers`]: hosts that are slow.
 //! * [`changes`]: a host dies while it is checked, one comes in the place of another, and all are checked again.
 //! * [`doubt`]: nobody can tell who is at fault; [`alone`]: nobody is there to ask.
+//! * [`accelerators`]: what a node finds of its own before it is tested with others.
+//! * [`switchbox`]: channels inside a node, by a tool that a test has written.
 //! * [`operator`]: what is done about it outside of the job; [`command`]: a program of the user's in place of the probe.
 
+mod accelerators;
 mod alone;
 mod changes;
 mod command;
@@ -22,3 +25,4 @@ mod paths;
 mod report;
 mod schema;
 mod stragglers;
+mod switchbox;

@@ -35,6 +35,8 @@ const NOT_INHERITED: &[&str] = &[
     "WORKER_",
     "ELASTIC_",
     "GANG_",
+    "ALIYUN_COM_",
+    "NVIDIA_VISIBLE",
     "GROUP_",
     "ROLE_",
     "OMP_",

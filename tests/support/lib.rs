@@ -5,6 +5,7 @@
 
 pub mod census;
 pub mod cluster;
+pub mod fake_library;
 pub mod launch;
 pub mod marked;
 pub mod seen;

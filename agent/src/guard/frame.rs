@@ -30,6 +30,8 @@ pub enum ToGuard {
     SignalTree { signal: i32 },
     /// Signal the workers alone.
     SignalWorkers { signal: i32 },
+    /// SIGKILL to one worker.
+    KillWorker { local_rank: LocalRank },
     /// SIGKILL to every process below the guard, until none is left.
     KillTree,
 }

@@ -263,6 +263,12 @@ impl Guard {
                     }
                 }
             }
+            ToGuard::KillWorker { local_rank } => {
+                let of_rank = self.workers.iter().filter(|(_, rank)| **rank == local_rank);
+                for (pid, _) in of_rank {
+                    tree::signal_one(pid.as_raw(), Signal::SIGKILL);
+                }
+            }
             ToGuard::KillTree => self.killing = true,
         }
     }

@@ -20,9 +20,10 @@ use nix::{
 use rules::network_check::Probed;
 
 use super::{
-    command, local,
+    command, gpus, local,
     progress::Progress,
     ring::{self, error::RingError},
+    switchbox,
     wire::{End, Task, Word},
 };
 
@@ -49,6 +50,13 @@ impl Voice {
         line.push(b'\n');
         let mut stdout = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let _agent_gone = stdout.write_all(&line);
+    }
+
+    /// Leaves without a last word.
+    fn close(&self) -> ! {
+        let _silence = self.0.lock();
+        // SAFETY: as in `end`.
+        unsafe { libc::_exit(1) }
     }
 
     /// Says the last word, and leaves: whatever other threads hang in.
@@ -97,6 +105,16 @@ fn perform(task: Task) -> ! {
             let end = local::check::measure(times, accelerators, &voice);
             voice.end(End::Compute(end))
         }
+        Task::Gpus(task) => {
+            let inventory = gpus::gather(&task, &voice);
+            voice.end(End::Inventory(Box::new(inventory)))
+        }
+        Task::WatchGpus { and_memory } => {
+            if let Err(error) = gpus::watch::listen(and_memory, &voice) {
+                complain(&format!("the NVIDIA driver does not tell of errors: {error}"));
+            }
+            voice.close()
+        }
         Task::Ring(task) => {
             let progress = Arc::new(Progress::new(task.plan.total_bytes()));
             if let Err(error) = tell_progress(voice.clone(), Arc::clone(&progress)) {
@@ -118,6 +136,11 @@ fn perform(task: Task) -> ! {
             let end = command::supervisor::run(task, &voice);
             voice.end(End::Group(end))
         }
+        Task::Switchbox(task) => {
+            let end = switchbox::supervisor::run(&task, &voice);
+            voice.end(End::Switchbox(end))
+        }
+        Task::SwitchboxCopy(task) => switchbox::run_copy(&task),
     }
 }
 

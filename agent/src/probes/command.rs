@@ -97,5 +97,10 @@ pub fn start_command(plan: CommandPlan, on_progress: Option<mpsc::Sender<Probed>
     let request = Request { version: answer::VERSION, rank, world_size, master_addr, master_port, seed };
     let task = Task::Command(CommandTask { argv, request, env, grace });
     let started = process::start(&helper, &task, None);
-    ProbeHandle::hear(started, grace + CLEARING, 0, Listeners { progress: on_progress, said: output })
+    ProbeHandle::hear(
+        started,
+        grace + CLEARING,
+        0,
+        Listeners { progress: on_progress, said: output, gpus: None },
+    )
 }

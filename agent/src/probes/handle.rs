@@ -3,7 +3,7 @@
 use std::{future, io, os::fd::OwnedFd, process::ExitStatus, time::Duration};
 
 use nix::sys::signal::Signal;
-use rules::network_check::Probed;
+use rules::{gpus::Inventory, network_check::Probed};
 use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, Interest, unix::AsyncFd},
@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use super::{
-    AllReduced, LAST_PATIENCE,
+    AllReduced, GpuWord, LAST_PATIENCE,
     process::{Pipes, Process, StartError},
     wire::{End, Word},
 };
@@ -115,6 +115,7 @@ fn failed(reason: String) -> Measured {
 pub(super) struct Listeners {
     pub(super) progress: Option<mpsc::Sender<Probed>>,
     pub(super) said: Option<mpsc::Sender<String>>,
+    pub(super) gpus: Option<mpsc::Sender<GpuWord>>,
 }
 
 /// When a probe has to end.
@@ -135,6 +136,8 @@ pub(super) struct Heard {
     pub(super) end: Option<End>,
     /// What it was about to touch last.
     pub(super) at: Option<String>,
+    /// What an inventory had by then.
+    pub(super) so_far: Option<Box<Inventory>>,
     /// It was asked to end before it had ended by itself.
     pub(super) was_cut_short: bool,
     /// It would not die; in words.
@@ -187,7 +190,13 @@ impl Heard {
                     let _no_room = said.try_send(line);
                 }
             }
+            Word::Gpu(word) => {
+                if let Some(gpus) = &told.gpus {
+                    let _no_room = gpus.try_send(word);
+                }
+            }
             Word::At(what) => self.at = Some(what),
+            Word::SoFar(inventory) => self.so_far = Some(inventory),
             Word::End(end) => self.end = Some(end),
         }
     }

@@ -5,13 +5,16 @@ mod clock;
 mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod factors;
 mod loopback;
 
 pub(super) mod check;
 
+pub(super) use clock::cgroup_files;
+
 use std::time::Duration;
 
-use rules::network_check::{LocalCheck, LocalFault};
+use rules::network_check::{ComputeTime, LocalCheck, LocalFault};
 
 use super::{
     GRACE, Helper,
@@ -47,11 +50,11 @@ pub async fn check_locally(plan: LocalPlan) -> LocalCheck {
         Ok(heard) => without_an_answer(&plan, &heard),
         Err(error) => ("probe".into(), crate::chain(&error)),
     };
-    LocalCheck { fault: Some(LocalFault { component, reason }), compute: None }
+    LocalCheck { fault: Some(LocalFault { component, reason }), ..LocalCheck::default() }
 }
 
-/// Measures the time of the compute probe again, `times` times. Empty when it cannot be measured.
-pub async fn measure_compute(times: u32, plan: LocalPlan) -> Vec<Duration> {
+/// Measures the time of the compute probe again, `times` times, all of one kind. Empty when it cannot be measured.
+pub async fn measure_compute(times: u32, plan: LocalPlan) -> Vec<ComputeTime> {
     let task = Task::Compute { times, accelerators: plan.accelerators };
     match run(&plan, &task).await {
         Ok(Heard { end: Some(End::Compute(times)), .. }) => times,

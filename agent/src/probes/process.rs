@@ -79,8 +79,11 @@ pub(super) fn start(
     if let Some(mark) = &helper.mark {
         command.env(VARIABLE, mark);
     }
-    // The one that watches over a user's program must outlive us for the moment that it takes to clear up.
-    let last_word = if matches!(task, Task::Command(_)) { Signal::SIGTERM } else { Signal::SIGKILL };
+    // One that watches over other programs must outlive us for the moment that it takes to clear up.
+    let last_word = match task {
+        Task::Command(_) | Task::Switchbox(_) | Task::Gpus(_) => Signal::SIGTERM,
+        _ => Signal::SIGKILL,
+    };
     let inherited = listener.map(|listener| listener.fd().as_raw_fd());
     let parent = getpid();
     // SAFETY: the closure makes only system calls: no allocation, no lock, no log.

@@ -152,7 +152,7 @@ pub fn start_ring(
     let total = plan.total_bytes();
     let task = Task::Ring(RingTask { plan, listener: listener.fd().as_raw_fd() });
     let started = process::start(helper, &task, Some(listener));
-    ProbeHandle::hear(started, GRACE, total, Listeners { progress: on_progress, said: None })
+    ProbeHandle::hear(started, GRACE, total, Listeners { progress: on_progress, ..Listeners::default() })
 }
 
 /// The probe's side.

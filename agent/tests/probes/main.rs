@@ -2,8 +2,12 @@
 #![expect(clippy::unwrap_used, reason = "tests may panic, their helpers too")]
 
 mod command;
+#[path = "../../../tests/support/fake_library.rs"]
+mod fake_library;
+mod gpus;
 mod local;
 mod peer;
 mod process;
 mod ring;
 mod support;
+mod switchbox;

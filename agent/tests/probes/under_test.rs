@@ -2,6 +2,7 @@
 //!
 //! * `ring HOST PORT` starts a ring with a neighbour that never answers, says so, and waits;
 //! * `command SCRIPT` starts a shell script as a check command, says so, and waits;
+//! * `switchbox TOOL` starts a switchbox check with this tool, says so, and waits;
 //! * `reap` reaps every child that ends, as the agent's loop does, while it checks the node, and tells the outcome.
 
 use std::{
@@ -12,11 +13,12 @@ use std::{
 
 use agent::{
     probes::{
-        CommandPlan, Helper, Listener, LocalPlan, RingMode, RingPlan, check_locally, run_if_probe,
-        start_command, start_ring,
+        CommandPlan, Helper, Listener, LocalPlan, RingMode, RingPlan, SwitchboxProbe, SwitchboxTask,
+        check_locally, check_switchbox, run_if_probe, start_command, start_ring,
     },
     reap::{Reaped, next_ended},
 };
+use rules::switchbox::{Expected, Rate, Settings, SocketPair};
 use tokio::signal::unix::{SignalKind, signal};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
             match words[..] {
                 ["ring", host, port] => ring(host, port),
                 ["command", script] => command(script),
+                ["switchbox", tool] => switchbox(tool).await,
                 ["reap"] => reap().await,
                 _ => Err("no such part".into()),
             }
@@ -71,6 +74,17 @@ fn command(script: &str) -> Outcome {
     };
     let _handle = start_command(plan, None);
     wait()
+}
+
+async fn switchbox(tool: &str) -> Outcome {
+    let settings =
+        Settings { pairs: vec![SocketPair(0, 1)], min: Rate(1), min_channels: 1, expected: Expected::Any };
+    let task = SwitchboxTask::new(settings, SwitchboxProbe::Mxom, Some(tool.as_ref()));
+    let helper = Helper::default();
+    let check = check_switchbox(task, &helper, None, None);
+    tell("started")?;
+    let _killed = check.await;
+    Ok(())
 }
 
 /// Until the test closes our input, or kills us.

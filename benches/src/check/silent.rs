@@ -92,10 +92,7 @@ async fn silent_node(master: u16, own: u16, job: String) -> Result<f64, Box<dyn 
         address: Some("127.0.0.1".to_owned()),
         terms: Some(terms(job)),
         attributes: Some(pb::NodeAttributes { host_name: "silent".to_owned(), ..Default::default() }),
-        checked: Some(pb::Checked {
-            local: Some(pb::LocalCheck { fault: None, compute_micros: None }),
-            port: u32::from(own),
-        }),
+        checked: Some(pb::Checked { local: Some(pb::LocalCheck::default()), port: u32::from(own) }),
         ..Default::default()
     };
     client.join(request).await?;

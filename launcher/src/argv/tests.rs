@@ -189,6 +189,15 @@ fn box_pairs_never_swallow_the_script() {
     }
     let quoted = ["--box-pairs".into(), "0:1 2:4".into(), "train.py".into(), "--a".into(), "1".into()];
     assert_eq!(shape_of(&quoted), pairs);
+    let all = "box-pairs=0:1 2:4 3:5 6:7";
+    for (line, expected) in [
+        ("--box-pairs 0:1 2:4 3:5 6:7 --nnodes=2 train.py --a 1", format!("{all} nnodes=2 | train.py --a 1")),
+        ("--nnodes=2 --box-pairs 0:1 2:4 3:5 6:7 train.py --a 1", format!("nnodes=2 {all} | train.py --a 1")),
+        ("--box-pairs=0:1 2:4 train.py", "box-pairs=0:1 2:4 | train.py".to_owned()),
+        ("--box-pairs=0:1,2:4 3:5 train.py", "box-pairs=0:1,2:4 3:5 | train.py".to_owned()),
+    ] {
+        assert_eq!(shape(line), expected, "{line}");
+    }
     assert_eq!(shape("--box-pairs 0:1,2:4 --nnodes=1 t"), "box-pairs=0:1,2:4 nnodes=1 | t");
     assert_eq!(
         shape("--box-pairs train.py"),

@@ -6,14 +6,14 @@ mod arguments;
 mod report;
 mod settings;
 
-use std::{io::Write as _, process::ExitCode};
+use std::process::ExitCode;
 
 use clap::ArgMatches;
 use rules::network_check::rehearsal::rehearse;
 
 pub(super) use self::arguments::{NAME, command};
 use self::settings::Settings;
-use crate::failure::{FAILED, SUCCEEDED, USAGE};
+use crate::failure::{SUCCEEDED, USAGE};
 
 /// Does it.
 pub(super) fn main(arguments: &ArgMatches) -> ExitCode {
@@ -29,13 +29,5 @@ pub(super) fn main(arguments: &ArgMatches) -> ExitCode {
         true => report::json(&outcome),
         false => report::table(&settings, &outcome),
     };
-    match writeln!(std::io::stdout(), "{}", text.trim_end()) {
-        Ok(()) => ExitCode::from(SUCCEEDED),
-        // `dlrover-diag rehearse ... | head` is no failure of anyone.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::from(SUCCEEDED),
-        Err(error) => {
-            super::say(format_args!("error: cannot write the outcome: {error}"));
-            ExitCode::from(FAILED)
-        }
-    }
+    super::print(&text, SUCCEEDED)
 }

@@ -133,10 +133,18 @@ fn a_value_that_cannot_be_used_is_named_with_its_origin_and_what_would_be_right(
 }
 
 #[test]
-fn what_is_not_built_yet_says_so() {
+fn a_switchbox_check_that_cannot_be_made_as_it_is_asked_for_is_refused() {
     assert_texts!(refusals(&[
-        (&[], "--network-check --switchbox-check x.py"),
-        (&[("PET_SWITCHBOX_CHECK", "1")], "--precheck=1 x.py"),
+        (&[], "--switchbox-check x.py"),
+        (&[], "--box-pairs 0:0 -- x.py"),
+        (&[], "--box-pairs 0:1 1:2 x.py"),
+        (&[], "--box-pairs 0:1 2:3 1:0 x.py"),
+        (&[], "--min-channels=0 x.py"),
+        (&[], "--min-bandwidth=nan x.py"),
+        (&[], "--switchbox-path=pcie x.py"),
+        (&[("PET_SWITCHBOX_PATH", "host")], "x.py"),
+        (&[], "--network-check --switchbox-check --switchbox-probe=mxon x.py"),
+        (&[("DLROVER_SWITCHBOX_PROBE", "gpu")], "--network-check --switchbox-check x.py"),
     ]));
 }
 

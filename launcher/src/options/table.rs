@@ -434,6 +434,24 @@ pub(crate) static OPTIONS: &[OptionSpec] = &[
         )
     },
     OptionSpec {
+        value: "PERCENT",
+        default: "30",
+        ..ours(
+            Flag::BusyGpuThreshold,
+            "busy-gpu-threshold",
+            Kind::Float,
+            Group::Checks,
+            "An accelerator is in use by others when more of its memory is taken than this",
+        )
+    },
+    ours(
+        Flag::GpuMemEnforce,
+        "gpu-mem-enforce",
+        Kind::Switch,
+        Group::Devices,
+        "Kill a worker that holds over 110 % of its share of an accelerator that containers share (gpushare), three seconds in a row",
+    ),
+    OptionSpec {
         value: "N",
         default: "1",
         ..ours(
@@ -485,6 +503,35 @@ pub(crate) static OPTIONS: &[OptionSpec] = &[
         )
     },
     OptionSpec {
+        value: "PROBE",
+        default: "auto",
+        ..ours(
+            Flag::SwitchboxProbe,
+            "switchbox-probe",
+            Kind::Text,
+            Group::Checks,
+            "What measures the pairs: MetaX's tool (mxom), copies between NVIDIA devices (cuda), whichever of the two fits (auto), a copy between two processes that tests no link (host), or a program of your own (docs/switchbox.md) [env: DLROVER_SWITCHBOX_PROBE]",
+        )
+    },
+    OptionSpec {
+        value: "PATH",
+        default: "auto",
+        ..ours(
+            Flag::SwitchboxPath,
+            "switchbox-path",
+            Kind::Choice(SWITCHBOX_PATHS),
+            Group::Checks,
+            "Which way the bytes of a pair must take: metaxlink, nvlink, any, or over a link where any other pair goes over one (auto)",
+        )
+    },
+    ours(
+        Flag::ProbeLoopback,
+        "probe-loopback",
+        Kind::Switch,
+        Group::Checks,
+        "Let --box-pairs pair a socket with itself, to try a probe on one device",
+    ),
+    OptionSpec {
         value: "NAME",
         default: "nvidia.com/gpu",
         ..ours(
@@ -509,6 +556,34 @@ pub(crate) static OPTIONS: &[OptionSpec] = &[
         Group::Devices,
         "As --numa-binding=node, but without accelerators nothing is bound",
     ),
+    OptionSpec {
+        value: "HOW",
+        default: "first",
+        ..ours(
+            Flag::GpuSelect,
+            "gpu-select",
+            Kind::Text,
+            Group::Devices,
+            "Which accelerators workers get: first (nothing is changed), topology (those with the best ring), pack (and the next job gets good ones too), or a list such as 4,5 or GPU-...; docs/gpus.md",
+        )
+    },
+    ours(
+        Flag::GpuSelectOnly,
+        "gpu-select-only",
+        Kind::Switch,
+        Group::Devices,
+        "Hide the accelerators that --gpu-select did not choose; without it they follow the chosen ones",
+    ),
+    OptionSpec {
+        value: "FILE",
+        ..ours(
+            Flag::GpuTopology,
+            "gpu-topology",
+            Kind::Text,
+            Group::Devices,
+            "What --gpu-select reads instead of asking nvidia-smi or mx-smi: the table that topo -m prints, or GB/s with commas between",
+        )
+    },
     ours(
         Flag::PropagateExitCode,
         "propagate-exit-code",
@@ -673,6 +748,9 @@ pub(crate) static OPTIONS: &[OptionSpec] = &[
         )
     },
 ];
+
+/// The choices of `--switchbox-path`.
+pub(crate) const SWITCHBOX_PATHS: &[&str] = &["auto", "any", "metaxlink", "nvlink"];
 
 /// The values of `--accelerator`, as dlrover's and the MetaX guide's.
 pub(crate) const ACCELERATORS: &[&str] =

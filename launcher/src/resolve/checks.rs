@@ -2,19 +2,20 @@
 
 use std::{ffi::OsString, time::Duration};
 
+use agent::probes::SwitchboxTask;
 use rules::{
     check_terms::{CheckTerms, OnInconclusive},
     network_check::Deadlines,
 };
 
 use crate::{
-    box_pairs::BoxPair,
     cli::{Cli, Said},
     environment::Environment,
+    host::Host,
     invalid::Invalid,
     options::{ACCELERATORS, Flag},
     python_number,
-    resolve::{nodes::Nodes, rdzv_conf},
+    resolve::{nodes::Nodes, rdzv_conf, switchbox},
 };
 
 /// How long the user's own program may take for one test, as DLRover's check does.
@@ -23,23 +24,24 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(180);
 /// What is checked before workers start, and what counts as a fault.
 #[derive(Debug, Clone)]
 pub struct Checks {
-    /// Check the switchbox's links too.
-    pub switchbox: bool,
-    /// The pairs of sockets of the switchbox check, no two alike.
-    pub box_pairs: Vec<BoxPair>,
-    /// A pair below this is faulty, in MB/s.
-    pub min_bandwidth_mb_per_s: f64,
-    /// A node with fewer working pairs is faulty; from 1 to the number of pairs.
-    pub min_channels: usize,
+    /// How the switchbox's links are checked too, when they are.
+    pub switchbox: Option<SwitchboxTask>,
     /// The kind of accelerator.
     pub accelerator: String,
     /// What the nodes agree on about their checks; `None`: nodes are not checked.
     pub terms: Option<CheckTerms>,
+    /// An accelerator is busy above this, in thousandths of its memory.
+    pub busy_permille: u32,
     /// The user's own program for pairs.
     pub command: Option<OsString>,
 }
 
-pub(super) fn resolve(cli: &Cli, nodes: &Nodes, env: Environment<'_>) -> Result<Checks, Invalid> {
+pub(super) fn resolve(
+    cli: &Cli,
+    nodes: &Nodes,
+    env: Environment<'_>,
+    host: &dyn Host,
+) -> Result<Checks, Invalid> {
     let precheck = one_of(cli, Flag::Precheck, &["0", "1", "2"])?;
     let comm_perf = cli.is_on(Flag::CommPerfTest) || precheck == "2";
     let network = cli.is_on(Flag::NetworkCheck) || precheck != "0" || comm_perf || nodes.wants_network_check;
@@ -48,29 +50,15 @@ pub(super) fn resolve(cli: &Cli, nodes: &Nodes, env: Environment<'_>) -> Result<
             return Err(Invalid::NeedsNetworkCheck { said: cli.said(flag) });
         }
     }
-    let box_pairs = cli.pairs(Flag::BoxPairs);
-    if let Some(why) = why_unusable(&box_pairs) {
-        return Err(Invalid::BoxPairs { said: cli.said(Flag::BoxPairs), why });
+    let switchbox = switchbox::resolve(cli, env, host)?;
+    let busy_percent = cli.float(Flag::BusyGpuThreshold).unwrap_or_default();
+    if !(0.0..=100.0).contains(&busy_percent) {
+        let range = "a share of an accelerator's memory is 0 to 100 percent";
+        return Err(Invalid::OutOfRange { said: cli.said(Flag::BusyGpuThreshold), range });
     }
-    let min_bandwidth_mb_per_s = cli.float(Flag::MinBandwidth).unwrap_or_default();
-    if !(min_bandwidth_mb_per_s > 0.0 && min_bandwidth_mb_per_s.is_finite()) {
-        let range = "a bandwidth is a number of MB/s above 0";
-        return Err(Invalid::OutOfRange { said: cli.said(Flag::MinBandwidth), range });
-    }
-    let said = || cli.said(Flag::MinChannels);
-    let min_channels = cli.int(Flag::MinChannels).unwrap_or_default();
-    if min_channels < 1 {
-        return Err(Invalid::OutOfRange { said: said(), range: "a node needs at least 1 working pair" });
-    }
-    let min_channels = usize::try_from(min_channels)
-        .ok()
-        .filter(|channels| *channels <= box_pairs.len())
-        .ok_or_else(|| Invalid::MinChannels { said: said(), pairs: box_pairs.len() })?;
     Ok(Checks {
-        switchbox: cli.is_on(Flag::SwitchboxCheck),
-        box_pairs,
-        min_bandwidth_mb_per_s,
-        min_channels,
+        switchbox,
+        busy_permille: permille(busy_percent / 100.0),
         accelerator: one_of(cli, Flag::Accelerator, ACCELERATORS)?.to_owned(),
         terms: network.then(|| terms(cli, env, comm_perf)).transpose()?,
         command: Some(cli.bytes(Flag::CheckCommand)).filter(|it| !it.is_empty()).map(ToOwned::to_owned),
@@ -137,20 +125,11 @@ pub(crate) fn permille(ratio: f64) -> u32 {
 }
 
 /// A choice, also when it comes from the environment.
-fn one_of<'a>(cli: &'a Cli, flag: Flag, choices: &'static [&'static str]) -> Result<&'a str, Invalid> {
+pub(super) fn one_of<'a>(
+    cli: &'a Cli,
+    flag: Flag,
+    choices: &'static [&'static str],
+) -> Result<&'a str, Invalid> {
     let text = cli.text(flag)?;
     if choices.contains(&text) { Ok(text) } else { Err(Invalid::Choice { said: cli.said(flag), choices }) }
-}
-
-fn why_unusable(pairs: &[BoxPair]) -> Option<String> {
-    for (place, BoxPair(one, other)) in pairs.iter().enumerate() {
-        if one == other {
-            return Some(format!("{one}:{other} pairs a socket with itself"));
-        }
-        let is_same = |pair: &BoxPair| *pair == BoxPair(*one, *other) || *pair == BoxPair(*other, *one);
-        if pairs.iter().take(place).any(is_same) {
-            return Some(format!("{one}:{other} is there twice"));
-        }
-    }
-    None
 }

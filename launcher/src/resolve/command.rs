@@ -33,6 +33,15 @@ pub(super) fn resolve(
     Ok(WorkerCommand { argv, title: cli.script.to_string_lossy().into_owned() })
 }
 
+/// A program by its name.
+pub(super) fn on_path(name: &str, env: Environment<'_>, host: &dyn Host) -> Option<PathBuf> {
+    // Without PATH programs are looked for where execvp and Python look then.
+    let path = env.get("PATH").unwrap_or("/bin:/usr/bin".as_ref());
+    // An empty entry is the current folder, from where no program should come unasked.
+    let mut folders = std::env::split_paths(path).filter(|folder| !folder.as_os_str().is_empty());
+    folders.find_map(|folder| Some(folder.join(name)).filter(|path| host.is_program(path)))
+}
+
 /// The Python of the workers: the one that is said, the one installed with us, the active virtual
 /// environment's, and then whatever PATH has.
 fn python(env: Environment<'_>, host: &dyn Host) -> Result<PathBuf, Invalid> {
@@ -49,15 +58,7 @@ fn python(env: Environment<'_>, host: &dyn Host) -> Result<PathBuf, Invalid> {
     if let Some(python) = active.as_deref().and_then(|bin| named(bin, "python").or_else(|| either(bin))) {
         return Ok(python);
     }
-    // Without PATH programs are looked for where execvp and Python look then.
-    let path = env.get("PATH").unwrap_or("/bin:/usr/bin".as_ref());
-    let on_path = |name: &str| {
-        // An empty entry is the current folder, from where no interpreter should come unasked.
-        std::env::split_paths(path)
-            .filter(|folder| !folder.as_os_str().is_empty())
-            .find_map(|folder| named(&folder, name))
-    };
-    on_path("python3").or_else(|| on_path("python")).ok_or_else(|| Invalid::NoPython {
+    on_path("python3", env, host).or_else(|| on_path("python", env, host)).ok_or_else(|| Invalid::NoPython {
         beside: own_dir.as_deref().map_or("this program".into(), Path::to_string_lossy).into_owned(),
     })
 }

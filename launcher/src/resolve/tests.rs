@@ -1,3 +1,4 @@
+mod gpus;
 mod job_master;
 mod meeting;
 mod options;

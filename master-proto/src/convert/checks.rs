@@ -7,7 +7,7 @@ use rules::{
     check_terms::{CheckTerms, OnInconclusive},
     exclusion::Exclusion,
     job::Event,
-    network_check::{Deadlines, LocalCheck, LocalFault, Probed},
+    network_check::{ComputeKind, ComputeTime, Deadlines, LocalCheck, LocalFault, Probed},
     node::NodeName,
 };
 
@@ -16,6 +16,9 @@ use crate::pb::{self, probed::Probed as Wire};
 
 /// Times of one round's compute probe that are taken.
 const MOST_SAMPLES: usize = 16;
+
+/// Sentences that a node says of itself.
+const MOST_NOTES: usize = 64;
 
 /// Nodes that one order names. A group has three at most, and a ring names one.
 const MOST_PARTNERS: usize = 8;
@@ -98,11 +101,34 @@ impl From<CheckTerms> for pb::CheckTerms {
     }
 }
 
+/// A kind that nobody said, or that a newer node says, is [`ComputeKind::Untold`].
+fn compute_kind(wire: Option<pb::ComputeKind>, field: &'static str) -> Result<ComputeKind, ConvertError> {
+    let Some(wire) = wire else { return Ok(ComputeKind::Untold) };
+    let work = wire.work();
+    let model = name(wire.model, field)?;
+    Ok(match work {
+        pb::ComputeWork::Unspecified => ComputeKind::Untold,
+        pb::ComputeWork::Processor => ComputeKind::Processor,
+        pb::ComputeWork::OwnKernel => ComputeKind::OwnKernel { model },
+        pb::ComputeWork::Cublas => ComputeKind::Cublas { model },
+    })
+}
+
+fn compute_kind_on_wire(kind: ComputeKind) -> Option<pb::ComputeKind> {
+    let (work, model) = match kind {
+        ComputeKind::Untold => return None,
+        ComputeKind::Processor => (pb::ComputeWork::Processor, String::new()),
+        ComputeKind::OwnKernel { model } => (pb::ComputeWork::OwnKernel, model),
+        ComputeKind::Cublas { model } => (pb::ComputeWork::Cublas, model),
+    };
+    Some(pb::ComputeKind { work: work.into(), model })
+}
+
 impl TryFrom<pb::Checked> for Checked {
     type Error = ConvertError;
 
     fn try_from(wire: pb::Checked) -> Result<Self, ConvertError> {
-        let pb::LocalCheck { fault, compute_micros } =
+        let pb::LocalCheck { fault, compute_micros, notes, compute_kind: kind } =
             wire.local.ok_or(ConvertError::Missing { field: "checked.local" })?;
         let fault = fault.map(|pb::LocalFault { component, reason }| {
             Ok(LocalFault {
@@ -110,20 +136,32 @@ impl TryFrom<pb::Checked> for Checked {
                 reason: limited(reason, MOST_WORDS, "checked.local.fault.reason")?,
             })
         });
-        let compute = compute_micros.map(Duration::from_micros);
+        let kind = compute_kind(kind, "checked.local.compute_kind.model")?;
+        let compute = compute_micros.map(|time| ComputeTime { time: Duration::from_micros(time), kind });
+        if notes.len() > MOST_NOTES {
+            let (length, most) = (notes.len(), MOST_NOTES);
+            return Err(ConvertError::TooLong { field: "checked.local.notes", length, most });
+        }
+        let notes = notes.into_iter().map(|note| limited(note, MOST_WORDS, "checked.local.notes"));
+        let notes = notes.collect::<Result<_, _>>()?;
         let port = match wire.port {
             0 => 0,
             other => port(other, "checked.port")?,
         };
-        Ok(Self { local: LocalCheck { fault: fault.transpose()?, compute }, port })
+        Ok(Self { local: LocalCheck { fault: fault.transpose()?, compute, notes }, port })
     }
 }
 
 impl From<Checked> for pb::Checked {
-    fn from(Checked { local: LocalCheck { fault, compute }, port }: Checked) -> Self {
+    fn from(Checked { local: LocalCheck { fault, compute, notes }, port }: Checked) -> Self {
         let fault =
             fault.map(|LocalFault { component, reason }| pb::LocalFault { component, reason: cut(reason) });
-        let local = pb::LocalCheck { fault, compute_micros: compute.map(micros) };
+        let local = pb::LocalCheck {
+            fault,
+            compute_micros: compute.as_ref().map(|compute| micros(compute.time)),
+            compute_kind: compute.and_then(|compute| compute_kind_on_wire(compute.kind)),
+            notes: notes.into_iter().take(MOST_NOTES).map(cut).collect(),
+        };
         Self { local: Some(local), port: u32::from(port) }
     }
 }
@@ -204,7 +242,8 @@ impl TryFrom<pb::CheckOrder> for CheckOrder {
     }
 }
 
-/// What a node says of its part in a round; `is_progress` while it is under way.
+/// What a node says of its part in a round; `is_progress` while it is under way. Its compute times are of one kind: any
+/// of another kind than the first are left out.
 #[must_use]
 pub fn check_report(node: String, report: CheckReport, is_progress: bool) -> pb::CheckReport {
     let CheckReport { at, probed, compute } = report;
@@ -222,12 +261,16 @@ pub fn check_report(node: String, report: CheckReport, is_progress: bool) -> pb:
             idle_micros: micros(idle),
         }),
     };
+    let kind = compute.first().map(|compute| compute.kind.clone()).unwrap_or_default();
+    let alike = compute.into_iter().filter(|compute| compute.kind == kind);
+    let compute_micros = alike.take(MOST_SAMPLES).map(|compute| micros(compute.time)).collect();
     pb::CheckReport {
         node_id: node,
         at: Some(at.into()),
         probed: Some(pb::Probed { probed: Some(probed) }),
-        compute_micros: compute.into_iter().take(MOST_SAMPLES).map(micros).collect(),
+        compute_micros,
         is_progress,
+        compute_kind: compute_kind_on_wire(kind),
     }
 }
 
@@ -265,7 +308,9 @@ impl TryFrom<pb::CheckReport> for Event {
         if length > MOST_SAMPLES {
             return Err(ConvertError::TooLong { field: "compute_micros", length, most: MOST_SAMPLES });
         }
-        let compute = wire.compute_micros.into_iter().map(Duration::from_micros).collect();
+        let kind = compute_kind(wire.compute_kind, "compute_kind.model")?;
+        let times = wire.compute_micros.into_iter().map(Duration::from_micros);
+        let compute = times.map(|time| ComputeTime { time, kind: kind.clone() }).collect();
         Ok(Self::CheckReported { node, report: CheckReport { at, probed, compute } })
     }
 }

@@ -1,3 +1,5 @@
+mod compute_kinds;
+
 use std::time::Duration;
 
 use rules::{
@@ -5,16 +7,19 @@ use rules::{
     check_order::{CheckOrder, CheckReport, CheckRound, Checked, Partner, Test},
     check_terms::{CheckTerms, OnInconclusive},
     exclusion::Exclusion,
+    gpus::{Gpu, GpuLink, GpuProcess, GpuTrouble, Inventory, MOST_GPUS, NvLink, RemappedRows, Vendor, Xid},
     job::{Claim, Event, NodeEnd, Standing},
-    network_check::{Deadlines, LocalCheck, LocalFault, Probed},
+    network_check::{ComputeKind, ComputeTime, Deadlines, LocalCheck, LocalFault, Probed},
     node::{Accelerators, JoinRequest, NodeAttributes, NodeName, Terms},
     pending::Pending,
     verdict::{JobFailure, JobVerdict},
     world::Assignment,
 };
 
+use prost::Message as _;
+
 use super::*;
-use crate::pb;
+use crate::{MOST_REQUEST_BYTES, pb};
 
 fn assignment() -> Assignment {
     Assignment {
@@ -78,7 +83,10 @@ fn check() -> CheckTerms {
 }
 
 fn checked(fault: Option<LocalFault>) -> Checked {
-    Checked { local: LocalCheck { fault, compute: Some(Duration::from_micros(1234)) }, port: 4000 }
+    let notes = vec!["switchbox pair 3:5: slow".to_owned()];
+    let kind = ComputeKind::Cublas { model: "NVIDIA H100".to_owned() };
+    let compute = Some(ComputeTime { time: Duration::from_micros(1234), kind });
+    Checked { local: LocalCheck { fault, compute, notes }, port: 4000 }
 }
 
 fn order() -> CheckOrder {
@@ -172,7 +180,8 @@ fn every_report_of_a_test_survives_the_wire() {
             idle: Duration::from_millis(3),
         },
     ] {
-        let report = CheckReport { at, probed: probed.clone(), compute: vec![Duration::from_micros(9)] };
+        let report =
+            CheckReport { at, probed: probed.clone(), compute: vec![Duration::from_micros(9).into()] };
         let wire = check_report("a".into(), report.clone(), false);
         assert_eq!(Event::try_from(wire), Ok(Event::CheckReported { node: node.clone(), report }));
         let report = CheckReport { at, probed: probed.clone(), compute: Vec::new() };
@@ -323,4 +332,57 @@ fn nonsense_is_refused_with_the_field_and_the_value() {
 fn a_long_sentence_is_cut_at_a_letter() {
     let words = cut("ä".repeat(3000));
     assert_eq!((words.len(), words.chars().last()), (4096, Some('ä')));
+}
+
+#[test]
+fn an_inventory_comes_through_whole_and_nonsense_is_refused() {
+    let gpu = Gpu { index: 1, trouble: Some(GpuTrouble::Lost), memory_used: Some(7), ..Gpu::default() };
+    let links = vec![GpuLink { a: 0, b: 1, link: "NV4".parse().unwrap() }];
+    let inventory = Inventory { vendor: Some(Vendor::Metax), gpus: vec![gpu], links, ..Inventory::default() };
+    let wire = inventory_report("a".into(), &inventory);
+    let node = NodeId("a".into());
+    let told = Event::InventoryTold { node, inventory: Box::new(inventory.clone()) };
+    assert_eq!(Event::try_from(wire.clone()), Ok(told));
+    for json in ["", "[]", "{\"gpus\":3}", "{\"links\":[{\"a\":0,\"b\":1,\"link\":\"P2P\"}]}"] {
+        let wire = pb::InventoryReport { json: json.into(), ..wire.clone() };
+        assert!(matches!(Event::try_from(wire), Err(ConvertError::Document { .. })), "{json}");
+    }
+    let long = pb::InventoryReport { json: " ".repeat(64 << 10), ..wire };
+    assert!(matches!(Event::try_from(long), Err(ConvertError::TooLong { .. })));
+    // The longest that is cut to size is taken.
+    let words = || "\"".repeat(300);
+    let gpu = |index: usize| Gpu {
+        index: u32::MAX,
+        name: Some(words()),
+        uuid: Some(words()),
+        pci: Some(words()),
+        memory_total: Some(u64::MAX),
+        memory_used: Some(u64::MAX),
+        processes: vec![GpuProcess { pid: u32::MAX, memory: Some(u64::MAX) }; 100],
+        throttled: vec![words(); 100],
+        ecc_uncorrected: Some(u64::MAX),
+        remapped: Some(RemappedRows {
+            correctable: u32::MAX,
+            uncorrectable: u32::MAX,
+            pending: true,
+            failed: false,
+        }),
+        nvlinks: vec![NvLink { number: u32::MAX, is_active: false }; 100],
+        xids: vec![Xid { code: u64::MAX, count: u32::MAX }; 100],
+        numa_node: u32::try_from(index).ok(),
+        trouble: Some(GpuTrouble::CannotOpen(words())),
+        ..Gpu::default()
+    };
+    let link = GpuLink { a: u32::MAX, b: u32::MAX, link: "NV18".parse().unwrap() };
+    let longest = Inventory {
+        gpus: (0..2 * MOST_GPUS).map(gpu).collect(),
+        links: vec![link; 10_000],
+        notes: vec![words(); 100],
+        hangs_at: Some(words()),
+        ..Inventory::default()
+    };
+    let wire = inventory_report("a".into(), &longest.bounded());
+    assert!(wire.encoded_len() <= MOST_REQUEST_BYTES, "{}", wire.encoded_len());
+    let Event::InventoryTold { inventory, .. } = Event::try_from(wire).unwrap() else { panic!() };
+    assert_eq!(inventory.gpus.len(), MOST_GPUS);
 }

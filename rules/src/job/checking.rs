@@ -94,7 +94,7 @@ impl Job {
                 rack: *rack,
                 local: match &request.checked {
                     Some(checked) => checked.local.clone(),
-                    None => LocalCheck { fault: None, compute: None },
+                    None => LocalCheck::default(),
                 },
             })
             .collect();

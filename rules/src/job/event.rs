@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     check_order::{CheckOrder, CheckReport, CheckRound},
     exclusion::Exclusion,
+    gpus::Inventory,
     ids::{NodeId, NodeRank, Round},
     liveness::LossCause,
     network_check::Probed,
@@ -60,6 +61,8 @@ pub enum Event {
     TopologyRead(Result<Topology, String>),
     /// The host of a round serves the store here. Without an address, the node's own is taken.
     Hosted { node: NodeId, round: Round, master_addr: Option<String>, master_port: u16 },
+    /// What a node's accelerators are.
+    InventoryTold { node: NodeId, inventory: Box<Inventory> },
     /// What a node's part in a round of a check came to.
     CheckReported { node: NodeId, report: CheckReport },
     /// How far a node's part in a round of a check has come.
@@ -85,6 +88,7 @@ impl Event {
         match self {
             Self::Attended { node }
             | Self::Hosted { node, .. }
+            | Self::InventoryTold { node, .. }
             | Self::CheckReported { node, .. }
             | Self::CheckProgressed { node, .. }
             | Self::WorkersFailed { node, .. }
@@ -253,6 +257,8 @@ pub enum Log {
     Unlisted { addresses: Vec<String> },
     /// The file could not be used; the one before it, or none, still holds.
     TopologyUnusable { reason: String },
+    /// A node told of accelerators of which some need a look.
+    Accelerators { node: NodeName, words: String },
     /// A check has begun.
     Checking { check: u32, nodes: u32 },
     /// A further round of a check has begun.
@@ -288,6 +294,7 @@ impl fmt::Display for Log {
             Self::TopologyUnusable { reason } => {
                 write!(f, "warning: the topology file cannot be used, the last good one holds: {reason}")
             }
+            Self::Accelerators { node, words } => write!(f, "{node}: {words}"),
             Self::Checking { check, nodes } => write!(f, "network check {check} of {nodes} node(s) begins"),
             Self::CheckRound { check, round, tests } => {
                 write!(f, "network check {check}, round {round}: {tests} test(s)")

@@ -321,6 +321,7 @@ impl Job {
         }
         self.waiting.remove(node);
         self.seats.remove(node);
+        self.inventories.remove(node);
     }
 
     /// Tells every node that the job is over.

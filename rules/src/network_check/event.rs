@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::ComputeTime;
+
 /// How a check judges.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
@@ -52,21 +54,58 @@ pub struct Subject {
 }
 
 /// What a node found out about itself before any other was asked.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct LocalCheck {
     /// What is broken; the first thing found.
     pub fault: Option<LocalFault>,
     /// The median time of the compute probe, on the slowest device. `None`: it was not measured.
-    pub compute: Option<Duration>,
+    pub compute: Option<ComputeTime>,
+    /// What is wrong with it and not wrong enough to keep it out, one sentence each.
+    pub notes: Vec<String>,
 }
 
 /// A fault of a node that no other node was needed to see.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalFault {
-    /// What part: `cpu`, `gpu 3`, `loopback`, `probe`, ...
+    /// What part: `cpu`, `gpu 3`, `loopback`, `probe`, `switchbox`, ...
     pub component: String,
     /// What happened, in words.
     pub reason: String,
+}
+
+impl LocalFault {
+    /// The component of a node whose accelerators others use.
+    pub const BUSY: &str = "gpu-busy";
+
+    /// The component of a node whose switchbox nothing could measure: no tool, no permission.
+    pub const UNTESTED: &str = "switchbox-probe";
+
+    /// The component of a node that may not use as many of its accelerators as its workers take.
+    pub const FORBIDDEN: &str = "gpu-permission";
+
+    /// Others are there first.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.component == Self::BUSY
+    }
+
+    /// Its switchbox could not be measured.
+    #[must_use]
+    pub fn is_untested(&self) -> bool {
+        self.component == Self::UNTESTED
+    }
+
+    /// It may not use its accelerators.
+    #[must_use]
+    pub fn is_forbidden(&self) -> bool {
+        self.component == Self::FORBIDDEN
+    }
+
+    /// Nothing is known to be broken: the node is left out and not tainted.
+    #[must_use]
+    pub fn is_nothing_broken(&self) -> bool {
+        self.is_busy() || self.is_untested() || self.is_forbidden()
+    }
 }
 
 /// Why a group of nodes is tested together.
@@ -145,8 +184,9 @@ pub enum Event {
         round: u32,
         /// What it came to.
         probed: Probed,
-        /// Times of the compute probe, when it was asked for in this round.
-        compute: Vec<Duration>,
+        /// Times of the compute probe, when it was asked for in this round. Those of another kind than the node's first
+        /// are dropped.
+        compute: Vec<ComputeTime>,
     },
     /// A node's probe is still under way ([`Probed::Unfinished`]; anything else is dropped).
     Progressed {

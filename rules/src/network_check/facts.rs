@@ -15,6 +15,7 @@ use super::{
     links::{self, Edge, RackTally},
     ratio,
     uplink::{self, Uplinks},
+    usual::Usual,
 };
 
 /// A test, judged against the others.
@@ -178,34 +179,24 @@ pub(super) fn ends(test: &TestRecord) -> Option<Pair> {
 
 /// Whether each test was slow, and how often a node must be slow: by the scatter of the first round's pairs.
 fn judge(known: &Known) -> (Vec<Vec<Judged>>, u32) {
-    /// Classes of fewer are judged against all.
+    /// Classes of fewer tests are judged against all.
     const FEW: usize = 4;
-    let all: Vec<(usize, f64)> = known
-        .rounds
-        .iter()
-        .flat_map(|round| &round.tests)
-        .filter(|test| test.result != TestResult::Fail)
-        .filter_map(|test| Some((class(known, test), test.comm?.as_secs_f64())))
-        .collect();
-    let ratios = |class: Option<usize>| {
-        let of = all.iter().filter(|(of, _)| class.is_none_or(|class| class == *of));
-        ratio::loo_ratios(&of.map(|(_, seconds)| *seconds).collect::<Vec<f64>>())
+    let seconds = |test: &TestRecord| {
+        test.comm.filter(|_| test.result != TestResult::Fail).map(|comm| comm.as_secs_f64())
     };
-    let classes = [0, 1, 2].map(|class| {
-        let own = ratios(Some(class));
-        if own.len() >= FEW { own } else { Vec::new() }
-    });
-    let mut of_all = ratios(None).into_iter();
-    let mut of_class = classes.map(Vec::into_iter);
+    let usual = |class_is: &dyn Fn(usize) -> bool| {
+        let tests = known.rounds.iter().flat_map(|round| &round.tests);
+        let of = tests.filter(|test| class_is(class(known, test)));
+        Usual::of(of.filter_map(|test| Some((test, seconds(test)?))))
+    };
+    let of_all = usual(&|_| true);
+    let of_class = [0, 1, 2].map(|class| usual(&|other| other == class));
     let threshold = known.policy.straggler_ratio();
     let mut judged = Vec::with_capacity(known.rounds.len());
     for round in &known.rounds {
         let judge = |test: &TestRecord| {
-            let mut ratio = None;
-            if test.result != TestResult::Fail && test.comm.is_some() {
-                ratio = of_all.next();
-                ratio = of_class.get_mut(class(known, test)).and_then(Iterator::next).or(ratio);
-            }
+            let usual = of_class.get(class(known, test)).filter(|usual| usual.tests >= FEW);
+            let ratio = seconds(test).map(|seconds| usual.unwrap_or(&of_all).ratio(test, seconds));
             let result = match test.result {
                 TestResult::Pass if ratio.is_some_and(|ratio| ratio > threshold) => TestResult::Slow,
                 result => result,

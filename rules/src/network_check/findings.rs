@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    Evidence, Guard, NodeFinding, NodeVerdict, Outcome, TestRecord, TestResult,
+    ComputeKind, Evidence, Guard, NodeFinding, NodeVerdict, Outcome, TestRecord, TestResult,
     compute::{self, Pace},
     facts::{Facts, Judged, Piece, Standing, tests},
     known::Known,
@@ -20,7 +20,8 @@ const ALWAYS_ALLOWED: u32 = 2;
 /// The outcome, of all that is known now.
 pub(super) fn outcome(known: &Known, took: Duration) -> Outcome {
     let facts = Facts::of(known);
-    let (paces, compute_confirmations) = compute::paces(known);
+    let paces = compute::paces(known);
+    let compute_confirmations = paces.iter().flatten().map(|pace| pace.needed).max().unwrap_or(0);
     let lists = listed(known, &facts);
     let comm = comm_ratios(known, &facts);
     let mut nodes = Vec::with_capacity(known.nodes.len());
@@ -33,7 +34,11 @@ pub(super) fn outcome(known: &Known, took: Duration) -> Outcome {
         nodes.push(NodeFinding {
             evidence: evidence(known, &facts, number, &verdict, tests, pace),
             tainted: deserves,
-            excluded: deserves || matches!(verdict, NodeVerdict::Unreachable | NodeVerdict::Lost { .. }),
+            excluded: deserves
+                || matches!(
+                    verdict,
+                    NodeVerdict::Unreachable | NodeVerdict::Lost { .. } | NodeVerdict::LocalFault(_)
+                ),
             compute_permille: pace.map(|pace| ratio::permille(pace.lowest)),
             comm_permille: comm.get(index).copied().flatten().map(ratio::permille),
             verdict,
@@ -110,7 +115,8 @@ fn verdict(
 
 fn deserves_taint(known: &Known, number: u32, verdict: &NodeVerdict) -> bool {
     match verdict {
-        NodeVerdict::LocalFault(_) | NodeVerdict::Fault => true,
+        NodeVerdict::LocalFault(fault) => !fault.is_nothing_broken(),
+        NodeVerdict::Fault => true,
         NodeVerdict::Lost { .. } => known.node(number).is_some_and(|node| !node.has_left),
         NodeVerdict::Flaky => known.policy.taint_flaky,
         NodeVerdict::StragglerCompute | NodeVerdict::StragglerNetwork => known.policy.exclude_straggler,
@@ -183,9 +189,10 @@ fn evidence(
             let Some(Pace { lowest, own, others, samples, .. }) = pace else { return Vec::new() };
             let words = format!(
                 "{lowest:.2} times the mean compute time of the others in {samples} of {samples} samples: {} \
-                 and they {}",
+                 and they {}{}",
                 millis(own),
-                millis(others)
+                millis(others),
+                timed(known, number)
             );
             vec![Evidence { round: known.rounds.first().map(|_| 0), partners: Vec::new(), words }]
         }
@@ -295,6 +302,15 @@ fn reason(test: &TestRecord, number: u32) -> String {
         Some((node, reason)) if *node == number => reason.clone(),
         Some((node, reason)) => format!("node {node} says: {reason}"),
         None => "no reason was given".to_owned(),
+    }
+}
+
+/// What an accelerator did in that time; nothing of processors, which all do the same.
+fn timed(known: &Known, number: u32) -> String {
+    let compute = known.node(number).and_then(|node| node.local.compute.as_ref());
+    match compute.map(|compute| &compute.kind) {
+        Some(kind @ (ComputeKind::OwnKernel { .. } | ComputeKind::Cublas { .. })) => format!(", for {kind}"),
+        Some(ComputeKind::Processor | ComputeKind::Untold) | None => String::new(),
     }
 }
 

@@ -12,43 +12,90 @@ const MAD_TO_SIGMA: f64 = 1.4826;
 pub(super) const FEWEST: u32 = 2;
 pub(super) const MOST: u32 = 6;
 
-/// Each value over the mean of the others, of which those above twice the median of the others do not count. Without
-/// outliers that is "the time over the mean of the other nodes", and outliers do not hide each other. 1 where
-/// there is nothing to compare with.
-pub(super) fn loo_ratios(values: &[f64]) -> Vec<f64> {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let mut sums = Vec::with_capacity(sorted.len() + 1);
-    let mut sum = 0.0;
-    sums.push(sum);
-    for value in &sorted {
-        sum += value;
-        sums.push(sum);
-    }
-    values.iter().map(|value| loo_ratio(*value, &sorted, &sums)).collect()
+/// Values of many nodes, of which each is held against the others.
+#[derive(Debug)]
+pub(super) struct Others {
+    sorted: Vec<f64>,
+    /// `sums[i]` is the sum of the first `i` of `sorted`.
+    sums: Vec<f64>,
+    /// Where in `sorted` each value stands.
+    places: Vec<usize>,
 }
 
-/// `sums[i]` is the sum of the first `i` of `sorted`, of which `value` is one.
-#[expect(clippy::cast_precision_loss, reason = "counts of tests")]
-fn loo_ratio(value: f64, sorted: &[f64], sums: &[f64]) -> f64 {
-    let own = sorted.partition_point(|other| other.total_cmp(&value).is_lt());
-    let others = sorted.len().saturating_sub(1);
-    if others == 0 {
-        return 1.0;
+impl Others {
+    pub(super) fn new(values: &[f64]) -> Self {
+        let mut order: Vec<usize> = (0..values.len()).collect();
+        let value = |index: &usize| values.get(*index).copied().unwrap_or_default();
+        order.sort_by(|a, b| value(a).total_cmp(&value(b)));
+        let mut places = vec![0; values.len()];
+        let (mut sums, mut sum) = (vec![0.0], 0.0);
+        for (place, index) in order.iter().enumerate() {
+            if let Some(of_index) = places.get_mut(*index) {
+                *of_index = place;
+            }
+            sum += value(index);
+            sums.push(sum);
+        }
+        Self { sorted: order.iter().map(value).collect(), sums, places }
     }
-    let other = |index: usize| sorted.get(index + usize::from(index >= own)).copied().unwrap_or(value);
-    let median = match others % 2 {
-        1 => other(others / 2),
-        _ => f64::midpoint(other(others / 2 - 1), other(others / 2)),
-    };
-    let kept = sorted.partition_point(|other| *other <= 2.0 * median);
-    let (mut count, mut sum) = (kept, sums.get(kept).copied().unwrap_or(0.0));
-    if own < kept {
-        count -= 1;
-        sum -= value;
+
+    /// The mean of all but these and of `more`, of which those above twice the median do not count: outliers do not hide
+    /// each other. `None` where nothing is left.
+    #[expect(clippy::cast_precision_loss, reason = "counts of nodes")]
+    pub(super) fn mean_without(&self, without: &[usize], more: &mut [f64]) -> Option<f64> {
+        let mut left_out: Vec<usize> =
+            without.iter().filter_map(|index| self.places.get(*index).copied()).collect();
+        left_out.sort_unstable();
+        left_out.dedup();
+        more.sort_by(f64::total_cmp);
+        let kept_values = self.sorted.len() - left_out.len();
+        let count = kept_values + more.len();
+        let last = count.checked_sub(1)?;
+        // The n-th of those that stay; beyond the last one nothing is smaller.
+        let stays = |nth: usize| {
+            let place = left_out.iter().fold(nth, |place, out| place + usize::from(*out <= place));
+            self.sorted.get(place).copied().unwrap_or(f64::INFINITY)
+        };
+        // The n-th of both lists together: so many of it are from the second that none of either is out of order.
+        let nth = |nth: usize| {
+            let of_more = |at: usize| more.get(at).copied().unwrap_or(f64::INFINITY);
+            let fits = |second: &usize| {
+                let first = nth - second;
+                (*second == 0 || of_more(second - 1) <= stays(first))
+                    && (first == 0 || stays(first - 1) <= of_more(*second))
+            };
+            let second = (0..=nth.min(more.len())).find(fits).unwrap_or_default();
+            stays(nth - second).min(of_more(second))
+        };
+        let median = f64::midpoint(nth(last / 2), nth(count / 2));
+        let kept = self.sorted.partition_point(|other| *other <= 2.0 * median);
+        let out = left_out.iter().filter(|place| **place < kept);
+        let out_of_sum: f64 = out.clone().filter_map(|place| self.sorted.get(*place)).sum();
+        let kept_more = more.iter().filter(|value| **value <= 2.0 * median);
+        let sum =
+            self.sums.get(kept).copied().unwrap_or_default() - out_of_sum + kept_more.clone().sum::<f64>();
+        Some(sum / ((kept.saturating_sub(out.count()) + kept_more.count()).max(1) as f64))
     }
-    let mean = sum / (count.max(1) as f64);
-    if mean > 0.0 && value.is_finite() { value / mean } else { 1.0 }
+
+    /// `value` over that mean. 1 where there is nothing to compare with.
+    pub(super) fn ratio(&self, value: f64, without: &[usize], more: &mut [f64]) -> f64 {
+        let mean = self.mean_without(without, more).filter(|mean| *mean > 0.0 && value.is_finite());
+        mean.map_or(1.0, |mean| value / mean)
+    }
+}
+
+/// Each value over the mean of the others. Without outliers that is "the time over the mean of the other nodes".
+pub(super) fn loo_ratios(values: &[f64]) -> Vec<f64> {
+    let others = Others::new(values);
+    values.iter().enumerate().map(|(index, value)| others.ratio(*value, &[index], &mut [])).collect()
+}
+
+/// The middle of times that a node took with different partners, by their logarithms: one slow partner of two does
+/// not count for more than the other. `None` for none.
+pub(super) fn middle(times: &mut [f64]) -> Option<f64> {
+    times.sort_by(f64::total_cmp);
+    let (low, high) = (times.get(times.len().checked_sub(1)? / 2)?, times.get(times.len() / 2)?);
+    Some((low * high).sqrt())
 }
 
 /// The scatter of times, as the deviation of their logarithms; by the median, so that outliers do not widen it.

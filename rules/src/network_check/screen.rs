@@ -90,7 +90,7 @@ mod tests {
     use crate::network_check::LocalCheck;
 
     fn nodes(racks: &[u32]) -> Vec<Node> {
-        let local = LocalCheck { fault: None, compute: None };
+        let local = LocalCheck::default();
         let node = |rack: &u32| Node {
             rack: *rack,
             local: local.clone(),

@@ -96,7 +96,7 @@ pub struct NodeFinding {
     pub excluded: bool,
     /// What speaks for the verdict.
     pub evidence: Vec<Evidence>,
-    /// Its compute time as thousandths of the mean of the others; the lowest of its samples.
+    /// Its compute time as thousandths of the mean of the others that timed the same; the lowest of its samples.
     pub compute_permille: Option<u32>,
     /// The lowest of its tests' ratios.
     pub comm_permille: Option<u32>,

@@ -8,6 +8,7 @@ use crate::{
     check_order::{CheckOrder, CheckReport, CheckRound},
     exclusion::Exclusion,
     failure::{ExitCause, Outcome},
+    gpus::{GpuUse, Inventory, share::ShareTerms},
     ids::{Attempt, LocalRank, NodeId, Round},
     job::{Claim, NodeEnd},
     network_check::{LocalCheck, Probed},
@@ -30,6 +31,10 @@ pub struct Limits {
     pub join_timeout: Duration,
     /// This node checks itself before each start, unless it did so less than this ago; `None`: never.
     pub check: Option<Duration>,
+    /// The node shows accelerators: what they are is found out once workers run.
+    pub has_accelerators: bool,
+    /// The workers have a share of one of them.
+    pub gpu_share: Option<ShareTerms>,
 }
 
 /// What happened.
@@ -46,6 +51,10 @@ pub enum Event {
     Seated { assignment: Assignment },
     /// Why there is no seat yet.
     Pending(Pending),
+    /// What the check of this node alone has to say meanwhile.
+    SelfCheckSays { words: String },
+    /// The check of this node alone cannot be made as it was asked for.
+    CannotCheck { reason: String },
     /// What this node found out about itself.
     LocallyChecked { checked: LocalCheck },
     /// The master asks for a test with others.
@@ -68,7 +77,13 @@ pub enum Event {
     CannotPrepare { round: Round, reason: String },
     /// A worker could not be started. No further worker of the round was.
     CannotStart { round: Round, local_rank: LocalRank, reason: String },
-    /// A worker runs. For the record: nothing follows from it.
+    /// What this node's accelerators are.
+    InventoryTaken { inventory: Box<Inventory> },
+    /// The driver told of an error of an accelerator: NVIDIA's `Xid`.
+    GpuError { gpu: u32, code: u64 },
+    /// Who holds memory of accelerators.
+    GpuMemory { uses: Vec<GpuUse> },
+    /// A worker runs.
     WorkerStarted { round: Round, local_rank: LocalRank, pid: i32 },
     /// A worker ended.
     WorkerExited { round: Round, exit: WorkerExit },
@@ -115,6 +130,14 @@ pub struct WorkerExit {
 pub enum Effect {
     /// Ask the master for a seat, having left this round.
     Join { attempt: Attempt, after: Option<Round>, checked: Option<LocalCheck> },
+    /// Find out what this node's accelerators are, beside everything else.
+    TakeInventory,
+    /// Tell the master.
+    ReportInventory { inventory: Box<Inventory> },
+    /// Listen to what the accelerators' driver tells, until the end; and look who holds memory, now and then.
+    WatchGpus { and_memory: bool },
+    /// SIGKILL to one worker.
+    KillWorker { local_rank: LocalRank },
     /// Find out what this node can know of itself alone.
     CheckLocally,
     /// Do this test with others. One before it that has not ended is ended first.

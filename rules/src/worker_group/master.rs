@@ -59,6 +59,7 @@ impl WorkerGroup {
         self.link = Link::Up;
         let mut effects: Vec<Effect> =
             was_told.then_some(Effect::Tell(Notice::MasterBack)).into_iter().collect();
+        effects.extend(self.report_inventory());
         if let State::Joining { .. } = self.state {
             effects.extend(self.ask_for_a_seat(now));
             return effects;

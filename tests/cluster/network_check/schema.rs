@@ -44,13 +44,36 @@ fn check(validator: &Validator, document: &Value) {
     assert!(errors.is_empty(), "{errors:#?}\n{document:#}");
 }
 
+/// As the program itself would write it.
+fn inventory() -> Value {
+    let gpu = |trouble: Value| {
+        json!({
+            "index": 0, "name": "A", "uuid": "GPU-a", "pci": "0000:3b:00.0", "memory_total_bytes": 80_000_000_000_u64,
+            "memory_used_bytes": null, "processes": [{"pid": 7, "memory_bytes": null}], "utilisation_percent": 3,
+            "temperature_celsius": 40, "throttled": ["power limit"], "ecc_uncorrected": 0,
+            "remapped": {"correctable": 1, "uncorrectable": 0, "pending": false, "failed": false},
+            "nvlinks": [{"number": 0, "is_active": true}], "xids": [{"code": 79, "count": 1}], "numa_node": null,
+            "is_mig": false, "trouble": trouble
+        })
+    };
+    json!({
+        "vendor": "nvidia", "driver": "535", "gpus": [gpu(json!(null)), gpu(json!("lost")), gpu(json!({"cannot_open": "no"}))],
+        "links": [{"a": 0, "b": 1, "link": "NV18"}], "notes": ["no mx-smi"], "hangs_at": null,
+        "host": {
+            "cpus": 8, "memory_total_bytes": 1, "memory_available_bytes": null, "load_percent": 12,
+            "limits": {"cpu_percent": 150, "memory_bytes": null}
+        }
+    })
+}
+
 /// A document with all that there can be in one.
 fn specimen() -> Value {
     let node = |number: u32, verdict: &str| {
         json!({
             "number": number, "id": "a", "rank": number, "host": "h", "ip": "10.78.0.1", "k8s_node": null, "pod": null,
             "rack": "asw-1", "verdict": verdict, "component": null, "excluded": verdict != "healthy",
-            "taint": null, "evidence": [], "look_at": "", "compute_ratio": 1.0, "comm_ratio": null
+            "taint": null, "evidence": [], "notes": [], "look_at": "", "compute_ratio": 1.0, "comm_ratio": null,
+            "inventory": null
         })
     };
     let mut broken = node(1, "local-fault");
@@ -58,6 +81,7 @@ fn specimen() -> Value {
     broken["taint"] = json!({"key": "k", "value": "local-fault", "effect": "NoSchedule"});
     broken["evidence"] = json!([{"round": null, "with": [], "words": "gpu 3: it hangs"}]);
     broken["look_at"] = json!("the component");
+    broken["inventory"] = inventory();
     let test = json!({
         "kind": "screen", "nodes": [0, 1], "result": "fail", "comm_ms": null, "ratio": null, "mb_per_s": null,
         "reasons": [{"node": 1, "words": "it does not answer"}], "explained": true
@@ -88,7 +112,7 @@ fn the_schema_is_one_and_leaves_nothing_open() {
     assert!(jsonschema::meta::is_valid(&SCHEMA));
     let mut found = Vec::new();
     objects("", &SCHEMA, &mut found);
-    assert_eq!(found.len(), 10, "{found:#?}");
+    assert_eq!(found.len(), 20, "{found:#?}");
     for (at, object) in found {
         assert_eq!(object["additionalProperties"], json!(false), "{at}");
         let named: Vec<&String> = object["properties"].as_object().expect("it has some").keys().collect();
@@ -102,7 +126,10 @@ fn a_document_that_is_not_as_it_says_is_refused() {
     let right = specimen();
     check_document(&right);
     check_node(&right["nodes"][1]);
-    let differing: [(&str, Value); 9] = [
+    let mut switchbox = right["nodes"][1].clone();
+    switchbox["taint"]["value"] = json!("switchbox");
+    check_node(&switchbox);
+    let differing: [(&str, Value); 14] = [
         ("/schema", json!("dlrover.taint-report/v2")),
         ("/seed", json!(7)),
         ("/epoch", json!(-1)),
@@ -110,6 +137,11 @@ fn a_document_that_is_not_as_it_says_is_refused() {
         ("/nodes/0/excluded", json!(true)),
         ("/nodes/1/component", json!(null)),
         ("/nodes/1/evidence", json!([])),
+        ("/nodes/1/notes", json!([7])),
+        ("/nodes/1/taint/value", json!("gpu 3")),
+        ("/nodes/1/inventory", json!(7)),
+        ("/nodes/1/inventory/gpus/0/memory_used_bytes", json!(-1)),
+        ("/nodes/1/inventory/links/0/link", json!("P2P")),
         ("/rounds/0/tests/0/nodes", json!([0, 0])),
         ("/guard/mass_failure", json!(true)),
     ];

@@ -8,20 +8,15 @@ use std::{
     collections::BTreeSet,
     ffi::OsString,
     io::{self, Write as _},
-    os::unix::process::CommandExt as _,
     process::{self, Child, Command, Stdio},
     sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
 
-use nix::{
-    errno::Errno,
-    sys::{
-        prctl,
-        signal::{SigSet, SigmaskHow, Signal, sigprocmask},
-    },
-    unistd::{getpid, getppid, setsid},
+use nix::sys::{
+    prctl,
+    signal::{SigSet, Signal},
 };
 use rules::{failure::ExitCause, network_check::Probed};
 
@@ -34,6 +29,7 @@ use crate::{
         Measured,
         child::{Voice, wait_for},
         progress::Progress,
+        session::in_a_session_of_its_own,
         wire::Word,
     },
     reap::{Reaped, next_ended},
@@ -128,20 +124,7 @@ fn start(task: &CommandTask) -> Result<Child, CommandError> {
     let mut command = Command::new(program);
     command.args(arguments).envs(task.env.iter().map(|(name, value)| (name, value))).envs(own);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let me = getpid();
-    // SAFETY: the closure makes only system calls: no allocation, no lock, no log.
-    unsafe {
-        command.pre_exec(move || {
-            setsid()?;
-            prctl::set_pdeathsig(Some(Signal::SIGKILL))?;
-            // We may have died before the line above; then nobody would tell it.
-            if getppid() != me {
-                return Err(Errno::ESRCH.into());
-            }
-            sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
-            Ok(())
-        });
-    }
+    in_a_session_of_its_own(&mut command);
     command
         .spawn()
         .map_err(|source| CommandError::Start { program: program.to_string_lossy().into_owned(), source })

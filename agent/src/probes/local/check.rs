@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rules::network_check::{LocalCheck, LocalFault};
+use rules::network_check::{ComputeKind, ComputeTime, LocalCheck, LocalFault};
 
 #[cfg(feature = "cuda")]
 use super::cuda;
@@ -12,46 +12,61 @@ use crate::probes::{child::Voice, wire::Word};
 /// Samples of which the median counts.
 const SAMPLES: u32 = 3;
 
+/// Samples of one device, and what they are of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Timed {
+    pub(super) kind: ComputeKind,
+    pub(super) times: Vec<Duration>,
+}
+
 /// Everything, in order; the first fault ends it.
 pub(in crate::probes) fn check(accelerators: bool, voice: &Voice) -> LocalCheck {
     match steps(accelerators, voice) {
-        Ok(compute) => LocalCheck { fault: None, compute: Some(compute) },
-        Err(fault) => LocalCheck { fault: Some(fault), compute: None },
+        Ok(compute) => LocalCheck { compute: Some(compute), ..LocalCheck::default() },
+        Err(fault) => LocalCheck { fault: Some(fault), ..LocalCheck::default() },
     }
 }
 
-fn steps(accelerators: bool, voice: &Voice) -> Result<Duration, LocalFault> {
+fn steps(accelerators: bool, voice: &Voice) -> Result<ComputeTime, LocalFault> {
     let of_cpu = of_cpu(SAMPLES, voice)?;
     voice.say(&Word::At("loopback".into()));
     loopback::check().map_err(|error| fault("loopback", crate::chain(&error)))?;
     let of_devices = of_devices(accelerators, SAMPLES, voice)?;
-    // Where there are devices they do the work, and a node is as slow as its slowest.
-    Ok(of_devices.into_iter().map(median).max().unwrap_or_else(|| median(of_cpu)))
+    // Where there are devices they do the work.
+    let Timed { kind, times } = slowest(of_devices).unwrap_or(of_cpu);
+    Ok(ComputeTime { time: median(times), kind })
 }
 
 /// Times alone, of the slowest device where there are any. A fault gives none.
-pub(in crate::probes) fn measure(times: u32, accelerators: bool, voice: &Voice) -> Vec<Duration> {
-    match of_devices(accelerators, times, voice) {
-        Ok(devices) => {
-            let slowest = devices.into_iter().max_by_key(|times| median(times.clone()));
-            slowest.unwrap_or_else(|| of_cpu(times, voice).unwrap_or_default())
-        }
-        Err(_) => Vec::new(),
-    }
+pub(in crate::probes) fn measure(times: u32, accelerators: bool, voice: &Voice) -> Vec<ComputeTime> {
+    let Ok(of_devices) = of_devices(accelerators, times, voice) else { return Vec::new() };
+    let Some(Timed { kind, times }) = slowest(of_devices).or_else(|| of_cpu(times, voice).ok()) else {
+        return Vec::new();
+    };
+    times.into_iter().map(|time| ComputeTime { time, kind: kind.clone() }).collect()
 }
 
-fn of_cpu(times: u32, voice: &Voice) -> Result<Vec<Duration>, LocalFault> {
+/// A node is as slow as its slowest device. What can be compared is those that timed the same as the first, which is
+/// the fastest in the driver's order.
+fn slowest(devices: Vec<Timed>) -> Option<Timed> {
+    let kind = devices.first()?.kind.clone();
+    let alike = devices.into_iter().filter(|device| device.kind == kind);
+    alike.max_by_key(|device| median(device.times.clone()))
+}
+
+fn of_cpu(times: u32, voice: &Voice) -> Result<Timed, LocalFault> {
     voice.say(&Word::At("cpu".into()));
-    cpu::samples(times).map_err(|reason| fault("cpu", reason))
+    let times = cpu::samples(times).map_err(|reason| fault("cpu", reason))?;
+    Ok(Timed { kind: ComputeKind::Processor, times })
 }
 
 #[cfg(feature = "cuda")]
-fn of_devices(wanted: bool, times: u32, voice: &Voice) -> Result<Vec<Vec<Duration>>, LocalFault> {
+fn of_devices(wanted: bool, times: u32, voice: &Voice) -> Result<Vec<Timed>, LocalFault> {
     if wanted { cuda::samples(times, voice) } else { Ok(Vec::new()) }
 }
 
 #[cfg(not(feature = "cuda"))]
-fn of_devices(_wanted: bool, _times: u32, _voice: &Voice) -> Result<Vec<Vec<Duration>>, LocalFault> {
+fn of_devices(_wanted: bool, _times: u32, _voice: &Voice) -> Result<Vec<Timed>, LocalFault> {
     Ok(Vec::new())
 }
 
@@ -62,4 +77,23 @@ fn median(mut times: Vec<Duration>) -> Duration {
 
 fn fault(component: &str, reason: String) -> LocalFault {
     LocalFault { component: component.to_owned(), reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timed(kind: ComputeKind, millis: [u64; 3]) -> Timed {
+        Timed { kind, times: millis.map(Duration::from_millis).to_vec() }
+    }
+
+    #[test]
+    fn the_slowest_device_counts_among_those_that_timed_the_same() {
+        let cublas = |millis| timed(ComputeKind::Cublas { model: "a".to_owned() }, millis);
+        let kernel = |millis| timed(ComputeKind::OwnKernel { model: "a".to_owned() }, millis);
+        let found = slowest(vec![cublas([9, 1, 2]), cublas([3, 3, 3]), kernel([50, 50, 50])]);
+        assert_eq!(found, Some(cublas([3, 3, 3])));
+        assert_eq!(slowest(vec![kernel([5, 5, 5]), cublas([9, 9, 9])]), Some(kernel([5, 5, 5])));
+        assert_eq!(slowest(Vec::new()), None);
+    }
 }

@@ -66,10 +66,12 @@ fn throttled_in(stat: &str) -> Duration {
 /// The `cpu.stat` of this process's cgroup and of all above it that can be seen from here.
 fn stat_files() -> Vec<PathBuf> {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    files_of(&groups, Path::new("/sys/fs/cgroup"))
+    cgroup_files(&groups, Path::new("/sys/fs/cgroup"), "cpu.stat")
 }
 
-fn files_of(groups: &str, root: &Path) -> Vec<PathBuf> {
+/// The files of this name that the `cpu` controllers of these cgroups (`/proc/self/cgroup`), and of all above them,
+/// have under `root`.
+pub(in crate::probes) fn cgroup_files(groups: &str, root: &Path, name: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in groups.lines() {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -83,7 +85,7 @@ fn files_of(groups: &str, root: &Path) -> Vec<PathBuf> {
             let mount = root.join(mount);
             let mut folder = mount.join(path.trim_start_matches('/'));
             loop {
-                let file = folder.join("cpu.stat");
+                let file = folder.join(name);
                 if file.exists() {
                     files.push(file);
                 }
@@ -121,10 +123,10 @@ mod tests {
         for folder in [deep.as_path(), &root.path().join("pods")] {
             fs::write(folder.join("cpu.stat"), "throttled_usec 1\n").unwrap();
         }
-        let files = files_of("0::/pods/one\n5:memory:/pods/one\n", root.path());
+        let files = cgroup_files("0::/pods/one\n5:memory:/pods/one\n", root.path(), "cpu.stat");
         assert_eq!(files.len(), 2);
         assert_eq!(throttled(&files), Duration::from_micros(2));
-        assert_eq!(files_of("nonsense\n0::/../../etc\n", root.path()).len(), 0);
+        assert_eq!(cgroup_files("nonsense\n0::/../../etc\n", root.path(), "cpu.stat").len(), 0);
     }
 
     #[test]

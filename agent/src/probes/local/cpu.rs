@@ -4,7 +4,7 @@
 
 use std::{hint::black_box, time::Duration};
 
-use super::clock::OwnTime;
+use super::{clock::OwnTime, factors};
 
 /// Rows and columns: three matrices of this size stay in a core's own cache.
 const SIZE: usize = if cfg!(debug_assertions) { 64 } else { 192 };
@@ -26,27 +26,17 @@ pub(super) fn samples(times: u32) -> Result<Vec<Duration>, String> {
     (0..times).map(|_| work.sample()).collect()
 }
 
-/// Two factors. Their numbers are small and whole, so every sum is exact in whatever order it is added.
 struct Work {
     left: Vec<f32>,
     right: Vec<f32>,
 }
 
-fn left(row: usize, column: usize) -> i16 {
-    i16::try_from((row * 3 + column * 5) % 13).unwrap_or_default() - 6
-}
-
-fn right(row: usize, column: usize) -> i16 {
-    i16::try_from((row * 7 + column * 2) % 11).unwrap_or_default() - 5
-}
-
-fn matrix(number: fn(usize, usize) -> i16) -> Vec<f32> {
-    (0..SIZE * SIZE).map(|at| f32::from(number(at / SIZE, at % SIZE))).collect()
-}
-
 impl Work {
     fn new() -> Self {
-        Self { left: matrix(left), right: matrix(right) }
+        Self {
+            left: factors::matrix(SIZE, factors::left, f32::from),
+            right: factors::matrix(SIZE, factors::right, f32::from),
+        }
     }
 
     fn sample(&self) -> Result<Duration, String> {
@@ -59,7 +49,7 @@ impl Work {
 
     fn product(&self) -> Result<(), String> {
         let product = multiply(black_box(&self.left), black_box(&self.right));
-        check(black_box(&product))
+        factors::check(SIZE, black_box(&product))
     }
 }
 
@@ -75,25 +65,6 @@ fn multiply(left: &[f32], right: &[f32]) -> Vec<f32> {
     product
 }
 
-/// Each row's sum against left * (right * ones), in whole numbers: as good as the whole product, for a fraction of
-/// the work.
-fn check(product: &[f32]) -> Result<(), String> {
-    let sums_of_right: Vec<i64> =
-        (0..SIZE).map(|row| (0..SIZE).map(|column| i64::from(right(row, column))).sum()).collect();
-    for (row, numbers) in product.chunks_exact(SIZE).enumerate() {
-        let expected: i64 = (0..SIZE).map(|k| i64::from(left(row, k)) * sums_of_right[k]).sum();
-        let got: f64 = numbers.iter().map(|number| f64::from(*number)).sum();
-        #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
-        let expected = expected as f64;
-        if got.to_bits() != expected.to_bits() && got != expected {
-            return Err(format!(
-                "wrong arithmetic: row {row} of a product sums to {got} in place of {expected}"
-            ));
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,11 +73,11 @@ mod tests {
     fn a_product_is_right_and_one_wrong_number_is_seen() {
         let work = Work::new();
         let mut product = multiply(&work.left, &work.right);
-        assert_eq!(check(&product), Ok(()));
+        assert_eq!(factors::check(SIZE, &product), Ok(()));
         product[SIZE + 5] += 1.0;
-        assert!(check(&product).unwrap_err().contains("row 1 "));
+        assert!(factors::check(SIZE, &product).unwrap_err().contains("row 1 "));
         product[SIZE + 5] = f32::NAN;
-        assert!(check(&product).is_err());
+        assert!(factors::check(SIZE, &product).is_err());
     }
 
     #[test]

@@ -52,6 +52,7 @@ impl Settings {
             dead_uplinks: read.numbers("dead-uplink", "racks", racks)?,
             slow_nic: read.factors("slow-nic", nodes, FACTOR)?,
             slow_compute: read.factors("slow-compute", nodes, FACTOR)?,
+            other_kind: BTreeSet::new(),
             flaky: read.factors("flaky", nodes, PROBABILITY)?,
         };
         let ratio =
@@ -177,6 +178,7 @@ mod tests {
             dead_uplinks: BTreeSet::new(),
             slow_nic: [(12, 4.0)].into(),
             slow_compute: [(7, 2.5)].into(),
+            other_kind: BTreeSet::new(),
             flaky: [(8, 0.5)].into(),
         };
         assert_eq!(settings.cluster, cluster);

@@ -1,4 +1,6 @@
+use agent::probes::{SwitchboxProbe, SwitchboxTask};
 use proptest::prelude::*;
+use rules::switchbox::{Expected, Path, Rate};
 
 use super::*;
 
@@ -111,11 +113,53 @@ fn two_options_have_no_variable() {
 #[test]
 fn checks_are_parsed_from_the_first_day() {
     let checks = plan("--box-pairs 0:2 1:3 --min-bandwidth=1e3 --min-channels=1 x").checks;
-    assert_eq!((checks.box_pairs.len(), checks.min_channels, checks.min_bandwidth_mb_per_s), (2, 1, 1000.0));
-    let checks =
-        plan_in(&[("PET_BOX_PAIRS", "0:1 2:4"), ("PET_ACCELERATOR", "metax-tech.com/gpu")], "x").checks;
-    assert_eq!((checks.box_pairs.len(), checks.accelerator.as_str()), (2, "metax-tech.com/gpu"));
-    assert!(checks.terms.is_none() && !checks.switchbox);
+    assert!(checks.terms.is_none() && checks.switchbox.is_none());
+    let checks = plan_in(&[("PET_ACCELERATOR", "metax-tech.com/gpu")], "x").checks;
+    assert_eq!(checks.accelerator, "metax-tech.com/gpu");
+}
+
+/// What is checked, with these words and variables.
+fn switchbox(words: &str, env: &[(&str, &str)]) -> SwitchboxTask {
+    let plan = plan_in(env, &format!("--network-check --switchbox-check {words} x"));
+    assert_eq!(plan.checks.switchbox, plan.agent.switchbox);
+    plan.agent.switchbox.unwrap()
+}
+
+#[test]
+fn the_switchbox_check_has_the_guides_defaults() {
+    let SwitchboxTask { settings, probe, tool, sysfs, patience } = switchbox("", &[]);
+    assert_eq!(rules::switchbox::in_words(&settings.pairs), "0:1 2:4 3:5 6:7");
+    assert_eq!((settings.min, settings.min_channels), (Rate(10_000_000_000), 2));
+    assert_eq!((settings.expected, probe, patience), (Expected::Alike, SwitchboxProbe::Auto, None));
+    assert_eq!((tool.to_str(), sysfs.to_str()), (Some("/opt/mxmap/bin/mxom-client"), Some("/sys")));
+}
+
+#[test]
+fn the_switchbox_check_is_as_it_was_asked_for() {
+    let task =
+        switchbox("--box-pairs 0:2 1:3 --min-bandwidth=1e3 --min-channels=1 --switchbox-path=nvlink", &[]);
+    assert_eq!(rules::switchbox::in_words(&task.settings.pairs), "0:2 1:3");
+    assert_eq!((task.settings.min, task.settings.min_channels), (Rate(1_000_000_000), 1));
+    assert_eq!(task.settings.expected, Expected::Exactly(Path::Nvlink));
+    let pairs = |words, env| rules::switchbox::in_words(&switchbox(words, env).settings.pairs);
+    assert_eq!(pairs("", &[("PET_BOX_PAIRS", "0:1 2:4")]), "0:1 2:4");
+    assert_eq!(pairs("--box-pairs=0:1,2:4", &[]), "0:1 2:4");
+    assert_eq!(pairs("--box_pairs=0:1 2:4", &[]), "0:1 2:4");
+    let loopback = switchbox("--box-pairs 0:0 --probe-loopback --switchbox-probe=cuda", &[]);
+    assert_eq!((loopback.settings.min_channels, loopback.probe), (1, SwitchboxProbe::Cuda));
+    let tool = switchbox("", &[("SWITCHBOX_CHECK_TOOL_PATH", "/a/tool")]).tool;
+    assert_eq!(tool.to_str(), Some("/a/tool"));
+}
+
+#[test]
+fn the_probe_comes_from_the_option_and_then_the_variable() {
+    const VARIABLE: &str = "DLROVER_SWITCHBOX_PROBE";
+    let probe = |words: &str, env| switchbox(words, env).probe;
+    assert_eq!(probe("", &[(VARIABLE, "mxom")]), SwitchboxProbe::Mxom);
+    assert_eq!(probe("--switchbox-probe=host", &[(VARIABLE, "mxom")]), SwitchboxProbe::Host);
+    assert_eq!(probe("", &[(VARIABLE, "")]), SwitchboxProbe::Auto);
+    let command = "/a/probe --fast";
+    assert_eq!(probe("", &[(VARIABLE, command)]), SwitchboxProbe::Command(command.into()));
 }
 
 proptest! {

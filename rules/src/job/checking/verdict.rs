@@ -69,7 +69,10 @@ impl Job {
     }
 
     fn report(&self, checking: Checking, outcome: Outcome) -> TaintReport {
-        let Checking { number, nodes, racks, .. } = checking;
+        let Checking { number, mut nodes, racks, .. } = checking;
+        for node in &mut nodes {
+            node.inventory = self.inventories.get(&node.id).cloned();
+        }
         let job = self.terms.as_ref().map_or_else(|| RunId(String::new()), |it| it.run_id.clone());
         TaintReport { job, check: number, nodes, racks, outcome }
     }

@@ -41,7 +41,7 @@ impl Ring {
     }
 
     fn request(&self, name: &str, after: Option<u32>) -> JoinRequest {
-        let local = LocalCheck { fault: None, compute: Some(Duration::from_millis(20)) };
+        let local = LocalCheck { compute: Some(Duration::from_millis(20).into()), ..LocalCheck::default() };
         JoinRequest {
             checked: Some(Checked { local, port: 1000 }),
             after: after.map(Round),

@@ -7,6 +7,7 @@ mod checking;
 mod ending;
 mod failures;
 mod growth;
+mod inventory;
 mod placement;
 mod promises;
 mod rendezvous;

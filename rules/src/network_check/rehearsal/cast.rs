@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{
-    super::{Event, Group, LocalCheck, LocalFault, Probed, Subject, dice::Dice},
+    super::{ComputeKind, ComputeTime, Event, Group, LocalCheck, LocalFault, Probed, Subject, dice::Dice},
     Cluster,
 };
 use crate::moment::Moment;
@@ -53,7 +53,7 @@ struct Part {
     round: u32,
     since: Moment,
     course: Course,
-    compute: Vec<Duration>,
+    compute: Vec<ComputeTime>,
     has_ended: bool,
 }
 
@@ -78,9 +78,14 @@ impl<'a> Cast<'a> {
         Duration::try_from_secs_f64(seconds * factor).unwrap_or(Duration::MAX)
     }
 
-    fn compute(&mut self, node: u32) -> Duration {
+    fn compute(&mut self, node: u32) -> ComputeTime {
+        let model = || "imagined".to_owned();
+        let (kind, seconds) = match self.cluster.other_kind.contains(&node) {
+            false => (ComputeKind::Cublas { model: model() }, COMPUTE),
+            true => (ComputeKind::OwnKernel { model: model() }, COMPUTE / 10.0),
+        };
         let factor = self.cluster.slow_compute.get(&node).copied().unwrap_or(1.0);
-        self.noisy(COMPUTE * factor)
+        ComputeTime { time: self.noisy(seconds * factor), kind }
     }
 
     /// The nodes as they come to the check.
@@ -92,7 +97,10 @@ impl<'a> Cast<'a> {
                 reason: "the compute probe gave wrong numbers".to_owned(),
             });
             let compute = fault.is_none().then(|| self.compute(node));
-            Subject { rack: self.cluster.rack(node), local: LocalCheck { fault, compute } }
+            Subject {
+                rack: self.cluster.rack(node),
+                local: LocalCheck { fault, compute, ..LocalCheck::default() },
+            }
         };
         (0..nodes).map(subject).collect()
     }

@@ -29,6 +29,8 @@ pub struct Cluster {
     pub slow_nic: BTreeMap<u32, f64>,
     /// They take so many times as long to compute.
     pub slow_compute: BTreeMap<u32, f64>,
+    /// They time something else, which takes a tenth of the others' time.
+    pub other_kind: BTreeSet<u32>,
     /// Each test with them fails with this probability, 0 to 1.
     pub flaky: BTreeMap<u32, f64>,
 }

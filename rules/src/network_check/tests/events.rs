@@ -22,7 +22,7 @@ fn passed() -> Probed {
 /// Plays a cluster by hand, each round's reports in an order of its own; with noise between them if wanted.
 fn drive(cluster: &Cluster, order: u64, with_noise: bool) -> Outcome {
     let mut dice = Dice::new(order, 0);
-    let local = LocalCheck { fault: None, compute: None };
+    let local = LocalCheck::default();
     let subjects =
         (0..cluster.nodes).map(|node| Subject { rack: cluster.rack(node), local: local.clone() }).collect();
     let (mut check, mut effects) = NetworkCheck::new(Policy::new(cluster.seed), Moment::START, subjects);
@@ -72,7 +72,7 @@ fn any_event() -> impl Strategy<Value = Event> {
             },
         );
     (0..9, node, round, probed, time).prop_map(|(kind, node, round, probed, time)| match kind {
-        0..=4 => Event::Reported { node, round, probed, compute: vec![time; 3] },
+        0..=4 => Event::Reported { node, round, probed, compute: vec![time.into(); 3] },
         5 | 6 => Event::Progressed { node, round, probed },
         7 => Event::NodeLost { node, reason: "gone".to_owned(), is_announced: node % 2 == 0 },
         _ => Event::Deadline,
@@ -111,7 +111,7 @@ proptest! {
         has_no_time: bool,
         events in proptest::collection::vec((0..3_000_u64, any_event()), 0..200),
     ) {
-        let local = LocalCheck { fault: None, compute: Some(Duration::from_millis(7)) };
+        let local = LocalCheck { compute: Some(Duration::from_millis(7).into()), ..LocalCheck::default() };
         let subjects = (0..nodes).map(|node| Subject { rack: node % 3 * 1_000_000_000, local: local.clone() });
         let mut policy = Policy { max_rounds, exclude_straggler, confirm: max_rounds % 3, ..Policy::new(5) };
         if has_no_time {

@@ -15,7 +15,7 @@ use crate::network_check::{LocalCheck, Subject};
 /// nobody passed, is not condemned.
 #[test]
 fn failures_over_a_bad_path_between_racks_are_no_evidence() {
-    let local = LocalCheck { fault: None, compute: None };
+    let local = LocalCheck::default();
     let subjects = (0..12).map(|node| Subject { rack: node / 4, local: local.clone() }).collect();
     let mut known = Known::new(Policy::new(0), subjects);
     let test = |a: u32, b: u32, result| TestRecord {

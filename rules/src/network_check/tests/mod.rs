@@ -3,6 +3,7 @@
 mod clusters;
 mod deadlines;
 mod events;
+mod kinds;
 mod mix;
 mod paces;
 mod proofs;

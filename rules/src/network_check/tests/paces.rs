@@ -67,3 +67,15 @@ proptest! {
         prop_assert_eq!(tainted(&outcome), [slow].into());
     }
 }
+
+/// A slow card that is tested again and again, as scatter asks for, must not become the measure of its own tests.
+#[test]
+fn a_slow_card_of_a_small_cluster_is_found_however_often_it_is_tested() {
+    for seed in 0..500_u64 {
+        let slow = (seed % 8) as u32;
+        let cluster = Cluster { slow_nic: [(slow, 4.0)].into(), noise: 0.15, seed, ..Cluster::healthy(8, 1) };
+        let outcome = rehearse(&cluster, Policy { exclude_straggler: true, ..Policy::new(seed) });
+        let found = with(&outcome, |it| *it == NodeVerdict::StragglerNetwork);
+        assert_eq!(found, [slow].into(), "seed {seed}: {} rounds", outcome.rounds.len());
+    }
+}

@@ -102,8 +102,8 @@ proptest! {
 #[test]
 fn one_node_or_none_cannot_be_tested() {
     let fault = LocalFault { component: "gpu 3".to_owned(), reason: "no answer".to_owned() };
-    let fit = Subject { rack: 0, local: LocalCheck { fault: None, compute: None } };
-    let unfit = Subject { rack: 0, local: LocalCheck { fault: Some(fault), compute: None } };
+    let fit = Subject { rack: 0, local: LocalCheck::default() };
+    let unfit = Subject { rack: 0, local: LocalCheck { fault: Some(fault), ..LocalCheck::default() } };
     for subjects in [vec![], vec![fit.clone()], vec![unfit.clone(), fit, unfit]] {
         let (check, effects) = NetworkCheck::new(Policy::new(0), Moment::START, subjects);
         let outcome = check.outcome().unwrap();
@@ -123,4 +123,17 @@ fn a_lost_node_is_lost_unless_it_was_condemned() {
     assert_eq!(faults(&outcome), [2].into());
     assert_eq!(with(&outcome, |it| matches!(it, NodeVerdict::Lost { .. })), [5].into());
     assert_eq!(tainted(&outcome), [2, 5].into());
+}
+
+#[test]
+fn a_node_where_nothing_is_known_to_be_broken_is_left_out_and_not_tainted() {
+    for component in [LocalFault::BUSY, LocalFault::UNTESTED, LocalFault::FORBIDDEN] {
+        let fault = LocalFault { component: component.to_owned(), reason: "4 of 8 are free".to_owned() };
+        let fit = Subject { rack: 0, local: LocalCheck::default() };
+        let unfit = Subject { rack: 0, local: LocalCheck { fault: Some(fault), ..LocalCheck::default() } };
+        let (check, _) = NetworkCheck::new(Policy::new(0), Moment::START, vec![unfit, fit]);
+        let outcome = check.outcome().unwrap();
+        assert!(outcome.nodes[0].excluded && !outcome.nodes[0].tainted);
+        assert_eq!(outcome.guard.taints, 0);
+    }
 }

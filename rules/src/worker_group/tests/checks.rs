@@ -10,7 +10,7 @@ use crate::{
 const TTL: Duration = Duration::from_secs(60);
 
 fn local() -> LocalCheck {
-    LocalCheck { fault: None, compute: Some(Duration::from_millis(20)) }
+    LocalCheck { compute: Some(Duration::from_millis(20).into()), ..LocalCheck::default() }
 }
 
 fn checked_join(attempt: u32, after: Option<u32>) -> Effect {
@@ -34,6 +34,26 @@ fn waiting(ttl: Duration) -> WorkerGroup {
     let tell = Effect::Tell(Notice::LocallyChecked(local()));
     assert_eq!(group.handle(Moment::START, locally_checked()), [tell, checked_join(0, None)]);
     group
+}
+
+#[test]
+fn what_the_look_at_itself_has_to_say_is_passed_on() {
+    let mut group = looking(TTL);
+    let words = "switchbox check: measuring 0:1".to_owned();
+    let says = Event::SelfCheckSays { words: words.clone() };
+    assert_eq!(group.handle(Moment::START, says), [Effect::Tell(Notice::SelfCheck { words })]);
+}
+
+#[test]
+fn a_node_that_cannot_be_checked_as_asked_ends_before_it_asks_for_a_seat() {
+    let mut group = looking(TTL);
+    let reason = "no switchbox probe on this host".to_owned();
+    let cannot = Event::CannotCheck { reason: reason.clone() };
+    let end = NodeEnd::Failed { reason: reason.clone() };
+    assert_eq!(group.handle(Moment::START, cannot.clone()), [Effect::ReportEnd { end }]);
+    let outcome = Outcome::Failed(Failure::SelfCheck { reason });
+    assert_eq!(group.handle(Moment::START, Event::EndNoted), [Effect::Finish { outcome }]);
+    assert_eq!(group.handle(Moment::START, cannot), [], "it has ended");
 }
 
 fn at(check: u32, round: u32) -> CheckRound {

@@ -1,5 +1,6 @@
 //! Events in, the whole effect list out.
 
+mod accelerators;
 mod checks;
 mod link;
 mod promises;
@@ -28,6 +29,8 @@ fn limits(max_restarts: u32) -> Limits {
         shutdown_timeout: GRACE,
         join_timeout: JOIN,
         check: None,
+        has_accelerators: false,
+        gpu_share: None,
     }
 }
 

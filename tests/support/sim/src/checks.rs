@@ -357,6 +357,7 @@ fn charges(event: &Event) -> bool {
         Event::Attended { .. }
         | Event::LinkBroken { .. }
         | Event::TopologyRead(_)
+        | Event::InventoryTold { .. }
         | Event::Hosted { .. }
         | Event::WorkersFailed { gives_up: false, .. }
         | Event::NodeEnded { .. }

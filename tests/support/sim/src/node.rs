@@ -97,6 +97,8 @@ impl Simulation {
             shutdown_timeout: self.plan.shutdown_timeout,
             join_timeout: self.plan.terms.join_timeout,
             check: self.plan.terms.check.as_ref().map(|check| check.reuse_for),
+            has_accelerators: slot % 2 == 1,
+            gpu_share: None,
         };
         let is_first = self.lives.iter().all(|other| other.slot != slot);
         self.lives.push(Life {
@@ -204,6 +206,14 @@ impl Simulation {
                 let request = self.request(life, None, None);
                 self.say(life, JobEvent::Resumed { request, claim });
             }
+            Effect::TakeInventory => self.take_inventory(life),
+            Effect::WatchGpus { .. } => {
+                let wait = self.prng.millis(1, 5000);
+                self.locally(wait, life, Event::GpuError { gpu: 0, code: 79 });
+            }
+            Effect::ReportInventory { inventory } => {
+                self.say(life, JobEvent::InventoryTold { node, inventory });
+            }
             Effect::CheckLocally => self.check_locally(life),
             Effect::Probe { order } => self.probe(life, &order),
             Effect::CancelProbe { at } => self.cancel_probe(life, at),
@@ -241,7 +251,7 @@ impl Simulation {
                 self.close_link(life, says_last_words);
                 self.end_life(life);
             }
-            Effect::SignalWorkers { .. } | Effect::Tell(_) => {}
+            Effect::SignalWorkers { .. } | Effect::KillWorker { .. } | Effect::Tell(_) => {}
         }
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rules::{
     check_order::{CheckOrder, CheckReport, CheckRound},
+    gpus::{Gpu, Inventory, Vendor},
     network_check::{LocalCheck, LocalFault, Probed},
     worker_group::Event,
 };
@@ -25,9 +26,21 @@ impl Simulation {
     pub(crate) fn check_locally(&mut self, life: LifeId) {
         let fault = (self.flaw(life) == Some(Flaw::Local))
             .then(|| LocalFault { component: "gpu 3".into(), reason: "it computes wrong sums".into() });
-        let compute = Some(Duration::from_micros(20_000 + self.prng.between(0, 5000)));
+        let compute = Some(Duration::from_micros(20_000 + self.prng.between(0, 5000)).into());
         let wait = self.prng.millis(10, 200);
-        self.locally(wait, life, Event::LocallyChecked { checked: LocalCheck { fault, compute } });
+        self.locally(
+            wait,
+            life,
+            Event::LocallyChecked { checked: LocalCheck { fault, compute, ..LocalCheck::default() } },
+        );
+    }
+
+    /// One accelerator.
+    pub(crate) fn take_inventory(&mut self, life: LifeId) {
+        let gpus = vec![Gpu { name: Some("imagined".to_owned()), ..Gpu::default() }];
+        let inventory = Box::new(Inventory { vendor: Some(Vendor::Nvidia), gpus, ..Inventory::default() });
+        let wait = self.prng.millis(10, 2000);
+        self.locally(wait, life, Event::InventoryTaken { inventory });
     }
 
     pub(crate) fn probe(&mut self, life: LifeId, order: &CheckOrder) {
@@ -47,7 +60,7 @@ impl Simulation {
             true => Probed::Failed { reason: "connection refused".to_owned() },
             false => Probed::Passed { comm, latency: Duration::from_micros(50), bytes_per_second: 1 << 30 },
         };
-        let compute = (0..order.compute_again).map(|_| Duration::from_millis(21)).collect();
+        let compute = (0..order.compute_again).map(|_| Duration::from_millis(21).into()).collect();
         self.locally(comm * 2, life, Event::Probed { report: CheckReport { at: order.at, probed, compute } });
     }
 

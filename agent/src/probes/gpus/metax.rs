@@ -1,0 +1,253 @@
+//! `MetaX` accelerators: their places on the PCI bus, the driver's own tree in sysfs, and `mx-smi` where there is one.
+//!
+//! NOT RUN ON A DEVICE: the layout of the tree is that of the vendor's own reader, the lines of the tool are those of
+//! published transcripts (`mx-smi -L`, `mx-smi --show-memory`, `mx-smi topo -m`).
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use rules::{
+    gpu_topology::Matrix,
+    gpus::{Gpu, GpuLink, GpuTrouble, MOST_GPUS, Vendor},
+};
+
+use super::{Source, Taking, tool};
+
+/// Where the driver's package puts its tool.
+const TOOL: &str = "opt/mxdriver/bin/mx-smi";
+
+/// The PCI vendor id of `MetaX`.
+const VENDOR: &str = "0x9999";
+
+/// The PCI class of display controllers.
+const DISPLAY: &str = "0x03";
+
+/// The driver's tree, and the tool.
+pub(super) struct Metax {
+    root: PathBuf,
+    tool: Option<PathBuf>,
+}
+
+impl Metax {
+    /// On a machine whose files are under `root`; the tool is looked for there, and on `PATH`.
+    pub(super) fn at(root: PathBuf) -> Self {
+        let on_path = std::env::var_os("PATH").and_then(|path| {
+            std::env::split_paths(&path).map(|folder| folder.join("mx-smi")).find(|it| it.is_file())
+        });
+        let tool = on_path.or_else(|| Some(root.join(TOOL)).filter(|it| it.is_file()));
+        Self { root, tool }
+    }
+
+    /// By their places on the bus.
+    fn on_the_bus(&self) -> Vec<Gpu> {
+        let bus = self.root.join("sys/bus/pci/devices");
+        let reads = |pci: &str, file: &str| fs::read_to_string(bus.join(pci).join(file)).unwrap_or_default();
+        let mut places: Vec<String> = names_in(&bus);
+        places
+            .retain(|pci| reads(pci, "vendor").trim() == VENDOR && reads(pci, "class").starts_with(DISPLAY));
+        places.sort();
+        let gpu = |(index, pci): (u32, String)| Gpu {
+            index,
+            // -1 on a machine of one node.
+            numa_node: reads(&pci, "numa_node").trim().parse().ok(),
+            pci: Some(pci),
+            ..Gpu::default()
+        };
+        (0..).zip(places).take(MOST_GPUS).map(gpu).collect()
+    }
+}
+
+impl Source for Metax {
+    fn take(&self, taking: &mut Taking<'_>) {
+        if !self.root.join("dev/mxcd").exists() && self.tool.is_none() {
+            return;
+        }
+        taking.at("the MetaX driver's files");
+        let mut gpus = self.on_the_bus();
+        let version = fs::read_to_string(self.root.join("sys/module/metax/version"));
+        if let Some(tool) = &self.tool {
+            taking.at(tool.display().to_string());
+            match tool::ask(tool, &["-L"]) {
+                Ok(list) => merge(&mut gpus, listed(&list)),
+                Err(error) => taking.note(format!("{} -L: {error}", tool.display())),
+            }
+            match tool::ask(tool, &["--show-memory"]) {
+                Ok(text) => memory(&mut gpus, &text),
+                Err(error) => taking.note(format!("{} --show-memory: {error}", tool.display())),
+            }
+        } else {
+            taking.note("no mx-smi: neither models nor memory nor links are known");
+        }
+        if gpus.is_empty() {
+            return;
+        }
+        if let (Some(tool), 2..) = (&self.tool, gpus.len()) {
+            match tool::ask(tool, &["topo", "-m"]) {
+                Ok(table) => match links(&table, &gpus) {
+                    Ok(links) => taking.inventory.links.extend(links),
+                    Err(why) => taking.note(format!("{} topo -m: {why}", tool.display())),
+                },
+                Err(error) => taking.note(format!("{} topo -m: {error}", tool.display())),
+            }
+        }
+        taking.found(Vendor::Metax);
+        taking.inventory.driver = version.ok().map(|version| version.trim().to_owned());
+        taking.inventory.gpus.append(&mut gpus);
+    }
+}
+
+fn names_in(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten();
+    entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
+}
+
+/// `GPU#0  MXC500  0000:0e:00.0  Available (UUID: GPU-...)`.
+fn listed(text: &str) -> Vec<Gpu> {
+    let one = |line: &str| -> Option<Gpu> {
+        let (number, rest) = line.trim().strip_prefix("GPU#")?.split_once(char::is_whitespace)?;
+        let index = number.parse().ok().filter(|index| (*index as usize) < MOST_GPUS)?;
+        let (facts, uuid) = match rest.split_once("(UUID:") {
+            Some((facts, uuid)) => (facts, uuid.split(')').next().map(|uuid| uuid.trim().to_owned())),
+            None => (rest, None),
+        };
+        let words: Vec<&str> = facts.split_whitespace().collect();
+        let place = words.iter().position(|word| is_pci(word))?;
+        let (name, state) = (words[..place].join(" "), words[place + 1..].join(" "));
+        let is_well = state.is_empty() || state == "Available";
+        Some(Gpu {
+            index,
+            name: Some(format!("MetaX {name}")),
+            uuid,
+            pci: Some(words[place].to_ascii_lowercase()),
+            trouble: (!is_well).then(|| GpuTrouble::CannotOpen(format!("mx-smi calls it {state}"))),
+            ..Gpu::default()
+        })
+    };
+    text.lines().filter_map(one).take(MOST_GPUS).collect()
+}
+
+/// `0000:0e:00.0`.
+fn is_pci(word: &str) -> bool {
+    let shape = |(place, byte): (usize, u8)| match place {
+        4 | 7 => byte == b':',
+        10 => byte == b'.',
+        _ => byte.is_ascii_hexdigit(),
+    };
+    word.len() == 12 && word.bytes().enumerate().all(shape)
+}
+
+/// What the tool lists, with what the bus knows of the same device.
+fn merge(gpus: &mut Vec<Gpu>, listed: Vec<Gpu>) {
+    if listed.is_empty() {
+        return;
+    }
+    let of_bus = std::mem::take(gpus);
+    *gpus = listed;
+    for gpu in gpus {
+        let same = of_bus.iter().find(|it| it.pci == gpu.pci);
+        gpu.numa_node = same.and_then(|it| it.numa_node);
+    }
+}
+
+/// Blocks that begin with `GPU#0 ...` and hold `vis_vram total : 67108864 KB` and `vis_vram used : 846264 KB`.
+fn memory(gpus: &mut [Gpu], text: &str) {
+    let mut current = None;
+    for line in text.lines().map(str::trim) {
+        if let Some(rest) = line.strip_prefix("GPU#") {
+            let number = rest.split(|it: char| !it.is_ascii_digit()).next();
+            current = number.and_then(|number| number.parse::<u32>().ok());
+            continue;
+        }
+        let Some((name, value)) = line.split_once(':') else { continue };
+        let mut words = value.split_whitespace();
+        let (Some(number), Some("KB")) = (words.next().and_then(|it| it.parse::<u64>().ok()), words.next())
+        else {
+            continue;
+        };
+        let Some(gpu) = gpus.iter_mut().find(|gpu| Some(gpu.index) == current) else { continue };
+        match name.trim() {
+            "vis_vram total" => gpu.memory_total = number.checked_mul(1024),
+            "vis_vram used" => gpu.memory_used = number.checked_mul(1024),
+            _ => {}
+        }
+    }
+}
+
+/// What lies between each two, by the tool's table.
+fn links(table: &str, gpus: &[Gpu]) -> Result<Vec<GpuLink>, String> {
+    let matrix = Matrix::parse(table).map_err(|why| why.to_string())?;
+    if matrix.size() != gpus.len() {
+        return Err(format!("the table has {} devices, and {} are here", matrix.size(), gpus.len()));
+    }
+    let mut links = Vec::new();
+    for (one, a) in gpus.iter().enumerate() {
+        for (other, b) in gpus.iter().enumerate().skip(one + 1) {
+            let link = matrix.link(one, other);
+            links.extend(link.map(|link| GpuLink { a: a.index, b: b.index, link }));
+        }
+    }
+    Ok(links)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_is_read_and_an_unwell_one_is_in_trouble() {
+        let list = "mx-smi  version: 2.2.9\n\n\
+                    GPU#0    MXC500    0000:0E:00.0    Available (UUID: GPU-aa)\n\
+                    GPU#1    MXC600-AL    0000:0f:00.0    Unavailable (UUID: GPU-bb)\n\
+                    GPU#x nonsense\nGPU#99 MXC500 0000:0f:00.0\nAttached GPUs: 2\n";
+        let gpus = listed(list);
+        assert_eq!(gpus.len(), 2);
+        assert_eq!(gpus[0].name.as_deref(), Some("MetaX MXC500"));
+        assert_eq!((gpus[0].pci.as_deref(), gpus[0].uuid.as_deref()), (Some("0000:0e:00.0"), Some("GPU-aa")));
+        assert_eq!(gpus[0].trouble, None);
+        assert_eq!(gpus[1].trouble, Some(GpuTrouble::CannotOpen("mx-smi calls it Unavailable".into())));
+    }
+
+    #[test]
+    fn memory_is_read_by_device() {
+        let mut gpus = listed("GPU#0 C500 0000:0e:00.0\nGPU#1 C500 0000:0f:00.0");
+        let text = "GPU#1  MXC500  0000:0f:00.0\n    Memory\n        vis_vram total : 67108864 KB\n        \
+                    vis_vram used  : 846264 KB\n        vis_vram usage : 1 %\nGPU#7\n vis_vram used : 1 KB\n";
+        memory(&mut gpus, text);
+        assert_eq!((gpus[0].memory_used, gpus[1].memory_total), (None, Some(64 << 30)));
+        assert_eq!(gpus[1].memory_used, Some(846_264 * 1024));
+    }
+
+    #[test]
+    fn without_the_tool_the_bus_says_how_many_there_are() {
+        let root = tempfile::tempdir().unwrap();
+        for (place, vendor) in
+            [("0000:1a:00.0", "0x9999\n"), ("0000:0e:00.0", "0x9999\n"), ("0000:00:01.0", "0x8086\n")]
+        {
+            let folder = root.path().join("sys/bus/pci/devices").join(place);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("vendor"), vendor).unwrap();
+            fs::write(folder.join("class"), "0x038000\n").unwrap();
+            fs::write(folder.join("numa_node"), "1\n").unwrap();
+        }
+        let source = Metax { root: root.path().into(), tool: None };
+        let places: Vec<_> =
+            source.on_the_bus().into_iter().map(|gpu| (gpu.index, gpu.pci, gpu.numa_node)).collect();
+        assert_eq!(
+            places,
+            [(0, Some("0000:0e:00.0".into()), Some(1)), (1, Some("0000:1a:00.0".into()), Some(1))]
+        );
+    }
+
+    #[test]
+    fn links_are_those_of_the_tools_table() {
+        let gpus: Vec<Gpu> = (0..8).map(|index| Gpu { index, ..Gpu::default() }).collect();
+        let table = include_str!("../../../../rules/src/gpu_topology/fixtures/f_c500.txt");
+        let links = links(table, &gpus).unwrap();
+        assert_eq!((links.len(), links[0].link.to_string()), (28, "MX".to_owned()));
+        let why = super::links(table, &gpus[..4]).unwrap_err();
+        assert_eq!(why, "the table has 8 devices, and 4 are here");
+        assert!(super::links("no table", &gpus).is_err());
+    }
+}

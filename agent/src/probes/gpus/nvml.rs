@@ -1,0 +1,200 @@
+//! NVIDIA accelerators, by NVML: the management library that comes with the driver, looked for when the program runs.
+//!
+//! Every question stands alone: one that this driver, this device or these permissions do not answer leaves its answer
+//! out, and is no error.
+
+mod links;
+
+use std::{fs, path::PathBuf};
+
+use nvml_wrapper::{
+    Device, Nvml as Library,
+    bitmasks::{InitFlags, device::ThrottleReasons},
+    enum_wrappers::device::{EccCounter, MemoryError, TemperatureSensor},
+    enums::device::UsedGpuMemory,
+    error::NvmlError,
+};
+use rules::gpus::{Gpu, GpuProcess, GpuTrouble, MOST_GPUS, RemappedRows, Vendor};
+
+use super::{Source, Taking};
+
+/// The first is the driver's own file, the second a development package's link to it.
+const NAMES: [&str; 2] = ["libnvidia-ml.so.1", "libnvidia-ml.so"];
+
+/// Reasons to hold clocks down that a person wants to know of. An idle device, and clocks that somebody chose, are none.
+const THROTTLED: [(ThrottleReasons, &str); 5] = [
+    (ThrottleReasons::SW_POWER_CAP, "power limit"),
+    (ThrottleReasons::HW_SLOWDOWN, "hardware slowdown"),
+    (ThrottleReasons::SW_THERMAL_SLOWDOWN, "temperature (software)"),
+    (ThrottleReasons::HW_THERMAL_SLOWDOWN, "temperature (hardware)"),
+    (ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN, "power brake"),
+];
+
+/// What NVML knows.
+pub(super) struct Nvml {
+    /// Where `sys` is: the kernel knows the NUMA nodes.
+    pub(super) root: PathBuf,
+}
+
+impl Source for Nvml {
+    fn take(&self, taking: &mut Taking<'_>) {
+        taking.at("the NVIDIA driver (NVML)");
+        let library = match open() {
+            Ok(library) => library,
+            Err(error) => {
+                taking.note(absence(&error));
+                return;
+            }
+        };
+        taking.inventory.driver = library.sys_driver_version().ok();
+        let count = match library.device_count() {
+            Ok(count) => count,
+            Err(error) => {
+                taking.note(format!("NVML does not say how many devices there are: {error}"));
+                return;
+            }
+        };
+        if count > 0 {
+            taking.found(Vendor::Nvidia);
+        }
+        let count = count.min(u32::try_from(MOST_GPUS).unwrap_or(u32::MAX));
+        for index in 0..count {
+            taking.at(format!("gpu {index}"));
+            let gpu = match library.device_by_index(index) {
+                Ok(device) => self.one(&library, &device, index, taking),
+                Err(error) => Gpu { index, trouble: Some(trouble(&error)), ..Gpu::default() },
+            };
+            taking.inventory.gpus.push(gpu);
+            taking.keep();
+        }
+        taking.at("the links between devices");
+        taking.inventory.links = links::between(&library, &taking.inventory.gpus);
+    }
+}
+
+impl Nvml {
+    fn one(&self, library: &Library, device: &Device<'_>, index: u32, taking: &mut Taking<'_>) -> Gpu {
+        let mut gpu = ask(library, device, index, taking);
+        // NVML's own question is about devices that are NUMA nodes themselves.
+        gpu.numa_node = gpu.pci.as_ref().and_then(|pci| {
+            let file = self.root.join("sys/bus/pci/devices").join(pci).join("numa_node");
+            // -1 on a machine of one node.
+            fs::read_to_string(file).ok()?.trim().parse().ok()
+        });
+        gpu
+    }
+}
+
+/// Opens the library.
+///
+/// # Errors
+/// When there is none, or the driver does not answer it.
+pub(super) fn open() -> Result<Library, NvmlError> {
+    let open = |name: &str| Library::builder().lib_path(name.as_ref()).flags(InitFlags::NO_GPUS).init();
+    let [first, second] = NAMES;
+    open(first).or_else(|error| match error {
+        NvmlError::LibloadingError(_) => open(second),
+        other => Err(other),
+    })
+}
+
+fn absence(error: &NvmlError) -> String {
+    match error {
+        NvmlError::LibloadingError(_) => "no NVML: libnvidia-ml.so.1 is not here".into(),
+        NvmlError::DriverNotLoaded => "NVML is here and the NVIDIA driver is not loaded".into(),
+        other => format!("NVML does not start: {other}"),
+    }
+}
+
+fn trouble(error: &NvmlError) -> GpuTrouble {
+    match error {
+        NvmlError::GpuLost => GpuTrouble::Lost,
+        NvmlError::NoPermission => GpuTrouble::NotPermitted,
+        other => GpuTrouble::CannotOpen(other.to_string()),
+    }
+}
+
+fn ask(library: &Library, device: &Device<'_>, index: u32, taking: &mut Taking<'_>) -> Gpu {
+    let name = device.name().ok();
+    if let Some(name) = &name {
+        taking.at(format!("gpu {index} ({name})"));
+    }
+    let memory = match device.memory_info() {
+        // Opened, and gone by now.
+        Err(NvmlError::GpuLost) => {
+            return Gpu { index, name, trouble: Some(GpuTrouble::Lost), ..Gpu::default() };
+        }
+        memory => memory.ok(),
+    };
+    let process = |it: nvml_wrapper::struct_wrappers::device::ProcessInfo| GpuProcess {
+        pid: it.pid,
+        memory: match it.used_gpu_memory {
+            UsedGpuMemory::Used(bytes) => Some(bytes),
+            UsedGpuMemory::Unavailable => None,
+        },
+    };
+    let reasons = device.current_throttle_reasons().unwrap_or(ThrottleReasons::NONE);
+    Gpu {
+        index,
+        name,
+        uuid: device.uuid().ok(),
+        pci: device.pci_info().ok().map(|pci| place(&pci.bus_id)),
+        memory_total: memory.as_ref().map(|memory| memory.total),
+        memory_used: memory.as_ref().map(|memory| memory.used),
+        processes: device.running_compute_processes().unwrap_or_default().into_iter().map(process).collect(),
+        utilisation_percent: device.utilization_rates().ok().map(|rates| rates.gpu),
+        temperature_celsius: device.temperature(TemperatureSensor::Gpu).ok(),
+        throttled: THROTTLED
+            .iter()
+            .filter(|(reason, _)| reasons.contains(*reason))
+            .map(|(_, words)| (*words).to_owned())
+            .collect(),
+        ecc_uncorrected: device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile).ok(),
+        remapped: remapped(library, device),
+        nvlinks: links::of(device),
+        xids: Vec::new(),
+        numa_node: None,
+        is_mig: device.mig_mode().is_ok_and(|mode| mode.current != 0),
+        trouble: None,
+    }
+}
+
+/// The safe layer has no such question.
+fn remapped(library: &Library, device: &Device<'_>) -> Option<RemappedRows> {
+    let ask = library.lib().nvmlDeviceGetRemappedRows.as_ref().ok()?;
+    let (mut correctable, mut uncorrectable, mut pending, mut failed) = (0, 0, 0, 0);
+    // SAFETY: the handle is the library's own, which is open for as long as `library` lives; the four are valid places.
+    let answer = unsafe {
+        ask(device.handle(), &raw mut correctable, &raw mut uncorrectable, &raw mut pending, &raw mut failed)
+    };
+    (answer == nvml_wrapper_sys::bindings::nvmlReturn_enum_NVML_SUCCESS).then_some(RemappedRows {
+        correctable,
+        uncorrectable,
+        pending: pending != 0,
+        failed: failed != 0,
+    })
+}
+
+/// NVML writes the domain with eight digits and capitals, the kernel with four and without: `0000:3b:00.0`.
+fn place(bus_id: &str) -> String {
+    let lower = bus_id.to_ascii_lowercase();
+    match lower.split_once(':') {
+        Some((domain, rest)) if domain.len() == 8 && domain.starts_with("0000") => {
+            format!("{}:{rest}", &domain[4..])
+        }
+        _ => lower,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_written_as_the_kernel_does() {
+        assert_eq!(place("00000000:3B:00.0"), "0000:3b:00.0");
+        assert_eq!(place("0000:3b:00.0"), "0000:3b:00.0");
+        assert_eq!(place("00010000:3b:00.0"), "00010000:3b:00.0");
+        assert_eq!(place("nonsense"), "nonsense");
+    }
+}

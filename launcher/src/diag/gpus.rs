@@ -1,0 +1,224 @@
+//! `dlrover-diag gpus`: the accelerators of this node, as a run would see them.
+
+use std::{fs, io, path::PathBuf, process::ExitCode, time::Duration};
+
+use agent::probes::{GpuPlan, inventory_now};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use rules::{
+    gpu_topology::Link,
+    gpus::{
+        Gpu, GpuTrouble, Host, Inventory, gigabytes,
+        health::{BUSY_PERMILLE, is_busy, what_is_broken},
+    },
+};
+use serde_json::{Value, json};
+
+use super::{say, table::Table};
+use crate::failure::{FAILED, SUCCEEDED, USAGE};
+
+/// What it is called.
+pub(super) const NAME: &str = "gpus";
+
+/// The version of the JSON document.
+const SCHEMA: &str = "dlrover.gpus/v1";
+
+/// A recorded inventory is not longer.
+const LONGEST_RECORD: u64 = 4 << 20;
+
+/// Why there is nothing to show.
+#[derive(Debug, thiserror::Error)]
+enum GpusError {
+    #[error("{} cannot be read", .path.display())]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{} is no document of `dlrover-diag gpus --json`", .path.display())]
+    Parse {
+        path: PathBuf,
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+/// What it understands.
+pub(super) fn command() -> Command {
+    Command::new(NAME)
+        .about("Shows the accelerators of this node, their state, their links, and the host")
+        .after_help(
+            "NVIDIA's are asked through NVML (libnvidia-ml.so.1), MetaX's through sysfs and mx-smi; neither has to be \
+             here.\n\nExit code: 0 when nothing is broken, 1 when an accelerator is, or gives no answer, 2 when the \
+             command line cannot be used.",
+        )
+        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("One JSON document, for programs"))
+        .arg(
+            Arg::new("timeout")
+                .long("timeout")
+                .value_name("SECONDS")
+                .value_parser(value_parser!(u64).range(1..=600))
+                .default_value("30")
+                .help("How long drivers may take; without persistence mode one takes seconds for each device"),
+        )
+        .arg(
+            Arg::new("from")
+                .long("from")
+                .value_name("FILE")
+                .value_parser(value_parser!(PathBuf))
+                .help("Show a document that --json has written on another node"),
+        )
+}
+
+pub(super) fn main(arguments: &ArgMatches) -> ExitCode {
+    let inventory = match inventory(arguments) {
+        Ok(inventory) => inventory,
+        Err(error) => {
+            say(format_args!("error: {}", agent::chain(&error)));
+            return ExitCode::from(USAGE);
+        }
+    };
+    let text = if arguments.get_flag("json") { document(&inventory) } else { for_people(&inventory) };
+    let is_well =
+        inventory.hangs_at.is_none() && inventory.gpus.iter().all(|gpu| what_is_broken(gpu).is_none());
+    super::print(&text, if is_well { SUCCEEDED } else { FAILED })
+}
+
+fn inventory(arguments: &ArgMatches) -> Result<Inventory, GpusError> {
+    if let Some(path) = arguments.get_one::<PathBuf>("from") {
+        return recorded(path);
+    }
+    let seconds = arguments.get_one::<u64>("timeout").copied().unwrap_or(30);
+    let plan = GpuPlan { deadline: Duration::from_secs(seconds), ..GpuPlan::default() };
+    Ok(inventory_now(plan))
+}
+
+fn recorded(path: &PathBuf) -> Result<Inventory, GpusError> {
+    let read = || -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        io::Read::read_to_end(&mut io::Read::take(fs::File::open(path)?, LONGEST_RECORD), &mut bytes)?;
+        Ok(bytes)
+    };
+    let bytes = read().map_err(|source| GpusError::Read { path: path.clone(), source })?;
+    let parsed = serde_json::from_slice::<Inventory>(&bytes);
+    Ok(parsed.map_err(|source| GpusError::Parse { path: path.clone(), source })?.bounded())
+}
+
+/// The inventory, with the name of its form.
+fn document(inventory: &Inventory) -> String {
+    let mut document = json!({ "schema": SCHEMA });
+    if let (Value::Object(document), Ok(Value::Object(facts))) =
+        (&mut document, serde_json::to_value(inventory))
+    {
+        document.extend(facts);
+    }
+    format!("{document}\n")
+}
+
+fn for_people(inventory: &Inventory) -> String {
+    let mut text = format!("{inventory}\n");
+    if !inventory.gpus.is_empty() {
+        text.push_str(&format!("\n{}", states(inventory)));
+    }
+    if !inventory.links.is_empty() {
+        text.push_str(&format!("\n{}", links(inventory)));
+    }
+    text.push_str(&format!("\n{}\n", host(&inventory.host)));
+    for note in &inventory.notes {
+        text.push_str(&format!("note: {note}\n"));
+    }
+    text
+}
+
+fn states(inventory: &Inventory) -> Table {
+    let mut table =
+        Table::new(["GPU", "MODEL", "PCI", "NUMA", "MEMORY (GB)", "UTIL", "TEMP", "ECC", "NVLINKS", "STATE"]);
+    for gpu in &inventory.gpus {
+        let up = gpu.nvlinks.iter().filter(|link| link.is_active).count();
+        let links =
+            if gpu.nvlinks.is_empty() { "-".into() } else { format!("{up} of {}", gpu.nvlinks.len()) };
+        let memory = match (gpu.memory_used, gpu.memory_total) {
+            (Some(used), Some(total)) => format!("{} of {}", gigabytes(used), gigabytes(total)),
+            _ => "-".into(),
+        };
+        table.line([
+            gpu.index.to_string(),
+            or_dash(gpu.name.as_deref()),
+            or_dash(gpu.pci.as_deref()),
+            or_dash(gpu.numa_node),
+            memory,
+            or_dash(gpu.utilisation_percent.map(|percent| format!("{percent} %"))),
+            or_dash(gpu.temperature_celsius.map(|degrees| format!("{degrees} °C"))),
+            or_dash(gpu.ecc_uncorrected),
+            links,
+            state(gpu),
+        ]);
+    }
+    table
+}
+
+fn state(gpu: &Gpu) -> String {
+    if let Some(reason) = what_is_broken(gpu) {
+        return format!("BROKEN: {reason}");
+    }
+    let mut words = Vec::new();
+    if gpu.trouble == Some(GpuTrouble::NotPermitted) {
+        words.push("forbidden: this user may not use it".into());
+    }
+    if is_busy(gpu, BUSY_PERMILLE) {
+        let pids: Vec<String> = gpu.processes.iter().map(|process| process.pid.to_string()).collect();
+        words.push(if pids.is_empty() {
+            "busy".into()
+        } else {
+            format!("busy: process {}", pids.join(", "))
+        });
+    }
+    if gpu.is_mig {
+        words.push("split (MIG)".into());
+    }
+    if !gpu.throttled.is_empty() {
+        words.push(format!("held down: {}", gpu.throttled.join(", ")));
+    }
+    for xid in &gpu.xids {
+        words.push(format!("Xid {} ({} times)", xid.code, xid.count));
+    }
+    if words.is_empty() { "ok".into() } else { words.join("; ") }
+}
+
+/// As `nvidia-smi topo -m` shows them.
+fn links(inventory: &Inventory) -> Table {
+    let indices: Vec<u32> = inventory.gpus.iter().map(|gpu| gpu.index).collect();
+    let name = |index: &u32| format!("GPU{index}");
+    let mut table = Table::default();
+    table.line(std::iter::once(String::new()).chain(indices.iter().map(name)));
+    for a in &indices {
+        let cell = |b: &u32| {
+            let (low, high) = (*a.min(b), *a.max(b));
+            let found = inventory.links.iter().find(|link| (link.a, link.b) == (low, high));
+            let link = if a == b { Some(Link::Same) } else { found.map(|link| link.link) };
+            link.map_or_else(|| "?".into(), |link| link.to_string())
+        };
+        table.line(std::iter::once(name(a)).chain(indices.iter().map(cell)));
+    }
+    table
+}
+
+fn host(host: &Host) -> String {
+    let limit = |limit: Option<String>| limit.map_or_else(String::new, |limit| format!(" (limit {limit})"));
+    let cpus =
+        limit(host.limits.cpu_percent.map(|percent| format!("{}.{:02}", percent / 100, percent % 100)));
+    let memory = limit(host.limits.memory.map(|bytes| format!("{} GB", gigabytes(bytes))));
+    format!(
+        "host: {} CPUs{cpus}, {} of {} GB of memory available{memory}, load {}",
+        or_dash(host.cpus),
+        or_dash(host.memory_available.map(gigabytes)),
+        or_dash(host.memory_total.map(gigabytes)),
+        or_dash(host.load_percent.map(|percent| format!("{}.{:02}", percent / 100, percent % 100)))
+    )
+}
+
+fn or_dash(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "-".into(), |value| value.to_string())
+}
+
+#[cfg(test)]
+mod tests;

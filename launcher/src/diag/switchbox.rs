@@ -1,0 +1,371 @@
+//! `dlrover-diag switchbox`: the switchbox check, by hand.
+
+use std::{ffi::OsString, process::ExitCode, time::Duration};
+
+use agent::probes::{Helper, SwitchboxError, SwitchboxTask, TOOL_VARIABLE, check_switchbox};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use rules::switchbox::{
+    Expected, Finding, PairFinding, Rate, Settings, SocketPair, Standing, Verdict, check_pairs,
+};
+use serde::Serialize;
+
+use super::{say, table::Table};
+use crate::{
+    box_pairs,
+    environment::Environment,
+    failure::{FAILED, SUCCEEDED, USAGE},
+    host::ThisHost,
+    options::SWITCHBOX_PATHS,
+    resolve::switchbox::{VARIABLE as PROBE_VARIABLE, read_probe},
+};
+
+/// What it is called.
+pub(super) const NAME: &str = "switchbox";
+
+/// What it understands.
+pub(super) fn command() -> Command {
+    Command::new(NAME)
+        .about("Checks the links between this node's accelerators and their switchbox")
+        .after_help(
+            "As dlrover-run --network-check --switchbox-check does before every start of workers; see docs/switchbox.md.\n\
+             To try a probe where there is no switchbox: --switchbox-probe=host --min-bandwidth=1000\n\n\
+             Exit code: 0 when enough pairs are good, 1 when too few are or nothing could be measured, 2 when the command \
+             line cannot be used.",
+        )
+        .arg(
+            Arg::new("box-pairs")
+                .long("box-pairs")
+                .value_name("A:B ...")
+                .num_args(1..)
+                .default_value("0:1 2:4 3:5 6:7")
+                .help("The pairs of switchbox sockets to check"),
+        )
+        .arg(
+            Arg::new("min-bandwidth")
+                .long("min-bandwidth")
+                .value_name("MB/S")
+                .value_parser(value_parser!(f64))
+                .default_value("10000")
+                .help("A pair below this bandwidth is faulty"),
+        )
+        .arg(
+            Arg::new("min-channels")
+                .long("min-channels")
+                .value_name("N")
+                .value_parser(value_parser!(u32).range(1..))
+                .help("A node with fewer working pairs is faulty [default: 2, or all of fewer pairs]"),
+        )
+        .arg(
+            Arg::new("switchbox-probe")
+                .long("switchbox-probe")
+                .value_name("auto|mxom|cuda|host|CMD")
+                .value_parser(value_parser!(OsString))
+                .help("What measures the pairs [env: DLROVER_SWITCHBOX_PROBE] [default: auto]"),
+        )
+        .arg(
+            Arg::new("switchbox-path")
+                .long("switchbox-path")
+                .value_name("PATH")
+                .value_parser(SWITCHBOX_PATHS.to_vec())
+                .default_value("auto")
+                .help("Which way the bytes must take"),
+        )
+        .arg(
+            Arg::new("probe-loopback")
+                .long("probe-loopback")
+                .action(ArgAction::SetTrue)
+                .help("Let --box-pairs pair a socket with itself, to try a probe on one device"),
+        )
+        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("One JSON document"))
+}
+
+/// Does it.
+pub(super) fn main(arguments: &ArgMatches) -> ExitCode {
+    let env: Vec<_> = std::env::vars_os().collect();
+    let task = match task(arguments, Environment(&env)) {
+        Ok(task) => task,
+        Err(words) => {
+            say(format_args!("error: {words}"));
+            return ExitCode::from(USAGE);
+        }
+    };
+    let is_json = arguments.get_flag("json");
+    let finding = match check(task) {
+        Ok(finding) => finding,
+        Err(words) => {
+            say(format_args!("error: {words}"));
+            return ExitCode::from(FAILED);
+        }
+    };
+    let text = if is_json { json(&finding) } else { table(&finding) };
+    let code = match finding.standing() {
+        Standing::Ok | Standing::Degraded => SUCCEEDED,
+        Standing::Untested | Standing::Fault => FAILED,
+    };
+    super::print(&text, code)
+}
+
+fn task(arguments: &ArgMatches, env: Environment<'_>) -> Result<SwitchboxTask, String> {
+    let words: Vec<&String> = arguments.get_many("box-pairs").into_iter().flatten().collect();
+    let mut pairs: Vec<SocketPair> = Vec::new();
+    for word in words {
+        let more = box_pairs::parse(word);
+        pairs.extend(
+            more.ok_or_else(|| format!("--box-pairs {word}: give pairs of sockets such as 0:1 2:4"))?,
+        );
+    }
+    check_pairs(&pairs, arguments.get_flag("probe-loopback")).map_err(|why| format!("--box-pairs: {why}"))?;
+    let megabytes = arguments.get_one::<f64>("min-bandwidth").copied().unwrap_or_default();
+    let min = Rate::from_mb_per_s(megabytes).filter(|min| *min > Rate::default());
+    let min =
+        min.ok_or_else(|| format!("--min-bandwidth {megabytes}: a bandwidth is a number of MB/s above 0"))?;
+    let most = u32::try_from(pairs.len()).unwrap_or(u32::MAX);
+    let min_channels = arguments.get_one::<u32>("min-channels").copied().unwrap_or(most.min(2));
+    if min_channels > most {
+        return Err(format!("--min-channels {min_channels}: there are only {most} pair(s) in --box-pairs"));
+    }
+    let expected = arguments.get_one::<String>("switchbox-path").and_then(|word| Expected::from_word(word));
+    let settings = Settings { pairs, min, min_channels, expected: expected.unwrap_or_default() };
+    let said = arguments.get_one::<OsString>("switchbox-probe").map(OsString::as_os_str);
+    let words = said.or_else(|| env.get(PROBE_VARIABLE)).filter(|words| !words.is_empty());
+    let words = words.unwrap_or("auto".as_ref());
+    let probe = read_probe(words, env, &ThisHost).ok_or_else(|| {
+        let name = if said.is_some() { "--switchbox-probe" } else { PROBE_VARIABLE };
+        let said = words.to_string_lossy();
+        format!("{name} {said}: give auto, mxom, cuda, host, or a command line whose program is on PATH")
+    })?;
+    Ok(SwitchboxTask::new(settings, probe, env.get(TOOL_VARIABLE)))
+}
+
+/// Lines of its own go to standard error as they come.
+fn check(task: SwitchboxTask) -> Result<Finding, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
+    runtime.block_on(async {
+        let (said, mut heard) = tokio::sync::mpsc::channel(256);
+        let telling = async {
+            while let Some(words) = heard.recv().await {
+                say(words);
+            }
+        };
+        let helper = Helper::default();
+        let (found, ()) = tokio::join!(check_switchbox(task, &helper, Some(said), None), telling);
+        found.map_err(|error: SwitchboxError| error.to_string())
+    })
+}
+
+/// The heads of the table.
+const HEADS: [&str; 9] = ["pair", "sockets", "dir", "min MB/s", "median", "max", "passes", "path", "verdict"];
+
+/// One row for each direction of each pair.
+fn table(finding: &Finding) -> String {
+    let mut table = Table::new(HEADS).with_numbers_in(3..7);
+    for pair in &finding.pairs {
+        let devices =
+            pair.devices.as_ref().map_or_else(|| "-".to_owned(), |(one, other)| format!("{one} -> {other}"));
+        let verdict = pair.wrong.as_ref().map_or("good", |wrong| wrong.trouble.word());
+        let verdict = match (pair.values.is_empty(), pair.alone) {
+            (true, _) => verdict.to_owned(),
+            (false, true) => format!("{verdict} (alone)"),
+            (false, false) => format!("{verdict} (together)"),
+        };
+        for direction in directions(pair, finding.min) {
+            let (min, median, max) = direction.spread_words();
+            table.line([
+                pair.pair.to_string(),
+                devices.clone(),
+                direction.dir.to_owned(),
+                min,
+                median,
+                max,
+                format!("{}/{}", direction.passes, direction.of),
+                pair.path.to_string(),
+                verdict.clone(),
+            ]);
+        }
+    }
+    format!("{table}{finding}")
+}
+
+/// One direction of a pair.
+struct Direction {
+    dir: &'static str,
+    spread: Option<(Rate, Rate, Rate)>,
+    passes: usize,
+    of: usize,
+}
+
+impl Direction {
+    fn new(dir: &'static str, values: &[Rate], min: Rate) -> Self {
+        let passes = values.iter().filter(|value| **value >= min).count();
+        Self { dir, spread: PairFinding::spread(values.iter().copied()), passes, of: values.len() }
+    }
+
+    fn spread_words(&self) -> (String, String, String) {
+        match self.spread {
+            Some((min, median, max)) => (min.to_string(), median.to_string(), max.to_string()),
+            None => ("-".into(), "-".into(), "-".into()),
+        }
+    }
+}
+
+/// As many as were measured; one empty one of a pair without values.
+fn directions(pair: &PairFinding, min: Rate) -> Vec<Direction> {
+    let there: Vec<Rate> = pair.values.iter().map(|value| value.there).collect();
+    let back: Vec<Rate> = pair.values.iter().filter_map(|value| value.back).collect();
+    let mut both = vec![Direction::new("ab", &there, min)];
+    if !back.is_empty() {
+        both.push(Direction::new("ba", &back, min));
+    }
+    both
+}
+
+/// The same as a document.
+#[derive(Debug, Serialize)]
+struct Document<'a> {
+    schema: &'static str,
+    probe: &'a str,
+    verdict: &'static str,
+    good: usize,
+    total: usize,
+    min_channels: u32,
+    min_mbps: f64,
+    took_seconds: f64,
+    pairs: Vec<PairDocument<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct PairDocument<'a> {
+    pair: [u32; 2],
+    gpus: Option<[&'a str; 2]>,
+    verdict: Verdict,
+    reason: Option<&'static str>,
+    words: Option<&'a str>,
+    path: &'static str,
+    alone: bool,
+    directions: Vec<DirectionDocument>,
+}
+
+#[derive(Debug, Serialize)]
+struct DirectionDocument {
+    dir: &'static str,
+    min_mbps: Option<f64>,
+    median_mbps: Option<f64>,
+    max_mbps: Option<f64>,
+    passes: usize,
+    of: usize,
+}
+
+fn json(finding: &Finding) -> String {
+    let direction = |Direction { dir, spread, passes, of }| DirectionDocument {
+        dir,
+        min_mbps: spread.map(|it| it.0.mb_per_s()),
+        median_mbps: spread.map(|it| it.1.mb_per_s()),
+        max_mbps: spread.map(|it| it.2.mb_per_s()),
+        passes,
+        of,
+    };
+    let pairs = finding.pairs.iter().map(|pair| PairDocument {
+        pair: [pair.pair.0, pair.pair.1],
+        gpus: pair.devices.as_ref().map(|(one, other)| [one.as_str(), other]),
+        verdict: pair.verdict,
+        reason: pair.wrong.as_ref().map(|wrong| wrong.trouble.word()),
+        words: pair.wrong.as_ref().map(|wrong| wrong.words.as_str()),
+        path: pair.path.word(),
+        alone: pair.alone,
+        directions: directions(pair, finding.min).into_iter().map(direction).collect(),
+    });
+    let document = Document {
+        schema: "dlrover.switchbox/v1",
+        probe: &finding.probe,
+        verdict: finding.standing().word(),
+        good: finding.good(),
+        total: finding.pairs.len(),
+        min_channels: finding.min_channels,
+        min_mbps: finding.min.mb_per_s(),
+        took_seconds: Duration::as_secs_f64(&finding.took),
+        pairs: pairs.collect(),
+    };
+    serde_json::to_string(&document).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use agent::probes::SwitchboxProbe;
+    use rules::switchbox::{Path, Repetition, Trouble, Wrong};
+
+    use super::*;
+
+    fn finding() -> Finding {
+        let mb = |value| Rate::from_mb_per_s(value).unwrap();
+        let both = |there, back| Repetition { there: mb(there), back: Some(mb(back)) };
+        let pair = |pair, values, wrong: Option<Wrong>| PairFinding {
+            pair,
+            devices: Some(("GPU 0 (0000:1b:00.0)".into(), "GPU 1".into())),
+            verdict: if wrong.is_none() { Verdict::Good } else { Verdict::Bad },
+            wrong,
+            values,
+            path: Path::Nvlink,
+            alone: true,
+        };
+        let slow = Wrong::new(Trouble::Slow, "900.5 MB/s");
+        let gone = Wrong::new(Trouble::NoSuchDevice, "9 is none of the 8 device(s) here");
+        let nothing = PairFinding {
+            devices: None,
+            path: Path::Unknown,
+            alone: false,
+            ..pair(SocketPair(8, 9), Vec::new(), Some(gone))
+        };
+        Finding {
+            probe: "cuda".into(),
+            min: mb(10_000.0),
+            min_channels: 1,
+            pairs: vec![
+                pair(SocketPair(0, 1), vec![both(50e3, 51e3), both(49e3, 48e3), both(52e3, 50e3)], None),
+                pair(SocketPair(2, 4), vec![both(50e3, 900.5)], Some(slow)),
+                nothing,
+            ],
+            took: Duration::from_millis(1234),
+        }
+    }
+
+    #[test]
+    fn the_table_is_pleasant_to_read() {
+        insta::assert_snapshot!(table(&finding()));
+    }
+
+    #[test]
+    fn the_document_says_the_same() {
+        let document: serde_json::Value = serde_json::from_str(&json(&finding())).unwrap();
+        insta::assert_snapshot!(format!("{document:#}"));
+    }
+
+    #[test]
+    fn arguments_become_a_check() {
+        let of = |words: &[&str]| {
+            let words = std::iter::once(NAME).chain(words.iter().copied());
+            task(&command().try_get_matches_from(words).unwrap(), Environment(&[]))
+        };
+        let plain = of(&["--switchbox-probe=host"]).unwrap();
+        assert_eq!((plain.settings.pairs.len(), plain.settings.min_channels), (4, 2));
+        assert_eq!(plain.probe, SwitchboxProbe::Host);
+        let two = of(&["--box-pairs", "0:1", "2:4", "--min-bandwidth", "5"]).unwrap();
+        assert_eq!((two.settings.pairs.len(), two.settings.min), (2, Rate(5_000_000)));
+        assert_eq!(of(&["--box-pairs", "0:0", "--probe-loopback"]).unwrap().settings.min_channels, 1);
+        for (words, expected) in [
+            (&["--box-pairs", "0:0"][..], "0:0 pairs a socket with itself"),
+            (&["--box-pairs", "0:1,1:2"], "socket 1 is in 0:1 and in 1:2"),
+            (&["--box-pairs", "0-1"], "--box-pairs 0-1: give pairs of sockets"),
+            (&["--min-bandwidth", "-1"], "--min-bandwidth -1"),
+            (&["--min-bandwidth", "nan"], "--min-bandwidth NaN"),
+            (&["--switchbox-probe", "cudda"], "--switchbox-probe cudda: give auto, mxom, cuda, host, or a"),
+            (&["--min-channels", "5"], "--min-channels 5: there are only 4 pair(s)"),
+        ] {
+            let refused = command().try_get_matches_from(std::iter::once(NAME).chain(words.iter().copied()));
+            // clap itself takes `-1` for an option.
+            let Ok(arguments) = refused else { continue };
+            let error = task(&arguments, Environment(&[])).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

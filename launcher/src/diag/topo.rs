@@ -1,0 +1,156 @@
+//! `dlrover-diag topo`: how this host's accelerators are connected, and which of them `--gpu-select` would take.
+
+mod report;
+
+use std::{
+    io::{self, Read as _},
+    path::Path,
+    process::ExitCode,
+};
+
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use rules::{
+    gpu_topology::{CannotChoose, GpuSet, Matrix, Objective, choose},
+    gpus::health::BUSY_PERMILLE,
+};
+
+use super::say;
+use crate::{
+    environment::Environment,
+    failure::{FAILED, SUCCEEDED, USAGE},
+    gpu_choice::{
+        inventory::{Known, NoInventory, from_file, known},
+        tool::LONGEST,
+        unfit,
+    },
+    host::ThisHost,
+};
+
+/// What it is called.
+pub(super) const NAME: &str = "topo";
+
+/// Why there is nothing to show.
+#[derive(Debug, thiserror::Error)]
+enum TopoError {
+    #[error("{0}; give a table with --file (- for standard input)")]
+    NoInventory(#[from] NoInventory),
+    #[error("standard input cannot be read: {0}")]
+    Stdin(#[source] io::Error),
+    #[error("standard input: {0}")]
+    Matrix(#[from] rules::gpu_topology::BadMatrix),
+    #[error("--busy names GPU {gpu}, and there are only {size}, from 0 on")]
+    NoSuchGpu { gpu: usize, size: usize },
+    #[error(transparent)]
+    Choose(#[from] CannotChoose),
+}
+
+impl TopoError {
+    /// Whether the command line is at fault.
+    const fn exit_code(&self) -> u8 {
+        match self {
+            Self::NoSuchGpu { .. } | Self::Choose(_) => USAGE,
+            Self::NoInventory(_) | Self::Stdin(_) | Self::Matrix(_) => FAILED,
+        }
+    }
+}
+
+/// What it understands.
+pub(super) fn command() -> Command {
+    Command::new(NAME)
+        .about("Shows how this host's GPUs are connected, and the best of them for so many workers")
+        .after_help(
+            "The model (docs/gpus.md): a set is worth the rings of direct links that it carries at once, or the \
+             slowest hop of its best ring where there is none; the gain is the modelled ring bandwidth of the best set \
+             over that of the first ones free.\n\n\
+             Exit code: 0, 1 when there is no topology, 2 when the command line cannot be used.",
+        )
+        .arg(
+            Arg::new("k")
+                .short('k')
+                .long("gpus")
+                .value_name("N")
+                .value_parser(value_parser!(usize))
+                .help("Choose N of them [default: every number, one line each; with --json all that are free]"),
+        )
+        .arg(
+            Arg::new("file")
+                .long("file")
+                .value_name("FILE")
+                .help("Read the table from here instead of asking nvidia-smi or mx-smi; -: from standard input"),
+        )
+        .arg(
+            Arg::new("busy")
+                .long("busy")
+                .value_name("GPU,...")
+                .value_parser(value_parser!(usize))
+                .value_delimiter(',')
+                .help("Leave these out; without --file also those whose memory is taken"),
+        )
+        .arg(
+            Arg::new("pack")
+                .long("pack")
+                .action(ArgAction::SetTrue)
+                .help("Choose as --gpu-select=pack: leave a good set for the next job"),
+        )
+        .arg(
+            Arg::new("explain")
+                .long("explain")
+                .action(ArgAction::SetTrue)
+                .help("Also the ranking of all sets of N"),
+        )
+        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("One JSON document"))
+}
+
+/// Does it.
+pub(super) fn main(arguments: &ArgMatches) -> ExitCode {
+    match answer(arguments) {
+        Ok(text) => super::print(&text, SUCCEEDED),
+        Err(error) => {
+            say(format_args!("error: {error}"));
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn answer(arguments: &ArgMatches) -> Result<String, TopoError> {
+    let env: Vec<_> = std::env::vars_os().collect();
+    let file = arguments.get_one::<String>("file").map(String::as_str);
+    let (matrix, mut used) = match file {
+        Some("-") => (from_stdin()?, GpuSet::default()),
+        Some(file) => (from_file(&ThisHost, Path::new(file))?, GpuSet::default()),
+        None => {
+            let Known { matrix, gpus, .. } = known(&ThisHost, Environment(&env), None)?;
+            (matrix, unfit(&gpus, BUSY_PERMILLE))
+        }
+    };
+    for gpu in arguments.get_many::<usize>("busy").into_iter().flatten() {
+        if *gpu >= matrix.size() {
+            return Err(TopoError::NoSuchGpu { gpu: *gpu, size: matrix.size() });
+        }
+        used = used.or([*gpu].into_iter().collect());
+    }
+    let free = GpuSet::first(matrix.size()).without(used);
+    let objective = if arguments.get_flag("pack") { Objective::Pack } else { Objective::Topology };
+    let wanted = arguments.get_one::<usize>("k").copied();
+    if arguments.get_flag("json") {
+        return Ok(report::json(&choose(&matrix, free, wanted.unwrap_or(free.len()), objective)?));
+    }
+    let mut text = report::table(&matrix, free);
+    match wanted {
+        None => {
+            let choices = (2..=free.len()).map(|wanted| choose(&matrix, free, wanted, objective));
+            text.push_str(&report::overview(&matrix, &choices.collect::<Result<Vec<_>, _>>()?));
+        }
+        Some(wanted) => text.push_str(&report::choice(&matrix, &choose(&matrix, free, wanted, objective)?)),
+    }
+    if arguments.get_flag("explain") {
+        text.push_str(&report::ranking(&matrix, free, wanted.unwrap_or(free.len())));
+    }
+    Ok(text)
+}
+
+fn from_stdin() -> Result<Matrix, TopoError> {
+    let mut bytes = Vec::new();
+    io::stdin().take(LONGEST as u64 + 1).read_to_end(&mut bytes).map_err(TopoError::Stdin)?;
+    Ok(Matrix::parse(&String::from_utf8_lossy(&bytes))?)
+}

@@ -1,0 +1,180 @@
+//! What `dlrover-diag topo` says.
+
+use std::{collections::BTreeMap, fmt::Write as _};
+
+use rules::gpu_topology::{Choice, GpuSet, Matrix, Score, ranking as rank};
+use serde::Serialize;
+
+/// How many sets of a ranking are shown.
+const SHOWN: usize = 10;
+
+/// As `--json` has it.
+#[derive(Debug, Serialize)]
+struct Document<'a> {
+    best: GpuSet,
+    ring: &'a [usize],
+    capacity_links: u32,
+    total_gbps: f64,
+    first: GpuSet,
+    gain_over_first: f64,
+}
+
+pub(super) fn json(choice: &Choice) -> String {
+    let document = Document {
+        best: choice.set,
+        ring: &choice.ring,
+        capacity_links: choice.score.capacity_links,
+        total_gbps: gbps(choice.score.total_mbps),
+        first: choice.first,
+        gain_over_first: rounded(choice.gain_over_first()),
+    };
+    serde_json::to_string(&document).unwrap_or_default() + "\n"
+}
+
+fn gbps(mbps: u32) -> f64 {
+    f64::from(mbps) / 1000.0
+}
+
+/// To thousandths: no figure here is known better.
+fn rounded(number: f64) -> f64 {
+    (number * 1000.0).round() / 1000.0
+}
+
+/// What lies between two: the tool's word, or GB/s where that was measured.
+fn word(matrix: &Matrix, one: usize, other: usize) -> String {
+    match matrix.link(one, other) {
+        _ if one == other => "-".to_owned(),
+        Some(link) => link.to_string(),
+        None => format!("{:.1}", gbps(matrix.mbps(one, other))),
+    }
+}
+
+/// All pairs, and who is free.
+pub(super) fn table(matrix: &Matrix, free: GpuSet) -> String {
+    let has_numa = (0..matrix.size()).any(|gpu| matrix.numa(gpu).is_some());
+    let mut text = " ".repeat(6);
+    for gpu in 0..matrix.size() {
+        text.push_str(&format!("{:>6}", format!("GPU{gpu}")));
+    }
+    text.push_str(if has_numa { "  NUMA\n" } else { "\n" });
+    for one in 0..matrix.size() {
+        let _ = write!(text, "{:<6}", format!("GPU{one}"));
+        for other in 0..matrix.size() {
+            let _ = write!(text, "{:>6}", word(matrix, one, other));
+        }
+        if has_numa {
+            let _ = write!(text, "{:>6}", matrix.numa(one).map_or("?".to_owned(), |node| node.to_string()));
+        }
+        text.push_str(if free.contains(one) { "\n" } else { "  busy\n" });
+    }
+    let kind = match matrix.is_switched() {
+        true => ", links go to a switch",
+        false => "",
+    };
+    let _ = writeln!(text, "\n{} GPUs, {} free{kind}", matrix.size(), free.len());
+    text
+}
+
+/// `2 rings of links, 48.4 GB/s`.
+fn worth(matrix: &Matrix, score: &Score, count: usize) -> String {
+    let rings = match (score.capacity_links, count) {
+        (links, 2..) if links > 0 && matrix.is_switched() => format!("{links} links each"),
+        (_, 1) => return "nothing to connect".to_owned(),
+        (0, _) => "no ring of links".to_owned(),
+        (1, 2) => "1 link".to_owned(),
+        (links, 2) => format!("{links} links"),
+        (1, _) => "1 ring of links".to_owned(),
+        (rings, _) => format!("{rings} rings of links"),
+    };
+    format!("{rings}, {:.1} GB/s", gbps(score.ring_mbps))
+}
+
+/// One choice.
+pub(super) fn choice(matrix: &Matrix, choice: &Choice) -> String {
+    let mut ring = String::new();
+    for (place, gpu) in choice.ring.iter().enumerate() {
+        let next = choice.ring[(place + 1) % choice.ring.len()];
+        let _ = write!(ring, "{gpu} ");
+        if choice.ring.len() > 1 {
+            let _ = write!(ring, "-{}- ", word(matrix, *gpu, next));
+        }
+    }
+    if choice.ring.len() > 1 {
+        let _ = write!(ring, "{}", choice.ring[0]);
+    }
+    let numa = match choice.score.numa_nodes.0 {
+        _ if choice.set.iter().any(|gpu| matrix.numa(gpu).is_none()) => String::new(),
+        1 => ", on 1 NUMA node".to_owned(),
+        nodes => format!(", on {nodes} NUMA nodes"),
+    };
+    let count = choice.set.len();
+    let mut text = format!("best     {}\nring     {}\n", choice.set, ring.trim_end());
+    let _ = writeln!(
+        text,
+        "worth    {}; all pairs {:.1} GB/s{numa}",
+        worth(matrix, &choice.score, count),
+        gbps(choice.score.total_mbps)
+    );
+    match choice.first == choice.set {
+        true => text.push_str("first    the same: without a choice these would be taken too\n"),
+        false => {
+            let gain = choice.gain_over_first();
+            let _ = writeln!(
+                text,
+                "first    {}: {}; the best is worth {gain:.2} times that (modelled)",
+                choice.first,
+                worth(matrix, &choice.first_score, count)
+            );
+        }
+    }
+    if !choice.is_proven {
+        text.push_str("note     the search was cut short: a better set may exist\n");
+    }
+    text
+}
+
+/// A line for each number of GPUs.
+pub(super) fn overview(matrix: &Matrix, choices: &[Choice]) -> String {
+    if choices.is_empty() {
+        return "there is nothing to choose\n".to_owned();
+    }
+    let mut text = format!("{:>2}  {:<24}  {:<34}  over the first\n", "k", "best, as a ring", "worth");
+    for choice in choices {
+        let ring: Vec<String> = choice.ring.iter().map(ToString::to_string).collect();
+        let worth = worth(matrix, &choice.score, choice.set.len());
+        let gain = choice.gain_over_first();
+        let _ = writeln!(text, "{:>2}  {:<24}  {worth:<34}  {gain:.2}x", choice.set.len(), ring.join(","));
+    }
+    text
+}
+
+/// The best sets, and how many there are of each worth.
+pub(super) fn ranking(matrix: &Matrix, free: GpuSet, wanted: usize) -> String {
+    let ranked = rank(matrix, free, wanted);
+    let mut by_worth: BTreeMap<(u32, u32), usize> = BTreeMap::new();
+    for set in &ranked {
+        *by_worth.entry((set.score.ring_mbps, set.score.capacity_links)).or_default() += 1;
+    }
+    let mut text = format!("\n{} sets of {wanted}, by the rings they carry\n", ranked.len());
+    for ((ring_mbps, capacity_links), count) in by_worth.iter().rev() {
+        let score = Score { ring_mbps: *ring_mbps, capacity_links: *capacity_links, ..Score::default() };
+        let _ = writeln!(text, "{count:>6}  {}", worth(matrix, &score, wanted));
+    }
+    let _ = writeln!(text, "\nrank  {:<24}  {:<34}  all pairs   NUMA nodes", "set", "worth");
+    for (place, set) in ranked.iter().take(SHOWN).enumerate() {
+        let score = &set.score;
+        let _ = writeln!(
+            text,
+            "{:>4}  {:<24}  {:<34}  {:>5.1} GB/s  {}",
+            place + 1,
+            set.set.to_string(),
+            worth(matrix, score, wanted),
+            gbps(score.total_mbps),
+            score.numa_nodes.0
+        );
+    }
+    if ranked.len() > SHOWN {
+        let _ = writeln!(text, "      ... and {} more", ranked.len() - SHOWN);
+    }
+    text
+}

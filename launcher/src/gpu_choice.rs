@@ -1,0 +1,214 @@
+//! Which accelerators workers are given (`--gpu-select`), and in which order they see them.
+//!
+//! * [`inventory`]: what is known of them: the matrix, their ids, the memory that is taken.
+//! * [`locks`]: no two launchers on one host choose the same.
+//! * [`tool`]: a vendor's tool, which may hang.
+//!
+//! What is best is decided in [`rules::gpu_topology`]. With `--gpu-select=first`, the default, nothing here runs.
+
+pub(crate) mod inventory;
+pub(crate) mod locks;
+pub(crate) mod tool;
+
+use std::{collections::BTreeMap, ffi::OsString, io};
+
+use rules::{
+    gpu_topology::{Allowed, CannotArrange, GpuSet, Objective, Wish, allowed, arrange},
+    gpus::health::{is_busy, why_unusable},
+};
+
+use self::{
+    inventory::{Gpu, Inventory, Vendor},
+    locks::{Locks, Taken},
+};
+use crate::{environment::Environment, host::Host};
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Select {
+    /// Nothing.
+    First,
+    /// The best ones.
+    Best(Objective),
+    /// These, as the user names them.
+    List(Vec<String>),
+}
+
+impl Select {
+    /// From the word of `--gpu-select`. Of a list every entry is a number or an id.
+    pub(crate) fn from_word(word: &str) -> Option<Self> {
+        match word {
+            "first" => Some(Self::First),
+            "topology" => Some(Self::Best(Objective::Topology)),
+            "pack" => Some(Self::Best(Objective::Pack)),
+            list => {
+                let entries: Vec<String> = list.split(',').map(|entry| entry.trim().to_owned()).collect();
+                let is_id = |id: &str| id.bytes().all(|it| it.is_ascii_alphanumeric() || b"-/".contains(&it));
+                let is_entry = |entry: &String| match entry.parse::<u16>() {
+                    Ok(_) => entry.bytes().all(|it| it.is_ascii_digit()),
+                    Err(_) => (entry.starts_with("GPU-") || entry.starts_with("MIG-")) && is_id(entry),
+                };
+                entries.iter().all(is_entry).then_some(Self::List(entries))
+            }
+        }
+    }
+}
+
+/// What workers get of it.
+#[derive(Debug, Default)]
+pub(crate) struct Chosen {
+    /// Variables for all workers alike; none: theirs stay as they are.
+    pub(crate) variables: Vec<(&'static str, OsString)>,
+    /// Held as long as the launcher lives.
+    pub(crate) locks: Locks,
+    /// What a person should know, a line each.
+    pub(crate) words: Vec<String>,
+}
+
+/// Why a user's own list cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BadList {
+    #[error("it names {named} GPU(s) for {workers} workers; name at least one for each")]
+    TooFew { named: usize, workers: usize },
+    #[error("{entry} is there twice")]
+    Twice { entry: String },
+    #[error("this node has no GPU {entry} (it shows {size})")]
+    Unknown { entry: String, size: usize },
+    #[error("{entry} is not among those that {variable} allows")]
+    NotAllowed { entry: String, variable: &'static str },
+    #[error("{entry} is taken by another launcher on this host")]
+    Taken { entry: String },
+}
+
+/// What the user's own list allows, and whose list that is.
+fn own_list(env: Environment<'_>, vendor: Vendor) -> Option<(&'static str, String)> {
+    let listed = |name: &'static str| env.get(name).map(|list| (name, list.to_string_lossy().into_owned()));
+    vendor.variables().iter().rev().find_map(|name| listed(name))
+}
+
+fn ids(gpus: &[Gpu]) -> Vec<String> {
+    gpus.iter().map(|gpu| gpu.id.clone()).collect()
+}
+
+/// `0,GPU-...`, as the variables have it.
+fn variables(vendor: Vendor, entries: &[String]) -> Vec<(&'static str, OsString)> {
+    vendor.variables().iter().map(|name| (*name, entries.join(",").into())).collect()
+}
+
+/// Those that nobody is to use: others hold more of their memory than these thousandths, or they cannot be used at all.
+pub(crate) fn unfit(gpus: &[Gpu], busy_permille: u32) -> GpuSet {
+    let is_unfit = |gpu: &Gpu| is_busy(&gpu.known, busy_permille) || why_unusable(&gpu.known).is_some();
+    (0..gpus.len()).filter(|place| is_unfit(&gpus[*place])).collect()
+}
+
+/// The best `wanted` first. When they cannot be told nothing is changed, and one line says why.
+pub(crate) fn best(
+    host: &dyn Host,
+    env: Environment<'_>,
+    inventory: &Inventory,
+    wish: Wish,
+    busy_permille: u32,
+) -> Result<Chosen, String> {
+    let Inventory { matrix, gpus, vendor, .. } = inventory;
+    let allowed = match own_list(env, *vendor) {
+        None => (0..gpus.len()).collect(),
+        Some((name, list)) => match allowed(Some(&list), &ids(gpus)) {
+            Allowed::All => (0..gpus.len()).collect(),
+            Allowed::These(these) if these.is_empty() => return Err(format!("{name}={list} shows no GPU")),
+            Allowed::These(these) => these,
+            Allowed::Untouched { entry } => {
+                return Err(format!("{name} has slices of GPUs ({entry}), which have no links of their own"));
+            }
+        },
+    };
+    let mut chosen = Chosen::default();
+    let broken = allowed.iter().filter_map(|place| Some((place, why_unusable(&gpus[*place].known)?)));
+    chosen.words.extend(broken.map(|(place, why)| format!("GPU {place} is left out: {why}")));
+    // For a moment all that are allowed are held, so that it is known who holds the others.
+    let _turn = host.gpu_turn();
+    let (mut held, mut taken) = (BTreeMap::new(), GpuSet::default());
+    for place in &allowed {
+        match host.lock_gpu(&gpus[*place].lock) {
+            Ok(Some(lock)) => drop(held.insert(*place, lock)),
+            Ok(None) => taken = taken.or([*place].into_iter().collect()),
+            Err(why) => {
+                chosen.words.push(cannot_lock(&why));
+                break;
+            }
+        }
+    }
+    let arranged = arrange(matrix, wish, &allowed, unfit(gpus, busy_permille), taken)
+        .map_err(|error: CannotArrange| error.to_string())?;
+    let mine = arranged.order.iter().take(arranged.chosen);
+    chosen.locks = mine.filter_map(|place| held.remove(place)).collect();
+    let entries: Vec<String> = arranged.order.iter().map(|place| gpus[*place].id.clone()).collect();
+    chosen.variables = variables(*vendor, &entries);
+    chosen.words.push(arranged.words);
+    Ok(chosen)
+}
+
+fn cannot_lock(why: &io::Error) -> String {
+    format!("GPUs cannot be locked, so another launcher on this host may choose the same: {why}")
+}
+
+/// The user's own choice.
+pub(crate) fn listed(
+    host: &dyn Host,
+    env: Environment<'_>,
+    (gpus, vendor): (&[Gpu], Vendor),
+    entries: &[String],
+    wanted: usize,
+    busy_permille: u32,
+) -> Result<Chosen, BadList> {
+    if entries.len() < wanted {
+        return Err(BadList::TooFew { named: entries.len(), workers: wanted });
+    }
+    let mut chosen = Chosen::default();
+    // Slices, and GPUs of which nothing is known, are taken at their word.
+    if gpus.is_empty() || entries.iter().any(|entry| entry.starts_with("MIG-")) {
+        if let Some(twice) =
+            entries.iter().enumerate().find(|(place, entry)| entries[..*place].contains(entry))
+        {
+            return Err(BadList::Twice { entry: twice.1.clone() });
+        }
+        chosen.variables = variables(vendor, entries);
+        return Ok(chosen);
+    }
+    let mut places: Vec<usize> = Vec::new();
+    for entry in entries {
+        let place = match allowed(Some(entry), &ids(gpus)) {
+            Allowed::These(place) => place.first().copied(),
+            _ => None,
+        };
+        let place = place.ok_or_else(|| BadList::Unknown { entry: entry.clone(), size: gpus.len() })?;
+        if places.contains(&place) {
+            return Err(BadList::Twice { entry: entry.clone() });
+        }
+        if let Some((variable, list)) = own_list(env, vendor)
+            && matches!(allowed(Some(&list), &ids(gpus)), Allowed::These(these) if !these.contains(&place))
+        {
+            return Err(BadList::NotAllowed { entry: entry.clone(), variable });
+        }
+        places.push(place);
+    }
+    let _turn = host.gpu_turn();
+    match Locks::take(host, places.iter().map(|place| (*place, gpus[*place].lock.as_str()))) {
+        Ok(locks) => chosen.locks = locks,
+        Err(Taken::By { place }) => return Err(BadList::Taken { entry: place.to_string() }),
+        Err(Taken::Unknown(why)) => chosen.words.push(cannot_lock(&why)),
+    }
+    for place in &places {
+        let known = &gpus[*place].known;
+        if let Some(why) = why_unusable(known) {
+            chosen.words.push(format!("GPU {place} cannot be used: {why}"));
+        } else if is_busy(known, busy_permille) {
+            chosen.words.push(format!(
+                "GPU {place} is used by others: more than {} % of its memory is taken",
+                f64::from(busy_permille) / 10.0
+            ));
+        }
+    }
+    let entries: Vec<String> = places.iter().map(|place| gpus[*place].id.clone()).collect();
+    chosen.variables = variables(vendor, &entries);
+    Ok(chosen)
+}

@@ -1,0 +1,189 @@
+//! A lock for each accelerator, so that two launchers of one user on one host never choose the same.
+//!
+//! A lock is a file below `/tmp/dlrover-gpu-locks-<uid>`, held by the kernel as long as the launcher lives, whatever it
+//! dies of. Not `XDG_RUNTIME_DIR`: that has another value for a batch job than at a terminal, and goes with the session.
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions, TryLockError},
+    io,
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::{libc, unistd::geteuid};
+
+use crate::host::Host;
+
+/// The variable that names another folder for the locks: containers that share one see each other's.
+pub(crate) const FOLDER: &str = "DLROVER_GPU_LOCK_DIR";
+
+/// How long to wait for another launcher that is choosing. It takes some milliseconds.
+const TURN: Duration = Duration::from_secs(2);
+
+/// Locks that are held until this is dropped.
+#[derive(Debug, Default)]
+pub struct Locks {
+    held: Vec<GpuLock>,
+}
+
+/// One that is held. Tests hold none.
+#[derive(Debug)]
+pub struct GpuLock(
+    #[expect(dead_code, reason = "the kernel holds the lock as long as the file is open")] Option<File>,
+);
+
+impl GpuLock {
+    #[cfg(test)]
+    pub(crate) const fn imagined() -> Self {
+        Self(None)
+    }
+}
+
+/// Why locks are not held.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    /// Another launcher holds this one.
+    By { place: usize },
+    /// Nobody can tell.
+    Unknown(io::Error),
+}
+
+impl Locks {
+    /// All of these, or none.
+    pub(crate) fn take<'a>(
+        host: &dyn Host,
+        wanted: impl Iterator<Item = (usize, &'a str)>,
+    ) -> Result<Self, Taken> {
+        let mut locks = Self::default();
+        for (place, id) in wanted {
+            match host.lock_gpu(id) {
+                Ok(Some(lock)) => locks.held.push(lock),
+                Ok(None) => return Err(Taken::By { place }),
+                Err(error) => return Err(Taken::Unknown(error)),
+            }
+        }
+        Ok(locks)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.held.len()
+    }
+}
+
+impl FromIterator<GpuLock> for Locks {
+    fn from_iter<T: IntoIterator<Item = GpuLock>>(locks: T) -> Self {
+        Self { held: locks.into_iter().collect() }
+    }
+}
+
+/// Tries to lock one; `None` when another launcher holds it.
+pub(crate) fn lock(id: &str) -> io::Result<Option<GpuLock>> {
+    try_lock(&folder()?, id)
+}
+
+/// One launcher after the other, as each holds for a moment more than it keeps. When it is not our turn in time we go on
+/// all the same: the locks decide.
+pub(crate) fn turn() -> Option<GpuLock> {
+    let (folder, end) = (folder().ok()?, Instant::now() + TURN);
+    loop {
+        match try_lock(&folder, "choosing") {
+            Ok(Some(turn)) => return Some(turn),
+            Ok(None) if Instant::now() < end => thread::sleep(Duration::from_millis(5)),
+            _ => return None,
+        }
+    }
+}
+
+fn folder() -> io::Result<PathBuf> {
+    let named = std::env::var_os(FOLDER).filter(|folder| !folder.is_empty());
+    let folder =
+        named.map_or_else(|| PathBuf::from(format!("/tmp/dlrover-gpu-locks-{}", geteuid())), PathBuf::from);
+    match DirBuilder::new().mode(0o700).create(&folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(about(&folder, &error.to_string())),
+        _ => checked(folder),
+    }
+}
+
+/// A folder in `/tmp` may be anybody's. Nobody else can replace ours once it is ours: `/tmp` is sticky.
+fn checked(folder: PathBuf) -> io::Result<PathBuf> {
+    let found = fs::symlink_metadata(&folder)?;
+    if !found.is_dir() {
+        return Err(about(&folder, "is no folder"));
+    }
+    if found.uid() != geteuid().as_raw() || found.mode() & 0o022 != 0 {
+        return Err(about(&folder, "can be written by others"));
+    }
+    Ok(folder)
+}
+
+fn about(folder: &Path, why: &str) -> io::Error {
+    io::Error::other(format!("{}: {why}; {FOLDER} names another folder", folder.display()))
+}
+
+fn try_lock(folder: &Path, id: &str) -> io::Result<Option<GpuLock>> {
+    // An id comes from a driver: it shall not lead out of the folder.
+    let name: String =
+        id.chars().map(|it| if it.is_ascii_alphanumeric() { it } else { '-' }).take(100).collect();
+    // Closed in what we start, as every file of Rust's; never through a link.
+    let mut options = OpenOptions::new();
+    options
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    let file = options.open(folder.join(name))?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(GpuLock(Some(file)))),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_lock_is_had_once_and_given_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = try_lock(folder.path(), "GPU-1").unwrap();
+        assert!(first.is_some());
+        assert!(try_lock(folder.path(), "GPU-1").unwrap().is_none());
+        assert!(try_lock(folder.path(), "GPU-2").unwrap().is_some());
+        drop(first);
+        assert!(try_lock(folder.path(), "GPU-1").unwrap().is_some());
+    }
+
+    #[test]
+    fn an_id_cannot_lead_out_of_the_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("inner");
+        fs::create_dir(&inner).unwrap();
+        let _held = try_lock(&inner, "../../x/0000:3b:00.0").unwrap().unwrap();
+        assert_eq!(fs::read_dir(&inner).unwrap().count(), 1);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn links_and_folders_of_others_are_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("target");
+        symlink(&target, folder.path().join("GPU-1")).unwrap();
+        assert!(try_lock(folder.path(), "GPU-1").is_err());
+        assert!(!target.exists());
+
+        let link = folder.path().join("link");
+        symlink(folder.path(), &link).unwrap();
+        assert!(checked(link).unwrap_err().to_string().contains("is no folder"));
+        let open = folder.path().join("open");
+        fs::create_dir(&open).unwrap();
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(checked(open).unwrap_err().to_string().contains("can be written by others"));
+    }
+}

@@ -1,0 +1,77 @@
+//! A share of an accelerator that several containers have between them (gpushare): what workers are told of it, and
+//! what they are held to.
+
+use std::ffi::OsString;
+
+use rules::gpus::share::{INDEX, Share, ShareTerms, VISIBLE};
+
+use crate::{accelerators, cli::Cli, environment::Environment, host::Host, invalid::Invalid, options::Flag};
+
+/// Frameworks that take a fraction of a device's memory: JAX and Paddle. `PyTorch` takes one by a call only
+/// (`torch.cuda.set_per_process_memory_fraction`), for which a script may read ours.
+const FRACTIONS: [&str; 3] =
+    ["DLROVER_GPU_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION", "FLAGS_fraction_of_gpu_memory_to_use"];
+
+/// What follows from a share.
+#[derive(Debug, Default)]
+pub(super) struct GpuShare {
+    pub(super) terms: Option<ShareTerms>,
+    /// For the workers, over the launcher's own environment.
+    pub(super) variables: Vec<(OsString, OsString)>,
+}
+
+/// Reads it. A node without one has none of it.
+///
+/// # Errors
+/// When the plugin found no room, or says what makes no sense.
+pub(super) fn resolve(
+    cli: &Cli,
+    env: Environment<'_>,
+    host: &dyn Host,
+    workers: u32,
+    notices: &mut Vec<String>,
+) -> Result<GpuShare, Invalid> {
+    let text = |name: &str| env.get_filled(name).map(|value| value.to_string_lossy().into_owned());
+    let enforces = cli.is_on(Flag::GpuMemEnforce);
+    let Some(share) = Share::read(text)? else {
+        if enforces {
+            notices.push(format!(
+                "{} has nothing to act on: this container has no share of an accelerator ({INDEX} is not set)",
+                cli.said(Flag::GpuMemEnforce)
+            ));
+        }
+        return Ok(GpuShare::default());
+    };
+    let fraction = share.fraction_of_each(workers);
+    let unset = FRACTIONS.iter().filter(|name| env.get(name).is_none());
+    let mut variables: Vec<(OsString, OsString)> =
+        unset.map(|name| (name.into(), fraction.to_string().into())).collect();
+    // A container that shows all devices leaves it to the program to take its own.
+    let shows_all = text(VISIBLE).is_some_and(|visible| visible == "all");
+    let present = accelerators::present(host.root());
+    if shows_all && present.len() > 1 && env.get("CUDA_VISIBLE_DEVICES").is_none() {
+        let uuid = present.get(share.device as usize).and_then(|device| device.uuid.clone());
+        if uuid.is_none() {
+            // The plugin counts places on the bus, CUDA by itself does not.
+            variables.push(("CUDA_DEVICE_ORDER".into(), "PCI_BUS_ID".into()));
+        }
+        let device = uuid.unwrap_or_else(|| share.device.to_string());
+        variables.push(("CUDA_VISIBLE_DEVICES".into(), device.into()));
+    }
+    let each =
+        if workers > 1 { format!(", {fraction} for each of {workers} workers") } else { String::new() };
+    notices.push(format!(
+        "this container has {} of {} units of accelerator {}{each}; the plugin enforces nothing, {}",
+        share.part,
+        share.whole,
+        share.device,
+        if enforces { "and this launcher kills who takes far more" } else { "see --gpu-mem-enforce" }
+    ));
+    if workers > 1 {
+        notices.push(
+            "NCCL takes no two ranks on one device (it says `Duplicate GPU detected`): use gloo, or MPS"
+                .to_owned(),
+        );
+    }
+    Ok(GpuShare { terms: Some(ShareTerms { share, workers, enforces }), variables })
+}

@@ -1,0 +1,81 @@
+//! `--gpu-select`: which accelerators workers see, and in which order.
+
+use std::{ffi::OsString, path::Path};
+
+use rules::gpu_topology::Wish;
+
+use crate::{
+    cli::Cli,
+    environment::Environment,
+    gpu_choice::{self, Chosen, Select, inventory},
+    host::Host,
+    invalid::Invalid,
+    options::Flag,
+};
+
+/// Chooses. What cannot be found out about the best set is no reason not to run: one line says it, and workers see what
+/// they would have seen without the option.
+pub(super) fn resolve(
+    cli: &Cli,
+    env: Environment<'_>,
+    host: &dyn Host,
+    (workers, busy_permille): (u32, u32),
+    notices: &mut Vec<String>,
+) -> Result<Chosen, Invalid> {
+    let said = || cli.said(Flag::GpuSelect);
+    let word = cli.text(Flag::GpuSelect)?;
+    let select = Select::from_word(word).ok_or_else(|| Invalid::GpuSelect { said: said() })?;
+    if select == Select::First {
+        let without_effect = [
+            (Flag::GpuSelectOnly, cli.is_on(Flag::GpuSelectOnly)),
+            (Flag::GpuTopology, !cli.bytes(Flag::GpuTopology).is_empty()),
+        ];
+        for (flag, _) in without_effect.into_iter().filter(|(_, is_said)| *is_said) {
+            notices
+                .push(format!("`{}` changes nothing without --gpu-select=topology or pack", cli.said(flag)));
+        }
+        return Ok(Chosen::default());
+    }
+    if cli.is_on(Flag::VirtualLocalRank) {
+        notices.push(format!(
+            "`{}` changes nothing with --virtual-local-rank, which gives each worker the GPU of its place in the list",
+            said()
+        ));
+        return Ok(Chosen::default());
+    }
+    let wanted = workers as usize;
+    let chosen: Result<Chosen, String> = match select {
+        Select::First => Ok(Chosen::default()),
+        Select::List(entries) => {
+            let (gpus, vendor) = inventory::gpus(host, env);
+            let listed = gpu_choice::listed(host, env, (&gpus, vendor), &entries, wanted, busy_permille);
+            Ok(listed.map_err(|why| Invalid::GpuList { said: said(), why })?)
+        }
+        Select::Best(objective) => {
+            let file = cli.bytes(Flag::GpuTopology);
+            let file = (!file.is_empty()).then(|| Path::new(file));
+            let wish = Wish { objective, wanted, only: cli.is_on(Flag::GpuSelectOnly) };
+            inventory::take(host, env, file)
+                .map_err(|error| error.to_string())
+                .and_then(|inventory| gpu_choice::best(host, env, &inventory, wish, busy_permille))
+        }
+    };
+    match chosen {
+        Ok(mut chosen) => {
+            notices.extend(chosen.words.drain(..).map(|words| format!("`{}`: {words}", said())));
+            Ok(chosen)
+        }
+        Err(why) => {
+            notices.push(format!("`{}` chooses nothing, as with --gpu-select=first: {why}", said()));
+            Ok(Chosen::default())
+        }
+    }
+}
+
+/// Puts the list into the environment of all workers, in place of what was there.
+pub(super) fn show(chosen: &Chosen, env: &mut Vec<(OsString, OsString)>) {
+    for (name, value) in &chosen.variables {
+        env.retain(|(key, _)| key != name);
+        env.push((name.into(), value.clone()));
+    }
+}

@@ -1,0 +1,78 @@
+//! The switchbox check: DLRover's options, and ours for the probe.
+
+use std::ffi::OsStr;
+
+use agent::probes::{SwitchboxProbe, SwitchboxTask, TOOL_VARIABLE};
+use rules::switchbox::{Expected, Rate, Settings, check_pairs};
+
+use crate::{
+    cli::{Cli, Said},
+    environment::Environment,
+    host::Host,
+    invalid::Invalid,
+    options::{Flag, SWITCHBOX_PATHS as PATHS},
+    resolve::{checks::one_of, command},
+};
+
+/// The variable that names the probe where no option does.
+pub(crate) const VARIABLE: &str = "DLROVER_SWITCHBOX_PROBE";
+
+/// Options are read whether the check is on or not: a wrong one is a mistake in either case. `None`: it is off.
+pub(super) fn resolve(
+    cli: &Cli,
+    env: Environment<'_>,
+    host: &dyn Host,
+) -> Result<Option<SwitchboxTask>, Invalid> {
+    let pairs = cli.pairs(Flag::BoxPairs);
+    let loopback = cli.is_on(Flag::ProbeLoopback);
+    check_pairs(&pairs, loopback)
+        .map_err(|why| Invalid::BoxPairs { said: cli.said(Flag::BoxPairs), why: why.to_string() })?;
+    let min =
+        cli.float(Flag::MinBandwidth).and_then(Rate::from_mb_per_s).filter(|min| *min > Rate::default());
+    let range = "a bandwidth is a number of MB/s above 0";
+    let min = min.ok_or_else(|| Invalid::SwitchboxRange { said: cli.said(Flag::MinBandwidth), range })?;
+    let min_channels = min_channels(cli, pairs.len())?;
+    let words = one_of(cli, Flag::SwitchboxPath, PATHS)?;
+    let expected = Expected::from_word(words)
+        .ok_or_else(|| Invalid::Choice { said: cli.said(Flag::SwitchboxPath), choices: PATHS })?;
+    if !cli.is_on(Flag::SwitchboxCheck) {
+        return Ok(None);
+    }
+    let settings = Settings { pairs, min, min_channels, expected };
+    Ok(Some(SwitchboxTask::new(settings, probe(cli, env, host)?, env.get(TOOL_VARIABLE))))
+}
+
+/// The default is for the default pairs: fewer of them need no more than there are.
+fn min_channels(cli: &Cli, pairs: usize) -> Result<u32, Invalid> {
+    let said = || cli.said(Flag::MinChannels);
+    let asked = cli.int(Flag::MinChannels).unwrap_or_default();
+    if asked < 1 {
+        return Err(Invalid::SwitchboxRange { said: said(), range: "a node needs at least 1 working pair" });
+    }
+    let most = u32::try_from(pairs).unwrap_or(u32::MAX);
+    match u32::try_from(asked).ok().filter(|asked| *asked <= most) {
+        Some(asked) => Ok(asked),
+        None if !cli.is_given(Flag::MinChannels) => Ok(most),
+        None => Err(Invalid::MinChannels { said: said(), pairs }),
+    }
+}
+
+fn probe(cli: &Cli, env: Environment<'_>, host: &dyn Host) -> Result<SwitchboxProbe, Invalid> {
+    let (words, said) = match env.get_filled(VARIABLE) {
+        Some(words) if !cli.is_given(Flag::SwitchboxProbe) => (words, Said::in_variable(VARIABLE, words)),
+        _ => (cli.bytes(Flag::SwitchboxProbe), cli.said(Flag::SwitchboxProbe)),
+    };
+    read_probe(words, env, host).ok_or(Invalid::SwitchboxProbe { said })
+}
+
+/// The probe that is meant; `None` for one plain word that is no program: more likely a slip.
+pub(crate) fn read_probe(words: &OsStr, env: Environment<'_>, host: &dyn Host) -> Option<SwitchboxProbe> {
+    let is_word =
+        |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
+    let is_slip =
+        words.to_str().is_some_and(|text| is_word(text) && command::on_path(text, env, host).is_none());
+    match SwitchboxProbe::from(words) {
+        SwitchboxProbe::Command(_) if is_slip => None,
+        probe => Some(probe),
+    }
+}

@@ -1,0 +1,243 @@
+//! `--gpu-select` on machines that do not exist.
+
+use super::*;
+
+const TABLE: &str = include_str!("../../../../rules/src/gpu_topology/fixtures/a_dgx1v.txt");
+const ISLANDS: &str = include_str!("../../../../rules/src/gpu_topology/fixtures/f_c500.txt");
+const TOPO: &str = "/usr/bin/nvidia-smi topo -m";
+const QUERY: &str = "/usr/bin/nvidia-smi --query-gpu=index,uuid,pci.bus_id,memory.used,memory.total \
+                     --format=csv,noheader,nounits";
+
+/// 8 V100, some of them with their memory taken.
+fn eight(busy: &[usize]) -> FakeHost {
+    let mut host = FakeHost::new();
+    host.programs.push("/usr/bin/nvidia-smi".into());
+    let line = |gpu: usize| {
+        let used = if busy.contains(&gpu) { 16_000 } else { 3 };
+        format!("{gpu}, GPU-{gpu}{gpu}, 00000000:{gpu}B:00.0, {used}, 32510\n")
+    };
+    host.outputs.insert(QUERY.into(), Ok((0..8).map(line).collect()));
+    host.outputs.insert(TOPO.into(), Ok(TABLE.into()));
+    host
+}
+
+fn planned(host: &FakeHost, env: &[(&str, &str)], flags: &str) -> LaunchPlan {
+    let line = format!("--standalone {flags} x.py");
+    let mut env = env.to_vec();
+    env.push(PATH);
+    plan_on(host, &line, &env).unwrap_or_else(|error| panic!("{line}: {error}"))
+}
+
+/// Device numbers, and the lines that are about the choice.
+fn chosen(host: &FakeHost, env: &[(&str, &str)], flags: &str) -> (Option<String>, Vec<String>) {
+    let plan = planned(host, env, flags);
+    let list = Environment(&plan.agent.env.inherited).get("CUDA_VISIBLE_DEVICES");
+    let notices = plan.notices.into_iter().filter(|line| line.contains("--gpu-")).collect();
+    (list.map(|list| list.to_string_lossy().replace("GPU-", "")), notices)
+}
+
+fn some(list: &str) -> Option<String> {
+    Some(list.to_owned())
+}
+
+#[test]
+fn nothing_is_asked_and_nothing_changed_unless_it_is_wished() {
+    // A host that panics when a program is run.
+    let mut host = eight(&[]);
+    host.outputs.clear();
+    assert_eq!(chosen(&host, &[], "--nproc-per-node=4"), (None, vec![]));
+    let env = [("CUDA_VISIBLE_DEVICES", "5,1")];
+    assert_eq!(chosen(&host, &env, "--gpu-select=first"), (some("5,1"), vec![]));
+    let (list, lines) = chosen(&host, &env, "--gpu-select-only --gpu-topology=x");
+    assert_eq!((list, lines.len()), (some("5,1"), 2));
+}
+
+#[test]
+fn the_best_come_first_as_ids_and_the_rest_follow() {
+    let (list, lines) = chosen(&eight(&[]), &[], "--gpu-select=topology --nproc-per-node=8");
+    assert_eq!(list, some("00,33,22,11,55,66,77,44"));
+    assert_eq!(lines.len(), 1);
+    let (list, lines) = chosen(&eight(&[1]), &[], "--gpu-select=topology --nproc-per-node=4");
+    assert_eq!(list, some("44,55,66,77,00,22,33"));
+    assert!(
+        lines[0].starts_with("`--gpu-select=topology`: GPUs 4,5,6,7 chosen of 7 free (1 busy left out): "),
+        "{lines:?}"
+    );
+    let plan = planned(&eight(&[1]), &[], "--gpu-select=topology --nproc-per-node=4");
+    assert_eq!(plan.gpu_locks.len(), 4);
+    let (list, _) = chosen(&eight(&[1]), &[], "--gpu-select=topology --gpu-select-only --nproc-per-node=4");
+    assert_eq!(list, some("44,55,66,77"));
+    let (list, _) =
+        chosen(&eight(&[1, 3, 6, 7]), &[], "--gpu-select=pack --gpu-select-only --nproc-per-node=2");
+    assert_eq!(list, some("44,55"));
+    let (list, _) = chosen(&eight(&[1, 3, 6, 7]), &[("PET_GPU_SELECT", "topology")], "--nproc-per-node=2");
+    assert_eq!(list, some("00,44,22,55"));
+}
+
+#[test]
+fn the_users_own_list_bounds_the_choice() {
+    let flags = "--gpu-select=topology --nproc-per-node=2";
+    for (own, list) in [("6,2,5,1,0", "11,22,66,55,00"), ("GPU-4,GPU-7,GPU-0", "44,77,00"), ("0,9,3", "")] {
+        let (chosen, lines) = chosen(&eight(&[]), &[("CUDA_VISIBLE_DEVICES", own)], flags);
+        match list {
+            "" => assert_eq!(
+                (chosen, lines[0].contains("2 GPUs are asked for, and 1 are free")),
+                (some(own), true)
+            ),
+            list => assert_eq!(chosen, some(list), "{own}: {lines:?}"),
+        }
+    }
+    let slices = "MIG-11,MIG-22";
+    let (list, lines) = chosen(&eight(&[]), &[("CUDA_VISIBLE_DEVICES", slices)], flags);
+    assert_eq!(list, some(slices));
+    assert!(lines[0].contains("CUDA_VISIBLE_DEVICES has slices of GPUs (MIG-11)"), "{lines:?}");
+    let (list, lines) = chosen(&eight(&[]), &[("CUDA_VISIBLE_DEVICES", "")], flags);
+    assert_eq!((list, lines.len()), (some(""), 1));
+}
+
+#[test]
+fn what_other_launchers_hold_is_left_out() {
+    let mut host = eight(&[]);
+    host.taken = (4..8).map(|gpu| format!("GPU-{gpu}{gpu}")).collect();
+    let (list, lines) = chosen(&host, &[], "--gpu-select=pack --gpu-select-only --nproc-per-node=4");
+    assert_eq!(list, some("00,11,22,33"));
+    assert!(lines[0].contains("taken by other launchers left out"), "{lines:?}");
+}
+
+#[test]
+fn a_fault_of_the_matrix_changes_nothing_and_is_told_on_one_line() {
+    let flags = "--gpu-select=topology --nproc-per-node=4";
+    let says = |text: Result<&str, &str>| {
+        let mut host = eight(&[]);
+        host.outputs.insert(TOPO.into(), text.map(Into::into).map_err(Into::into));
+        let (list, lines) = chosen(&host, &[], flags);
+        assert_eq!((list, lines.len()), (None, 1), "{lines:?}");
+        lines[0].clone()
+    };
+    let torn: String = TABLE.chars().take(200).collect();
+    for (text, words) in [
+        (Err("has not ended after 2 s, and was killed"), "/usr/bin/nvidia-smi has not ended after 2 s"),
+        (Ok(""), "nvidia-smi topo -m: there is no topology table"),
+        (Ok(&*torn), "nvidia-smi topo -m: the topology table is not square"),
+        (Ok(&*TABLE.replacen("NV2", "NV1", 1)), "not symmetric: NV1 from GPU0 to GPU3, NV2"),
+        (Ok("\tGPU0\nGPU0\t X \n"), "the topology has 1 GPUs, and this node shows 8"),
+    ] {
+        let line = says(text);
+        assert!(line.contains("`--gpu-select=topology` chooses nothing") && line.contains(words), "{line}");
+    }
+    let (list, lines) = chosen(&FakeHost::new(), &[], flags);
+    assert_eq!(list, None);
+    assert!(lines[0].ends_with("there is neither nvidia-smi nor mx-smi on PATH"), "{lines:?}");
+    let (_, lines) = chosen(&eight(&[]), &[], "--gpu-select=topology --nproc-per-node=9");
+    assert!(lines[0].ends_with("9 GPUs are asked for, and 8 are free"), "{lines:?}");
+}
+
+#[test]
+fn a_file_stands_in_for_the_tools_table() {
+    let mut host = eight(&[]);
+    host.outputs.remove(TOPO);
+    host.root.write("topo.txt", ISLANDS);
+    host.root.write("gbps.csv", "0,9\n9,0\n");
+    let flags = "--gpu-select=topology --nproc-per-node=3 --gpu-topology=/topo.txt";
+    let env = [("CUDA_VISIBLE_DEVICES", "3,4,5,6")];
+    assert_eq!(chosen(&host, &env, flags).0, some("44,55,66,33"));
+    let (_, lines) = chosen(&host, &[], "--gpu-select=topology --gpu-topology=/gbps.csv");
+    assert!(lines[0].ends_with("the topology has 2 GPUs, and this node shows 8"), "{lines:?}");
+    let (_, lines) = chosen(&host, &[], "--gpu-select=topology --gpu-topology=/missing");
+    assert!(lines[0].contains("/missing: No such file"), "{lines:?}");
+    // Without the tool the driver's files say which GPUs there are.
+    let bare = four_gpus();
+    bare.root.write("gbps.csv", "0,9,9,9\n9,0,9,20\n9,9,0,9\n9,20,9,0\n");
+    let (list, _) = chosen(&bare, &[], "--gpu-select=topology --gpu-topology=/gbps.csv --nproc-per-node=2");
+    assert_eq!(list, some("1abc,3abc,0abc,2abc"));
+}
+
+#[test]
+fn metax_hosts_have_numbers_and_a_second_variable() {
+    let mut host = FakeHost::new();
+    host.root.write("dev/mxcd", "");
+    for gpu in 0..8 {
+        host.root.write(&format!("sys/bus/pci/devices/0000:{gpu}a:00.0/vendor"), "0x9999\n");
+        host.root.write(&format!("sys/bus/pci/devices/0000:{gpu}a:00.0/class"), "0x038000\n");
+    }
+    host.programs.push("/usr/bin/mx-smi".into());
+    host.programs.push("/usr/bin/nvidia-smi".into());
+    host.outputs.insert("/usr/bin/mx-smi topo -m".into(), Ok(ISLANDS.into()));
+    host.taken.insert("0000:2a:00.0".into());
+    let plan = planned(&host, &[], "--gpu-select=topology --nproc-per-node=4");
+    for name in ["CUDA_VISIBLE_DEVICES", "MACA_VISIBLE_DEVICES"] {
+        assert_eq!(Environment(&plan.agent.env.inherited).get(name).unwrap(), "4,5,6,7,0,1,3", "{name}");
+    }
+    let plan =
+        planned(&host, &[("MACA_VISIBLE_DEVICES", "1,0,3")], "--gpu-select=topology --nproc-per-node=2");
+    assert_eq!(Environment(&plan.agent.env.inherited).get("MACA_VISIBLE_DEVICES").unwrap(), "0,1,3");
+}
+
+#[test]
+fn a_list_is_taken_as_it_is() {
+    let host = eight(&[6]);
+    assert_eq!(chosen(&host, &[], "--gpu-select=6,2 --nproc-per-node=2").0, some("66,22"));
+    assert!(chosen(&host, &[], "--gpu-select=6,2").1[0].contains("GPU 6 is used by others"));
+    assert_eq!(chosen(&host, &[], "--gpu-select=GPU-33,0").0, some("33,00"));
+    assert_eq!(chosen(&host, &[], "--gpu-select=MIG-1,MIG-2 --nproc-per-node=2").0, some("MIG-1,MIG-2"));
+    // Nothing is known here: it is taken at its word.
+    assert_eq!(chosen(&FakeHost::new(), &[], "--gpu-select=1,0").0, some("1,0"));
+    let mut taken = eight(&[]);
+    taken.taken.insert("GPU-22".into());
+    for (host, env, flags, words) in [
+        (&host, "", "--gpu-select=6,6", "6 is there twice"),
+        (&host, "", "--gpu-select=6,GPU-66", "GPU-66 is there twice"),
+        (&host, "", "--gpu-select=8", "this node has no GPU 8 (it shows 8)"),
+        (&host, "", "--gpu-select=GPU-zz", "this node has no GPU GPU-zz"),
+        (&host, "", "--gpu-select=6 --nproc-per-node=2", "it names 1 GPU(s) for 2 workers"),
+        (&host, "0,1", "--gpu-select=1,2", "2 is not among those that CUDA_VISIBLE_DEVICES allows"),
+        (&taken, "", "--gpu-select=1,2", "2 is taken by another launcher on this host"),
+        (&host, "", "--gpu-select=best", "`--gpu-select=best` is no choice of GPUs"),
+        (&host, "", "--gpu-select=", "is no choice of GPUs"),
+        (&host, "", "--gpu-select=1,,2", "is no choice of GPUs"),
+        (&host, "", "--gpu-select=-1", "is no choice of GPUs"),
+    ] {
+        let env: &[(&str, &str)] =
+            if env.is_empty() { &[PATH] } else { &[PATH, ("CUDA_VISIBLE_DEVICES", env)] };
+        let refusal = plan_on(host, &format!("--standalone {flags} x.py"), env).err().unwrap_or_default();
+        assert!(refusal.contains(words), "{flags}: {refusal}");
+    }
+}
+
+#[test]
+fn virtual_local_ranks_win() {
+    let (list, lines) = chosen(&eight(&[]), &[], "--gpu-select=topology --virtual-local-rank");
+    assert_eq!((list, lines.len()), (None, 1));
+    assert!(lines[0].contains("changes nothing with --virtual-local-rank"), "{lines:?}");
+}
+
+#[test]
+fn cpus_follow_the_chosen_accelerators() {
+    let host = FakeHost::new();
+    for gpu in 0..4 {
+        host.root.gpu(gpu, &format!("0000:{gpu}0:00.0"), i32::from(gpu >= 2));
+    }
+    host.root.write("sys/devices/system/node/node0/cpulist", "0-1\n");
+    host.root.write("sys/devices/system/node/node1/cpulist", "2-3\n");
+    host.root.write("gbps.csv", "0,9,9,9\n9,0,9,9\n9,9,0,20\n9,9,20,0\n");
+    let flags = "--nproc-per-node=2 --numa-binding=node";
+    assert_eq!(planned(&host, &[], flags).agent.cpus, [[0, 1], [0, 1]]);
+    let flags = format!("{flags} --gpu-select=topology --gpu-topology=/gbps.csv");
+    assert_eq!(planned(&host, &[], &flags).agent.cpus, [[2, 3], [2, 3]]);
+}
+
+#[test]
+fn the_accelerators_that_are_looked_at_are_those_that_workers_see() {
+    let host = FakeHost::new();
+    for (env, visible) in [
+        (&[][..], None),
+        (&[("CUDA_VISIBLE_DEVICES", "1")][..], Some("1")),
+        (&[("CUDA_VISIBLE_DEVICES", "")], Some("")),
+        (&[("HIP_VISIBLE_DEVICES", ""), ("CUDA_VISIBLE_DEVICES", "1")], Some("1")),
+        (&[("HIP_VISIBLE_DEVICES", "2"), ("CUDA_VISIBLE_DEVICES", "1")], Some("2")),
+        (&[("MACA_VISIBLE_DEVICES", "3"), ("CUDA_VISIBLE_DEVICES", "1")], Some("3")),
+    ] {
+        let plan = planned(&host, env, "--network-check");
+        assert_eq!(plan.agent.gpus.visible.as_deref(), visible, "{env:?}");
+    }
+}

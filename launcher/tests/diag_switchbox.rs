@@ -1,0 +1,90 @@
+//! `dlrover-diag switchbox`, with a program that says what a file says.
+#![expect(clippy::unwrap_used, reason = "tests may panic, their helpers too")]
+
+use std::{
+    fs,
+    process::{Command, Output},
+};
+
+use serde_json::{Value, json};
+
+fn diag(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dlrover-diag"));
+    command.arg("switchbox").args(arguments).env_remove("DLROVER_SWITCHBOX_PROBE");
+    command.output().unwrap()
+}
+
+/// The check of pairs 0:1 and 2:4 that have these MB/s.
+fn of(values: [f64; 2], more: &[&str]) -> Output {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("result.json");
+    let result = |pair: [u32; 2], dir: &str, value| json!({"pair": pair, "dir": dir, "mbps": value, "path": "metaxlink"});
+    let results = [([0, 1], values[0]), ([2, 4], values[1])]
+        .into_iter()
+        .flat_map(|(pair, value)| [result(pair, "ab", value), result(pair, "ba", value + 1.0)]);
+    fs::write(&file, json!({"v": 1, "results": results.collect::<Vec<_>>()}).to_string()).unwrap();
+    let probe = format!("--switchbox-probe=cat '{}'", file.display());
+    let arguments: Vec<&str> =
+        ["--box-pairs", "0:1", "2:4", &probe].into_iter().chain(more.iter().copied()).collect();
+    diag(&arguments)
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[test]
+fn enough_good_pairs_pass_and_the_table_says_which_are_not() {
+    let output = of([50_000.0, 9999.9], &["--min-channels=1"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let table = text(&output.stdout);
+    let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(
+        rows[1],
+        ["0:1", "-", "ab", "50000.0", "50000.0", "50000.0", "1/1", "metaxlink", "good", "(together)"]
+    );
+    assert_eq!(
+        rows[3],
+        ["2:4", "-", "ab", "9999.9", "9999.9", "9999.9", "0/5", "metaxlink", "slow", "(alone)"]
+    );
+    assert!(
+        table.lines().last().unwrap().starts_with("1 of 2 pair(s) good, 1 needed: degraded, "),
+        "{table}"
+    );
+}
+
+#[test]
+fn too_few_are_exit_code_1_and_the_document_says_why() {
+    let output = of([50_000.0, 0.0], &["--json"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&document["verdict"], &document["good"]), (&json!("node fault"), &json!(1)));
+    assert_eq!(document["pairs"][1]["reason"], "dead", "{document:#}");
+    let said = text(&output.stderr);
+    assert!(
+        said.contains("dlrover-diag: switchbox check: pair 2:4: dead, 0 MB/s in 5 measurement(s) alone"),
+        "{said}"
+    );
+}
+
+#[test]
+fn pairs_that_cannot_be_are_exit_code_2() {
+    for (arguments, expected) in [
+        (&["--box-pairs", "0:1", "1:2"][..], "socket 1 is in 0:1 and in 1:2"),
+        (&["--box-pairs", "0:0"], "0:0 pairs a socket with itself"),
+        (&["--min-channels", "9"], "there are only 4 pair(s)"),
+        (&["--switchbox-path", "host"], "invalid value 'host'"),
+    ] {
+        let output = diag(arguments);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(text(&output.stderr).contains(expected), "{output:?}");
+    }
+}
+
+#[test]
+fn a_probe_that_says_nothing_is_a_fault_with_its_words() {
+    let output = diag(&["--box-pairs", "0:1", "--switchbox-probe", "echo 'link down' >&2; exit 3"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = text(&output.stderr);
+    assert!(said.contains("pair 0:1: no answer, exit code 3, it said link down"), "{said}");
+}

@@ -1,0 +1,34 @@
+//! How the accelerators of one node are connected, and which of them a job is best given.
+//!
+//! * [`Link`]: what lies between two of them, and what that is worth in MB/s.
+//! * [`Matrix`]: all pairs of one node; from the table of the vendor's tool ([`Matrix::parse`]) or from measurements.
+//! * [`choose`]: the best `k` of those that are free; exact for up to 16.
+//! * [`arrange`]: what workers see in the end: the list, with a word on why.
+//!
+//! **The model.** Collective operations go in rings. On direct links (`NVLink` of a cube mesh, `MetaXLink`) a set of
+//! devices carries as many rings as there are edge-disjoint Hamiltonian cycles among its links, each with the bandwidth of
+//! one link. Where no ring of links exists, the ring with the best slowest hop counts, with that hop's bandwidth.
+//! Behind a switch every device has the same links to all others, and that is what its ring has.
+
+mod arrange;
+mod choose;
+mod gpu_set;
+mod link;
+mod matrix;
+mod measured;
+mod packing;
+mod rings;
+mod sums;
+mod text;
+
+pub use self::{
+    arrange::{Allowed, Arranged, CannotArrange, Wish, allowed, arrange},
+    choose::{CannotChoose, Choice, Objective, Ranked, choose, ranking},
+    gpu_set::{GpuSet, MOST},
+    link::{Link, PciPath, UnknownLink},
+    matrix::{BadMatrix, Matrix},
+    rings::Score,
+};
+
+#[cfg(test)]
+mod tests;

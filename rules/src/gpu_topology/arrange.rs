@@ -1,0 +1,177 @@
+//! What workers see: the chosen devices first, as a ring, then all others that are free.
+
+use super::{BadMatrix, CannotChoose, GpuSet, MOST, Matrix, Objective, choose};
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wish {
+    /// What is best.
+    pub objective: Objective,
+    /// For so many workers.
+    pub wanted: usize,
+    /// Show no others.
+    pub only: bool,
+}
+
+/// What the user's own list of visible devices leaves to choose from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Allowed {
+    /// There is no list.
+    All,
+    /// These, by their numbers in the matrix, in the list's order. Empty when it shows none.
+    These(Vec<usize>),
+    /// Slices of devices (MIG), or ids that no device here has. It stays as it is.
+    Untouched {
+        /// The entry.
+        entry: String,
+    },
+}
+
+/// A list of devices.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Arranged {
+    /// By their numbers in the matrix: the chosen ones as a ring, then, unless only these are wanted, all others that
+    /// are free, in the order in which the user has them.
+    pub order: Vec<usize>,
+    /// How many of it are chosen.
+    pub chosen: usize,
+    /// What was chosen, and why, on one line.
+    pub words: String,
+}
+
+/// Why there is no list.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CannotArrange {
+    /// Too few are left.
+    #[error("{why}{}", left_out(*.busy, *.taken))]
+    Choose {
+        /// How many are missing.
+        why: CannotChoose,
+        /// Left out, because others use them.
+        busy: GpuSet,
+        /// Left out, because other launchers have chosen them.
+        taken: GpuSet,
+    },
+    /// No such table.
+    #[error(transparent)]
+    Matrix(#[from] BadMatrix),
+}
+
+/// Reads the user's own list (`CUDA_VISIBLE_DEVICES`) as the driver does: numbers, or beginnings of ids; up to the first
+/// entry that names no device; a device named twice leaves none. `ids` are the devices' own, in the order of the matrix.
+#[must_use]
+pub fn allowed(list: Option<&str>, ids: &[String]) -> Allowed {
+    let Some(list) = list else { return Allowed::All };
+    let mut these = Vec::new();
+    for entry in list.split(',').map(str::trim) {
+        let device = match entry.parse::<usize>() {
+            Ok(number) => (number < ids.len()).then_some(number),
+            Err(_) if entry.starts_with("MIG-") => return Allowed::Untouched { entry: shown(entry) },
+            Err(_) if entry.starts_with("GPU-") => ids.iter().position(|id| id.starts_with(entry)),
+            Err(_) => None,
+        };
+        let Some(device) = device else { break };
+        if these.contains(&device) {
+            return Allowed::These(Vec::new());
+        }
+        these.push(device);
+    }
+    Allowed::These(these)
+}
+
+fn shown(entry: &str) -> String {
+    entry.chars().take(60).collect()
+}
+
+/// Chooses among the allowed devices, without those that are busy or taken by another launcher.
+///
+/// # Errors
+///
+/// When too few are left.
+pub fn arrange(
+    matrix: &Matrix,
+    wish: Wish,
+    allowed: &[usize],
+    busy: GpuSet,
+    taken: GpuSet,
+) -> Result<Arranged, CannotArrange> {
+    let allowed_set: GpuSet = allowed.iter().copied().collect::<GpuSet>().and(GpuSet::first(matrix.size()));
+    let (busy, taken) = (busy.and(allowed_set), taken.and(allowed_set).without(busy));
+    let free = allowed_set.without(busy).without(taken);
+    let choice = choose(matrix, free, wish.wanted, wish.objective).map_err(|why| CannotArrange::Choose {
+        why,
+        busy,
+        taken,
+    })?;
+    let mut order = choice.ring.clone();
+    if !wish.only {
+        let others = allowed.iter().filter(|gpu| free.contains(**gpu) && !choice.set.contains(**gpu));
+        order.extend(others.take(MOST));
+    }
+    let mut words =
+        format!("GPUs {} chosen of {} free{}", in_a_row(&choice.ring), free.len(), left_out(busy, taken));
+    if choice.ring.len() > 1 {
+        words.push_str(&format!(": {}", worth(matrix, &choice)));
+    }
+    if !choice.is_proven {
+        words.push_str("; the search was cut short, a better set may exist");
+    }
+    Ok(Arranged { chosen: choice.ring.len(), order, words })
+}
+
+/// What a choice is worth, in words.
+fn worth(matrix: &Matrix, choice: &super::Choice) -> String {
+    let rings = match choice.score.capacity_links {
+        links if links > 0 && matrix.is_switched() => format!("{links} links each"),
+        _ if choice.ring.len() == 2 && choice.score.capacity_links > 0 => {
+            format!("{} direct link(s)", choice.score.capacity_links)
+        }
+        0 => "no ring of direct links".to_owned(),
+        rings => format!("{rings} ring(s) of direct links"),
+    };
+    let gain = choice.gain_over_first();
+    let than_first = match choice.first == choice.set {
+        true => "these are the first ones free".to_owned(),
+        false => format!("modelled {gain:.2} times the first ones free ({})", choice.first),
+    };
+    format!("{rings}, about {:.1} GB/s, {than_first}", f64::from(choice.score.ring_mbps) / 1000.0)
+}
+
+fn left_out(busy: GpuSet, taken: GpuSet) -> String {
+    let part = |set: GpuSet, why: &str| (!set.is_empty()).then(|| format!("{set} {why}"));
+    let parts: Vec<String> =
+        [part(busy, "busy"), part(taken, "taken by other launchers")].into_iter().flatten().collect();
+    if parts.is_empty() { String::new() } else { format!(" ({} left out)", parts.join(", ")) }
+}
+
+fn in_a_row(gpus: &[usize]) -> String {
+    gpus.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ids() -> Vec<String> {
+        (0..4).map(|gpu| format!("GPU-{gpu}f3a")).collect()
+    }
+
+    #[test]
+    fn a_list_is_read_as_the_driver_reads_it() {
+        for (list, these) in [
+            ("0,1", vec![0, 1]),
+            ("3, 0", vec![3, 0]),
+            ("1,-1,2", vec![1]),
+            ("0,9,1", vec![0]),
+            ("1,1", vec![]),
+            ("", vec![]),
+            ("GPU-2,GPU-0f3a", vec![2, 0]),
+            ("NoDevFiles", vec![]),
+        ] {
+            assert_eq!(allowed(Some(list), &ids()), Allowed::These(these), "{list}");
+        }
+        assert_eq!(allowed(None, &ids()), Allowed::All);
+        let slice = "MIG-5c88c16e-7f49-4f1a-8f3a-c1a2b3c4d5e6";
+        assert_eq!(allowed(Some(slice), &ids()), Allowed::Untouched { entry: slice.into() });
+    }
+}

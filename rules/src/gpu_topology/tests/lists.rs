@@ -1,0 +1,54 @@
+//! From a choice to what workers see.
+
+use super::*;
+
+fn arranged(busy: &[usize], taken: &[usize], allowed: &[usize], wish: Wish) -> Result<Arranged, String> {
+    arrange(&matrix(A), wish, allowed, set(busy), set(taken)).map_err(|error| error.to_string())
+}
+
+const FOUR: Wish = Wish { objective: Objective::Topology, wanted: 4, only: false };
+
+const EVERY: [usize; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
+
+#[test]
+fn the_chosen_come_first_and_nothing_is_hidden() {
+    let list = arranged(&[], &[], &EVERY, FOUR).unwrap();
+    assert_eq!((list.order, list.chosen), (vec![0, 1, 2, 3, 4, 5, 6, 7], 4));
+    let list = arranged(&[1], &[], &EVERY, FOUR).unwrap();
+    assert_eq!((list.order, list.chosen), (vec![4, 5, 6, 7, 0, 2, 3], 4));
+    assert_eq!(
+        list.words,
+        "GPUs 4,5,6,7 chosen of 7 free (1 busy left out): 2 ring(s) of direct links, about 48.4 GB/s, modelled 5.38 times \
+         the first ones free (0,2,3,4)"
+    );
+    let only = arranged(&[1], &[], &EVERY, Wish { only: true, ..FOUR }).unwrap();
+    assert_eq!(only.order, [4, 5, 6, 7]);
+}
+
+#[test]
+fn what_others_use_is_left_out() {
+    let list = arranged(&[1], &[4, 5, 6, 7], &EVERY, Wish { wanted: 2, ..FOUR }).unwrap();
+    assert_eq!(list.order, [0, 3, 2]);
+    let refusal = arranged(&[1], &[4, 5, 6, 7], &EVERY, FOUR).unwrap_err();
+    assert_eq!(
+        refusal,
+        "4 GPUs are asked for, and 3 are free (1 busy, 4,5,6,7 taken by other launchers left out)"
+    );
+}
+
+#[test]
+fn the_users_own_list_bounds_the_choice_and_orders_what_follows() {
+    let list = arranged(&[], &[], &[6, 2, 5, 1, 0], Wish { wanted: 2, ..FOUR }).unwrap();
+    assert_eq!(list.order, [1, 2, 6, 5, 0]);
+    // Busy ones that the user did not allow are not worth a word.
+    let list = arranged(&[7], &[4], &[0, 3], Wish { wanted: 2, ..FOUR }).unwrap();
+    assert!(!list.words.contains("left out"), "{}", list.words);
+    assert!(list.words.ends_with("these are the first ones free"), "{}", list.words);
+    assert!(arranged(&[], &[], &[99], Wish { wanted: 1, ..FOUR }).is_err());
+}
+
+#[test]
+fn all_of_a_box_are_put_in_a_ring() {
+    let list = arranged(&[], &[], &EVERY, Wish { wanted: 8, ..FOUR }).unwrap();
+    assert_eq!(list.order, [0, 3, 2, 1, 5, 6, 7, 4]);
+}

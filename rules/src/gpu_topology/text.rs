@@ -1,0 +1,120 @@
+//! The table that `nvidia-smi topo -m` and `mx-smi topo -m` print.
+//!
+//! ```text
+//!         GPU0    GPU1    NIC0    CPU Affinity    NUMA Affinity   GPU NUMA ID
+//! GPU0     X      NV1     PIX     0-19,40-59      0               N/A
+//! GPU1    NV1      X      PIX     0-19,40-59      0               N/A
+//! NIC0    PIX     PIX      X
+//! ```
+//!
+//! Between tabs or any number of spaces, maybe underlined or coloured for a terminal, words before, a legend after.
+
+use super::{BadMatrix, Link, MOST, Matrix, measured};
+
+/// More than any host prints: 16 accelerators and 64 network cards are about 30 KiB.
+const LONGEST: usize = 256 << 10;
+
+impl Matrix {
+    /// Reads the table of `nvidia-smi topo -m` or `mx-smi topo -m`, or measured bandwidths: numbers in GB/s with commas
+    /// between, a line for each accelerator.
+    ///
+    /// # Errors
+    ///
+    /// When there is no table in it, or the table is cut off, not square, not symmetric, too large or has unknown words.
+    pub fn parse(text: &str) -> Result<Self, BadMatrix> {
+        if text.len() > LONGEST {
+            return Err(BadMatrix::TooLong(LONGEST));
+        }
+        let text = without_escapes(text);
+        let mut lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<&str>>());
+        let Some(header) = lines.find(|words| words.first() == Some(&"GPU0")) else {
+            return measured::parse(&text);
+        };
+        let heads = heads(&header);
+        let columns = columns(&heads)?;
+        let numa_column = heads.iter().position(|head| matches!(*head, "NUMA" | "Node"));
+        let (mut rows, mut numa) = (Vec::new(), Vec::new());
+        for words in lines {
+            let Some((name, cells)) = words.split_first().filter(|(name, _)| number(name).is_some()) else {
+                continue;
+            };
+            let row = rows.len();
+            if number(name) != Some(row) {
+                return Err(BadMatrix::Row { expected: format!("GPU{row}"), found: shown(name) });
+            }
+            if row == columns.len() {
+                return Err(BadMatrix::NotSquare { columns: columns.len(), rows: row + 1 });
+            }
+            let cell = |column: &usize| cells.get(*column).ok_or(cells.len());
+            let links: Result<Vec<&&str>, usize> = columns.iter().map(cell).collect();
+            let links = links.map_err(|cells| BadMatrix::RowLength { row, cells, columns: columns.len() })?;
+            let links = links.iter().map(|word| word.parse::<Link>());
+            rows.push(links.collect::<Result<Vec<Link>, _>>().map_err(|word| BadMatrix::Word { row, word })?);
+            // With a cell left empty nobody can tell which; then the NUMA node is not known.
+            let is_complete = cells.len() == heads.len();
+            numa.push(numa_column.filter(|_| is_complete).and_then(|column| cells[column].parse().ok()));
+        }
+        if rows.len() != columns.len() {
+            return Err(BadMatrix::NotSquare { columns: columns.len(), rows: rows.len() });
+        }
+        Self::new(&rows, &numa)
+    }
+}
+
+/// The places of the accelerators' columns.
+fn columns(heads: &[&str]) -> Result<Vec<usize>, BadMatrix> {
+    let mut columns = Vec::new();
+    for (place, head) in heads.iter().enumerate() {
+        match number(head) {
+            None => {}
+            Some(number) if number == columns.len() => columns.push(place),
+            Some(_) => return Err(BadMatrix::Column(shown(head))),
+        }
+    }
+    if columns.len() > MOST { Err(BadMatrix::TooMany(columns.len())) } else { Ok(columns) }
+}
+
+/// The names of the columns. Some are several words, with as little between them as between two columns.
+fn heads<'a>(mut words: &[&'a str]) -> Vec<&'a str> {
+    const LONG: [&[&str]; 4] =
+        [&["GPU", "NUMA", "ID"], &["CPU", "Affinity"], &["NUMA", "Affinity"], &["Node", "Affinity"]];
+    let mut heads = Vec::new();
+    while let Some((first, rest)) = words.split_first() {
+        let long = LONG.iter().find(|long| words.starts_with(long));
+        // Of a name of several words the first is enough to know it by: `NUMA`.
+        heads.push(*first);
+        words = long.map_or(rest, |long| &words[long.len()..]);
+    }
+    heads
+}
+
+/// `GPU7` is 7.
+fn number(name: &str) -> Option<usize> {
+    let digits = name.strip_prefix("GPU")?;
+    digits.parse().ok().filter(|_| digits.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// A word of a stranger's, for an error.
+fn shown(word: &str) -> String {
+    word.chars().take(40).collect()
+}
+
+/// Terminals are told of underlined headers by `ESC [ ... letter`.
+fn without_escapes(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut rest = text.chars();
+    while let Some(letter) = rest.next() {
+        match letter {
+            '\u{1b}' => {
+                if rest.next() == Some('[') {
+                    // Parameters, up to and with the final byte.
+                    let _final = rest.find(|letter| ('@'..='~').contains(letter));
+                }
+            }
+            '\t' | '\n' => plain.push(letter),
+            _ if letter.is_control() => plain.push(' '),
+            _ => plain.push(letter),
+        }
+    }
+    plain
+}

@@ -1,0 +1,18 @@
+//! The accelerators of a node: what was found ([`Inventory`]), and whether that is fit for work ([`health`]).
+
+pub mod health;
+mod inventory;
+pub mod share;
+mod xid;
+
+pub use inventory::{
+    CgroupLimits, Gpu, GpuLink, GpuProcess, GpuTrouble, GpuUse, Host, Inventory, MOST_GPUS, NvLink,
+    RemappedRows, Vendor, Xid,
+};
+pub use xid::xid_words;
+
+/// Bytes in GB (10^9), to a tenth, for people.
+#[must_use]
+pub fn gigabytes(bytes: u64) -> String {
+    format!("{}.{}", bytes / 1_000_000_000, bytes / 100_000_000 % 10)
+}

@@ -1,0 +1,185 @@
+//! Whether a node's accelerators are fit for the job, by what their driver says of them. The first step of the local
+//! check: nothing is computed here and no other node is asked.
+//!
+//! Broken is an accelerator that cannot be opened, has fallen off the bus, or has errors in its memory that only a
+//! reset or a replacement ends: uncorrected ECC errors since the driver was loaded, a row that waits for its
+//! replacement, no spare row left. These are the memory checks that NVIDIA's own fleet tool (DCGM) fails a device by.
+//! Busy is one of whose memory others hold a part, forbidden one that this user or container may not open: both are
+//! nobody's fault, and never tainted.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Gpu, GpuTrouble, Inventory, NvLink, gigabytes};
+use crate::{
+    gpu_topology::{Allowed, allowed},
+    network_check::LocalFault,
+};
+
+/// How long memory that our own dead workers held may take to be given back. Drivers do that after the process is
+/// gone.
+pub const BUSY_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The default of `--busy-gpu-threshold`, DLRover's own: 30 %.
+pub const BUSY_PERMILLE: u32 = 300;
+
+/// Between two looks at it: the driver tells nobody when memory is free again.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// So many processes of a busy accelerator are named.
+const NAMED: usize = 3;
+
+/// What the job asks of a node's accelerators.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuTerms {
+    /// An accelerator is busy when more of its memory is taken than this, in thousandths (`--busy-gpu-threshold`).
+    /// `None`: none ever is, for the node has a share of one that others use too.
+    pub busy_permille: Option<u32>,
+    /// Accelerators that the node's workers take.
+    pub needed: u32,
+    /// `CUDA_VISIBLE_DEVICES`; `None`: all may be used.
+    pub visible: Option<String>,
+}
+
+/// What the accelerators are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Health {
+    /// Fit for the job.
+    Fit {
+        /// What a person may want to know all the same.
+        notes: Vec<String>,
+    },
+    /// Not fit.
+    Unfit(LocalFault),
+    /// Too few are free: look again then.
+    LookAgain {
+        /// From now.
+        after: Duration,
+    },
+}
+
+/// Judges what was found, `waited` after the first look.
+#[must_use]
+pub fn judge(inventory: &Inventory, terms: &GpuTerms, waited: Duration) -> Health {
+    if let Some(at) = &inventory.hangs_at {
+        let component = at.split(" (").next().unwrap_or(at).to_owned();
+        let reason = format!("{at} gave no answer to the question how it is");
+        return Health::Unfit(LocalFault { component, reason });
+    }
+    let visible = visible(inventory, terms.visible.as_deref());
+    let mut broken = visible.iter().filter_map(|gpu| Some((gpu.index, what_is_broken(gpu)?)));
+    if let Some((index, mut reason)) = broken.next() {
+        let others: Vec<String> = broken.map(|(index, reason)| format!("gpu {index}: {reason}")).collect();
+        if !others.is_empty() {
+            reason = format!("{reason}; {}", others.join("; "));
+        }
+        return Health::Unfit(LocalFault { component: format!("gpu {index}"), reason });
+    }
+    let needed = visible.len().min(terms.needed as usize);
+    let (denied, visible): (Vec<&Gpu>, Vec<&Gpu>) =
+        visible.into_iter().partition(|gpu| gpu.trouble == Some(GpuTrouble::NotPermitted));
+    let denied: Vec<String> =
+        denied.iter().map(|gpu| format!("gpu {}: this user may not use it", gpu.index)).collect();
+    if visible.len() < needed {
+        let usable = visible.len();
+        let reason =
+            format!("{needed} accelerator(s) are needed and {usable} may be used: {}", denied.join("; "));
+        return Health::Unfit(LocalFault { component: LocalFault::FORBIDDEN.to_owned(), reason });
+    }
+    let is_busy = |gpu: &&Gpu| terms.busy_permille.is_some_and(|permille| is_busy(gpu, permille));
+    let busy: Vec<&Gpu> = visible.iter().copied().filter(is_busy).collect();
+    let free = visible.len() - busy.len();
+    let told: Vec<String> = busy.iter().map(|gpu| taken(gpu)).collect();
+    if free >= needed {
+        let links = visible.iter().filter_map(|gpu| dead_links(gpu));
+        return Health::Fit { notes: denied.into_iter().chain(told).chain(links).collect() };
+    }
+    if waited < BUSY_PATIENCE {
+        return Health::LookAgain { after: LOOK_EVERY.min(BUSY_PATIENCE - waited) };
+    }
+    let reason = format!(
+        "{needed} accelerator(s) are needed and {free} of {} are free: {}",
+        visible.len(),
+        told.join("; ")
+    );
+    Health::Unfit(LocalFault { component: LocalFault::BUSY.to_owned(), reason })
+}
+
+/// The accelerators that workers will see, as [`allowed`] reads the list. Numbers are taken for places on the bus. A
+/// list of slices (`MIG-...`) shows none that could be judged.
+#[must_use]
+pub fn visible<'a>(inventory: &'a Inventory, list: Option<&str>) -> Vec<&'a Gpu> {
+    let ids: Vec<String> = inventory.gpus.iter().map(|gpu| gpu.uuid.clone().unwrap_or_default()).collect();
+    match allowed(list, &ids) {
+        Allowed::All => inventory.gpus.iter().collect(),
+        Allowed::These(places) => places.into_iter().filter_map(|place| inventory.gpus.get(place)).collect(),
+        Allowed::Untouched { .. } => Vec::new(),
+    }
+}
+
+/// More of its memory is taken than `busy_permille` thousandths. Of one that is split into slices that says nothing.
+#[must_use]
+pub fn is_busy(gpu: &Gpu, busy_permille: u32) -> bool {
+    !gpu.is_mig && gpu.used_permille() > Some(u64::from(busy_permille))
+}
+
+/// Why an accelerator is broken; `None` where nothing speaks for it.
+#[must_use]
+pub fn what_is_broken(gpu: &Gpu) -> Option<String> {
+    match &gpu.trouble {
+        Some(GpuTrouble::Lost) => return Some("it has fallen off the bus".into()),
+        Some(GpuTrouble::CannotOpen(reason)) => {
+            return Some(format!("the driver does not open it: {reason}"));
+        }
+        Some(GpuTrouble::NotPermitted) | None => {}
+    }
+    let remapped = gpu.remapped.unwrap_or_default();
+    if remapped.failed {
+        return Some("no spare row of its memory is left to replace a broken one".into());
+    }
+    if remapped.pending {
+        return Some("a broken row of its memory waits for its replacement: it has to be reset".into());
+    }
+    let errors = gpu.ecc_uncorrected.filter(|errors| *errors > 0)?;
+    Some(format!("{errors} ECC error(s) in its memory that could not be corrected"))
+}
+
+/// Why nobody here can use an accelerator: it is broken, or not for this user.
+#[must_use]
+pub fn why_unusable(gpu: &Gpu) -> Option<String> {
+    let forbidden =
+        (gpu.trouble == Some(GpuTrouble::NotPermitted)).then(|| "this user may not use it".to_owned());
+    what_is_broken(gpu).or(forbidden)
+}
+
+/// `gpu 2: 61.0 of 80.0 GB are taken, by process 4711`.
+fn taken(gpu: &Gpu) -> String {
+    let (used, total) = (gpu.memory_used.unwrap_or_default(), gpu.memory_total.unwrap_or_default());
+    let mut words = format!("gpu {}: {} of {} GB are taken", gpu.index, gigabytes(used), gigabytes(total));
+    let pids: Vec<String> = gpu.processes.iter().take(NAMED).map(|process| process.pid.to_string()).collect();
+    if !pids.is_empty() {
+        let more = gpu.processes.len().saturating_sub(NAMED);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        words = format!("{words}, by process {}{more}", pids.join(", "));
+    }
+    words
+}
+
+/// Links that are down beside others that are up. Where none is up, none is plugged.
+fn dead_links(gpu: &Gpu) -> Option<String> {
+    let (up, down): (Vec<&NvLink>, Vec<&NvLink>) = gpu.nvlinks.iter().partition(|link| link.is_active);
+    let numbers: Vec<String> = down.iter().map(|link| link.number.to_string()).collect();
+    (!up.is_empty() && !down.is_empty()).then(|| {
+        format!(
+            "gpu {}: {} of {} NVLinks are down ({})",
+            gpu.index,
+            down.len(),
+            gpu.nvlinks.len(),
+            numbers.join(", ")
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use super::*;
+use crate::gpus::{GpuProcess, RemappedRows};
+
+const GB: u64 = 1_000_000_000;
+
+fn node(count: u32) -> Inventory {
+    let gpu = |index| Gpu {
+        index,
+        uuid: Some(format!("GPU-{index}0")),
+        memory_total: Some(80 * GB),
+        memory_used: Some(GB / 2),
+        ..Gpu::default()
+    };
+    Inventory { gpus: (0..count).map(gpu).collect(), ..Inventory::default() }
+}
+
+fn terms(needed: u32, visible: Option<&str>) -> GpuTerms {
+    GpuTerms { busy_permille: Some(300), needed, visible: visible.map(Into::into) }
+}
+
+fn unfit(inventory: &Inventory, terms: &GpuTerms) -> LocalFault {
+    match judge(inventory, terms, BUSY_PATIENCE) {
+        Health::Unfit(fault) => fault,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_node_without_trouble_is_fit_and_one_without_accelerators_too() {
+    let fit = Health::Fit { notes: Vec::new() };
+    assert_eq!(judge(&node(8), &terms(8, None), Duration::ZERO), fit);
+    assert_eq!(judge(&node(0), &terms(8, None), Duration::ZERO), fit);
+}
+
+#[test]
+fn each_kind_of_broken_has_its_reason_and_all_are_named() {
+    type Break = fn(&mut Gpu);
+    let break_it: [(Break, &str); 5] = [
+        (|gpu| gpu.trouble = Some(GpuTrouble::Lost), "fallen off the bus"),
+        (|gpu| gpu.trouble = Some(GpuTrouble::CannotOpen("no".into())), "does not open it: no"),
+        (|gpu| gpu.ecc_uncorrected = Some(2), "2 ECC error(s)"),
+        (|gpu| gpu.remapped = Some(RemappedRows { pending: true, ..Default::default() }), "reset"),
+        (|gpu| gpu.remapped = Some(RemappedRows { failed: true, ..Default::default() }), "no spare row"),
+    ];
+    for (how, words) in break_it {
+        let mut inventory = node(4);
+        how(&mut inventory.gpus[2]);
+        let fault = unfit(&inventory, &terms(2, None));
+        assert_eq!(fault.component, "gpu 2");
+        assert!(fault.reason.contains(words), "{fault:?}");
+        // Nobody uses it.
+        assert!(matches!(judge(&inventory, &terms(2, Some("0,1")), Duration::ZERO), Health::Fit { .. }));
+        how(&mut inventory.gpus[3]);
+        assert!(unfit(&inventory, &terms(2, None)).reason.contains("; gpu 3: "));
+    }
+    let mut healed = node(1);
+    healed.gpus[0].remapped = Some(RemappedRows { correctable: 3, uncorrectable: 1, ..Default::default() });
+    healed.gpus[0].ecc_uncorrected = Some(0);
+    assert!(matches!(judge(&healed, &terms(1, None), Duration::ZERO), Health::Fit { .. }));
+}
+
+/// A container sees the count of all devices, and may open its own.
+#[test]
+fn forbidden_ones_matter_only_when_too_few_are_left_and_are_not_broken() {
+    let mut inventory = node(4);
+    for gpu in &mut inventory.gpus[2..] {
+        gpu.trouble = Some(GpuTrouble::NotPermitted);
+    }
+    let Health::Fit { notes } = judge(&inventory, &terms(2, None), Duration::ZERO) else { panic!() };
+    assert_eq!(notes, ["gpu 2: this user may not use it", "gpu 3: this user may not use it"]);
+    let fault = unfit(&inventory, &terms(4, None));
+    assert!(fault.is_nothing_broken() && fault.component == "gpu-permission", "{fault:?}");
+    assert!(fault.reason.starts_with("4 accelerator(s) are needed and 2 may be used: gpu 2: "), "{fault:?}");
+}
+
+#[test]
+fn a_driver_that_hangs_is_a_fault_of_what_it_was_asked_about() {
+    let inventory = Inventory { hangs_at: Some("gpu 3 (NVIDIA H100)".into()), ..node(3) };
+    let fault = unfit(&inventory, &terms(1, None));
+    assert_eq!(fault.component, "gpu 3");
+    assert!(fault.reason.contains("H100"), "{fault:?}");
+}
+
+#[test]
+fn busy_ones_are_waited_for_and_matter_only_when_too_few_are_free() {
+    let mut inventory = node(4);
+    for gpu in &mut inventory.gpus[..2] {
+        gpu.memory_used = Some(61 * GB);
+        gpu.processes = (1..=4).map(|pid| GpuProcess { pid, memory: None }).collect();
+    }
+    let Health::Fit { notes } = judge(&inventory, &terms(2, None), Duration::ZERO) else { panic!() };
+    assert_eq!(notes[0], "gpu 0: 61.0 of 80.0 GB are taken, by process 1, 2, 3 and 1 more");
+    assert_eq!(judge(&inventory, &terms(3, None), Duration::ZERO), Health::LookAgain { after: LOOK_EVERY });
+    let almost = BUSY_PATIENCE - Duration::from_millis(20);
+    assert_eq!(
+        judge(&inventory, &terms(3, None), almost),
+        Health::LookAgain { after: Duration::from_millis(20) }
+    );
+    let fault = unfit(&inventory, &terms(3, None));
+    assert!(fault.is_busy() && fault.reason.starts_with("3 accelerator(s) are needed and 2 of 4 are free"));
+    assert!(unfit(&inventory, &terms(2, Some("GPU-00,GPU-20"))).reason.contains("1 of 2"));
+    // More workers than accelerators share them.
+    assert!(matches!(judge(&node(1), &terms(8, None), Duration::ZERO), Health::Fit { .. }));
+}
+
+#[test]
+fn exactly_the_threshold_is_not_busy_and_slices_never_are() {
+    let mut inventory = node(1);
+    inventory.gpus[0].memory_used = Some(24 * GB);
+    assert!(matches!(judge(&inventory, &terms(1, None), Duration::ZERO), Health::Fit { .. }));
+    inventory.gpus[0].memory_used = Some(25 * GB);
+    assert!(matches!(judge(&inventory, &terms(1, None), Duration::ZERO), Health::LookAgain { .. }));
+    inventory.gpus[0].is_mig = true;
+    assert!(matches!(judge(&inventory, &terms(1, None), Duration::ZERO), Health::Fit { .. }));
+}
+
+/// Who has a share of a device has others beside it on purpose.
+#[test]
+fn a_shared_one_is_never_busy() {
+    let mut inventory = node(1);
+    inventory.gpus[0].memory_used = Some(79 * GB);
+    let terms = GpuTerms { busy_permille: None, ..terms(1, None) };
+    assert_eq!(judge(&inventory, &terms, Duration::ZERO), Health::Fit { notes: Vec::new() });
+}
+
+#[test]
+fn the_list_is_read_as_cuda_reads_it() {
+    let inventory = node(4);
+    let seen = |list: &str| visible(&inventory, Some(list)).iter().map(|gpu| gpu.index).collect::<Vec<u32>>();
+    assert_eq!(seen("2, 0"), [2, 0]);
+    assert_eq!(seen("1,9,0"), [1]);
+    assert_eq!(seen("1,GPU-1"), [0_u32; 0]);
+    assert_eq!(seen("GPU-3,x,0"), [3]);
+    assert_eq!(seen(""), [0_u32; 0]);
+    assert_eq!(seen("MIG-1,2"), [0_u32; 0]);
+    assert_eq!(visible(&inventory, None).len(), 4);
+}
+
+#[test]
+fn links_that_are_down_beside_others_are_told() {
+    let mut inventory = node(2);
+    let link = |number, is_active| NvLink { number, is_active };
+    inventory.gpus[0].nvlinks = vec![link(0, true), link(1, false), link(2, true)];
+    inventory.gpus[1].nvlinks = vec![link(0, false), link(1, false)];
+    let Health::Fit { notes } = judge(&inventory, &terms(2, None), Duration::ZERO) else { panic!() };
+    assert_eq!(notes, ["gpu 0: 1 of 3 NVLinks are down (1)"]);
+}

@@ -1,0 +1,18 @@
+//! Nodes tell of their accelerators. Nothing is decided by it; an operator reads it.
+
+use super::{Effect, Job, Log};
+use crate::{gpus::Inventory, ids::NodeId};
+
+impl Job {
+    /// A line in the log where something needs a look, once for each new thing.
+    pub(super) fn on_inventory_told(&mut self, node: &NodeId, inventory: Box<Inventory>) -> Vec<Effect> {
+        let before = self.inventories.get(node).map(|before| before.troubles()).unwrap_or_default();
+        let news: Vec<String> =
+            inventory.troubles().into_iter().filter(|trouble| !before.contains(trouble)).collect();
+        self.inventories.insert(node.clone(), inventory);
+        match &news[..] {
+            [] => Vec::new(),
+            news => vec![Effect::Log(Log::Accelerators { node: self.name_of(node), words: news.join("; ") })],
+        }
+    }
+}

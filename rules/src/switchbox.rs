@@ -1,0 +1,81 @@
+//! The switchbox check: whether the links between a node's accelerators and its switchbox carry what they should.
+//!
+//! An accelerator cannot address the box, so two accelerators that hang on it are measured against each other:
+//! A - switchbox - B. Such a pair is one channel.
+//!
+//! ```text
+//! (Check, effects) = Check::new(now, settings, method)     // all pairs are measured, at the same time
+//! check.handle(now, Answered { run, pair, answer })        // who is in doubt is measured again, alone
+//! ... -> Finish(Finding)                                   // pairs, good ones, and what that makes of the node
+//! ```
+//!
+//! Only what is seen of a pair that was measured alone speaks against it: several at once may share a switch. How
+//! values are judged is in [`Style`]; what can be wrong with a pair in [`Trouble`]; what is wrong with the node in
+//! [`Finding`].
+
+mod check;
+mod finding;
+mod judge;
+mod pairs;
+mod path;
+mod rate;
+mod trouble;
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::{
+    check::{Answer, Check, Effect, Event},
+    finding::{COMPONENT, Finding, PairFinding, Standing},
+    judge::{Repetition, Style, Verdict},
+    pairs::{MOST_PAIRS, PairsError, SocketPair, check_pairs, in_words},
+    path::{Expected, Path},
+    rate::Rate,
+    trouble::{Trouble, Wrong},
+};
+
+/// The whole check ends by then, whatever hangs.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// No probe fits this host, in the words for a person.
+pub const NO_PROBE: &str = "no switchbox probe on this host: there is neither MetaX's tool or driver nor an NVIDIA \
+                            device; name one with --switchbox-probe, or leave --switchbox-check out";
+
+/// What is measured, and how much of it must be good.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// See [`check_pairs`].
+    pub pairs: Vec<SocketPair>,
+    /// Below this a pair is bad; this itself is good.
+    pub min: Rate,
+    /// With fewer good pairs the node is faulty; from 1 to the number of pairs.
+    pub min_channels: u32,
+    /// Which way the bytes must take.
+    pub expected: Expected,
+}
+
+/// How a probe measures.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Method {
+    /// What a person calls the probe.
+    pub probe: String,
+    /// What one measurement gives.
+    pub style: Style,
+    /// How long the measurement of one pair may take.
+    pub patience: Duration,
+    /// It measures the pairs of a run one after another: the time of each adds up.
+    pub is_serial: bool,
+}
+
+impl Method {
+    /// How long a run of so many pairs may take. A serial one leaves time for a second look at somebody.
+    #[must_use]
+    pub fn patience_for(&self, pairs: usize) -> Duration {
+        let times = if self.is_serial { u32::try_from(pairs).unwrap_or(u32::MAX).max(1) } else { 1 };
+        self.patience.saturating_mul(times).min(DEADLINE * 2 / 3)
+    }
+}

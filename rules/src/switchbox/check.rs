@@ -1,0 +1,271 @@
+//! The machine: who is measured when.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    DEADLINE, Finding, Method, PairFinding, Path, Repetition, Settings, Trouble, Verdict, Wrong,
+    finding::of_values,
+    judge::{is_clear, judge, judge_early},
+};
+use crate::moment::Moment;
+
+/// A pair without an answer, or with an error, is asked once more; then it is what it says.
+const MOST_FAILURES: u32 = 2;
+
+/// What a measurement of one pair came to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// Values, at least one.
+    Measured {
+        /// In the order in which they were taken, without the warm-up.
+        values: Vec<Repetition>,
+        /// Which way the bytes took.
+        path: Path,
+    },
+    /// None.
+    Failed(Wrong),
+}
+
+/// What happened. Pairs are named by their place in the settings.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Event {
+    /// What hangs on the sockets of a pair.
+    Named {
+        /// Which pair.
+        pair: usize,
+        /// By socket.
+        devices: (String, String),
+    },
+    /// A measurement ended. Words of runs that are over are dropped.
+    Answered {
+        /// Which run.
+        run: u32,
+        /// Which pair.
+        pair: usize,
+        /// What it came to.
+        answer: Answer,
+    },
+    /// The moment of [`Check::deadline`] has come.
+    Deadline,
+}
+
+/// What is to be done, in this order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Effect {
+    /// Measure these pairs now, all at the same time where the probe can. No socket is in two of them.
+    Measure {
+        /// Which run, counted from 0.
+        run: u32,
+        /// By place in the settings.
+        pairs: Vec<usize>,
+        /// How long it may take.
+        patience: Duration,
+    },
+    /// End what is left of this run now.
+    Stop {
+        /// Which run.
+        run: u32,
+    },
+    /// The check is over. Nothing follows.
+    Finish(Finding),
+}
+
+/// A check of one node's switchbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Check {
+    settings: Settings,
+    method: Method,
+    began: Moment,
+    pairs: Vec<Pair>,
+    run: Option<Run>,
+    /// Runs so far.
+    runs: u32,
+    is_over: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Run {
+    number: u32,
+    /// Who has not answered.
+    awaited: Vec<usize>,
+    until: Moment,
+    alone: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+struct Pair {
+    devices: Option<(String, String)>,
+    /// Of runs of its own; or of the one with all others, when that left no doubt.
+    values: Vec<Repetition>,
+    /// Of the run with all others, when that left a doubt.
+    doubtful: Vec<Repetition>,
+    path: Path,
+    failures: u32,
+    last_wrong: Option<Wrong>,
+    /// It has been in a run of its own.
+    alone: bool,
+    verdict: Option<(Verdict, Option<Wrong>)>,
+}
+
+impl Check {
+    /// A check that begins now: every pair is measured, all of them in one run.
+    #[must_use]
+    pub fn new(now: Moment, settings: Settings, method: Method) -> (Self, Vec<Effect>) {
+        let pairs = vec![Pair::default(); settings.pairs.len()];
+        let all = (0..pairs.len()).collect();
+        let mut check = Self { settings, method, began: now, pairs, run: None, runs: 0, is_over: false };
+        let effects = check.measure(now, all);
+        (check, effects)
+    }
+
+    /// When to call [`Self::handle`] with [`Event::Deadline`], if nothing else happens first. `None`: it is over.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Moment> {
+        let end = self.began + DEADLINE;
+        (!self.is_over).then(|| self.run.as_ref().map_or(end, |run| run.until.min(end)))
+    }
+
+    /// What to do about `event`.
+    #[must_use = "an effect not carried out leaves the probes and this state apart"]
+    pub fn handle(&mut self, now: Moment, event: Event) -> Vec<Effect> {
+        if self.is_over {
+            return Vec::new();
+        }
+        match event {
+            Event::Named { pair, devices } => {
+                if let Some(pair) = self.pairs.get_mut(pair) {
+                    pair.devices = Some(devices);
+                }
+                Vec::new()
+            }
+            Event::Answered { run, pair, answer } => self.on_answered(now, run, pair, answer),
+            Event::Deadline => self.on_deadline(now),
+        }
+    }
+
+    fn on_answered(&mut self, now: Moment, number: u32, pair: usize, answer: Answer) -> Vec<Effect> {
+        let Some(run) = self.run.as_mut().filter(|run| run.number == number) else { return Vec::new() };
+        let Some(place) = run.awaited.iter().position(|awaited| *awaited == pair) else { return Vec::new() };
+        run.awaited.remove(place);
+        let (alone, is_over) = (run.alone, run.awaited.is_empty());
+        self.take(pair, alone, answer);
+        if is_over { self.go_on(now) } else { Vec::new() }
+    }
+
+    fn on_deadline(&mut self, now: Moment) -> Vec<Effect> {
+        let is_last = now >= self.began + DEADLINE;
+        let Some(run) = self.run.take_if(|run| is_last || now >= run.until) else { return Vec::new() };
+        let mut effects = Vec::new();
+        if !run.awaited.is_empty() {
+            effects.push(Effect::Stop { run: run.number });
+        }
+        let within = self.method.patience_for(if run.alone { 1 } else { self.pairs.len() });
+        for pair in run.awaited {
+            let words = match is_last {
+                true => format!("no end within the {} s of the check", DEADLINE.as_secs()),
+                false => format!("no end within {} s", within.as_secs_f64()),
+            };
+            self.take(pair, run.alone, Answer::Failed(Wrong::new(Trouble::Dead, words)));
+        }
+        effects.extend(if is_last { self.finish(now) } else { self.go_on(now) });
+        effects
+    }
+
+    /// What an answer makes of its pair.
+    fn take(&mut self, pair: usize, alone: bool, answer: Answer) {
+        let (style, min) = (self.method.style, self.settings.min);
+        let is_first = self.runs == 1;
+        let Some(pair) = self.pairs.get_mut(pair) else { return };
+        pair.alone |= alone;
+        match answer {
+            Answer::Measured { values, path } if !values.is_empty() => {
+                pair.path = path;
+                if is_first && is_clear(style, min, &values) {
+                    pair.values = values;
+                    pair.verdict = Some((Verdict::Good, None));
+                } else if alone {
+                    pair.values.extend(values);
+                    let verdict = judge(style, min, &pair.values);
+                    pair.verdict = verdict.map(|it| (it, of_values(it, min, &pair.values, true)));
+                } else {
+                    pair.doubtful = values;
+                }
+            }
+            Answer::Measured { .. } => pair.fail(Wrong::new(Trouble::NoAnswer, "no value in the answer")),
+            Answer::Failed(wrong) => pair.fail(wrong),
+        }
+    }
+
+    /// Whoever is in doubt is measured alone, one after the other.
+    fn go_on(&mut self, now: Moment) -> Vec<Effect> {
+        self.run = None;
+        match self.pairs.iter().position(|pair| pair.verdict.is_none()) {
+            Some(pair) => self.measure(now, vec![pair]),
+            None => self.finish(now),
+        }
+    }
+
+    fn measure(&mut self, now: Moment, pairs: Vec<usize>) -> Vec<Effect> {
+        if pairs.is_empty() {
+            return self.finish(now);
+        }
+        let patience = self.method.patience_for(pairs.len());
+        let run = self.runs;
+        self.runs += 1;
+        let alone = pairs.len() == 1;
+        self.run = Some(Run { number: run, awaited: pairs.clone(), until: now + patience, alone });
+        vec![Effect::Measure { run, pairs, patience }]
+    }
+
+    fn finish(&mut self, now: Moment) -> Vec<Effect> {
+        self.is_over = true;
+        let Settings { min, min_channels, expected, .. } = self.settings;
+        let paths: Vec<Path> = self.pairs.iter().map(|pair| pair.path).collect();
+        let finding = |(pair, state): (_, &Pair)| {
+            let (mut verdict, mut wrong) = state.verdict.clone().unwrap_or_else(|| state.cut_short(min));
+            let missed = expected.missed(state.path, paths.iter().copied());
+            if let (Verdict::Good, Some(expected)) = (verdict, missed) {
+                let words = format!("it went over {} and not over {expected}", state.path);
+                (verdict, wrong) = (Verdict::Bad, Some(Wrong::new(Trouble::WrongPath, words)));
+            }
+            let values = if state.values.is_empty() { &state.doubtful } else { &state.values };
+            PairFinding {
+                pair,
+                devices: state.devices.clone(),
+                verdict,
+                wrong,
+                values: values.clone(),
+                path: state.path,
+                alone: state.alone,
+            }
+        };
+        let pairs = self.settings.pairs.iter().copied().zip(&self.pairs).map(finding).collect();
+        let took = now.since_start().saturating_sub(self.began.since_start());
+        let probe = self.method.probe.clone();
+        vec![Effect::Finish(Finding { probe, min, min_channels, pairs, took })]
+    }
+}
+
+impl Pair {
+    fn fail(&mut self, wrong: Wrong) {
+        self.failures += 1;
+        if self.failures >= MOST_FAILURES || !wrong.trouble.is_worth_a_retry() {
+            self.verdict = Some((Verdict::Bad, Some(wrong.clone())));
+        }
+        self.last_wrong = Some(wrong);
+    }
+
+    /// When the time is over before all of it is known.
+    fn cut_short(&self, min: super::Rate) -> (Verdict, Option<Wrong>) {
+        if self.values.is_empty()
+            && let Some(wrong) = &self.last_wrong
+        {
+            return (Verdict::Bad, Some(wrong.clone()));
+        }
+        let values = if self.values.is_empty() { &self.doubtful } else { &self.values };
+        let verdict = judge_early(min, values);
+        (verdict, of_values(verdict, min, values, !self.values.is_empty()))
+    }
+}

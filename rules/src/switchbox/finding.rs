@@ -1,0 +1,213 @@
+//! What a check came to, and what is said of it.
+
+use std::{fmt, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Path, Rate, Repetition, SocketPair, Trouble, Verdict, Wrong};
+use crate::network_check::{LocalCheck, LocalFault};
+
+/// What a node's local fault names, and the value of its taint.
+pub const COMPONENT: &str = "switchbox";
+
+/// What one pair came to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PairFinding {
+    /// Its sockets.
+    pub pair: SocketPair,
+    /// What hangs on them, as far as the probe knows: `GPU 3`, `GPU 3 (0000:5b:00.0)`.
+    pub devices: Option<(String, String)>,
+    /// Whether it is a channel.
+    pub verdict: Verdict,
+    /// What is wrong with it; `None` exactly when it is good.
+    pub wrong: Option<Wrong>,
+    /// The values that the verdict is made of.
+    pub values: Vec<Repetition>,
+    /// Which way the bytes took.
+    pub path: Path,
+    /// Nothing else was measured at the time.
+    pub alone: bool,
+}
+
+impl PairFinding {
+    /// Whether it counts as a channel.
+    #[must_use]
+    pub fn is_good(&self) -> bool {
+        self.verdict == Verdict::Good
+    }
+
+    /// The lowest, the middle and the highest of some values; `None` without any.
+    #[must_use]
+    pub fn spread(values: impl IntoIterator<Item = Rate>) -> Option<(Rate, Rate, Rate)> {
+        let mut values: Vec<Rate> = values.into_iter().collect();
+        values.sort_unstable();
+        Some((*values.first()?, *values.get(values.len() / 2)?, *values.last()?))
+    }
+
+    /// `3:5 (GPU 3 -> GPU 5)`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match &self.devices {
+            Some((one, other)) => format!("{} ({one} -> {other})", self.pair),
+            None => self.pair.to_string(),
+        }
+    }
+}
+
+/// What a check makes of its node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Standing {
+    /// Every pair is good.
+    Ok,
+    /// Enough are.
+    Degraded,
+    /// Too few could be measured to tell: no tool, no permission. Nothing is known to be broken.
+    Untested,
+    /// Too few are.
+    Fault,
+}
+
+impl Standing {
+    /// For people, and for documents.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Degraded => "degraded",
+            Self::Untested => "untested",
+            Self::Fault => "node fault",
+        }
+    }
+}
+
+/// What a check came to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// What a person calls the probe.
+    pub probe: String,
+    /// What a pair was to reach.
+    pub min: Rate,
+    /// How many pairs were to.
+    pub min_channels: u32,
+    /// By pair, in the order given.
+    pub pairs: Vec<PairFinding>,
+    /// From its start to its end.
+    pub took: Duration,
+}
+
+impl Finding {
+    /// Pairs that are good.
+    #[must_use]
+    pub fn good(&self) -> usize {
+        self.pairs.iter().filter(|pair| pair.is_good()).count()
+    }
+
+    /// What that makes of the node.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        let (good, least) = (self.good(), self.min_channels as usize);
+        let says_nothing =
+            |pair: &&PairFinding| pair.wrong.as_ref().is_some_and(|it| it.trouble.is_untested());
+        let untested = self.pairs.iter().filter(says_nothing).count();
+        match good {
+            good if good == self.pairs.len() => Standing::Ok,
+            good if good >= least => Standing::Degraded,
+            good if good + untested >= least => Standing::Untested,
+            _ => Standing::Fault,
+        }
+    }
+
+    /// One line for each pair that is not good: which, why, and the numbers.
+    pub fn troubles(&self) -> impl Iterator<Item = String> {
+        let name = |pair: &PairFinding, wrong: &Wrong| format!("pair {}: {wrong}", pair.name());
+        self.pairs.iter().filter_map(move |pair| Some(name(pair, pair.wrong.as_ref()?)))
+    }
+
+    /// What keeps the node out, if anything does.
+    #[must_use]
+    pub fn fault(&self) -> Option<LocalFault> {
+        let component = match self.standing() {
+            Standing::Ok | Standing::Degraded => return None,
+            Standing::Untested => LocalFault::UNTESTED,
+            Standing::Fault => COMPONENT,
+        };
+        let troubles: Vec<String> = self.troubles().collect();
+        let reason = format!("{}; {}", self.score(), troubles.join("; "));
+        Some(LocalFault { component: component.to_owned(), reason })
+    }
+
+    /// Adds it to what a node has found out about itself before.
+    pub fn add_to(&self, checked: &mut LocalCheck) {
+        checked.fault = checked.fault.take().or_else(|| self.fault());
+        checked.notes.extend(self.notes());
+    }
+
+    /// What is to be known of a node that passes all the same.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        match self.standing() {
+            Standing::Degraded => self.troubles().map(|trouble| format!("{COMPONENT} {trouble}")).collect(),
+            Standing::Ok | Standing::Untested | Standing::Fault => Vec::new(),
+        }
+    }
+
+    fn score(&self) -> String {
+        format!("{} of {} pair(s) good, {} needed", self.good(), self.pairs.len(), self.min_channels)
+    }
+}
+
+impl fmt::Display for Finding {
+    /// The last line of a check.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (word, seconds) = (self.standing().word(), self.took.as_secs_f64());
+        write!(f, "{}: {word}, {seconds:.2} s", self.score())?;
+        if self.pairs.iter().any(|pair| pair.path == Path::Host) {
+            write!(f, "; bytes went through the host's memory, which tests no link")?;
+        }
+        Ok(())
+    }
+}
+
+/// What values that are too low say.
+pub(super) fn of_values(verdict: Verdict, min: Rate, values: &[Repetition], alone: bool) -> Option<Wrong> {
+    let how = if alone { "alone" } else { "beside others" };
+    let spread = PairFinding::spread(values.iter().map(|it| it.value()));
+    let Some((low, _, high)) = spread else {
+        return (verdict != Verdict::Good).then(|| Wrong::new(Trouble::NoAnswer, "no value came in time"));
+    };
+    let good = values.iter().filter(|it| it.value() >= min).count();
+    let times = values.len();
+    match verdict {
+        Verdict::Good => None,
+        Verdict::Bad if high == Rate::default() => Some(Wrong::new(
+            Trouble::Dead,
+            format!("0 MB/s in {times} measurement(s) {how}{}", weak_direction(min, values)),
+        )),
+        Verdict::Bad => {
+            let words = format!(
+                "{low} to {high} MB/s in {times} measurement(s) {how}, {good} of which reached {min} MB/s{}",
+                weak_direction(min, values)
+            );
+            Some(Wrong::new(Trouble::Slow, words))
+        }
+        Verdict::Unstable => {
+            let words = format!(
+                "{good} of {times} measurement(s) {how} reached {min} MB/s, {low} to {high} MB/s{}",
+                weak_direction(min, values)
+            );
+            Some(Wrong::new(Trouble::Unstable, words))
+        }
+    }
+}
+
+/// A transmitter and a receiver fail separately: which of the two it is tells which cable end to look at.
+fn weak_direction(min: Rate, values: &[Repetition]) -> &'static str {
+    let there = values.iter().any(|it| it.there < min);
+    let back = values.iter().any(|it| it.back.is_some_and(|back| back < min));
+    match (there, back, values.iter().any(|it| it.back.is_some())) {
+        (true, false, true) => ", only from the first to the second",
+        (false, true, true) => ", only from the second to the first",
+        _ => "",
+    }
+}

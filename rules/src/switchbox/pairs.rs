@@ -1,0 +1,80 @@
+//! Which sockets of a switchbox are measured against each other.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// More pairs than any box has. One run starts a process for each.
+pub const MOST_PAIRS: usize = 64;
+
+/// Two sockets of a switchbox that are measured against each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct SocketPair(pub u32, pub u32);
+
+impl fmt::Display for SocketPair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.0, self.1)
+    }
+}
+
+/// `0:1 2:4`.
+#[must_use]
+pub fn in_words(pairs: &[SocketPair]) -> String {
+    pairs.iter().map(SocketPair::to_string).collect::<Vec<_>>().join(" ")
+}
+
+/// Why pairs cannot be measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PairsError {
+    /// Nothing to do.
+    #[error("there is no pair: give pairs of sockets such as 0:1 2:4")]
+    None,
+    /// More than [`MOST_PAIRS`].
+    #[error("{0} pairs are more than the {MOST_PAIRS} that one check takes")]
+    TooMany(usize),
+    /// Within one accelerator nothing passes the box.
+    #[error("{0} pairs a socket with itself, which only --probe-loopback allows")]
+    Itself(SocketPair),
+    /// The same two sockets, in whatever order.
+    #[error("{0} is there twice")]
+    Twice(SocketPair),
+    /// A socket has one link: two pairs over it would share its bandwidth, and its fault.
+    #[error("socket {socket} is in {first} and in {second}: a socket belongs to one pair")]
+    SocketTwice {
+        /// Which.
+        socket: u32,
+        /// The pair that has it.
+        first: SocketPair,
+        /// The pair that wants it too.
+        second: SocketPair,
+    },
+}
+
+/// Whether these pairs can be measured: at least one, at most [`MOST_PAIRS`], no socket in two of them, and none with
+/// itself but where `loopback` says so.
+///
+/// # Errors
+/// The first thing wrong, from the left.
+pub fn check_pairs(pairs: &[SocketPair], loopback: bool) -> Result<(), PairsError> {
+    if pairs.is_empty() {
+        return Err(PairsError::None);
+    }
+    if pairs.len() > MOST_PAIRS {
+        return Err(PairsError::TooMany(pairs.len()));
+    }
+    for (place, &pair) in pairs.iter().enumerate() {
+        let SocketPair(one, other) = pair;
+        if one == other && !loopback {
+            return Err(PairsError::Itself(pair));
+        }
+        for &first in pairs.iter().take(place) {
+            if first == pair || first == SocketPair(other, one) {
+                return Err(PairsError::Twice(pair));
+            }
+            if let Some(socket) = [one, other].into_iter().find(|it| *it == first.0 || *it == first.1) {
+                return Err(PairsError::SocketTwice { socket, first, second: pair });
+            }
+        }
+    }
+    Ok(())
+}

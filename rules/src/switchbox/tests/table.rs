@@ -1,0 +1,159 @@
+//! The decision table, row by row.
+
+use super::{super::*, PAIRS, measured, method, run, settings};
+use crate::{network_check::LocalCheck, switchbox::check_pairs};
+
+/// A check whose pairs always give these.
+fn with(settings: Settings, values: [f64; 4], path: Path) -> Finding {
+    run(settings, method(Style::ONE_MEAN), |pair, _| Some(measured(&[values[pair]], path))).0
+}
+
+#[test]
+fn all_good_is_ok() {
+    let finding = with(settings(), [50_000.0; 4], Path::Metaxlink);
+    assert_eq!((finding.standing(), finding.good()), (Standing::Ok, 4));
+    assert_eq!(finding.fault(), None);
+    assert!(finding.notes().is_empty());
+    assert_eq!(finding.to_string(), "4 of 4 pair(s) good, 2 needed: ok, 0.10 s");
+}
+
+#[test]
+fn half_of_them_is_degraded_and_the_faulty_links_are_named() {
+    let finding = with(settings(), [50_000.0, 50_000.0, 9999.9, 0.0], Path::Metaxlink);
+    assert_eq!((finding.standing(), finding.good()), (Standing::Degraded, 2));
+    assert_eq!(finding.fault(), None);
+    assert_eq!(
+        finding.notes(),
+        [
+            "switchbox pair 3:5: slow, 9999.9 to 9999.9 MB/s in 5 measurement(s) alone, 0 of which reached 10000.0 MB/s",
+            "switchbox pair 6:7: dead, 0 MB/s in 5 measurement(s) alone",
+        ]
+    );
+}
+
+#[test]
+fn fewer_than_the_minimum_is_a_fault_of_the_node() {
+    let finding = with(settings(), [50_000.0, 9000.0, 9000.0, 9000.0], Path::Metaxlink);
+    assert_eq!((finding.standing(), finding.good()), (Standing::Fault, 1));
+    let fault = finding.fault().unwrap();
+    assert_eq!(fault.component, "switchbox");
+    assert!(fault.reason.starts_with("1 of 4 pair(s) good, 2 needed; pair 2:4: slow, 9000.0 to 9000.0 MB/s"));
+    assert!(finding.notes().is_empty());
+}
+
+#[test]
+fn exactly_the_minimum_is_good() {
+    let finding = with(settings(), [10_000.0; 4], Path::Metaxlink);
+    assert_eq!(finding.standing(), Standing::Ok);
+    let finding = with(settings(), [9_999.999_999; 4], Path::Metaxlink);
+    assert_eq!(finding.standing(), Standing::Fault);
+}
+
+#[test]
+fn fast_over_the_wrong_path_is_a_fault() {
+    for (path, expected) in [
+        (Path::Pcie, Path::Metaxlink),
+        (Path::Host, Path::Metaxlink),
+        (Path::Unknown, Path::Metaxlink),
+        (Path::Loopback, Path::Nvlink),
+        (Path::Host, Path::Nvlink),
+    ] {
+        let settings = Settings { expected: Expected::Exactly(expected), ..settings() };
+        let finding = with(settings, [50_000.0; 4], path);
+        assert_eq!((finding.standing(), finding.good()), (Standing::Fault, 0), "{path}");
+        let wrong = finding.pairs[0].wrong.clone().unwrap();
+        assert_eq!(wrong.trouble, Trouble::WrongPath);
+        assert_eq!(wrong.to_string(), format!("wrong path, it went over {path} and not over {expected}"));
+    }
+    let settings = Settings { expected: Expected::Exactly(Path::Nvlink), ..settings() };
+    assert_eq!(with(settings, [50_000.0; 4], Path::Nvlink).standing(), Standing::Ok);
+}
+
+#[test]
+fn one_pair_beside_linked_ones_must_go_over_the_link_too() {
+    let paths = [Path::Metaxlink, Path::Metaxlink, Path::Pcie, Path::Host];
+    let all = |expected| {
+        let settings = Settings { expected, ..settings() };
+        run(settings, method(Style::ONE_MEAN), |pair, _| Some(measured(&[37_700.0], paths[pair]))).0
+    };
+    let finding = all(Expected::Alike);
+    let troubles: Vec<_> = finding.pairs.iter().map(|it| it.wrong.as_ref().map(|it| it.trouble)).collect();
+    assert_eq!(troubles, [None, None, Some(Trouble::WrongPath), Some(Trouble::WrongPath)]);
+    assert_eq!(all(Expected::Any).standing(), Standing::Ok);
+    // All over the bus: a box without links, which the bandwidth alone judges.
+    assert_eq!(with(settings(), [37_700.0; 4], Path::Pcie).standing(), Standing::Ok);
+}
+
+#[test]
+fn whatever_goes_wrong_with_one_pair_is_its_own_and_named() {
+    for trouble in Trouble::ALL {
+        let finding = run(settings(), method(Style::Repetitions), |pair, _| {
+            Some(match pair {
+                2 => Answer::Failed(Wrong::new(trouble, "words")),
+                _ => measured(&[50_000.0; 5], Path::Nvlink),
+            })
+        });
+        assert_eq!(finding.0.standing(), Standing::Degraded);
+        assert_eq!(finding.0.pairs[2].wrong, Some(Wrong::new(trouble, "words")));
+        assert_eq!(finding.0.notes(), [format!("switchbox pair 3:5: {trouble}, words")]);
+    }
+}
+
+/// What was never measured is no evidence against a link.
+#[test]
+fn a_node_is_at_fault_only_where_too_few_can_be_good() {
+    let of = |answers: [Result<f64, Trouble>; 4]| {
+        let answer = |pair: usize, _| {
+            Some(match answers[pair] {
+                Ok(value) => measured(&[value], Path::Metaxlink),
+                Err(trouble) => Answer::Failed(Wrong::new(trouble, "words")),
+            })
+        };
+        let finding = run(settings(), method(Style::ONE_MEAN), answer).0;
+        (
+            finding.standing(),
+            finding.fault().map(|fault| (fault.component.clone(), fault.is_nothing_broken())),
+        )
+    };
+    let (good, slow, missing, denied) =
+        (Ok(50_000.0), Ok(9000.0), Err(Trouble::ToolMissing), Err(Trouble::NoPermission));
+    let untested = (Standing::Untested, Some(("switchbox-probe".to_owned(), true)));
+    let fault = (Standing::Fault, Some(("switchbox".to_owned(), false)));
+    assert_eq!(of([missing; 4]), untested);
+    assert_eq!(of([denied, denied, slow, good]), untested);
+    assert_eq!(of([missing, slow, slow, slow]), fault);
+    assert_eq!(of([missing, slow, slow, good]), untested);
+    assert_eq!(of([missing, missing, good, good]), (Standing::Degraded, None));
+    let gone = Err(Trouble::NoSuchDevice);
+    assert_eq!(of([gone; 4]), fault);
+}
+
+/// What a node knows of itself from before stays.
+#[test]
+fn a_finding_adds_to_what_is_known_of_the_node() {
+    let mut checked =
+        LocalCheck { notes: vec!["gpu 2: 1 of 18 NVLinks are down (5)".into()], ..LocalCheck::default() };
+    with(settings(), [50_000.0, 50_000.0, 9999.9, 50_000.0], Path::Metaxlink).add_to(&mut checked);
+    assert_eq!((checked.notes.len(), checked.fault), (2, None));
+}
+
+#[test]
+fn pairs_that_cannot_be_measured_are_refused() {
+    let words = |pairs: &[(u32, u32)], loopback| {
+        let pairs: Vec<SocketPair> = pairs.iter().map(|(one, other)| SocketPair(*one, *other)).collect();
+        check_pairs(&pairs, loopback).map_err(|error| error.to_string())
+    };
+    assert_eq!(check_pairs(&PAIRS, false), Ok(()));
+    let itself = "0:0 pairs a socket with itself, which only --probe-loopback allows";
+    assert_eq!(words(&[(0, 0)], false), Err(itself.into()));
+    assert_eq!(words(&[(0, 0)], true), Ok(()));
+    let twice = "socket 1 is in 0:1 and in 1:2: a socket belongs to one pair";
+    assert_eq!(words(&[(0, 1), (1, 2)], false), Err(twice.into()));
+    assert_eq!(words(&[(0, 1), (2, 3), (1, 0)], false), Err("1:0 is there twice".into()));
+    assert_eq!(words(&[(0, 0), (0, 0)], true), Err("0:0 is there twice".into()));
+    assert!(words(&[(0, 0), (0, 1)], true).is_err());
+    assert!(words(&[], false).is_err());
+    let many: Vec<(u32, u32)> = (0..65).map(|it| (2 * it, 2 * it + 1)).collect();
+    assert!(words(&many, false).is_err());
+    assert_eq!(words(&many[..64], false), Ok(()));
+}

@@ -1,0 +1,107 @@
+//! Values of one pair, and what they make of it.
+
+use super::{super::*, mb, one_way};
+use crate::switchbox::{
+    finding::of_values,
+    judge::{is_clear, judge},
+};
+
+const MIN: f64 = 10_000.0;
+
+fn verdict(style: Style, good: usize, bad: usize) -> Option<Verdict> {
+    let values: Vec<Repetition> =
+        [vec![one_way(MIN); good], vec![one_way(MIN - 0.1); bad]].into_iter().flatten().collect();
+    judge(style, mb(MIN), &values)
+}
+
+#[test]
+fn repetitions_are_five_and_then_ten() {
+    let of = |good, bad| verdict(Style::Repetitions, good, bad);
+    assert_eq!(of(4, 0), None);
+    assert_eq!(of(5, 0), Some(Verdict::Good));
+    assert_eq!(of(0, 5), Some(Verdict::Bad));
+    for good in 1..5 {
+        assert_eq!(of(good, 5 - good), None, "{good}");
+    }
+    for (good, expected) in [
+        (10, Verdict::Good),
+        (8, Verdict::Good),
+        (7, Verdict::Unstable),
+        (2, Verdict::Unstable),
+        (1, Verdict::Bad),
+        (0, Verdict::Bad),
+    ] {
+        assert_eq!(of(good, 10 - good), Some(expected), "{good}");
+    }
+}
+
+#[test]
+fn calls_are_five_at_most() {
+    let of = |good, bad| verdict(Style::ONE_SAMPLE, good, bad);
+    for (good, bad) in [(0, 0), (1, 0), (3, 0), (3, 1), (0, 1), (0, 4)] {
+        assert_eq!(of(good, bad), None, "{good} {bad}");
+    }
+    assert_eq!(of(4, 0), Some(Verdict::Good));
+    assert_eq!(of(4, 1), Some(Verdict::Good));
+    assert_eq!(of(1, 2), Some(Verdict::Unstable));
+    assert_eq!(of(3, 2), Some(Verdict::Unstable));
+    assert_eq!(of(0, 5), Some(Verdict::Bad));
+    // Nothing of five is left open.
+    assert!((0..=5).all(|good| of(good, 5 - good).is_some()));
+}
+
+#[test]
+fn a_first_sample_far_above_the_minimum_leaves_no_doubt() {
+    let clear = |style, value| is_clear(style, mb(MIN), &[one_way(value)]);
+    assert!(clear(Style::ONE_SAMPLE, 12_000.0) && !clear(Style::ONE_SAMPLE, 11_999.9));
+    assert!(clear(Style::ONE_MEAN, 10_000.0) && !clear(Style::ONE_MEAN, 9_999.9));
+    assert!(!clear(Style::Repetitions, 50_000.0), "one is not five");
+    assert!(!is_clear(Style::ONE_MEAN, mb(MIN), &[]));
+}
+
+#[test]
+fn the_slower_direction_counts_and_is_named() {
+    let value = Repetition { there: mb(50_000.0), back: Some(mb(9_000.0)) };
+    assert_eq!(value.value(), mb(9_000.0));
+    let wrong = of_values(Verdict::Bad, mb(MIN), &[value; 5], true).unwrap();
+    assert_eq!(wrong.trouble, Trouble::Slow);
+    assert!(wrong.words.ends_with("MB/s, only from the second to the first"), "{wrong}");
+    let both = Repetition { there: mb(1.0), back: Some(mb(1.0)) };
+    let words = of_values(Verdict::Bad, mb(MIN), &[both], true).unwrap().words;
+    assert!(words.ends_with("reached 10000.0 MB/s"), "{words}");
+}
+
+#[test]
+fn decimals_are_exact() {
+    for (text, bytes) in [
+        ("10000.00", 10_000_000_000),
+        ("9999.9", 9_999_900_000),
+        ("0.0000019", 1),
+        ("50040.123456", 50_040_123_456),
+        ("99999999999999999999.5", u64::MAX),
+    ] {
+        assert_eq!(Rate::from_decimal(text), Some(Rate(bytes)), "{text}");
+    }
+    for text in ["", ".", "1", "1.", ".5", "-1.0", "+1.0", "1.0e3", "1.2.3", " 1.0", "nan"] {
+        assert_eq!(Rate::from_decimal(text), None, "{text}");
+    }
+    assert_eq!(Rate(9_999_960_000).to_string(), "9999.9", "never rounded up to the threshold");
+    for wrong in [-1.0, f64::NAN, f64::INFINITY] {
+        assert_eq!(Rate::from_mb_per_s(wrong), None);
+    }
+    assert_eq!(Rate::from_mb_per_s(1e300), Some(Rate(u64::MAX)));
+}
+
+#[test]
+fn words_are_read_back() {
+    for trouble in Trouble::ALL {
+        assert_eq!(Trouble::from_word(trouble.word()), Some(trouble));
+    }
+    assert_eq!(Trouble::from_word("broken"), None);
+    for path in [Path::Metaxlink, Path::Nvlink, Path::Pcie, Path::Host, Path::Loopback, Path::Unknown] {
+        assert_eq!(Path::from_word(path.word()), path);
+    }
+    assert_eq!(Path::from_word("warp"), Path::Unknown);
+    assert_eq!(Expected::from_word("nvlink"), Some(Expected::Exactly(Path::Nvlink)));
+    assert_eq!(Expected::from_word("host"), None);
+}

@@ -1,0 +1,106 @@
+//! What can be wrong with a pair. Each has another remedy, so they are kept apart.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// What can be wrong with a pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Trouble {
+    /// Its bandwidth is too low, each time.
+    Slow,
+    /// Nothing comes through: no bandwidth at all, or no end within the time.
+    Dead,
+    /// Its bandwidth is enough at one time and too low at another.
+    Unstable,
+    /// The probe ended without a value.
+    NoAnswer,
+    /// There is no such program.
+    ToolMissing,
+    /// This user may not.
+    NoPermission,
+    /// The bytes went another way than over the link.
+    WrongPath,
+    /// Other bytes arrived than were sent.
+    DataMismatch,
+    /// A socket without an accelerator.
+    NoSuchDevice,
+}
+
+impl Trouble {
+    /// Every one.
+    pub const ALL: [Self; 9] = [
+        Self::Slow,
+        Self::Dead,
+        Self::Unstable,
+        Self::NoAnswer,
+        Self::ToolMissing,
+        Self::NoPermission,
+        Self::WrongPath,
+        Self::DataMismatch,
+        Self::NoSuchDevice,
+    ];
+
+    /// For people, and for documents.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Slow => "slow",
+            Self::Dead => "dead",
+            Self::Unstable => "unstable",
+            Self::NoAnswer => "no answer",
+            Self::ToolMissing => "tool missing",
+            Self::NoPermission => "no permission",
+            Self::WrongPath => "wrong path",
+            Self::DataMismatch => "data mismatch",
+            Self::NoSuchDevice => "no such device",
+        }
+    }
+
+    /// By its word.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|trouble| trouble.word() == word)
+    }
+
+    /// The pair was never measured: that says nothing of its link.
+    pub(super) const fn is_untested(self) -> bool {
+        matches!(self, Self::ToolMissing | Self::NoPermission)
+    }
+
+    /// Another try may end otherwise: the others were busy at the same time.
+    pub(super) const fn is_worth_a_retry(self) -> bool {
+        matches!(self, Self::Slow | Self::Dead | Self::Unstable | Self::NoAnswer)
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+/// What is wrong with a pair, and what shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wrong {
+    /// Which of them.
+    pub trouble: Trouble,
+    /// In words, with numbers and units; may be empty.
+    pub words: String,
+}
+
+impl Wrong {
+    /// It, and what shows it.
+    #[must_use]
+    pub fn new(trouble: Trouble, words: impl Into<String>) -> Self {
+        Self { trouble, words: words.into() }
+    }
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.trouble.fmt(f)?;
+        if self.words.is_empty() { Ok(()) } else { write!(f, ", {}", self.words) }
+    }
+}

@@ -1,0 +1,92 @@
+//! A container that has a share of an accelerator (Alibaba Cloud's gpushare).
+
+use std::path::Path;
+
+use support::{cluster::Cluster, fake_library, launch::Launch};
+
+use crate::lines;
+
+/// 5 of 80 units of a device with 80 GB, for two workers.
+fn sharing(job: &Cluster) -> Launch {
+    let library = fake_library::folder(Path::new(env!("CARGO_TARGET_TMPDIR")));
+    job.line()
+        .flags(["--standalone", "--nproc-per-node=2"])
+        .env("ALIYUN_COM_GPU_MEM_IDX", "0")
+        .env("ALIYUN_COM_GPU_MEM_POD", "10")
+        .env("ALIYUN_COM_GPU_MEM_CONTAINER", "10")
+        .env("ALIYUN_COM_GPU_MEM_DEV", "80")
+        .env("LD_LIBRARY_PATH", library)
+        .env("FAKE_NVML", "gpus=1")
+        .env("FAKE_NVML_PROCESSES", job.dir().join("processes"))
+}
+
+#[test]
+fn a_container_without_room_ends_at_once_with_the_plugins_sentence() {
+    let job = lines();
+    let run = sharing(&job)
+        .env("ALIYUN_COM_GPU_MEM_IDX", "-1")
+        .env("NVIDIA_VISIBLE_DEVICES", "no-gpu-has-10GiB-to-run");
+    let outcome = run.start().finish().expect_code(1);
+    assert!(outcome.stderr.contains("NVIDIA_VISIBLE_DEVICES=no-gpu-has-10GiB-to-run"), "{}", outcome.stderr);
+    assert_eq!(job.ran(), []);
+}
+
+#[test]
+fn workers_are_told_what_part_of_the_device_is_theirs() {
+    let job = lines();
+    let run = sharing(&job).env("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.05").start();
+    let world = job.await_world(2, 0);
+    for worker in &world {
+        assert_eq!(worker.var("DLROVER_GPU_MEM_FRACTION"), "0.062");
+        assert_eq!(worker.var("FLAGS_fraction_of_gpu_memory_to_use"), "0.062");
+        assert_eq!(worker.var("XLA_PYTHON_CLIENT_MEM_FRACTION"), "0.05", "the user's own word counts");
+    }
+    job.go();
+    let outcomes = job.finish([run], 0);
+    let said = &outcomes[0].stderr;
+    assert!(
+        said.contains("this container has 10 of 80 units of accelerator 0, 0.062 for each of 2 workers"),
+        "{said}"
+    );
+}
+
+/// Others fill the rest of the device, as the plugin means them to: that keeps nobody out.
+#[test]
+fn a_shared_device_is_not_busy() {
+    let job = lines();
+    let report = format!("--taint-report={}", job.dir().join("report.json").display());
+    let run =
+        sharing(&job).flags(["--network-check", &report]).env("FAKE_NVML", "gpus=1;used=0:70;pid=0:4711");
+    let run = run.start();
+    let _world = job.await_world(2, 0);
+    job.go();
+    let _outcomes = job.finish([run], 0);
+}
+
+#[test]
+fn a_worker_that_takes_more_than_its_share_is_told_of_and_killed_where_that_is_wanted() {
+    for enforces in [false, true] {
+        let job = lines();
+        let flags = if enforces { &["--gpu-mem-enforce"][..] } else { &[] };
+        let run = sharing(&job).flags(flags).start();
+        let world = job.await_world(2, 0);
+        let greedy = world.iter().find(|worker| worker.var("LOCAL_RANK") == "1").expect("it runs");
+        let modest = world.iter().find(|worker| worker.var("LOCAL_RANK") == "0").expect("it runs");
+        let processes = format!("0 {} 5\n0 {} 6\n0 1 60\n", modest.pid, greedy.pid);
+        std::fs::write(job.dir().join("processes"), processes).expect("the fake reads it");
+        let held = "local rank 1 holds 6.0 GB of the accelerator, and its share is 5.0 GB; ";
+        let _said = job.await_said(&run, held);
+        if enforces {
+            let outcomes = job.finish([run], 1);
+            let said = &outcomes[0].stderr;
+            assert!(said.contains("it is killed, as --gpu-mem-enforce asks"), "{said}");
+            assert!(said.contains("rank 1 (local rank 1, pid ") && said.contains("SIGKILL"), "{said}");
+        } else {
+            job.go();
+            let outcomes = job.finish([run], 0);
+            let said = &outcomes[0].stderr;
+            assert_eq!(said.matches(held).count(), 1, "{said}");
+            assert!(!said.contains("local rank 0 holds"), "{said}");
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! A node looks at its accelerators before it is tested with others. The driver's library is a fake one, the way to it
+//! and everything behind it is not.
+
+use std::path::Path;
+
+use nix::sys::signal::Signal;
+use support::{cluster::Cluster, fake_library, launch::Launch};
+
+use super::report::Report;
+use crate::{cluster, lines};
+
+/// A node with eight accelerators, in this state.
+fn with_accelerators(line: Launch, state: &str) -> Launch {
+    let library = fake_library::folder(Path::new(env!("CARGO_TARGET_TMPDIR")));
+    line.flags(["--network-check", "--nproc-per-node=1"])
+        .env("LD_LIBRARY_PATH", library)
+        .env("FAKE_NVML", format!("gpus=8;links=dgx1;{state}"))
+}
+
+/// One that is alone.
+fn node(job: &Cluster, state: &str) -> Launch {
+    let report = format!("--taint-report={}", job.dir().join("report.json").display());
+    with_accelerators(job.line(), state).flags(["--standalone", &report])
+}
+
+fn report(job: &Cluster) -> (Report, serde_json::Value) {
+    let text = std::fs::read_to_string(job.dir().join("report.json")).expect("a report");
+    (Report::read(&text).expect("a whole one"), serde_json::from_str(&text).expect("JSON"))
+}
+
+#[test]
+fn a_node_with_a_sick_accelerator_is_left_out_with_the_reason() {
+    for (state, component, reason) in [
+        ("lost=3", "gpu 3", "it has fallen off the bus"),
+        ("ecc=5:2", "gpu 5", "2 ECC error(s) in its memory that could not be corrected"),
+        ("pending=1", "gpu 1", "waits for its replacement"),
+        ("closed=7", "gpu 7", "the driver does not open it"),
+    ] {
+        let job = lines();
+        let outcome = node(&job, state).start().finish().expect_code(201);
+        assert!(
+            outcome.stderr.contains(&format!("this node is broken, {component}: ")),
+            "{}",
+            outcome.stderr
+        );
+        assert!(outcome.stderr.contains(reason), "{}", outcome.stderr);
+        let (report, document) = report(&job);
+        report.blames(&[(0, "local-fault")]);
+        let node = &document["nodes"][0];
+        assert_eq!(node["component"], component, "{node:#}");
+        assert_eq!(node["inventory"]["gpus"].as_array().map(Vec::len), Some(8), "{node:#}");
+        assert_eq!(node["inventory"]["driver"], "535.161.08", "{node:#}");
+    }
+}
+
+#[test]
+fn accelerators_that_this_user_may_not_use_are_no_fault_while_enough_are_left() {
+    let job = lines();
+    let run = node(&job, "denied=3").start();
+    let _world = job.await_world(1, 0);
+    job.go();
+    let _outcomes = job.finish([run], 0);
+    let (report, document) = report(&job);
+    report.blames(&[]);
+    assert_eq!(document["nodes"][0]["notes"][0], "gpu 3: this user may not use it");
+    let job = lines();
+    let all: String = (0..8).map(|gpu| format!("denied={gpu};")).collect();
+    let outcome = node(&job, &all).start().finish().expect_code(201);
+    let words =
+        "this node may not use its accelerators, 1 accelerator(s) are needed and 0 may be used: gpu 0: ";
+    assert!(outcome.stderr.contains(words), "{}", outcome.stderr);
+    let (report, document) = self::report(&job);
+    assert!(report.nodes[0].excluded && report.nodes[0].taint.is_none(), "{report:#?}");
+    assert_eq!(document["nodes"][0]["component"], "gpu-permission");
+}
+
+#[test]
+fn accelerators_that_others_use_are_waited_for_and_nobody_is_tainted_for_them() {
+    let job = lines();
+    let busy: String = (0..8).map(|gpu| format!("used={gpu}:61;pid={gpu}:4711;")).collect();
+    let outcome = node(&job, &busy).start().finish().expect_code(201);
+    assert!(
+        outcome
+            .stderr
+            .contains("this node's accelerators are in use, 1 accelerator(s) are needed and 0 of 8"),
+        "{}",
+        outcome.stderr
+    );
+    assert!(outcome.stderr.contains("by process 4711"), "{}", outcome.stderr);
+    let (report, document) = report(&job);
+    assert_eq!(report.verdicts(), ["local-fault"]);
+    assert!(report.nodes[0].excluded && report.nodes[0].taint.is_none(), "{report:#?}");
+    assert_eq!(document["nodes"][0]["component"], "gpu-busy");
+}
+
+/// The memory of dead workers comes back a while after they are gone.
+#[test]
+fn memory_that_is_given_back_in_time_is_no_fault() {
+    let job = lines();
+    let used = job.dir().join("used");
+    std::fs::write(&used, "79").unwrap();
+    let run = node(&job, "pid=0:4711").env("FAKE_NVML_USED", &used).start();
+    let _looked = job.await_file("used.seen");
+    std::fs::write(&used, "1").unwrap();
+    let _world = job.await_world(1, 0);
+    job.go();
+    let _outcomes = job.finish([run], 0);
+    let (report, _) = report(&job);
+    report.blames(&[]);
+}
+
+#[test]
+fn what_the_driver_tells_while_workers_run_reaches_the_console_and_the_master() {
+    let mut job = cluster();
+    let run = with_accelerators(job.ranked(0), "xid=2:79").flags(["--nnodes=1"]).start();
+    let _world = job.await_world(1, 0);
+    let said = "gpu 2 (NVIDIA Fake 80GB): the driver tells of Xid 79 (the device has fallen off the bus)";
+    let _said = job.await_said(&run, said);
+    let said = "gpu 2 (NVIDIA Fake 80GB): Xid 79 (the device has fallen off the bus)";
+    let _said = job.await_master_said(said);
+    job.go();
+    let _outcomes = job.ends_well([run]);
+}
+
+#[test]
+fn who_listens_to_the_driver_goes_with_the_launcher() {
+    let job = lines();
+    let run = node(&job, "xid=2:79").start();
+    let _world = job.await_world(1, 0);
+    let _said = job.await_said(&run, "the driver tells of Xid 79");
+    run.signal(Signal::SIGKILL);
+    job.wait("everybody gone", || run.processes().is_empty().then_some(()));
+    let _outcome = run.finish_whatever_is_left();
+}

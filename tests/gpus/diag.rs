@@ -1,0 +1,62 @@
+//! `dlrover-diag topo`.
+
+use std::process::{Command, Output, Stdio};
+
+use super::*;
+
+fn topo(node: &FakeNode, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dlrover-diag-under-test"));
+    command.arg("topo").args(args).env("PATH", node.search_path()).stdin(Stdio::null());
+    command.output().unwrap()
+}
+
+fn printed(node: &FakeNode, args: &[&str]) -> String {
+    let output = topo(node, args);
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_document_is_as_told() {
+    let node = FakeNode::dgx(&[1]);
+    assert_eq!(
+        printed(&node, &["-k", "4", "--json"]),
+        "{\"best\":[4,5,6,7],\"ring\":[4,5,6,7],\"capacity_links\":2,\"total_gbps\":217.8,\"first\":[0,2,3,4],\
+         \"gain_over_first\":5.378}\n"
+    );
+    let document: serde_json::Value =
+        serde_json::from_str(&printed(&FakeNode::dgx(&[]), &["--json"])).unwrap();
+    assert_eq!(document["ring"], serde_json::json!([0, 3, 2, 1, 5, 6, 7, 4]));
+}
+
+#[test]
+fn a_file_and_busy_ones_can_be_given() {
+    let node = FakeNode::dgx(&[]);
+    let table = node.path("table");
+    let from_file = ["--file", table.to_str().unwrap(), "--busy", "1,6", "-k", "2", "--json"];
+    assert_eq!(printed(&node, &from_file), printed(&FakeNode::dgx(&[1, 6]), &["-k", "2", "--json"]));
+    let text = printed(&node, &["--busy=1", "-k4", "--explain"]);
+    for words in ["GPU1     NV1     -", "busy", "best     4,5,6,7", "35 sets of 4", "5.38 times"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    assert!(printed(&node, &[]).contains(" 8  0,3,2,1,5,6,7,4"));
+}
+
+#[test]
+fn what_cannot_be_shown_is_told_with_the_right_code() {
+    let node = FakeNode::dgx(&[]);
+    for (args, code, words) in [
+        (["--busy", "8"].as_slice(), 2, "--busy names GPU 8"),
+        (&["-k", "9"], 2, "9 GPUs are asked for, and 8 are free"),
+        (&["-k", "0"], 2, "0 GPUs are asked for"),
+        (&["--file", "/nowhere"], 1, "/nowhere: No such file"),
+        (&["--file", "-"], 1, "standard input: there is no topology table"),
+    ] {
+        let output = topo(&node, args);
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), stderr.contains(words)), (Some(code), true), "{args:?}: {stderr}");
+    }
+    fs::write(node.path("table"), read(&node.path("table")).replacen("NV2", "NV1", 1)).unwrap();
+    let output = topo(&node, &[]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("not symmetric"), "{output:?}");
+}

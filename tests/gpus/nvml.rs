@@ -1,0 +1,79 @@
+//! The choice on a host whose driver tells of its accelerators by NVML, and that has no tool.
+
+use std::process::{Command, Stdio};
+
+use super::*;
+
+/// The variables of a host with 8 V100, in this state.
+fn driver(state: &str) -> [(&'static str, String); 2] {
+    let library = support::fake_library::folder(Path::new(env!("CARGO_TARGET_TMPDIR")));
+    [("LD_LIBRARY_PATH", library.display().to_string()), ("FAKE_NVML", format!("gpus=8;links=dgx1;{state}"))]
+}
+
+/// `GPU-00000004-fake` is 4.
+fn places(list: &str) -> Vec<u32> {
+    list.split(',').map(|id| id["GPU-0000000".len()..][..1].parse().unwrap()).collect()
+}
+
+fn run(state: &str, flags: &[&str]) -> support::launch::Outcome {
+    let mut launch = Launch::new(launcher!()).flags(["--standalone", "--gpu-select=topology"]).flags(flags);
+    let locks = tempfile::tempdir().unwrap();
+    launch = launch.env("DLROVER_GPU_LOCK_DIR", locks.path());
+    for (name, value) in driver(state) {
+        launch = launch.env(name, value);
+    }
+    launch.steps(&["dump"]).finish().expect_code(0)
+}
+
+#[test]
+fn links_ids_memory_and_health_come_from_the_driver() {
+    for (state, words) in [
+        ("used=1:61", "(1 busy left out)"),
+        ("lost=1", "GPU 1 is left out: it has fallen off the bus"),
+        ("ecc=1:3", "GPU 1 is left out: 3 ECC error(s)"),
+        ("denied=1", "GPU 1 is left out: this user may not use it"),
+    ] {
+        let run = run(state, &["--nproc-per-node=4"]);
+        for rank in 0..4 {
+            let list = run.dump(rank, 0).var("CUDA_VISIBLE_DEVICES").to_owned();
+            assert_eq!(places(&list), [4, 5, 6, 7, 0, 2, 3], "{state}");
+        }
+        assert!(run.stderr.contains(words), "{state}: {}", run.stderr);
+    }
+}
+
+#[test]
+fn what_is_busy_is_a_threshold_of_the_user() {
+    let list = |flags: &[&str]| places(run("used=1:61", flags).dump(0, 0).var("CUDA_VISIBLE_DEVICES"));
+    assert_eq!(list(&["--nproc-per-node=4"])[..4], [4, 5, 6, 7]);
+    assert_eq!(list(&["--nproc-per-node=4", "--busy-gpu-threshold=80"])[..4], [0, 1, 2, 3]);
+}
+
+#[test]
+fn a_driver_that_hangs_costs_its_deadline_and_the_choice() {
+    let run = run("hang=3", &["--nproc-per-node=1"]);
+    assert!(run.stderr.contains("chooses nothing, as with --gpu-select=first"), "{}", run.stderr);
+    assert_eq!(run.dump(0, 0).env.get("CUDA_VISIBLE_DEVICES"), None);
+}
+
+#[test]
+fn the_diagnosis_shows_the_same() {
+    let diag = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dlrover-diag-under-test"));
+        command.args(args).envs(driver("used=1:61;lost=3")).stdin(Stdio::null());
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (code, text) = diag(&["topo", "-k", "4", "--json"]);
+    let topo: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((code, &topo["ring"]), (Some(0), &serde_json::json!([4, 5, 6, 7])), "{text}");
+    let (code, text) = diag(&["gpus"]);
+    assert_eq!(code, Some(1), "one is broken");
+    assert!(text.contains("BROKEN: it has fallen off the bus"), "{text}");
+    let (_, text) = diag(&["gpus", "--json"]);
+    let gpus: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(
+        (&gpus["schema"], &gpus["gpus"][4]["uuid"]),
+        (&"dlrover.gpus/v1".into(), &"GPU-00000004-fake".into())
+    );
+}

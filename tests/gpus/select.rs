@@ -1,0 +1,79 @@
+//! What workers see.
+
+use super::*;
+
+#[test]
+fn all_workers_get_the_same_list_with_the_best_ring_first() {
+    let node = FakeNode::dgx(&[1]);
+    let flags = ["--nproc-per-node=4", "--gpu-select=topology"];
+    let run = node.launch(&flags).steps(&["dump"]).finish().expect_code(0);
+    for rank in 0..4 {
+        let worker = run.dump(rank, 0);
+        assert_eq!(numbers(worker.var("CUDA_VISIBLE_DEVICES")), [4, 5, 6, 7, 0, 2, 3]);
+        assert_eq!(worker.var("LOCAL_RANK"), rank.to_string());
+    }
+    let line = run.stderr.lines().find(|line| line.contains("--gpu-select")).unwrap();
+    assert!(line.contains("GPUs 4,5,6,7 chosen of 7 free (1 busy left out): 2 ring(s)"), "{line}");
+
+    let flags = ["--nproc-per-node=8", "--gpu-select=topology", "--gpu-select-only"];
+    let run = FakeNode::dgx(&[]).launch(&flags).steps(&["dump"]).finish().expect_code(0);
+    assert_eq!(numbers(run.dump(7, 0).var("CUDA_VISIBLE_DEVICES")), [0, 3, 2, 1, 5, 6, 7, 4]);
+}
+
+#[test]
+fn restarted_workers_keep_their_list() {
+    let node = FakeNode::dgx(&[0, 1]);
+    let flags = ["--nproc-per-node=2", "--gpu-select=topology", "--gpu-select-only", "--max-restarts=1"];
+    let run = node.launch(&flags).steps(&["dump", "1@0 exit 3"]).finish().expect_code(0);
+    for (attempt, rank) in [(0, 1), (1, 0), (1, 1)] {
+        assert_eq!(numbers(run.dump(rank, attempt).var("CUDA_VISIBLE_DEVICES")), [2, 3]);
+    }
+}
+
+#[test]
+fn without_the_option_no_tool_runs_and_nothing_changes() {
+    let node = FakeNode::dgx(&[]);
+    let witness = node.path("witness");
+    node.tool(&format!("touch {}", witness.display()));
+    let run = node.launch(&["--nproc-per-node=2"]).env("CUDA_VISIBLE_DEVICES", "3,1").steps(&["dump"]);
+    let run = run.finish().expect_code(0);
+    assert_eq!(run.dump(1, 0).var("CUDA_VISIBLE_DEVICES"), "3,1");
+    assert!(!witness.exists());
+    assert!(!run.stderr.contains("gpu-"), "{}", run.stderr);
+    assert_eq!(fs::read_dir(node.path("locks")).unwrap().count(), 0);
+}
+
+#[test]
+fn the_users_own_list_bounds_the_choice() {
+    let node = FakeNode::dgx(&[]);
+    let flags = ["--nproc-per-node=2", "--gpu-select=topology"];
+    let own = node.launch(&flags).env("CUDA_VISIBLE_DEVICES", "0,2,4,5").steps(&["dump"]);
+    let run = own.finish().expect_code(0);
+    assert_eq!(numbers(run.dump(0, 0).var("CUDA_VISIBLE_DEVICES")), [0, 4, 2, 5]);
+    let flags = ["--nproc-per-node=2", "--gpu-select=pack"];
+    let own = node.launch(&flags).env("CUDA_VISIBLE_DEVICES", "0,2,4,5").steps(&["dump"]);
+    let run = own.finish().expect_code(0);
+    assert_eq!(numbers(run.dump(0, 0).var("CUDA_VISIBLE_DEVICES")), [4, 5, 0, 2]);
+
+    let slices = "MIG-1f,MIG-2f";
+    let own = node.launch(&flags).env("CUDA_VISIBLE_DEVICES", slices).steps(&["dump"]);
+    let run = own.finish().expect_code(0);
+    assert_eq!(run.dump(0, 0).var("CUDA_VISIBLE_DEVICES"), slices);
+    assert!(run.stderr.contains("slices of GPUs"), "{}", run.stderr);
+}
+
+#[test]
+fn a_list_that_cannot_be_had_is_refused_before_anything_starts() {
+    let node = FakeNode::dgx(&[]);
+    // A word that there is not is a mistake in the line itself, as with any choice of words.
+    for (list, words, code) in
+        [("0,9", "no GPU 9", 1), ("0", "1 GPU(s) for 2 workers", 1), ("soon", "no choice of GPUs", 2)]
+    {
+        let flags = ["--nproc-per-node=2", &format!("--gpu-select={list}")];
+        let run = node.launch(&flags).finish().expect_code(code);
+        assert!(run.stderr.contains(words) && run.dumps().is_empty(), "{run:#?}");
+    }
+    let run =
+        node.launch(&["--nproc-per-node=2", "--gpu-select=7,5"]).steps(&["dump"]).finish().expect_code(0);
+    assert_eq!(numbers(run.dump(1, 0).var("CUDA_VISIBLE_DEVICES")), [7, 5]);
+}
