@@ -246,7 +246,7 @@ async fn with_switchbox<E: From<Event>>(
     match found {
         Ok(found) => found.add_to(&mut checked),
         Err(SwitchboxError::Died(reason)) => {
-            checked.fault = Some(LocalFault { component: COMPONENT.to_owned(), reason });
+            checked.fault = Some(LocalFault::unanswered(Some(COMPONENT), reason));
         }
         Err(error @ (SwitchboxError::NoProbe | SwitchboxError::Cannot(_))) => {
             return Event::CannotCheck { reason: error.to_string() };

@@ -72,12 +72,8 @@ fn from_heard(heard: Heard, deadline: Duration) -> Inventory {
     if let Some(End::Inventory(inventory)) = heard.end {
         return *inventory;
     }
-    let at = heard.at.clone().unwrap_or_else(|| "the start".into());
-    let why = match &heard.stuck {
-        Some(stuck) => format!("no answer within {deadline:?} at {at}; {stuck}"),
-        None if heard.was_cut_short => format!("no answer within {deadline:?} at {at}"),
-        None => format!("{}; it was at {at}", heard.death()),
-    };
+    let why = heard.silence(deadline);
+    let at = heard.at.unwrap_or_else(|| "the start".into());
     let mut inventory = heard.so_far.map_or_else(Inventory::default, |so_far| *so_far);
     inventory.notes.push(why);
     inventory.hangs_at = Some(at);

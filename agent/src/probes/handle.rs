@@ -165,6 +165,18 @@ impl Heard {
         }
     }
 
+    /// Why there is no last word, of one that had so long.
+    pub(super) fn silence(&self, within: Duration) -> String {
+        let mut why = if self.was_cut_short { format!("no answer within {within:?}") } else { self.death() };
+        if let Some(at) = &self.at {
+            why = format!("{why}; it was at {at}");
+        }
+        match &self.stuck {
+            Some(stuck) if self.was_cut_short => format!("{why}; {stuck}"),
+            _ => why,
+        }
+    }
+
     fn measured(self, total: u64, elapsed: Duration) -> Measured {
         if let Some(End::Group(measured)) = self.end {
             return measured;

@@ -45,12 +45,12 @@ impl Default for LocalPlan {
 /// too, of the component `probe`, or of the one that it was at.
 pub async fn check_locally(plan: LocalPlan) -> LocalCheck {
     let task = Task::Local { accelerators: plan.accelerators };
-    let (component, reason) = match run(&plan, &task).await {
+    let fault = match run(&plan, &task).await {
         Ok(Heard { end: Some(End::Local(check)), .. }) => return check,
         Ok(heard) => without_an_answer(&plan, &heard),
-        Err(error) => ("probe".into(), crate::chain(&error)),
+        Err(error) => LocalFault::unanswered(None, crate::chain(&error)),
     };
-    LocalCheck { fault: Some(LocalFault { component, reason }), ..LocalCheck::default() }
+    LocalCheck { fault: Some(fault), ..LocalCheck::default() }
 }
 
 /// Measures the time of the compute probe again, `times` times, all of one kind. Empty when it cannot be measured.
@@ -59,7 +59,7 @@ pub async fn measure_compute(times: u32, plan: LocalPlan) -> Vec<ComputeTime> {
     match run(&plan, &task).await {
         Ok(Heard { end: Some(End::Compute(times)), .. }) => times,
         Ok(heard) => {
-            let (component, reason) = without_an_answer(&plan, &heard);
+            let LocalFault { component, reason } = without_an_answer(&plan, &heard);
             tracing::warn!(component, reason, "the compute probe gave no times");
             Vec::new()
         }
@@ -75,17 +75,6 @@ async fn run(plan: &LocalPlan, task: &Task) -> Result<Heard, StartError> {
     let limits = Limits { cancel: None, deadline: Some(plan.deadline), grace: GRACE };
     Ok(hear(started, limits, Listeners::default()).await)
 }
-
-/// Component and reason.
-fn without_an_answer(plan: &LocalPlan, heard: &Heard) -> (String, String) {
-    let at = heard.at.clone().unwrap_or_else(|| "probe".into());
-    // `gpu 3 (NVIDIA H100)`: the name is for the reason.
-    let component = at.split(" (").next().unwrap_or(&at).to_owned();
-    let within = plan.deadline;
-    let reason = match (heard.was_cut_short, &heard.stuck) {
-        (true, None) => format!("no answer within {within:?}; the check was at {at}"),
-        (true, Some(stuck)) => format!("no answer within {within:?}; the check was at {at}; {stuck}"),
-        (false, _) => format!("{}; the check was at {at}", heard.death()),
-    };
-    (component, reason)
+fn without_an_answer(plan: &LocalPlan, heard: &Heard) -> LocalFault {
+    LocalFault::unanswered(heard.at.as_deref(), heard.silence(plan.deadline))
 }

@@ -149,10 +149,6 @@ pub async fn check_switchbox(
         Some(End::Switchbox(SwitchboxEnd::Found(finding))) => Ok(finding),
         Some(End::Switchbox(SwitchboxEnd::NoProbe)) => Err(SwitchboxError::NoProbe),
         Some(End::Switchbox(SwitchboxEnd::Cannot(why))) => Err(SwitchboxError::Cannot(why)),
-        _ if heard.was_cut_short => {
-            let within = DEADLINE + SLACK;
-            Err(SwitchboxError::Died(format!("the check did not end within {within:?}")))
-        }
-        _ => Err(SwitchboxError::Died(heard.death())),
+        _ => Err(SwitchboxError::Died(heard.silence(DEADLINE + SLACK))),
     }
 }

@@ -83,7 +83,7 @@ async fn a_driver_that_hangs_at_one_device_does_not_hide_those_before_it() {
     let inventory = inventory("gpus=4;hang=2", Duration::from_secs(1)).await;
     assert_eq!((inventory.gpus.len(), inventory.hangs_at.as_deref()), (2, Some("gpu 2")));
     assert!(
-        inventory.notes.iter().any(|note| note.contains("no answer within 1s at gpu 2")),
+        inventory.notes.iter().any(|note| note.contains("no answer within 1s; it was at gpu 2")),
         "{inventory:?}"
     );
 }

@@ -100,7 +100,7 @@ async fn a_local_check_that_hangs_is_a_fault_of_what_it_was_at() {
     let plan = LocalPlan { deadline: Duration::from_secs(2), helper, ..LocalPlan::default() };
     let fault = in_time(check_locally(plan)).await.fault.unwrap();
     assert_eq!(fault.component, "gpu 3");
-    assert_eq!(fault.reason, "no answer within 2s; the check was at gpu 3 (Some Model)");
+    assert_eq!(fault.reason, "no answer within 2s; it was at gpu 3 (Some Model)");
 }
 
 /// An agent that has started what `arguments` say, and waits.

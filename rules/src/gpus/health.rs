@@ -63,9 +63,8 @@ pub enum Health {
 #[must_use]
 pub fn judge(inventory: &Inventory, terms: &GpuTerms, waited: Duration) -> Health {
     if let Some(at) = &inventory.hangs_at {
-        let component = at.split(" (").next().unwrap_or(at).to_owned();
         let reason = format!("{at} gave no answer to the question how it is");
-        return Health::Unfit(LocalFault { component, reason });
+        return Health::Unfit(LocalFault::unanswered(Some(at), reason));
     }
     let visible = visible(inventory, terms.visible.as_deref());
     let mut broken = visible.iter().filter_map(|gpu| Some((gpu.index, what_is_broken(gpu)?)));

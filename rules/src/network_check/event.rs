@@ -83,6 +83,15 @@ impl LocalFault {
     /// The component of a node that may not use as many of its accelerators as its workers take.
     pub const FORBIDDEN: &str = "gpu-permission";
 
+    /// A check of this node that gave no answer, for it died, or hung and was killed: what it was at is at fault, and
+    /// the check itself (`probe`) before it came to anything. Of `gpu 3 (NVIDIA H100)` the component is `gpu 3`.
+    #[must_use]
+    pub fn unanswered(at: Option<&str>, reason: impl Into<String>) -> Self {
+        let at = at.unwrap_or("probe");
+        let component = at.split_once(" (").map_or(at, |(component, _)| component);
+        Self { component: component.to_owned(), reason: reason.into() }
+    }
+
     /// Others are there first.
     #[must_use]
     pub fn is_busy(&self) -> bool {

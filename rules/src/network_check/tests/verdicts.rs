@@ -115,6 +115,18 @@ fn one_node_or_none_cannot_be_tested() {
     }
 }
 
+/// Whatever a check of the node itself dies of or hangs at, the part it was at is named, and the node is kept out.
+#[test]
+fn a_check_without_an_answer_is_a_fault_of_what_it_was_at() {
+    for (at, component) in
+        [(None, "probe"), (Some("gpu 3 (NVIDIA H100)"), "gpu 3"), (Some("loopback"), "loopback")]
+    {
+        let fault = LocalFault::unanswered(at, "no answer within 2 s");
+        assert_eq!((fault.component.as_str(), fault.reason.as_str()), (component, "no answer within 2 s"));
+        assert!(!fault.is_nothing_broken());
+    }
+}
+
 /// A node that was condemned and then went is a fault; one that was not is lost.
 #[test]
 fn a_lost_node_is_lost_unless_it_was_condemned() {
