@@ -148,9 +148,17 @@ impl Cluster {
     /// When there is none.
     #[must_use]
     pub fn finish_master(&mut self) -> Outcome {
-        let mut master = self.master.take().expect("a master");
-        self.wait("the master's end", || master.has_ended().then_some(()));
-        master.finish()
+        self.wait("the master's end", || {
+            let mut master = self.master.borrow_mut();
+            let run = master.as_mut().expect("a master");
+            (run.has_ended() && !self.comes_back(run)).then_some(())
+        });
+        self.master.take().expect("a master").finish()
+    }
+
+    /// Whether it died at its point, and is not back yet.
+    fn comes_back(&self, run: &mut Running) -> bool {
+        self.revival.is_some() && run.has_ended() && run.wait().code().is_none()
     }
 
     /// How often the master died and was started again.
@@ -164,7 +172,7 @@ impl Cluster {
         let Some(flags) = &self.revival else { return };
         let mut master = self.master.borrow_mut();
         let Some(run) = &mut *master else { return };
-        if run.has_ended() && !run.wait().success() && run.wait().code().is_none() {
+        if self.comes_back(run) {
             self.deaths.set(self.deaths.get() + 1);
             *master = Some(self.master_line().flags(flags).start());
         }

@@ -11,7 +11,8 @@ const SIZE: usize = if cfg!(debug_assertions) { 64 } else { 192 };
 
 /// Products in one sample: 60 to 100 ms on a server of today. A quota is given out anew every 100 ms; a sample that is
 /// much shorter may fall between two times that it runs out, and see nothing of it.
-const PRODUCTS: u32 = if cfg!(debug_assertions) { 1 } else { 64 };
+/// The kernel looks at what was used of a quota once in a tick, 4 ms and more: a sample has to last several.
+const PRODUCTS: u32 = if cfg!(debug_assertions) { 8 } else { 64 };
 
 /// Products before the first sample, which would find the clock of the core low and the caches cold.
 const WARM_UP: u32 = if cfg!(debug_assertions) { 1 } else { 8 };
