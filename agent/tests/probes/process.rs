@@ -97,10 +97,10 @@ async fn a_local_check_that_hangs_is_a_fault_of_what_it_was_at() {
     let folder = tempfile::tempdir().unwrap();
     let script = "echo '{\"At\":\"cpu\"}'; echo '{\"At\":\"gpu 3 (Some Model)\"}'; exec sleep 1000";
     let helper = impostor(&folder, script);
-    let plan = LocalPlan { deadline: Duration::from_secs(2), helper, ..LocalPlan::default() };
+    let plan = LocalPlan { deadline: Duration::from_secs(4), helper, ..LocalPlan::default() };
     let fault = in_time(check_locally(plan)).await.fault.unwrap();
     assert_eq!(fault.component, "gpu 3");
-    assert_eq!(fault.reason, "no answer within 2s; it was at gpu 3 (Some Model)");
+    assert_eq!(fault.reason, "no answer within 4s; it was at gpu 3 (Some Model)");
 }
 
 /// An agent that has started what `arguments` say, and waits.

@@ -5,7 +5,7 @@ use std::{
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use agent::{
@@ -16,6 +16,9 @@ use rules::switchbox::{Expected, Finding, Path as Way, Rate, Settings, SocketPai
 use tokio::sync::mpsc;
 
 use crate::support::{helper, in_time, is_alive, number_in, until};
+
+/// How long a tool may take that is to be found hanging: more than one takes that answers, on a busy machine too.
+const SHORT: Duration = Duration::from_secs(4);
 
 /// A folder with a tool, and what it is asked.
 struct Box {
@@ -107,7 +110,7 @@ fn troubles(finding: &Finding) -> Vec<Option<Trouble>> {
 /// What is wrong with the third pair, in words, when the others are good.
 async fn third(script: &str) -> String {
     let made = Box::with(&format!("if [ $A = 3 ]; then\n{script}\nelse say 50040.12; fi"));
-    let task = SwitchboxTask { patience: Some(Duration::from_secs(1)), ..made.task() };
+    let task = SwitchboxTask { patience: Some(SHORT), ..made.task() };
     let finding = finding(task).await;
     assert_eq!(finding.standing(), Standing::Degraded, "{finding:?}");
     let others = finding.pairs.iter().filter(|it| it.is_good()).count();
@@ -118,12 +121,9 @@ async fn third(script: &str) -> String {
 #[tokio::test]
 async fn a_healthy_box_is_asked_once_a_pair_as_the_vendor_does() {
     let made = Box::with("say 50040.12");
-    let began = Instant::now();
     let (found, lines) = check(made.task()).await;
-    let took = began.elapsed();
     let finding = found.unwrap();
     assert_eq!((finding.standing(), finding.good()), (Standing::Ok, 4));
-    assert!(took < Duration::from_secs(5), "{took:?}");
     for (pair, calls) in
         [("0-1", "-l 0 -p 1"), ("2-4", "-l 2 -p 4"), ("3-5", "-l 3 -p 5"), ("6-7", "-l 6 -p 7")]
     {
@@ -185,11 +185,9 @@ async fn a_tool_that_hangs_is_asked_once_more_alone_and_nothing_of_it_stays() {
          echo $$ > $DIR/leader
          while :; do sleep 0.01; done",
     );
-    let task = SwitchboxTask { patience: Some(Duration::from_secs(1)), ..made.task() };
-    let began = Instant::now();
-    let finding = finding(task).await;
-    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
-    assert_eq!(finding.pairs[2].wrong.as_ref().unwrap().to_string(), "dead, no end within 1 s");
+    let task = SwitchboxTask { patience: Some(SHORT), ..made.task() };
+    let finding = in_time(finding(task)).await;
+    assert_eq!(finding.pairs[2].wrong.as_ref().unwrap().to_string(), "dead, no end within 4 s");
     assert_eq!((made.calls("3-5").len(), finding.standing()), (2, Standing::Degraded));
     for name in ["leader", "daemon"] {
         assert!(!is_alive(number_in(&made.folder.path().join(name)).unwrap()), "{name}");
@@ -199,7 +197,7 @@ async fn a_tool_that_hangs_is_asked_once_more_alone_and_nothing_of_it_stays() {
 #[tokio::test]
 async fn one_that_hangs_only_beside_others_is_good() {
     let made = Box::with("if [ $A = 3 ] && [ $TURN = 1 ]; then exec sleep 1000; fi; say 50000.0");
-    let task = SwitchboxTask { patience: Some(Duration::from_secs(1)), ..made.task() };
+    let task = SwitchboxTask { patience: Some(SHORT), ..made.task() };
     let finding = finding(task).await;
     assert_eq!((finding.standing(), made.calls("3-5").len()), (Standing::Ok, 5));
 }
@@ -231,7 +229,7 @@ async fn every_way_to_fail_has_its_own_words() {
 #[tokio::test]
 async fn a_flood_without_end_is_cut_off_and_a_tool_deaf_to_that_is_killed() {
     let words = third("trap '' PIPE; while :; do echo flood; done 2>/dev/null").await;
-    assert_eq!(words, "dead, no end within 1 s");
+    assert_eq!(words, "dead, no end within 4 s");
 }
 
 #[tokio::test]
@@ -268,8 +266,7 @@ async fn sockets_are_looked_up_in_the_drivers_tree() {
 /// A program with the documents of the contract.
 async fn by(line: &str, settings: Settings) -> Finding {
     let probe = SwitchboxProbe::Command(line.into());
-    let task =
-        SwitchboxTask { patience: Some(Duration::from_secs(1)), ..SwitchboxTask::new(settings, probe, None) };
+    let task = SwitchboxTask { patience: Some(SHORT), ..SwitchboxTask::new(settings, probe, None) };
     finding(task).await
 }
 
@@ -341,7 +338,7 @@ async fn a_program_is_told_what_to_measure_and_one_direction_may_be_slow() {
     assert_eq!(
         request,
         "{\"v\":1,\"pairs\":[[3,5]],\"bytes\":268435456,\"iters\":8,\"warmup\":2,\"directions\":[\"ab\",\"ba\"],\
-         \"min_mbps\":10000.0,\"deadline_ms\":1000}\n"
+         \"min_mbps\":10000.0,\"deadline_ms\":4000}\n"
     );
     let half = by(r#"echo '{"v":1,"results":[{"pair":[3,5],"dir":"ab","mbps":50000}]}'"#, one).await;
     let words = half.pairs[0].wrong.as_ref().unwrap().to_string();
