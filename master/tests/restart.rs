@@ -93,7 +93,7 @@ async fn a_member_that_does_not_come_back_is_missed() {
     let mut a = master.attend("a").await;
     a.resume(2, &seats[0], Standing::Running).await.unwrap();
     let Push::Regroup { why, .. } = a.next().await else { panic!("expected a regroup") };
-    assert!(why.contains("did not come back within 0.5 s"), "{why}");
+    assert!(why.contains(&format!("did not come back within {} s", common::GRACE.as_secs_f64())), "{why}");
 }
 
 #[tokio::test]

@@ -41,7 +41,7 @@ use tonic::{
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// How long a broken stream may take to come back.
-pub const GRACE: Duration = Duration::from_millis(500);
+pub const GRACE: Duration = Duration::from_secs(2);
 
 /// What a master has said so far, and word of each further line.
 #[derive(Default)]
