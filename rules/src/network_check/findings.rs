@@ -60,7 +60,7 @@ pub(super) fn outcome(known: &Known, took: Duration) -> Outcome {
     }
     Outcome {
         seed: known.policy.seed,
-        network_untested: known.rounds.is_empty(),
+        network_untested: known.rounds.is_empty() || is_left_alone(known, &facts),
         rounds,
         nodes,
         links,
@@ -106,11 +106,17 @@ fn verdict(
         NodeVerdict::StragglerCompute
     } else if standing.condemned {
         NodeVerdict::StragglerNetwork
-    } else if standing.good || known.rounds.is_empty() {
+    } else if standing.good || known.rounds.is_empty() || is_left_alone(known, facts) {
         NodeVerdict::Healthy
     } else {
         NodeVerdict::Inconclusive
     }
+}
+
+/// All others went away before a test passed with anybody: whoever is left is as fit as a node that was alone from the
+/// start, for a test with one that went says nothing of it.
+fn is_left_alone(known: &Known, facts: &Facts) -> bool {
+    known.live().count() == 1 && !facts.nodes.iter().any(|node| node.good)
 }
 
 fn deserves_taint(known: &Known, number: u32, verdict: &NodeVerdict) -> bool {

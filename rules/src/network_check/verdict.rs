@@ -23,7 +23,8 @@ pub struct Outcome {
     pub uplinks: Vec<u32>,
     /// Samples that it took to call a node slow, 2 to 6: more where times scatter.
     pub slow_confirmations: u32,
-    /// Fewer than two nodes could be tested, so nothing is known of the network.
+    /// Fewer than two nodes could be tested, or all but one went away before a test passed: nothing is known of the
+    /// network.
     pub network_untested: bool,
     /// Whether the taints stand.
     pub guard: Guard,

@@ -84,7 +84,7 @@ fn write(text: &mut String, settings: &Settings, outcome: &Outcome) -> fmt::Resu
 }
 
 fn write_rounds(text: &mut String, outcome: &Outcome) -> fmt::Result {
-    if outcome.network_untested {
+    if outcome.rounds.is_empty() {
         return writeln!(text, "\nno rounds: fewer than two nodes can be tested, the network is untested");
     }
     writeln!(text, "\nround  tests  pass  slow  fail  seconds  kinds")?;

@@ -156,10 +156,13 @@ impl Job {
 /// What those that passed are told.
 fn summary(report: &TaintReport) -> String {
     let Outcome { rounds, nodes, took, network_untested, .. } = &report.outcome;
-    if *network_untested {
-        return "network check: this node is fit; the network was not tested, which takes two nodes".into();
-    }
     let (left_out, left_out_names) = named(report, |node| node.excluded);
+    let left_out_words = if left_out > 0 { format!("; left out: {left_out_names}") } else { String::new() };
+    if *network_untested {
+        return format!(
+            "network check: this node is fit; the network was not tested, which takes two nodes{left_out_words}"
+        );
+    }
     let (in_doubt, in_doubt_names) =
         named(report, |node| !node.excluded && node.verdict == NodeVerdict::Inconclusive);
     let mut words = format!(
@@ -171,10 +174,7 @@ fn summary(report: &TaintReport) -> String {
     if in_doubt > 0 {
         words.push_str(&format!("; take part all the same: {in_doubt_names}"));
     }
-    if left_out > 0 {
-        words.push_str(&format!("; left out: {left_out_names}"));
-    }
-    words
+    words + &left_out_words
 }
 
 /// How many of the nodes are so, and the first of them with their verdicts.

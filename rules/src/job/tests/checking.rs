@@ -292,6 +292,46 @@ fn a_member_that_is_lost_in_the_middle_is_lost_and_nobody_else_is_blamed() {
     assert_eq!(ring.host(), Some(("a", 0)));
 }
 
+/// Who is left alone has nothing to do with it: it waits for a replacement, and is tested with that.
+#[test]
+fn when_one_of_two_goes_in_the_middle_the_other_waits_for_a_replacement() {
+    let left = Event::NodeEnded { node: id("b"), end: NodeEnd::Left { signal: 2 } };
+    let vanished = Event::NodeLost { node: id("b"), cause: DISCONNECTED };
+    for (event, is_tainted) in [(left, false), (vanished, true)] {
+        for on_inconclusive in [OnInconclusive::Fail, OnInconclusive::Relaunch, OnInconclusive::Proceed] {
+            let check = Some(CheckTerms { on_inconclusive, ..check() });
+            let mut ring = Ring::new(policy(), Terms { check, ..terms(2, 2) }, &["b"]);
+            ring.join("a");
+            ring.join("b");
+            ring.orders.retain(|(node, _)| node.0 != "b");
+            ring.tell(event.clone());
+            // What the other one sees of it.
+            ring.work();
+            let verdicts = ring.verdicts();
+            assert_eq!(verdicts[0], ("a".into(), NodeVerdict::Healthy, false));
+            assert!(matches!(verdicts[1].1, NodeVerdict::Lost { .. }), "{verdicts:?}");
+            assert_eq!(verdicts[1].2, is_tainted);
+            assert!(ring.reports[0].outcome.network_untested);
+            assert_eq!((ring.excluded(), ring.end(), ring.host()), (vec![], None, None));
+            let told = ring.seen.iter().find_map(|effect| match effect {
+                Effect::CheckOver { words, .. } => Some(&**words),
+                _ => None,
+            });
+            let told = told.expect("it is told");
+            assert!(
+                told.starts_with("network check: this node is fit; the network was not tested")
+                    && told.contains("; left out: node 1 (")
+                    && told.ends_with(" (lost)"),
+                "{told}"
+            );
+            ring.broken.clear();
+            ring.join("c");
+            ring.work();
+            assert_eq!((ring.reports.len(), ring.host()), (2, Some(("a", 0))));
+        }
+    }
+}
+
 #[test]
 fn a_member_that_leaves_in_the_middle_is_left_out_and_not_tainted() {
     let mut ring = Ring::new(policy(), checked(3, 4), &[]);
