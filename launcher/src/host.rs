@@ -15,8 +15,8 @@ use nix::{
     unistd::{AccessFlags, Pid, access, gethostname},
 };
 
-pub use crate::gpu_choice::locks::GpuLock;
 use crate::gpu_choice::locks;
+pub use crate::gpu_choice::locks::GpuLock;
 
 /// Bytes of a token or certificate file. A chain of certificates has some thousands.
 const LARGEST: u64 = 1 << 20;

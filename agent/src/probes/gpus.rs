@@ -162,7 +162,7 @@ pub(super) fn gather(task: &GpuTask, voice: &Voice) -> Inventory {
         &nvidia_smi::NvidiaSmi { root: root.clone(), path: path.clone() },
     ];
     let mut inventory = Inventory::default();
-    if let Err(error) = tool::take_tools_along() {
+    if let Err(error) = tool::take_tools_along(voice.clone()) {
         inventory.notes.push(format!("what a vendor's tool starts may outlive it: {error}"));
     }
     let inventory = take(&sources, inventory, &mut |word| voice.say(&word));

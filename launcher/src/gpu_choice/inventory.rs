@@ -229,6 +229,9 @@ mod tests {
         told.gpus[1].numa_node = Some(1);
         told.links = vec![gpus::GpuLink { a: 0, b: 1, link: Link::NvLink(2) }];
         let matrix = told_matrix(&told).unwrap();
-        assert_eq!((matrix.link(1, 0), matrix.numa(0), matrix.numa(1)), (Some(Link::NvLink(2)), None, Some(1)));
+        assert_eq!(
+            (matrix.link(1, 0), matrix.numa(0), matrix.numa(1)),
+            (Some(Link::NvLink(2)), None, Some(1))
+        );
     }
 }

@@ -12,7 +12,6 @@ use std::{
 };
 
 use nix::{
-    libc,
     sys::{
         prctl,
         signal::{SigSet, SigmaskHow, Signal, sigprocmask},
@@ -20,7 +19,7 @@ use nix::{
     unistd::{AccessFlags, access},
 };
 
-use crate::tree;
+use crate::{probes::child::Voice, tree};
 
 /// More than any list is long, in bytes.
 const LONGEST: u64 = 256 << 10;
@@ -54,10 +53,7 @@ pub(super) enum ToolError {
 /// would be another one wherever this process runs.
 pub(super) fn find(path: &OsStr, name: &str) -> Option<PathBuf> {
     let is_program = |tool: &PathBuf| tool.is_file() && access(tool, AccessFlags::X_OK).is_ok();
-    env::split_paths(path)
-        .map(|folder| folder.join(name))
-        .filter(|tool| tool.is_absolute())
-        .find(is_program)
+    env::split_paths(path).map(|folder| folder.join(name)).filter(|tool| tool.is_absolute()).find(is_program)
 }
 
 /// A question to a tool, for people: `/usr/bin/nvidia-smi topo -m`. Of long lists of fields only what they are for.
@@ -73,21 +69,19 @@ pub(super) fn words(tool: &Path, arguments: &[&str]) -> String {
     words
 }
 
-/// From now on SIGTERM ends this process and all that it has started, whatever it waits for. To be called before there
-/// is another thread.
+/// From now on SIGTERM ends this process and all that it has started, whatever it waits for. Who asks a tool that is killed
+/// so has no word in it: it was at this question when the time was over. To be called before there is another thread.
 ///
 /// # Errors
 /// What the system says; then tools may leave somebody behind.
-pub(super) fn take_tools_along() -> io::Result<()> {
+pub(super) fn take_tools_along(voice: Voice) -> io::Result<()> {
     prctl::set_child_subreaper(true)?;
     let told = SigSet::from(Signal::SIGTERM);
     // All threads have it so, and the one below asks for it.
     told.thread_block()?;
     let wait = move || {
         let _signal = told.wait();
-        clear_away();
-        // SAFETY: `_exit` has no preconditions.
-        unsafe { libc::_exit(1) }
+        voice.close(clear_away)
     };
     thread::Builder::new().name("end".into()).spawn(wait).map(drop)
 }

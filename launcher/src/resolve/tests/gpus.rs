@@ -73,8 +73,9 @@ fn nothing_is_asked_and_nothing_changed_unless_it_is_wished() {
 fn drivers_and_tools_are_asked_once_and_tools_are_where_the_path_says() {
     for flags in ["--gpu-select=topology", "--gpu-select=pack", "--gpu-select=1", "--gpu-select=MIG-1"] {
         let host = eight(&[]);
-        chosen(&host, &[], flags);
+        let plan = planned(&host, &[], flags);
         assert_eq!(*host.asked.borrow(), [PATH.1], "{flags}");
+        assert_eq!(plan.agent.tool_path, PATH.1, "the agent asks again, when workers run");
     }
 }
 
@@ -136,7 +137,8 @@ fn what_is_not_known_changes_nothing_and_is_told_on_one_line() {
     let says = |host: &FakeHost, flags: &str| {
         let (list, lines) = chosen(host, &[], flags);
         assert_eq!((list, lines.len()), (None, 1), "{lines:?}");
-        let said = lines[0].strip_prefix("`--gpu-select=topology` chooses nothing, as with --gpu-select=first: ");
+        let said =
+            lines[0].strip_prefix("`--gpu-select=topology` chooses nothing, as with --gpu-select=first: ");
         said.unwrap_or_else(|| panic!("{lines:?}")).to_owned()
     };
     let mut host = eight(&[]);
