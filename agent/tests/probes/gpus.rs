@@ -153,6 +153,9 @@ fn metax(script: &str) -> tempfile::TempDir {
     root
 }
 
+/// Time for all questions but the one that hangs.
+const SOON: Duration = Duration::from_secs(3);
+
 /// What `mx-smi -L` prints of two.
 const METAX_LIST: &str = "-L) echo 'GPU#0    MXC500    0000:0E:00.0    Available (UUID: GPU-aa)'
                               echo 'GPU#1    MXC500    0000:0F:00.0    Unavailable (UUID: GPU-bb)';;";
@@ -196,7 +199,7 @@ async fn a_metax_tool_that_hangs_is_killed_with_all_it_started_and_named() {
     are_gone(root.path(), &["tool.pid", "opt/mxdriver/bin/mx-smi.child"]).await;
 
     let root = metax(&format!("case $1 in {METAX_LIST} topo) {hang};; esac"));
-    let inventory = asked(root.path(), Duration::from_secs(1)).await;
+    let inventory = asked(root.path(), SOON).await;
     assert!(inventory.hangs_at.unwrap().ends_with("/mx-smi topo -m"), "{:?}", inventory.notes);
     assert_eq!((inventory.vendor, inventory.gpus.len()), (Some(Vendor::Metax), 2), "what was known by then");
     are_gone(root.path(), &["tool.pid", "opt/mxdriver/bin/mx-smi.child"]).await;
@@ -316,6 +319,7 @@ async fn what_nvidia_smi_does_not_tell_is_a_note_that_names_the_question() {
 
 #[tokio::test]
 async fn an_nvidia_smi_that_hangs_is_killed_with_all_it_started_and_named() {
+    let mut asking = tokio::task::JoinSet::new();
     for hang in [
         "sleep 1000 & echo $! > $0.child; wait",
         "setsid sleep 1000 & echo $! > $0.child; wait",
@@ -324,15 +328,21 @@ async fn an_nvidia_smi_that_hangs_is_killed_with_all_it_started_and_named() {
         "sleep 1000 & echo $! > $0.child; echo done",
         "trap '' TERM; echo $$ > $0.child; while :; do sleep 1000; done",
     ] {
-        let root = nvidia(&format!("case $1 in {NVIDIA_LIST} *) {hang};; esac"));
-        let inventory = asked(root.path(), Duration::from_secs(1)).await;
-        assert!(inventory.hangs_at.unwrap().ends_with("/bin/nvidia-smi topo -m"), "{:?}", inventory.notes);
-        assert_eq!(inventory.gpus.len(), 2, "{hang}");
-        let note = inventory.notes.last().unwrap();
-        assert!(
-            note.starts_with("no answer within 1s at ") && note.ends_with("nvidia-smi topo -m"),
-            "{note}"
-        );
-        are_gone(root.path(), &["tool.pid", "bin/nvidia-smi.child"]).await;
+        asking.spawn(async move {
+            let root = nvidia(&format!("case $1 in {NVIDIA_LIST} *) {hang};; esac"));
+            let inventory = asked(root.path(), SOON).await;
+            assert!(
+                inventory.hangs_at.unwrap().ends_with("/bin/nvidia-smi topo -m"),
+                "{:?}",
+                inventory.notes
+            );
+            assert_eq!(inventory.gpus.len(), 2, "{hang}");
+            let note = inventory.notes.last().unwrap();
+            assert!(note.starts_with("no answer within 3s at ") && note.ends_with("topo -m"), "{note}");
+            are_gone(root.path(), &["tool.pid", "bin/nvidia-smi.child"]).await;
+        });
+    }
+    while let Some(ended) = asking.join_next().await {
+        ended.unwrap();
     }
 }
