@@ -68,3 +68,17 @@ fn a_query_that_fails_costs_the_choice_too_for_nobody_knows_the_ids() {
     assert!(run.stderr.contains("it ended with exit status: 6 and said nothing"), "{}", run.stderr);
     assert!(!run.dump(0, 0).env.contains_key("CUDA_VISIBLE_DEVICES"));
 }
+
+#[test]
+fn a_node_that_looks_at_itself_asks_the_tool_too() {
+    let node = FakeNode::dgx(&[6]);
+    let report = node.path("report.json");
+    let flags = ["--nproc-per-node=1", "--network-check", &format!("--taint-report={}", report.display())];
+    node.launch(&flags).steps(&["dump"]).finish().expect_code(0);
+    let report: serde_json::Value = serde_json::from_str(&read(&report)).unwrap();
+    let inventory = &report["nodes"][0]["inventory"];
+    assert_eq!(inventory["gpus"][7]["uuid"], uuid(7).as_str(), "{report:#}");
+    assert_eq!(inventory["gpus"][7]["pci"], "0000:7b:00.0");
+    assert!(inventory["links"].as_array().unwrap().len() == 28, "{report:#}");
+    assert!(report["nodes"][0]["notes"].to_string().contains("gpu 6"), "{report:#}");
+}
