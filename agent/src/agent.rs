@@ -424,7 +424,8 @@ impl Agent {
             let command = config.check_command.clone().map(|line| Command { line, grace });
             let has_accelerators = config.attributes.accelerators.is_some();
             let switchbox = config.switchbox.clone();
-            Prober::new(launcher_id.to_string(), has_accelerators, command, config.gpus.clone(), switchbox)
+            let (terms, tools) = (config.gpus.clone(), config.tool_path.clone());
+            Prober::new(launcher_id.to_string(), has_accelerators, command, terms, tools, switchbox)
         })
     }
 

@@ -51,6 +51,8 @@ pub struct AgentConfig {
     pub check_command: Option<OsString>,
     /// What the job asks of this node's accelerators.
     pub gpus: GpuTerms,
+    /// Where the tools of their vendors are looked for, in the form of `PATH`.
+    pub tool_path: OsString,
     /// What its workers have of a device that they share with other containers.
     pub gpu_share: Option<ShareTerms>,
     /// How the switchbox is checked when the node looks at itself, if it is.

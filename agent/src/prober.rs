@@ -47,6 +47,8 @@ pub struct Prober {
     patience: Duration,
     command: Option<Command>,
     gpu_terms: GpuTerms,
+    /// Where vendors' tools are looked for, in the form of `PATH`.
+    tool_path: OsString,
     switchbox: Option<SwitchboxTask>,
     looking: Option<Looking>,
     current: Option<Current>,
@@ -98,6 +100,7 @@ impl Prober {
         has_accelerators: bool,
         command: Option<Command>,
         gpu_terms: GpuTerms,
+        tool_path: OsString,
         switchbox: Option<SwitchboxTask>,
     ) -> Self {
         let door = match command {
@@ -116,6 +119,7 @@ impl Prober {
             patience,
             command,
             gpu_terms,
+            tool_path,
             switchbox,
             looking: None,
             current: None,
@@ -137,7 +141,7 @@ impl Prober {
     /// computes, its switchbox last. The end is [`Event::LocallyChecked`], or [`Event::CannotCheck`].
     pub fn check_locally<E: From<Event> + Send + 'static>(&mut self, events: mpsc::Sender<E>) {
         let plan = self.local_plan();
-        let gpus = GpuPlan { deadline: self.patience, helper: self.helper.clone(), ..GpuPlan::default() };
+        let gpus = GpuPlan { deadline: self.patience, ..self.gpu_plan() };
         let terms = self.gpu_terms.clone();
         let switchbox = self.switchbox.clone();
         let (cancel, mut cancelled) = watch::channel(false);
@@ -221,6 +225,10 @@ impl Prober {
         if timeout(CLOSE, task).await.is_err() {
             warn!("a probe does not end; it dies with this launcher");
         }
+    }
+
+    fn gpu_plan(&self) -> GpuPlan {
+        GpuPlan { path: self.tool_path.clone(), helper: self.helper.clone(), ..GpuPlan::default() }
     }
 
     fn local_plan(&self) -> LocalPlan {

@@ -16,4 +16,9 @@ impl<'a> Environment<'a> {
     pub(crate) fn get_filled(self, name: &str) -> Option<&'a OsStr> {
         self.get(name).filter(|value| !value.is_empty())
     }
+
+    /// Where vendors' tools are looked for; empty: nowhere.
+    pub(crate) fn tool_path(self) -> &'a OsStr {
+        self.get("PATH").unwrap_or_default()
+    }
 }

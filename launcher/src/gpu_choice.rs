@@ -2,23 +2,24 @@
 //!
 //! * [`inventory`]: what is known of them: the matrix, their ids, the memory that is taken.
 //! * [`locks`]: no two launchers on one host choose the same.
-//! * [`tool`]: a vendor's tool, which may hang.
 //!
 //! What is best is decided in [`rules::gpu_topology`]. With `--gpu-select=first`, the default, nothing here runs.
 
 pub(crate) mod inventory;
 pub(crate) mod locks;
-pub(crate) mod tool;
 
 use std::{collections::BTreeMap, ffi::OsString, io};
 
 use rules::{
     gpu_topology::{Allowed, CannotArrange, GpuSet, Objective, Wish, allowed, arrange},
-    gpus::health::{is_busy, why_unusable},
+    gpus::{
+        Vendor,
+        health::{is_busy, why_unusable},
+    },
 };
 
 use self::{
-    inventory::{Gpu, Inventory, Vendor},
+    inventory::{Gpu, Inventory},
     locks::{Locks, Taken},
 };
 use crate::{environment::Environment, host::Host};
@@ -80,10 +81,18 @@ pub(crate) enum BadList {
     Taken { entry: String },
 }
 
+/// The variables that say which accelerators a program sees. The last one that is set is the user's own list.
+const fn names(vendor: Vendor) -> &'static [&'static str] {
+    match vendor {
+        Vendor::Nvidia => &["CUDA_VISIBLE_DEVICES"],
+        Vendor::Metax => &["CUDA_VISIBLE_DEVICES", "MACA_VISIBLE_DEVICES"],
+    }
+}
+
 /// What the user's own list allows, and whose list that is.
 fn own_list(env: Environment<'_>, vendor: Vendor) -> Option<(&'static str, String)> {
     let listed = |name: &'static str| env.get(name).map(|list| (name, list.to_string_lossy().into_owned()));
-    vendor.variables().iter().rev().find_map(|name| listed(name))
+    names(vendor).iter().rev().find_map(|name| listed(name))
 }
 
 fn ids(gpus: &[Gpu]) -> Vec<String> {
@@ -92,7 +101,7 @@ fn ids(gpus: &[Gpu]) -> Vec<String> {
 
 /// `0,GPU-...`, as the variables have it.
 fn variables(vendor: Vendor, entries: &[String]) -> Vec<(&'static str, OsString)> {
-    vendor.variables().iter().map(|name| (*name, entries.join(",").into())).collect()
+    names(vendor).iter().map(|name| (*name, entries.join(",").into())).collect()
 }
 
 /// Those that nobody is to use: others hold more of their memory than these thousandths, or they cannot be used at all.

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeSet,
     env,
+    ffi::OsStr,
     fs::File,
     io::{self, Read as _},
     path::{Path, PathBuf},
@@ -14,8 +15,8 @@ use nix::{
     unistd::{AccessFlags, Pid, access, gethostname},
 };
 
+use crate::gpu_choice::locks;
 pub use crate::gpu_choice::locks::GpuLock;
-use crate::gpu_choice::{locks, tool};
 
 /// Bytes of a token or certificate file. A chain of certificates has some thousands.
 const LARGEST: u64 = 1 << 20;
@@ -44,14 +45,9 @@ pub trait Host {
     fn name(&self) -> String;
     /// An id that no one has had before.
     fn fresh_id(&self) -> String;
-    /// What a program prints. It is killed when it takes longer than 2 s or prints more than 256 KiB.
-    ///
-    /// # Errors
-    ///
-    /// Words that go on after the program's name.
-    fn output_of(&self, program: &Path, args: &[&str]) -> Result<String, String>;
-    /// What drivers say of the accelerators; asked in a process of its own, for 2 s at most.
-    fn accelerators(&self) -> rules::gpus::Inventory;
+    /// What drivers say of the accelerators, and vendors' tools in the folders of `path`; asked in a process of its own,
+    /// for 2 s at most.
+    fn accelerators(&self, path: &OsStr) -> rules::gpus::Inventory;
     /// Locks an accelerator by its id; `None` when another launcher of this user holds it.
     ///
     /// # Errors
@@ -109,12 +105,8 @@ impl Host for ThisHost {
         uuid::Uuid::new_v4().to_string()
     }
 
-    fn output_of(&self, program: &Path, args: &[&str]) -> Result<String, String> {
-        tool::output_of(program, args, tool::DEADLINE).map_err(|error| error.to_string())
-    }
-
-    fn accelerators(&self) -> rules::gpus::Inventory {
-        agent::probes::inventory_now(GpuPlan::default())
+    fn accelerators(&self, path: &OsStr) -> rules::gpus::Inventory {
+        agent::probes::inventory_now(GpuPlan { path: path.to_owned(), ..GpuPlan::default() })
     }
 
     fn lock_gpu(&self, id: &str) -> io::Result<Option<GpuLock>> {

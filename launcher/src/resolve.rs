@@ -134,6 +134,7 @@ pub(crate) fn resolve(
         needed: nodes.local_world_size,
         visible: visible.map(|list| list.to_string_lossy().into_owned()),
     };
+    let tool_path = environment.tool_path().to_owned();
     let sets_threads = environment.get("OMP_NUM_THREADS").is_none() && nodes.local_world_size > 1;
     let mut inherited = env;
     if sets_threads {
@@ -162,6 +163,7 @@ pub(crate) fn resolve(
             signals,
             check_command: checks.command.clone(),
             gpus: gpu_terms,
+            tool_path,
             gpu_share: gpu_share.terms,
             switchbox: checks.switchbox.clone(),
             logs,

@@ -1,7 +1,8 @@
 //! Machines that do not exist, for tests of the front door.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    cell::RefCell,
+    collections::BTreeSet,
     ffi::{OsStr, OsString},
     fs, io,
     path::{Path, PathBuf},
@@ -47,12 +48,12 @@ pub(crate) struct FakeHost {
     pub(crate) cpus: BTreeSet<usize>,
     pub(crate) programs: Vec<PathBuf>,
     pub(crate) files: Vec<PathBuf>,
-    /// What programs print, by their words.
-    pub(crate) outputs: BTreeMap<String, Result<String, String>>,
     /// The accelerators that other launchers hold.
     pub(crate) taken: BTreeSet<String>,
-    /// What drivers say.
+    /// What drivers and tools say.
     pub(crate) accelerators: rules::gpus::Inventory,
+    /// Where tools were when they were asked, each time.
+    pub(crate) asked: RefCell<Vec<OsString>>,
 }
 
 impl FakeHost {
@@ -62,9 +63,9 @@ impl FakeHost {
             cpus: (0..4).collect(),
             programs: vec!["/usr/bin/python3".into()],
             files: Vec::new(),
-            outputs: BTreeMap::new(),
             taken: BTreeSet::new(),
             accelerators: rules::gpus::Inventory::default(),
+            asked: RefCell::default(),
         }
     }
 }
@@ -106,12 +107,8 @@ impl Host for FakeHost {
         "fresh-id".to_owned()
     }
 
-    fn output_of(&self, program: &Path, args: &[&str]) -> Result<String, String> {
-        let words = format!("{} {}", program.display(), args.join(" "));
-        self.outputs.get(&words).unwrap_or_else(|| panic!("nobody may run {words}")).clone()
-    }
-
-    fn accelerators(&self) -> rules::gpus::Inventory {
+    fn accelerators(&self, path: &OsStr) -> rules::gpus::Inventory {
+        self.asked.borrow_mut().push(path.to_owned());
         self.accelerators.clone()
     }
 

@@ -47,7 +47,11 @@ impl FakeNode {
 
     /// What `nvidia-smi` does, in shell.
     fn tool(&self, script: &str) {
-        let tool = self.path("nvidia-smi");
+        self.tool_named("nvidia-smi", script);
+    }
+
+    fn tool_named(&self, name: &str, script: &str) {
+        let tool = self.path(name);
         fs::write(&tool, format!("#!/bin/sh\n{script}\n")).unwrap();
         fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).unwrap();
     }

@@ -77,3 +77,26 @@ fn a_list_that_cannot_be_had_is_refused_before_anything_starts() {
         node.launch(&["--nproc-per-node=2", "--gpu-select=7,5"]).steps(&["dump"]).finish().expect_code(0);
     assert_eq!(numbers(run.dump(1, 0).var("CUDA_VISIBLE_DEVICES")), [7, 5]);
 }
+
+#[test]
+fn metax_gpus_are_named_by_their_numbers_in_both_variables() {
+    let node = FakeNode::dgx(&[]);
+    fs::write(node.path("table"), include_str!("../../rules/src/gpu_topology/fixtures/f_c500.txt")).unwrap();
+    let list = (0..8).map(|gpu| format!("GPU#{gpu} MXC500 0000:{gpu}a:00.0 Available (UUID: GPU-{gpu})\n"));
+    fs::write(node.path("list"), list.collect::<String>()).unwrap();
+    let memory = "GPU#5\nvis_vram total : 67108864 KB\nvis_vram used : 60000000 KB\n";
+    fs::write(node.path("memory"), memory).unwrap();
+    // It is asked first, and the other vendor's then no more.
+    node.tool(&format!("touch {}", node.path("witness").display()));
+    node.tool_named(
+        "mx-smi",
+        "cd \"${0%/*}\"; case \"$1\" in -L) cat list ;; --show-memory) cat memory ;; *) cat table ;; esac",
+    );
+    let flags = ["--nproc-per-node=4", "--gpu-select=topology"];
+    let run = node.launch(&flags).steps(&["dump"]).finish().expect_code(0);
+    for name in ["CUDA_VISIBLE_DEVICES", "MACA_VISIBLE_DEVICES"] {
+        assert_eq!(run.dump(0, 0).var(name), "0,1,2,3,4,6,7", "{}", run.stderr);
+    }
+    assert!(run.stderr.contains("of 7 free (5 busy left out)"), "{}", run.stderr);
+    assert!(!node.path("witness").exists());
+}

@@ -6,35 +6,55 @@ use super::*;
 
 #[test]
 fn a_tool_that_is_no_help_costs_the_choice_and_not_the_run() {
-    let torn = "head -c 300";
     for (script, words) in [
-        ("exec sleep 1000", "has not ended after 2 s, and was killed"),
-        ("sleep 1000 & wait", "has not ended after 2 s, and was killed"),
-        ("exec yes GPU0", "prints more than"),
+        ("exec sleep 1000", "no answer within 2s at {}/nvidia-smi --query-gpu=... --format=..."),
+        ("sleep 1000 & wait", "no answer within 2s at {}/nvidia-smi --query-gpu=... --format=..."),
+        ("exec yes GPU0", "{}/nvidia-smi --query-gpu=... --format=...: it prints more than 262144 bytes"),
         (
             "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18",
-            "failed: exit status: 18 (Failed to initialize NVML",
+            "it ended with exit status: 18 and said Failed to initialize NVML: Driver/library version mismatch",
         ),
-        ("kill -SEGV $$", "failed: signal: 11"),
-        ("echo GPU0 GPU1", "2 columns and 0 rows"),
-        ("head -c 300 /dev/urandom", "no topology table"),
-        (torn, "nvidia-smi topo -m: "),
+        ("kill -SEGV $$", "it ended with signal: 11"),
+        ("head -c 300 /dev/urandom", "{}/nvidia-smi --query-gpu=... --format=...: `"),
     ] {
         let node = FakeNode::dgx(&[]);
-        let table = node.path("table");
-        match script == torn {
-            true => node.tool(&format!("{torn} {}", table.display())),
-            false => node.tool(script),
-        }
-        let run = node.launch(&["--nproc-per-node=2", "--gpu-select=topology"]).steps(&["dump"]);
-        let run = run.finish().expect_code(0);
-        assert!(!run.dump(0, 0).env.contains_key("CUDA_VISIBLE_DEVICES"), "{run:#?}");
-        let lines: Vec<&str> = run.stderr.lines().filter(|line| line.contains("--gpu-select")).collect();
-        assert_eq!(lines.len(), 1, "{script}: {run:#?}");
-        assert!(lines[0].contains("chooses nothing") && lines[0].contains(words), "{script}: {}", lines[0]);
-        // Two seconds at most for the tool, and the run itself.
-        assert!(run.took < Duration::from_secs(60), "{script} took {:?}", run.took);
+        node.tool(script);
+        is_no_help(&node, script, words);
     }
+}
+
+#[test]
+fn so_does_a_table_that_is_none() {
+    for (script, words) in [
+        ("exec sleep 1000", "no answer within 2s at {}/nvidia-smi topo -m"),
+        ("exec yes GPU0", "{}/nvidia-smi topo -m: it prints more than 262144 bytes"),
+        (
+            "echo GPU0 GPU1",
+            "{}/nvidia-smi topo -m: the topology table is not square: it has 2 columns and 0 rows",
+        ),
+        ("head -c 300 /dev/urandom", "{}/nvidia-smi topo -m: there is no topology table"),
+        ("head -c 300 \"${0%/*}/table\"", "{}/nvidia-smi topo -m: the topology table is not square"),
+    ] {
+        let node = FakeNode::dgx(&[]);
+        node.tool(&format!(
+            "case $1 in topo) {script} ;; *) exec cat {} ;; esac",
+            node.path("query").display()
+        ));
+        is_no_help(&node, script, words);
+    }
+}
+
+/// In the words there is `{}` for the folder of the tool.
+fn is_no_help(node: &FakeNode, script: &str, words: &str) {
+    let run = node.launch(&["--nproc-per-node=2", "--gpu-select=topology"]).steps(&["dump"]);
+    let run = run.finish().expect_code(0);
+    assert!(!run.dump(0, 0).env.contains_key("CUDA_VISIBLE_DEVICES"), "{run:#?}");
+    let lines: Vec<&str> = run.stderr.lines().filter(|line| line.contains("--gpu-select")).collect();
+    assert_eq!(lines.len(), 1, "{script}: {run:#?}");
+    let words = words.replace("{}", node.dir.path().to_str().unwrap());
+    assert!(lines[0].contains("chooses nothing") && lines[0].contains(&words), "{script}: {}", lines[0]);
+    // Two seconds at most for all questions together, and the run itself.
+    assert!(run.took < Duration::from_secs(60), "{script} took {:?}", run.took);
 }
 
 #[test]
@@ -45,5 +65,20 @@ fn a_query_that_fails_costs_the_choice_too_for_nobody_knows_the_ids() {
     let run = node.launch(&["--nproc-per-node=2", "--gpu-select=topology"]).steps(&["dump"]).finish();
     let run = run.expect_code(0);
     assert!(run.stderr.contains("chooses nothing"), "{}", run.stderr);
+    assert!(run.stderr.contains("it ended with exit status: 6 and said nothing"), "{}", run.stderr);
     assert!(!run.dump(0, 0).env.contains_key("CUDA_VISIBLE_DEVICES"));
+}
+
+#[test]
+fn a_node_that_looks_at_itself_asks_the_tool_too() {
+    let node = FakeNode::dgx(&[6]);
+    let report = node.path("report.json");
+    let flags = ["--nproc-per-node=1", "--network-check", &format!("--taint-report={}", report.display())];
+    node.launch(&flags).steps(&["dump"]).finish().expect_code(0);
+    let report: serde_json::Value = serde_json::from_str(&read(&report)).unwrap();
+    let inventory = &report["nodes"][0]["inventory"];
+    assert_eq!(inventory["gpus"][7]["uuid"], uuid(7).as_str(), "{report:#}");
+    assert_eq!(inventory["gpus"][7]["pci"], "0000:7b:00.0");
+    assert!(inventory["links"].as_array().unwrap().len() == 28, "{report:#}");
+    assert!(report["nodes"][0]["notes"].to_string().contains("gpu 6"), "{report:#}");
 }

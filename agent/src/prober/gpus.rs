@@ -43,7 +43,7 @@ impl Watch {
 impl Prober {
     /// Finds out what the accelerators are. The end is [`Event::InventoryTaken`].
     pub fn take_inventory<E: From<Event> + Send + 'static>(&self, events: mpsc::Sender<E>) {
-        let plan = GpuPlan { helper: self.helper.clone(), ..GpuPlan::default() };
+        let plan = self.gpu_plan();
         tokio::spawn(async move {
             let inventory = Box::new(crate::probes::take_inventory(plan).await);
             let _gone = events.send(Event::InventoryTaken { inventory }.into()).await;

@@ -52,9 +52,10 @@ impl Voice {
         let _agent_gone = stdout.write_all(&line);
     }
 
-    /// Leaves without a last word.
-    fn close(&self) -> ! {
+    /// Leaves without a last word, and without any other once it is called; `clear_up` comes in between.
+    pub(super) fn close(&self, clear_up: impl FnOnce()) -> ! {
         let _silence = self.0.lock();
+        clear_up();
         // SAFETY: as in `end`.
         unsafe { libc::_exit(1) }
     }
@@ -113,7 +114,7 @@ fn perform(task: Task) -> ! {
             if let Err(error) = gpus::watch::listen(and_memory, &voice) {
                 complain(&format!("the NVIDIA driver does not tell of errors: {error}"));
             }
-            voice.close()
+            voice.close(|| {})
         }
         Task::Ring(task) => {
             let progress = Arc::new(Progress::new(task.plan.total_bytes()));

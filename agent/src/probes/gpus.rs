@@ -1,15 +1,23 @@
 //! The inventory of a node's accelerators: what drivers and vendors' tools say of them, as numbers.
 //!
 //! All of it is gathered in a process of its own, which tells what it has found after each accelerator: a driver that
-//! hangs at the fourth does not hide the first three.
+//! hangs at the fourth does not hide the first three. A node has accelerators of one vendor:
+//! once some are found nobody else is asked.
 
+mod bus;
 mod host;
 mod metax;
+mod nvidia_smi;
 mod nvml;
+mod table;
 mod tool;
 pub(super) mod watch;
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    ffi::{OsStr, OsString},
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use rules::gpus::{Inventory, Vendor};
 use serde::{Deserialize, Serialize};
@@ -30,14 +38,21 @@ pub struct GpuPlan {
     pub deadline: Duration,
     /// Where `sys` and `dev` are: `/`, but for tests.
     pub root: PathBuf,
+    /// Where vendors' tools are looked for, in the form of `PATH`; empty: only where a driver's package puts them.
+    pub path: OsString,
     /// How its process is started.
     pub helper: Helper,
 }
 
 impl Default for GpuPlan {
-    /// Two seconds, on this machine.
+    /// Two seconds, on this machine, without tools.
     fn default() -> Self {
-        Self { deadline: Duration::from_secs(2), root: PathBuf::from("/"), helper: Helper::default() }
+        Self {
+            deadline: Duration::from_secs(2),
+            root: PathBuf::from("/"),
+            path: OsString::new(),
+            helper: Helper::default(),
+        }
     }
 }
 
@@ -45,11 +60,12 @@ impl Default for GpuPlan {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct GpuTask {
     root: PathBuf,
+    path: OsString,
 }
 
 /// Gathers the inventory of this node, on a tokio runtime. Never fails: what cannot be found out is a note in it.
 pub async fn take_inventory(plan: GpuPlan) -> Inventory {
-    let task = Task::Gpus(GpuTask { root: plan.root.clone() });
+    let task = Task::Gpus(GpuTask { root: plan.root.clone(), path: plan.path.clone() });
     let started = match process::start(&plan.helper, &task, None) {
         Ok(started) => started,
         Err(error) => return Inventory { notes: vec![crate::chain(&error)], ..Inventory::default() },
@@ -107,6 +123,26 @@ impl Taking<'_> {
         self.inventory.notes.push(words.into());
     }
 
+    /// The program of this name in one of these folders.
+    fn find(&mut self, path: &OsStr, name: &str) -> Option<PathBuf> {
+        // A folder may be that of a server which is gone.
+        self.at(format!("the search for {name} on PATH"));
+        tool::find(path, name)
+    }
+
+    /// What is read from a tool's answer. A tool that gives none, or one that cannot be read, is a note.
+    fn ask<T>(
+        &mut self,
+        tool: &Path,
+        arguments: &[&str],
+        read: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Option<T> {
+        let question = tool::words(tool, arguments);
+        self.at(question.as_str());
+        let answer = tool::ask(tool, arguments).map_err(|error| error.to_string());
+        answer.and_then(|text| read(&text)).map_err(|why| self.note(format!("{question}: {why}"))).ok()
+    }
+
     fn found(&mut self, vendor: Vendor) {
         self.inventory.vendor = Some(vendor);
     }
@@ -114,13 +150,15 @@ impl Taking<'_> {
 
 /// In the probe's process.
 pub(super) fn gather(task: &GpuTask, voice: &Voice) -> Inventory {
-    let sources: [&dyn Source; 3] = [
-        &host::Host { root: task.root.clone() },
-        &nvml::Nvml { root: task.root.clone() },
-        &metax::Metax::at(task.root.clone()),
+    let GpuTask { root, path } = task;
+    let sources: [&dyn Source; 4] = [
+        &host::Host { root: root.clone() },
+        &nvml::Nvml { root: root.clone() },
+        &metax::Metax { root: root.clone(), path: path.clone() },
+        &nvidia_smi::NvidiaSmi { root: root.clone(), path: path.clone() },
     ];
     let mut inventory = Inventory::default();
-    if let Err(error) = tool::take_tools_along() {
+    if let Err(error) = tool::take_tools_along(voice.clone()) {
         inventory.notes.push(format!("what a vendor's tool starts may outlive it: {error}"));
     }
     let inventory = take(&sources, inventory, &mut |word| voice.say(&word));

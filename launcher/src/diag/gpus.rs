@@ -14,7 +14,10 @@ use rules::{
 use serde_json::{Value, json};
 
 use super::{say, table::Table};
-use crate::failure::{FAILED, SUCCEEDED, USAGE};
+use crate::{
+    environment::Environment,
+    failure::{FAILED, SUCCEEDED, USAGE},
+};
 
 /// What it is called.
 pub(super) const NAME: &str = "gpus";
@@ -47,8 +50,8 @@ pub(super) fn command() -> Command {
     Command::new(NAME)
         .about("Shows the accelerators of this node, their state, their links, and the host")
         .after_help(
-            "NVIDIA's are asked through NVML (libnvidia-ml.so.1), MetaX's through sysfs and mx-smi; neither has to be \
-             here.\n\nExit code: 0 when nothing is broken, 1 when an accelerator is, or gives no answer, 2 when the \
+            "NVIDIA's are asked through NVML (libnvidia-ml.so.1), or nvidia-smi where that is not here, MetaX's through \
+             sysfs and mx-smi; nothing of this has to be here.\n\nExit code: 0 when nothing is broken, 1 when an accelerator is, or gives no answer, 2 when the \
              command line cannot be used.",
         )
         .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("One JSON document, for programs"))
@@ -88,7 +91,9 @@ fn inventory(arguments: &ArgMatches) -> Result<Inventory, GpusError> {
         return recorded(path);
     }
     let seconds = arguments.get_one::<u64>("timeout").copied().unwrap_or(30);
-    let plan = GpuPlan { deadline: Duration::from_secs(seconds), ..GpuPlan::default() };
+    let env: Vec<_> = std::env::vars_os().collect();
+    let path = Environment(&env).tool_path().to_owned();
+    let plan = GpuPlan { deadline: Duration::from_secs(seconds), path, ..GpuPlan::default() };
     Ok(inventory_now(plan))
 }
 

@@ -20,7 +20,6 @@ use crate::{
     failure::{FAILED, SUCCEEDED, USAGE},
     gpu_choice::{
         inventory::{Known, NoInventory, from_file, known},
-        tool::LONGEST,
         unfit,
     },
     host::ThisHost,
@@ -151,6 +150,6 @@ fn answer(arguments: &ArgMatches) -> Result<String, TopoError> {
 
 fn from_stdin() -> Result<Matrix, TopoError> {
     let mut bytes = Vec::new();
-    io::stdin().take(LONGEST as u64 + 1).read_to_end(&mut bytes).map_err(TopoError::Stdin)?;
+    io::stdin().take(Matrix::LONGEST_TEXT as u64 + 1).read_to_end(&mut bytes).map_err(TopoError::Stdin)?;
     Ok(Matrix::parse(&String::from_utf8_lossy(&bytes))?)
 }

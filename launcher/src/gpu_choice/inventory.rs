@@ -1,47 +1,21 @@
 //! What is known of this node's accelerators when a choice is to be made.
 //!
-//! NVML is asked first; where it knows nothing, the vendor's tool. A file stands in for what lies between them.
+//! Drivers and vendors' tools are asked once a launch ([`Host::accelerators`]). A file stands in for what lies between
+//! accelerators, and the driver's files for their ids where nobody answers.
 
 use std::path::{Path, PathBuf};
 
 use rules::{
     gpu_topology::{BadMatrix, Link, Matrix, PciPath},
-    gpus,
+    gpus::{self, Vendor},
 };
 
 use crate::{accelerators, environment::Environment, host::Host};
 
-/// Whose accelerators they are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Vendor {
-    Nvidia,
-    Metax,
-}
-
-impl Vendor {
-    const ALL: [Self; 2] = [Self::Nvidia, Self::Metax];
-
-    /// The program that tells about them.
-    pub(crate) const fn tool(self) -> &'static str {
-        match self {
-            Self::Nvidia => "nvidia-smi",
-            Self::Metax => "mx-smi",
-        }
-    }
-
-    /// The variables that say which of them a program sees. The last one that is set is the user's own list.
-    pub(crate) const fn variables(self) -> &'static [&'static str] {
-        match self {
-            Self::Nvidia => &["CUDA_VISIBLE_DEVICES"],
-            Self::Metax => &["CUDA_VISIBLE_DEVICES", "MACA_VISIBLE_DEVICES"],
-        }
-    }
-}
-
 /// One accelerator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Gpu {
-    /// What the list of visible devices calls it: its unique id, or its number where it has none.
+    /// What the list of visible devices calls it: its unique id, or its number where such lists know no ids.
     pub(crate) id: String,
     /// What its lock is called.
     pub(crate) lock: String,
@@ -50,12 +24,22 @@ pub(crate) struct Gpu {
 }
 
 impl Gpu {
-    /// As its driver tells of it. `None` for one that has no id: no list could name it.
-    fn told(known: &gpus::Gpu) -> Option<Self> {
-        // One that cannot be opened has none, and is not chosen.
-        let nameless = || known.trouble.is_some().then(|| format!("GPU-unknown-{}", known.index));
-        let id = known.uuid.clone().or_else(nameless)?;
-        Some(Self { lock: id.clone(), id, known: known.clone() })
+    /// `None` for one that has no id: no list could name it.
+    fn new(vendor: Vendor, known: gpus::Gpu) -> Option<Self> {
+        let (id, lock) = match vendor {
+            Vendor::Nvidia => {
+                // One that cannot be opened has none, and is not chosen.
+                let nameless = || known.trouble.is_some().then(|| format!("GPU-unknown-{}", known.index));
+                let id = known.uuid.clone().or_else(nameless)?;
+                (id.clone(), id)
+            }
+            // Whether its runtime takes ids nobody has tried.
+            Vendor::Metax => {
+                let number = known.index.to_string();
+                (number.clone(), known.pci.clone().unwrap_or(number))
+            }
+        };
+        Some(Self { id, lock, known })
     }
 }
 
@@ -68,49 +52,38 @@ pub(crate) struct Inventory {
     pub(crate) gpus: Vec<Gpu>,
 }
 
-/// Why nothing is known.
+/// Why nothing is known. What drivers and tools said of it comes last.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoInventory {
-    #[error("there is neither nvidia-smi nor mx-smi on PATH")]
-    NoTool,
-    #[error("{} {why}", .tool.display())]
-    Tool { tool: PathBuf, why: String },
+    #[error("this node shows no GPU{}", said(.0))]
+    NoGpu(Vec<String>),
+    #[error("the look at this node's GPUs came to no end{}", said(.0))]
+    NoEnd(Vec<String>),
+    #[error("the GPUs of this node are not numbered from 0 on: there is gpu {0}")]
+    Number(u32),
+    #[error("gpu {0} has no id that a list could name it by")]
+    Nameless(u32),
+    #[error("what lies between gpu {one} and gpu {other} is not known{}", said(.notes))]
+    NoLink { one: u32, other: u32, notes: Vec<String> },
     #[error("{}: {why}", .file.display())]
     File { file: PathBuf, why: String },
-    #[error("{from}: {why}")]
-    Matrix { from: String, why: BadMatrix },
+    #[error("{}: {why}", .file.display())]
+    BadFile { file: PathBuf, why: BadMatrix },
+    #[error(transparent)]
+    Matrix(#[from] BadMatrix),
     #[error("the topology has {matrix} GPUs, and this node shows {gpus}")]
     Differ { matrix: usize, gpus: usize },
 }
 
-/// The tool of this node's accelerators.
-fn tool(host: &dyn Host, env: Environment<'_>) -> Option<(Vendor, PathBuf)> {
-    let path = env.get_filled("PATH")?;
-    let on_path = |vendor: Vendor| {
-        let tool = std::env::split_paths(path).map(|folder| folder.join(vendor.tool()));
-        tool.filter(|tool| tool.is_absolute()).find(|tool| host.is_program(tool)).map(|tool| (vendor, tool))
-    };
-    match accelerators::kind(host.root()) {
-        Some("nvidia") => on_path(Vendor::Nvidia),
-        Some("metax") => on_path(Vendor::Metax),
-        _ => Vendor::ALL.into_iter().find_map(on_path),
-    }
+fn said(notes: &[String]) -> String {
+    if notes.is_empty() { String::new() } else { format!(": {}", notes.join("; ")) }
 }
 
-/// Whose accelerators this node has.
-fn vendor(host: &dyn Host, env: Environment<'_>) -> Vendor {
-    match accelerators::kind(host.root()) {
-        Some("metax") => Vendor::Metax,
-        Some(_) => Vendor::Nvidia,
-        None => tool(host, env).map_or(Vendor::Nvidia, |(vendor, _)| vendor),
-    }
-}
-
-/// What the vendor's tool says; `file` stands in for its table.
+/// What drivers and tools say; `file` stands in for what lies between accelerators.
 ///
 /// # Errors
 ///
-/// When there is no tool, it says nothing, or what it says is no topology.
+/// When nobody says anything, or what is said is no topology.
 pub(crate) fn take(
     host: &dyn Host,
     env: Environment<'_>,
@@ -141,41 +114,16 @@ pub(crate) fn known(
     env: Environment<'_>,
     file: Option<&Path>,
 ) -> Result<Known, NoInventory> {
-    let told = host.accelerators();
-    let (gpus, vendor) = match told_gpus(&told) {
-        Some(gpus) => (gpus, Vendor::Nvidia),
-        None => by_tool(host, env),
-    };
-    let matrix = match file {
-        Some(file) => from_file(host, file)?,
-        None => told_matrix(&told).map_or_else(|| from_tool(host, env), Ok)?,
-    };
+    let filed = file.map(|file| from_file(host, file)).transpose()?;
+    let told = host.accelerators(env.tool_path());
+    let matrix = filed.map_or_else(|| told_matrix(&told), Ok)?;
+    let (gpus, vendor) = told_or_filed(host, &told);
     Ok(Known { matrix, gpus, vendor })
 }
 
-/// NVIDIA's accelerators as NVML tells of them; `None` where it does not.
-fn told_gpus(told: &gpus::Inventory) -> Option<Vec<Gpu>> {
-    let is_whole = told.vendor == Some(gpus::Vendor::Nvidia) && told.hangs_at.is_none();
-    is_whole.then(|| told.gpus.iter().map(Gpu::told).collect::<Option<Vec<Gpu>>>())?
-}
-
-/// What NVML knows to lie between them. Nothing is known of one that is broken: it gets the longest way to all others,
-/// and is not chosen anyway.
-fn told_matrix(told: &gpus::Inventory) -> Option<Matrix> {
-    told_gpus(told)?;
-    let between = |a: &gpus::Gpu, b: &gpus::Gpu| {
-        if a.index == b.index {
-            return Some(Link::Same);
-        }
-        let (low, high) = (a.index.min(b.index), a.index.max(b.index));
-        let link = told.links.iter().find(|link| (link.a, link.b) == (low, high)).map(|link| link.link);
-        let is_broken = a.trouble.is_some() || b.trouble.is_some();
-        link.or_else(|| is_broken.then_some(Link::Pci(PciPath::System)))
-    };
-    let row = |a: &gpus::Gpu| told.gpus.iter().map(|b| between(a, b)).collect::<Option<Vec<Link>>>();
-    let rows = told.gpus.iter().map(row).collect::<Option<Vec<Vec<Link>>>>()?;
-    let numa: Vec<Option<u32>> = told.gpus.iter().map(|gpu| gpu.numa_node).collect();
-    Matrix::new(&rows, &numa).ok()
+/// This node's accelerators, as well as they are known. None is an answer.
+pub(crate) fn gpus(host: &dyn Host, env: Environment<'_>) -> (Vec<Gpu>, Vendor) {
+    told_or_filed(host, &host.accelerators(env.tool_path()))
 }
 
 /// What a file says to lie between accelerators.
@@ -186,91 +134,104 @@ fn told_matrix(told: &gpus::Inventory) -> Option<Matrix> {
 pub(crate) fn from_file(host: &dyn Host, file: &Path) -> Result<Matrix, NoInventory> {
     let unreadable = |why: std::io::Error| NoInventory::File { file: file.to_owned(), why: why.to_string() };
     let text = host.read(file).map_err(unreadable)?;
-    Matrix::parse(&text).map_err(|why| NoInventory::Matrix { from: file.display().to_string(), why })
+    Matrix::parse(&text).map_err(|why| NoInventory::BadFile { file: file.to_owned(), why })
 }
 
-fn from_tool(host: &dyn Host, env: Environment<'_>) -> Result<Matrix, NoInventory> {
-    let (vendor, tool) = tool(host, env).ok_or(NoInventory::NoTool)?;
-    let text = host.output_of(&tool, &["topo", "-m"]).map_err(|why| NoInventory::Tool { tool, why })?;
-    let from = || format!("{} topo -m", vendor.tool());
-    Matrix::parse(&text).map_err(|why| NoInventory::Matrix { from: from(), why })
-}
-
-/// This node's accelerators, as well as they are known: by NVML, by the tool, else by the driver's files. None is an
-/// answer.
-pub(crate) fn gpus(host: &dyn Host, env: Environment<'_>) -> (Vec<Gpu>, Vendor) {
-    told_gpus(&host.accelerators()).map_or_else(|| by_tool(host, env), |gpus| (gpus, Vendor::Nvidia))
-}
-
-fn by_tool(host: &dyn Host, env: Environment<'_>) -> (Vec<Gpu>, Vendor) {
-    const QUERY: [&str; 2] =
-        ["--query-gpu=index,uuid,pci.bus_id,memory.used,memory.total", "--format=csv,noheader,nounits"];
-    let vendor = vendor(host, env);
-    let queried = match tool(host, env) {
-        Some((Vendor::Nvidia, tool)) => host.output_of(&tool, &QUERY).ok().and_then(|text| queried(&text)),
-        _ => None,
-    };
-    (queried.unwrap_or_else(|| in_the_drivers_files(host, vendor)), vendor)
-}
-
-/// `0, GPU-..., 00000000:3B:00.0, 1024, 81559` a line.
-fn queried(text: &str) -> Option<Vec<Gpu>> {
-    let mut found = Vec::new();
-    for line in text.lines().filter(|line| !line.trim().is_empty()) {
-        let fields: Vec<&str> = line.split(',').map(str::trim).collect();
-        let [index, uuid, _bus, used, total] = fields[..] else { return None };
-        let is_id = uuid.starts_with("GPU-") && uuid.len() <= 64 && !uuid.contains(char::is_whitespace);
-        if index.parse() != Ok(found.len()) || !is_id {
-            return None;
-        }
-        // `[N/A]` where the driver does not tell.
-        let bytes = |mib: &str| mib.parse::<u64>().ok()?.checked_mul(1 << 20);
-        let known = gpus::Gpu {
-            index: u32::try_from(found.len()).ok()?,
-            memory_used: bytes(used),
-            memory_total: bytes(total),
-            ..gpus::Gpu::default()
-        };
-        found.push(Gpu { id: uuid.to_owned(), lock: uuid.to_owned(), known });
+/// All accelerators, each at the place that its number says.
+fn told_gpus(told: &gpus::Inventory) -> Result<(Vec<Gpu>, Vendor), NoInventory> {
+    if told.hangs_at.is_some() {
+        return Err(NoInventory::NoEnd(told.notes.clone()));
     }
-    (!found.is_empty()).then_some(found)
+    let Some(vendor) = told.vendor.filter(|_| !told.gpus.is_empty()) else {
+        return Err(NoInventory::NoGpu(told.notes.clone()));
+    };
+    let gpu = |(place, gpu): (u32, &gpus::Gpu)| match gpu.index {
+        index if index != place => Err(NoInventory::Number(index)),
+        index => Gpu::new(vendor, gpu.clone()).ok_or(NoInventory::Nameless(index)),
+    };
+    Ok(((0..).zip(&told.gpus).map(gpu).collect::<Result<Vec<Gpu>, NoInventory>>()?, vendor))
+}
+
+/// What lies between them. Nothing is known of one that is broken: it gets the longest way to all others, and is not
+/// chosen anyway.
+fn told_matrix(told: &gpus::Inventory) -> Result<Matrix, NoInventory> {
+    told_gpus(told)?;
+    let between = |a: &gpus::Gpu, b: &gpus::Gpu| {
+        if a.index == b.index {
+            return Ok(Link::Same);
+        }
+        let (one, other) = (a.index.min(b.index), a.index.max(b.index));
+        let link = told.links.iter().find(|link| (link.a, link.b) == (one, other)).map(|link| link.link);
+        let is_broken = a.trouble.is_some() || b.trouble.is_some();
+        let unknown = || NoInventory::NoLink { one, other, notes: told.notes.clone() };
+        link.or_else(|| is_broken.then_some(Link::Pci(PciPath::System))).ok_or_else(unknown)
+    };
+    let row = |a: &gpus::Gpu| told.gpus.iter().map(|b| between(a, b)).collect();
+    let rows = told.gpus.iter().map(row).collect::<Result<Vec<Vec<Link>>, NoInventory>>()?;
+    let numa: Vec<Option<u32>> = told.gpus.iter().map(|gpu| gpu.numa_node).collect();
+    Ok(Matrix::new(&rows, &numa)?)
+}
+
+/// As they are told of, or as the driver's files name them.
+fn told_or_filed(host: &dyn Host, told: &gpus::Inventory) -> (Vec<Gpu>, Vendor) {
+    told_gpus(told).unwrap_or_else(|_| {
+        let filed = match accelerators::kind(host.root()) {
+            Some("metax") => Vendor::Metax,
+            _ => Vendor::Nvidia,
+        };
+        let vendor = told.vendor.unwrap_or(filed);
+        (in_the_drivers_files(host, vendor), vendor)
+    })
 }
 
 fn in_the_drivers_files(host: &dyn Host, vendor: Vendor) -> Vec<Gpu> {
-    let found = accelerators::present(host.root());
     // Numbers mean something else to CUDA than here, unless each GPU is as fast as all others: ids do not.
-    let gpu = |(place, it): (usize, accelerators::Accelerator)| {
-        let id = it.uuid.or_else(|| (vendor == Vendor::Metax).then(|| place.to_string()))?;
-        let lock = if vendor == Vendor::Metax { it.pci } else { None };
-        let index = u32::try_from(place).ok()?;
-        let known = gpus::Gpu { index, ..gpus::Gpu::default() };
-        Some(Gpu { lock: lock.unwrap_or_else(|| id.clone()), id, known })
+    let gpu = |(index, it): (u32, accelerators::Accelerator)| {
+        Gpu::new(vendor, gpus::Gpu { index, uuid: it.uuid, pci: it.pci, ..gpus::Gpu::default() })
     };
-    found.into_iter().enumerate().map(gpu).collect::<Option<Vec<Gpu>>>().unwrap_or_default()
+    let found = (0..).zip(accelerators::present(host.root()));
+    found.map(gpu).collect::<Option<Vec<Gpu>>>().unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_the_tool_tells_of_each() {
-        let text = "0, GPU-aa, 00000000:3B:00.0, 1024, 81559\n1, GPU-bb, 00000000:5E:00.0, [N/A], [N/A]\n";
-        let gpus = queried(text).unwrap();
-        assert_eq!(
-            (gpus[0].known.memory_used, gpus[0].known.memory_total),
-            (Some(1 << 30), Some(81559 << 20))
-        );
-        assert_eq!((gpus[1].id.as_str(), gpus[1].known.memory_used), ("GPU-bb", None));
-        for text in [
-            "",
-            "No devices were found\n",
-            "1, GPU-aa, 0, 1, 2\n",
-            "0, aa, 0, 1, 2\n",
-            "0, GPU-aa, 0, 1\n",
-            "0, GPU-a a, 0, 1, 2\n",
-        ] {
-            assert_eq!(queried(text), None, "{text}");
+    fn told(size: u32) -> gpus::Inventory {
+        let gpu = |index| gpus::Gpu { index, uuid: Some(format!("GPU-{index}")), ..gpus::Gpu::default() };
+        gpus::Inventory {
+            vendor: Some(Vendor::Nvidia),
+            gpus: (0..size).map(gpu).collect(),
+            notes: vec!["no library".into(), "smi topo -m: no table".into()],
+            ..gpus::Inventory::default()
         }
+    }
+
+    #[test]
+    fn why_nothing_is_known_is_told_with_what_was_said() {
+        let why = |told: &gpus::Inventory| told_matrix(told).unwrap_err().to_string();
+        let notes = "no library; smi topo -m: no table";
+        assert_eq!(why(&told(0)), format!("this node shows no GPU: {notes}"));
+        assert_eq!(why(&told(2)), format!("what lies between gpu 0 and gpu 1 is not known: {notes}"));
+        assert_eq!(why(&gpus::Inventory::default()), "this node shows no GPU");
+        let hangs = gpus::Inventory { hangs_at: Some("smi topo -m".into()), ..told(2) };
+        assert_eq!(why(&hangs), format!("the look at this node's GPUs came to no end: {notes}"));
+        let mut odd = told(2);
+        odd.gpus[1].uuid = None;
+        assert_eq!(why(&odd), "gpu 1 has no id that a list could name it by");
+        odd.gpus[1].index = 7;
+        assert_eq!(why(&odd), "the GPUs of this node are not numbered from 0 on: there is gpu 7");
+    }
+
+    #[test]
+    fn numa_nodes_reach_the_matrix() {
+        let mut told = told(2);
+        told.gpus[1].numa_node = Some(1);
+        told.links = vec![gpus::GpuLink { a: 0, b: 1, link: Link::NvLink(2) }];
+        let matrix = told_matrix(&told).unwrap();
+        assert_eq!(
+            (matrix.link(1, 0), matrix.numa(0), matrix.numa(1)),
+            (Some(Link::NvLink(2)), None, Some(1))
+        );
     }
 }

@@ -11,10 +11,10 @@
 
 use super::{BadMatrix, Link, MOST, Matrix, measured};
 
-/// More than any host prints: 16 accelerators and 64 network cards are about 30 KiB.
-const LONGEST: usize = 256 << 10;
-
 impl Matrix {
+    /// More than any host prints, in bytes: 16 accelerators and 64 network cards are about 30 KiB.
+    pub const LONGEST_TEXT: usize = 256 << 10;
+
     /// Reads the table of `nvidia-smi topo -m` or `mx-smi topo -m`, or measured bandwidths: numbers in GB/s with commas
     /// between, a line for each accelerator.
     ///
@@ -22,8 +22,8 @@ impl Matrix {
     ///
     /// When there is no table in it, or the table is cut off, not square, not symmetric, too large or has unknown words.
     pub fn parse(text: &str) -> Result<Self, BadMatrix> {
-        if text.len() > LONGEST {
-            return Err(BadMatrix::TooLong(LONGEST));
+        if text.len() > Self::LONGEST_TEXT {
+            return Err(BadMatrix::TooLong(Self::LONGEST_TEXT));
         }
         let text = without_escapes(text);
         let mut lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<&str>>());

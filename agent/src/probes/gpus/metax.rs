@@ -4,19 +4,20 @@
 //! published transcripts (`mx-smi -L`, `mx-smi --show-memory`, `mx-smi topo -m`).
 
 use std::{
+    ffi::OsString,
     fs,
     path::{Path, PathBuf},
 };
 
-use rules::{
-    gpu_topology::Matrix,
-    gpus::{Gpu, GpuLink, GpuTrouble, MOST_GPUS, Vendor},
-};
+use rules::gpus::{Gpu, GpuTrouble, MOST_GPUS, Vendor};
 
-use super::{Source, Taking, tool};
+use super::{Source, Taking, bus, table};
 
-/// Where the driver's package puts its tool.
-const TOOL: &str = "opt/mxdriver/bin/mx-smi";
+/// What the tool is called.
+const TOOL: &str = "mx-smi";
+
+/// Where the driver's package puts it.
+const PACKAGED: &str = "opt/mxdriver/bin/mx-smi";
 
 /// The PCI vendor id of `MetaX`.
 const VENDOR: &str = "0x9999";
@@ -26,20 +27,13 @@ const DISPLAY: &str = "0x03";
 
 /// The driver's tree, and the tool.
 pub(super) struct Metax {
-    root: PathBuf,
-    tool: Option<PathBuf>,
+    /// Of a machine whose files are here.
+    pub(super) root: PathBuf,
+    /// Where the tool is looked for first, as in `PATH`.
+    pub(super) path: OsString,
 }
 
 impl Metax {
-    /// On a machine whose files are under `root`; the tool is looked for there, and on `PATH`.
-    pub(super) fn at(root: PathBuf) -> Self {
-        let on_path = std::env::var_os("PATH").and_then(|path| {
-            std::env::split_paths(&path).map(|folder| folder.join("mx-smi")).find(|it| it.is_file())
-        });
-        let tool = on_path.or_else(|| Some(root.join(TOOL)).filter(|it| it.is_file()));
-        Self { root, tool }
-    }
-
     /// By their places on the bus.
     fn on_the_bus(&self) -> Vec<Gpu> {
         let bus = self.root.join("sys/bus/pci/devices");
@@ -50,8 +44,7 @@ impl Metax {
         places.sort();
         let gpu = |(index, pci): (u32, String)| Gpu {
             index,
-            // -1 on a machine of one node.
-            numa_node: reads(&pci, "numa_node").trim().parse().ok(),
+            numa_node: bus::numa_node(&self.root, &pci),
             pci: Some(pci),
             ..Gpu::default()
         };
@@ -61,40 +54,39 @@ impl Metax {
 
 impl Source for Metax {
     fn take(&self, taking: &mut Taking<'_>) {
-        if !self.root.join("dev/mxcd").exists() && self.tool.is_none() {
+        // A node has those of one vendor.
+        if taking.inventory.vendor.is_some() {
             return;
         }
+        let packaged = || Some(self.root.join(PACKAGED)).filter(|it| it.is_file());
+        let tool = taking.find(&self.path, TOOL).or_else(packaged);
         taking.at("the MetaX driver's files");
+        if !self.root.join("dev/mxcd").exists() && tool.is_none() {
+            return;
+        }
         let mut gpus = self.on_the_bus();
         let version = fs::read_to_string(self.root.join("sys/module/metax/version"));
-        if let Some(tool) = &self.tool {
-            taking.at(tool.display().to_string());
-            match tool::ask(tool, &["-L"]) {
-                Ok(list) => merge(&mut gpus, listed(&list)),
-                Err(error) => taking.note(format!("{} -L: {error}", tool.display())),
+        if let Some(tool) = &tool {
+            if let Some(listed) = taking.ask(tool, &["-L"], |text| Ok(listed(text))) {
+                merge(&mut gpus, listed);
             }
-            match tool::ask(tool, &["--show-memory"]) {
-                Ok(text) => memory(&mut gpus, &text),
-                Err(error) => taking.note(format!("{} --show-memory: {error}", tool.display())),
-            }
+            taking.ask(tool, &["--show-memory"], |text| {
+                memory(&mut gpus, text);
+                Ok(())
+            });
         } else {
             taking.note("no mx-smi: neither models nor memory nor links are known");
         }
         if gpus.is_empty() {
             return;
         }
-        if let (Some(tool), 2..) = (&self.tool, gpus.len()) {
-            match tool::ask(tool, &["topo", "-m"]) {
-                Ok(table) => match links(&table, &gpus) {
-                    Ok(links) => taking.inventory.links.extend(links),
-                    Err(why) => taking.note(format!("{} topo -m: {why}", tool.display())),
-                },
-                Err(error) => taking.note(format!("{} topo -m: {error}", tool.display())),
-            }
-        }
         taking.found(Vendor::Metax);
         taking.inventory.driver = version.ok().map(|version| version.trim().to_owned());
-        taking.inventory.gpus.append(&mut gpus);
+        taking.inventory.gpus = gpus;
+        taking.keep();
+        if let Some(tool) = &tool {
+            table::take(taking, tool);
+        }
     }
 }
 
@@ -113,7 +105,7 @@ fn listed(text: &str) -> Vec<Gpu> {
             None => (rest, None),
         };
         let words: Vec<&str> = facts.split_whitespace().collect();
-        let place = words.iter().position(|word| is_pci(word))?;
+        let place = words.iter().position(|word| bus::is_place(word))?;
         let (name, state) = (words[..place].join(" "), words[place + 1..].join(" "));
         let is_well = state.is_empty() || state == "Available";
         Some(Gpu {
@@ -126,16 +118,6 @@ fn listed(text: &str) -> Vec<Gpu> {
         })
     };
     text.lines().filter_map(one).take(MOST_GPUS).collect()
-}
-
-/// `0000:0e:00.0`.
-fn is_pci(word: &str) -> bool {
-    let shape = |(place, byte): (usize, u8)| match place {
-        4 | 7 => byte == b':',
-        10 => byte == b'.',
-        _ => byte.is_ascii_hexdigit(),
-    };
-    word.len() == 12 && word.bytes().enumerate().all(shape)
 }
 
 /// What the tool lists, with what the bus knows of the same device.
@@ -173,22 +155,6 @@ fn memory(gpus: &mut [Gpu], text: &str) {
             _ => {}
         }
     }
-}
-
-/// What lies between each two, by the tool's table.
-fn links(table: &str, gpus: &[Gpu]) -> Result<Vec<GpuLink>, String> {
-    let matrix = Matrix::parse(table).map_err(|why| why.to_string())?;
-    if matrix.size() != gpus.len() {
-        return Err(format!("the table has {} devices, and {} are here", matrix.size(), gpus.len()));
-    }
-    let mut links = Vec::new();
-    for (one, a) in gpus.iter().enumerate() {
-        for (other, b) in gpus.iter().enumerate().skip(one + 1) {
-            let link = matrix.link(one, other);
-            links.extend(link.map(|link| GpuLink { a: a.index, b: b.index, link }));
-        }
-    }
-    Ok(links)
 }
 
 #[cfg(test)]
@@ -231,23 +197,12 @@ mod tests {
             fs::write(folder.join("class"), "0x038000\n").unwrap();
             fs::write(folder.join("numa_node"), "1\n").unwrap();
         }
-        let source = Metax { root: root.path().into(), tool: None };
+        let source = Metax { root: root.path().into(), path: OsString::new() };
         let places: Vec<_> =
             source.on_the_bus().into_iter().map(|gpu| (gpu.index, gpu.pci, gpu.numa_node)).collect();
         assert_eq!(
             places,
             [(0, Some("0000:0e:00.0".into()), Some(1)), (1, Some("0000:1a:00.0".into()), Some(1))]
         );
-    }
-
-    #[test]
-    fn links_are_those_of_the_tools_table() {
-        let gpus: Vec<Gpu> = (0..8).map(|index| Gpu { index, ..Gpu::default() }).collect();
-        let table = include_str!("../../../../rules/src/gpu_topology/fixtures/f_c500.txt");
-        let links = links(table, &gpus).unwrap();
-        assert_eq!((links.len(), links[0].link.to_string()), (28, "MX".to_owned()));
-        let why = super::links(table, &gpus[..4]).unwrap_err();
-        assert_eq!(why, "the table has 8 devices, and 4 are here");
-        assert!(super::links("no table", &gpus).is_err());
     }
 }

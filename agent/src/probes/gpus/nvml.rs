@@ -5,7 +5,7 @@
 
 mod links;
 
-use std::{fs, path::PathBuf};
+use std::path::PathBuf;
 
 use nvml_wrapper::{
     Device, Nvml as Library,
@@ -16,7 +16,7 @@ use nvml_wrapper::{
 };
 use rules::gpus::{Gpu, GpuProcess, GpuTrouble, MOST_GPUS, RemappedRows, Vendor};
 
-use super::{Source, Taking};
+use super::{Source, Taking, bus};
 
 /// The first is the driver's own file, the second a development package's link to it.
 const NAMES: [&str; 2] = ["libnvidia-ml.so.1", "libnvidia-ml.so"];
@@ -76,11 +76,7 @@ impl Nvml {
     fn one(&self, library: &Library, device: &Device<'_>, index: u32, taking: &mut Taking<'_>) -> Gpu {
         let mut gpu = ask(library, device, index, taking);
         // NVML's own question is about devices that are NUMA nodes themselves.
-        gpu.numa_node = gpu.pci.as_ref().and_then(|pci| {
-            let file = self.root.join("sys/bus/pci/devices").join(pci).join("numa_node");
-            // -1 on a machine of one node.
-            fs::read_to_string(file).ok()?.trim().parse().ok()
-        });
+        gpu.numa_node = gpu.pci.as_ref().and_then(|pci| bus::numa_node(&self.root, pci));
         gpu
     }
 }
@@ -138,7 +134,7 @@ fn ask(library: &Library, device: &Device<'_>, index: u32, taking: &mut Taking<'
         index,
         name,
         uuid: device.uuid().ok(),
-        pci: device.pci_info().ok().map(|pci| place(&pci.bus_id)),
+        pci: device.pci_info().ok().map(|pci| bus::place(&pci.bus_id)),
         memory_total: memory.as_ref().map(|memory| memory.total),
         memory_used: memory.as_ref().map(|memory| memory.used),
         processes: device.running_compute_processes().unwrap_or_default().into_iter().map(process).collect(),
@@ -173,28 +169,4 @@ fn remapped(library: &Library, device: &Device<'_>) -> Option<RemappedRows> {
         pending: pending != 0,
         failed: failed != 0,
     })
-}
-
-/// NVML writes the domain with eight digits and capitals, the kernel with four and without: `0000:3b:00.0`.
-fn place(bus_id: &str) -> String {
-    let lower = bus_id.to_ascii_lowercase();
-    match lower.split_once(':') {
-        Some((domain, rest)) if domain.len() == 8 && domain.starts_with("0000") => {
-            format!("{}:{rest}", &domain[4..])
-        }
-        _ => lower,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn places_are_written_as_the_kernel_does() {
-        assert_eq!(place("00000000:3B:00.0"), "0000:3b:00.0");
-        assert_eq!(place("0000:3b:00.0"), "0000:3b:00.0");
-        assert_eq!(place("00010000:3b:00.0"), "00010000:3b:00.0");
-        assert_eq!(place("nonsense"), "nonsense");
-    }
 }

@@ -1,23 +1,41 @@
 //! `--gpu-select` on machines that do not exist.
 
+use rules::{
+    gpu_topology::Matrix,
+    gpus::{Gpu, GpuLink, GpuTrouble, Inventory, Vendor},
+};
+
 use super::*;
 
 const TABLE: &str = include_str!("../../../../rules/src/gpu_topology/fixtures/a_dgx1v.txt");
 const ISLANDS: &str = include_str!("../../../../rules/src/gpu_topology/fixtures/f_c500.txt");
-const TOPO: &str = "/usr/bin/nvidia-smi topo -m";
-const QUERY: &str = "/usr/bin/nvidia-smi --query-gpu=index,uuid,pci.bus_id,memory.used,memory.total \
-                     --format=csv,noheader,nounits";
+
+/// 8 accelerators, between which there is what a table says, some of them with their memory taken.
+fn inventory(vendor: Vendor, table: &str, busy: &[u32]) -> Inventory {
+    let matrix = Matrix::parse(table).unwrap();
+    let gpu = |index: u32| Gpu {
+        index,
+        uuid: Some(format!("GPU-{index}{index}")),
+        pci: Some(format!("0000:{index}a:00.0")),
+        memory_used: Some(if busy.contains(&index) { 16_000 } else { 3 }),
+        memory_total: Some(32_510),
+        numa_node: matrix.numa(index as usize),
+        ..Gpu::default()
+    };
+    let pairs = (0..8).flat_map(|a| (a + 1..8).map(move |b| (a, b)));
+    let link = |(a, b): (u32, u32)| GpuLink { a, b, link: matrix.link(a as usize, b as usize).unwrap() };
+    Inventory {
+        vendor: Some(vendor),
+        gpus: (0..8).map(gpu).collect(),
+        links: pairs.map(link).collect(),
+        ..Inventory::default()
+    }
+}
 
 /// 8 V100, some of them with their memory taken.
-fn eight(busy: &[usize]) -> FakeHost {
+fn eight(busy: &[u32]) -> FakeHost {
     let mut host = FakeHost::new();
-    host.programs.push("/usr/bin/nvidia-smi".into());
-    let line = |gpu: usize| {
-        let used = if busy.contains(&gpu) { 16_000 } else { 3 };
-        format!("{gpu}, GPU-{gpu}{gpu}, 00000000:{gpu}B:00.0, {used}, 32510\n")
-    };
-    host.outputs.insert(QUERY.into(), Ok((0..8).map(line).collect()));
-    host.outputs.insert(TOPO.into(), Ok(TABLE.into()));
+    host.accelerators = inventory(Vendor::Nvidia, TABLE, busy);
     host
 }
 
@@ -42,14 +60,23 @@ fn some(list: &str) -> Option<String> {
 
 #[test]
 fn nothing_is_asked_and_nothing_changed_unless_it_is_wished() {
-    // A host that panics when a program is run.
-    let mut host = eight(&[]);
-    host.outputs.clear();
+    let host = eight(&[]);
     assert_eq!(chosen(&host, &[], "--nproc-per-node=4"), (None, vec![]));
     let env = [("CUDA_VISIBLE_DEVICES", "5,1")];
     assert_eq!(chosen(&host, &env, "--gpu-select=first"), (some("5,1"), vec![]));
     let (list, lines) = chosen(&host, &env, "--gpu-select-only --gpu-topology=x");
     assert_eq!((list, lines.len()), (some("5,1"), 2));
+    assert!(host.asked.borrow().is_empty());
+}
+
+#[test]
+fn drivers_and_tools_are_asked_once_and_tools_are_where_the_path_says() {
+    for flags in ["--gpu-select=topology", "--gpu-select=pack", "--gpu-select=1", "--gpu-select=MIG-1"] {
+        let host = eight(&[]);
+        let plan = planned(&host, &[], flags);
+        assert_eq!(*host.asked.borrow(), [PATH.1], "{flags}");
+        assert_eq!(plan.agent.tool_path, PATH.1, "the agent asks again, when workers run");
+    }
 }
 
 #[test]
@@ -105,37 +132,47 @@ fn what_other_launchers_hold_is_left_out() {
 }
 
 #[test]
-fn a_fault_of_the_matrix_changes_nothing_and_is_told_on_one_line() {
+fn what_is_not_known_changes_nothing_and_is_told_on_one_line() {
     let flags = "--gpu-select=topology --nproc-per-node=4";
-    let says = |text: Result<&str, &str>| {
-        let mut host = eight(&[]);
-        host.outputs.insert(TOPO.into(), text.map(Into::into).map_err(Into::into));
-        let (list, lines) = chosen(&host, &[], flags);
+    let says = |host: &FakeHost, flags: &str| {
+        let (list, lines) = chosen(host, &[], flags);
         assert_eq!((list, lines.len()), (None, 1), "{lines:?}");
-        lines[0].clone()
+        let said =
+            lines[0].strip_prefix("`--gpu-select=topology` chooses nothing, as with --gpu-select=first: ");
+        said.unwrap_or_else(|| panic!("{lines:?}")).to_owned()
     };
-    let torn: String = TABLE.chars().take(200).collect();
-    for (text, words) in [
-        (Err("has not ended after 2 s, and was killed"), "/usr/bin/nvidia-smi has not ended after 2 s"),
-        (Ok(""), "nvidia-smi topo -m: there is no topology table"),
-        (Ok(&*torn), "nvidia-smi topo -m: the topology table is not square"),
-        (Ok(&*TABLE.replacen("NV2", "NV1", 1)), "not symmetric: NV1 from GPU0 to GPU3, NV2"),
-        (Ok("\tGPU0\nGPU0\t X \n"), "the topology has 1 GPUs, and this node shows 8"),
-    ] {
-        let line = says(text);
-        assert!(line.contains("`--gpu-select=topology` chooses nothing") && line.contains(words), "{line}");
-    }
-    let (list, lines) = chosen(&FakeHost::new(), &[], flags);
-    assert_eq!(list, None);
-    assert!(lines[0].ends_with("there is neither nvidia-smi nor mx-smi on PATH"), "{lines:?}");
-    let (_, lines) = chosen(&eight(&[]), &[], "--gpu-select=topology --nproc-per-node=9");
-    assert!(lines[0].ends_with("9 GPUs are asked for, and 8 are free"), "{lines:?}");
+    let mut host = eight(&[]);
+    host.accelerators.links.clear();
+    host.accelerators.notes = vec!["/usr/bin/nvidia-smi topo -m: there is no topology table in it".into()];
+    assert_eq!(
+        says(&host, flags),
+        "what lies between gpu 0 and gpu 1 is not known: /usr/bin/nvidia-smi topo -m: there is no topology table in it"
+    );
+    let mut host = eight(&[]);
+    host.accelerators.hangs_at = Some("/usr/bin/nvidia-smi topo -m".into());
+    host.accelerators.notes = vec!["no answer within 2s at /usr/bin/nvidia-smi topo -m".into()];
+    assert_eq!(
+        says(&host, flags),
+        "the look at this node's GPUs came to no end: no answer within 2s at /usr/bin/nvidia-smi topo -m"
+    );
+    let mut host = FakeHost::new();
+    host.accelerators.notes = vec!["no NVML: it is not here".into(), "no nvidia-smi on PATH".into()];
+    assert_eq!(says(&host, flags), "this node shows no GPU: no NVML: it is not here; no nvidia-smi on PATH");
+    let nine = "--gpu-select=topology --nproc-per-node=9";
+    assert_eq!(says(&eight(&[]), nine), "9 GPUs are asked for, and 8 are free");
+    let mut host = eight(&[]);
+    host.accelerators.gpus.extend((8..17).map(|index| Gpu {
+        index,
+        trouble: Some(GpuTrouble::Lost),
+        ..Gpu::default()
+    }));
+    assert_eq!(says(&host, flags), "the topology has 17 accelerators, and at most 16 are chosen from");
 }
 
 #[test]
-fn a_file_stands_in_for_the_tools_table() {
+fn a_file_stands_in_for_what_is_told() {
     let mut host = eight(&[]);
-    host.outputs.remove(TOPO);
+    host.accelerators.links.clear();
     host.root.write("topo.txt", ISLANDS);
     host.root.write("gbps.csv", "0,9\n9,0\n");
     let flags = "--gpu-select=topology --nproc-per-node=3 --gpu-topology=/topo.txt";
@@ -145,11 +182,27 @@ fn a_file_stands_in_for_the_tools_table() {
     assert!(lines[0].ends_with("the topology has 2 GPUs, and this node shows 8"), "{lines:?}");
     let (_, lines) = chosen(&host, &[], "--gpu-select=topology --gpu-topology=/missing");
     assert!(lines[0].contains("/missing: No such file"), "{lines:?}");
-    // Without the tool the driver's files say which GPUs there are.
-    let bare = four_gpus();
+    // Where nobody answers the driver's files say which GPUs there are.
+    let mut bare = four_gpus();
     bare.root.write("gbps.csv", "0,9,9,9\n9,0,9,20\n9,9,0,9\n9,20,9,0\n");
-    let (list, _) = chosen(&bare, &[], "--gpu-select=topology --gpu-topology=/gbps.csv --nproc-per-node=2");
-    assert_eq!(list, some("1abc,3abc,0abc,2abc"));
+    let flags = "--gpu-select=topology --gpu-topology=/gbps.csv --nproc-per-node=2";
+    assert_eq!(chosen(&bare, &[], flags).0, some("1abc,3abc,0abc,2abc"));
+    bare.accelerators = inventory(Vendor::Nvidia, TABLE, &[]);
+    bare.accelerators.hangs_at = Some("gpu 8".into());
+    assert_eq!(chosen(&bare, &[], flags).0, some("1abc,3abc,0abc,2abc"));
+}
+
+#[test]
+fn of_equal_sets_that_on_fewer_numa_nodes_is_taken() {
+    let mut host = eight(&[]);
+    for link in &mut host.accelerators.links {
+        link.link = "SYS".parse().unwrap();
+    }
+    for (gpu, numa) in host.accelerators.gpus.iter_mut().zip([0, 1, 1, 0, 1, 0, 0, 1]) {
+        gpu.numa_node = Some(numa);
+    }
+    let flags = "--gpu-select=topology --gpu-select-only --nproc-per-node=4";
+    assert_eq!(chosen(&host, &[], flags).0, some("00,33,55,66"));
 }
 
 #[test]
@@ -160,17 +213,25 @@ fn metax_hosts_have_numbers_and_a_second_variable() {
         host.root.write(&format!("sys/bus/pci/devices/0000:{gpu}a:00.0/vendor"), "0x9999\n");
         host.root.write(&format!("sys/bus/pci/devices/0000:{gpu}a:00.0/class"), "0x038000\n");
     }
-    host.programs.push("/usr/bin/mx-smi".into());
-    host.programs.push("/usr/bin/nvidia-smi".into());
-    host.outputs.insert("/usr/bin/mx-smi topo -m".into(), Ok(ISLANDS.into()));
+    host.accelerators = inventory(Vendor::Metax, ISLANDS, &[1]);
     host.taken.insert("0000:2a:00.0".into());
-    let plan = planned(&host, &[], "--gpu-select=topology --nproc-per-node=4");
+    let list = |host: &FakeHost, env: &[(&str, &str)], name: &str, flags: &str| {
+        let plan = planned(host, env, flags);
+        Environment(&plan.agent.env.inherited).get(name).unwrap().to_owned()
+    };
+    let flags = "--gpu-select=topology --nproc-per-node=4";
     for name in ["CUDA_VISIBLE_DEVICES", "MACA_VISIBLE_DEVICES"] {
-        assert_eq!(Environment(&plan.agent.env.inherited).get(name).unwrap(), "4,5,6,7,0,1,3", "{name}");
+        assert_eq!(list(&host, &[], name, flags), "4,5,6,7,0,3", "{name}");
     }
-    let plan =
-        planned(&host, &[("MACA_VISIBLE_DEVICES", "1,0,3")], "--gpu-select=topology --nproc-per-node=2");
-    assert_eq!(Environment(&plan.agent.env.inherited).get("MACA_VISIBLE_DEVICES").unwrap(), "0,1,3");
+    let flags = "--gpu-select=topology --nproc-per-node=2";
+    let own = [("MACA_VISIBLE_DEVICES", "3,1,0,4")];
+    assert_eq!(list(&host, &own, "MACA_VISIBLE_DEVICES", flags), "0,3,4");
+    assert_eq!(list(&host, &[], "MACA_VISIBLE_DEVICES", "--gpu-select=3,0"), "3,0");
+    // Nobody answers: the driver's files have the same names.
+    host.accelerators = Inventory::default();
+    assert_eq!(list(&host, &[], "MACA_VISIBLE_DEVICES", "--gpu-select=3,0"), "3,0");
+    let refusal = plan_on(&host, "--standalone --gpu-select=2 x.py", &[PATH]).err().unwrap();
+    assert!(refusal.contains("2 is taken by another launcher"), "{refusal}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use rules::{
     gpus::{Gpu, GpuLink, NvLink},
 };
 
-use super::place;
+use crate::probes::gpus::bus::place;
 
 /// `NVML_NVLINK_MAX_LINKS` of today's header.
 const MOST_LINKS: u32 = 18;
