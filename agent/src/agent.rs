@@ -369,7 +369,7 @@ impl Agent {
             }
             Effect::ReportCheck { report } => self.say(Word::Checked { report, is_progress: false }),
             Effect::ReportProgress { at, probed } => {
-                let report = CheckReport { at, probed, compute: Vec::new() };
+                let report = CheckReport { at, probed, compute: Some(Vec::new()) };
                 self.say(Word::Checked { report, is_progress: true });
             }
             Effect::Resume { claim } => self.say(Word::Resume(self.request(None), claim)),

@@ -13,7 +13,7 @@ use rules::{
     worker_group::Event,
 };
 use tokio::{
-    sync::{mpsc, oneshot, watch},
+    sync::{mpsc, watch},
     task::JoinHandle,
     time::timeout,
 };
@@ -87,7 +87,7 @@ struct Looking {
 #[derive(Debug)]
 struct Current {
     at: CheckRound,
-    cancel: Option<oneshot::Sender<()>>,
+    cancel: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
 
@@ -176,10 +176,14 @@ impl Prober {
         self.looking = Some(Looking { cancel, task });
     }
 
-    /// Takes part in a test, once the one before it has ended. The end is [`Event::Probed`].
+    /// Takes part in a test, once the one before it has ended, which it is told to. The end is [`Event::Probed`]; where
+    /// this node computes meanwhile, and for longer, there is one for each.
     pub fn probe<E: From<Event> + Send + 'static>(&mut self, order: CheckOrder, events: mpsc::Sender<E>) {
-        let (cancel, cancelled) = oneshot::channel();
-        let before = self.current.take().map(|current| current.task);
+        let (cancel, cancelled) = watch::channel(false);
+        let before = self.current.take().map(|current| {
+            current.cancel.send_replace(true);
+            current.task
+        });
         let at = order.at;
         let probe = Probe {
             helper: self.helper.clone(),
@@ -196,14 +200,13 @@ impl Prober {
             let report = probe.run(cancelled, &events).await;
             let _gone = events.send(Event::Probed { report }.into()).await;
         });
-        self.current = Some(Current { at, cancel: Some(cancel), task });
+        self.current = Some(Current { at, cancel, task });
     }
 
-    /// Ends the probe of this round now. It still has an end.
+    /// Ends the probe of this round now, and the compute probe beside it. They still have an end.
     pub fn cancel(&mut self, at: CheckRound) {
-        let current = self.current.as_mut().filter(|current| current.at == at);
-        if let Some(cancel) = current.and_then(|current| current.cancel.take()) {
-            let _ended = cancel.send(());
+        if let Some(current) = self.current.as_ref().filter(|current| current.at == at) {
+            current.cancel.send_replace(true);
         }
     }
 
@@ -219,9 +222,7 @@ impl Prober {
             }
         }
         let Some(Current { cancel, task, .. }) = self.current.take() else { return };
-        if let Some(cancel) = cancel {
-            let _ended = cancel.send(());
-        }
+        cancel.send_replace(true);
         if timeout(CLOSE, task).await.is_err() {
             warn!("a probe does not end; it dies with this launcher");
         }
@@ -274,32 +275,36 @@ struct Probe {
 }
 
 impl Probe {
+    /// What it all came to. The test is told of at once when the compute probe takes longer.
     async fn run<E: From<Event> + Send + 'static>(
         self,
-        cancelled: oneshot::Receiver<()>,
+        cancelled: watch::Receiver<bool>,
         events: &mpsc::Sender<E>,
     ) -> CheckReport {
         let at = self.order.at;
-        let again = async {
-            match self.order.compute_again {
-                0 => Vec::new(),
-                times => measure_compute(times, self.local.clone()).await,
+        let test = self.with_others(cancelled.clone(), events);
+        let times = self.order.compute_again;
+        if times == 0 {
+            return CheckReport { at, probed: test.await, compute: Some(Vec::new()) };
+        }
+        let again = measure_compute(times, self.local.clone(), cancelled);
+        tokio::pin!(test, again);
+        tokio::select! {
+            compute = &mut again => CheckReport { at, probed: test.await, compute: Some(compute) },
+            probed = &mut test => {
+                let report = CheckReport { at, probed: probed.clone(), compute: None };
+                let _gone = events.send(Event::Probed { report }.into()).await;
+                CheckReport { at, probed, compute: Some(again.await) }
             }
-        };
-        let (probed, compute) = tokio::join!(self.with_others(cancelled, events), again);
-        CheckReport { at, probed, compute }
+        }
     }
 
     async fn with_others<E: From<Event> + Send + 'static>(
         &self,
-        mut cancelled: oneshot::Receiver<()>,
+        mut cancelled: watch::Receiver<bool>,
         events: &mpsc::Sender<E>,
     ) -> Probed {
         let at = self.order.at;
-        if self.order.size < 2 {
-            // Only the compute probe was asked for.
-            return Probed::Passed { comm: Duration::ZERO, latency: Duration::ZERO, bytes_per_second: 0 };
-        }
         let (progress, mut news) = mpsc::channel(4);
         // Kept until the end: a port that listens here, and not at the agent's.
         let started = self.start(progress);
@@ -317,7 +322,7 @@ impl Probe {
             tokio::select! {
                 probed = &mut end => return probed,
                 // Whoever could cancel it is gone, or does.
-                _ = &mut cancelled, if !is_cancelled => {
+                _ = cancelled.wait_for(|it| *it), if !is_cancelled => {
                     is_cancelled = true;
                     canceller.cancel();
                 }

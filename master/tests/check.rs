@@ -54,7 +54,7 @@ fn report(node: &str, order: &CheckOrder) -> pb::CheckReport {
             bytes_per_second: 1 << 30,
         },
     };
-    check_report(node.into(), CheckReport { at: order.at, probed, compute: Vec::new() }, false)
+    check_report(node.into(), CheckReport { at: order.at, probed, compute: Some(Vec::new()) }, false)
 }
 
 /// Does what it is told until it has a seat or must go; which of the two.

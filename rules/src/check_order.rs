@@ -82,6 +82,7 @@ pub struct CheckReport {
     pub at: CheckRound,
     /// The test's numbers.
     pub probed: Probed,
-    /// Times of the compute probe that was asked for.
-    pub compute: Vec<ComputeTime>,
+    /// Times of the compute probe that was asked for beside the test; none where none was, or it failed. `None` while
+    /// it still measures: the same report follows with them.
+    pub compute: Option<Vec<ComputeTime>>,
 }

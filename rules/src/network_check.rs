@@ -92,13 +92,16 @@ impl NetworkCheck {
         let Some(running) = &mut self.running else { return Vec::new() };
         match event {
             Event::Reported { node, round, probed, compute } => {
-                if round == running.number && !running.has_reported(node) {
-                    let asked = running.rechecks(node) as usize;
-                    if let Some(own) = self.known.nodes.get_mut(node as usize) {
-                        let times = compute::alike(own.local.compute.as_ref(), compute);
-                        own.compute_again.extend(times.take(asked));
+                if round == running.number {
+                    if let Some(times) = compute.filter(|_| running.on_computed(node))
+                        && let Some(own) = self.known.nodes.get_mut(node as usize)
+                    {
+                        let times = compute::alike(own.local.compute.as_ref(), times);
+                        own.compute_again.extend(times.take(running.rechecks(node) as usize));
                     }
-                    running.on_reported(now, node, probed);
+                    if !running.has_reported(node) {
+                        running.on_reported(now, node, probed);
+                    }
                 }
             }
             Event::Progressed { node, round, probed } => {

@@ -169,9 +169,6 @@ fn testing(order: &CheckOrder, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Test::AllReduce { bytes } => {
             return write!(f, "all-reduce of {} MB with {} node(s)", bytes >> 20, size);
         }
-        Test::Pair if partners.is_empty() => {
-            return f.write_str("measuring how fast this node computes, again");
-        }
         Test::Pair => f.write_str("testing the way to ")?,
     }
     for (index, Partner { number, name, address, .. }) in partners.iter().enumerate() {

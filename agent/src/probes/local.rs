@@ -15,6 +15,7 @@ pub(super) use clock::cgroup_files;
 use std::time::Duration;
 
 use rules::network_check::{ComputeTime, LocalCheck, LocalFault};
+use tokio::sync::watch;
 
 use super::{
     GRACE, Helper,
@@ -45,7 +46,7 @@ impl Default for LocalPlan {
 /// too, of the component `probe`, or of the one that it was at.
 pub async fn check_locally(plan: LocalPlan) -> LocalCheck {
     let task = Task::Local { accelerators: plan.accelerators };
-    let fault = match run(&plan, &task).await {
+    let fault = match run(&plan, &task, None).await {
         Ok(Heard { end: Some(End::Local(check)), .. }) => return check,
         Ok(heard) => without_an_answer(&plan, &heard),
         Err(error) => LocalFault::unanswered(None, crate::chain(&error)),
@@ -53,11 +54,14 @@ pub async fn check_locally(plan: LocalPlan) -> LocalCheck {
     LocalCheck { fault: Some(fault), ..LocalCheck::default() }
 }
 
-/// Measures the time of the compute probe again, `times` times, all of one kind. Empty when it cannot be measured.
-pub async fn measure_compute(times: u32, plan: LocalPlan) -> Vec<ComputeTime> {
+/// Measures the time of the compute probe again, `times` times, all of one kind. Empty when it cannot be measured, or
+/// is ended before by true in `cancel` or the end of its sender.
+pub async fn measure_compute(times: u32, plan: LocalPlan, cancel: watch::Receiver<bool>) -> Vec<ComputeTime> {
     let task = Task::Compute { times, accelerators: plan.accelerators };
-    match run(&plan, &task).await {
+    match run(&plan, &task, Some(cancel.clone())).await {
         Ok(Heard { end: Some(End::Compute(times)), .. }) => times,
+        // Nobody waits for them any more.
+        Ok(_) if *cancel.borrow() || cancel.has_changed().is_err() => Vec::new(),
         Ok(heard) => {
             let LocalFault { component, reason } = without_an_answer(&plan, &heard);
             tracing::warn!(component, reason, "the compute probe gave no times");
@@ -70,9 +74,13 @@ pub async fn measure_compute(times: u32, plan: LocalPlan) -> Vec<ComputeTime> {
     }
 }
 
-async fn run(plan: &LocalPlan, task: &Task) -> Result<Heard, StartError> {
+async fn run(
+    plan: &LocalPlan,
+    task: &Task,
+    cancel: Option<watch::Receiver<bool>>,
+) -> Result<Heard, StartError> {
     let started = process::start(&plan.helper, task, None)?;
-    let limits = Limits { cancel: None, deadline: Some(plan.deadline), grace: GRACE };
+    let limits = Limits { cancel, deadline: Some(plan.deadline), grace: GRACE };
     Ok(hear(started, limits, Listeners::default()).await)
 }
 fn without_an_answer(plan: &LocalPlan, heard: &Heard) -> LocalFault {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use agent::probes::{LocalPlan, check_locally, measure_compute};
 use rules::network_check::ComputeKind;
+use tokio::sync::watch;
 
 use crate::support::{PATIENCE, helper, in_time};
 
@@ -24,7 +25,8 @@ async fn a_node_that_is_well_has_no_fault_and_a_time() {
 #[tokio::test]
 async fn the_compute_probe_is_repeated_as_often_as_asked() {
     let first = in_time(check_locally(plan())).await.compute.unwrap();
-    let times = in_time(measure_compute(4, plan())).await;
+    let (_kept, cancel) = watch::channel(false);
+    let times = in_time(measure_compute(4, plan(), cancel)).await;
     assert_eq!(times.len(), 4);
     assert!(times.iter().all(|time| time.kind == first.kind), "{first:?}, {times:?}");
     println!("{times:?}");
@@ -34,5 +36,6 @@ async fn the_compute_probe_is_repeated_as_often_as_asked() {
 async fn without_accelerators_the_processor_is_timed() {
     let plan = || LocalPlan { accelerators: false, ..plan() };
     assert_eq!(in_time(check_locally(plan())).await.compute.unwrap().kind, ComputeKind::Processor);
-    assert_eq!(in_time(measure_compute(1, plan())).await[0].kind, ComputeKind::Processor);
+    let (_kept, cancel) = watch::channel(false);
+    assert_eq!(in_time(measure_compute(1, plan(), cancel)).await[0].kind, ComputeKind::Processor);
 }

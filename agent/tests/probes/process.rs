@@ -11,13 +11,14 @@ use std::{
 };
 
 use agent::{
-    probes::{Helper, LocalPlan, RingMode, check_locally, start_ring},
+    probes::{Helper, LocalPlan, RingMode, check_locally, measure_compute, start_ring},
     tree,
 };
 use rules::network_check::{LocalCheck, Probed};
+use tokio::{sync::watch, time::sleep};
 
 use crate::support::{
-    deaf, helper, in_time, is_alive, listeners, number_in, plans, ports, probes_below, until,
+    PATIENCE, deaf, helper, in_time, is_alive, listeners, number_in, plans, ports, probes_below, until,
 };
 
 /// A program in place of the probe.
@@ -101,6 +102,28 @@ async fn a_local_check_that_hangs_is_a_fault_of_what_it_was_at() {
     let fault = in_time(check_locally(plan)).await.fault.unwrap();
     assert_eq!(fault.component, "gpu 3");
     assert_eq!(fault.reason, "no answer within 4s; it was at gpu 3 (Some Model)");
+}
+
+#[tokio::test]
+async fn a_compute_probe_that_hangs_ends_when_nobody_waits_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let pid = folder.path().join("pid");
+    let helper = impostor(&folder, &format!("echo $$ > {}; exec sleep 1000", pid.display()));
+    let plan = LocalPlan { helper, ..LocalPlan::default() };
+    let (cancel, cancelled) = watch::channel(false);
+    let times = tokio::spawn(measure_compute(2, LocalPlan { deadline: PATIENCE * 2, ..plan }, cancelled));
+    let pid = in_time(async {
+        loop {
+            match number_in(&pid) {
+                Some(pid) => return pid,
+                None => sleep(Duration::from_millis(2)).await,
+            }
+        }
+    })
+    .await;
+    cancel.send_replace(true);
+    assert_eq!(in_time(times).await.unwrap(), []);
+    assert!(!is_alive(pid));
 }
 
 /// An agent that has started what `arguments` say, and waits.

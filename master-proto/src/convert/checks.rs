@@ -247,6 +247,7 @@ impl TryFrom<pb::CheckOrder> for CheckOrder {
 #[must_use]
 pub fn check_report(node: String, report: CheckReport, is_progress: bool) -> pb::CheckReport {
     let CheckReport { at, probed, compute } = report;
+    let (is_computing, compute) = (compute.is_none(), compute.unwrap_or_default());
     let probed = match probed {
         Probed::Passed { comm, latency, bytes_per_second } => Wire::Passed(pb::ProbePassed {
             comm_micros: micros(comm),
@@ -271,6 +272,7 @@ pub fn check_report(node: String, report: CheckReport, is_progress: bool) -> pb:
         compute_micros,
         is_progress,
         compute_kind: compute_kind_on_wire(kind),
+        is_computing,
     }
 }
 
@@ -311,6 +313,7 @@ impl TryFrom<pb::CheckReport> for Event {
         let kind = compute_kind(wire.compute_kind, "compute_kind.model")?;
         let times = wire.compute_micros.into_iter().map(Duration::from_micros);
         let compute = times.map(|time| ComputeTime { time, kind: kind.clone() }).collect();
+        let compute = Some(compute).filter(|_| !wire.is_computing);
         Ok(Self::CheckReported { node, report: CheckReport { at, probed, compute } })
     }
 }

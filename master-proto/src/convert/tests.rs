@@ -180,11 +180,12 @@ fn every_report_of_a_test_survives_the_wire() {
             idle: Duration::from_millis(3),
         },
     ] {
-        let report =
-            CheckReport { at, probed: probed.clone(), compute: vec![Duration::from_micros(9).into()] };
-        let wire = check_report("a".into(), report.clone(), false);
-        assert_eq!(Event::try_from(wire), Ok(Event::CheckReported { node: node.clone(), report }));
-        let report = CheckReport { at, probed: probed.clone(), compute: Vec::new() };
+        for compute in [None, Some(Vec::new()), Some(vec![Duration::from_micros(9).into()])] {
+            let report = CheckReport { at, probed: probed.clone(), compute };
+            let wire = check_report(node.0.clone(), report.clone(), false);
+            assert_eq!(Event::try_from(wire), Ok(Event::CheckReported { node: node.clone(), report }));
+        }
+        let report = CheckReport { at, probed: probed.clone(), compute: Some(Vec::new()) };
         let wire = check_report("a".into(), report, true);
         let event = Event::CheckProgressed { node: node.clone(), at, probed };
         assert_eq!(Event::try_from(wire), Ok(event));
@@ -213,7 +214,7 @@ fn a_fault_of_its_own_survives_the_wire_and_nonsense_of_a_check_does_not() {
             CheckReport {
                 at: CheckRound { check: 0, round: 0 },
                 probed: Probed::Failed { reason: String::new() },
-                compute: Vec::new(),
+                compute: Some(Vec::new()),
             },
             false,
         )

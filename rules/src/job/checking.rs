@@ -61,9 +61,15 @@ impl Job {
     pub(super) fn wants_check(&self, now: Moment, members: &[NodeId]) -> bool {
         let Some(terms) = self.terms.as_ref().and_then(|terms| terms.check.as_ref()) else { return false };
         let Some(last) = &self.last_check else { return true };
-        let all_passed = members.iter().all(|member| last.passed.contains(member));
+        let all_passed = members.iter().all(|member| last.passed.contains(member) && !self.is_unfit(member));
         let is_young = members.len() == last.passed.len() && now < last.at + terms.reuse_for;
         !all_passed || !(last.is_unused || is_young)
+    }
+
+    /// It says of itself that it is broken: nodes look at themselves by a clock of their own.
+    fn is_unfit(&self, member: &NodeId) -> bool {
+        let checked = self.nodes.get(member).and_then(|node| node.request.checked.as_ref());
+        checked.is_some_and(|checked| checked.local.fault.is_some())
     }
 
     /// The workers of those that were checked are about to run.
@@ -152,7 +158,10 @@ impl Job {
         }
         let CheckReport { at, probed, compute } = report;
         let Some(number) = self.number_in(node, at) else { return Vec::new() };
-        if let Phase::Checking(checking) = &mut self.phase {
+        if let Phase::Checking(checking) = &mut self.phase
+            && compute.is_some()
+            && checking.orders.get(&number).is_some_and(|order| order.at == at)
+        {
             checking.orders.remove(&number);
         }
         self.tell_check(now, Word::Reported { node: number, round: at.round, probed, compute })
@@ -240,16 +249,10 @@ impl Job {
                         order: order.clone(),
                     }));
                 }
-                Step::Cancel { round, group } => {
+                Step::Cancel { round, nodes } => {
                     let at = CheckRound { check: checking.number, round };
-                    let unanswered = checking
-                        .orders
-                        .keys()
-                        .filter(|number| checking.check.group_of(**number).is_some_and(|it| it.id == group));
-                    effects.extend(unanswered.map(|number| Effect::CancelCheck {
-                        node: checking.members[*number as usize].clone(),
-                        at,
-                    }));
+                    let members = nodes.iter().filter_map(|number| checking.members.get(*number as usize));
+                    effects.extend(members.map(|node| Effect::CancelCheck { node: node.clone(), at }));
                 }
                 Step::Finish(outcome) => effects.extend(self.on_check_over(now, *outcome)),
             }
@@ -278,11 +281,11 @@ impl Checking {
         for group in groups {
             let seed = mix(self.seed ^ (u64::from(round) << 32) ^ u64::from(group.id));
             let size = group.members.len();
+            if size < 2 {
+                continue;
+            }
             for (me, number) in group.members.iter().enumerate() {
                 let compute_again = again.get(number).copied().unwrap_or_default();
-                if size < 2 && compute_again == 0 {
-                    continue;
-                }
                 let others = group.members.iter().cycle().skip(me + 1).take(size - 1);
                 let partners = others.filter_map(|it| self.partners.get(*it as usize)).cloned().collect();
                 let order = CheckOrder {

@@ -194,8 +194,8 @@ pub enum Event {
         /// What it came to.
         probed: Probed,
         /// Times of the compute probe, when it was asked for in this round. Those of another kind than the node's first
-        /// are dropped.
-        compute: Vec<ComputeTime>,
+        /// are dropped. `None`: it still measures, and they follow.
+        compute: Option<Vec<ComputeTime>>,
     },
     /// A node's probe is still under way ([`Probed::Unfinished`]; anything else is dropped).
     Progressed {
@@ -231,12 +231,12 @@ pub enum Effect {
         /// Nodes that measure their compute time again meanwhile, and how often.
         compute_again: Vec<(u32, u32)>,
     },
-    /// The nodes of this group that have not reported end their probes, and report how far they came.
+    /// These nodes have not reported all: they end what they are at, and report how far they came.
     Cancel {
-        /// The round that is on.
+        /// Of this round.
         round: u32,
-        /// Of its groups.
-        group: u32,
+        /// Ascending.
+        nodes: Vec<u32>,
     },
     /// The check is over. Nothing follows.
     Finish(Box<super::Outcome>),

@@ -44,6 +44,9 @@ pub(super) struct Piece {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Standing {
     pub(super) is_gone: bool,
+    /// A test with it passed.
+    pub(super) has_passed: bool,
+    /// That, and it is still there.
     pub(super) good: bool,
     /// Never passed, and did not pass with enough that are good.
     pub(super) condemned: bool,
@@ -94,7 +97,7 @@ impl Facts {
         let open_paths = links::open_paths(known, &judged);
         let fit = (0_u32..).zip(&is_good).filter(|(_, good)| **good).map(|(number, _)| known.rack(number));
         let fit_racks: BTreeSet<u32> = fit.collect();
-        for (number, node) in (0_u32..).zip(&mut nodes).filter(|(_, node)| !node.good) {
+        for (number, node) in (0_u32..).zip(&mut nodes).filter(|(_, node)| !node.has_passed) {
             let fails = count(node.evidence.iter().filter(|piece| piece.is_fail));
             node.slow = fails < fewest && fails < count(node.evidence.iter());
             let needed = if node.slow { fewest.max(slow_confirmations) } else { fewest };
@@ -237,7 +240,8 @@ fn standings(known: &Known, judged: &[Vec<Judged>]) -> Vec<Standing> {
         }
         for member in &test.members {
             let Some(node) = nodes.get_mut(*member as usize) else { continue };
-            node.good |= judged.works && !node.is_gone;
+            node.has_passed |= judged.works;
+            node.good = node.has_passed && !node.is_gone;
             if let [a, b] = test.members[..] {
                 node.met.push(if a == *member { b } else { a });
             }

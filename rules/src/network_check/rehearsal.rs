@@ -44,8 +44,8 @@ pub fn watch(cluster: &Cluster, policy: Policy, mut onlooker: impl FnMut(&Scene<
                 Effect::Start { round, groups, compute_again } => {
                     cues.extend(cast.on_start(now, *round, groups, compute_again).into_iter().map(Reverse));
                 }
-                Effect::Cancel { round: _, group } => {
-                    cues.extend(cast.on_cancel(now, *group).into_iter().map(Reverse));
+                Effect::Cancel { round: _, nodes } => {
+                    cues.extend(cast.on_cancel(now, nodes).into_iter().map(Reverse));
                 }
                 Effect::Finish(outcome) => return (**outcome).clone(),
             }

@@ -14,6 +14,10 @@ use super::{
 };
 use crate::moment::Moment;
 
+/// How long a node may measure its compute time again. It gives up by itself after at most a minute (its own limit
+/// with accelerators), so this is for one that says nothing.
+const COMPUTE_PATIENCE: Duration = Duration::from_secs(75);
+
 /// A round that is on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Running {
@@ -25,6 +29,8 @@ pub(super) struct Running {
     seats: Vec<Option<u32>>,
     /// How often each measures its compute time meanwhile.
     again: BTreeMap<u32, u32>,
+    /// Those that have not said what that came to. Their tests are over long before.
+    computing: BTreeSet<u32>,
     /// By node.
     said: Vec<Said>,
     settled: Vec<bool>,
@@ -42,6 +48,8 @@ pub(super) struct Running {
     earlier: Option<Duration>,
     /// Every test was cut short; reports are waited for until then.
     cut: Option<Moment>,
+    /// When the last test was over. What is still measured then may take longer.
+    tested: Option<Moment>,
 }
 
 impl Running {
@@ -71,6 +79,7 @@ impl Running {
             deadlines,
             seats,
             again: again.iter().copied().collect(),
+            computing: again.iter().filter(|(_, times)| *times > 0).map(|(node, _)| *node).collect(),
             said: vec![Said::default(); known.nodes.len()],
             cancelled: vec![false; groups.len()],
             failing: vec![None; groups.len()],
@@ -82,6 +91,7 @@ impl Running {
             quorum: usize::try_from(share).unwrap_or(usize::MAX).max(1),
             earlier,
             cut: None,
+            tested: None,
         }
     }
 
@@ -96,6 +106,11 @@ impl Running {
 
     pub(super) fn rechecks(&self, node: u32) -> u32 {
         self.again.get(&node).copied().unwrap_or(0)
+    }
+
+    /// A node has measured its compute time again, or could not. Whether that was awaited.
+    pub(super) fn on_computed(&mut self, node: u32) -> bool {
+        self.computing.remove(&node)
     }
 
     /// A node's probe ended.
@@ -122,6 +137,7 @@ impl Running {
         if let Some(said) = self.said.get_mut(node as usize) {
             said.is_lost = true;
         }
+        self.computing.remove(&node);
         if let Some(seat) = self.seats.get(node as usize).copied().flatten() {
             self.settle(now, seat);
         }
@@ -173,14 +189,16 @@ impl Running {
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.open == 0
+        self.open == 0 && self.computing.is_empty()
     }
 
     /// When to call [`Self::on_time`]; `None` once it is over.
     pub(super) fn deadline(&self) -> Option<Moment> {
         let of_all = self.cut.unwrap_or(self.since + self.patience());
         let of_one = self.due.first().map(|(due, _)| *due);
-        (!self.is_over()).then(|| of_one.map_or(of_all, |due| due.min(of_all)))
+        let of_tests = (self.open > 0).then(|| of_one.map_or(of_all, |due| due.min(of_all)));
+        let of_computing = (!self.computing.is_empty()).then(|| self.since + COMPUTE_PATIENCE);
+        of_tests.into_iter().chain(of_computing).min()
     }
 
     fn is_open(&self, seat: u32) -> bool {
@@ -196,10 +214,8 @@ impl Running {
             self.cancel(seat, &mut effects);
             self.end(seat);
         }
-        if self.is_over() {
-            return effects;
-        }
         match self.cut {
+            _ if self.open == 0 => {}
             None if self.since + self.patience() <= now => {
                 for seat in (0..).take(self.groups.len()) {
                     if self.is_open(seat) {
@@ -211,19 +227,32 @@ impl Running {
             Some(cut) if cut <= now => self.open = 0,
             None | Some(_) => {}
         }
+        if self.open == 0 {
+            self.tested.get_or_insert(now);
+        }
+        if !self.computing.is_empty() && self.since + COMPUTE_PATIENCE <= now {
+            let nodes = std::mem::take(&mut self.computing).into_iter().collect();
+            effects.push(Effect::Cancel { round: self.number, nodes });
+        }
         effects
     }
 
     fn cancel(&mut self, seat: u32, effects: &mut Vec<Effect>) {
         if let Some(cancelled) = self.cancelled.get_mut(seat as usize).filter(|cancelled| !**cancelled) {
             *cancelled = true;
-            effects.push(Effect::Cancel { round: self.number, group: seat });
+            let members = self.groups.get(seat as usize).map_or(&[][..], |group| &group.members);
+            let is_silent = |node: &&u32| {
+                self.said.get(**node as usize).is_some_and(|said| said.last.is_none() && !said.is_lost)
+            };
+            let mut nodes: Vec<u32> = members.iter().filter(is_silent).copied().collect();
+            nodes.sort_unstable();
+            effects.push(Effect::Cancel { round: self.number, nodes });
         }
     }
 
     /// What it tested.
     pub(super) fn close(self, now: Moment, known: &Known) -> RoundRecord {
-        let took = now - self.since;
+        let took = self.tested.unwrap_or(now) - self.since;
         let tests = self.groups.iter().filter(|group| group.members.len() > 1);
         RoundRecord { took, tests: tests.map(|group| record(known, group, &self.said, took)).collect() }
     }

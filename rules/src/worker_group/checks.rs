@@ -41,25 +41,35 @@ enum Local {
 /// The last test with others.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Test {
-    at: CheckRound,
-    /// What it came to, when it ended.
+    /// What was asked. Another master may count its rounds anew, so the round alone does not tell two orders apart.
+    order: CheckOrder,
+    /// What it came to, when it ended; the compute times may be missing yet.
     report: Option<CheckReport>,
     /// When a person heard of it last.
     told: Moment,
+}
+
+impl Test {
+    /// Nothing of it is under way any more.
+    fn is_over(&self) -> bool {
+        self.report.as_ref().is_some_and(|report| report.compute.is_some())
+    }
 }
 
 impl Checks {
     /// The node needs no check any more.
     pub(super) fn give_up(&mut self) -> Option<Effect> {
         let test = self.test.take()?;
-        test.report.is_none().then_some(Effect::CancelProbe { at: test.at })
+        (!test.is_over()).then_some(Effect::CancelProbe { at: test.order.at })
     }
 
-    /// Workers run: what is known of this node grows old.
+    /// Workers run: what is known of this node grows old, and what a look at it would say now is not waited for.
     pub(super) fn used(&mut self) {
         self.test = None;
-        if let Local::Known { is_used, .. } = &mut self.local {
-            *is_used = true;
+        match &mut self.local {
+            Local::Known { is_used, .. } => *is_used = true,
+            Local::UnderWay => self.local = Local::Unknown,
+            Local::Unknown => {}
         }
     }
 }
@@ -102,30 +112,30 @@ impl WorkerGroup {
     pub(super) fn on_check_ordered(&mut self, now: Moment, order: CheckOrder) -> Vec<Effect> {
         let mut effects = Vec::new();
         if let Some(test) = &self.checks.test {
-            if order.at == test.at {
+            if order == test.order {
                 // Asked again, because the answer was not heard.
                 let report = test.report.clone();
                 return report.map(|report| Effect::ReportCheck { report }).into_iter().collect();
             }
-            if test.report.is_none() {
-                effects.push(Effect::CancelProbe { at: test.at });
+            if !test.is_over() {
+                effects.push(Effect::CancelProbe { at: test.order.at });
             }
         }
         effects.push(Effect::Tell(Notice::Testing(order.clone())));
-        self.checks.test = Some(Test { at: order.at, report: None, told: now });
+        self.checks.test = Some(Test { order: order.clone(), report: None, told: now });
         effects.push(Effect::Probe { order });
         effects
     }
 
     pub(super) fn on_check_cancelled(&mut self, at: CheckRound) -> Vec<Effect> {
-        let test = self.checks.test.as_ref().filter(|test| test.at == at && test.report.is_none());
-        test.map(|test| Effect::CancelProbe { at: test.at }).into_iter().collect()
+        let test = self.checks.test.as_ref().filter(|test| test.order.at == at && !test.is_over());
+        test.map(|_| Effect::CancelProbe { at }).into_iter().collect()
     }
 
     /// The master hears all of it, a person what takes long.
     pub(super) fn on_probing(&mut self, now: Moment, at: CheckRound, probed: Probed) -> Vec<Effect> {
-        let Some(test) = self.checks.test.as_mut().filter(|test| test.at == at && test.report.is_none())
-        else {
+        let is_on = |test: &&mut Test| test.order.at == at && test.report.is_none();
+        let Some(test) = self.checks.test.as_mut().filter(is_on) else {
             return Vec::new();
         };
         let mut effects = Vec::new();
@@ -140,7 +150,7 @@ impl WorkerGroup {
     }
 
     pub(super) fn on_probed(&mut self, report: CheckReport) -> Vec<Effect> {
-        let Some(test) = self.checks.test.as_mut().filter(|test| test.at == report.at) else {
+        let Some(test) = self.checks.test.as_mut().filter(|test| test.order.at == report.at) else {
             return Vec::new();
         };
         test.report = Some(report.clone());

@@ -27,7 +27,7 @@ fn what_was_timed_survives_the_wire() {
         let checked = Checked { local, port: 1 };
         assert_eq!(Checked::try_from(pb::Checked::from(checked.clone())), Ok(checked));
         let probed = Probed::Failed { reason: "r".into() };
-        let report = CheckReport { at, probed, compute: vec![compute; 2] };
+        let report = CheckReport { at, probed, compute: Some(vec![compute; 2]) };
         let event = Event::CheckReported { node: NodeId("a".into()), report: report.clone() };
         assert_eq!(Event::try_from(check_report("a".into(), report, false)), Ok(event));
     }

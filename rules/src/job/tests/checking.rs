@@ -85,7 +85,7 @@ impl Ring {
             true => Probed::Failed { reason: "connection refused".into() },
             false => passed(),
         };
-        let report = CheckReport { at: order.at, probed, compute: Vec::new() };
+        let report = CheckReport { at: order.at, probed, compute: Some(Vec::new()) };
         self.tell(Event::CheckReported { node, report });
         true
     }
@@ -363,7 +363,7 @@ fn an_order_is_said_again_to_a_node_that_comes_back_and_its_answer_counts_once()
     ring.join("a");
     assert!(ring.orders.is_empty(), "it has answered");
     let stale = CheckRound { check: 7, round: 0 };
-    let report = CheckReport { at: stale, probed: passed(), compute: Vec::new() };
+    let report = CheckReport { at: stale, probed: passed(), compute: Some(Vec::new()) };
     ring.tell(Event::CheckReported { node: id("b"), report });
     assert!(ring.reports.is_empty(), "that was of another check");
     ring.orders = first[1..].to_vec();
@@ -423,4 +423,71 @@ fn the_launcher_that_serves_the_master_takes_the_job_with_it_when_it_is_broken()
     ring.work();
     assert_eq!(ring.excluded(), ["a"]);
     assert!(matches!(ring.end(), Some(JobFailure::Node { node, .. }) if node.node_id == id("a")));
+}
+
+/// One of a pair fails, its partner is silent until the grace is over; the others pass.
+#[test]
+fn a_late_word_of_an_old_round_does_not_take_the_new_order_away() {
+    let mut ring = Ring::new(policy(), checked(2, 4), &[]);
+    for name in ["a", "b", "c", "d"] {
+        ring.join(name);
+    }
+    let orders = std::mem::take(&mut ring.orders);
+    let (first, order) = orders[0].clone();
+    let partner = order.partners[0].name.node_id.clone();
+    for (node, order) in orders.iter().filter(|(node, _)| *node != partner) {
+        let probed = match *node == first {
+            true => Probed::Failed { reason: "refused".into() },
+            false => passed(),
+        };
+        let report = CheckReport { at: order.at, probed, compute: Some(Vec::new()) };
+        ring.tell(Event::CheckReported { node: node.clone(), report });
+    }
+    let effects = ring.test.due();
+    assert!(effects.contains(&Effect::CancelCheck { node: partner.clone(), at: order.at }), "{effects:?}");
+    ring.take(effects);
+    assert!(ring.orders.iter().any(|(node, order)| *node == partner && order.at.round == 1));
+    // Its word of round 0 was on the way.
+    let probed = Probed::Failed { reason: "cut short".into() };
+    let report = CheckReport { at: order.at, probed, compute: Some(Vec::new()) };
+    ring.tell(Event::CheckReported { node: partner.clone(), report });
+    // It loses its stream and comes back: it hears its order of round 1 again.
+    ring.orders.clear();
+    ring.tell(Event::LinkBroken { node: partner.clone() });
+    ring.tell(Event::Attended { node: partner.clone() });
+    ring.join(&partner.0);
+    assert_eq!(ring.orders.len(), 1);
+}
+
+#[test]
+fn the_silent_member_of_the_last_group_is_told_to_end() {
+    let mut ring = Ring::new(policy(), checked(2, 2), &[]);
+    ring.join("a");
+    ring.join("b");
+    let at = ring.orders[0].1.at;
+    let probed = Probed::Failed { reason: "refused".into() };
+    let report = CheckReport { at, probed, compute: Some(Vec::new()) };
+    ring.tell(Event::CheckReported { node: id("a"), report });
+    let effects = ring.test.due();
+    assert!(effects.contains(&Effect::CancelCheck { node: id("b"), at }), "{effects:?}");
+}
+
+/// The master would not check again, but the node has looked at itself.
+#[test]
+fn a_fault_that_a_node_found_since_a_young_check_keeps_it_out() {
+    let check = Some(CheckTerms { reuse_for: Duration::from_secs(60), ..check() });
+    let mut ring = Ring::new(policy(), Terms { check, ..terms(2, 2) }, &[]);
+    ring.join("a");
+    ring.join("b");
+    ring.work();
+    assert_eq!(ring.test.hosted("a", 0).len(), 2);
+    let _ = ring.test.workers_fail("a", 0, false);
+    let fit = ring.request("a", Some(0));
+    let mut unfit = ring.request("b", Some(0));
+    let fault = LocalFault { component: "gpu 3".into(), reason: "it has fallen off the bus".into() };
+    unfit.checked.as_mut().unwrap().local.fault = Some(fault);
+    ring.tell(Event::Joined(fit));
+    ring.tell(Event::Joined(unfit));
+    ring.work();
+    assert_eq!(ring.excluded(), ["b"], "host: {:?}", ring.host());
 }

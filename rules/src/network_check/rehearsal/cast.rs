@@ -172,10 +172,9 @@ impl<'a> Cast<'a> {
         Course::Works { comm: self.noisy(COMM * slowest) }
     }
 
-    /// A group is cut short.
-    pub(super) fn on_cancel(&mut self, now: Moment, group: u32) -> Vec<(Moment, Cue)> {
-        let members = self.groups.get(group as usize).map_or(&[][..], |group| &group.members);
-        let open = members.iter().filter_map(|node| {
+    /// The tests of these are cut short.
+    pub(super) fn on_cancel(&mut self, now: Moment, nodes: &[u32]) -> Vec<(Moment, Cue)> {
+        let open = nodes.iter().filter_map(|node| {
             let part = self.parts.get(*node as usize)?.as_ref().filter(|part| !part.has_ended)?;
             (!self.cluster.lost.contains(node))
                 .then_some((now + LAST_WORDS, Cue::Cut { node: *node, round: part.round }))
@@ -212,7 +211,7 @@ impl<'a> Cast<'a> {
             Course::Errs { reason } => Probed::Failed { reason: reason.clone() },
             Course::Hangs => Probed::Unfinished { bytes: 0, total: BYTES, elapsed, idle: elapsed },
         };
-        let compute = std::mem::take(&mut part.compute);
+        let compute = Some(std::mem::take(&mut part.compute));
         Some(Event::Reported { node, round, probed, compute })
     }
 }

@@ -37,13 +37,14 @@ proptest! {
                         (since, groups) = (scene.now, started.clone());
                         reports.clear();
                     }
-                    Effect::Cancel { group, .. } => {
+                    Effect::Cancel { nodes, .. } => {
                         assert!(!is_healthy);
-                        let members = &groups[*group as usize].members;
+                        assert!(!nodes.is_empty() && nodes.iter().all(|node| !reports.contains_key(node)));
+                        let group = groups.iter().find(|it| it.members.contains(&nodes[0])).unwrap();
+                        let members = &group.members;
                         let is_failed = |node: &u32| matches!(reports.get(node), Some(Probed::Failed { .. }));
                         let failed = members.iter().any(|node| is_failed(node) || lost.contains(node));
                         assert!(failed || scene.now >= since + floor);
-                        assert!(members.iter().any(|node| !reports.contains_key(node)));
                     }
                     Effect::Finish(_) => {}
                 }

@@ -6,8 +6,11 @@ use proptest::prelude::*;
 
 use super::{
     super::{
-        Effect, Event, LocalCheck, NetworkCheck, Outcome, Policy, Probed, Subject,
+        Effect, Event, Kind, LocalCheck, NetworkCheck, NodeVerdict, Outcome, Policy, Probed, RoundRecord,
+        Subject, TestRecord, TestResult,
         dice::Dice,
+        findings,
+        known::Known,
         rehearsal::{Cluster, watch},
     },
     clusters::{broken, wild},
@@ -37,7 +40,7 @@ fn drive(cluster: &Cluster, order: u64, with_noise: bool) -> Outcome {
             let fails = group.members.iter().any(|node| cluster.faulty.contains(node));
             for node in &group.members {
                 let probed = if fails { Probed::Failed { reason: "no route".to_owned() } } else { passed() };
-                reports.push(Event::Reported { node: *node, round, probed, compute: Vec::new() });
+                reports.push(Event::Reported { node: *node, round, probed, compute: Some(Vec::new()) });
             }
         }
         dice.shuffle(&mut reports);
@@ -45,7 +48,7 @@ fn drive(cluster: &Cluster, order: u64, with_noise: bool) -> Outcome {
             if with_noise {
                 let Event::Reported { node, .. } = report else { continue };
                 for round in [round.wrapping_sub(1), round + 1] {
-                    let late = Event::Reported { node, round, probed: passed(), compute: Vec::new() };
+                    let late = Event::Reported { node, round, probed: passed(), compute: Some(Vec::new()) };
                     assert_eq!(check.handle(Moment::START, late), []);
                 }
             }
@@ -72,7 +75,8 @@ fn any_event() -> impl Strategy<Value = Event> {
             },
         );
     (0..9, node, round, probed, time).prop_map(|(kind, node, round, probed, time)| match kind {
-        0..=4 => Event::Reported { node, round, probed, compute: vec![time.into(); 3] },
+        0..=3 => Event::Reported { node, round, probed, compute: Some(vec![time.into(); 3]) },
+        4 => Event::Reported { node, round, probed, compute: None },
         5 | 6 => Event::Progressed { node, round, probed },
         7 => Event::NodeLost { node, reason: "gone".to_owned(), is_announced: node % 2 == 0 },
         _ => Event::Deadline,
@@ -147,4 +151,94 @@ proptest! {
         let written = serde_json::to_string(&check).unwrap();
         prop_assert_eq!(serde_json::from_str::<NetworkCheck>(&written).unwrap(), check);
     }
+}
+
+/// Eight nodes on the first of which the compute probe takes five times as long; and the words with which all tests of
+/// the first round pass at 0.1 s, while that node still measures again.
+fn with_a_slow_computer() -> NetworkCheck {
+    let subject = |node: u32| {
+        let time = Duration::from_millis(if node == 0 { 100 } else { 20 });
+        Subject { rack: 0, local: LocalCheck { compute: Some(time.into()), ..LocalCheck::default() } }
+    };
+    let policy = Policy { exclude_straggler: true, ..Policy::new(1) };
+    let (mut check, effects) = NetworkCheck::new(policy, Moment::START, (0..8).map(subject).collect());
+    let Effect::Start { compute_again, .. } = &effects[0] else { panic!("{effects:?}") };
+    assert_eq!(compute_again[..], [(0, 1)]);
+    for node in 0..8 {
+        let compute = (node > 0).then(Vec::new);
+        let event = Event::Reported { node, round: 0, probed: passed(), compute };
+        assert_eq!(check.handle(Moment::at_millis(100), event), []);
+    }
+    check
+}
+
+fn only_round(check: &NetworkCheck) -> Outcome {
+    let outcome = check.outcome().expect("it is over").clone();
+    assert_eq!(outcome.rounds.len(), 1);
+    assert!(outcome.rounds[0].tests.iter().all(|test| test.result == TestResult::Pass));
+    outcome
+}
+
+/// Its test is over long before: measuring again takes a driver's start, and is no failure of the test.
+#[test]
+fn who_measures_again_for_long_is_awaited_and_has_passed_its_test() {
+    let mut check = with_a_slow_computer();
+    assert_eq!(check.handle(Moment::at_secs(4), Event::Deadline), []);
+    let compute = Some(vec![Duration::from_millis(99).into()]);
+    let event = Event::Reported { node: 0, round: 0, probed: passed(), compute };
+    assert_eq!(check.handle(Moment::at_secs(20), event).len(), 1);
+    assert_eq!(only_round(&check).nodes[0].verdict, NodeVerdict::StragglerCompute);
+}
+
+/// A straggler that is not confirmed is none.
+#[test]
+fn who_cannot_measure_again_is_no_straggler() {
+    let mut check = with_a_slow_computer();
+    let event = Event::Reported { node: 0, round: 0, probed: passed(), compute: Some(Vec::new()) };
+    assert_eq!(check.handle(Moment::at_secs(20), event).len(), 1);
+    assert_eq!(only_round(&check).nodes[0].verdict, NodeVerdict::Healthy);
+
+    let mut check = with_a_slow_computer();
+    let due = check.deadline().expect("it is not awaited for ever");
+    assert!(due > Moment::at_secs(60), "{due}: its own limit is a minute");
+    let effects = check.handle(due, Event::Deadline);
+    assert_eq!(effects[0], Effect::Cancel { round: 0, nodes: vec![0] });
+    assert_eq!(only_round(&check).nodes[0].verdict, NodeVerdict::Healthy);
+
+    let mut check = with_a_slow_computer();
+    let lost = Event::NodeLost { node: 0, reason: "gone".to_owned(), is_announced: true };
+    assert_eq!(check.handle(Moment::at_secs(20), lost).len(), 1);
+    assert!(matches!(only_round(&check).nodes[0].verdict, NodeVerdict::Lost { .. }));
+}
+
+/// It passed with one, failed with two that are good, and then went, as it said it would.
+#[test]
+fn who_passed_is_no_fault_because_it_goes() {
+    use TestResult::{Fail, Pass};
+    let subjects = (0..6).map(|_| Subject { rack: 0, local: LocalCheck::default() }).collect();
+    let mut known = Known::new(Policy::new(1), subjects);
+    let test = |a: u32, b: u32, result: TestResult| TestRecord {
+        kind: Kind::Screen,
+        members: vec![a, b],
+        result,
+        comm: (result == Pass).then_some(Duration::from_millis(100)),
+        ratio_permille: None,
+        bytes_per_second: None,
+        reasons: Vec::new(),
+        explained: false,
+    };
+    let round = |tests: Vec<TestRecord>| RoundRecord { took: Duration::from_secs(1), tests };
+    known.rounds = vec![
+        round(vec![test(0, 1, Fail), test(2, 3, Pass), test(4, 5, Pass)]),
+        round(vec![test(0, 3, Pass), test(1, 4, Pass)]),
+        round(vec![test(0, 1, Fail)]),
+        round(vec![test(0, 2, Fail)]),
+        round(vec![test(0, 2, Fail)]),
+    ];
+    assert_eq!(findings::outcome(&known, Duration::ZERO).nodes[0].verdict, NodeVerdict::Healthy);
+    known.nodes[0].lost = Some((4, "its launcher was told to end by SIGTERM".into()));
+    known.nodes[0].has_left = true;
+    let outcome = findings::outcome(&known, Duration::ZERO);
+    let it = &outcome.nodes[0];
+    assert!(matches!(it.verdict, NodeVerdict::Lost { .. }) && !it.tainted, "{it:?}");
 }

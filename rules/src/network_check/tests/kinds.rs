@@ -89,7 +89,7 @@ fn judged(first: &[ComputeTime], again: &ComputeTime) -> Outcome {
                 latency: Duration::from_micros(50),
                 bytes_per_second: 1 << 30,
             };
-            let compute = vec![again.clone(); times];
+            let compute = Some(vec![again.clone(); times]);
             effects.extend(check.handle(Moment::START, Event::Reported { node, round, probed, compute }));
         }
     }

@@ -55,7 +55,10 @@ fn words_against(own: Option<&str>) -> Vec<String> {
                 (true, ..) => Probed::Failed { reason: "it does not answer".to_owned() },
             };
             effects.extend(
-                check.handle(Moment::START, Event::Reported { node, round, probed, compute: vec![] }),
+                check.handle(
+                    Moment::START,
+                    Event::Reported { node, round, probed, compute: Some(Vec::new()) },
+                ),
             );
         }
         while effects.is_empty() {

@@ -81,7 +81,7 @@ fn order(at: CheckRound) -> CheckOrder {
 }
 
 fn report(at: CheckRound) -> CheckReport {
-    CheckReport { at, probed: Probed::Failed { reason: "refused".into() }, compute: Vec::new() }
+    CheckReport { at, probed: Probed::Failed { reason: "refused".into() }, compute: Some(Vec::new()) }
 }
 
 fn ordered(at: CheckRound) -> Event {
@@ -197,4 +197,64 @@ fn a_person_hears_how_the_check_ended() {
     let words = "network check passed";
     let told = Effect::Tell(Notice::CheckOver { words: words.into() });
     assert_eq!(group.handle(Moment::START, Event::CheckOver { words: words.into() }), [told]);
+}
+
+/// The master had heard the first join, and has a seat for it: workers run before the look has ended.
+#[test]
+fn a_look_that_is_overtaken_by_a_seat_is_made_again_for_the_next_one() {
+    // Its look at itself is young, and it joins.
+    let mut group = waiting(TTL);
+    start(&mut group, 0, 1);
+    assert_eq!(group.handle(Moment::at_secs(50), regroup(0)).len(), 2);
+    assert_eq!(group.handle(Moment::at_secs(55), gone(0)), [checked_join(0, Some(0))]);
+    // The stream breaks and comes back after its look has grown old: it looks again.
+    let _told = group.handle(Moment::at_secs(58), away());
+    let effects = group.handle(Moment::at_secs(65), Event::MasterBack);
+    assert_eq!(effects.last(), Some(&Effect::CheckLocally), "{effects:?}");
+    // The master has its first join, and a seat for it.
+    let effects = group.handle(Moment::at_secs(66), seated(1, 1));
+    assert!(matches!(effects[0], Effect::Prepare { .. }));
+    assert_eq!(group.handle(Moment::at_secs(66), prepared(1)), [Effect::Spawn { round: Round(1) }]);
+    let _late = group.handle(Moment::at_secs(67), locally_checked());
+    // The next restart.
+    assert_eq!(group.handle(Moment::at_secs(100), regroup(1)).len(), 2);
+    assert_eq!(group.handle(Moment::at_secs(101), gone(1)), [Effect::CheckLocally]);
+}
+
+#[test]
+fn an_order_of_another_master_is_not_answered_with_an_old_report() {
+    let mut group = waiting(Duration::ZERO);
+    let now = Moment::START;
+    assert_eq!(group.handle(now, ordered(at(0, 0))), testing(at(0, 0)));
+    let _told = group.handle(now, Event::Probed { report: report(at(0, 0)) });
+    let _away = group.handle(now, away());
+    let _back = group.handle(now, Event::MasterBack);
+    // A master without a memory counts its checks from 0 again: another partner, another seed.
+    let mut other = order(at(0, 0));
+    other.seed = 99;
+    other.partners[0].number = 5;
+    let effects = group.handle(now, Event::CheckOrdered { order: other.clone() });
+    assert!(effects.contains(&Effect::Probe { order: other }), "{effects:?}");
+}
+
+/// The test is over before the compute probe: the master hears of both as soon as they are there.
+#[test]
+fn a_test_is_reported_while_the_node_still_measures_and_both_are_cancelled_together() {
+    let mut group = waiting(Duration::ZERO);
+    let now = Moment::START;
+    let order = CheckOrder { compute_again: 1, ..order(at(0, 0)) };
+    let _testing = group.handle(now, Event::CheckOrdered { order: order.clone() });
+    let first = CheckReport { compute: None, ..report(at(0, 0)) };
+    let told = [Effect::ReportCheck { report: first.clone() }];
+    assert_eq!(group.handle(now, Event::Probed { report: first }), told);
+    // It is asked again: what is there is said again.
+    assert_eq!(group.handle(now, Event::CheckOrdered { order }), told);
+    let cancel = Event::CheckCancelled { at: at(0, 0) };
+    assert_eq!(group.handle(now, cancel.clone()), [Effect::CancelProbe { at: at(0, 0) }]);
+    let whole = CheckReport { compute: Some(vec![Duration::from_millis(9).into()]), ..report(at(0, 0)) };
+    assert_eq!(
+        group.handle(now, Event::Probed { report: whole.clone() }),
+        [Effect::ReportCheck { report: whole }]
+    );
+    assert_eq!(group.handle(now, cancel), []);
 }

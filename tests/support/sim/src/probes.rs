@@ -60,7 +60,7 @@ impl Simulation {
             true => Probed::Failed { reason: "connection refused".to_owned() },
             false => Probed::Passed { comm, latency: Duration::from_micros(50), bytes_per_second: 1 << 30 },
         };
-        let compute = (0..order.compute_again).map(|_| Duration::from_millis(21).into()).collect();
+        let compute = Some((0..order.compute_again).map(|_| Duration::from_millis(21).into()).collect());
         self.locally(comm * 2, life, Event::Probed { report: CheckReport { at: order.at, probed, compute } });
     }
 
@@ -75,6 +75,10 @@ impl Simulation {
             idle: Duration::from_secs(2),
         };
         let wait = self.prng.millis(1, 20);
-        self.locally(wait, life, Event::Probed { report: CheckReport { at, probed, compute: Vec::new() } });
+        self.locally(
+            wait,
+            life,
+            Event::Probed { report: CheckReport { at, probed, compute: Some(Vec::new()) } },
+        );
     }
 }
