@@ -91,8 +91,12 @@ fn name(text: String, field: &'static str) -> Result<String, ConvertError> {
 
 /// A sentence, cut where it would be refused.
 #[must_use]
-pub fn cut(mut words: String) -> String {
-    words.truncate(words.floor_char_boundary(MOST_WORDS));
+pub fn cut(words: String) -> String {
+    cut_to(words, MOST_WORDS)
+}
+
+fn cut_to(mut words: String, most: usize) -> String {
+    words.truncate(words.floor_char_boundary(most));
     words
 }
 

@@ -8,9 +8,9 @@ use std::{
     io::{self, Write as _},
     path::{Path, PathBuf},
     process::Stdio,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     thread,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use nix::{
@@ -30,6 +30,9 @@ use crate::lines::{Log, say};
 
 /// How long the operator's command may take for one node.
 const COMMAND: Duration = Duration::from_secs(30);
+
+/// How long after the master wants to end further nodes are seen to. Whoever is missed then is named.
+const CLOSING: Duration = Duration::from_secs(60);
 
 /// How long the file may take to be written when the master is about to end.
 const WRITE: Duration = Duration::from_secs(5);
@@ -65,6 +68,8 @@ pub(crate) struct TaintDesk {
     reports: mpsc::UnboundedSender<Handed>,
     clerk: JoinHandle<()>,
     last: Arc<Mutex<Arc<str>>>,
+    /// No command is started after that.
+    until: Arc<OnceLock<Instant>>,
 }
 
 /// A report on its way out.
@@ -80,12 +85,14 @@ impl TaintDesk {
     pub(crate) fn open(config: TaintConfig, log: Log) -> Self {
         let (reports, mut inbox) = mpsc::unbounded_channel();
         let key = config.key.clone();
+        let until = Arc::new(OnceLock::new());
+        let of_clerk = Arc::clone(&until);
         let clerk = tokio::spawn(async move {
             while let Some(handed) = inbox.recv().await {
-                hand_out(&config, handed, &log).await;
+                hand_out(&config, handed, &of_clerk, &log).await;
             }
         });
-        Self { key, reports, clerk, last: Arc::new(Mutex::new(Arc::from(""))) }
+        Self { key, reports, clerk, last: Arc::new(Mutex::new(Arc::from(""))), until }
     }
 
     /// Takes a report. Nothing here waits.
@@ -109,15 +116,25 @@ impl TaintDesk {
         Arc::clone(&self.last.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Waits until what was taken is handed out. Each part has its own limit.
+    /// Waits until what was taken is handed out. Each part has its own limit, and all of them have one.
     pub(crate) async fn close(self) {
-        let Self { reports, clerk, .. } = self;
+        self.close_within(CLOSING).await;
+    }
+
+    async fn close_within(self, limit: Duration) {
+        let Self { reports, clerk, until, .. } = self;
+        let _first = until.set(Instant::now() + limit);
         drop(reports);
         let _panicked = clerk.await;
     }
 }
 
-async fn hand_out(config: &TaintConfig, Handed { document, nodes }: Handed, log: &Log) {
+async fn hand_out(
+    config: &TaintConfig,
+    Handed { document, nodes }: Handed,
+    until: &OnceLock<Instant>,
+    log: &Log,
+) {
     if let Some(path) = &config.file {
         match timeout(WRITE, aside_write(path.clone(), document)).await {
             Ok(Ok(())) => {}
@@ -136,6 +153,10 @@ async fn hand_out(config: &TaintConfig, Handed { document, nodes }: Handed, log:
     }
     let Some(command) = &config.on_fault_node else { return };
     for (name, json) in nodes {
+        if until.get().is_some_and(|until| *until <= Instant::now()) {
+            say(log, format_args!("warning: the job is over, and --on-fault-node has not seen to {name}"));
+            continue;
+        }
         match run(command, &json).await {
             Ok(()) => say(log, format_args!("--on-fault-node has seen to {name}")),
             Err(why) => say(log, format_args!("warning: --on-fault-node failed for {name}: {why}")),
@@ -212,4 +233,36 @@ async fn converse(child: &mut Child, json: &str) -> io::Result<(std::process::Ex
     };
     let ((), words, status) = tokio::join!(tell, hear, child.wait());
     Ok((status?, words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the desk says when it hands out two nodes' JSON and is closed at once.
+    async fn said(command: &str, limit: Duration) -> Vec<String> {
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&lines);
+        let log: Log = Arc::new(move |line| kept.lock().unwrap().push(line));
+        let config = TaintConfig { on_fault_node: Some(command.to_owned()), ..TaintConfig::default() };
+        let desk = TaintDesk::open(config, log);
+        let nodes = ["a", "b"].map(|name| (name.to_owned(), "{}".to_owned())).to_vec();
+        desk.reports.send(Handed { document: Arc::from(""), nodes }).unwrap();
+        desk.close_within(limit).await;
+        let lines = lines.lock().unwrap();
+        lines.clone()
+    }
+
+    #[tokio::test]
+    async fn all_nodes_are_seen_to_before_the_master_ends() {
+        let seen = ["--on-fault-node has seen to a", "--on-fault-node has seen to b"];
+        assert_eq!(said("cat >/dev/null", Duration::from_secs(60)).await, seen);
+    }
+
+    #[tokio::test]
+    async fn a_command_that_takes_too_long_does_not_hold_the_end_and_who_is_missed_is_named() {
+        let lines = said("sleep 1000", Duration::ZERO).await;
+        assert_eq!(lines.len(), 2);
+        assert!(lines.iter().all(|line| line.contains("has not seen to ")), "{lines:?}");
+    }
 }

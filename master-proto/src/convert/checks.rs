@@ -11,7 +11,9 @@ use rules::{
     node::NodeName,
 };
 
-use super::{ConvertError, MOST_NODES, MOST_WORDS, cut, limited, millis, name, node_id, port};
+use super::{
+    ConvertError, MOST_NAME, MOST_NODES, MOST_WORDS, cut, cut_to, limited, millis, name, node_id, port,
+};
 use crate::pb::{self, probed::Probed as Wire};
 
 /// Times of one round's compute probe that are taken.
@@ -19,6 +21,10 @@ const MOST_SAMPLES: usize = 16;
 
 /// Sentences that a node says of itself.
 const MOST_NOTES: usize = 64;
+
+/// What is said of one, in bytes: all of them must fit into [a request](crate::MOST_REQUEST_BYTES), with room for the
+/// rest of it.
+const LONGEST_NOTE: usize = 512;
 
 /// Nodes that one order names. A group has three at most, and a ring names one.
 const MOST_PARTNERS: usize = 8;
@@ -154,13 +160,15 @@ impl TryFrom<pb::Checked> for Checked {
 
 impl From<Checked> for pb::Checked {
     fn from(Checked { local: LocalCheck { fault, compute, notes }, port }: Checked) -> Self {
-        let fault =
-            fault.map(|LocalFault { component, reason }| pb::LocalFault { component, reason: cut(reason) });
+        let fault = fault.map(|LocalFault { component, reason }| pb::LocalFault {
+            component: cut_to(component, MOST_NAME),
+            reason: cut(reason),
+        });
         let local = pb::LocalCheck {
             fault,
             compute_micros: compute.as_ref().map(|compute| micros(compute.time)),
             compute_kind: compute.and_then(|compute| compute_kind_on_wire(compute.kind)),
-            notes: notes.into_iter().take(MOST_NOTES).map(cut).collect(),
+            notes: notes.into_iter().take(MOST_NOTES).map(|note| cut_to(note, LONGEST_NOTE)).collect(),
         };
         Self { local: Some(local), port: u32::from(port) }
     }

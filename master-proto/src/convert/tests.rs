@@ -192,6 +192,20 @@ fn every_report_of_a_test_survives_the_wire() {
     }
 }
 
+/// What a node says of itself is cut to what one request may hold: a node that may not join for its own words waits for
+/// ever.
+#[test]
+fn much_that_a_node_says_of_itself_fits_into_a_request() {
+    let fault = LocalFault { component: "gpu ä".repeat(100), reason: "ä".repeat(9000) };
+    let long = checked(Some(fault));
+    let local = LocalCheck { notes: vec!["ä".repeat(3000); 100], ..long.local };
+    let wire = pb::Checked::from(Checked { local, ..long });
+    assert!(wire.encoded_len() < MOST_REQUEST_BYTES * 3 / 4, "{}", wire.encoded_len());
+    let read = Checked::try_from(wire).unwrap().local;
+    assert_eq!((read.notes.len(), read.notes[0].len()), (64, 512));
+    assert_eq!(read.fault.map(|fault| (fault.component.len(), fault.reason.len())), Some((256, 4096)));
+}
+
 #[test]
 fn a_fault_of_its_own_survives_the_wire_and_nonsense_of_a_check_does_not() {
     let fault = LocalFault { component: "gpu 3".into(), reason: "r".into() };
