@@ -37,7 +37,7 @@ pub enum Notice {
     /// A test with others begins.
     Testing(CheckOrder),
     /// A test with others takes long.
-    TestGoesOn { at: CheckRound, bytes: u64, total: u64 },
+    TestGoesOn { at: CheckRound, bytes: u64, total: u64, elapsed: Duration },
     /// The check is over and this node passed.
     CheckOver { words: String },
     /// The driver told of an error of an accelerator.
@@ -92,13 +92,22 @@ impl fmt::Display for Notice {
             Self::SelfCheck { words } => f.write_str(words),
             Self::LocallyChecked(checked) => locally_checked(checked, f),
             Self::Testing(order) => testing(order, f),
-            Self::TestGoesOn { at, bytes, total } => write!(
+            // A user's own program need not say how far it is.
+            Self::TestGoesOn { at, bytes: 0, total: 0, elapsed } => write!(
                 f,
-                "network check {}, round {}: {} of {} MB came so far",
+                "network check {}, round {}: under way for {} s",
+                at.check,
+                at.round,
+                elapsed.as_secs()
+            ),
+            Self::TestGoesOn { at, bytes, total, elapsed } => write!(
+                f,
+                "network check {}, round {}: {} of {} MB came in {} s",
                 at.check,
                 at.round,
                 rounded_megabytes(*bytes),
-                rounded_megabytes(*total)
+                rounded_megabytes(*total),
+                elapsed.as_secs()
             ),
             Self::CheckOver { words } => f.write_str(words),
             Self::GpuShareExceeded { local_rank, used, limit, is_killed } => {
@@ -167,7 +176,7 @@ fn testing(order: &CheckOrder, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, "network check {}, round {}: ", at.check, at.round)?;
     match test {
         Test::AllReduce { bytes } => {
-            return write!(f, "all-reduce of {} MB with {} node(s)", bytes >> 20, size);
+            return write!(f, "all-reduce of {} MB with {} node(s)", rounded_megabytes(*bytes), size);
         }
         Test::Pair => f.write_str("testing the way to ")?,
     }
@@ -181,8 +190,9 @@ fn testing(order: &CheckOrder, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     Ok(())
 }
 
+/// 1 MB = 10^6 bytes.
 fn rounded_megabytes(bytes: u64) -> u64 {
-    bytes.saturating_add(1 << 19) >> 20
+    bytes.saturating_add(500_000) / 1_000_000
 }
 
 fn millis(time: Duration) -> f64 {

@@ -66,6 +66,8 @@ pub enum JobFailure {
         of: u32,
         /// How many were checked.
         nodes: u32,
+        /// What the first of them said.
+        why: String,
     },
     /// A check found fault with more nodes than can be a matter of nodes.
     MassFailure {
@@ -101,7 +103,7 @@ impl fmt::Display for JobFailure {
                 write!(f, "{node}, whose launcher served the job master, left: {reason}")
             }
             Self::Deserted => f.write_str("every node left the job"),
-            Self::Inconclusive { named, of, nodes } => {
+            Self::Inconclusive { named, of, nodes, why } => {
                 write!(
                     f,
                     "the network check failed and cannot tell which of {of} node(s), of {nodes} checked, is at fault: "
@@ -109,9 +111,12 @@ impl fmt::Display for JobFailure {
                 for (index, node) in named.iter().enumerate() {
                     write!(f, "{}{node}", if index == 0 { "" } else { ", " })?;
                 }
+                if !why.is_empty() {
+                    write!(f, "; the first of them {why}")?;
+                }
                 f.write_str(
-                    "; nobody is tainted. Look first at the network between them; one more healthy node would tell \
-                     which it is; --on-inconclusive=proceed or relaunch decide otherwise",
+                    "; nobody is tainted. Look first at that, then at the network between them; one more healthy \
+                     node would tell which it is; --on-inconclusive=proceed or relaunch decide otherwise",
                 )
             }
             Self::MassFailure { faults, limit, nodes } => write!(

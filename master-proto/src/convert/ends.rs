@@ -56,9 +56,9 @@ impl From<JobVerdict> for pb::JobEnd {
                 Verdict::Exhausted(pb::Exhausted { rank: rank.0, node, limit, reason })
             }
             JobVerdict::Failed(JobFailure::Deserted) => Verdict::Deserted(pb::Deserted {}),
-            JobVerdict::Failed(JobFailure::Inconclusive { named, of, nodes }) => {
+            JobVerdict::Failed(JobFailure::Inconclusive { named, of, nodes, why }) => {
                 let named = named.into_iter().map(pb::NodeName::from).collect();
-                Verdict::Inconclusive(pb::Inconclusive { named, of, nodes })
+                Verdict::Inconclusive(pb::Inconclusive { named, of, nodes, why: cut(why) })
             }
             JobVerdict::Failed(JobFailure::MassFailure { faults, limit, nodes }) => {
                 Verdict::MassFailure(pb::MassFailure { faults, limit, nodes })
@@ -95,9 +95,9 @@ impl TryFrom<pb::JobEnd> for JobVerdict {
                 reason: wire.reason,
             },
             Verdict::Deserted(pb::Deserted {}) => JobFailure::Deserted,
-            Verdict::Inconclusive(pb::Inconclusive { named, of, nodes }) => {
+            Verdict::Inconclusive(pb::Inconclusive { named, of, nodes, why }) => {
                 let named = named.into_iter().map(NodeName::from).collect();
-                JobFailure::Inconclusive { named, of, nodes }
+                JobFailure::Inconclusive { named, of, nodes, why }
             }
             Verdict::MassFailure(pb::MassFailure { faults, limit, nodes }) => {
                 JobFailure::MassFailure { faults, limit, nodes }

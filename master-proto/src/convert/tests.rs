@@ -134,7 +134,7 @@ fn every_push_survives_the_wire() {
         }),
         failed(JobFailure::Exhausted { rank: NodeRank(2), node: name(), limit: 3, reason: "r".into() }),
         failed(JobFailure::Deserted),
-        failed(JobFailure::Inconclusive { named: vec![name()], of: 2, nodes: 3 }),
+        failed(JobFailure::Inconclusive { named: vec![name()], of: 2, nodes: 3, why: "w".into() }),
         failed(JobFailure::MassFailure { faults: 4, limit: 2, nodes: 6 }),
         Push::Check(order()),
         Push::Check(CheckOrder { test: Test::Pair, ..order() }),

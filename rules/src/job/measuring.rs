@@ -29,6 +29,8 @@ pub(super) struct Measuring {
     /// What did not work, first come first.
     failure: Option<String>,
     until: Moment,
+    /// How long it may take.
+    limit: Duration,
     /// From the word that cuts it short to its end.
     patience: Option<Duration>,
 }
@@ -85,6 +87,7 @@ impl Job {
             slowest: Duration::ZERO,
             failure: None,
             until: now + hard,
+            limit: hard,
             patience: Some(grace * 2),
         }));
         effects
@@ -104,7 +107,10 @@ impl Job {
                 None
             }
             Probed::Failed { reason } => Some(format!("node {place}: {reason}")),
-            Probed::Unfinished { .. } => Some(format!("node {place} was not done in time")),
+            Probed::Unfinished { .. } => Some(format!(
+                "node {place} was not done within {} s, which --network-check-timeout lengthens",
+                measuring.limit.as_secs()
+            )),
         };
         measuring.failure = measuring.failure.take().or(failure);
         self.end_if_measured(now)

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// How often a person hears how far a test has come. Most end before that.
-const TELL_EVERY: Duration = Duration::from_secs(1);
+const TELL_EVERY: Duration = Duration::from_secs(5);
 
 /// What is known of this node, and what it is being asked.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -139,11 +139,11 @@ impl WorkerGroup {
             return Vec::new();
         };
         let mut effects = Vec::new();
-        if let Probed::Unfinished { bytes, total, .. } = probed
+        if let Probed::Unfinished { bytes, total, elapsed, .. } = probed
             && test.told + TELL_EVERY <= now
         {
             test.told = now;
-            effects.push(Effect::Tell(Notice::TestGoesOn { at, bytes, total }));
+            effects.push(Effect::Tell(Notice::TestGoesOn { at, bytes, total, elapsed }));
         }
         effects.push(Effect::ReportProgress { at, probed });
         effects

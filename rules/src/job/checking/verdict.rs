@@ -42,15 +42,23 @@ impl Job {
             return effects;
         }
         let words = summary(&report);
-        let mut passed = Vec::new();
+        let (mut passed, mut out) = (Vec::new(), Vec::new());
         for (number, member) in (0..).zip(members) {
-            if !self.nodes.contains_key(&member) {
-                continue;
-            }
             match Self::exclusion(&report, number) {
+                _ if !self.nodes.contains_key(&member) => {}
                 None => passed.push(member),
-                Some(exclusion) => effects.extend(self.exclude(now, &member, exclusion)),
+                Some(exclusion) => out.push((member, exclusion)),
             }
+        }
+        // All of them hear why before any of them may end the job.
+        effects.extend(
+            out.iter().map(|(node, exclusion)| Effect::Exclude {
+                node: node.clone(),
+                exclusion: exclusion.clone(),
+            }),
+        );
+        for (node, exclusion) in out {
+            effects.extend(self.leave_out(now, &node, exclusion));
             if let Phase::Over { .. } = self.phase {
                 return effects;
             }
@@ -95,7 +103,9 @@ impl Job {
             return None;
         }
         let of = count(unknown.len());
-        Some(JobFailure::Inconclusive { named: unknown.into_iter().take(NAMED).collect(), of, nodes })
+        let in_doubt = report.outcome.nodes.iter().filter(|it| it.verdict == NodeVerdict::Inconclusive);
+        let why = in_doubt.flat_map(|it| &it.evidence).next().map(|it| it.words.clone()).unwrap_or_default();
+        Some(JobFailure::Inconclusive { named: unknown.into_iter().take(NAMED).collect(), of, nodes, why })
     }
 
     fn relaunches_who_is_in_doubt(&self) -> bool {
@@ -123,20 +133,18 @@ impl Job {
         })
     }
 
-    /// A node is told to leave, and its rank is free.
-    fn exclude(&mut self, now: Moment, node: &NodeId, exclusion: Exclusion) -> Vec<Effect> {
-        let mut effects = vec![Effect::Exclude { node: node.clone(), exclusion: exclusion.clone() }];
+    /// A node was told to leave: its rank is free.
+    fn leave_out(&mut self, now: Moment, node: &NodeId, exclusion: Exclusion) -> Vec<Effect> {
         if self.policy.host.as_ref() == Some(node) {
             let failure = JobFailure::Node { node: self.name_of(node), reason: exclusion.to_string() };
             self.remove(node);
-            effects.push(Effect::Forget { node: node.clone() });
+            let mut effects = vec![Effect::Forget { node: node.clone() }];
             effects.extend(self.end(now, JobVerdict::Failed(failure)));
             return effects;
         }
-        self.excluded.insert(node.clone(), exclusion.clone());
         let reason = format!("the network check calls it {}", exclusion.verdict);
-        effects.extend(self.take_out(now, node, &reason));
-        effects
+        self.excluded.insert(node.clone(), exclusion);
+        self.take_out(now, node, &reason)
     }
 
     /// Those that passed get their seats, unless others wait with whom the job would be larger.
@@ -165,9 +173,10 @@ fn summary(report: &TaintReport) -> String {
     }
     let (in_doubt, in_doubt_names) =
         named(report, |node| !node.excluded && node.verdict == NodeVerdict::Inconclusive);
+    let passed = nodes.len() - left_out - in_doubt;
+    let how = if passed > 0 { "passed" } else { "over, and nobody has passed" };
     let mut words = format!(
-        "network check passed: {} node(s), {} round(s), {:.2} s",
-        nodes.len() - left_out - in_doubt,
+        "network check {how}: {passed} node(s), {} round(s), {:.2} s",
         rounds.len(),
         took.as_secs_f64()
     );

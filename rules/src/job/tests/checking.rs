@@ -212,7 +212,8 @@ fn two_nodes_that_fail_together_end_the_job_untainted_unless_told_otherwise() {
         ring
     };
     let failed = of(OnInconclusive::Fail);
-    assert!(matches!(failed.end(), Some(JobFailure::Inconclusive { of: 2, nodes: 2, .. })));
+    let Some(JobFailure::Inconclusive { of: 2, nodes: 2, why, .. }) = failed.end() else { panic!() };
+    assert_eq!(why, "failed with node 1, which is not proven good either: connection refused");
     let left_out = |ring: &Ring| ring.reports[0].outcome.nodes.iter().filter(|it| it.excluded).count();
     assert_eq!(left_out(&failed), 0);
     let proceeds = of(OnInconclusive::Proceed);
@@ -223,7 +224,10 @@ fn two_nodes_that_fail_together_end_the_job_untainted_unless_told_otherwise() {
         _ => None,
     });
     let words = words.expect("they are told");
-    assert!(words.starts_with("network check passed: 0 node(s), 1 round(s), "), "{words}");
+    assert!(
+        words.starts_with("network check over, and nobody has passed: 0 node(s), 1 round(s), "),
+        "{words}"
+    );
     assert!(
         words.contains("; take part all the same: node 0 (") && words.contains(") (inconclusive)"),
         "{words}"
@@ -490,4 +494,20 @@ fn a_fault_that_a_node_found_since_a_young_check_keeps_it_out() {
     ring.tell(Event::Joined(unfit));
     ring.work();
     assert_eq!(ring.excluded(), ["b"], "host: {:?}", ring.host());
+}
+
+/// Two broken nodes, and the loss of one of them is already one too many.
+#[test]
+fn all_who_are_left_out_hear_why_also_when_one_of_them_ends_the_job() {
+    let policy = Policy { restart_count: 0, ..policy() };
+    let mut ring = Ring::new(policy, checked(2, 8), &["c", "d"]);
+    for (rank, name) in (0..).zip(["a", "b", "c", "d", "e", "f", "g", "h"]) {
+        let request = JoinRequest { wish: Some(NodeRank(rank)), ..ring.request(name, None) };
+        ring.tell(Event::Joined(request));
+    }
+    ring.work();
+    let mut excluded = ring.excluded();
+    excluded.sort_unstable();
+    assert_eq!(excluded, ["c", "d"]);
+    assert!(matches!(ring.end(), Some(JobFailure::Exhausted { .. })), "{:?}", ring.end());
 }

@@ -177,18 +177,19 @@ fn nothing_of_a_test_is_left_when_the_node_goes() {
 }
 
 #[test]
-fn a_test_that_takes_long_is_told_of_once_a_second() {
+fn a_test_that_takes_long_is_told_of_now_and_then() {
     let mut group = waiting(Duration::ZERO);
     assert_eq!(group.handle(Moment::START, ordered(at(0, 0))), testing(at(0, 0)));
     let probed = Probed::Unfinished { bytes: 3 << 20, total: 9 << 20, elapsed: TTL, idle: Duration::ZERO };
     let probing = Event::Probing { at: at(0, 0), probed: probed.clone() };
     let report = Effect::ReportProgress { at: at(0, 0), probed };
-    let tell = Effect::Tell(Notice::TestGoesOn { at: at(0, 0), bytes: 3 << 20, total: 9 << 20 });
+    let tell =
+        Effect::Tell(Notice::TestGoesOn { at: at(0, 0), bytes: 3 << 20, total: 9 << 20, elapsed: TTL });
     let told = [tell, report.clone()];
-    assert_eq!(group.handle(Moment::at_millis(999), probing.clone()), std::slice::from_ref(&report));
-    assert_eq!(group.handle(Moment::at_millis(1000), probing.clone()), told);
-    assert_eq!(group.handle(Moment::at_millis(1999), probing.clone()), std::slice::from_ref(&report));
-    assert_eq!(group.handle(Moment::at_millis(2000), probing), told);
+    assert_eq!(group.handle(Moment::at_millis(4999), probing.clone()), std::slice::from_ref(&report));
+    assert_eq!(group.handle(Moment::at_millis(5000), probing.clone()), told);
+    assert_eq!(group.handle(Moment::at_millis(9999), probing.clone()), std::slice::from_ref(&report));
+    assert_eq!(group.handle(Moment::at_millis(10_000), probing), told);
 }
 
 #[test]
