@@ -3,7 +3,7 @@
 use super::{super::*, mb, one_way};
 use crate::switchbox::{
     finding::of_values,
-    judge::{is_clear, judge},
+    judge::{is_clear, judge, judge_early},
 };
 
 const MIN: f64 = 10_000.0;
@@ -48,6 +48,21 @@ fn calls_are_five_at_most() {
     assert_eq!(of(0, 5), Some(Verdict::Bad));
     // Nothing of five is left open.
     assert!((0..=5).all(|good| of(good, 5 - good).is_some()));
+}
+
+/// When the time is over, only what could not have become good any more is bad.
+#[test]
+fn too_few_values_prove_something_only_where_the_missing_ones_could_not_help() {
+    let of = |style, good, bad| {
+        let values = [vec![one_way(MIN); good], vec![one_way(MIN - 0.1); bad]].concat();
+        judge_early(style, mb(MIN), &values)
+    };
+    for (good, bad) in [(0, 0), (0, 1), (2, 0), (3, 0), (3, 1)] {
+        assert_eq!(of(Style::ONE_SAMPLE, good, bad), Verdict::Untested, "{good} {bad}");
+    }
+    assert_eq!(of(Style::ONE_SAMPLE, 0, 2), Verdict::Bad);
+    assert_eq!(of(Style::Repetitions, 3, 2), Verdict::Untested);
+    assert_eq!(of(Style::Repetitions, 2, 3), Verdict::Unstable);
 }
 
 #[test]
