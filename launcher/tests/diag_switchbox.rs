@@ -82,9 +82,9 @@ fn pairs_that_cannot_be_are_exit_code_2() {
 }
 
 #[test]
-fn a_probe_that_says_nothing_is_a_fault_with_its_words() {
-    let output = diag(&["--box-pairs", "0:1", "--switchbox-probe", "echo 'link down' >&2; exit 3"]);
+fn a_probe_that_says_nothing_has_measured_nothing_and_its_words_are_shown() {
+    let output = diag(&["--box-pairs", "0:1", "--switchbox-probe", "echo 'no driver' >&2; exit 3"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let said = text(&output.stderr);
-    assert!(said.contains("pair 0:1: no answer, exit code 3, it said link down"), "{said}");
+    assert!(said.contains("pair 0:1: probe failed, exit code 3, it said no driver"), "{said}");
 }

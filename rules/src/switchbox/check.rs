@@ -82,6 +82,8 @@ pub struct Check {
     run: Option<Run>,
     /// Runs so far.
     runs: u32,
+    /// The probe has said something of some pair's link.
+    has_answered: bool,
     is_over: bool,
 }
 
@@ -115,7 +117,16 @@ impl Check {
     pub fn new(now: Moment, settings: Settings, method: Method) -> (Self, Vec<Effect>) {
         let pairs = vec![Pair::default(); settings.pairs.len()];
         let all = (0..pairs.len()).collect();
-        let mut check = Self { settings, method, began: now, pairs, run: None, runs: 0, is_over: false };
+        let mut check = Self {
+            settings,
+            method,
+            began: now,
+            pairs,
+            run: None,
+            runs: 0,
+            has_answered: false,
+            is_over: false,
+        };
         let effects = check.measure(now, all);
         (check, effects)
     }
@@ -149,6 +160,7 @@ impl Check {
         let Some(run) = self.run.as_mut().filter(|run| run.number == number) else { return Vec::new() };
         let Some(place) = run.awaited.iter().position(|awaited| *awaited == pair) else { return Vec::new() };
         run.awaited.remove(place);
+        self.has_answered |= !matches!(&answer, Answer::Failed(wrong) if wrong.is_untested());
         let (alone, is_over) = (run.alone, run.awaited.is_empty());
         self.take(pair, alone, answer);
         if is_over { self.go_on(now) } else { Vec::new() }
@@ -225,10 +237,18 @@ impl Check {
         self.is_over = true;
         let Settings { min, min_channels, expected, .. } = self.settings;
         let style = self.method.style;
+        // A program that fails for every pair is broken itself. One that fails for a pair alone finds that pair so, as
+        // does one that was started for no other.
+        let is_pairs_own = self.has_answered || !self.method.is_serial;
         let paths: Vec<Path> = self.pairs.iter().map(|pair| pair.path).collect();
         let finding = |(pair, state): (_, &Pair)| {
             let (mut verdict, mut wrong) =
                 state.verdict.clone().unwrap_or_else(|| state.cut_short(style, min));
+            if is_pairs_own
+                && let Some(wrong) = wrong.as_mut().filter(|it| it.trouble == Trouble::ProbeFailed)
+            {
+                (verdict, wrong.trouble) = (Verdict::Bad, Trouble::NoAnswer);
+            }
             let missed = expected.missed(state.path, paths.iter().copied());
             if let (Verdict::Good, Some(expected)) = (verdict, missed) {
                 let words = format!("it went over {} and not over {expected}", state.path);

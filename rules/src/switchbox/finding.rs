@@ -62,7 +62,7 @@ pub enum Standing {
     Ok,
     /// Enough are.
     Degraded,
-    /// Too few could be measured to tell: no tool, no permission, no time. Too few are known to be broken.
+    /// Too few could be measured to tell: no tool, no permission, a probe that fails, no time. Too few are known to be broken.
     Untested,
     /// Too few are.
     Fault,
@@ -131,7 +131,7 @@ impl Finding {
             Standing::Fault => COMPONENT,
         };
         let troubles: Vec<String> = self.troubles().collect();
-        let reason = format!("{}; {}", self.score(), troubles.join("; "));
+        let reason = format!("{}; {}{}", self.score(), self.advice(), troubles.join("; "));
         Some(LocalFault { component: component.to_owned(), reason })
     }
 
@@ -150,6 +150,19 @@ impl Finding {
         }
     }
 
+    /// For a probe that is broken itself; else empty.
+    fn advice(&self) -> String {
+        let has_failed = |pair: &PairFinding| {
+            pair.wrong.as_ref().is_some_and(|wrong| wrong.trouble == Trouble::ProbeFailed)
+        };
+        match self.pairs.iter().any(has_failed) {
+            true => {
+                format!("{} gave no usable answer for any pair: run it by hand on this node; ", self.probe)
+            }
+            false => String::new(),
+        }
+    }
+
     fn score(&self) -> String {
         format!("{} of {} pair(s) good, {} needed", self.good(), self.pairs.len(), self.min_channels)
     }
@@ -160,6 +173,9 @@ impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (word, seconds) = (self.standing().word(), self.took.as_secs_f64());
         write!(f, "{}: {word}, {seconds:.2} s", self.score())?;
+        if let Some(advice) = self.advice().strip_suffix("; ") {
+            write!(f, "; {advice}")?;
+        }
         if self.pairs.iter().any(|pair| pair.path == Path::Host) {
             write!(f, "; bytes went through the host's memory, which tests no link")?;
         }

@@ -26,13 +26,16 @@ pub enum Trouble {
     DataMismatch,
     /// A socket without an accelerator.
     NoSuchDevice,
+    /// One program measures all pairs, and it gave nothing that can be used. Where it did for another pair, this is
+    /// [`Self::NoAnswer`].
+    ProbeFailed,
     /// The time was over before enough was known of it.
     Untested,
 }
 
 impl Trouble {
     /// Every one.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Slow,
         Self::Dead,
         Self::Unstable,
@@ -42,6 +45,7 @@ impl Trouble {
         Self::WrongPath,
         Self::DataMismatch,
         Self::NoSuchDevice,
+        Self::ProbeFailed,
         Self::Untested,
     ];
 
@@ -58,6 +62,7 @@ impl Trouble {
             Self::WrongPath => "wrong path",
             Self::DataMismatch => "data mismatch",
             Self::NoSuchDevice => "no such device",
+            Self::ProbeFailed => "probe failed",
             Self::Untested => "untested",
         }
     }
@@ -70,12 +75,19 @@ impl Trouble {
 
     /// The pair was not measured, or not enough: that says nothing against its link.
     pub(super) const fn is_untested(self) -> bool {
-        matches!(self, Self::ToolMissing | Self::NoPermission | Self::Untested)
+        matches!(self, Self::ToolMissing | Self::NoPermission | Self::ProbeFailed | Self::Untested)
     }
 
     /// Another try may end otherwise: the others were busy at the same time.
     pub(super) const fn is_worth_a_retry(self) -> bool {
-        matches!(self, Self::Slow | Self::Dead | Self::Unstable | Self::NoAnswer | Self::Untested)
+        !matches!(
+            self,
+            Self::ToolMissing
+                | Self::NoPermission
+                | Self::WrongPath
+                | Self::DataMismatch
+                | Self::NoSuchDevice
+        )
     }
 }
 
