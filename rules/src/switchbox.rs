@@ -41,9 +41,9 @@ pub use self::{
 /// The whole check ends by then, whatever hangs.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
-/// No probe fits this host, in the words for a person.
+/// No probe fits this host, in the words for a person who can name another.
 pub const NO_PROBE: &str = "no switchbox probe on this host: there is neither MetaX's tool or driver nor an NVIDIA \
-                            device; name one with --switchbox-probe, or leave --switchbox-check out";
+                            device; name one with --switchbox-probe";
 
 /// What is measured, and how much of it must be good.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -190,21 +190,24 @@ pub(super) fn of_values(verdict: Verdict, min: Rate, values: &[Repetition], alon
     let good = values.iter().filter(|it| it.value() >= min).count();
     let is_dead = values.iter().all(|it| it.value() == Rate::default());
     let (times, weak) = (values.len(), weak_direction(min, values));
+    let ways = if values.iter().any(|it| it.back.is_some()) { " both ways" } else { "" };
     let (trouble, words) = match verdict {
         Verdict::Good => return None,
         Verdict::Bad if is_dead => (Trouble::Dead, format!("0 MB/s in {times} measurement(s) {how}{weak}")),
         Verdict::Bad => (
             Trouble::Slow,
-            format!("{range} in {times} measurement(s) {how}, {good} of which reached {min} MB/s{weak}"),
+            format!(
+                "{range} in {times} measurement(s) {how}, {good} of which reached {min} MB/s{ways}{weak}"
+            ),
         ),
         Verdict::Unstable => (
             Trouble::Unstable,
-            format!("{good} of {times} measurement(s) {how} reached {min} MB/s, {range}{weak}"),
+            format!("{good} of {times} measurement(s) {how} reached {min} MB/s{ways}, {range}{weak}"),
         ),
         Verdict::Untested if alone => (
             Trouble::Untested,
             format!(
-                "no time was left for more than {times} measurement(s) alone, {good} of which reached {min} MB/s, {range}"
+                "no time was left for more than {times} measurement(s) alone, {good} of which reached {min} MB/s{ways}, {range}"
             ),
         ),
         Verdict::Untested => (
@@ -215,10 +218,15 @@ pub(super) fn of_values(verdict: Verdict, min: Rate, values: &[Repetition], alon
     Some(Wrong::new(trouble, words))
 }
 
-/// From the lowest to the highest; `None` without any.
+/// From the lowest to the highest, by direction where there are two; `None` without any.
 fn range_in_words(values: &[Repetition]) -> Option<String> {
-    let (low, _, high) = PairFinding::spread(values.iter().map(|it| it.value()))?;
-    Some(format!("{low} to {high} MB/s"))
+    let range = |values: &[Rate]| {
+        let (low, _, high) = PairFinding::spread(values.iter().copied())?;
+        Some(format!("{low} to {high} MB/s"))
+    };
+    let there = range(&values.iter().map(|it| it.there).collect::<Vec<_>>())?;
+    let back = range(&values.iter().filter_map(|it| it.back).collect::<Vec<_>>());
+    Some(back.map_or_else(|| there.clone(), |back| format!("ab {there}, ba {back}")))
 }
 
 /// A transmitter and a receiver fail separately: which of the two it is tells which cable end to look at.
