@@ -116,7 +116,7 @@ fn task(arguments: &ArgMatches, env: Environment<'_>) -> Result<SwitchboxTask, S
     }
     check_pairs(&pairs, arguments.get_flag("probe-loopback")).map_err(|why| format!("--box-pairs: {why}"))?;
     let megabytes = arguments.get_one::<f64>("min-bandwidth").copied().unwrap_or_default();
-    let refusal = || format!("--min-bandwidth {megabytes}: {}", Rate::MINIMUM);
+    let refusal = || format!("--min-bandwidth {megabytes:?}: {}", Rate::MINIMUM);
     let min = Rate::minimum(megabytes).ok_or_else(refusal)?;
     let most = u32::try_from(pairs.len()).unwrap_or(u32::MAX);
     let min_channels = arguments.get_one::<u32>("min-channels").copied().unwrap_or(most.min(2));
@@ -366,7 +366,7 @@ mod tests {
             (&["--box-pairs", "0-1"], "--box-pairs 0-1: give pairs of sockets"),
             (&["--min-bandwidth", "-1"], "--min-bandwidth -1"),
             (&["--min-bandwidth", "nan"], "--min-bandwidth NaN"),
-            (&["--min-bandwidth=-1"], "--min-bandwidth -1: a bandwidth is a number of MB/s above 0"),
+            (&["--min-bandwidth=-1"], "--min-bandwidth -1.0: a bandwidth is a number of MB/s above 0"),
             (
                 &["--min-bandwidth", "1e99"],
                 ": a bandwidth is a number of MB/s above 0, and at most 1000000000",
