@@ -3,6 +3,7 @@
 
 use std::{
     fs,
+    path::Path,
     process::{Command, Output},
 };
 
@@ -72,6 +73,7 @@ fn pairs_that_cannot_be_are_exit_code_2() {
     for (arguments, expected) in [
         (&["--box-pairs", "0:1", "1:2"][..], "socket 1 is in 0:1 and in 1:2"),
         (&["--box-pairs", "0:0"], "0:0 pairs a socket with itself"),
+        (&["--min-bandwidth", "1e99"], "a number of MB/s above 0, and at most 1000000000"),
         (&["--min-channels", "9"], "there are only 4 pair(s)"),
         (&["--switchbox-path", "host"], "invalid value 'host'"),
     ] {
@@ -82,9 +84,41 @@ fn pairs_that_cannot_be_are_exit_code_2() {
 }
 
 #[test]
-fn a_probe_that_says_nothing_is_a_fault_with_its_words() {
-    let output = diag(&["--box-pairs", "0:1", "--switchbox-probe", "echo 'link down' >&2; exit 3"]);
+fn a_probe_that_says_nothing_has_measured_nothing_and_its_words_are_shown() {
+    let output = diag(&["--box-pairs", "0:1", "--switchbox-probe", "echo 'no driver' >&2; exit 3"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let said = text(&output.stderr);
-    assert!(said.contains("pair 0:1: no answer, exit code 3, it said link down"), "{said}");
+    assert!(said.contains("pair 0:1: probe failed, exit code 3, it said no driver"), "{said}");
+    let table = text(&output.stdout);
+    assert!(table.contains("0 of 1 pair(s) good, 1 needed: untested, "), "{table}");
+    assert!(
+        table.trim_end().ends_with("gave no usable answer for any pair: run it by hand on this node"),
+        "{table}"
+    );
+}
+
+#[test]
+fn the_outcome_is_said_once() {
+    const OUTCOME: &str = "2 of 2 pair(s) good, 2 needed: ok, ";
+    let output = of([50_000.0; 2], &[]);
+    let (table, said) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!((table.matches(OUTCOME).count(), said.matches(OUTCOME).count()), (1, 0), "{table}{said}");
+    assert!(said.contains("switchbox check: measuring 0:1 2:4 by "), "{said}");
+    // A document has no such line.
+    let said = text(&of([50_000.0; 2], &["--json"]).stderr);
+    assert_eq!(said.matches(OUTCOME).count(), 1, "{said}");
+}
+
+#[test]
+fn a_host_without_a_probe_is_told_of_an_option_that_there_is() {
+    if Path::new("/proc/driver/nvidia").exists() || Path::new("/sys/class/mxcd").exists() {
+        println!("skipped: there is something");
+        return;
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dlrover-diag"));
+    command.args(["switchbox", "--switchbox-probe=auto"]).env("SWITCHBOX_CHECK_TOOL_PATH", "/nowhere");
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = text(&output.stderr);
+    assert!(said.trim_end().ends_with("nor an NVIDIA device; name one with --switchbox-probe"), "{said}");
 }

@@ -41,9 +41,9 @@ pub use self::{
 /// The whole check ends by then, whatever hangs.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
-/// No probe fits this host, in the words for a person.
+/// No probe fits this host, in the words for a person who can name another.
 pub const NO_PROBE: &str = "no switchbox probe on this host: there is neither MetaX's tool or driver nor an NVIDIA \
-                            device; name one with --switchbox-probe, or leave --switchbox-check out";
+                            device; name one with --switchbox-probe";
 
 /// What is measured, and how much of it must be good.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,15 +67,17 @@ pub struct Method {
     pub style: Style,
     /// How long the measurement of one pair may take.
     pub patience: Duration,
-    /// It measures the pairs of a run one after another: the time of each adds up.
+    /// One program measures the pairs of a run one after another: the time of each adds up, and a pair that hangs keeps
+    /// the answers of the others.
     pub is_serial: bool,
 }
 
 impl Method {
-    /// How long a run of so many pairs may take. A serial one leaves time for a second look at somebody.
+    /// How long a run of so many pairs may take. Where one pair holds all of a serial run up, and then its own, there is
+    /// still time for the others alone: hence a third.
     #[must_use]
     pub fn patience_for(&self, pairs: usize) -> Duration {
         let times = if self.is_serial { u32::try_from(pairs).unwrap_or(u32::MAX).max(1) } else { 1 };
-        self.patience.saturating_mul(times).min(DEADLINE * 2 / 3)
+        self.patience.saturating_mul(times).min(DEADLINE / 3)
     }
 }

@@ -120,7 +120,7 @@ pub(super) enum SwitchboxEnd {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SwitchboxError {
     /// There is no probe for this host, which is nobody's fault.
-    #[error("{NO_PROBE}")]
+    #[error("{NO_PROBE}, or leave --switchbox-check out")]
     NoProbe,
     /// The host contradicts itself.
     #[error("the switchbox cannot be checked: {0}")]

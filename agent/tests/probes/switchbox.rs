@@ -305,21 +305,49 @@ async fn the_decision_table_holds_for_a_program_of_the_users() {
 
 #[tokio::test]
 async fn a_program_that_fails_fails_for_all_pairs_with_its_words() {
-    for (line, expected) in [
-        ("echo 'driver gone' >&2; exit 3", "no answer, exit code 3, it said driver gone"),
-        ("/nowhere/probe", "tool missing, exit code 127, it said "),
-        ("exec sleep 1000", "dead, no end within "),
-        ("echo '{}'", "no answer, its output is no answer, missing field `v`"),
-        ("kill -KILL $$", "no answer, ended by SIGKILL"),
+    let (untested, fault) = (Standing::Untested, Standing::Fault);
+    for (line, expected, standing) in [
+        ("echo 'driver gone' >&2; exit 3", "probe failed, exit code 3, it said driver gone", untested),
+        ("cat /nowhere/typo.json", "probe failed, exit code 1, it said ", untested),
+        ("echo 'x: No such device' >&2; exit 1", "probe failed, exit code 1, it said x", untested),
+        ("/nowhere/probe", "tool missing, exit code 127, it said ", untested),
+        ("echo '{}'", "probe failed, its output is no answer, missing field `v`", untested),
+        (r#"echo '{"v":1,"results":[]}'"#, "probe failed, no result for this pair in", untested),
+        ("kill -KILL $$", "probe failed, ended by SIGKILL", untested),
+        // Alone, too.
+        ("exec sleep 1000", "dead, no end within 4 s", fault),
+        (r#"echo '{"v":1,"devices":0,"results":[]}'"#, "no such device, ", fault),
     ] {
-        let two = Settings { pairs: vec![SocketPair(0, 1), SocketPair(2, 3)], ..settings() };
-        let finding = by(line, two).await;
-        assert_eq!(finding.good(), 0);
+        let pairs = vec![SocketPair(0, 1), SocketPair(2, 3)];
+        let finding = by(line, Settings { pairs, ..settings() }).await;
+        assert_eq!((finding.standing(), finding.good()), (standing, 0), "{line}: {finding}");
+        let advice = format!("`{line}` gave no usable answer for any pair: run it by hand on this node");
+        let has_failed = expected.starts_with("probe failed");
+        assert_eq!(finding.to_string().ends_with(&advice), has_failed, "{finding}");
+        let fault = finding.fault().unwrap();
+        assert_eq!(fault.reason.contains(&advice), has_failed, "{fault:?}");
+        assert_eq!(fault.is_nothing_broken(), standing == untested, "{fault:?}");
         for pair in &finding.pairs {
             let words = pair.wrong.as_ref().unwrap().to_string();
             assert!(words.starts_with(expected), "{line}: {words}");
         }
     }
+}
+
+/// It answers for the others: so it is the pair.
+#[tokio::test]
+async fn a_program_that_fails_for_one_pair_alone_is_held_against_that_pair() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("result.json");
+    fs::write(&file, results([50_000.0; 4], "metaxlink")).unwrap();
+    let line = format!(
+        r"if grep -q '\[2,4\]'; then echo 'link 2 is down' >&2; exit 3; fi; exec cat {}",
+        file.display()
+    );
+    let finding = by(&line, settings()).await;
+    assert_eq!((finding.standing(), finding.good()), (Standing::Degraded, 3));
+    let words = finding.pairs[1].wrong.as_ref().unwrap().to_string();
+    assert_eq!(words, "no answer, exit code 3, it said link 2 is down");
 }
 
 #[tokio::test]
@@ -332,8 +360,9 @@ async fn a_program_is_told_what_to_measure_and_one_direction_may_be_slow() {
     );
     let finding = by(&line, one.clone()).await;
     let words = finding.pairs[0].wrong.as_ref().unwrap().to_string();
-    assert!(words.starts_with("slow, 900.5 to 900.5 MB/s in 5 measurement(s) alone"), "{words}");
-    assert!(words.ends_with(", only from the second to the first"), "{words}");
+    let expected = "slow, ab 50000.0 to 50000.0 MB/s, ba 900.5 to 900.5 MB/s in 5 measurement(s) alone, 0 of which \
+                    reached 10000.0 MB/s both ways, only from the second to the first";
+    assert_eq!(words, expected);
     let request: String = fs::read_to_string(folder.path().join("request")).unwrap();
     assert_eq!(
         request,
@@ -342,7 +371,8 @@ async fn a_program_is_told_what_to_measure_and_one_direction_may_be_slow() {
     );
     let half = by(r#"echo '{"v":1,"results":[{"pair":[3,5],"dir":"ab","mbps":50000}]}'"#, one).await;
     let words = half.pairs[0].wrong.as_ref().unwrap().to_string();
-    assert_eq!(words, "no answer, no result for this pair in direction ba");
+    assert_eq!(words, "probe failed, no result for this pair in direction ba");
+    assert_eq!(half.standing(), Standing::Untested);
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::{ffi::OsString, process::ExitCode, time::Duration};
 use agent::probes::{Helper, SwitchboxError, SwitchboxTask, TOOL_VARIABLE, check_switchbox};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use rules::switchbox::{
-    Expected, Finding, PairFinding, Rate, Settings, SocketPair, Standing, Verdict, check_pairs,
+    Expected, Finding, NO_PROBE, PairFinding, Rate, Settings, SocketPair, Standing, Verdict, check_pairs,
 };
 use serde::Serialize;
 
@@ -90,7 +90,7 @@ pub(super) fn main(arguments: &ArgMatches) -> ExitCode {
         }
     };
     let is_json = arguments.get_flag("json");
-    let finding = match check(task) {
+    let finding = match check(task, !is_json) {
         Ok(finding) => finding,
         Err(words) => {
             say(format_args!("error: {words}"));
@@ -116,9 +116,8 @@ fn task(arguments: &ArgMatches, env: Environment<'_>) -> Result<SwitchboxTask, S
     }
     check_pairs(&pairs, arguments.get_flag("probe-loopback")).map_err(|why| format!("--box-pairs: {why}"))?;
     let megabytes = arguments.get_one::<f64>("min-bandwidth").copied().unwrap_or_default();
-    let min = Rate::from_mb_per_s(megabytes).filter(|min| *min > Rate::default());
-    let min =
-        min.ok_or_else(|| format!("--min-bandwidth {megabytes}: a bandwidth is a number of MB/s above 0"))?;
+    let refusal = || format!("--min-bandwidth {megabytes:?}: {}", Rate::MINIMUM);
+    let min = Rate::minimum(megabytes).ok_or_else(refusal)?;
     let most = u32::try_from(pairs.len()).unwrap_or(u32::MAX);
     let min_channels = arguments.get_one::<u32>("min-channels").copied().unwrap_or(most.min(2));
     if min_channels > most {
@@ -137,25 +136,34 @@ fn task(arguments: &ArgMatches, env: Environment<'_>) -> Result<SwitchboxTask, S
     Ok(SwitchboxTask::new(settings, probe, env.get(TOOL_VARIABLE)))
 }
 
-/// Lines of its own go to standard error as they come.
-fn check(task: SwitchboxTask) -> Result<Finding, String> {
+/// Lines of its own go to standard error as they come. The last one too, unless `has_table`: that ends with it.
+fn check(task: SwitchboxTask, has_table: bool) -> Result<Finding, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
     runtime.block_on(async {
         let (said, mut heard) = tokio::sync::mpsc::channel(256);
         let telling = async {
+            let mut last: Option<String> = None;
             while let Some(words) = heard.recv().await {
-                say(words);
+                last.replace(words).into_iter().for_each(say);
             }
+            last
         };
         let helper = Helper::default();
-        let (found, ()) = tokio::join!(check_switchbox(task, &helper, Some(said), None), telling);
-        found.map_err(|error: SwitchboxError| error.to_string())
+        let (found, last) = tokio::join!(check_switchbox(task, &helper, Some(said), None), telling);
+        let is_in_table = |last: &String| {
+            has_table && found.as_ref().is_ok_and(|finding| last.ends_with(&finding.to_string()))
+        };
+        last.filter(|last| !is_in_table(last)).into_iter().for_each(say);
+        found.map_err(|error| match error {
+            SwitchboxError::NoProbe => NO_PROBE.to_owned(),
+            error => error.to_string(),
+        })
     })
 }
 
 /// The heads of the table.
-const HEADS: [&str; 9] = ["pair", "sockets", "dir", "min MB/s", "median", "max", "passes", "path", "verdict"];
+const HEADS: [&str; 9] = ["pair", "devices", "dir", "min MB/s", "median", "max", "passes", "path", "verdict"];
 
 /// One row for each direction of each pair.
 fn table(finding: &Finding) -> String {
@@ -358,6 +366,11 @@ mod tests {
             (&["--box-pairs", "0-1"], "--box-pairs 0-1: give pairs of sockets"),
             (&["--min-bandwidth", "-1"], "--min-bandwidth -1"),
             (&["--min-bandwidth", "nan"], "--min-bandwidth NaN"),
+            (&["--min-bandwidth=-1"], "--min-bandwidth -1.0: a bandwidth is a number of MB/s above 0"),
+            (
+                &["--min-bandwidth", "1e99"],
+                ": a bandwidth is a number of MB/s above 0, and at most 1000000000",
+            ),
             (&["--switchbox-probe", "cudda"], "--switchbox-probe cudda: give auto, mxom, cuda, host, or a"),
             (&["--min-channels", "5"], "--min-channels 5: there are only 4 pair(s)"),
         ] {

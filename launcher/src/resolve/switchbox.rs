@@ -27,10 +27,9 @@ pub(super) fn resolve(
     let loopback = cli.is_on(Flag::ProbeLoopback);
     check_pairs(&pairs, loopback)
         .map_err(|why| Invalid::BoxPairs { said: cli.said(Flag::BoxPairs), why: why.to_string() })?;
-    let min =
-        cli.float(Flag::MinBandwidth).and_then(Rate::from_mb_per_s).filter(|min| *min > Rate::default());
-    let range = "a bandwidth is a number of MB/s above 0";
-    let min = min.ok_or_else(|| Invalid::SwitchboxRange { said: cli.said(Flag::MinBandwidth), range })?;
+    let min = cli.float(Flag::MinBandwidth).and_then(Rate::minimum);
+    let said = || cli.said(Flag::MinBandwidth);
+    let min = min.ok_or_else(|| Invalid::SwitchboxRange { said: said(), range: Rate::MINIMUM })?;
     let min_channels = min_channels(cli, pairs.len())?;
     let words = one_of(cli, Flag::SwitchboxPath, PATHS)?;
     let expected = Expected::from_word(words)

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    DEADLINE, Finding, Method, PairFinding, Path, Repetition, Settings, Trouble, Verdict, Wrong,
+    DEADLINE, Finding, Method, PairFinding, Path, Rate, Repetition, Settings, Style, Trouble, Verdict, Wrong,
     finding::of_values,
     judge::{is_clear, judge, judge_early},
 };
@@ -82,6 +82,8 @@ pub struct Check {
     run: Option<Run>,
     /// Runs so far.
     runs: u32,
+    /// The probe has said something of some pair's link.
+    has_answered: bool,
     is_over: bool,
 }
 
@@ -115,7 +117,16 @@ impl Check {
     pub fn new(now: Moment, settings: Settings, method: Method) -> (Self, Vec<Effect>) {
         let pairs = vec![Pair::default(); settings.pairs.len()];
         let all = (0..pairs.len()).collect();
-        let mut check = Self { settings, method, began: now, pairs, run: None, runs: 0, is_over: false };
+        let mut check = Self {
+            settings,
+            method,
+            began: now,
+            pairs,
+            run: None,
+            runs: 0,
+            has_answered: false,
+            is_over: false,
+        };
         let effects = check.measure(now, all);
         (check, effects)
     }
@@ -149,6 +160,7 @@ impl Check {
         let Some(run) = self.run.as_mut().filter(|run| run.number == number) else { return Vec::new() };
         let Some(place) = run.awaited.iter().position(|awaited| *awaited == pair) else { return Vec::new() };
         run.awaited.remove(place);
+        self.has_answered |= !matches!(&answer, Answer::Failed(wrong) if wrong.is_untested());
         let (alone, is_over) = (run.alone, run.awaited.is_empty());
         self.take(pair, alone, answer);
         if is_over { self.go_on(now) } else { Vec::new() }
@@ -162,12 +174,13 @@ impl Check {
             effects.push(Effect::Stop { run: run.number });
         }
         let within = self.method.patience_for(if run.alone { 1 } else { self.pairs.len() });
-        for pair in run.awaited {
-            let words = match is_last {
-                true => format!("no end within the {} s of the check", DEADLINE.as_secs()),
-                false => format!("no end within {} s", within.as_secs_f64()),
-            };
-            self.take(pair, run.alone, Answer::Failed(Wrong::new(Trouble::Dead, words)));
+        // One program for several: which of them it hangs on is not known.
+        let is_shared = self.method.is_serial && !run.alone;
+        let trouble = if is_shared { Trouble::Untested } else { Trouble::Dead };
+        // Whoever did not have all of its own time is not held to have hung.
+        for pair in run.awaited.into_iter().filter(|_| now >= run.until) {
+            let words = format!("no end within {} s", within.as_secs_f64());
+            self.take(pair, run.alone, Answer::Failed(Wrong::new(trouble, words)));
         }
         effects.extend(if is_last { self.finish(now) } else { self.go_on(now) });
         effects
@@ -176,8 +189,9 @@ impl Check {
     /// What an answer makes of its pair.
     fn take(&mut self, pair: usize, alone: bool, answer: Answer) {
         let (style, min) = (self.method.style, self.settings.min);
-        let is_first = self.runs == 1;
+        let is_serial = self.method.is_serial;
         let Some(pair) = self.pairs.get_mut(pair) else { return };
+        let is_first = pair.is_blank(is_serial);
         pair.alone |= alone;
         match answer {
             Answer::Measured { values, path } if !values.is_empty() => {
@@ -222,9 +236,19 @@ impl Check {
     fn finish(&mut self, now: Moment) -> Vec<Effect> {
         self.is_over = true;
         let Settings { min, min_channels, expected, .. } = self.settings;
+        let style = self.method.style;
+        // A program that fails for every pair is broken itself. One that fails for a pair alone finds that pair so, as
+        // does one that was started for no other.
+        let is_pairs_own = self.has_answered || !self.method.is_serial;
         let paths: Vec<Path> = self.pairs.iter().map(|pair| pair.path).collect();
         let finding = |(pair, state): (_, &Pair)| {
-            let (mut verdict, mut wrong) = state.verdict.clone().unwrap_or_else(|| state.cut_short(min));
+            let (mut verdict, mut wrong) =
+                state.verdict.clone().unwrap_or_else(|| state.cut_short(style, min));
+            if is_pairs_own
+                && let Some(wrong) = wrong.as_mut().filter(|it| it.trouble == Trouble::ProbeFailed)
+            {
+                (verdict, wrong.trouble) = (Verdict::Bad, Trouble::NoAnswer);
+            }
             let missed = expected.missed(state.path, paths.iter().copied());
             if let (Verdict::Good, Some(expected)) = (verdict, missed) {
                 let words = format!("it went over {} and not over {expected}", state.path);
@@ -249,23 +273,35 @@ impl Check {
 }
 
 impl Pair {
+    /// Nothing was seen of it: a value now is its first. In a serial run it may have waited for another in vain.
+    fn is_blank(&self, is_serial: bool) -> bool {
+        let has_waited =
+            || is_serial && !self.alone && self.last_wrong.as_ref().is_some_and(Wrong::is_untested);
+        self.values.is_empty() && self.doubtful.is_empty() && (self.failures == 0 || has_waited())
+    }
+
     fn fail(&mut self, wrong: Wrong) {
         self.failures += 1;
         if self.failures >= MOST_FAILURES || !wrong.trouble.is_worth_a_retry() {
-            self.verdict = Some((Verdict::Bad, Some(wrong.clone())));
+            let verdict = if wrong.is_untested() { Verdict::Untested } else { Verdict::Bad };
+            self.verdict = Some((verdict, Some(wrong.clone())));
         }
         self.last_wrong = Some(wrong);
     }
 
-    /// When the time is over before all of it is known.
-    fn cut_short(&self, min: super::Rate) -> (Verdict, Option<Wrong>) {
-        if self.values.is_empty()
-            && let Some(wrong) = &self.last_wrong
-        {
-            return (Verdict::Bad, Some(wrong.clone()));
-        }
-        let values = if self.values.is_empty() { &self.doubtful } else { &self.values };
-        let verdict = judge_early(min, values);
-        (verdict, of_values(verdict, min, values, !self.values.is_empty()))
+    /// When the time is over before all of it is known. Only what was seen of it alone speaks against it.
+    fn cut_short(&self, style: Style, min: Rate) -> (Verdict, Option<Wrong>) {
+        let verdict = judge_early(style, min, &self.values);
+        let wrong = match &self.last_wrong {
+            _ if !self.values.is_empty() => of_values(verdict, min, &self.values, true),
+            Some(wrong) => {
+                let how = if self.alone { "again" } else { "alone" };
+                let words = format!("no time was left to measure it {how}; so far: {wrong}");
+                Some(Wrong::new(Trouble::Untested, words))
+            }
+            None => of_values(verdict, min, &self.doubtful, false),
+        };
+        let unseen = || Wrong::new(Trouble::Untested, "no time was left to measure it");
+        (verdict, Some(wrong.unwrap_or_else(unseen)))
     }
 }

@@ -62,7 +62,7 @@ pub enum Standing {
     Ok,
     /// Enough are.
     Degraded,
-    /// Too few could be measured to tell: no tool, no permission. Nothing is known to be broken.
+    /// Too few could be measured to tell: no tool, no permission, a probe that fails, no time. Too few are known to be broken.
     Untested,
     /// Too few are.
     Fault,
@@ -107,9 +107,7 @@ impl Finding {
     #[must_use]
     pub fn standing(&self) -> Standing {
         let (good, least) = (self.good(), self.min_channels as usize);
-        let says_nothing =
-            |pair: &&PairFinding| pair.wrong.as_ref().is_some_and(|it| it.trouble.is_untested());
-        let untested = self.pairs.iter().filter(says_nothing).count();
+        let untested = self.pairs.iter().filter(|pair| pair.verdict == Verdict::Untested).count();
         match good {
             good if good == self.pairs.len() => Standing::Ok,
             good if good >= least => Standing::Degraded,
@@ -133,7 +131,7 @@ impl Finding {
             Standing::Fault => COMPONENT,
         };
         let troubles: Vec<String> = self.troubles().collect();
-        let reason = format!("{}; {}", self.score(), troubles.join("; "));
+        let reason = format!("{}; {}{}", self.score(), self.advice(), troubles.join("; "));
         Some(LocalFault { component: component.to_owned(), reason })
     }
 
@@ -152,6 +150,19 @@ impl Finding {
         }
     }
 
+    /// For a probe that is broken itself; else empty.
+    fn advice(&self) -> String {
+        let has_failed = |pair: &PairFinding| {
+            pair.wrong.as_ref().is_some_and(|wrong| wrong.trouble == Trouble::ProbeFailed)
+        };
+        match self.pairs.iter().any(has_failed) {
+            true => {
+                format!("{} gave no usable answer for any pair: run it by hand on this node; ", self.probe)
+            }
+            false => String::new(),
+        }
+    }
+
     fn score(&self) -> String {
         format!("{} of {} pair(s) good, {} needed", self.good(), self.pairs.len(), self.min_channels)
     }
@@ -162,6 +173,9 @@ impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (word, seconds) = (self.standing().word(), self.took.as_secs_f64());
         write!(f, "{}: {word}, {seconds:.2} s", self.score())?;
+        if let Some(advice) = self.advice().strip_suffix("; ") {
+            write!(f, "; {advice}")?;
+        }
         if self.pairs.iter().any(|pair| pair.path == Path::Host) {
             write!(f, "; bytes went through the host's memory, which tests no link")?;
         }
@@ -169,36 +183,50 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What values that are too low say.
+/// What values that are too low say, or too few.
 pub(super) fn of_values(verdict: Verdict, min: Rate, values: &[Repetition], alone: bool) -> Option<Wrong> {
     let how = if alone { "alone" } else { "beside others" };
-    let spread = PairFinding::spread(values.iter().map(|it| it.value()));
-    let Some((low, _, high)) = spread else {
-        return (verdict != Verdict::Good).then(|| Wrong::new(Trouble::NoAnswer, "no value came in time"));
-    };
+    let range = range_in_words(values)?;
     let good = values.iter().filter(|it| it.value() >= min).count();
-    let times = values.len();
-    match verdict {
-        Verdict::Good => None,
-        Verdict::Bad if high == Rate::default() => Some(Wrong::new(
-            Trouble::Dead,
-            format!("0 MB/s in {times} measurement(s) {how}{}", weak_direction(min, values)),
-        )),
-        Verdict::Bad => {
-            let words = format!(
-                "{low} to {high} MB/s in {times} measurement(s) {how}, {good} of which reached {min} MB/s{}",
-                weak_direction(min, values)
-            );
-            Some(Wrong::new(Trouble::Slow, words))
-        }
-        Verdict::Unstable => {
-            let words = format!(
-                "{good} of {times} measurement(s) {how} reached {min} MB/s, {low} to {high} MB/s{}",
-                weak_direction(min, values)
-            );
-            Some(Wrong::new(Trouble::Unstable, words))
-        }
-    }
+    let is_dead = values.iter().all(|it| it.value() == Rate::default());
+    let (times, weak) = (values.len(), weak_direction(min, values));
+    let ways = if values.iter().any(|it| it.back.is_some()) { " both ways" } else { "" };
+    let (trouble, words) = match verdict {
+        Verdict::Good => return None,
+        Verdict::Bad if is_dead => (Trouble::Dead, format!("0 MB/s in {times} measurement(s) {how}{weak}")),
+        Verdict::Bad => (
+            Trouble::Slow,
+            format!(
+                "{range} in {times} measurement(s) {how}, {good} of which reached {min} MB/s{ways}{weak}"
+            ),
+        ),
+        Verdict::Unstable => (
+            Trouble::Unstable,
+            format!("{good} of {times} measurement(s) {how} reached {min} MB/s{ways}, {range}{weak}"),
+        ),
+        Verdict::Untested if alone => (
+            Trouble::Untested,
+            format!(
+                "no time was left for more than {times} measurement(s) alone, {good} of which reached {min} MB/s{ways}, {range}"
+            ),
+        ),
+        Verdict::Untested => (
+            Trouble::Untested,
+            format!("no time was left to measure it alone; {range} in {times} measurement(s) beside others"),
+        ),
+    };
+    Some(Wrong::new(trouble, words))
+}
+
+/// From the lowest to the highest, by direction where there are two; `None` without any.
+fn range_in_words(values: &[Repetition]) -> Option<String> {
+    let range = |values: &[Rate]| {
+        let (low, _, high) = PairFinding::spread(values.iter().copied())?;
+        Some(format!("{low} to {high} MB/s"))
+    };
+    let there = range(&values.iter().map(|it| it.there).collect::<Vec<_>>())?;
+    let back = range(&values.iter().filter_map(|it| it.back).collect::<Vec<_>>());
+    Some(back.map_or_else(|| there.clone(), |back| format!("ab {there}, ba {back}")))
 }
 
 /// A transmitter and a receiver fail separately: which of the two it is tells which cable end to look at.

@@ -55,6 +55,8 @@ pub enum Verdict {
     Bad,
     /// It is no channel one can rely on.
     Unstable,
+    /// Nothing is known of it.
+    Untested,
     /// It is a channel.
     Good,
 }
@@ -96,8 +98,19 @@ pub(super) fn judge(style: Style, min: Rate, values: &[Repetition]) -> Option<Ve
     }
 }
 
-/// What is to be made of values that are fewer than there should be, when the time is over: nothing is good then.
-pub(super) fn judge_early(min: Rate, values: &[Repetition]) -> Verdict {
-    let is_good = |it: &Repetition| it.value() >= min;
-    if values.iter().any(is_good) { Verdict::Unstable } else { Verdict::Bad }
+/// What is to be made of values that are fewer than there should be, of a pair that was measured alone, when the time is
+/// over. Nothing is good then; and nothing is bad that could still have become good.
+pub(super) fn judge_early(style: Style, min: Rate, values: &[Repetition]) -> Verdict {
+    let good = values.iter().filter(|it| it.value() >= min).count();
+    let bad = values.len() - good;
+    // As many bad ones as a good pair may have: 1 of 5 calls, 2 of 10 repetitions.
+    let most_bad = match style {
+        Style::Calls { .. } => 1,
+        Style::Repetitions => 2,
+    };
+    match (good, bad) {
+        (_, bad) if bad <= most_bad => Verdict::Untested,
+        (0, _) => Verdict::Bad,
+        _ => Verdict::Unstable,
+    }
 }

@@ -8,7 +8,19 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Rate(pub u64);
 
+/// No link carries more, in MB/s: a larger minimum is a slip.
+const MOST: f64 = 1e9;
+
 impl Rate {
+    /// What [`Self::minimum`] takes, in words.
+    pub const MINIMUM: &str = "a bandwidth is a number of MB/s above 0, and at most 1000000000";
+
+    /// What a pair is to reach, from MB/s; `None` for what no pair could miss, or reach.
+    #[must_use]
+    pub fn minimum(megabytes: f64) -> Option<Self> {
+        Self::from_mb_per_s(megabytes).filter(|min| *min > Self::default() && megabytes <= MOST)
+    }
+
     /// From MB/s. `None` for what is no bandwidth: negative, infinite, not a number.
     #[must_use]
     pub fn from_mb_per_s(megabytes: f64) -> Option<Self> {

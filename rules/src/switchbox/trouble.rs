@@ -26,11 +26,16 @@ pub enum Trouble {
     DataMismatch,
     /// A socket without an accelerator.
     NoSuchDevice,
+    /// One program measures all pairs, and it gave nothing that can be used. Where it did for another pair, this is
+    /// [`Self::NoAnswer`].
+    ProbeFailed,
+    /// The time was over before enough was known of it.
+    Untested,
 }
 
 impl Trouble {
     /// Every one.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Slow,
         Self::Dead,
         Self::Unstable,
@@ -40,6 +45,8 @@ impl Trouble {
         Self::WrongPath,
         Self::DataMismatch,
         Self::NoSuchDevice,
+        Self::ProbeFailed,
+        Self::Untested,
     ];
 
     /// For people, and for documents.
@@ -55,6 +62,8 @@ impl Trouble {
             Self::WrongPath => "wrong path",
             Self::DataMismatch => "data mismatch",
             Self::NoSuchDevice => "no such device",
+            Self::ProbeFailed => "probe failed",
+            Self::Untested => "untested",
         }
     }
 
@@ -64,14 +73,21 @@ impl Trouble {
         Self::ALL.into_iter().find(|trouble| trouble.word() == word)
     }
 
-    /// The pair was never measured: that says nothing of its link.
+    /// The pair was not measured, or not enough: that says nothing against its link.
     pub(super) const fn is_untested(self) -> bool {
-        matches!(self, Self::ToolMissing | Self::NoPermission)
+        matches!(self, Self::ToolMissing | Self::NoPermission | Self::ProbeFailed | Self::Untested)
     }
 
     /// Another try may end otherwise: the others were busy at the same time.
     pub(super) const fn is_worth_a_retry(self) -> bool {
-        matches!(self, Self::Slow | Self::Dead | Self::Unstable | Self::NoAnswer)
+        !matches!(
+            self,
+            Self::ToolMissing
+                | Self::NoPermission
+                | Self::WrongPath
+                | Self::DataMismatch
+                | Self::NoSuchDevice
+        )
     }
 }
 
@@ -95,6 +111,11 @@ impl Wrong {
     #[must_use]
     pub fn new(trouble: Trouble, words: impl Into<String>) -> Self {
         Self { trouble, words: words.into() }
+    }
+
+    /// It says nothing against the pair's link.
+    pub(super) const fn is_untested(&self) -> bool {
+        self.trouble.is_untested()
     }
 }
 

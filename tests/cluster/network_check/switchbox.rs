@@ -162,6 +162,33 @@ fn a_node_that_nothing_can_measure_is_left_out_and_not_tainted() {
     job.ends_well([good]);
 }
 
+/// The links of this node are as good as those of the other.
+#[test]
+fn a_slip_in_the_command_of_a_probe_taints_nobody() {
+    let mut job = job();
+    let good = node(&job, 0, GOOD).start();
+    let flags = ["--network-check", "--switchbox-check", "--nnodes=1:2"];
+    let slip = job.ranked(1).flags(flags).flags(["--switchbox-probe=cat /nowhere/typo.json"]).start();
+    let outcome = job.finish([slip], 201).remove(0);
+    for words in [
+        "switchbox check: pair 0:1: probe failed, exit code 1, it said cat: /nowhere/typo.json: ",
+        "`cat /nowhere/typo.json` gave no usable answer for any pair: run it by hand on this node",
+        "this node's switchbox cannot be measured, 0 of 4 pair(s) good, 2 needed; ",
+    ] {
+        assert!(outcome.stderr.contains(words), "{words}: {}", outcome.stderr);
+    }
+    assert!(!outcome.stderr.contains("optical"), "{}", outcome.stderr);
+    let (report, document) = report(&job);
+    assert_eq!(report.verdicts(), ["healthy", "local-fault"]);
+    let found = &document["nodes"][1];
+    assert_eq!(
+        (&found["component"], &found["taint"]),
+        (&"switchbox-probe".into(), &Value::Null),
+        "{found:#}"
+    );
+    job.ends_well([good]);
+}
+
 /// It leaves before it has a seat: the others are checked and train without it.
 #[test]
 fn a_node_without_a_probe_ends_alone() {

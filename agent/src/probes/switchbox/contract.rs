@@ -199,11 +199,11 @@ impl Response {
             .filter(|it| it.dir == direction)
             .map(|it| it.mbps.and_then(Rate::from_mb_per_s).ok_or(it.mbps))
             .collect::<Result<_, _>>()
-            .map_err(|mbps| Wrong::new(Trouble::NoAnswer, format!("mbps is no bandwidth: {mbps:?}")))?;
+            .map_err(|mbps| Wrong::new(Trouble::ProbeFailed, format!("mbps is no bandwidth: {mbps:?}")))?;
         let word = if direction == Direction::There { "ab" } else { "ba" };
         match rates.is_empty() {
             true => {
-                Err(Wrong::new(Trouble::NoAnswer, format!("no result for this pair in direction {word}")))
+                Err(Wrong::new(Trouble::ProbeFailed, format!("no result for this pair in direction {word}")))
             }
             false => Ok(rates),
         }
@@ -284,11 +284,11 @@ mod tests {
     #[test]
     fn what_is_wrong_with_a_result_is_kept_apart() {
         let ab = r#"{"pair":[0,1],"dir":"ab","mbps":1}"#;
-        assert_eq!(wrong(ab), "no answer, no result for this pair in direction ba");
-        assert_eq!(wrong(""), "no answer, no result for this pair in direction ab");
+        assert_eq!(wrong(ab), "probe failed, no result for this pair in direction ba");
+        assert_eq!(wrong(""), "probe failed, no result for this pair in direction ab");
         for (field, expected) in [
-            (r#""mbps":-5"#, "no answer, mbps is no bandwidth: Some(-5.0)"),
-            (r#""mbps":null"#, "no answer, mbps is no bandwidth: None"),
+            (r#""mbps":-5"#, "probe failed, mbps is no bandwidth: Some(-5.0)"),
+            (r#""mbps":null"#, "probe failed, mbps is no bandwidth: None"),
             (r#""mbps":1,"verified":false"#, "data mismatch, other bytes arrived than were sent"),
             (r#""err":"no permission: /dev/x""#, "no permission, /dev/x"),
             (r#""err":"no such device""#, "no such device"),

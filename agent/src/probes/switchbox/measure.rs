@@ -2,7 +2,10 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use rules::switchbox::{Answer, Expected, Method, Path, Settings, SocketPair, Style, Wrong};
+use rules::{
+    failure::ExitCause,
+    switchbox::{Answer, Expected, Method, Path, Settings, SocketPair, Style, Trouble, Wrong},
+};
 
 use super::{
     SwitchboxTask,
@@ -133,12 +136,13 @@ impl Probe {
     }
 }
 
-/// A shell has exit codes of its own for a program that it cannot start.
+/// A shell has exit codes of its own for a program that it cannot start. One that gives no document has failed as a
+/// whole, whatever its last words are: they name no pair.
 fn of_shell(end: &CallEnd, wrong: Wrong) -> Wrong {
-    use rules::{failure::ExitCause, switchbox::Trouble};
-    match end.cause {
-        ExitCause::Code(126) => Wrong::new(Trouble::NoPermission, wrong.words),
-        ExitCause::Code(127) => Wrong::new(Trouble::ToolMissing, wrong.words),
-        _ => wrong,
-    }
+    let trouble = match (end.cause, wrong.trouble) {
+        (ExitCause::Code(126), _) | (_, Trouble::NoPermission) => Trouble::NoPermission,
+        (ExitCause::Code(127), _) => Trouble::ToolMissing,
+        _ => Trouble::ProbeFailed,
+    };
+    Wrong::new(trouble, wrong.words)
 }

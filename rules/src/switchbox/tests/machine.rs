@@ -1,5 +1,7 @@
 //! Who is measured when.
 
+use std::time::Duration;
+
 use super::{super::*, PAIRS, mb, measured, method, run, settings};
 use crate::moment::Moment;
 
@@ -94,15 +96,101 @@ fn the_whole_check_ends_at_its_deadline() {
     let (finding, asked) = run(slow, method(Style::ONE_SAMPLE), |_, _| hang());
     assert_eq!(finding.took, DEADLINE);
     assert_eq!(asked.len(), 6, "one of 10 s, and then five");
-    assert_eq!(finding.standing(), Standing::Fault);
-    assert!(finding.pairs.iter().all(|it| it.wrong.as_ref().unwrap().trouble == Trouble::Dead));
+    assert_eq!(finding.standing(), Standing::Untested, "27 were never alone");
+    let dead = finding.pairs.iter().filter(|it| it.verdict == Verdict::Bad).count();
+    assert_eq!(dead, 5, "who hung alone, too");
+    assert_eq!(finding.pairs[4].wrong.as_ref().unwrap().to_string(), "dead, no end within 10 s");
+    let words = "untested, no time was left to measure it alone; so far: dead, no end within 10 s";
+    assert_eq!(finding.pairs[5].wrong.as_ref().unwrap().to_string(), words);
+}
+
+/// A command measures all pairs in one process: one pair that hangs keeps the answers of the others.
+#[test]
+fn one_pair_that_holds_up_a_serial_run_is_the_only_one_to_be_dead() {
+    for hanging in 0..4 {
+        let patience = Duration::from_secs(20);
+        let method = Method { patience, is_serial: true, ..method(Style::ONE_MEAN) };
+        let (finding, asked) = run(settings(), method, |pair, alone| match alone && pair != hanging {
+            true => Some(measured(&[50_000.0], Path::Metaxlink)),
+            false => hang(),
+        });
+        assert_eq!(asked, [vec![0, 1, 2, 3], vec![0], vec![1], vec![2], vec![3]], "a clear value is enough");
+        let wrong: Vec<_> = finding.pairs.iter().filter_map(|it| it.wrong.as_ref()).collect();
+        assert_eq!(wrong, [&Wrong::new(Trouble::Dead, "no end within 20 s")]);
+        assert_eq!((finding.standing(), finding.good()), (Standing::Degraded, 3));
+    }
+}
+
+/// It had 5 s of the 10 s that it may take.
+#[test]
+fn who_is_cut_off_by_the_end_of_the_check_has_not_hung() {
+    let (mut check, _) = Check::new(Moment::START, settings(), method(Style::ONE_SAMPLE));
+    let mut answer = |run, pair, seconds| {
+        let answer = Answer::Failed(Wrong::new(Trouble::NoAnswer, "nonsense"));
+        check.handle(Moment::at_secs(seconds), Event::Answered { run, pair, answer })
+    };
+    for pair in 0..4 {
+        let _next = answer(0, pair, 10);
+    }
+    for (run, pair) in [(1, 0), (2, 1), (3, 2)] {
+        let _next = answer(run, pair, 55);
+    }
+    let effects = check.handle(Moment::at_secs(60), Event::Deadline);
+    let [Effect::Stop { run: 4 }, Effect::Finish(finding)] = &effects[..] else { panic!("{effects:?}") };
+    let words: Vec<_> = finding.pairs.iter().map(|it| it.wrong.as_ref().unwrap().to_string()).collect();
+    assert_eq!(words[2], "no answer, nonsense");
+    assert_eq!(words[3], "untested, no time was left to measure it alone; so far: no answer, nonsense");
+}
+
+/// All share a switch, so all are slow beside others; alone each is fast, but the time is over before all were alone.
+#[test]
+fn who_was_not_measured_alone_often_enough_is_not_condemned() {
+    let pairs: Vec<SocketPair> = (0..16).map(|pair| SocketPair(2 * pair, 2 * pair + 1)).collect();
+    let settings = Settings { pairs, min_channels: 16, ..settings() };
+    let (mut check, mut effects) = Check::new(Moment::START, settings, method(Style::ONE_SAMPLE));
+    let mut now = Moment::START;
+    let finding = loop {
+        let mut next = Vec::new();
+        for effect in std::mem::take(&mut effects) {
+            let Effect::Measure { run, pairs, .. } = effect else { continue };
+            // The tool's second, and its start.
+            now = (now + Duration::from_millis(1700)).min(check.deadline().unwrap());
+            let value = if pairs.len() == 1 { 50_000.0 } else { 3_000.0 };
+            for pair in pairs {
+                let event = match now == Moment::START + DEADLINE {
+                    true => Event::Deadline,
+                    false => Event::Answered { run, pair, answer: measured(&[value], Path::Metaxlink) },
+                };
+                next.extend(check.handle(now, event));
+            }
+        }
+        if let Some(Effect::Finish(finding)) = next.last() {
+            break finding.clone();
+        }
+        effects = next;
+    };
+    assert_eq!((finding.standing(), finding.good()), (Standing::Untested, 8), "{finding}");
+    assert!(finding.fault().unwrap().is_nothing_broken());
+    let of = |pair: usize| finding.pairs[pair].wrong.as_ref().unwrap().to_string();
+    assert_eq!(
+        of(8),
+        "untested, no time was left for more than 2 measurement(s) alone, 2 of which reached 10000.0 MB/s, 50000.0 to \
+         50000.0 MB/s"
+    );
+    assert_eq!(
+        of(9),
+        "untested, no time was left to measure it alone; 3000.0 to 3000.0 MB/s in 1 measurement(s) beside others"
+    );
+    // Few enough are needed: the others are told of, and the node trains.
+    let few = Finding { min_channels: 8, ..finding };
+    assert_eq!((few.standing(), few.notes().len()), (Standing::Degraded, 8));
 }
 
 #[test]
 fn a_serial_probe_gets_the_time_of_all_its_pairs() {
     let serial = Method { is_serial: true, ..method(Style::ONE_MEAN) };
-    assert_eq!(serial.patience_for(3).as_secs(), 30);
-    assert_eq!(serial.patience_for(32).as_secs(), 40, "and leaves some of the deadline");
+    assert_eq!(serial.patience_for(2).as_secs(), 20);
+    assert_eq!(serial.patience_for(32).as_secs(), 20, "and leaves two thirds of the deadline");
     assert_eq!(method(Style::ONE_MEAN).patience_for(32).as_secs(), 10);
 }
 

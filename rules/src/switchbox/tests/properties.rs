@@ -1,9 +1,11 @@
 //! What holds whatever is measured.
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 
 use super::{super::*, mb, method, one_way, run, settings};
-use crate::switchbox::judge::judge;
+use crate::{moment::Moment, switchbox::judge::judge};
 
 /// Around the minimum, and far from it.
 fn any_value() -> impl Strategy<Value = f64> {
@@ -100,6 +102,57 @@ proptest! {
             // What was seen beside others speaks against nobody.
             prop_assert!(pair.is_good() || pair.alone);
         }
+    }
+
+    /// However long it takes: only what was seen of a pair alone speaks against it, and the end comes in time.
+    #[test]
+    fn no_lack_of_time_is_held_against_a_pair(
+        style in any_style(),
+        is_serial in any::<bool>(),
+        count in 2..17_u32,
+        runs in prop::collection::vec((0..25_000_u64, prop::collection::vec(any_value(), 5)), 1..20),
+    ) {
+        let pairs: Vec<SocketPair> = (0..count).map(|it| SocketPair(2 * it, 2 * it + 1)).collect();
+        let settings = Settings { pairs, min_channels: count, ..settings() };
+        let method = Method { is_serial, ..method(style) };
+        let (mut check, mut effects) = Check::new(Moment::START, settings, method);
+        let mut now = Moment::START;
+        let mut runs = runs.iter().cycle();
+        let mut alone = std::collections::BTreeSet::new();
+        let finding = loop {
+            let mut next = Vec::new();
+            for effect in std::mem::take(&mut effects) {
+                let Effect::Measure { run, pairs, .. } = effect else { continue };
+                let (millis, values) = runs.next().unwrap();
+                let (due, end) = (check.deadline().unwrap(), now + Duration::from_millis(*millis));
+                now = end.min(due);
+                if let [pair] = pairs[..] {
+                    alone.insert(pair);
+                }
+                for pair in pairs.into_iter().filter(|_| end < due) {
+                    let size = if style == Style::Repetitions { 5 } else { 1 };
+                    let answer = super::measured(&values[..size], Path::Nvlink);
+                    next.extend(check.handle(now, Event::Answered { run, pair, answer }));
+                }
+                if end >= due {
+                    next.extend(check.handle(now, Event::Deadline));
+                }
+            }
+            if let Some(Effect::Finish(finding)) = next.last() {
+                break finding.clone();
+            }
+            prop_assert!(!next.is_empty(), "it waits for nothing");
+            effects = next;
+        };
+        prop_assert!(finding.took <= DEADLINE);
+        for (place, pair) in finding.pairs.iter().enumerate() {
+            let is_condemned = matches!(pair.verdict, Verdict::Bad | Verdict::Unstable);
+            prop_assert!(!is_condemned || alone.contains(&place), "{pair:?}");
+            let is_untested = pair.wrong.as_ref().is_some_and(|it| it.trouble == Trouble::Untested);
+            prop_assert_eq!(pair.verdict == Verdict::Untested, is_untested);
+        }
+        let is_condemned = |it: &PairFinding| matches!(it.verdict, Verdict::Bad | Verdict::Unstable);
+        prop_assert_eq!(finding.standing() == Standing::Fault, finding.pairs.iter().any(is_condemned));
     }
 
     #[test]

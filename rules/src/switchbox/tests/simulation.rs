@@ -38,6 +38,7 @@ fn shares(style: Style, mut speed: impl FnMut(&mut Dice) -> f64) -> (f64, f64, f
                 Verdict::Good => counts.0 += 1,
                 Verdict::Unstable => counts.1 += 1,
                 Verdict::Bad => counts.2 += 1,
+                Verdict::Untested => panic!("there was time"),
             }
         }
     }

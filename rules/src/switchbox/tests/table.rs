@@ -94,6 +94,8 @@ fn whatever_goes_wrong_with_one_pair_is_its_own_and_named() {
             })
         });
         assert_eq!(finding.0.standing(), Standing::Degraded);
+        // A program that answers for others fails for this pair alone.
+        let trouble = if trouble == Trouble::ProbeFailed { Trouble::NoAnswer } else { trouble };
         assert_eq!(finding.0.pairs[2].wrong, Some(Wrong::new(trouble, "words")));
         assert_eq!(finding.0.notes(), [format!("switchbox pair 3:5: {trouble}, words")]);
     }
@@ -124,8 +126,41 @@ fn a_node_is_at_fault_only_where_too_few_can_be_good() {
     assert_eq!(of([missing, slow, slow, slow]), fault);
     assert_eq!(of([missing, slow, slow, good]), untested);
     assert_eq!(of([missing, missing, good, good]), (Standing::Degraded, None));
+    let late = Err(Trouble::Untested);
+    assert_eq!(of([late, late, slow, slow]), untested);
+    assert_eq!(of([late, slow, slow, slow]), fault);
     let gone = Err(Trouble::NoSuchDevice);
     assert_eq!(of([gone; 4]), fault);
+}
+
+/// One program for all pairs that fails for each of them says nothing of any link.
+#[test]
+fn a_program_that_fails_is_held_against_a_pair_only_where_it_answers_for_another() {
+    let of = |is_serial, good: usize| {
+        let method = Method { is_serial, ..method(Style::ONE_MEAN) };
+        let failed = || Answer::Failed(Wrong::new(Trouble::ProbeFailed, "exit code 2"));
+        run(settings(), method, |pair, _| {
+            Some(if pair < good { measured(&[50_000.0], Path::Metaxlink) } else { failed() })
+        })
+        .0
+    };
+    let finding = of(true, 0);
+    assert_eq!(finding.standing(), Standing::Untested);
+    let fault = finding.fault().unwrap();
+    assert!(fault.is_nothing_broken());
+    let words = "0 of 4 pair(s) good, 2 needed; test gave no usable answer for any pair: run it by hand on this node; \
+                 pair 0:1: probe failed, exit code 2; ";
+    assert!(fault.reason.starts_with(words), "{}", fault.reason);
+    assert!(
+        finding
+            .to_string()
+            .ends_with("; test gave no usable answer for any pair: run it by hand on this node")
+    );
+    for finding in [of(true, 1), of(false, 0)] {
+        assert_eq!(finding.standing(), Standing::Fault);
+        assert!(finding.troubles().all(|words| words.ends_with(": no answer, exit code 2")));
+        assert!(!finding.to_string().contains("by hand"));
+    }
 }
 
 /// What a node knows of itself from before stays.

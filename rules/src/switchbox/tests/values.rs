@@ -3,7 +3,7 @@
 use super::{super::*, mb, one_way};
 use crate::switchbox::{
     finding::of_values,
-    judge::{is_clear, judge},
+    judge::{is_clear, judge, judge_early},
 };
 
 const MIN: f64 = 10_000.0;
@@ -50,6 +50,21 @@ fn calls_are_five_at_most() {
     assert!((0..=5).all(|good| of(good, 5 - good).is_some()));
 }
 
+/// When the time is over, only what could not have become good any more is bad.
+#[test]
+fn too_few_values_prove_something_only_where_the_missing_ones_could_not_help() {
+    let of = |style, good, bad| {
+        let values = [vec![one_way(MIN); good], vec![one_way(MIN - 0.1); bad]].concat();
+        judge_early(style, mb(MIN), &values)
+    };
+    for (good, bad) in [(0, 0), (0, 1), (2, 0), (3, 0), (3, 1)] {
+        assert_eq!(of(Style::ONE_SAMPLE, good, bad), Verdict::Untested, "{good} {bad}");
+    }
+    assert_eq!(of(Style::ONE_SAMPLE, 0, 2), Verdict::Bad);
+    assert_eq!(of(Style::Repetitions, 3, 2), Verdict::Untested);
+    assert_eq!(of(Style::Repetitions, 2, 3), Verdict::Unstable);
+}
+
 #[test]
 fn a_first_sample_far_above_the_minimum_leaves_no_doubt() {
     let clear = |style, value| is_clear(style, mb(MIN), &[one_way(value)]);
@@ -65,10 +80,15 @@ fn the_slower_direction_counts_and_is_named() {
     assert_eq!(value.value(), mb(9_000.0));
     let wrong = of_values(Verdict::Bad, mb(MIN), &[value; 5], true).unwrap();
     assert_eq!(wrong.trouble, Trouble::Slow);
-    assert!(wrong.words.ends_with("MB/s, only from the second to the first"), "{wrong}");
+    // By direction, as the table of `dlrover-diag` has them.
+    let words = "slow, ab 50000.0 to 50000.0 MB/s, ba 9000.0 to 9000.0 MB/s in 5 measurement(s) alone, 0 of which \
+                 reached 10000.0 MB/s both ways, only from the second to the first";
+    assert_eq!(wrong.to_string(), words);
     let both = Repetition { there: mb(1.0), back: Some(mb(1.0)) };
     let words = of_values(Verdict::Bad, mb(MIN), &[both], true).unwrap().words;
-    assert!(words.ends_with("reached 10000.0 MB/s"), "{words}");
+    assert!(words.ends_with("reached 10000.0 MB/s both ways"), "{words}");
+    let words = of_values(Verdict::Bad, mb(MIN), &[one_way(1.0)], true).unwrap().words;
+    assert_eq!(words, "1.0 to 1.0 MB/s in 1 measurement(s) alone, 0 of which reached 10000.0 MB/s");
 }
 
 #[test]
@@ -90,6 +110,15 @@ fn decimals_are_exact() {
         assert_eq!(Rate::from_mb_per_s(wrong), None);
     }
     assert_eq!(Rate::from_mb_per_s(1e300), Some(Rate(u64::MAX)));
+}
+
+#[test]
+fn a_minimum_is_one_that_a_link_may_reach() {
+    assert_eq!(Rate::minimum(10_000.0), Some(mb(MIN)));
+    assert_eq!(Rate::minimum(1e9), Some(Rate(1_000_000_000_000_000)));
+    for wrong in [0.0, 1e-9, -1.0, 1.1e9, 1e99, f64::INFINITY, f64::NAN] {
+        assert_eq!(Rate::minimum(wrong), None, "{wrong}");
+    }
 }
 
 #[test]
