@@ -75,7 +75,7 @@ impl NodeVerdict {
                 "the device files that this container has, and who may open them; the accelerators themselves may be fit"
             }
             Self::LocalFault(fault) if fault.is_untested() => {
-                "SWITCHBOX_CHECK_TOOL_PATH, --switchbox-probe, and what this user may do; no link is known to be broken"
+                "SWITCHBOX_CHECK_TOOL_PATH, --switchbox-probe, and what this user may do; too little was measured to call a link broken"
             }
             Self::LocalFault(_) if self.is_switchbox() => {
                 "the optical modules and cables between the sockets named and the switchbox, and the accelerators' driver"
