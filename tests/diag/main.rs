@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 mod pair;
+mod start;
 
 use std::process::{Command, Stdio};
 
@@ -9,4 +10,10 @@ fn diag(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dlrover-diag-under-test"));
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
+}
+
+/// What a program that must not go on says, and its exit code.
+fn refusal_of(command: &mut Command) -> (Option<i32>, String) {
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }

@@ -124,6 +124,8 @@ fn a_value_that_cannot_be_used_is_named_with_its_origin_and_what_would_be_right(
         (&[("NETWORK_CHECK_TIMEOUT", "soon")], "--network-check x.py"),
         (&[("PET_ON_INCONCLUSIVE", "maybe")], "--network-check x.py"),
         (&[], "--taint-guard=1.5 x.py"),
+        (&[], "--taint-key= x.py"),
+        (&[("PET_TAINT_KEY", "bad key !!")], "x.py"),
         (&[], "--box-pairs=3:3 x.py"),
         (&[], "--min-bandwidth=0 x.py"),
         (&[], "--min-channels=5 x.py"),

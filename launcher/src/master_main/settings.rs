@@ -3,11 +3,12 @@
 use std::{fs::File, io, io::Read as _, path::PathBuf, time::Duration};
 
 use clap::ArgMatches;
-use master::{TAINT_KEY, TaintConfig, TopologyFileError};
+use master::{TaintConfig, TaintFileError, TopologyFileError};
 use master_proto::trust::{TlsFiles, Token, TokenError, Trust};
 use rules::{
     job::{HOST_TIMEOUT, OnGiveUp, Policy},
     liveness::Patience,
+    taint_key::TaintKey,
 };
 
 use super::listen::ListenOn;
@@ -60,6 +61,15 @@ pub(super) enum SettingsError {
     /// The topology file.
     #[error(transparent)]
     Topology(#[from] TopologyFileError),
+    /// Where the report goes.
+    #[error(transparent)]
+    TaintReport(#[from] TaintFileError),
+    /// The taints' key.
+    #[error("--taint-key {value}: {}", TaintKey::FORM)]
+    TaintKey {
+        /// As it was written.
+        value: String,
+    },
     /// The token's file.
     #[error("cannot read the job token from {}", path.display())]
     TokenFile {
@@ -101,6 +111,10 @@ impl Settings {
         if let Some(file) = &topology_file {
             master::check_topology(file)?;
         }
+        let taint_file = said.file("taint-report", None);
+        if let Some(file) = &taint_file {
+            master::check_taint_report(file)?;
+        }
         let trust = said.trust()?;
         let notices = said.notices(&trust);
         Ok(Self {
@@ -119,9 +133,9 @@ impl Settings {
             state_dir: said.file("state-dir", None),
             topology_file,
             taints: TaintConfig {
-                file: said.file("taint-report", None),
+                file: taint_file,
                 on_fault_node: said.text("on-fault-node", None),
-                key: said.text("taint-key", None).unwrap_or_else(|| TAINT_KEY.to_owned()),
+                key: said.taint_key()?,
             },
             trust,
             notices,
@@ -160,6 +174,13 @@ impl Said<'_> {
         let value = self.text("taint-guard", None).unwrap_or_default();
         let share = value.trim().parse::<f64>().ok().filter(|share| (0.0..=1.0).contains(share));
         share.map(permille).ok_or(SettingsError::Share { value })
+    }
+
+    fn taint_key(&self) -> Result<TaintKey, SettingsError> {
+        let Some(value) = self.arguments.get_one::<String>("taint-key") else {
+            return Ok(TaintKey::default());
+        };
+        TaintKey::parse(value).ok_or_else(|| SettingsError::TaintKey { value: value.clone() })
     }
 
     fn bad_seconds(&self, option: &'static str, range: &'static str) -> SettingsError {
@@ -294,6 +315,15 @@ mod tests {
         assert!(refused("m --reconnect-grace nan", &[]).contains("nan"));
         let token = refused("m", &[("DLROVER_JOB_TOKEN", "a b")]);
         assert!(token.contains("DLROVER_JOB_TOKEN") && !token.contains("a b"), "{token}");
+        let report = refused("m --taint-report /none/x.json", &[]);
+        assert!(report.starts_with("cannot write the taint report /none/x.json: No such file"), "{report}");
+        let folder = dir.path().display().to_string();
+        let report = refused(&format!("m --taint-report {folder}"), &[]);
+        assert_eq!(report, format!("cannot write the taint report {folder}: it is there, and no plain file"));
+        for key in ["--taint-key=", "--taint-key=bad!"] {
+            let key = refused(&format!("m {key}"), &[]);
+            assert!(key.starts_with("--taint-key ") && key.contains("1 to 63 letters"), "{key}");
+        }
         assert!(refused("m --job-token-file /none", &[]).contains("/none"));
         assert!(refused("m", &[("HOST_PORTS", "x")]).contains("HOST_PORTS"));
         assert!(refused("m --service-type pigeon", &[]).contains("pigeon"));

@@ -1,0 +1,38 @@
+//! What cannot be done is said at the start, before anybody waits for it.
+
+use std::process::Command;
+
+use super::refusal_of;
+
+fn master(args: &[&str]) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dlrover-master-under-test"));
+    refusal_of(command.args(["--bind", "127.0.0.1"]).args(args))
+}
+
+fn run(args: &[&str]) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dlrover-run-under-test"));
+    refusal_of(command.args(args))
+}
+
+#[test]
+fn a_taint_report_that_cannot_be_written_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().to_str().unwrap();
+    for (path, why) in
+        [("/nonexistent/x.json", "No such file"), (folder, "no plain file"), ("/dev/null", "no plain file")]
+    {
+        let (code, words) = master(&["--taint-report", path]);
+        assert_eq!(code, Some(2), "{words}");
+        let told = format!("error: cannot write the taint report {path}: ");
+        assert!(words.contains(&told) && words.contains(why), "{words}");
+        let report = format!("--taint-report={path}");
+        for line in [
+            &["--standalone", "--network-check", &report, "--no-python", "true"][..],
+            &["--master-port=0", "--network-check", &report, "--no-python", "true"],
+        ] {
+            let (code, words) = run(line);
+            assert_eq!(code, Some(1), "{words}");
+            assert!(words.contains(&told) && words.contains(why), "{words}");
+        }
+    }
+}
