@@ -33,9 +33,16 @@ Spelling:
   becomes the worker's local rank, and $$ becomes $.
 
 Exit codes:
-  0 when all workers succeeded, 2 when the command line cannot be read, 75 when with
-  DLROVER_MASTER_ADDR too few nodes came within join_timeout or the job master stayed away for so
-  long, 1 for any other failure.
+  0    all workers succeeded
+  1    the run failed, for whatever reason not named here
+  2    the command line cannot be read
+  75   with DLROVER_MASTER_ADDR: too few nodes came within join_timeout, or the job master stayed
+       away for so long
+  201  a network check keeps this node out of the job: broken, unreachable, or slow
+  202  a network check cannot tell which node is at fault (--on-inconclusive)
+  203  a network check found fault with more nodes than --taint-guard allows
+  With --propagate-exit-code a failed run ends with the root cause's own code: 128+N for signal N,
+  247 when the kernel's OOM killer ended it.
 
 Examples:
   dlrover-run --standalone --nproc-per-node=2 train.py --epochs 3
@@ -111,10 +118,28 @@ fn argument(spec: &'static OptionSpec) -> Arg {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure;
 
     #[test]
     fn the_help_is_pleasant_to_read() {
         insta::assert_snapshot!(text());
+    }
+
+    #[test]
+    fn every_exit_code_is_in_the_help() {
+        let text = text();
+        let codes = text.split_once("Exit codes:").and_then(|(_, rest)| rest.split_once("Examples:")).unwrap().0;
+        for code in [
+            failure::SUCCEEDED,
+            failure::FAILED,
+            failure::USAGE,
+            failure::NO_MEETING,
+            failure::EXCLUDED,
+            failure::INCONCLUSIVE,
+            failure::MASS_FAILURE,
+        ] {
+            assert!(codes.contains(&format!("\n  {code} ")), "{code}: {codes}");
+        }
     }
 
     #[test]

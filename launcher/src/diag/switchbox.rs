@@ -16,7 +16,7 @@ use crate::{
     failure::{FAILED, SUCCEEDED, USAGE},
     host::ThisHost,
     options::SWITCHBOX_PATHS,
-    resolve::switchbox::{VARIABLE as PROBE_VARIABLE, read_probe},
+    resolve::switchbox::{VARIABLE as PROBE_VARIABLE, read_probe, usual_min_channels},
 };
 
 /// What it is called.
@@ -120,7 +120,8 @@ fn task(arguments: &ArgMatches, env: Environment<'_>) -> Result<SwitchboxTask, S
     let min =
         min.ok_or_else(|| format!("--min-bandwidth {megabytes}: a bandwidth is a number of MB/s above 0"))?;
     let most = u32::try_from(pairs.len()).unwrap_or(u32::MAX);
-    let min_channels = arguments.get_one::<u32>("min-channels").copied().unwrap_or(most.min(2));
+    let min_channels = arguments.get_one::<u32>("min-channels").copied();
+    let min_channels = min_channels.unwrap_or_else(|| usual_min_channels(pairs.len()));
     if min_channels > most {
         return Err(format!("--min-channels {min_channels}: there are only {most} pair(s) in --box-pairs"));
     }

@@ -493,13 +493,12 @@ pub(crate) static OPTIONS: &[OptionSpec] = &[
     },
     OptionSpec {
         value: "N",
-        default: "2",
         ..ours(
             Flag::MinChannels,
             "min-channels",
             Kind::Int,
             Group::Checks,
-            "A node with fewer working switchbox pairs is faulty",
+            "A node with fewer working switchbox pairs is faulty [default: 2, or all of fewer pairs]",
         )
     },
     OptionSpec {

@@ -42,17 +42,20 @@ pub(super) fn resolve(
     Ok(Some(SwitchboxTask::new(settings, probe(cli, env, host)?, env.get(TOOL_VARIABLE))))
 }
 
-/// The default is for the default pairs: fewer of them need no more than there are.
+/// How many pairs must work where nothing is said: two, or all of fewer.
+pub(crate) fn usual_min_channels(pairs: usize) -> u32 {
+    if pairs < 2 { 1 } else { 2 }
+}
+
 fn min_channels(cli: &Cli, pairs: usize) -> Result<u32, Invalid> {
     let said = || cli.said(Flag::MinChannels);
-    let asked = cli.int(Flag::MinChannels).unwrap_or_default();
+    let Some(asked) = cli.int(Flag::MinChannels) else { return Ok(usual_min_channels(pairs)) };
     if asked < 1 {
         return Err(Invalid::SwitchboxRange { said: said(), range: "a node needs at least 1 working pair" });
     }
     let most = u32::try_from(pairs).unwrap_or(u32::MAX);
     match u32::try_from(asked).ok().filter(|asked| *asked <= most) {
         Some(asked) => Ok(asked),
-        None if !cli.is_given(Flag::MinChannels) => Ok(most),
         None => Err(Invalid::MinChannels { said: said(), pairs }),
     }
 }
