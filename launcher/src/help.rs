@@ -128,7 +128,8 @@ mod tests {
     #[test]
     fn every_exit_code_is_in_the_help() {
         let text = text();
-        let codes = text.split_once("Exit codes:").and_then(|(_, rest)| rest.split_once("Examples:")).unwrap().0;
+        let codes =
+            text.split_once("Exit codes:").and_then(|(_, rest)| rest.split_once("Examples:")).unwrap().0;
         for code in [
             failure::SUCCEEDED,
             failure::FAILED,
