@@ -163,6 +163,11 @@ impl Cli {
         self.entry(flag).is_some()
     }
 
+    /// Whether it stands on the command line. The environment may be that of a whole cluster, for any job.
+    pub(crate) fn is_on_the_line(&self, flag: Flag) -> bool {
+        self.entry(flag).is_some_and(|entry| entry.origin == Origin::CommandLine)
+    }
+
     /// Whether a switch is on.
     pub(crate) fn is_on(&self, flag: Flag) -> bool {
         matches!(self.entry(flag), Some(Entry { value: Value::Switch(true), .. }))

@@ -128,8 +128,7 @@ fn task(arguments: &ArgMatches, env: Environment<'_>) -> Result<SwitchboxTask, S
     let expected = arguments.get_one::<String>("switchbox-path").and_then(|word| Expected::from_word(word));
     let settings = Settings { pairs, min, min_channels, expected: expected.unwrap_or_default() };
     let said = arguments.get_one::<OsString>("switchbox-probe").map(OsString::as_os_str);
-    let words = said.or_else(|| env.get(PROBE_VARIABLE)).filter(|words| !words.is_empty());
-    let words = words.unwrap_or("auto".as_ref());
+    let words = said.or_else(|| env.get_filled(PROBE_VARIABLE)).unwrap_or("auto".as_ref());
     let probe = read_probe(words, env, &ThisHost).ok_or_else(|| {
         let name = if said.is_some() { "--switchbox-probe" } else { PROBE_VARIABLE };
         let said = words.to_string_lossy();
@@ -360,6 +359,7 @@ mod tests {
             (&["--min-bandwidth", "-1"], "--min-bandwidth -1"),
             (&["--min-bandwidth", "nan"], "--min-bandwidth NaN"),
             (&["--switchbox-probe", "cudda"], "--switchbox-probe cudda: give auto, mxom, cuda, host, or a"),
+            (&["--switchbox-probe", ""], "--switchbox-probe : give auto, mxom, cuda, host, or a"),
             (&["--min-channels", "5"], "--min-channels 5: there are only 4 pair(s)"),
         ] {
             let refused = command().try_get_matches_from(std::iter::once(NAME).chain(words.iter().copied()));

@@ -146,6 +146,7 @@ fn a_switchbox_check_that_cannot_be_made_as_it_is_asked_for_is_refused() {
         (&[], "--switchbox-path=pcie x.py"),
         (&[("PET_SWITCHBOX_PATH", "host")], "x.py"),
         (&[], "--network-check --switchbox-check --switchbox-probe=mxon x.py"),
+        (&[], "--network-check --switchbox-check --switchbox-probe= x.py"),
         (&[("DLROVER_SWITCHBOX_PROBE", "gpu")], "--network-check --switchbox-check x.py"),
     ]));
 }

@@ -24,6 +24,9 @@ const FOR_EVER: f64 = 1e9;
 /// Of a token's file.
 const MOST_BYTES: u64 = 64 << 10;
 
+/// Those of dlrover's own master.
+const PLATFORMS: [&str; 4] = ["pyk8s", "k8s", "ray", "local"];
+
 /// All that the master is told.
 #[derive(Debug)]
 pub(super) struct Settings {
@@ -64,6 +67,9 @@ pub(super) enum SettingsError {
     /// Where the report goes.
     #[error(transparent)]
     TaintReport(#[from] TaintFileError),
+    /// The operator's command.
+    #[error("--on-fault-node is empty: expected a command for /bin/sh; leave the option out for none")]
+    NoCommand,
     /// The taints' key.
     #[error("--taint-key {value}: {}", TaintKey::FORM)]
     TaintKey {
@@ -134,7 +140,7 @@ impl Settings {
             topology_file,
             taints: TaintConfig {
                 file: taint_file,
-                on_fault_node: said.text("on-fault-node", None),
+                on_fault_node: said.on_fault_node()?,
                 key: said.taint_key()?,
             },
             trust,
@@ -174,6 +180,13 @@ impl Said<'_> {
         let value = self.text("taint-guard", None).unwrap_or_default();
         let share = value.trim().parse::<f64>().ok().filter(|share| (0.0..=1.0).contains(share));
         share.map(permille).ok_or(SettingsError::Share { value })
+    }
+
+    fn on_fault_node(&self) -> Result<Option<String>, SettingsError> {
+        match self.arguments.get_one::<String>("on-fault-node") {
+            Some(command) if command.trim().is_empty() => Err(SettingsError::NoCommand),
+            command => Ok(command.cloned()),
+        }
     }
 
     fn taint_key(&self) -> Result<TaintKey, SettingsError> {
@@ -216,7 +229,20 @@ impl Said<'_> {
     }
 
     fn notices(&self, trust: &Trust) -> Vec<String> {
-        let platform = self.text("platform", None).filter(|platform| platform.ends_with("k8s"));
+        let platform = self.text("platform", None);
+        let is_known = |platform: &&String| PLATFORMS.contains(&platform.as_str());
+        let unknown = platform.as_ref().filter(|platform| !is_known(platform)).map(|platform| {
+            format!(
+                "warning: --platform {platform}: {} are known; nothing here depends on it",
+                PLATFORMS.join(", ")
+            )
+        });
+        // It may come from dlrover's own templates.
+        let nodes = self.text("node-num", None).filter(|nodes| nodes.trim().parse::<u32>().is_err());
+        let no_number = nodes.map(|nodes| {
+            format!("warning: --node-num {nodes}: this is no number of nodes; it is not used, the nodes say how many they are")
+        });
+        let platform = platform.filter(|platform| platform.ends_with("k8s") && is_known(&platform));
         let no_pods = platform.map(|platform| {
             format!(
                 "--platform {platform}: this master creates no pods; the nodes are whoever joins, and whoever \
@@ -231,7 +257,7 @@ impl Said<'_> {
                 if trust.tls.is_on() { "DLROVER_JOB_TOKEN or --tls-client-ca" } else { "DLROVER_JOB_TOKEN" };
             format!("warning: anybody who reaches the port can join this job; {hint} keeps strangers out")
         });
-        no_pods.into_iter().chain(no_http).chain(open).collect()
+        [no_pods, unknown, no_number, no_http, open].into_iter().flatten().collect()
     }
 }
 
@@ -276,6 +302,16 @@ mod tests {
     }
 
     #[test]
+    fn what_changes_nothing_here_is_no_reason_to_refuse_but_told() {
+        let env = [("DLROVER_JOB_TOKEN", "t")];
+        let notices = read("m --platform foo --node-num abc", &env).unwrap().notices;
+        assert_eq!(notices.len(), 2, "{notices:?}");
+        assert!(notices[0].contains("--platform foo: pyk8s, k8s, ray, local are known"), "{notices:?}");
+        assert!(notices[1].contains("--node-num abc: this is no number of nodes"), "{notices:?}");
+        assert_eq!(read("m --platform ray --node_num 4", &env).unwrap().notices, [""; 0]);
+    }
+
+    #[test]
     fn variables_stand_in_for_options() {
         let dir = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str| {
@@ -315,6 +351,7 @@ mod tests {
         assert!(refused("m --reconnect-grace nan", &[]).contains("nan"));
         let token = refused("m", &[("DLROVER_JOB_TOKEN", "a b")]);
         assert!(token.contains("DLROVER_JOB_TOKEN") && !token.contains("a b"), "{token}");
+        assert!(refused("m --on-fault-node=", &[]).contains("expected a command"));
         let report = refused("m --taint-report /none/x.json", &[]);
         assert!(report.starts_with("cannot write the taint report /none/x.json: No such file"), "{report}");
         let folder = dir.path().display().to_string();

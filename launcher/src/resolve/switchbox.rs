@@ -61,14 +61,17 @@ fn min_channels(cli: &Cli, pairs: usize) -> Result<u32, Invalid> {
 }
 
 fn probe(cli: &Cli, env: Environment<'_>, host: &dyn Host) -> Result<SwitchboxProbe, Invalid> {
+    let given = (cli.bytes(Flag::SwitchboxProbe), cli.said(Flag::SwitchboxProbe));
     let (words, said) = match env.get_filled(VARIABLE) {
         Some(words) if !cli.is_given(Flag::SwitchboxProbe) => (words, Said::in_variable(VARIABLE, words)),
-        _ => (cli.bytes(Flag::SwitchboxProbe), cli.said(Flag::SwitchboxProbe)),
+        // An empty variable says nothing, an empty word on the line is a slip.
+        _ if given.0.is_empty() && !cli.is_on_the_line(Flag::SwitchboxProbe) => ("auto".as_ref(), given.1),
+        _ => given,
     };
     read_probe(words, env, host).ok_or(Invalid::SwitchboxProbe { said })
 }
 
-/// The probe that is meant; `None` for one plain word that is no program: more likely a slip.
+/// The probe that is meant; `None` for none, and for one plain word that is no program: more likely a slip.
 pub(crate) fn read_probe(words: &OsStr, env: Environment<'_>, host: &dyn Host) -> Option<SwitchboxProbe> {
     let is_word =
         |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
