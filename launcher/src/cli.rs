@@ -20,6 +20,8 @@ use crate::{
 pub(crate) enum Request {
     /// Print the help.
     Help,
+    /// Print the version.
+    Version,
     /// Print the completion script for this shell.
     Completion(String),
     /// Run a script.
@@ -101,6 +103,7 @@ impl Request {
         }
         let line = match argv::read(words)? {
             Reading::Help => return Ok(Self::Help),
+            Reading::Version => return Ok(Self::Version),
             Reading::Completion(shell) => return Ok(Self::Completion(shell)),
             Reading::Line(line) => line,
         };

@@ -14,10 +14,10 @@ const ABOUT: &str = "Starts the workers of a training run on this node, watches 
 const AFTER: &str = "\
 Environment:
   PET_<NAME>, such as PET_NNODES or PET_MAX_RESTARTS, is the default of an option (a switch: 1 or
-  0), and the command line wins. --logs-specs, --numa-binding, --print-completion and --help have
-  none. PYTHON_EXEC names the Python of the workers; else it is the one beside this program, the
-  virtual environment's, or the first on PATH. HOST_PORTS limits MASTER_PORT to some ports, such
-  as 20000,20010-20020.
+  0), and the command line wins. --logs-specs, --numa-binding, --print-completion, --help and
+  --version have none. PYTHON_EXEC names the Python of the workers; else it is the one beside
+  this program, the virtual environment's, or the first on PATH. HOST_PORTS limits MASTER_PORT to
+  some ports, such as 20000,20010-20020.
 
 Several nodes, in this order:
   --standalone: this node alone. DLROVER_MASTER_ADDR=HOST:PORT: the job master there, with the rank
@@ -56,6 +56,15 @@ const TEMPLATE: &str = "{usage-heading} {usage}\n\n{about}\n\n{all-args}{after-h
 /// The width of help: the same everywhere, so that its text can be quoted.
 const WIDTH: usize = 100;
 
+/// The version of this launcher.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The text of `--version`.
+#[must_use]
+pub(crate) fn version() -> String {
+    format!("dlrover-run {VERSION}\n")
+}
+
 /// The text of `--help`.
 #[must_use]
 pub fn text() -> String {
@@ -72,6 +81,7 @@ pub(crate) fn command() -> Command {
         .term_width(WIDTH)
         .disable_help_flag(true)
         .disable_version_flag(true)
+        .version(VERSION)
         .arg(
             Arg::new("training_script")
                 .value_name("training_script")
@@ -108,6 +118,7 @@ fn argument(spec: &'static OptionSpec) -> Arg {
     match spec.kind {
         Kind::Switch => argument.action(ArgAction::SetTrue),
         Kind::Help => argument.action(ArgAction::HelpShort),
+        Kind::Version => argument.action(ArgAction::Version),
         Kind::Choice(choices) | Kind::Completion(choices) => {
             argument.value_name(spec.value).value_parser(PossibleValuesParser::new(choices.iter().copied()))
         }

@@ -152,7 +152,14 @@ fn a_switchbox_check_that_cannot_be_made_as_it_is_asked_for_is_refused() {
 }
 
 #[test]
-fn help_and_completion_are_printed() {
+fn help_version_and_completion_are_printed() {
+    for line in ["--version", "-V", "--nnodes=2 --version", "-mV"] {
+        let text = match knock(line, &[("PET_VERSION", "0")]) {
+            FrontDoor::Print { text } => text,
+            other => panic!("{line}: {other:?}"),
+        };
+        assert_eq!(text, concat!("dlrover-run ", env!("CARGO_PKG_VERSION"), "\n"), "{line}");
+    }
     assert!(matches!(knock("-h", &[]), FrontDoor::Print { text } if text.starts_with("Usage: dlrover-run")));
     assert!(
         matches!(knock("--print-completion=bash", &[]), FrontDoor::Print { text } if text.contains("complete"))

@@ -746,6 +746,10 @@ pub(crate) static OPTIONS: &[OptionSpec] = &[
             "The key of --tls-cert [default: DLROVER_TLS_KEY]",
         )
     },
+    OptionSpec {
+        short: Some('V'),
+        ..ours(Flag::Version, "version", Kind::Version, Group::Information, "Print the version")
+    },
 ];
 
 /// The choices of `--switchbox-path`.
