@@ -36,3 +36,20 @@ fn a_taint_report_that_cannot_be_written_is_refused() {
         }
     }
 }
+
+#[test]
+fn a_bad_number_is_told_with_what_is_wanted() {
+    let diag = |args: &[&str]| refusal_of(&mut super::diag(args));
+    for ((code, words), value, range) in [
+        (master(&["--port", "x"]), "'x'", "a whole number from 0 to 65535"),
+        (master(&["--restart-count=-1"]), "'-1'", "a whole number from 0 to 4294967295"),
+        (diag(&["pair", "--listen", "::1", "--repeat=0"]), "'0'", "a whole number from 1 to 4294967295"),
+        (diag(&["pair", "--listen", "::1", "--patience=1.5"]), "'1.5'", "a whole number from 1 to 86400"),
+        (diag(&["switchbox", "--min-bandwidth=fast"]), "'fast'", "a number of MB/s above 0"),
+        (diag(&["switchbox", "--min-channels=two"]), "'two'", "a whole number from 1 to 4294967295"),
+    ] {
+        assert_eq!(code, Some(2), "{words}");
+        assert!(words.contains(value) && words.contains(&format!("expected {range}")), "{words}");
+        assert!(!words.contains("invalid digit"), "{words}");
+    }
+}

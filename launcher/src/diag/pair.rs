@@ -11,11 +11,14 @@ use agent::{
     chain,
     probes::{ByHand, Listener, RingError, dial_pair, listen_for_pair},
 };
-use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, parser::ValueSource, value_parser};
+use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, parser::ValueSource};
 use serde::Serialize;
 
 use super::say;
-use crate::failure::{FAILED, SUCCEEDED, USAGE};
+use crate::{
+    failure::{FAILED, SUCCEEDED, USAGE},
+    numbers::whole,
+};
 
 /// What it is called.
 pub(super) const NAME: &str = "pair";
@@ -146,7 +149,7 @@ pub(super) fn command() -> Command {
             Arg::new("repeat")
                 .long("repeat")
                 .value_name("N")
-                .value_parser(value_parser!(u32).range(1..))
+                .value_parser(whole::<u32>(1..=u32::MAX.into()))
                 .default_value("1")
                 .help("How many checks, one after the other; the same number at both ends"),
         )
@@ -154,7 +157,7 @@ pub(super) fn command() -> Command {
             Arg::new("patience")
                 .long("patience")
                 .value_name("SECONDS")
-                .value_parser(value_parser!(u64).range(1..=LONGEST_PATIENCE))
+                .value_parser(whole::<u64>(1..=LONGEST_PATIENCE))
                 .default_value(PATIENCE)
                 .help(
                     "How long to try to connect, and how long the other end may say nothing; --listen waits for the \

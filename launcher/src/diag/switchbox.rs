@@ -15,6 +15,7 @@ use crate::{
     environment::Environment,
     failure::{FAILED, SUCCEEDED, USAGE},
     host::ThisHost,
+    numbers::{float, whole},
     options::SWITCHBOX_PATHS,
     resolve::switchbox::{VARIABLE as PROBE_VARIABLE, read_probe, usual_min_channels},
 };
@@ -44,7 +45,7 @@ pub(super) fn command() -> Command {
             Arg::new("min-bandwidth")
                 .long("min-bandwidth")
                 .value_name("MB/S")
-                .value_parser(value_parser!(f64))
+                .value_parser(float("a number of MB/s above 0"))
                 .default_value("10000")
                 .help("A pair below this bandwidth is faulty"),
         )
@@ -52,7 +53,7 @@ pub(super) fn command() -> Command {
             Arg::new("min-channels")
                 .long("min-channels")
                 .value_name("N")
-                .value_parser(value_parser!(u32).range(1..))
+                .value_parser(whole::<u32>(1..=u32::MAX.into()))
                 .help("A node with fewer working pairs is faulty [default: 2, or all of fewer pairs]"),
         )
         .arg(
@@ -359,6 +360,7 @@ mod tests {
             (&["--min-bandwidth", "-1"], "--min-bandwidth -1"),
             (&["--min-bandwidth", "nan"], "--min-bandwidth NaN"),
             (&["--switchbox-probe", "cudda"], "--switchbox-probe cudda: give auto, mxom, cuda, host, or a"),
+            (&["--min-bandwidth", "inf"], "--min-bandwidth inf"),
             (&["--switchbox-probe", ""], "--switchbox-probe : give auto, mxom, cuda, host, or a"),
             (&["--min-channels", "5"], "--min-channels 5: there are only 4 pair(s)"),
         ] {
