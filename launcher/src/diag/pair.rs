@@ -157,7 +157,7 @@ pub(super) fn command() -> Command {
             Arg::new("patience")
                 .long("patience")
                 .value_name("SECONDS")
-                .value_parser(whole::<u64>(1..=LONGEST_PATIENCE))
+                .value_parser(whole::<u64>(0..=LONGEST_PATIENCE))
                 .default_value(PATIENCE)
                 .help(
                     "How long to try to connect, and how long the other end may say nothing; --listen waits for the \
@@ -224,9 +224,11 @@ fn listen(
     let listener = bind(host, port).map_err(failed)?;
     let door = listen_for_pair(&listener).map_err(PairError::Ring)?;
     let address = listener.local_addr().map_err(failed)?;
+    // Alone on its line: scripts read it.
+    say(format_args!("listening at {address}"));
     match first {
-        Some(limit) => say(format_args!("listening at {address}, for {} s", limit.as_secs())),
-        None => say(format_args!("listening at {address}, until the other end comes; Ctrl-C ends it")),
+        Some(limit) => say(format_args!("waiting for the other end for {} s", limit.as_secs())),
+        None => say("waiting until the other end comes; Ctrl-C ends it"),
     }
     for turn in 0..repeat {
         let within = if turn == 0 { first } else { Some(patience) };

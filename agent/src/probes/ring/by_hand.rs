@@ -17,6 +17,9 @@ use super::{
 };
 use crate::probes::{Listener, progress::Progress};
 
+/// Who is there has so long to say something, however short the patience: it may only try to connect once.
+const LEAST: Duration = Duration::from_secs(1);
+
 /// All pairs by hand have the same one: there is no job that could be mixed up.
 const TOKEN: u64 = u64::from_be_bytes(*b"by hand!");
 
@@ -52,7 +55,7 @@ pub fn listen_for_pair(listener: &Listener) -> Result<PairDoor, RingError> {
 
 impl PairDoor {
     /// Waits for the other end, where there is a limit not longer than `within`, and runs one check with it, in which
-    /// no wait is longer than `patience`.
+    /// no wait is longer than `patience`, or one second where that is less.
     ///
     /// # Errors
     /// When nobody comes, or the check fails, or the other end goes.
@@ -102,13 +105,14 @@ impl PairDoor {
 pub fn dial_pair(address: &str, seed: u64, patience: Duration) -> Result<ByHand, RingError> {
     let who = Neighbour { index: 0, address: address.to_owned() };
     let hello = |kind| Hello { kind, token: TOKEN, members: seed, from: 1, to: 0 };
-    let limits = DialLimits { connect: patience, answer: Some(patience) };
+    let limits = DialLimits { connect: patience, answer: Some(patience.max(LEAST)) };
     let leading = dial(&who, &hello(Kind::Lead), limits)?;
     let following = dial(&who, &hello(Kind::Follow), limits)?;
     run(seed, [Link::new(leading, who.clone(), true, 1), Link::new(following, who, false, 0)], patience)
 }
 
 fn run(seed: u64, [leading, following]: [Link; 2], limit: Duration) -> Result<ByHand, RingError> {
+    let limit = limit.max(LEAST);
     let links = [leading.with_limit(limit)?, following.with_limit(limit)?];
     let verified = 2 * transfer::SIZES.iter().sum::<u64>();
     let progress = Progress::new(verified);

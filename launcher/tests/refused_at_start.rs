@@ -1,16 +1,21 @@
 //! What cannot be done is said at the start, before anybody waits for it.
+#![expect(clippy::unwrap_used, reason = "tests may panic, their helpers too")]
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use super::refusal_of;
+/// What a program that must not go on says, and its exit code.
+fn refusal_of(command: &mut Command) -> (Option<i32>, String) {
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
 
 fn master(args: &[&str]) -> (Option<i32>, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dlrover-master-under-test"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dlrover-master"));
     refusal_of(command.args(["--bind", "127.0.0.1"]).args(args))
 }
 
 fn run(args: &[&str]) -> (Option<i32>, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dlrover-run-under-test"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dlrover-run"));
     refusal_of(command.args(args))
 }
 
@@ -39,12 +44,12 @@ fn a_taint_report_that_cannot_be_written_is_refused() {
 
 #[test]
 fn a_bad_number_is_told_with_what_is_wanted() {
-    let diag = |args: &[&str]| refusal_of(&mut super::diag(args));
+    let diag = |args: &[&str]| refusal_of(Command::new(env!("CARGO_BIN_EXE_dlrover-diag")).args(args));
     for ((code, words), value, range) in [
         (master(&["--port", "x"]), "'x'", "a whole number from 0 to 65535"),
         (master(&["--restart-count=-1"]), "'-1'", "a whole number from 0 to 4294967295"),
         (diag(&["pair", "--listen", "::1", "--repeat=0"]), "'0'", "a whole number from 1 to 4294967295"),
-        (diag(&["pair", "--listen", "::1", "--patience=1.5"]), "'1.5'", "a whole number from 1 to 86400"),
+        (diag(&["pair", "--listen", "::1", "--patience=1.5"]), "'1.5'", "a whole number from 0 to 86400"),
         (diag(&["switchbox", "--min-bandwidth=fast"]), "'fast'", "a number of MB/s above 0"),
         (diag(&["switchbox", "--min-channels=two"]), "'two'", "a whole number from 1 to 4294967295"),
     ] {
