@@ -35,6 +35,8 @@ pub(crate) enum Value {
 pub(crate) enum Reading {
     /// `--help`.
     Help,
+    /// `--version`.
+    Version,
     /// `--print-completion`, and the shell.
     Completion(String),
     /// Anything else.
@@ -94,10 +96,10 @@ pub(crate) fn read(words: &[OsString]) -> Result<Reading, UsageError> {
         loop {
             let spec = flag.spec();
             match spec.kind {
-                Kind::Switch | Kind::Help => {
+                Kind::Switch | Kind::Help | Kind::Version => {
                     let Some((value, grouped)) = explicit else {
-                        if spec.kind == Kind::Help {
-                            return Ok(Reading::Help);
+                        if let Some(reading) = only_prints(spec) {
+                            return Ok(reading);
                         }
                         line.given.push((flag, OsString::new(), Value::Switch(true)));
                         break;
@@ -111,8 +113,8 @@ pub(crate) fn read(words: &[OsString]) -> Result<Reading, UsageError> {
                         let value = value.to_string_lossy().into_owned();
                         return Err(UsageError::ValueForSwitch { flag, value });
                     };
-                    if spec.kind == Kind::Help {
-                        return Ok(Reading::Help);
+                    if let Some(reading) = only_prints(spec) {
+                        return Ok(reading);
                     }
                     line.given.push((flag, OsString::new(), Value::Switch(true)));
                     flag = next;
@@ -145,6 +147,15 @@ pub(crate) fn read(words: &[OsString]) -> Result<Reading, UsageError> {
         }
     }
     Ok(Reading::Line(line))
+}
+
+/// The reading of a line with this option, when it is one that prints and takes no value.
+fn only_prints(spec: &OptionSpec) -> Option<Reading> {
+    match spec.kind {
+        Kind::Help => Some(Reading::Help),
+        Kind::Version => Some(Reading::Version),
+        _ => None,
+    }
 }
 
 impl Line {
@@ -213,7 +224,9 @@ pub(crate) fn convert(spec: &OptionSpec, raw: &OsStr) -> Option<Value> {
         Kind::Switch => Some(Value::Switch(python_number::int(raw.to_str()?)? != 0)),
         Kind::Int => Some(Value::Int(python_number::int(raw.to_str()?)?)),
         Kind::Float => Some(Value::Float(python_number::float(raw.to_str()?)?)),
-        Kind::Text | Kind::Choice(_) | Kind::Completion(_) | Kind::Help => Some(Value::Text(raw.to_owned())),
+        Kind::Text | Kind::Choice(_) | Kind::Completion(_) | Kind::Help | Kind::Version => {
+            Some(Value::Text(raw.to_owned()))
+        }
         Kind::List => Some(Value::List(items(&raw.to_string_lossy()))),
         Kind::Pairs => Some(Value::Pairs(box_pairs::parse(raw.to_str()?)?)),
     }

@@ -20,6 +20,8 @@ use crate::{
 pub(crate) enum Request {
     /// Print the help.
     Help,
+    /// Print the version.
+    Version,
     /// Print the completion script for this shell.
     Completion(String),
     /// Run a script.
@@ -101,6 +103,7 @@ impl Request {
         }
         let line = match argv::read(words)? {
             Reading::Help => return Ok(Self::Help),
+            Reading::Version => return Ok(Self::Version),
             Reading::Completion(shell) => return Ok(Self::Completion(shell)),
             Reading::Line(line) => line,
         };
@@ -161,6 +164,11 @@ impl Cli {
     /// Whether the command line or the environment says something about this option.
     pub(crate) fn is_given(&self, flag: Flag) -> bool {
         self.entry(flag).is_some()
+    }
+
+    /// Whether it stands on the command line. The environment may be that of a whole cluster, for any job.
+    pub(crate) fn is_on_the_line(&self, flag: Flag) -> bool {
+        self.entry(flag).is_some_and(|entry| entry.origin == Origin::CommandLine)
     }
 
     /// Whether a switch is on.

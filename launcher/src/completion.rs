@@ -32,9 +32,14 @@ fn tcsh() -> String {
             Kind::Choice(choices) | Kind::Completion(choices) => {
                 Some(format!(" 'n/--{}/({})/'", spec.long, choices.join(" ")))
             }
-            Kind::Switch | Kind::Text | Kind::Int | Kind::Float | Kind::List | Kind::Pairs | Kind::Help => {
-                None
-            }
+            Kind::Switch
+            | Kind::Text
+            | Kind::Int
+            | Kind::Float
+            | Kind::List
+            | Kind::Pairs
+            | Kind::Help
+            | Kind::Version => None,
         })
         .collect();
     format!("complete dlrover-run{choices} 'c/--/({names})/' 'p/*/f/'\n")

@@ -41,6 +41,7 @@ pub fn front_door(args: &[OsString], env: Vec<(OsString, OsString)>, host: &dyn 
     let words = args.get(1..).unwrap_or_default();
     match Request::read(words, Environment(&env)) {
         Ok(Request::Help) => FrontDoor::Print { text: help::text() },
+        Ok(Request::Version) => FrontDoor::Print { text: help::version() },
         Ok(Request::Completion(shell)) => FrontDoor::Print { text: completion::script(&shell) },
         Ok(Request::Run(cli)) => match resolve::resolve(cli, env, host) {
             Ok(plan) => FrontDoor::Run(Box::new(plan)),

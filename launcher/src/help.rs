@@ -14,10 +14,10 @@ const ABOUT: &str = "Starts the workers of a training run on this node, watches 
 const AFTER: &str = "\
 Environment:
   PET_<NAME>, such as PET_NNODES or PET_MAX_RESTARTS, is the default of an option (a switch: 1 or
-  0), and the command line wins. --logs-specs, --numa-binding, --print-completion and --help have
-  none. PYTHON_EXEC names the Python of the workers; else it is the one beside this program, the
-  virtual environment's, or the first on PATH. HOST_PORTS limits MASTER_PORT to some ports, such
-  as 20000,20010-20020.
+  0), and the command line wins. --logs-specs, --numa-binding, --print-completion, --help and
+  --version have none. PYTHON_EXEC names the Python of the workers; else it is the one beside
+  this program, the virtual environment's, or the first on PATH. HOST_PORTS limits MASTER_PORT to
+  some ports, such as 20000,20010-20020.
 
 Several nodes, in this order:
   --standalone: this node alone. DLROVER_MASTER_ADDR=HOST:PORT: the job master there, with the rank
@@ -33,9 +33,16 @@ Spelling:
   becomes the worker's local rank, and $$ becomes $.
 
 Exit codes:
-  0 when all workers succeeded, 2 when the command line cannot be read, 75 when with
-  DLROVER_MASTER_ADDR too few nodes came within join_timeout or the job master stayed away for so
-  long, 1 for any other failure.
+  0    all workers succeeded
+  1    the run failed, for whatever reason not named here
+  2    the command line cannot be read
+  75   with DLROVER_MASTER_ADDR: too few nodes came within join_timeout, or the job master stayed
+       away for so long
+  201  a network check keeps this node out of the job: broken, unreachable, or slow
+  202  a network check cannot tell which node is at fault (--on-inconclusive)
+  203  a network check found fault with more nodes than --taint-guard allows
+  With --propagate-exit-code a failed run ends with the root cause's own code: 128+N for signal N,
+  247 when the kernel's OOM killer ended it.
 
 Examples:
   dlrover-run --standalone --nproc-per-node=2 train.py --epochs 3
@@ -48,6 +55,15 @@ const TEMPLATE: &str = "{usage-heading} {usage}\n\n{about}\n\n{all-args}{after-h
 
 /// The width of help: the same everywhere, so that its text can be quoted.
 const WIDTH: usize = 100;
+
+/// The version of this launcher.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The text of `--version`.
+#[must_use]
+pub(crate) fn version() -> String {
+    format!("dlrover-run {VERSION}\n")
+}
 
 /// The text of `--help`.
 #[must_use]
@@ -65,6 +81,7 @@ pub(crate) fn command() -> Command {
         .term_width(WIDTH)
         .disable_help_flag(true)
         .disable_version_flag(true)
+        .version(VERSION)
         .arg(
             Arg::new("training_script")
                 .value_name("training_script")
@@ -101,6 +118,7 @@ fn argument(spec: &'static OptionSpec) -> Arg {
     match spec.kind {
         Kind::Switch => argument.action(ArgAction::SetTrue),
         Kind::Help => argument.action(ArgAction::HelpShort),
+        Kind::Version => argument.action(ArgAction::Version),
         Kind::Choice(choices) | Kind::Completion(choices) => {
             argument.value_name(spec.value).value_parser(PossibleValuesParser::new(choices.iter().copied()))
         }
@@ -111,10 +129,29 @@ fn argument(spec: &'static OptionSpec) -> Arg {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure;
 
     #[test]
     fn the_help_is_pleasant_to_read() {
         insta::assert_snapshot!(text());
+    }
+
+    #[test]
+    fn every_exit_code_is_in_the_help() {
+        let text = text();
+        let codes =
+            text.split_once("Exit codes:").and_then(|(_, rest)| rest.split_once("Examples:")).unwrap().0;
+        for code in [
+            failure::SUCCEEDED,
+            failure::FAILED,
+            failure::USAGE,
+            failure::NO_MEETING,
+            failure::EXCLUDED,
+            failure::INCONCLUSIVE,
+            failure::MASS_FAILURE,
+        ] {
+            assert!(codes.contains(&format!("\n  {code} ")), "{code}: {codes}");
+        }
     }
 
     #[test]

@@ -105,6 +105,8 @@ pub(crate) enum Invalid {
     MinChannels { said: Said, pairs: usize },
     #[error("`{said}` is out of range: {range}")]
     SwitchboxRange { said: Said, range: &'static str },
+    #[error("`{said}` cannot be used: {}", rules::taint_key::TaintKey::FORM)]
+    TaintKey { said: Said },
     #[error("`{said}` is no probe: give auto, mxom, cuda, host, or a command line whose program is on PATH")]
     SwitchboxProbe { said: Said },
     #[error("`{said}` is not a whole number of nodes from 1 on, which --auto-config needs")]

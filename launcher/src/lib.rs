@@ -27,6 +27,7 @@ pub mod master_main;
 mod meet;
 mod nproc;
 mod numa;
+mod numbers;
 mod open_files;
 mod options;
 mod place;

@@ -40,6 +40,9 @@ pub enum MeetError {
     /// The topology file of the master that is served here.
     #[error("cannot use the topology file")]
     Topology(#[source] master::TopologyFileError),
+    /// The file for reports of the master that is served here.
+    #[error(transparent)]
+    TaintReport(#[from] master::TaintFileError),
     /// TLS with nothing to show.
     #[error(
         "this launcher serves the job master at {endpoint}, which with TLS needs a certificate: give --tls-cert and \
@@ -91,6 +94,7 @@ pub async fn meet(plan: &mut LaunchPlan, console: &Console) -> Result<Met, MeetE
     if let Some(file) = &master.topology_file {
         master::check_topology(file).map_err(MeetError::Topology)?;
     }
+    check_taint_report(master)?;
     // A certificate names the endpoint, and not the address that it has here.
     let host = if tls.is_on() { endpoint.host.clone() } else { place.own.to_string() };
     let at = MasterAt { host, port: endpoint.port, trust: master.trust.clone() };
@@ -119,6 +123,7 @@ pub async fn meet(plan: &mut LaunchPlan, console: &Console) -> Result<Met, MeetE
 async fn alone(agent: &AgentConfig, local_addr: Option<&str>, master: &MasterPlan) -> Result<Met, MeetError> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(MeetError::Loopback)?;
     let port = listener.local_addr().map_err(MeetError::Loopback)?.port();
+    check_taint_report(master)?;
     let config = config_of(master, None);
     let master_writes = master.taints.file.is_some();
     let served = tokio::spawn(async move {
@@ -157,6 +162,10 @@ fn store(
             Ok(StoreHost::left_to_rank_zero(master_addr, agent.port_choices.clone()))
         }
     }
+}
+
+fn check_taint_report(master: &MasterPlan) -> Result<(), MeetError> {
+    Ok(master.taints.file.as_deref().map_or(Ok(()), master::check_taint_report)?)
 }
 
 fn config_of(master: &MasterPlan, console: Option<&Console>) -> MasterConfig {

@@ -87,6 +87,7 @@ pub(crate) enum Flag {
     TlsCa,
     TlsCert,
     TlsKey,
+    Version,
 }
 
 /// What kind of value an option takes: argparse's `type`, `choices` and `action`.
@@ -108,6 +109,8 @@ pub(crate) enum Kind {
     Pairs,
     /// Prints the help and ends.
     Help,
+    /// Prints the version and ends.
+    Version,
     /// Prints a completion script for one of these shells and ends.
     Completion(&'static [&'static str]),
 }
@@ -168,9 +171,10 @@ pub(crate) struct OptionSpec {
 }
 
 impl OptionSpec {
-    /// Whether `PET_<NAME>` is its default. torchrun reads none for these two, and the last two only print.
+    /// Whether `PET_<NAME>` is its default. torchrun reads none for these two, and the others only print.
     pub(crate) const fn has_pet(&self) -> bool {
-        !matches!(self.flag, Flag::LogsSpecs | Flag::NumaBinding | Flag::PrintCompletion | Flag::Help)
+        let only_prints = matches!(self.kind, Kind::Help | Kind::Version | Kind::Completion(_));
+        !only_prints && !matches!(self.flag, Flag::LogsSpecs | Flag::NumaBinding)
     }
 
     /// `PET_MAX_RESTARTS`.
@@ -229,7 +233,7 @@ mod tests {
         for (place, spec) in OPTIONS.iter().enumerate() {
             assert_eq!(spec.flag as usize, place, "{}", spec.long);
         }
-        assert_eq!(OPTIONS.len(), Flag::TlsKey as usize + 1);
+        assert_eq!(OPTIONS.len(), Flag::Version as usize + 1);
     }
 
     #[test]
@@ -248,7 +252,7 @@ mod tests {
     #[test]
     fn every_option_that_takes_a_value_says_what_to_call_it() {
         for spec in OPTIONS {
-            let takes_value = !matches!(spec.kind, Kind::Switch | Kind::Help);
+            let takes_value = !matches!(spec.kind, Kind::Switch | Kind::Help | Kind::Version);
             assert_eq!(takes_value, !spec.value.is_empty(), "{}", spec.long);
             assert!(!spec.help.ends_with('.'), "{}", spec.long);
         }

@@ -80,7 +80,7 @@ pub(crate) fn resolve(
         return Err(Invalid::LogsSpecs { said: cli.said(Flag::LogsSpecs) });
     }
     let nodes = nodes::resolve(&cli, environment, host, &mut notices)?;
-    let checks = checks::resolve(&cli, &nodes, environment, host)?;
+    let checks = checks::resolve(&cli, &nodes, environment, host, &mut notices)?;
     let Rendezvous { meeting, serves, mut terms } =
         meeting::resolve(&cli, &nodes, environment, host, &mut notices)?;
     terms.check.clone_from(&checks.terms);
@@ -234,6 +234,11 @@ fn binding(
         .map_err(|why| Invalid::Binding { said: cli.said(flag), why })
 }
 
+/// An option that is read and changes nothing.
+fn does_nothing(cli: &Cli, flag: Flag, why: &str) -> String {
+    format!("`{}` is accepted but nothing is done: {why}", cli.said(flag))
+}
+
 /// Options that old lines may carry and that do nothing here: said once each, so that nothing is swallowed.
 fn without_effect(cli: &Cli, notices: &mut Vec<String>) -> Result<(), Invalid> {
     // Its default exists for torchrun's polling; a nonsensical value is still a mistake.
@@ -243,9 +248,7 @@ fn without_effect(cli: &Cli, notices: &mut Vec<String>) -> Result<(), Invalid> {
             range: "the interval is a number of seconds above 0",
         });
     }
-    let mut nothing_is_done = |flag: Flag, why: &str| {
-        notices.push(format!("`{}` is accepted but nothing is done: {why}", cli.said(flag)));
-    };
+    let mut nothing_is_done = |flag: Flag, why: &str| notices.push(does_nothing(cli, flag, why));
     if cli.is_given(Flag::StartMethod) {
         nothing_is_done(Flag::StartMethod, "workers are programs, not Python functions");
     }

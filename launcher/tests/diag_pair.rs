@@ -2,8 +2,9 @@
 #![expect(clippy::unwrap_used, reason = "tests may panic, their helpers too")]
 
 use std::{
-    io::{BufRead as _, BufReader},
-    process::{Child, Command, Output, Stdio},
+    io::{BufRead as _, BufReader, Read as _},
+    net::TcpListener,
+    process::{Child, ChildStderr, Command, Output, Stdio},
 };
 
 fn diag(arguments: &[&str]) -> Command {
@@ -16,25 +17,40 @@ fn connect(address: &str, more: &[&str]) -> Output {
     diag(&["--connect", address]).args(more).output().unwrap()
 }
 
-/// An end that listens, and where.
-fn listen(more: &[&str]) -> (Child, String) {
-    let mut end = diag(&["--listen", "127.0.0.1"])
-        .args(more)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(end.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
+/// An end that listens.
+struct Listening {
+    child: Child,
+    stderr: BufReader<ChildStderr>,
+    address: String,
+    /// For how long, as it says.
+    limit: String,
+}
+
+fn listen(at: &str, more: &[&str]) -> Listening {
+    let mut end = diag(&["--listen", at]);
+    let mut child = end.args(more).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let (mut line, mut limit) = (String::new(), String::new());
+    stderr.read_line(&mut line).unwrap();
+    stderr.read_line(&mut limit).unwrap();
     let address = line.trim().strip_prefix("dlrover-diag: listening at ").unwrap().to_owned();
-    (end, address)
+    Listening { child, stderr, address, limit }
+}
+
+impl Listening {
+    /// How it ended, and the rest of its standard error.
+    fn end(mut self) -> (Output, String) {
+        let mut words = String::new();
+        self.stderr.read_to_string(&mut words).unwrap();
+        (self.child.wait_with_output().unwrap(), words)
+    }
 }
 
 #[test]
 fn both_ends_say_what_they_measured() {
-    let (end, address) = listen(&["--json", "--repeat", "2"]);
-    let connected = connect(&address, &["--json", "--repeat", "2"]);
-    let listened = end.wait_with_output().unwrap();
+    let listening = listen("127.0.0.1", &["--json", "--repeat", "2"]);
+    let connected = connect(&listening.address, &["--json", "--repeat", "2"]);
+    let (listened, _) = listening.end();
     for output in [connected, listened] {
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         let text = String::from_utf8(output.stdout).unwrap();
@@ -51,13 +67,50 @@ fn both_ends_say_what_they_measured() {
 
 #[test]
 fn an_end_that_is_not_there_is_a_failure_and_a_bad_line_is_no_use() {
-    let (mut end, address) = listen(&[]);
-    end.kill().unwrap();
-    end.wait().unwrap();
+    let mut listening = listen("127.0.0.1", &[]);
+    listening.child.kill().unwrap();
+    let address = listening.address.clone();
+    let _killed = listening.end();
     let output = connect(&address, &["--patience", "0"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let words = String::from_utf8(output.stderr).unwrap();
     assert!(words.contains(&format!("cannot connect to neighbour {address}: connection refused")), "{words}");
     assert_eq!(connect("nowhere", &[]).status.code(), Some(2));
     assert_eq!(diag(&[]).output().unwrap().status.code(), Some(2));
+}
+
+#[test]
+fn who_answers_nothing_is_given_up_and_named() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let output = connect(&address, &["--patience", "0"]);
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{words}");
+    assert!(words.contains(&format!("what answers at {address} is not dlrover-diag")), "{words}");
+}
+
+#[test]
+fn an_end_that_has_fewer_checks_to_do_is_told_to_have_left() {
+    let left = "the other end has left after 1 of 3 checks";
+    let listening = listen("localhost", &["--repeat", "3", "--patience", "2"]);
+    assert_eq!(listening.limit, "dlrover-diag: waiting for the other end for 2 s\n");
+    assert!(connect(&listening.address, &[]).status.success());
+    let (output, words) = listening.end();
+    assert!(words.contains(left), "{words}");
+    assert_eq!(output.status.code(), Some(1), "{words}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 1, "{output:?}");
+
+    let listening = listen("127.0.0.1", &[]);
+    assert_eq!(listening.limit, "dlrover-diag: waiting until the other end comes; Ctrl-C ends it\n");
+    let output = connect(&listening.address, &["--repeat", "3", "--patience", "1"]);
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(words.contains(left), "{words}");
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(listening.end().0.status.code(), Some(0));
+}
+
+#[test]
+fn a_listener_that_was_given_a_limit_keeps_it() {
+    let (output, words) = listen("127.0.0.1", &["--patience", "1"]).end();
+    assert_eq!((output.status.code(), &*words), (Some(1), "dlrover-diag: error: nobody came within 1 s\n"));
 }

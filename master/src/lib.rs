@@ -39,7 +39,7 @@ use self::{job_loop::JobLoop, lines::LogTo, service::MasterService, taint_desk::
 pub use self::{
     journal::JournalError,
     lines::Log,
-    taint_desk::{TAINT_KEY, TaintConfig},
+    taint_desk::{TaintConfig, TaintFileError},
     tls::TlsError,
     topology::TopologyFileError,
 };
@@ -112,6 +112,14 @@ pub enum MasterError {
 /// It cannot be read, or a line makes no sense.
 pub fn check_topology(path: &std::path::Path) -> Result<(), TopologyFileError> {
     topology::read(path).map(drop)
+}
+
+/// Tries whether a report of network checks can be written there, so that a bad place is refused before anybody comes.
+///
+/// # Errors
+/// It cannot.
+pub fn check_taint_report(path: &std::path::Path) -> Result<(), TaintFileError> {
+    taint_desk::check(path)
 }
 
 /// A master that has read its memory and its certificates, and serves nobody yet.

@@ -17,7 +17,7 @@ use nix::{
     sys::signal::{Signal, killpg},
     unistd::Pid,
 };
-use rules::taint_report::TaintReport;
+use rules::{taint_key::TaintKey, taint_report::TaintReport};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     process::{Child, Command},
@@ -40,11 +40,8 @@ const WRITE: Duration = Duration::from_secs(5);
 /// What is kept of a command's words.
 const TAIL: u64 = 4 << 10;
 
-/// The key of a taint, unless it is told another one.
-pub const TAINT_KEY: &str = "dlrover.io/node-check";
-
 /// Where reports go.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct TaintConfig {
     /// The document is written here, atomically.
     pub file: Option<PathBuf>,
@@ -52,19 +49,43 @@ pub struct TaintConfig {
     /// process whose children nobody else reaps.
     pub on_fault_node: Option<String>,
     /// The key of the taints.
-    pub key: String,
+    pub key: TaintKey,
 }
 
-impl Default for TaintConfig {
-    fn default() -> Self {
-        Self { file: None, on_fault_node: None, key: TAINT_KEY.to_owned() }
+/// Why there can be no report.
+#[derive(Debug, thiserror::Error)]
+pub enum TaintFileError {
+    /// A folder, say, or a device, which the report would replace.
+    #[error("cannot write the taint report {}: it is there, and no plain file", path.display())]
+    NoFile {
+        /// Where.
+        path: PathBuf,
+    },
+    /// No file can be made there.
+    #[error("cannot write the taint report {}", path.display())]
+    Write {
+        /// Where.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Whether a report can be written there. Leaves nothing behind.
+pub(crate) fn check(path: &Path) -> Result<(), TaintFileError> {
+    if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        return Err(TaintFileError::NoFile { path: path.to_owned() });
     }
+    let beside = beside(path);
+    let made = fs::File::create(&beside).and_then(|_| fs::remove_file(&beside));
+    made.map_err(|source| TaintFileError::Write { path: path.to_owned(), source })
 }
 
 /// Takes reports.
 #[derive(Debug)]
 pub(crate) struct TaintDesk {
-    key: String,
+    key: TaintKey,
     reports: mpsc::UnboundedSender<Handed>,
     clerk: JoinHandle<()>,
     last: Arc<Mutex<Arc<str>>>,
@@ -100,10 +121,11 @@ impl TaintDesk {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let millis = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
         // Plain data: it cannot fail.
-        let document = serde_json::to_string_pretty(&report.document(&self.key, millis)).unwrap_or_default();
+        let document =
+            serde_json::to_string_pretty(&report.document(self.key.as_str(), millis)).unwrap_or_default();
         let document: Arc<str> = document.into();
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&document);
-        let nodes = report.nodes(&self.key).filter(|node| node.taint.is_some()).map(|node| {
+        let nodes = report.nodes(self.key.as_str()).filter(|node| node.taint.is_some()).map(|node| {
             let name = node.k8s_node.unwrap_or(node.host).to_owned();
             (name, serde_json::to_string(&node).unwrap_or_default())
         });
@@ -175,9 +197,7 @@ async fn aside_write(path: PathBuf, document: Arc<str>) -> io::Result<()> {
 
 /// Whoever reads the file sees the old document or the new one, also after a power cut.
 fn write(path: &Path, document: &str) -> io::Result<()> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(format!(".{}.tmp", std::process::id()));
-    let beside = PathBuf::from(beside);
+    let beside = beside(path);
     let written = || -> io::Result<()> {
         let mut file = fs::File::create(&beside)?;
         file.write_all(document.as_bytes())?;
@@ -188,6 +208,13 @@ fn write(path: &Path, document: &str) -> io::Result<()> {
     written().inspect_err(|_| {
         let _gone = fs::remove_file(&beside);
     })
+}
+
+/// Where a report is written first.
+fn beside(path: &Path) -> PathBuf {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(format!(".{}.tmp", std::process::id()));
+    beside.into()
 }
 
 /// Runs the operator's command for one node.

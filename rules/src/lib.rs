@@ -34,6 +34,7 @@ pub mod signal_name;
 pub mod start_watch;
 pub mod stop_ladder;
 pub mod switchbox;
+pub mod taint_key;
 pub mod taint_report;
 pub mod template;
 pub mod topology;

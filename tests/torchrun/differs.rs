@@ -27,6 +27,7 @@ const DIFFERENCES: &[Difference] = &[
         case: "completion_is_printed",
         reason: "torchrun needs the shtab package for it and exits 1 without",
     },
+    Difference { case: "the_version_is_printed", reason: "torchrun has no --version and asks for a script" },
     Difference {
         case: "progress_bars_stay_lines_that_are_rewritten",
         reason: "torchrun's tailer turns every `\\r` into a line of its own",

@@ -323,6 +323,19 @@ fn completion_is_printed() {
 }
 
 #[test]
+fn the_version_is_printed() {
+    for flag in ["--version", "-V"] {
+        let run = launch().flags([flag]).without_script().finish();
+        if torchrun_differs("the_version_is_printed") {
+            assert_eq!(run.code, Some(2), "{run:#?}");
+            continue;
+        }
+        let run = run.expect_code(0);
+        assert_eq!(run.stdout, concat!("dlrover-run ", env!("CARGO_PKG_VERSION"), "\n"), "{run:#?}");
+    }
+}
+
+#[test]
 fn events_can_be_shown() {
     let run = launch().flags(["--standalone", "--event-log-handler", "console"]).finish().expect_code(0);
     let events: Vec<serde_json::Value> =

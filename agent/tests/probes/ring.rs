@@ -1,6 +1,7 @@
 //! Rings, well and unwell.
 
 use std::{
+    io::Write as _,
     net::{TcpListener, TcpStream},
     thread,
     time::Duration,
@@ -254,8 +255,39 @@ fn a_pair_by_hand_needs_one_port_only() {
     let door = agent::probes::listen_for_pair(&listener).unwrap();
     let dialling =
         thread::spawn(move || [1, 2].map(|seed| agent::probes::dial_pair(&address, seed, PATIENCE).unwrap()));
-    let here = [door.check().unwrap(), door.check().unwrap()];
+    let here = [None, Some(PATIENCE)].map(|within| door.check(within, PATIENCE).unwrap());
     for end in here.iter().chain(&dialling.join().unwrap()) {
         assert!(end.sent_per_second > 0 && end.received_per_second > 0 && end.verified == TOTAL, "{end:?}");
     }
+}
+
+#[test]
+fn a_pair_by_hand_waits_for_nobody_longer_than_it_is_told() {
+    let limit = Duration::from_secs(1);
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let error = agent::probes::dial_pair(&address, 1, limit).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        format!(
+            "what answers at {address} is not dlrover-diag pair --listen of this version: it gave no answer within 1 s, \
+             or is busy with another"
+        )
+    );
+    let greeter = thread::spawn(move || {
+        // The first came from above and was never taken.
+        let strangers = [silent.accept().unwrap(), silent.accept().unwrap()];
+        strangers.map(|(mut stranger, _)| {
+            let _gone = stranger.write_all(b"SSH-2.0-x\r\n");
+            stranger
+        })
+    });
+    let error = agent::probes::dial_pair(&address, 1, PATIENCE).unwrap_err().to_string();
+    assert!(error.ends_with("it speaks another protocol"), "{error}");
+    drop(greeter.join().unwrap());
+
+    let listener = Listener::bind(None, 0).unwrap();
+    let door = agent::probes::listen_for_pair(&listener).unwrap();
+    let error = door.check(Some(limit), limit).unwrap_err().to_string();
+    assert_eq!(error, "nobody came within 1 s");
 }

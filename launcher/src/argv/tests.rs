@@ -14,6 +14,7 @@ fn shape_of(words: &[OsString]) -> String {
     match read(words) {
         Err(error) => error.to_string(),
         Ok(Reading::Help) => "help".to_owned(),
+        Ok(Reading::Version) => "version".to_owned(),
         Ok(Reading::Completion(shell)) => format!("completion {shell}"),
         Ok(Reading::Line(line)) => {
             let mut parts: Vec<String> = Vec::new();

@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, Write as _},
-    net::{IpAddr, SocketAddr},
+    net::ToSocketAddrs as _,
     process::ExitCode,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -11,17 +11,23 @@ use agent::{
     chain,
     probes::{ByHand, Listener, RingError, dial_pair, listen_for_pair},
 };
-use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, parser::ValueSource};
 use serde::Serialize;
 
 use super::say;
-use crate::failure::{FAILED, SUCCEEDED, USAGE};
+use crate::{
+    failure::{FAILED, SUCCEEDED, USAGE},
+    numbers::whole,
+};
 
 /// What it is called.
 pub(super) const NAME: &str = "pair";
 
-/// So long the other end is tried when nothing is said.
+/// So long the other end is waited for when nothing is said.
 const PATIENCE: &str = "10";
+
+/// A day: nobody waits longer at a keyboard.
+const LONGEST_PATIENCE: u64 = 86_400;
 
 /// Why a pair check gave no figures.
 #[derive(Debug, thiserror::Error)]
@@ -35,9 +41,32 @@ enum PairError {
         #[source]
         source: io::Error,
     },
+    /// Fewer checks than were asked for here.
+    #[error("the other end has left after {done} of {of} checks: give the same --repeat at both ends")]
+    Left {
+        /// What was done.
+        done: u32,
+        /// What was asked for.
+        of: u32,
+        /// How it was seen.
+        #[source]
+        source: RingError,
+    },
     /// The check.
     #[error(transparent)]
-    Ring(#[from] RingError),
+    Ring(RingError),
+}
+
+impl PairError {
+    /// What `error` means after so many checks.
+    fn after(done: u32, of: u32, error: RingError) -> Self {
+        match error {
+            RingError::NobodyCame { .. } | RingError::CannotConnect { .. } if done > 0 => {
+                Self::Left { done, of, source: error }
+            }
+            error => Self::Ring(error),
+        }
+    }
 }
 
 /// One check, as `--json` shows it.
@@ -107,7 +136,7 @@ pub(super) fn command() -> Command {
             Arg::new("listen")
                 .long("listen")
                 .value_name("ADDR[:PORT]")
-                .help("Wait for the other end at this address of this host; without a port, at any that is free"),
+                .help("Wait for the other end at this address or name of this host; without a port, at any that is free"),
         )
         .arg(
             Arg::new("connect")
@@ -120,7 +149,7 @@ pub(super) fn command() -> Command {
             Arg::new("repeat")
                 .long("repeat")
                 .value_name("N")
-                .value_parser(value_parser!(u32).range(1..))
+                .value_parser(whole::<u32>(1..=u32::MAX.into()))
                 .default_value("1")
                 .help("How many checks, one after the other; the same number at both ends"),
         )
@@ -128,9 +157,12 @@ pub(super) fn command() -> Command {
             Arg::new("patience")
                 .long("patience")
                 .value_name("SECONDS")
-                .value_parser(value_parser!(u64))
+                .value_parser(whole::<u64>(0..=LONGEST_PATIENCE))
                 .default_value(PATIENCE)
-                .help("How long to try to connect"),
+                .help(
+                    "How long to try to connect, and how long the other end may say nothing; --listen waits for the \
+                     first check as long as it takes, unless this is given",
+                ),
         )
         .arg(
             Arg::new("json").long("json").action(ArgAction::SetTrue).help("One JSON document a check, one a line"),
@@ -141,6 +173,7 @@ pub(super) fn command() -> Command {
 pub(super) fn main(arguments: &ArgMatches) -> ExitCode {
     let repeat = arguments.get_one::<u32>("repeat").copied().unwrap_or(1);
     let is_json = arguments.get_flag("json");
+    let patience = Duration::from_secs(arguments.get_one::<u64>("patience").copied().unwrap_or_default());
     let told = |measured: ByHand| {
         let figures = Figures::from(measured);
         let line = match is_json {
@@ -154,16 +187,16 @@ pub(super) fn main(arguments: &ArgMatches) -> ExitCode {
         if !is_host_and_port(address) {
             return unusable(&format!("--connect {address}: ADDR:PORT is needed"));
         }
-        let patience = arguments.get_one::<u64>("patience").copied().unwrap_or_default();
-        connect(address, repeat, Duration::from_secs(patience), told)
+        connect(address, repeat, patience, told)
     } else {
         let address = arguments.get_one::<String>("listen").map_or("", String::as_str);
-        let Some((address, port)) = address_and_port(address) else {
+        let Some(at) = address_and_port(address) else {
             return unusable(&format!(
-                "--listen {address}: an address of this host is needed, and a port if any"
+                "--listen {address}: an address or name of this host is needed, and a port from 0 to 65535 if any"
             ));
         };
-        listen(address, port, repeat, told)
+        let is_given = arguments.value_source("patience") == Some(ValueSource::CommandLine);
+        listen(at, repeat, is_given.then_some(patience), patience, told)
     };
     match end {
         Ok(()) => ExitCode::from(SUCCEEDED),
@@ -179,17 +212,42 @@ fn unusable(words: &str) -> ExitCode {
     ExitCode::from(USAGE)
 }
 
-fn listen(address: IpAddr, port: u16, repeat: u32, told: impl Fn(ByHand)) -> Result<(), PairError> {
-    let at = SocketAddr::new(address, port);
-    let failed = |source| PairError::Listen { at: at.to_string(), source };
-    // One address means one family; the unspecified one of IPv6 takes both.
-    let listener = Listener::bind(Some(address), port).map_err(failed)?;
-    let door = listen_for_pair(&listener)?;
-    say(format_args!("listening at {}", listener.local_addr().map_err(failed)?));
-    for _ in 0..repeat {
-        told(door.check()?);
+/// `first`: how long the first check may be waited for; for ever where there is no limit, but that is said.
+fn listen(
+    (host, port): (&str, u16),
+    repeat: u32,
+    first: Option<Duration>,
+    patience: Duration,
+    told: impl Fn(ByHand),
+) -> Result<(), PairError> {
+    let failed = |source| PairError::Listen { at: format!("{host}:{port}"), source };
+    let listener = bind(host, port).map_err(failed)?;
+    let door = listen_for_pair(&listener).map_err(PairError::Ring)?;
+    let address = listener.local_addr().map_err(failed)?;
+    // Alone on its line: scripts read it.
+    say(format_args!("listening at {address}"));
+    match first {
+        Some(limit) => say(format_args!("waiting for the other end for {} s", limit.as_secs())),
+        None => say("waiting until the other end comes; Ctrl-C ends it"),
+    }
+    for turn in 0..repeat {
+        let within = if turn == 0 { first } else { Some(patience) };
+        told(door.check(within, patience).map_err(|error| PairError::after(turn, repeat, error))?);
     }
     Ok(())
+}
+
+/// The first address of the name that this host has.
+fn bind(host: &str, port: u16) -> io::Result<Listener> {
+    let mut refused = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for address in (host, port).to_socket_addrs()? {
+        // One address means one family; the unspecified one of IPv6 takes both.
+        match Listener::bind(Some(address.ip()), port) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => refused = error,
+        }
+    }
+    Err(refused)
 }
 
 fn connect(address: &str, repeat: u32, patience: Duration, told: impl Fn(ByHand)) -> Result<(), PairError> {
@@ -197,18 +255,27 @@ fn connect(address: &str, repeat: u32, patience: Duration, told: impl Fn(ByHand)
     // Any number does; another one each time.
     let seed = u64::from(now.subsec_nanos()) << 32 | u64::from(std::process::id());
     for turn in 0..repeat {
-        told(dial_pair(address, seed.wrapping_add(u64::from(turn) << 20), patience)?);
+        let checked = dial_pair(address, seed.wrapping_add(u64::from(turn) << 20), patience);
+        told(checked.map_err(|error| PairError::after(turn, repeat, error))?);
     }
     Ok(())
 }
 
-/// `10.0.0.1`, `10.0.0.1:7000`, `fd00::1`, `[fd00::1]:7000`.
-fn address_and_port(words: &str) -> Option<(IpAddr, u16)> {
-    if let Ok(address) = words.parse::<SocketAddr>() {
-        return Some((address.ip(), address.port()));
+/// `10.0.0.1`, `10.0.0.1:7000`, `fd00::1`, `[fd00::1]:7000`, `node-0`, `node-0:7000`; port 0 where none is said.
+fn address_and_port(words: &str) -> Option<(&str, u16)> {
+    let bare = |host: &str| host.parse::<std::net::Ipv6Addr>().is_ok();
+    if bare(words) {
+        return Some((words, 0));
     }
-    let bare = words.strip_prefix('[').and_then(|words| words.strip_suffix(']')).unwrap_or(words);
-    bare.parse().ok().map(|address| (address, 0))
+    let (host, port) = match words.strip_prefix('[') {
+        Some(rest) => {
+            let (host, port) = rest.split_once(']').filter(|(host, _)| bare(host))?;
+            (host, if port.is_empty() { None } else { Some(port.strip_prefix(':')?) })
+        }
+        None => words.split_once(':').map_or((words, None), |(host, port)| (host, Some(port))),
+    };
+    let port = port.map_or(Some(0), |port| port.parse().ok())?;
+    (!host.is_empty() && !host.contains(char::is_whitespace)).then_some((host, port))
 }
 
 fn is_host_and_port(words: &str) -> bool {
@@ -230,10 +297,14 @@ mod tests {
             ("::", "::", 0),
             ("[fd00::1]", "fd00::1", 0),
             ("[fd00::1]:70", "fd00::1", 70),
+            ("localhost", "localhost", 0),
+            ("node-0.rack:70", "node-0.rack", 70),
         ] {
-            assert_eq!(address_and_port(words), Some((address.parse().unwrap(), port)), "{words}");
+            assert_eq!(address_and_port(words), Some((address, port)), "{words}");
         }
-        for words in ["", "host", "10.0.0.1:", "10.0.0.1:70000", ":70"] {
+        for words in
+            ["", "a b", "10.0.0.1:", "10.0.0.1:70000", ":70", "host:x", "[host]:7", "[::1]7", "1:2:3"]
+        {
             assert_eq!(address_and_port(words), None, "{words}");
         }
     }

@@ -1,8 +1,10 @@
 //! `dlrover-diag rehearse`: the network check on a cluster that is only imagined.
 //!
-//! [`arguments`] is what it understands, [`settings`] what is asked for, [`report`] what it says.
+//! [`arguments`] is what it understands, [`settings`] what is asked for, [`report`] what it says, [`missed`] what the
+//! check did not find.
 
 mod arguments;
+mod missed;
 mod report;
 mod settings;
 
@@ -26,7 +28,7 @@ pub(super) fn main(arguments: &ArgMatches) -> ExitCode {
     };
     let outcome = rehearse(&settings.cluster, settings.policy.clone());
     let text = match settings.json {
-        true => report::json(&outcome),
+        true => report::json(&settings, &outcome),
         false => report::table(&settings, &outcome),
     };
     super::print(&text, SUCCEEDED)

@@ -15,8 +15,9 @@ use crate::{
     environment::Environment,
     failure::{FAILED, SUCCEEDED, USAGE},
     host::ThisHost,
+    numbers::{float, whole},
     options::SWITCHBOX_PATHS,
-    resolve::switchbox::{VARIABLE as PROBE_VARIABLE, read_probe},
+    resolve::switchbox::{VARIABLE as PROBE_VARIABLE, read_probe, usual_min_channels},
 };
 
 /// What it is called.
@@ -44,7 +45,7 @@ pub(super) fn command() -> Command {
             Arg::new("min-bandwidth")
                 .long("min-bandwidth")
                 .value_name("MB/S")
-                .value_parser(value_parser!(f64))
+                .value_parser(float("a number of MB/s above 0"))
                 .default_value("10000")
                 .help("A pair below this bandwidth is faulty"),
         )
@@ -52,7 +53,7 @@ pub(super) fn command() -> Command {
             Arg::new("min-channels")
                 .long("min-channels")
                 .value_name("N")
-                .value_parser(value_parser!(u32).range(1..))
+                .value_parser(whole::<u32>(1..=u32::MAX.into()))
                 .help("A node with fewer working pairs is faulty [default: 2, or all of fewer pairs]"),
         )
         .arg(
@@ -119,15 +120,15 @@ fn task(arguments: &ArgMatches, env: Environment<'_>) -> Result<SwitchboxTask, S
     let refusal = || format!("--min-bandwidth {megabytes:?}: {}", Rate::MINIMUM);
     let min = Rate::minimum(megabytes).ok_or_else(refusal)?;
     let most = u32::try_from(pairs.len()).unwrap_or(u32::MAX);
-    let min_channels = arguments.get_one::<u32>("min-channels").copied().unwrap_or(most.min(2));
+    let min_channels = arguments.get_one::<u32>("min-channels").copied();
+    let min_channels = min_channels.unwrap_or_else(|| usual_min_channels(pairs.len()));
     if min_channels > most {
         return Err(format!("--min-channels {min_channels}: there are only {most} pair(s) in --box-pairs"));
     }
     let expected = arguments.get_one::<String>("switchbox-path").and_then(|word| Expected::from_word(word));
     let settings = Settings { pairs, min, min_channels, expected: expected.unwrap_or_default() };
     let said = arguments.get_one::<OsString>("switchbox-probe").map(OsString::as_os_str);
-    let words = said.or_else(|| env.get(PROBE_VARIABLE)).filter(|words| !words.is_empty());
-    let words = words.unwrap_or("auto".as_ref());
+    let words = said.or_else(|| env.get_filled(PROBE_VARIABLE)).unwrap_or("auto".as_ref());
     let probe = read_probe(words, env, &ThisHost).ok_or_else(|| {
         let name = if said.is_some() { "--switchbox-probe" } else { PROBE_VARIABLE };
         let said = words.to_string_lossy();
@@ -372,6 +373,8 @@ mod tests {
                 ": a bandwidth is a number of MB/s above 0, and at most 1000000000",
             ),
             (&["--switchbox-probe", "cudda"], "--switchbox-probe cudda: give auto, mxom, cuda, host, or a"),
+            (&["--min-bandwidth", "inf"], "--min-bandwidth inf"),
+            (&["--switchbox-probe", ""], "--switchbox-probe : give auto, mxom, cuda, host, or a"),
             (&["--min-channels", "5"], "--min-channels 5: there are only 4 pair(s)"),
         ] {
             let refused = command().try_get_matches_from(std::iter::once(NAME).chain(words.iter().copied()));

@@ -124,6 +124,8 @@ fn a_value_that_cannot_be_used_is_named_with_its_origin_and_what_would_be_right(
         (&[("NETWORK_CHECK_TIMEOUT", "soon")], "--network-check x.py"),
         (&[("PET_ON_INCONCLUSIVE", "maybe")], "--network-check x.py"),
         (&[], "--taint-guard=1.5 x.py"),
+        (&[], "--taint-key= x.py"),
+        (&[("PET_TAINT_KEY", "bad key !!")], "x.py"),
         (&[], "--box-pairs=3:3 x.py"),
         (&[], "--min-bandwidth=0 x.py"),
         (&[], "--min-channels=5 x.py"),
@@ -144,12 +146,20 @@ fn a_switchbox_check_that_cannot_be_made_as_it_is_asked_for_is_refused() {
         (&[], "--switchbox-path=pcie x.py"),
         (&[("PET_SWITCHBOX_PATH", "host")], "x.py"),
         (&[], "--network-check --switchbox-check --switchbox-probe=mxon x.py"),
+        (&[], "--network-check --switchbox-check --switchbox-probe= x.py"),
         (&[("DLROVER_SWITCHBOX_PROBE", "gpu")], "--network-check --switchbox-check x.py"),
     ]));
 }
 
 #[test]
-fn help_and_completion_are_printed() {
+fn help_version_and_completion_are_printed() {
+    for line in ["--version", "-V", "--nnodes=2 --version", "-mV"] {
+        let text = match knock(line, &[("PET_VERSION", "0")]) {
+            FrontDoor::Print { text } => text,
+            other => panic!("{line}: {other:?}"),
+        };
+        assert_eq!(text, concat!("dlrover-run ", env!("CARGO_PKG_VERSION"), "\n"), "{line}");
+    }
     assert!(matches!(knock("-h", &[]), FrontDoor::Print { text } if text.starts_with("Usage: dlrover-run")));
     assert!(
         matches!(knock("--print-completion=bash", &[]), FrontDoor::Print { text } if text.contains("complete"))

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Arg, Command, builder::PossibleValuesParser, value_parser};
 
+use crate::numbers::whole;
+
 /// Arguments of dlrover's own master that change nothing here, spelled with `-`.
 pub(super) const OF_DLROVER: [&str; 17] = [
     "pending-timeout",
@@ -58,7 +60,7 @@ pub(super) fn command() -> Command {
         .arg(
             option("restart-count", "N")
                 .alias("restart-counts")
-                .value_parser(value_parser!(u32))
+                .value_parser(whole::<u32>(0..=u32::MAX.into()))
                 .default_value("3")
                 .help("How often a node of each rank may be replaced after a loss"),
         )
@@ -70,7 +72,7 @@ pub(super) fn command() -> Command {
         .next_help_heading("The port")
         .arg(
             option("port", "PORT")
-                .value_parser(value_parser!(u16))
+                .value_parser(whole::<u16>(0..=u16::MAX.into()))
                 .default_value("0")
                 .help("Port to serve on; 0 takes one of HOST_PORTS where that is set, else any that is free"),
         )
@@ -155,9 +157,16 @@ mod tests {
 
     #[test]
     fn a_bad_value_is_named() {
-        for (word, said) in [("--port=70000", "70000"), ("--port=-5", "-5"), ("--restart-count=x", "'x'")] {
+        let (port, count) =
+            ("expected a whole number from 0 to 65535", "expected a whole number from 0 to 4294967295");
+        for (word, value, range) in [
+            ("--port=70000", "'70000'", port),
+            ("--port=-5", "'-5'", port),
+            ("--restart-count=x", "'x'", count),
+        ] {
             let refused = command().try_get_matches_from(["dlrover-master", word]).unwrap_err();
-            assert!(refused.to_string().contains(said), "{refused}");
+            assert!(refused.to_string().contains(value), "{refused}");
+            assert!(refused.to_string().contains(range), "{refused}");
             assert_eq!(refused.exit_code(), 2);
         }
     }

@@ -3,11 +3,12 @@
 use std::{fs::File, io, io::Read as _, path::PathBuf, time::Duration};
 
 use clap::ArgMatches;
-use master::{TAINT_KEY, TaintConfig, TopologyFileError};
+use master::{TaintConfig, TaintFileError, TopologyFileError};
 use master_proto::trust::{TlsFiles, Token, TokenError, Trust};
 use rules::{
     job::{HOST_TIMEOUT, OnGiveUp, Policy},
     liveness::Patience,
+    taint_key::TaintKey,
 };
 
 use super::listen::ListenOn;
@@ -22,6 +23,9 @@ const FOR_EVER: f64 = 1e9;
 
 /// Of a token's file.
 const MOST_BYTES: u64 = 64 << 10;
+
+/// Those of dlrover's own master.
+const PLATFORMS: [&str; 4] = ["pyk8s", "k8s", "ray", "local"];
 
 /// All that the master is told.
 #[derive(Debug)]
@@ -60,6 +64,18 @@ pub(super) enum SettingsError {
     /// The topology file.
     #[error(transparent)]
     Topology(#[from] TopologyFileError),
+    /// Where the report goes.
+    #[error(transparent)]
+    TaintReport(#[from] TaintFileError),
+    /// The operator's command.
+    #[error("--on-fault-node is empty: expected a command for /bin/sh; leave the option out for none")]
+    NoCommand,
+    /// The taints' key.
+    #[error("--taint-key {value}: {}", TaintKey::FORM)]
+    TaintKey {
+        /// As it was written.
+        value: String,
+    },
     /// The token's file.
     #[error("cannot read the job token from {}", path.display())]
     TokenFile {
@@ -101,6 +117,10 @@ impl Settings {
         if let Some(file) = &topology_file {
             master::check_topology(file)?;
         }
+        let taint_file = said.file("taint-report", None);
+        if let Some(file) = &taint_file {
+            master::check_taint_report(file)?;
+        }
         let trust = said.trust()?;
         let notices = said.notices(&trust);
         Ok(Self {
@@ -119,9 +139,9 @@ impl Settings {
             state_dir: said.file("state-dir", None),
             topology_file,
             taints: TaintConfig {
-                file: said.file("taint-report", None),
-                on_fault_node: said.text("on-fault-node", None),
-                key: said.text("taint-key", None).unwrap_or_else(|| TAINT_KEY.to_owned()),
+                file: taint_file,
+                on_fault_node: said.on_fault_node()?,
+                key: said.taint_key()?,
             },
             trust,
             notices,
@@ -162,6 +182,20 @@ impl Said<'_> {
         share.map(permille).ok_or(SettingsError::Share { value })
     }
 
+    fn on_fault_node(&self) -> Result<Option<String>, SettingsError> {
+        match self.arguments.get_one::<String>("on-fault-node") {
+            Some(command) if command.trim().is_empty() => Err(SettingsError::NoCommand),
+            command => Ok(command.cloned()),
+        }
+    }
+
+    fn taint_key(&self) -> Result<TaintKey, SettingsError> {
+        let Some(value) = self.arguments.get_one::<String>("taint-key") else {
+            return Ok(TaintKey::default());
+        };
+        TaintKey::parse(value).ok_or_else(|| SettingsError::TaintKey { value: value.clone() })
+    }
+
     fn bad_seconds(&self, option: &'static str, range: &'static str) -> SettingsError {
         SettingsError::Seconds { option, value: self.text(option, None).unwrap_or_default(), range }
     }
@@ -195,7 +229,20 @@ impl Said<'_> {
     }
 
     fn notices(&self, trust: &Trust) -> Vec<String> {
-        let platform = self.text("platform", None).filter(|platform| platform.ends_with("k8s"));
+        let platform = self.text("platform", None);
+        let is_known = |platform: &&String| PLATFORMS.contains(&platform.as_str());
+        let unknown = platform.as_ref().filter(|platform| !is_known(platform)).map(|platform| {
+            format!(
+                "warning: --platform {platform}: {} are known; nothing here depends on it",
+                PLATFORMS.join(", ")
+            )
+        });
+        // It may come from dlrover's own templates.
+        let nodes = self.text("node-num", None).filter(|nodes| nodes.trim().parse::<u32>().is_err());
+        let no_number = nodes.map(|nodes| {
+            format!("warning: --node-num {nodes}: this is no number of nodes; it is not used, the nodes say how many they are")
+        });
+        let platform = platform.filter(|platform| platform.ends_with("k8s") && is_known(&platform));
         let no_pods = platform.map(|platform| {
             format!(
                 "--platform {platform}: this master creates no pods; the nodes are whoever joins, and whoever \
@@ -210,7 +257,7 @@ impl Said<'_> {
                 if trust.tls.is_on() { "DLROVER_JOB_TOKEN or --tls-client-ca" } else { "DLROVER_JOB_TOKEN" };
             format!("warning: anybody who reaches the port can join this job; {hint} keeps strangers out")
         });
-        no_pods.into_iter().chain(no_http).chain(open).collect()
+        [no_pods, unknown, no_number, no_http, open].into_iter().flatten().collect()
     }
 }
 
@@ -255,6 +302,16 @@ mod tests {
     }
 
     #[test]
+    fn what_changes_nothing_here_is_no_reason_to_refuse_but_told() {
+        let env = [("DLROVER_JOB_TOKEN", "t")];
+        let notices = read("m --platform foo --node-num abc", &env).unwrap().notices;
+        assert_eq!(notices.len(), 2, "{notices:?}");
+        assert!(notices[0].contains("--platform foo: pyk8s, k8s, ray, local are known"), "{notices:?}");
+        assert!(notices[1].contains("--node-num abc: this is no number of nodes"), "{notices:?}");
+        assert_eq!(read("m --platform ray --node_num 4", &env).unwrap().notices, [""; 0]);
+    }
+
+    #[test]
     fn variables_stand_in_for_options() {
         let dir = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str| {
@@ -294,6 +351,16 @@ mod tests {
         assert!(refused("m --reconnect-grace nan", &[]).contains("nan"));
         let token = refused("m", &[("DLROVER_JOB_TOKEN", "a b")]);
         assert!(token.contains("DLROVER_JOB_TOKEN") && !token.contains("a b"), "{token}");
+        assert!(refused("m --on-fault-node=", &[]).contains("expected a command"));
+        let report = refused("m --taint-report /none/x.json", &[]);
+        assert!(report.starts_with("cannot write the taint report /none/x.json: No such file"), "{report}");
+        let folder = dir.path().display().to_string();
+        let report = refused(&format!("m --taint-report {folder}"), &[]);
+        assert_eq!(report, format!("cannot write the taint report {folder}: it is there, and no plain file"));
+        for key in ["--taint-key=", "--taint-key=bad!"] {
+            let key = refused(&format!("m {key}"), &[]);
+            assert!(key.starts_with("--taint-key ") && key.contains("1 to 63 letters"), "{key}");
+        }
         assert!(refused("m --job-token-file /none", &[]).contains("/none"));
         assert!(refused("m", &[("HOST_PORTS", "x")]).contains("HOST_PORTS"));
         assert!(refused("m --service-type pigeon", &[]).contains("pigeon"));

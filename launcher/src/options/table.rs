@@ -493,13 +493,12 @@ pub(crate) static OPTIONS: &[OptionSpec] = &[
     },
     OptionSpec {
         value: "N",
-        default: "2",
         ..ours(
             Flag::MinChannels,
             "min-channels",
             Kind::Int,
             Group::Checks,
-            "A node with fewer working switchbox pairs is faulty",
+            "A node with fewer working switchbox pairs is faulty [default: 2, or all of fewer pairs]",
         )
     },
     OptionSpec {
@@ -746,6 +745,10 @@ pub(crate) static OPTIONS: &[OptionSpec] = &[
             Group::Nodes,
             "The key of --tls-cert [default: DLROVER_TLS_KEY]",
         )
+    },
+    OptionSpec {
+        short: Some('V'),
+        ..ours(Flag::Version, "version", Kind::Version, Group::Information, "Print the version")
     },
 ];
 

@@ -15,11 +15,34 @@ use crate::{
     invalid::Invalid,
     options::{ACCELERATORS, Flag},
     python_number,
-    resolve::{nodes::Nodes, rdzv_conf, switchbox},
+    resolve::{does_nothing, nodes::Nodes, rdzv_conf, switchbox},
 };
 
 /// How long the user's own program may take for one test, as DLRover's check does.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(180);
+
+/// What only a network check looks at. Lines of dlrover carry some of them without one, so none is refused.
+const OF_CHECKS: &[Flag] = &[
+    Flag::StragglerRatio,
+    Flag::CheckCommand,
+    Flag::CheckTtl,
+    Flag::CheckMaxRounds,
+    Flag::NetworkCheckTimeout,
+    Flag::OnInconclusive,
+    Flag::TaintReport,
+    Flag::TaintKey,
+    Flag::TaintGuard,
+];
+
+/// What only a switchbox check looks at.
+const OF_SWITCHBOX: &[Flag] = &[
+    Flag::BoxPairs,
+    Flag::MinBandwidth,
+    Flag::MinChannels,
+    Flag::SwitchboxProbe,
+    Flag::SwitchboxPath,
+    Flag::ProbeLoopback,
+];
 
 /// What is checked before workers start, and what counts as a fault.
 #[derive(Debug, Clone)]
@@ -41,6 +64,7 @@ pub(super) fn resolve(
     nodes: &Nodes,
     env: Environment<'_>,
     host: &dyn Host,
+    notices: &mut Vec<String>,
 ) -> Result<Checks, Invalid> {
     let precheck = one_of(cli, Flag::Precheck, &["0", "1", "2"])?;
     let comm_perf = cli.is_on(Flag::CommPerfTest) || precheck == "2";
@@ -50,6 +74,14 @@ pub(super) fn resolve(
             return Err(Invalid::NeedsNetworkCheck { said: cli.said(flag) });
         }
     }
+    let idle = |flags: &'static [Flag], is_off: bool| {
+        flags.iter().copied().filter(move |flag| is_off && cli.is_on_the_line(*flag))
+    };
+    let no_check = "there is no --network-check";
+    notices.extend(idle(OF_CHECKS, !network).map(|flag| does_nothing(cli, flag, no_check)));
+    let no_check = "there is no --switchbox-check";
+    let of_switchbox = idle(OF_SWITCHBOX, !cli.is_on(Flag::SwitchboxCheck));
+    notices.extend(of_switchbox.map(|flag| does_nothing(cli, flag, no_check)));
     let switchbox = switchbox::resolve(cli, env, host)?;
     let busy_percent = cli.float(Flag::BusyGpuThreshold).unwrap_or_default();
     if !(0.0..=100.0).contains(&busy_percent) {

@@ -8,6 +8,7 @@ use rules::{
     NodeId,
     job::{HOST_TIMEOUT, OnGiveUp, Policy},
     liveness::Patience,
+    taint_key::TaintKey,
 };
 
 use crate::{
@@ -113,7 +114,8 @@ pub(super) fn resolve(
             file: Some(cli.bytes(Flag::TaintReport)).filter(|it| !it.is_empty()).map(PathBuf::from),
             // Its children would be the launcher's, which reaps them all by itself.
             on_fault_node: None,
-            key: cli.text(Flag::TaintKey)?.to_owned(),
+            key: TaintKey::parse(cli.text(Flag::TaintKey)?)
+                .ok_or_else(|| Invalid::TaintKey { said: cli.said(Flag::TaintKey) })?,
         },
         trust,
         said: given.map(|flag| cli.said(flag).to_string()).collect(),

@@ -41,30 +41,36 @@ pub(super) fn resolve(
     Ok(Some(SwitchboxTask::new(settings, probe(cli, env, host)?, env.get(TOOL_VARIABLE))))
 }
 
-/// The default is for the default pairs: fewer of them need no more than there are.
+/// How many pairs must work where nothing is said: two, or all of fewer.
+pub(crate) fn usual_min_channels(pairs: usize) -> u32 {
+    if pairs < 2 { 1 } else { 2 }
+}
+
 fn min_channels(cli: &Cli, pairs: usize) -> Result<u32, Invalid> {
     let said = || cli.said(Flag::MinChannels);
-    let asked = cli.int(Flag::MinChannels).unwrap_or_default();
+    let Some(asked) = cli.int(Flag::MinChannels) else { return Ok(usual_min_channels(pairs)) };
     if asked < 1 {
         return Err(Invalid::SwitchboxRange { said: said(), range: "a node needs at least 1 working pair" });
     }
     let most = u32::try_from(pairs).unwrap_or(u32::MAX);
     match u32::try_from(asked).ok().filter(|asked| *asked <= most) {
         Some(asked) => Ok(asked),
-        None if !cli.is_given(Flag::MinChannels) => Ok(most),
         None => Err(Invalid::MinChannels { said: said(), pairs }),
     }
 }
 
 fn probe(cli: &Cli, env: Environment<'_>, host: &dyn Host) -> Result<SwitchboxProbe, Invalid> {
+    let given = (cli.bytes(Flag::SwitchboxProbe), cli.said(Flag::SwitchboxProbe));
     let (words, said) = match env.get_filled(VARIABLE) {
         Some(words) if !cli.is_given(Flag::SwitchboxProbe) => (words, Said::in_variable(VARIABLE, words)),
-        _ => (cli.bytes(Flag::SwitchboxProbe), cli.said(Flag::SwitchboxProbe)),
+        // An empty variable says nothing, an empty word on the line is a slip.
+        _ if given.0.is_empty() && !cli.is_on_the_line(Flag::SwitchboxProbe) => ("auto".as_ref(), given.1),
+        _ => given,
     };
     read_probe(words, env, host).ok_or(Invalid::SwitchboxProbe { said })
 }
 
-/// The probe that is meant; `None` for one plain word that is no program: more likely a slip.
+/// The probe that is meant; `None` for none, and for one plain word that is no program: more likely a slip.
 pub(crate) fn read_probe(words: &OsStr, env: Environment<'_>, host: &dyn Host) -> Option<SwitchboxProbe> {
     let is_word =
         |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));

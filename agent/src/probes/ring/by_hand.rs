@@ -1,7 +1,10 @@
 //! The pair check for a person at two keyboards: one end listens, the other dials both connections, so that only one
 //! port has to be open. Runs in the calling process and blocks.
 
-use std::time::Duration;
+use std::{
+    sync::mpsc::RecvTimeoutError,
+    time::{Duration, Instant},
+};
 
 use rules::network_check::Probed;
 
@@ -9,10 +12,13 @@ use super::{
     error::{Neighbour, RingError},
     hello::{Hello, Kind},
     link::Link,
-    meet::{Door, dial, welcome},
+    meet::{DialLimits, Door, dial, welcome},
     transfer::{self, rate},
 };
 use crate::probes::{Listener, progress::Progress};
+
+/// Who is there has so long to say something, however short the patience: it may only try to connect once.
+const LEAST: Duration = Duration::from_secs(1);
 
 /// All pairs by hand have the same one: there is no job that could be mixed up.
 const TOKEN: u64 = u64::from_be_bytes(*b"by hand!");
@@ -48,17 +54,25 @@ pub fn listen_for_pair(listener: &Listener) -> Result<PairDoor, RingError> {
 }
 
 impl PairDoor {
-    /// Waits for the other end, and runs one check with it.
+    /// Waits for the other end, where there is a limit not longer than `within`, and runs one check with it, in which
+    /// no wait is longer than `patience`, or one second where that is less.
     ///
     /// # Errors
-    /// When it fails, or the other end goes.
-    pub fn check(&self) -> Result<ByHand, RingError> {
+    /// When nobody comes, or the check fails, or the other end goes.
+    pub fn check(&self, within: Option<Duration>, patience: Duration) -> Result<ByHand, RingError> {
+        let deadline = within.map(|within| Instant::now() + within);
         // Of an earlier pair that broke off in between, say: the later one counts.
         let (mut leading, mut following) = (None, None);
         loop {
-            let Some((hello, stream)) = self.0.next() else {
-                return Err(RingError::Thread(std::io::Error::other("the door is closed")));
-            };
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let (hello, stream) = self.0.next(left).map_err(|end| match end {
+                RecvTimeoutError::Timeout => {
+                    RingError::NobodyCame { seconds: within.unwrap_or_default().as_secs() }
+                }
+                RecvTimeoutError::Disconnected => {
+                    RingError::Thread(std::io::Error::other("the door is closed"))
+                }
+            })?;
             if welcome(&hello, &stream).is_err() {
                 continue;
             }
@@ -72,7 +86,7 @@ impl PairDoor {
             }
             match (leading, following) {
                 (Some((one, leading)), Some((other, following))) if one == other => {
-                    return run(seed, [leading, following]);
+                    return run(seed, [leading, following], patience);
                 }
                 (one, other) => {
                     leading = one.filter(|(of, _)| *of == seed);
@@ -83,19 +97,23 @@ impl PairDoor {
     }
 }
 
-/// Dials the end that listens at `address` (`HOST:PORT`), tried again until `patience` is over, and runs one check.
+/// Dials the end that listens at `address` (`HOST:PORT`), tried again until `patience` is over, and runs one check, in
+/// which no wait is longer than that either.
 ///
 /// # Errors
 /// When it cannot be reached, or the check fails.
 pub fn dial_pair(address: &str, seed: u64, patience: Duration) -> Result<ByHand, RingError> {
     let who = Neighbour { index: 0, address: address.to_owned() };
     let hello = |kind| Hello { kind, token: TOKEN, members: seed, from: 1, to: 0 };
-    let leading = dial(&who, &hello(Kind::Lead), patience)?;
-    let following = dial(&who, &hello(Kind::Follow), patience)?;
-    run(seed, [Link::new(leading, who.clone(), true, 1), Link::new(following, who, false, 0)])
+    let limits = DialLimits { connect: patience, answer: Some(patience.max(LEAST)) };
+    let leading = dial(&who, &hello(Kind::Lead), limits)?;
+    let following = dial(&who, &hello(Kind::Follow), limits)?;
+    run(seed, [Link::new(leading, who.clone(), true, 1), Link::new(following, who, false, 0)], patience)
 }
 
-fn run(seed: u64, links: [Link; 2]) -> Result<ByHand, RingError> {
+fn run(seed: u64, [leading, following]: [Link; 2], limit: Duration) -> Result<ByHand, RingError> {
+    let limit = limit.max(LEAST);
+    let links = [leading.with_limit(limit)?, following.with_limit(limit)?];
     let verified = 2 * transfer::SIZES.iter().sum::<u64>();
     let progress = Progress::new(verified);
     let done = transfer::run(seed, links, &progress)?;

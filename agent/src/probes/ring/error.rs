@@ -47,6 +47,30 @@ pub enum RingError {
         /// What happened last.
         words: String,
     },
+    /// Somebody is there, but not who was looked for.
+    #[error("what answers at {} is not dlrover-diag pair --listen of this version: {words}", who.address)]
+    Stranger {
+        /// Where.
+        who: Neighbour,
+        /// What it did.
+        words: String,
+    },
+    /// Nobody came to a listener that waits for so long.
+    #[error("nobody came within {seconds} s")]
+    NobodyCame {
+        /// The limit.
+        seconds: u64,
+    },
+    /// The other end is there, and neither says nor takes anything.
+    #[error("{who} neither sent nor took anything for {seconds} s, while {doing}")]
+    Silent {
+        /// Who.
+        who: Neighbour,
+        /// What we were at.
+        doing: &'static str,
+        /// The limit.
+        seconds: u64,
+    },
     /// The other end closed its connection in good order, but too early.
     #[error("{who} closed the connection early, while {doing}")]
     ClosedEarly {

@@ -68,6 +68,11 @@ impl Hello {
         Some(Self { kind, token: number(0)?, members: number(1)?, from: number(2)?, to: number(3)? })
     }
 
+    /// Whether what has come so far, at most [`LENGTH`] bytes, may be the beginning of a hello.
+    pub(super) fn may_begin_with(bytes: &[u8]) -> bool {
+        bytes.iter().zip(&MAGIC).all(|(theirs, ours)| theirs == ours)
+    }
+
     /// The answer to it.
     pub(super) fn answer(&self, kind: Kind) -> Self {
         Self { kind, from: self.to, to: self.from, ..*self }
@@ -91,5 +96,9 @@ mod tests {
             assert_eq!(Hello::decode(&other), None, "byte {at}");
         }
         assert_eq!(Hello::decode(&[0; LENGTH]), None);
+        assert!(
+            Hello::may_begin_with(b"") && Hello::may_begin_with(&bytes[..3]) && Hello::may_begin_with(&bytes)
+        );
+        assert!(!Hello::may_begin_with(b"DLX") && !Hello::may_begin_with(b"SSH-2.0"));
     }
 }

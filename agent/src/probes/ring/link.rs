@@ -3,6 +3,7 @@
 use std::{
     io::{self, Read as _, Write as _},
     net::{Shutdown, TcpStream},
+    time::Duration,
 };
 
 use super::error::{Neighbour, RingError};
@@ -17,12 +18,22 @@ pub(super) struct Link {
     pub(super) leads: bool,
     /// The leader's place in the ring: the name of the link, the same at both ends.
     pub(super) name: u64,
+    /// The longest wait for a byte to come or to go; `None`: somebody else sees to it.
+    limit: Option<Duration>,
 }
 
 impl Link {
     /// From a stream whose hellos are over.
     pub(super) fn new(stream: TcpStream, who: Neighbour, leads: bool, name: u64) -> Self {
-        Self { stream, who, leads, name }
+        Self { stream, who, leads, name, limit: None }
+    }
+
+    /// The same, but no wait for a byte to come or to go is longer than this, which is above 0.
+    pub(super) fn with_limit(self, limit: Duration) -> Result<Self, RingError> {
+        let set = self.stream.set_read_timeout(Some(limit));
+        set.and_then(|()| self.stream.set_write_timeout(Some(limit)))
+            .map_err(|error| self.broken(error, "setting its time limit"))?;
+        Ok(Self { limit: Some(limit), ..self })
     }
 
     /// Sends all of it.
@@ -70,6 +81,10 @@ impl Link {
     fn broken(&self, source: io::Error, doing: &'static str) -> RingError {
         let who = self.who.clone();
         match source.kind() {
+            // What Linux says when a limit is over.
+            io::ErrorKind::WouldBlock => {
+                RingError::Silent { who, doing, seconds: self.limit.unwrap_or_default().as_secs() }
+            }
             // The other end is gone, with or without having read all that we sent.
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
                 RingError::ClosedEarly { who, doing }

@@ -77,9 +77,15 @@ impl Door {
         Ok(Self { guests })
     }
 
-    /// The next one with the right token. `None`: nobody will come any more.
-    pub(super) fn next(&self) -> Option<(Hello, TcpStream)> {
-        self.guests.recv().ok()
+    /// The next one with the right token, `within` this time where there is a limit.
+    pub(super) fn next(
+        &self,
+        within: Option<Duration>,
+    ) -> Result<(Hello, TcpStream), mpsc::RecvTimeoutError> {
+        match within {
+            Some(within) => self.guests.recv_timeout(within),
+            None => self.guests.recv().map_err(mpsc::RecvTimeoutError::from),
+        }
     }
 }
 
@@ -115,8 +121,9 @@ pub(super) fn meet(plan: &RingPlan, door: &Door) -> Result<[Link; 2], RingError>
         to: next as u64,
     };
     let (done, dialled) = mpsc::channel();
-    let (whom, patience) = (who.clone(), plan.connect_patience);
-    let dialling = move || done.send(dial(&whom, &hello, patience));
+    // Once the other end listens, its answer is waited for without limit: its probe may not have started yet.
+    let (whom, limits) = (who.clone(), DialLimits { connect: plan.connect_patience, answer: None });
+    let dialling = move || done.send(dial(&whom, &hello, limits));
     thread::Builder::new().name("dial".into()).spawn(dialling).map_err(RingError::Thread)?;
     let (mut ahead, mut behind) = (None, None);
     loop {
@@ -153,14 +160,35 @@ fn no_thread() -> RingError {
     RingError::Thread(io::Error::other("a thread of the probe has ended"))
 }
 
-/// Connects and says hello, again and again until it is welcome or `patience` is over. Once the other end listens,
-/// its answer is waited for without limit: its probe may not have started yet.
-pub(super) fn dial(who: &Neighbour, hello: &Hello, patience: Duration) -> Result<TcpStream, RingError> {
-    let deadline = Instant::now() + patience;
+/// How long dialling may take.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DialLimits {
+    /// So long is an end that cannot be reached tried again.
+    pub(super) connect: Duration,
+    /// So long may an end that was reached take to answer; `None`: for ever.
+    pub(super) answer: Option<Duration>,
+}
+
+/// Why an attempt failed, in words.
+enum Missed {
+    /// It may go better the next time.
+    TryAgain(String),
+    /// Whoever is there is not who was looked for.
+    Stranger(String),
+}
+
+/// Connects and says hello, again and again until it is welcome or its time is over.
+pub(super) fn dial(who: &Neighbour, hello: &Hello, limits: DialLimits) -> Result<TcpStream, RingError> {
+    let deadline = Instant::now() + limits.connect;
     loop {
-        let words = match attempt(&who.address, hello, deadline) {
+        let words = match attempt(&who.address, hello, deadline, limits.answer) {
             Ok(stream) => return Ok(stream),
-            Err(words) => words,
+            // A stranger stays one; but in a job it may be the probe of another version, about to be replaced.
+            Err(Missed::Stranger(words)) if limits.answer.is_some() => {
+                return Err(RingError::Stranger { who: who.clone(), words });
+            }
+            Err(Missed::Stranger(_)) => "no probe of this version answers there".to_owned(),
+            Err(Missed::TryAgain(words)) => words,
         };
         if Instant::now() + AGAIN >= deadline {
             return Err(RingError::CannotConnect { who: who.clone(), words });
@@ -169,14 +197,21 @@ pub(super) fn dial(who: &Neighbour, hello: &Hello, patience: Duration) -> Result
     }
 }
 
-/// One attempt; the words say why it failed.
-fn attempt(address: &str, hello: &Hello, deadline: Instant) -> Result<TcpStream, String> {
-    let addresses = address.to_socket_addrs().map_err(|error| format!("no such address: {error}"))?;
-    let mut last = "its name has no address".to_owned();
+/// One attempt.
+fn attempt(
+    address: &str,
+    hello: &Hello,
+    deadline: Instant,
+    answer: Option<Duration>,
+) -> Result<TcpStream, Missed> {
+    let addresses = address.to_socket_addrs();
+    let addresses = addresses.map_err(|error| Missed::TryAgain(format!("no such address: {error}")))?;
+    let mut last = Missed::TryAgain("its name has no address".to_owned());
     for address in addresses {
-        match connect(address, deadline).and_then(|stream| introduce(stream, hello)) {
+        let connected = connect(address, deadline).map_err(Missed::TryAgain);
+        match connected.and_then(|stream| introduce(stream, hello, answer)) {
             Ok(stream) => return Ok(stream),
-            Err(words) => last = words,
+            Err(missed) => last = missed,
         }
     }
     Err(last)
@@ -195,15 +230,42 @@ fn connect(address: SocketAddr, deadline: Instant) -> Result<TcpStream, String> 
     })
 }
 
-fn introduce(mut stream: TcpStream, hello: &Hello) -> Result<TcpStream, String> {
-    let closed = |error: io::Error| format!("it closed the connection at once ({error})");
+fn introduce(mut stream: TcpStream, hello: &Hello, answer: Option<Duration>) -> Result<TcpStream, Missed> {
+    let closed = |error: io::Error| Missed::TryAgain(format!("it closed the connection at once ({error})"));
     stream.set_nodelay(true).map_err(closed)?;
     stream.write_all(&hello.encode()).map_err(closed)?;
+    let limit = answer.map(|answer| (Instant::now() + answer, answer));
     let mut bytes = [0; LENGTH];
-    stream.read_exact(&mut bytes).map_err(closed)?;
+    let mut come = 0;
+    while come < LENGTH {
+        if let Some((deadline, answer)) = limit {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let words =
+                    format!("it gave no answer within {} s, or is busy with another", answer.as_secs());
+                return Err(Missed::Stranger(words));
+            }
+            stream.set_read_timeout(Some(left)).map_err(closed)?;
+        }
+        match stream.read(&mut bytes[come..]) {
+            Ok(0) => return Err(closed(io::ErrorKind::UnexpectedEof.into())),
+            Ok(length) => come += length,
+            // The limit, which is looked at above.
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(error) => return Err(closed(error)),
+        }
+        if !Hello::may_begin_with(&bytes[..come]) {
+            return Err(Missed::Stranger("it speaks another protocol".to_owned()));
+        }
+    }
+    if limit.is_some() {
+        stream.set_read_timeout(None).map_err(closed)?;
+    }
     match Hello::decode(&bytes) {
         Some(answer) if answer == hello.answer(Kind::Welcome) => Ok(stream),
-        Some(answer) if answer.kind == Kind::TurnedAway => Err("it is in another test".to_owned()),
-        _ => Err("no probe of this version answers there".to_owned()),
+        Some(answer) if answer.kind == Kind::TurnedAway => {
+            Err(Missed::TryAgain("it is in another test".to_owned()))
+        }
+        _ => Err(Missed::Stranger("its answer is of another version".to_owned())),
     }
 }

@@ -10,7 +10,9 @@ const ABOUT: &str = "Try the decisions of the network check on an imagined clust
 
 const NODES: &str = "\
 Nodes are 0 to N - 1, racks 0 to R - 1; node i is in rack i / ceil(N / R). Lists take commas, and an option may be \
-given again. The same options give the same outcome each time.";
+given again. The same options give the same outcome each time.
+
+Exit code: 0 whatever the check would find, 1 when the outcome cannot be written, 2 when the command line cannot be used.";
 
 /// What it understands.
 pub(in crate::diag) fn command() -> Command {

@@ -37,6 +37,29 @@ fn what_does_nothing_is_said_once_each() {
     assert!(plan_in(&[("PET_AUTO_TUNNING", "0")], "--monitor-interval=5 x").notices.is_empty());
 }
 
+#[test]
+fn what_only_a_check_looks_at_is_said_to_do_nothing_without_one() {
+    let of_checks = "--straggler-ratio=3 --check-command=true --check-ttl=1 --check-max-rounds=2 \
+                     --network-check-timeout=3 --on-inconclusive=proceed --taint-report=/t --taint-key=k --taint-guard=1";
+    let of_switchbox = "--box-pairs 0:1 --min-bandwidth=5 --min-channels=1 --switchbox-probe=host --switchbox-path=any \
+                        --probe-loopback";
+    let notices = plan(&format!("{of_checks} {of_switchbox} --no-python -- x")).notices;
+    assert_eq!(notices.len(), 15, "{notices:#?}");
+    for told in [
+        "`--check-command=true` is accepted but nothing is done: there is no --network-check",
+        "`--box-pairs=0:1` is accepted but nothing is done: there is no --switchbox-check",
+        "`--probe-loopback` is accepted but nothing is done: there is no --switchbox-check",
+    ] {
+        assert!(notices.iter().any(|notice| notice == told), "{notices:#?}");
+    }
+    assert_eq!(plan(&format!("--precheck=1 {of_checks} x")).notices, [""; 0]);
+    assert_eq!(plan(&format!("--network-check --switchbox-check {of_switchbox} -- x")).notices, [""; 0]);
+    let env = [("PET_CHECK_COMMAND", "true"), ("PET_MIN_BANDWIDTH", "5"), ("PET_SWITCHBOX_PROBE", "")];
+    assert_eq!(plan_in(&env, "x").notices, [""; 0]);
+    let probe = plan_in(&env, "--network-check --switchbox-check x").checks.switchbox.unwrap().probe;
+    assert_eq!(probe, SwitchboxProbe::Auto);
+}
+
 /// Every row of the contract's first section: what the option changes, from the command line and from `PET_*`.
 #[test]
 fn every_option_of_torchrun_has_its_effect_from_either_place() {

@@ -1,0 +1,38 @@
+//! Numbers on the command lines of `dlrover-diag` and `dlrover-master`: what is wrong with one is told with the range
+//! that is wanted.
+
+use std::ops::RangeInclusive;
+
+/// Reads a whole number of this range, in which the type's own limits are.
+pub(crate) fn whole<T: TryFrom<u64>>(
+    range: RangeInclusive<u64>,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let number = text.trim().parse().ok().filter(|number| range.contains(number));
+        let number = number.and_then(|number| T::try_from(number).ok());
+        number.ok_or_else(|| format!("expected a whole number from {} to {}", range.start(), range.end()))
+    }
+}
+
+/// Reads a number, whose range the caller sees to; `what` says it.
+pub(crate) fn float(
+    what: &'static str,
+) -> impl Fn(&str) -> Result<f64, String> + Clone + Send + Sync + 'static {
+    move |text| text.trim().parse().map_err(|_| format!("expected {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_such_number_is_told_with_the_range() {
+        let port = whole::<u16>(0..=u16::MAX.into());
+        assert_eq!((port("0"), port(" 65535 ")), (Ok(0), Ok(65535)));
+        for text in ["65536", "-1", "", "x", "1.5", "18446744073709551616"] {
+            assert_eq!(port(text), Err("expected a whole number from 0 to 65535".to_owned()), "{text}");
+        }
+        assert_eq!(float("a number")("1e3"), Ok(1000.0));
+        assert_eq!(float("a number of MB/s")("fast"), Err("expected a number of MB/s".to_owned()));
+    }
+}
