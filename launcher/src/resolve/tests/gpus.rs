@@ -150,10 +150,10 @@ fn what_is_not_known_changes_nothing_and_is_told_on_one_line() {
     );
     let mut host = eight(&[]);
     host.accelerators.hangs_at = Some("/usr/bin/nvidia-smi topo -m".into());
-    host.accelerators.notes = vec!["no answer within 2s at /usr/bin/nvidia-smi topo -m".into()];
+    host.accelerators.notes = vec!["no answer within 2s; it was at /usr/bin/nvidia-smi topo -m".into()];
     assert_eq!(
         says(&host, flags),
-        "the look at this node's GPUs came to no end: no answer within 2s at /usr/bin/nvidia-smi topo -m"
+        "the look at this node's GPUs came to no end: no answer within 2s; it was at /usr/bin/nvidia-smi topo -m"
     );
     let mut host = FakeHost::new();
     host.accelerators.notes = vec!["no NVML: it is not here".into(), "no nvidia-smi on PATH".into()];
