@@ -119,10 +119,23 @@ pub enum LogDir {
 /// How worker environments are made.
 #[derive(Debug, Clone)]
 pub struct EnvConfig {
-    /// The launcher's own environment, byte for byte.
+    /// The launcher's own environment, byte for byte, but for what the launcher has decided: the accelerators that it
+    /// has chosen.
     pub inherited: Vec<(OsString, OsString)>,
     /// `--virtual-local-rank`: every worker sees LOCAL_RANK=0 and one device.
     pub virtual_local_rank: bool,
     /// `TORCHELASTIC_SIGNALS_TO_HANDLE` as the user gave it.
     pub signals_to_handle: String,
+}
+
+/// The variables that say which accelerators a program sees.
+const VISIBLE: [&str; 3] = ["CUDA_VISIBLE_DEVICES", "MACA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"];
+
+impl EnvConfig {
+    /// Which accelerators are this job's, for programs that compute on them before workers do: the launcher's own
+    /// environment may show more.
+    #[must_use]
+    pub fn visible_devices(&self) -> Vec<(OsString, OsString)> {
+        self.inherited.iter().filter(|(name, _)| VISIBLE.iter().any(|it| name == it)).cloned().collect()
+    }
 }

@@ -7,7 +7,7 @@ use std::{ffi::OsString, io, sync::Arc, time::Duration};
 
 use rules::{
     check_order::{CheckOrder, CheckReport, CheckRound, Test},
-    gpus::health::GpuTerms,
+    gpus::{Gpu, health::GpuTerms},
     network_check::{LocalCheck, LocalFault, Probed},
     switchbox::COMPONENT,
     worker_group::Event,
@@ -42,6 +42,9 @@ const REPEATS: u32 = 5;
 #[derive(Debug)]
 pub struct Prober {
     helper: Helper,
+    /// Variables that say which accelerators are this job's, for what computes on them. Who asks a driver about all of
+    /// them is not narrowed, nor is the switchbox check: it names devices by the driver's own numbers.
+    devices: Vec<(OsString, OsString)>,
     door: Door,
     /// For a look at this node.
     patience: Duration,
@@ -93,11 +96,13 @@ struct Current {
 
 impl Prober {
     /// Opens the port. `mark` is this launcher's, by which leftovers are found. Devices are looked at one after
-    /// another, which takes longer than a look at the processor.
+    /// another, which takes longer than a look at the processor; `devices` are the variables that say which are this
+    /// job's.
     #[must_use]
     pub fn new(
         mark: String,
         has_accelerators: bool,
+        devices: Vec<(OsString, OsString)>,
         command: Option<Command>,
         gpu_terms: GpuTerms,
         tool_path: OsString,
@@ -115,6 +120,7 @@ impl Prober {
         let helper = Helper { mark: Some(mark), ..Helper::default() };
         Self {
             helper,
+            devices,
             door,
             patience,
             command,
@@ -144,16 +150,18 @@ impl Prober {
         let gpus = GpuPlan { deadline: self.patience, ..self.gpu_plan() };
         let terms = self.gpu_terms.clone();
         let switchbox = self.switchbox.clone();
+        let helper = self.helper.clone();
         let (cancel, mut cancelled) = watch::channel(false);
         let task = tokio::spawn(async move {
-            let helper = plan.helper.clone();
             let checked = async {
                 let (inventory, fitness) = gpus::fitness(gpus, &terms).await;
+                let place = |gpu: &Gpu| Some((gpu.pci.clone()?, gpu.index));
+                let places = inventory.gpus.iter().filter_map(place).collect();
                 let inventory = Box::new(inventory);
                 let _gone = events.send(Event::InventoryTaken { inventory }.into()).await;
                 match fitness {
                     Ok(notes) => {
-                        let mut checked = check_locally(plan).await;
+                        let mut checked = check_locally(LocalPlan { places, ..plan }).await;
                         checked.notes.extend(notes);
                         checked
                     }
@@ -232,7 +240,8 @@ impl Prober {
     }
 
     fn local_plan(&self) -> LocalPlan {
-        LocalPlan { deadline: self.patience, helper: self.helper.clone(), ..LocalPlan::default() }
+        let helper = Helper { variables: self.devices.clone(), ..self.helper.clone() };
+        LocalPlan { deadline: self.patience, helper, ..LocalPlan::default() }
     }
 }
 
@@ -378,7 +387,11 @@ impl Probe {
             (1.., _, Some(first)) => (first.address.clone(), first.port),
             _ => return Err(io::Error::other("none could be opened")),
         };
-        let (name, value) = WITHOUT_OPTIC_LINK;
+        let mut env = self.local.helper.variables.clone();
+        if self.has_switchbox {
+            let (name, value) = WITHOUT_OPTIC_LINK;
+            env.push((name.into(), value.into()));
+        }
         let plan = CommandPlan {
             argv: ["/bin/sh".into(), "-c".into(), command.line.clone()].into(),
             rank: *me as usize,
@@ -386,7 +399,7 @@ impl Probe {
             master_addr,
             master_port,
             seed: *seed,
-            env: if self.has_switchbox { vec![(name.into(), value.into())] } else { Vec::new() },
+            env,
             grace: command.grace,
             output: None,
             helper: self.helper.clone(),

@@ -77,3 +77,44 @@ fn the_diagnosis_shows_the_same() {
         (&"dlrover.gpus/v1".into(), &"GPU-00000004-fake".into())
     );
 }
+
+/// The driver for computing has no more than the probe of this node needs to say which device it was about to use.
+fn checked(state: &str, flags: &[&str]) -> (support::launch::Outcome, serde_json::Value, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let (seen, report) = (dir.path().join("seen"), dir.path().join("report.json"));
+    let cuda = support::fake_library::cuda(Path::new(env!("CARGO_TARGET_TMPDIR")));
+    let [(path, nvml), state] = driver(state);
+    let flag = format!("--taint-report={}", report.display());
+    let launch = Launch::new(launcher!()).flags(["--standalone", "--network-check", &flag]).flags(flags);
+    let launch = launch
+        .env("DLROVER_GPU_LOCK_DIR", dir.path().join("locks"))
+        .env("FAKE_CUDA_SEEN", &seen)
+        .env(path, format!("{nvml}:{}", cuda.display()))
+        .env(state.0, state.1);
+    let outcome = launch.steps(&["dump"]).finish();
+    let report = serde_json::from_str(&read(&report)).unwrap();
+    (outcome, report, read(&seen))
+}
+
+#[test]
+fn a_node_computes_on_no_devices_but_the_chosen_ones_and_calls_them_by_their_own_numbers() {
+    let flags = ["--nproc-per-node=2", "--gpu-select=5,4"];
+    let (outcome, report, seen) = checked("used=0:61", &flags);
+    let said = &outcome.stderr;
+    assert_eq!(seen, "GPU-00000005-fake,GPU-00000004-fake", "{said}");
+    assert!(said.contains("this node is broken, gpu 5: cannot open the device"), "{said}");
+    let node = &report["nodes"][0];
+    assert_eq!(node["component"], "gpu 5", "{report:#}");
+    assert_eq!(node["inventory"]["gpus"].as_array().map(Vec::len), Some(8), "all are asked: {report:#}");
+}
+
+#[test]
+fn a_device_that_is_not_first_to_the_driver_has_its_own_number_too() {
+    let (outcome, report, seen) = checked("", &["--nproc-per-node=1"]);
+    assert_eq!(
+        (seen.as_str(), &report["nodes"][0]["component"]),
+        ("all", &"gpu 7".into()),
+        "{}",
+        outcome.stderr
+    );
+}

@@ -4,7 +4,6 @@
 //! hangs at the fourth does not hide the first three. A node has accelerators of one vendor:
 //! once some are found nobody else is asked.
 
-mod bus;
 mod host;
 mod metax;
 mod nvidia_smi;
@@ -24,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::watch::{GpuWord, watch_gpus};
 use super::{
-    GRACE, Helper,
+    GRACE, Helper, bus,
     child::Voice,
     handle::{Heard, Limits, Listeners, hear},
     process,
