@@ -305,6 +305,18 @@ impl Inventory {
         hangs.chain(self.gpus.iter().flat_map(of)).collect()
     }
 
+    /// Errors that were heard before this was gathered: no look finds them again. An accelerator that has fallen off the
+    /// bus meanwhile tells no id, and is known by its number.
+    pub fn keep_xids(&mut self, before: &Self) {
+        for old in before.gpus.iter().filter(|old| !old.xids.is_empty()) {
+            let has_id = self.gpus.iter().position(|new| new.uuid.is_some() && new.uuid == old.uuid);
+            let is_alike = |new: &Gpu| new.index == old.index && (new.uuid.is_none() || old.uuid.is_none());
+            if let Some(place) = has_id.or_else(|| self.gpus.iter().position(is_alike)) {
+                self.gpus[place].xids.clone_from(&old.xids);
+            }
+        }
+    }
+
     /// The driver told of an error. `false`: no such accelerator.
     pub fn note_xid(&mut self, gpu: u32, code: u64) -> bool {
         let Some(gpu) = self.gpus.iter_mut().find(|it| it.index == gpu) else { return false };
@@ -386,6 +398,31 @@ mod tests {
         let mut inventory = Inventory { gpus: vec![gpu(0), gpu(1)], ..Inventory::default() };
         assert!(inventory.note_xid(1, 79) && inventory.note_xid(1, 79) && !inventory.note_xid(2, 79));
         assert_eq!(inventory.gpus[1].xids, [Xid { code: 79, count: 2 }]);
+    }
+
+    #[test]
+    fn errors_stay_with_their_accelerator() {
+        let named = |index: u32, id: &str| Gpu { uuid: Some(id.into()), ..gpu(index) };
+        let mut before =
+            Inventory { gpus: vec![named(0, "GPU-a"), named(1, "GPU-b")], ..Inventory::default() };
+        assert!(before.note_xid(0, 13) && before.note_xid(1, 79));
+        let kept = |gpus: Vec<Gpu>| {
+            let mut inventory = Inventory { gpus, ..Inventory::default() };
+            inventory.keep_xids(&before);
+            let codes = |gpu: &Gpu| gpu.xids.iter().map(|xid| xid.code).collect::<Vec<u64>>();
+            inventory.gpus.iter().map(codes).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            kept(vec![named(0, "GPU-b"), named(1, "GPU-a")]),
+            [[79], [13]],
+            "the numbers have changed"
+        );
+        assert_eq!(kept(vec![named(0, "GPU-a"), gpu(1)]), [[13], [79]], "one is lost");
+        assert_eq!(
+            kept(vec![named(0, "GPU-a"), named(1, "GPU-c")]),
+            [vec![13], vec![]],
+            "another one is there"
+        );
     }
 
     #[test]
