@@ -95,7 +95,7 @@ fn own_list(env: Environment<'_>, vendor: Vendor) -> Option<(&'static str, Strin
     names(vendor).iter().rev().find_map(|name| listed(name))
 }
 
-fn ids(gpus: &[Gpu]) -> Vec<String> {
+fn ids(gpus: &[Gpu]) -> Vec<Option<String>> {
     gpus.iter().map(|gpu| gpu.id.clone()).collect()
 }
 
@@ -150,7 +150,7 @@ pub(crate) fn best(
         .map_err(|error: CannotArrange| error.to_string())?;
     let mine = arranged.order.iter().take(arranged.chosen);
     chosen.locks = mine.filter_map(|place| held.remove(place)).collect();
-    let entries: Vec<String> = arranged.order.iter().map(|place| gpus[*place].id.clone()).collect();
+    let entries: Vec<String> = arranged.order.iter().filter_map(|place| gpus[*place].id.clone()).collect();
     chosen.variables = variables(*vendor, &entries);
     chosen.words.push(arranged.words);
     Ok(chosen)
@@ -217,7 +217,7 @@ pub(crate) fn listed(
             ));
         }
     }
-    let entries: Vec<String> = places.iter().map(|place| gpus[*place].id.clone()).collect();
+    let entries: Vec<String> = places.iter().filter_map(|place| gpus[*place].id.clone()).collect();
     chosen.variables = variables(vendor, &entries);
     Ok(chosen)
 }
