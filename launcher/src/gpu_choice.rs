@@ -77,6 +77,8 @@ pub(crate) enum BadList {
     Unknown { entry: String, size: usize },
     #[error("{entry} is not among those that {variable} allows")]
     NotAllowed { entry: String, variable: &'static str },
+    #[error("{entry} cannot be used: {why}")]
+    Unusable { entry: String, why: String },
     #[error("{entry} is taken by another launcher on this host")]
     Taken { entry: String },
 }
@@ -160,6 +162,22 @@ fn cannot_lock(why: &io::Error) -> String {
     format!("GPUs cannot be locked, so another launcher on this host may choose the same: {why}")
 }
 
+/// Whether the user's own list has no such entry, by its words alone: numbers are compared with numbers, ids with ids. A
+/// list that names GPUs in another way too may have it.
+fn is_ruled_out(list: &str, entry: &str) -> bool {
+    let kind = |entry: &str| match entry.parse::<u32>() {
+        Ok(_) => Some("a number"),
+        Err(_) => ["GPU-", "MIG-"].into_iter().find(|prefix| entry.starts_with(prefix)),
+    };
+    let is_same = |own: &str| match (own.parse::<u32>(), entry.parse::<u32>()) {
+        (Ok(own), Ok(entry)) => own == entry,
+        (Err(_), Err(_)) => own.starts_with(entry) || entry.starts_with(own),
+        _ => false,
+    };
+    let mut shown = list.split(',').map(str::trim).take_while(|own| kind(own).is_some());
+    shown.all(|own| kind(own) == kind(entry) && !is_same(own))
+}
+
 /// The user's own choice.
 pub(crate) fn listed(
     host: &dyn Host,
@@ -173,12 +191,21 @@ pub(crate) fn listed(
         return Err(BadList::TooFew { named: entries.len(), workers: wanted });
     }
     let mut chosen = Chosen::default();
-    // Slices, and GPUs of which nothing is known, are taken at their word.
+    // Slices, and GPUs of which nothing is known, are taken at their word, as far as words can be compared.
+    let own = own_list(env, vendor);
     if gpus.is_empty() || entries.iter().any(|entry| entry.starts_with("MIG-")) {
         if let Some(twice) =
             entries.iter().enumerate().find(|(place, entry)| entries[..*place].contains(entry))
         {
             return Err(BadList::Twice { entry: twice.1.clone() });
+        }
+        if let Some((variable, list)) = &own
+            && let Some(entry) = entries.iter().find(|entry| is_ruled_out(list, entry))
+        {
+            return Err(BadList::NotAllowed { entry: entry.clone(), variable });
+        }
+        if gpus.is_empty() {
+            chosen.words.push("taken unchecked: nothing is known of this node's GPUs".to_owned());
         }
         chosen.variables = variables(vendor, entries);
         return Ok(chosen);
@@ -193,10 +220,14 @@ pub(crate) fn listed(
         if places.contains(&place) {
             return Err(BadList::Twice { entry: entry.clone() });
         }
-        if let Some((variable, list)) = own_list(env, vendor)
-            && matches!(allowed(Some(&list), &ids(gpus)), Allowed::These(these) if !these.contains(&place))
+        if let Some((variable, list)) = &own
+            && matches!(allowed(Some(list), &ids(gpus)), Allowed::These(these) if !these.contains(&place))
         {
             return Err(BadList::NotAllowed { entry: entry.clone(), variable });
+        }
+        // A list ends at one that the driver does not open, and hides all behind it.
+        if let Some(why) = why_unusable(&gpus[place].known) {
+            return Err(BadList::Unusable { entry: entry.clone(), why });
         }
         places.push(place);
     }
@@ -207,10 +238,7 @@ pub(crate) fn listed(
         Err(Taken::Unknown(why)) => chosen.words.push(cannot_lock(&why)),
     }
     for place in &places {
-        let known = &gpus[*place].known;
-        if let Some(why) = why_unusable(known) {
-            chosen.words.push(format!("GPU {place} cannot be used: {why}"));
-        } else if is_busy(known, busy_permille) {
+        if is_busy(&gpus[*place].known, busy_permille) {
             chosen.words.push(format!(
                 "GPU {place} is used by others: more than {} % of its memory is taken",
                 f64::from(busy_permille) / 10.0
