@@ -106,10 +106,14 @@ fn variables(vendor: Vendor, entries: &[String]) -> Vec<(&'static str, OsString)
     names(vendor).iter().map(|name| (*name, entries.join(",").into())).collect()
 }
 
-/// Those that nobody is to use: others hold more of their memory than these thousandths, or they cannot be used at all.
-pub(crate) fn unfit(gpus: &[Gpu], busy_permille: u32) -> GpuSet {
-    let is_unfit = |gpu: &Gpu| is_busy(&gpu.known, busy_permille) || why_unusable(&gpu.known).is_some();
-    (0..gpus.len()).filter(|place| is_unfit(&gpus[*place])).collect()
+/// Those that others use: they hold more of their memory than these thousandths.
+pub(crate) fn busy(gpus: &[Gpu], busy_permille: u32) -> GpuSet {
+    (0..gpus.len()).filter(|place| is_busy(&gpus[*place].known, busy_permille)).collect()
+}
+
+/// Those that cannot be used at all.
+pub(crate) fn broken(gpus: &[Gpu]) -> GpuSet {
+    (0..gpus.len()).filter(|place| why_unusable(&gpus[*place].known).is_some()).collect()
 }
 
 /// The best `wanted` first. When they cannot be told nothing is changed, and one line says why.
@@ -121,7 +125,7 @@ pub(crate) fn best(
     busy_permille: u32,
 ) -> Result<Chosen, String> {
     let Inventory { matrix, gpus, vendor, .. } = inventory;
-    let allowed = match own_list(env, *vendor) {
+    let mut allowed: Vec<usize> = match own_list(env, *vendor) {
         None => (0..gpus.len()).collect(),
         Some((name, list)) => match allowed(Some(&list), &ids(gpus)) {
             Allowed::All => (0..gpus.len()).collect(),
@@ -135,6 +139,8 @@ pub(crate) fn best(
     let mut chosen = Chosen::default();
     let broken = allowed.iter().filter_map(|place| Some((place, why_unusable(&gpus[*place].known)?)));
     chosen.words.extend(broken.map(|(place, why)| format!("GPU {place} is left out: {why}")));
+    let left_out = chosen.words.iter().map(|words| format!("; {words}")).collect::<String>();
+    allowed.retain(|place| why_unusable(&gpus[*place].known).is_none());
     // For a moment all that are allowed are held, so that it is known who holds the others.
     let _turn = host.gpu_turn();
     let (mut held, mut taken) = (BTreeMap::new(), GpuSet::default());
@@ -148,8 +154,8 @@ pub(crate) fn best(
             }
         }
     }
-    let arranged = arrange(matrix, wish, &allowed, unfit(gpus, busy_permille), taken)
-        .map_err(|error: CannotArrange| error.to_string())?;
+    let arranged = arrange(matrix, wish, &allowed, busy(gpus, busy_permille), taken)
+        .map_err(|error: CannotArrange| format!("{error}{left_out}"))?;
     let mine = arranged.order.iter().take(arranged.chosen);
     chosen.locks = mine.filter_map(|place| held.remove(place)).collect();
     let entries: Vec<String> = arranged.order.iter().filter_map(|place| gpus[*place].id.clone()).collect();

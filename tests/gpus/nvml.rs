@@ -39,6 +39,22 @@ fn links_ids_memory_and_health_come_from_the_driver() {
             assert_eq!(places(&list), [4, 5, 6, 7, 0, 2, 3], "{state}");
         }
         assert!(run.stderr.contains(words), "{state}: {}", run.stderr);
+        assert_eq!(
+            run.stderr.contains("busy left out"),
+            state.starts_with("used"),
+            "{state}: {}",
+            run.stderr
+        );
+    }
+}
+
+#[test]
+fn a_list_with_a_broken_one_is_refused() {
+    for (state, words) in [("lost=1", "it has fallen off the bus"), ("ecc=1:3", "3 ECC error(s)")] {
+        let [(path, library), (name, state)] = driver(state);
+        let launch = Launch::new(launcher!()).flags(["--standalone", "--gpu-select=0,1"]);
+        let run = launch.env(path, library).env(name, state).finish().expect_code(1);
+        assert!(run.stderr.contains(&format!("1 cannot be used: {words}")), "{}", run.stderr);
     }
 }
 
@@ -67,6 +83,11 @@ fn the_diagnosis_shows_the_same() {
     let (code, text) = diag(&["topo", "-k", "4", "--json"]);
     let topo: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!((code, &topo["ring"]), (Some(0), &serde_json::json!([4, 5, 6, 7])), "{text}");
+    let (_, text) = diag(&["topo"]);
+    let row = |gpu: &str| text.lines().find(|line| line.starts_with(gpu)).unwrap();
+    assert!(row("GPU1").ends_with("  busy") && row("GPU3").ends_with("  broken"), "{text}");
+    let (_, text) = diag(&["gpus", "--busy-gpu-threshold=80"]);
+    assert!(!text.contains("busy"), "{text}");
     let (code, text) = diag(&["gpus"]);
     assert_eq!(code, Some(1), "one is broken");
     assert!(text.contains("BROKEN: it has fallen off the bus"), "{text}");

@@ -147,8 +147,13 @@ pub fn arrange(
         let others = allowed.iter().filter(|gpu| free.contains(**gpu) && !choice.set.contains(**gpu));
         order.extend(others.take(MOST));
     }
-    let mut words =
-        format!("GPUs {} chosen of {} free{}", in_a_row(&choice.ring), free.len(), left_out(busy, taken));
+    let many = if choice.ring.len() == 1 { "" } else { "s" };
+    let mut words = format!(
+        "GPU{many} {} chosen of {} free{}",
+        in_a_row(&choice.ring),
+        free.len(),
+        left_out(busy, taken)
+    );
     if choice.ring.len() > 1 {
         words.push_str(&format!(": {}", worth(matrix, &choice)));
     }
@@ -165,6 +170,7 @@ fn worth(matrix: &Matrix, choice: &super::Choice) -> String {
         _ if choice.ring.len() == 2 && choice.score.capacity_links > 0 => {
             format!("{} direct link(s)", choice.score.capacity_links)
         }
+        0 if matrix.is_measured() => "as measured".to_owned(),
         0 => "no ring of direct links".to_owned(),
         rings => format!("{rings} ring(s) of direct links"),
     };
