@@ -7,7 +7,7 @@ use std::{ffi::OsString, io, sync::Arc, time::Duration};
 
 use rules::{
     check_order::{CheckOrder, CheckReport, CheckRound, Test},
-    gpus::{Gpu, health::GpuTerms},
+    gpus::health::GpuTerms,
     network_check::{LocalCheck, LocalFault, Probed},
     switchbox::COMPONENT,
     worker_group::Event,
@@ -42,8 +42,8 @@ const REPEATS: u32 = 5;
 #[derive(Debug)]
 pub struct Prober {
     helper: Helper,
-    /// Variables that say which accelerators are this job's, for what computes on them. Who asks a driver about all of
-    /// them is not narrowed, nor is the switchbox check: it names devices by the driver's own numbers.
+    /// Variables that say which accelerators are this job's, for what computes on them. Neither the inventory nor the
+    /// switchbox check is narrowed: they name devices by the driver's own numbers.
     devices: Vec<(OsString, OsString)>,
     door: Door,
     /// For a look at this node.
@@ -96,8 +96,7 @@ struct Current {
 
 impl Prober {
     /// Opens the port. `mark` is this launcher's, by which leftovers are found. Devices are looked at one after
-    /// another, which takes longer than a look at the processor; `devices` are the variables that say which are this
-    /// job's.
+    /// another, which takes longer than a look at the processor.
     #[must_use]
     pub fn new(
         mark: String,
@@ -155,8 +154,7 @@ impl Prober {
         let task = tokio::spawn(async move {
             let checked = async {
                 let (inventory, fitness) = gpus::fitness(gpus, &terms).await;
-                let place = |gpu: &Gpu| Some((gpu.pci.clone()?, gpu.index));
-                let places = inventory.gpus.iter().filter_map(place).collect();
+                let places = gpus::places(&inventory);
                 let inventory = Box::new(inventory);
                 let _gone = events.send(Event::InventoryTaken { inventory }.into()).await;
                 match fitness {
@@ -387,11 +385,8 @@ impl Probe {
             (1.., _, Some(first)) => (first.address.clone(), first.port),
             _ => return Err(io::Error::other("none could be opened")),
         };
-        let mut env = self.local.helper.variables.clone();
-        if self.has_switchbox {
-            let (name, value) = WITHOUT_OPTIC_LINK;
-            env.push((name.into(), value.into()));
-        }
+        let (name, value) = WITHOUT_OPTIC_LINK;
+        let optic_link = self.has_switchbox.then(|| (name.into(), value.into()));
         let plan = CommandPlan {
             argv: ["/bin/sh".into(), "-c".into(), command.line.clone()].into(),
             rank: *me as usize,
@@ -399,7 +394,7 @@ impl Probe {
             master_addr,
             master_port,
             seed: *seed,
-            env,
+            env: self.local.helper.variables.iter().cloned().chain(optic_link).collect(),
             grace: command.grace,
             output: None,
             helper: self.helper.clone(),
