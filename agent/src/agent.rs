@@ -425,7 +425,9 @@ impl Agent {
             let has_accelerators = config.attributes.accelerators.is_some();
             let switchbox = config.switchbox.clone();
             let (terms, tools) = (config.gpus.clone(), config.tool_path.clone());
-            Prober::new(launcher_id.to_string(), has_accelerators, command, terms, tools, switchbox)
+            let devices = config.env.visible_devices();
+            let mark = launcher_id.to_string();
+            Prober::new(mark, has_accelerators, devices, command, terms, tools, switchbox)
         })
     }
 

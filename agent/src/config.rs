@@ -119,10 +119,44 @@ pub enum LogDir {
 /// How worker environments are made.
 #[derive(Debug, Clone)]
 pub struct EnvConfig {
-    /// The launcher's own environment, byte for byte.
+    /// The launcher's own environment, byte for byte, but for what the launcher has decided: the accelerators that it
+    /// has chosen.
     pub inherited: Vec<(OsString, OsString)>,
     /// `--virtual-local-rank`: every worker sees LOCAL_RANK=0 and one device.
     pub virtual_local_rank: bool,
     /// `TORCHELASTIC_SIGNALS_TO_HANDLE` as the user gave it.
     pub signals_to_handle: String,
+}
+
+/// The variables that say which accelerators a program sees, and what their numbers mean.
+const VISIBLE: [&str; 4] =
+    ["CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "MACA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"];
+
+impl EnvConfig {
+    /// Which accelerators are this job's, for programs that compute on them before workers do: the launcher's own
+    /// environment may show more.
+    #[must_use]
+    pub fn visible_devices(&self) -> Vec<(OsString, OsString)> {
+        self.inherited.iter().filter(|(name, _)| VISIBLE.iter().any(|it| name == it)).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_says_which_devices_are_visible_is_known() {
+        let own = |(name, value): (&str, &str)| (name.into(), value.into());
+        let inherited = [
+            ("CUDA_VISIBLE_DEVICES", "1"),
+            ("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),
+            ("NVIDIA_VISIBLE_DEVICES", "all"),
+            ("PATH", "/bin"),
+        ];
+        let inherited: Vec<(OsString, OsString)> = inherited.map(own).to_vec();
+        let expected = inherited[..2].to_vec();
+        let env = EnvConfig { inherited, virtual_local_rank: false, signals_to_handle: String::new() };
+        assert_eq!(env.visible_devices(), expected);
+    }
 }

@@ -42,6 +42,9 @@ const REPEATS: u32 = 5;
 #[derive(Debug)]
 pub struct Prober {
     helper: Helper,
+    /// Variables that say which accelerators are this job's, for what computes on them. Neither the inventory nor the
+    /// switchbox check is narrowed: they name devices by the driver's own numbers.
+    devices: Vec<(OsString, OsString)>,
     door: Door,
     /// For a look at this node.
     patience: Duration,
@@ -98,6 +101,7 @@ impl Prober {
     pub fn new(
         mark: String,
         has_accelerators: bool,
+        devices: Vec<(OsString, OsString)>,
         command: Option<Command>,
         gpu_terms: GpuTerms,
         tool_path: OsString,
@@ -115,6 +119,7 @@ impl Prober {
         let helper = Helper { mark: Some(mark), ..Helper::default() };
         Self {
             helper,
+            devices,
             door,
             patience,
             command,
@@ -144,16 +149,17 @@ impl Prober {
         let gpus = GpuPlan { deadline: self.patience, ..self.gpu_plan() };
         let terms = self.gpu_terms.clone();
         let switchbox = self.switchbox.clone();
+        let helper = self.helper.clone();
         let (cancel, mut cancelled) = watch::channel(false);
         let task = tokio::spawn(async move {
-            let helper = plan.helper.clone();
             let checked = async {
                 let (inventory, fitness) = gpus::fitness(gpus, &terms).await;
+                let places = gpus::places(&inventory);
                 let inventory = Box::new(inventory);
                 let _gone = events.send(Event::InventoryTaken { inventory }.into()).await;
                 match fitness {
                     Ok(notes) => {
-                        let mut checked = check_locally(plan).await;
+                        let mut checked = check_locally(LocalPlan { places, ..plan }).await;
                         checked.notes.extend(notes);
                         checked
                     }
@@ -233,7 +239,8 @@ impl Prober {
     }
 
     fn local_plan(&self) -> LocalPlan {
-        LocalPlan { deadline: self.patience, helper: self.helper.clone(), ..LocalPlan::default() }
+        let helper = Helper { variables: self.devices.clone(), ..self.helper.clone() };
+        LocalPlan { deadline: self.patience, helper, ..LocalPlan::default() }
     }
 }
 
@@ -384,6 +391,7 @@ impl Probe {
             _ => return Err(io::Error::other("none could be opened")),
         };
         let (name, value) = WITHOUT_OPTIC_LINK;
+        let optic_link = self.has_switchbox.then(|| (name.into(), value.into()));
         let plan = CommandPlan {
             argv: ["/bin/sh".into(), "-c".into(), command.line.clone()].into(),
             rank: *me as usize,
@@ -391,7 +399,7 @@ impl Probe {
             master_addr,
             master_port,
             seed: *seed,
-            env: if self.has_switchbox { vec![(name.into(), value.into())] } else { Vec::new() },
+            env: self.local.helper.variables.iter().cloned().chain(optic_link).collect(),
             grace: command.grace,
             output: None,
             helper: self.helper.clone(),

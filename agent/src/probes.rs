@@ -15,6 +15,7 @@
 //! * [`start_command`]: a program of the user's in place of the ring.
 //! * [`check_switchbox`]: the links between this node's accelerators and their switchbox.
 
+mod bus;
 mod child;
 mod command;
 mod gpus;
@@ -30,7 +31,12 @@ mod switchbox;
 
 mod wire;
 
-use std::{ffi::OsStr, path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    ffi::{OsStr, OsString},
+    path::PathBuf,
+    process::ExitCode,
+    time::Duration,
+};
 
 pub use self::{
     command::{CommandPlan, start_command},
@@ -65,12 +71,14 @@ pub struct Helper {
     pub program: PathBuf,
     /// The launcher's mark (`DLROVER_LAUNCHER_ID`), by which a later launcher finds what was left behind.
     pub mark: Option<String>,
+    /// Variables beside the inherited ones, or in place of them: which accelerators it may use.
+    pub variables: Vec<(OsString, OsString)>,
 }
 
 impl Default for Helper {
     /// This very program, without a mark.
     fn default() -> Self {
-        Self { program: PathBuf::from("/proc/self/exe"), mark: None }
+        Self { program: PathBuf::from("/proc/self/exe"), mark: None, variables: Vec::new() }
     }
 }
 

@@ -77,6 +77,8 @@ pub(crate) enum BadList {
     Unknown { entry: String, size: usize },
     #[error("{entry} is not among those that {variable} allows")]
     NotAllowed { entry: String, variable: &'static str },
+    #[error("{entry} cannot be used: {why}")]
+    Unusable { entry: String, why: String },
     #[error("{entry} is taken by another launcher on this host")]
     Taken { entry: String },
 }
@@ -95,7 +97,7 @@ fn own_list(env: Environment<'_>, vendor: Vendor) -> Option<(&'static str, Strin
     names(vendor).iter().rev().find_map(|name| listed(name))
 }
 
-fn ids(gpus: &[Gpu]) -> Vec<String> {
+fn ids(gpus: &[Gpu]) -> Vec<Option<String>> {
     gpus.iter().map(|gpu| gpu.id.clone()).collect()
 }
 
@@ -104,10 +106,14 @@ fn variables(vendor: Vendor, entries: &[String]) -> Vec<(&'static str, OsString)
     names(vendor).iter().map(|name| (*name, entries.join(",").into())).collect()
 }
 
-/// Those that nobody is to use: others hold more of their memory than these thousandths, or they cannot be used at all.
-pub(crate) fn unfit(gpus: &[Gpu], busy_permille: u32) -> GpuSet {
-    let is_unfit = |gpu: &Gpu| is_busy(&gpu.known, busy_permille) || why_unusable(&gpu.known).is_some();
-    (0..gpus.len()).filter(|place| is_unfit(&gpus[*place])).collect()
+/// Those that others use: they hold more of their memory than these thousandths.
+pub(crate) fn busy(gpus: &[Gpu], busy_permille: u32) -> GpuSet {
+    (0..gpus.len()).filter(|place| is_busy(&gpus[*place].known, busy_permille)).collect()
+}
+
+/// Those that cannot be used at all.
+pub(crate) fn broken(gpus: &[Gpu]) -> GpuSet {
+    (0..gpus.len()).filter(|place| why_unusable(&gpus[*place].known).is_some()).collect()
 }
 
 /// The best `wanted` first. When they cannot be told nothing is changed, and one line says why.
@@ -119,7 +125,7 @@ pub(crate) fn best(
     busy_permille: u32,
 ) -> Result<Chosen, String> {
     let Inventory { matrix, gpus, vendor, .. } = inventory;
-    let allowed = match own_list(env, *vendor) {
+    let mut allowed: Vec<usize> = match own_list(env, *vendor) {
         None => (0..gpus.len()).collect(),
         Some((name, list)) => match allowed(Some(&list), &ids(gpus)) {
             Allowed::All => (0..gpus.len()).collect(),
@@ -133,6 +139,8 @@ pub(crate) fn best(
     let mut chosen = Chosen::default();
     let broken = allowed.iter().filter_map(|place| Some((place, why_unusable(&gpus[*place].known)?)));
     chosen.words.extend(broken.map(|(place, why)| format!("GPU {place} is left out: {why}")));
+    let left_out = chosen.words.iter().map(|words| format!("; {words}")).collect::<String>();
+    allowed.retain(|place| why_unusable(&gpus[*place].known).is_none());
     // For a moment all that are allowed are held, so that it is known who holds the others.
     let _turn = host.gpu_turn();
     let (mut held, mut taken) = (BTreeMap::new(), GpuSet::default());
@@ -146,11 +154,11 @@ pub(crate) fn best(
             }
         }
     }
-    let arranged = arrange(matrix, wish, &allowed, unfit(gpus, busy_permille), taken)
-        .map_err(|error: CannotArrange| error.to_string())?;
+    let arranged = arrange(matrix, wish, &allowed, busy(gpus, busy_permille), taken)
+        .map_err(|error: CannotArrange| format!("{error}{left_out}"))?;
     let mine = arranged.order.iter().take(arranged.chosen);
     chosen.locks = mine.filter_map(|place| held.remove(place)).collect();
-    let entries: Vec<String> = arranged.order.iter().map(|place| gpus[*place].id.clone()).collect();
+    let entries: Vec<String> = arranged.order.iter().filter_map(|place| gpus[*place].id.clone()).collect();
     chosen.variables = variables(*vendor, &entries);
     chosen.words.push(arranged.words);
     Ok(chosen)
@@ -158,6 +166,22 @@ pub(crate) fn best(
 
 fn cannot_lock(why: &io::Error) -> String {
     format!("GPUs cannot be locked, so another launcher on this host may choose the same: {why}")
+}
+
+/// Whether the user's own list has no such entry, by its words alone: numbers are compared with numbers, ids with ids. A
+/// list that names GPUs in another way too may have it.
+fn is_ruled_out(list: &str, entry: &str) -> bool {
+    let kind = |entry: &str| match entry.parse::<u32>() {
+        Ok(_) => Some("a number"),
+        Err(_) => ["GPU-", "MIG-"].into_iter().find(|prefix| entry.starts_with(prefix)),
+    };
+    let is_same = |own: &str| match (own.parse::<u32>(), entry.parse::<u32>()) {
+        (Ok(own), Ok(entry)) => own == entry,
+        (Err(_), Err(_)) => own.starts_with(entry) || entry.starts_with(own),
+        _ => false,
+    };
+    let mut shown = list.split(',').map(str::trim).take_while(|own| kind(own).is_some());
+    shown.all(|own| kind(own) == kind(entry) && !is_same(own))
 }
 
 /// The user's own choice.
@@ -173,12 +197,21 @@ pub(crate) fn listed(
         return Err(BadList::TooFew { named: entries.len(), workers: wanted });
     }
     let mut chosen = Chosen::default();
-    // Slices, and GPUs of which nothing is known, are taken at their word.
+    // Slices, and GPUs of which nothing is known, are taken at their word, as far as words can be compared.
+    let own = own_list(env, vendor);
     if gpus.is_empty() || entries.iter().any(|entry| entry.starts_with("MIG-")) {
         if let Some(twice) =
             entries.iter().enumerate().find(|(place, entry)| entries[..*place].contains(entry))
         {
             return Err(BadList::Twice { entry: twice.1.clone() });
+        }
+        if let Some((variable, list)) = &own
+            && let Some(entry) = entries.iter().find(|entry| is_ruled_out(list, entry))
+        {
+            return Err(BadList::NotAllowed { entry: entry.clone(), variable });
+        }
+        if gpus.is_empty() {
+            chosen.words.push("taken unchecked: nothing is known of this node's GPUs".to_owned());
         }
         chosen.variables = variables(vendor, entries);
         return Ok(chosen);
@@ -193,10 +226,14 @@ pub(crate) fn listed(
         if places.contains(&place) {
             return Err(BadList::Twice { entry: entry.clone() });
         }
-        if let Some((variable, list)) = own_list(env, vendor)
-            && matches!(allowed(Some(&list), &ids(gpus)), Allowed::These(these) if !these.contains(&place))
+        if let Some((variable, list)) = &own
+            && matches!(allowed(Some(list), &ids(gpus)), Allowed::These(these) if !these.contains(&place))
         {
             return Err(BadList::NotAllowed { entry: entry.clone(), variable });
+        }
+        // A list ends at one that the driver does not open, and hides all behind it.
+        if let Some(why) = why_unusable(&gpus[place].known) {
+            return Err(BadList::Unusable { entry: entry.clone(), why });
         }
         places.push(place);
     }
@@ -207,17 +244,14 @@ pub(crate) fn listed(
         Err(Taken::Unknown(why)) => chosen.words.push(cannot_lock(&why)),
     }
     for place in &places {
-        let known = &gpus[*place].known;
-        if let Some(why) = why_unusable(known) {
-            chosen.words.push(format!("GPU {place} cannot be used: {why}"));
-        } else if is_busy(known, busy_permille) {
+        if is_busy(&gpus[*place].known, busy_permille) {
             chosen.words.push(format!(
                 "GPU {place} is used by others: more than {} % of its memory is taken",
                 f64::from(busy_permille) / 10.0
             ));
         }
     }
-    let entries: Vec<String> = places.iter().map(|place| gpus[*place].id.clone()).collect();
+    let entries: Vec<String> = places.iter().filter_map(|place| gpus[*place].id.clone()).collect();
     chosen.variables = variables(vendor, &entries);
     Ok(chosen)
 }

@@ -19,7 +19,7 @@ fn every_program_is_a_probe_when_it_is_called_so() {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        probe.stdin.take().unwrap().write_all(br#"{"Local":{"accelerators":false}}"#).unwrap();
+        probe.stdin.take().unwrap().write_all(br#"{"Local":{"accelerators":false,"places":{}}}"#).unwrap();
         let output = probe.wait_with_output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         let end = text.lines().last().unwrap();

@@ -22,7 +22,7 @@ mod sums;
 mod text;
 
 pub use self::{
-    arrange::{Allowed, Arranged, CannotArrange, Wish, allowed, arrange},
+    arrange::{Allowed, Arranged, CannotArrange, Wish, absent, allowed, arrange},
     choose::{CannotChoose, Choice, Objective, Ranked, choose, ranking},
     gpu_set::{GpuSet, MOST},
     link::{Link, PciPath, UnknownLink},

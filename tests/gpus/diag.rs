@@ -43,6 +43,48 @@ fn a_file_and_busy_ones_can_be_given() {
 }
 
 #[test]
+fn the_ranking_is_in_the_document_too() {
+    let node = FakeNode::dgx(&[1]);
+    let document: serde_json::Value =
+        serde_json::from_str(&printed(&node, &["-k", "4", "--json", "--explain"])).unwrap();
+    let ranking = document["ranking"].as_array().unwrap();
+    assert_eq!((ranking.len(), &ranking[0]["set"]), (35, &document["best"]), "{document:#}");
+    assert_eq!((&ranking[0]["total_gbps"], &ranking[0]["numa_nodes"]), (&document["total_gbps"], &1.into()));
+}
+
+#[test]
+fn where_nobody_is_free_there_is_nothing_to_choose_in_both_forms() {
+    let node = FakeNode::dgx(&[]);
+    let all = "--busy=0,1,2,3,4,5,6,7";
+    assert!(printed(&node, &[all, "--explain"]).ends_with("8 GPUs, 0 free\nthere is nothing to choose\n"));
+    let document: serde_json::Value = serde_json::from_str(&printed(&node, &[all, "--json"])).unwrap();
+    assert_eq!((&document["best"], &document["ring"]), (&serde_json::json!([]), &serde_json::json!([])));
+    assert_eq!(topo(&node, &[all, "--json", "-k1"]).status.code(), Some(2));
+}
+
+#[test]
+fn of_what_was_measured_nothing_is_said_that_is_not_known() {
+    let node = FakeNode::dgx(&[]);
+    fs::write(node.path("gbps.csv"), "0,9,9,9\n9,0,9,20\n9,9,0,9\n9,20,9,0\n").unwrap();
+    let file = node.path("gbps.csv");
+    let text = printed(&node, &["--file", file.to_str().unwrap(), "-k2", "--explain"]);
+    assert!(
+        text.contains("worth    as measured, 20.0 GB/s") && text.contains("by their slowest hop"),
+        "{text}"
+    );
+    assert!(text.contains("   1  1,3                       as measured, 20.0 GB/s"), "{text}");
+    assert!(text.contains(" 20.0 GB/s  ?\n") && !text.contains("no ring"), "{text}");
+    let row = vec!["9"; 64].join(",");
+    fs::write(&file, vec![row; 64].join("\n")).unwrap();
+    let output = topo(&node, &["--file", file.to_str().unwrap()]);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        stderr.contains("the topology has 64 accelerators, and at most 16 are chosen from\n"),
+        "{stderr}"
+    );
+}
+
+#[test]
 fn what_cannot_be_shown_is_told_with_the_right_code() {
     let node = FakeNode::dgx(&[]);
     for (args, code, words) in [
@@ -50,13 +92,16 @@ fn what_cannot_be_shown_is_told_with_the_right_code() {
         (&["-k", "9"], 2, "9 GPUs are asked for, and 8 are free"),
         (&["-k", "0"], 2, "0 GPUs are asked for"),
         (&["--file", "/nowhere"], 1, "/nowhere: No such file"),
+        (&["--file", ""], 2, "a value is required for '--file <FILE>'"),
         (&["--file", "-"], 1, "standard input: there is no topology table"),
     ] {
         let output = topo(&node, args);
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!((output.status.code(), stderr.contains(words)), (Some(code), true), "{args:?}: {stderr}");
+        assert!(!stderr.contains("give a table with --file"), "{args:?}: {stderr}");
     }
     fs::write(node.path("table"), read(&node.path("table")).replacen("NV2", "NV1", 1)).unwrap();
     let output = topo(&node, &[]);
-    assert!(String::from_utf8_lossy(&output.stderr).contains("not symmetric"), "{output:?}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(stderr.contains("not symmetric") && stderr.contains("give a table with --file"), "{stderr}");
 }

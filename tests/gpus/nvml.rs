@@ -39,6 +39,22 @@ fn links_ids_memory_and_health_come_from_the_driver() {
             assert_eq!(places(&list), [4, 5, 6, 7, 0, 2, 3], "{state}");
         }
         assert!(run.stderr.contains(words), "{state}: {}", run.stderr);
+        assert_eq!(
+            run.stderr.contains("busy left out"),
+            state.starts_with("used"),
+            "{state}: {}",
+            run.stderr
+        );
+    }
+}
+
+#[test]
+fn a_list_with_a_broken_one_is_refused() {
+    for (state, words) in [("lost=1", "it has fallen off the bus"), ("ecc=1:3", "3 ECC error(s)")] {
+        let [(path, library), (name, state)] = driver(state);
+        let launch = Launch::new(launcher!()).flags(["--standalone", "--gpu-select=0,1"]);
+        let run = launch.env(path, library).env(name, state).finish().expect_code(1);
+        assert!(run.stderr.contains(&format!("1 cannot be used: {words}")), "{}", run.stderr);
     }
 }
 
@@ -67,6 +83,11 @@ fn the_diagnosis_shows_the_same() {
     let (code, text) = diag(&["topo", "-k", "4", "--json"]);
     let topo: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!((code, &topo["ring"]), (Some(0), &serde_json::json!([4, 5, 6, 7])), "{text}");
+    let (_, text) = diag(&["topo"]);
+    let row = |gpu: &str| text.lines().find(|line| line.starts_with(gpu)).unwrap();
+    assert!(row("GPU1").ends_with("  busy") && row("GPU3").ends_with("  broken"), "{text}");
+    let (_, text) = diag(&["gpus", "--busy-gpu-threshold=80"]);
+    assert!(!text.contains("busy"), "{text}");
     let (code, text) = diag(&["gpus"]);
     assert_eq!(code, Some(1), "one is broken");
     assert!(text.contains("BROKEN: it has fallen off the bus"), "{text}");
@@ -75,5 +96,46 @@ fn the_diagnosis_shows_the_same() {
     assert_eq!(
         (&gpus["schema"], &gpus["gpus"][4]["uuid"]),
         (&"dlrover.gpus/v1".into(), &"GPU-00000004-fake".into())
+    );
+}
+
+/// The driver for computing has no more than the probe of this node needs to say which device it was about to use.
+fn checked(state: &str, flags: &[&str]) -> (support::launch::Outcome, serde_json::Value, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let (seen, report) = (dir.path().join("seen"), dir.path().join("report.json"));
+    let cuda = support::fake_library::cuda(Path::new(env!("CARGO_TARGET_TMPDIR")));
+    let [(path, nvml), state] = driver(state);
+    let flag = format!("--taint-report={}", report.display());
+    let launch = Launch::new(launcher!()).flags(["--standalone", "--network-check", &flag]).flags(flags);
+    let launch = launch
+        .env("DLROVER_GPU_LOCK_DIR", dir.path().join("locks"))
+        .env("FAKE_CUDA_SEEN", &seen)
+        .env(path, format!("{nvml}:{}", cuda.display()))
+        .env(state.0, state.1);
+    let outcome = launch.steps(&["dump"]).finish();
+    let report = serde_json::from_str(&read(&report)).unwrap();
+    (outcome, report, read(&seen))
+}
+
+#[test]
+fn a_node_computes_on_no_devices_but_the_chosen_ones_and_calls_them_by_their_own_numbers() {
+    let flags = ["--nproc-per-node=2", "--gpu-select=5,4"];
+    let (outcome, report, seen) = checked("used=0:61", &flags);
+    let said = &outcome.stderr;
+    assert_eq!(seen, "GPU-00000005-fake,GPU-00000004-fake", "{said}");
+    assert!(said.contains("this node is broken, gpu 5: cannot open the device"), "{said}");
+    let node = &report["nodes"][0];
+    assert_eq!(node["component"], "gpu 5", "{report:#}");
+    assert_eq!(node["inventory"]["gpus"].as_array().map(Vec::len), Some(8), "all are asked: {report:#}");
+}
+
+#[test]
+fn a_device_that_is_not_first_to_the_driver_has_its_own_number_too() {
+    let (outcome, report, seen) = checked("", &["--nproc-per-node=1"]);
+    assert_eq!(
+        (seen.as_str(), &report["nodes"][0]["component"]),
+        ("all", &"gpu 7".into()),
+        "{}",
+        outcome.stderr
     );
 }

@@ -7,8 +7,8 @@ use super::*;
 #[test]
 fn a_tool_that_is_no_help_costs_the_choice_and_not_the_run() {
     for (script, words) in [
-        ("exec sleep 1000", "no answer within 2s at {}/nvidia-smi --query-gpu=... --format=..."),
-        ("sleep 1000 & wait", "no answer within 2s at {}/nvidia-smi --query-gpu=... --format=..."),
+        ("exec sleep 1000", "no answer within 2s; it was at {}/nvidia-smi --query-gpu=... --format=..."),
+        ("sleep 1000 & wait", "no answer within 2s; it was at {}/nvidia-smi --query-gpu=... --format=..."),
         ("exec yes GPU0", "{}/nvidia-smi --query-gpu=... --format=...: it prints more than 262144 bytes"),
         (
             "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18",
@@ -26,7 +26,7 @@ fn a_tool_that_is_no_help_costs_the_choice_and_not_the_run() {
 #[test]
 fn so_does_a_table_that_is_none() {
     for (script, words) in [
-        ("exec sleep 1000", "no answer within 2s at {}/nvidia-smi topo -m"),
+        ("exec sleep 1000", "no answer within 2s; it was at {}/nvidia-smi topo -m"),
         ("exec yes GPU0", "{}/nvidia-smi topo -m: it prints more than 262144 bytes"),
         (
             "echo GPU0 GPU1",

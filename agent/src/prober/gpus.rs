@@ -1,6 +1,6 @@
 //! The accelerators of this node: their inventory, whether they are fit, and what their driver tells while workers run.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use rules::{
     gpus::{
@@ -97,4 +97,9 @@ pub(super) async fn fitness(plan: GpuPlan, terms: &GpuTerms) -> (Inventory, Resu
             }
         }
     }
+}
+
+/// The numbers of accelerators by their places on the bus.
+pub(super) fn places(inventory: &Inventory) -> BTreeMap<String, u32> {
+    inventory.gpus.iter().filter_map(|gpu| Some((gpu.pci.clone()?, gpu.index))).collect()
 }

@@ -98,8 +98,8 @@ fn complain(words: &str) {
 fn perform(task: Task) -> ! {
     let voice = Voice::new();
     match task {
-        Task::Local { accelerators } => {
-            let end = local::check::check(accelerators, &voice);
+        Task::Local { accelerators, places } => {
+            let end = local::check::check(accelerators, &places, &voice);
             voice.end(End::Local(end))
         }
         Task::Compute { times, accelerators } => {

@@ -4,7 +4,6 @@
 //! hangs at the fourth does not hide the first three. A node has accelerators of one vendor:
 //! once some are found nobody else is asked.
 
-mod bus;
 mod host;
 mod metax;
 mod nvidia_smi;
@@ -19,12 +18,15 @@ use std::{
     time::Duration,
 };
 
-use rules::gpus::{Inventory, Vendor};
+use rules::{
+    gpus::{Inventory, Vendor},
+    network_check::LocalFault,
+};
 use serde::{Deserialize, Serialize};
 
 pub use self::watch::{GpuWord, watch_gpus};
 use super::{
-    GRACE, Helper,
+    GRACE, Helper, bus,
     child::Voice,
     handle::{Heard, Limits, Listeners, hear},
     process,
@@ -89,7 +91,7 @@ fn from_heard(heard: Heard, deadline: Duration) -> Inventory {
         return *inventory;
     }
     let why = heard.silence(deadline);
-    let at = heard.at.unwrap_or_else(|| "the start".into());
+    let at = heard.at.unwrap_or_else(|| LocalFault::PROBE.into());
     let mut inventory = heard.so_far.map_or_else(Inventory::default, |so_far| *so_far);
     inventory.notes.push(why);
     inventory.hangs_at = Some(at);

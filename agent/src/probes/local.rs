@@ -12,7 +12,7 @@ pub(super) mod check;
 
 pub(super) use clock::cgroup_files;
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use rules::network_check::{ComputeTime, LocalCheck, LocalFault};
 use tokio::sync::watch;
@@ -31,6 +31,9 @@ pub struct LocalPlan {
     pub deadline: Duration,
     /// Whether accelerators are looked at, where there are any.
     pub accelerators: bool,
+    /// What accelerators are called by, where that is known: their places on the bus, and the numbers that the
+    /// inventory has for them.
+    pub places: BTreeMap<String, u32>,
     /// How its process is started.
     pub helper: Helper,
 }
@@ -38,14 +41,19 @@ pub struct LocalPlan {
 impl Default for LocalPlan {
     /// Ten seconds, with accelerators.
     fn default() -> Self {
-        Self { deadline: Duration::from_secs(10), accelerators: true, helper: Helper::default() }
+        Self {
+            deadline: Duration::from_secs(10),
+            accelerators: true,
+            places: BTreeMap::new(),
+            helper: Helper::default(),
+        }
     }
 }
 
 /// Checks this node, in a process of its own, on a tokio runtime. Never fails: a check that dies or hangs is a fault
 /// too, of the component `probe`, or of the one that it was at.
 pub async fn check_locally(plan: LocalPlan) -> LocalCheck {
-    let task = Task::Local { accelerators: plan.accelerators };
+    let task = Task::Local { accelerators: plan.accelerators, places: plan.places.clone() };
     let fault = match run(&plan, &task, None).await {
         Ok(Heard { end: Some(End::Local(check)), .. }) => return check,
         Ok(heard) => without_an_answer(&plan, &heard),
@@ -83,6 +91,7 @@ async fn run(
     let limits = Limits { cancel, deadline: Some(plan.deadline), grace: GRACE };
     Ok(hear(started, limits, Listeners::default()).await)
 }
+
 fn without_an_answer(plan: &LocalPlan, heard: &Heard) -> LocalFault {
     LocalFault::unanswered(heard.at.as_deref(), heard.silence(plan.deadline))
 }

@@ -76,6 +76,7 @@ pub(super) fn start(
     file.write_all(&plan).and_then(|()| file.rewind()).map_err(StartError::Plan)?;
     let mut command = Command::new(&helper.program);
     command.arg0(NAME).stdin(file).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.envs(helper.variables.iter().map(|(name, value)| (name, value)));
     if let Some(mark) = &helper.mark {
         command.env(VARIABLE, mark);
     }

@@ -1,5 +1,7 @@
 //! What an agent and its probe say to each other.
 
+use std::collections::BTreeMap;
+
 use rules::{
     gpus::Inventory,
     network_check::{ComputeTime, LocalCheck, Probed},
@@ -21,6 +23,8 @@ pub(super) enum Task {
     Local {
         /// Whether accelerators are looked at too.
         accelerators: bool,
+        /// Their numbers by their places on the bus.
+        places: BTreeMap<String, u32>,
     },
     /// [`super::measure_compute`].
     Compute {

@@ -25,7 +25,7 @@ fn helper(folder: &Path, plan: &str) -> Helper {
     );
     fs::write(&script, text).unwrap();
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-    Helper { program: script, mark: None }
+    Helper { program: script, ..Helper::default() }
 }
 
 async fn inventory(plan: &str, deadline: Duration) -> Inventory {
@@ -338,7 +338,10 @@ async fn an_nvidia_smi_that_hangs_is_killed_with_all_it_started_and_named() {
             );
             assert_eq!(inventory.gpus.len(), 2, "{hang}");
             let note = inventory.notes.last().unwrap();
-            assert!(note.starts_with("no answer within 3s at ") && note.ends_with("topo -m"), "{note}");
+            assert!(
+                note.starts_with("no answer within 3s; it was at ") && note.ends_with("topo -m"),
+                "{note}"
+            );
             are_gone(root.path(), &["tool.pid", "bin/nvidia-smi.child"]).await;
         });
     }

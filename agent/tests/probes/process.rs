@@ -29,7 +29,7 @@ fn impostor(folder: &tempfile::TempDir, script: &str) -> Helper {
     fs::write(&draft, format!("#!/bin/sh\n{script}\n")).unwrap();
     fs::set_permissions(&draft, fs::Permissions::from_mode(0o755)).unwrap();
     Command::new("mv").args([&draft, &program]).status().unwrap();
-    Helper { program, mark: None }
+    Helper { program, ..Helper::default() }
 }
 
 async fn ring_with(helper: &Helper, cancel: bool) -> Probed {
@@ -83,7 +83,7 @@ async fn a_probe_that_talks_nonsense_has_said_nothing() {
 
 #[tokio::test]
 async fn a_program_that_is_not_there_is_a_failure_and_a_fault() {
-    let nowhere = Helper { program: "/nowhere/probe".into(), mark: None };
+    let nowhere = Helper { program: "/nowhere/probe".into(), ..Helper::default() };
     let end = ring_with(&nowhere, false).await;
     let Probed::Failed { reason } = end else { panic!("{end:?}") };
     assert!(reason.starts_with("cannot start the probe: "), "{reason}");
@@ -247,4 +247,18 @@ async fn an_ended_probe_is_reaped_though_nobody_waits_for_children() {
     ring_with(&impostor(&folder, &format!("echo $$ > {}", pid_file.display())), false).await;
     let pid = fs::read_to_string(pid_file).unwrap().trim().parse().unwrap();
     assert_eq!(tree::process(pid), None);
+}
+
+#[tokio::test]
+async fn what_computes_sees_the_devices_that_it_is_given() {
+    let folder = tempfile::tempdir().unwrap();
+    let seen = folder.path().join("seen");
+    let script = format!("echo \"$CUDA_VISIBLE_DEVICES $DLROVER_LAUNCHER_ID\" > {}", seen.display());
+    let helper = Helper {
+        mark: Some("mark".into()),
+        variables: vec![("CUDA_VISIBLE_DEVICES".into(), "4,5".into())],
+        ..impostor(&folder, &script)
+    };
+    let _died = in_time(check_locally(LocalPlan { helper, ..LocalPlan::default() })).await;
+    assert_eq!(fs::read_to_string(&seen).unwrap(), "4,5 mark\n");
 }

@@ -13,7 +13,7 @@ use agent::probes::{Helper, Listener, RingMode, RingPlan};
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 pub fn helper() -> Helper {
-    Helper { program: PathBuf::from(env!("CARGO_BIN_EXE_dlrover-probe-under-test")), mark: None }
+    Helper { program: PathBuf::from(env!("CARGO_BIN_EXE_dlrover-probe-under-test")), ..Helper::default() }
 }
 
 /// A listener of each member, on loopback.

@@ -17,6 +17,7 @@ use super::{say, table::Table};
 use crate::{
     environment::Environment,
     failure::{FAILED, SUCCEEDED, USAGE},
+    resolve::permille,
 };
 
 /// What it is called.
@@ -64,6 +65,14 @@ pub(super) fn command() -> Command {
                 .help("How long drivers may take; without persistence mode one takes seconds for each device"),
         )
         .arg(
+            Arg::new("busy")
+                .long("busy-gpu-threshold")
+                .value_name("PERCENT")
+                .value_parser(percent)
+                .default_value("30")
+                .help("A GPU is busy when more of its memory is taken, as with dlrover-run's option of this name"),
+        )
+        .arg(
             Arg::new("from")
                 .long("from")
                 .value_name("FILE")
@@ -80,10 +89,20 @@ pub(super) fn main(arguments: &ArgMatches) -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
-    let text = if arguments.get_flag("json") { document(&inventory) } else { for_people(&inventory) };
+    let busy_permille = arguments.get_one::<u32>("busy").copied().unwrap_or(BUSY_PERMILLE);
+    let text = match arguments.get_flag("json") {
+        true => document(&inventory),
+        false => for_people(&inventory, busy_permille),
+    };
     let is_well =
         inventory.hangs_at.is_none() && inventory.gpus.iter().all(|gpu| what_is_broken(gpu).is_none());
     super::print(&text, if is_well { SUCCEEDED } else { FAILED })
+}
+
+/// In thousandths.
+fn percent(word: &str) -> Result<u32, String> {
+    let percent = word.parse::<f64>().ok().filter(|percent| (0.0..=100.0).contains(percent));
+    percent.map(|percent| permille(percent / 100.0)).ok_or_else(|| "it is no number from 0 to 100".to_owned())
 }
 
 fn inventory(arguments: &ArgMatches) -> Result<Inventory, GpusError> {
@@ -119,10 +138,10 @@ fn document(inventory: &Inventory) -> String {
     format!("{document}\n")
 }
 
-fn for_people(inventory: &Inventory) -> String {
+fn for_people(inventory: &Inventory, busy_permille: u32) -> String {
     let mut text = format!("{inventory}\n");
     if !inventory.gpus.is_empty() {
-        text.push_str(&format!("\n{}", states(inventory)));
+        text.push_str(&format!("\n{}", states(inventory, busy_permille)));
     }
     if !inventory.links.is_empty() {
         text.push_str(&format!("\n{}", links(inventory)));
@@ -134,7 +153,7 @@ fn for_people(inventory: &Inventory) -> String {
     text
 }
 
-fn states(inventory: &Inventory) -> Table {
+fn states(inventory: &Inventory, busy_permille: u32) -> Table {
     let mut table =
         Table::new(["GPU", "MODEL", "PCI", "NUMA", "MEMORY (GB)", "UTIL", "TEMP", "ECC", "NVLINKS", "STATE"]);
     for gpu in &inventory.gpus {
@@ -155,13 +174,13 @@ fn states(inventory: &Inventory) -> Table {
             or_dash(gpu.temperature_celsius.map(|degrees| format!("{degrees} °C"))),
             or_dash(gpu.ecc_uncorrected),
             links,
-            state(gpu),
+            state(gpu, busy_permille),
         ]);
     }
     table
 }
 
-fn state(gpu: &Gpu) -> String {
+fn state(gpu: &Gpu, busy_permille: u32) -> String {
     if let Some(reason) = what_is_broken(gpu) {
         return format!("BROKEN: {reason}");
     }
@@ -169,7 +188,7 @@ fn state(gpu: &Gpu) -> String {
     if gpu.trouble == Some(GpuTrouble::NotPermitted) {
         words.push("forbidden: this user may not use it".into());
     }
-    if is_busy(gpu, BUSY_PERMILLE) {
+    if is_busy(gpu, busy_permille) {
         let pids: Vec<String> = gpu.processes.iter().map(|process| process.pid.to_string()).collect();
         words.push(if pids.is_empty() {
             "busy".into()

@@ -8,9 +8,9 @@ use std::{
     process::ExitCode,
 };
 
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgAction, ArgMatches, Command, builder::NonEmptyStringValueParser, value_parser};
 use rules::{
-    gpu_topology::{CannotChoose, GpuSet, Matrix, Objective, choose},
+    gpu_topology::{CannotChoose, Choice, GpuSet, Matrix, Objective, Score, choose, ranking},
     gpus::health::BUSY_PERMILLE,
 };
 
@@ -19,8 +19,8 @@ use crate::{
     environment::Environment,
     failure::{FAILED, SUCCEEDED, USAGE},
     gpu_choice::{
+        broken, busy,
         inventory::{Known, NoInventory, from_file, known},
-        unfit,
     },
     host::ThisHost,
 };
@@ -32,7 +32,9 @@ pub(super) const NAME: &str = "topo";
 #[derive(Debug, thiserror::Error)]
 enum TopoError {
     #[error("{0}; give a table with --file (- for standard input)")]
-    NoInventory(#[from] NoInventory),
+    NoInventory(#[source] NoInventory),
+    #[error("{0}")]
+    File(#[source] NoInventory),
     #[error("standard input cannot be read: {0}")]
     Stdin(#[source] io::Error),
     #[error("standard input: {0}")]
@@ -48,7 +50,7 @@ impl TopoError {
     const fn exit_code(&self) -> u8 {
         match self {
             Self::NoSuchGpu { .. } | Self::Choose(_) => USAGE,
-            Self::NoInventory(_) | Self::Stdin(_) | Self::Matrix(_) => FAILED,
+            Self::NoInventory(_) | Self::File(_) | Self::Stdin(_) | Self::Matrix(_) => FAILED,
         }
     }
 }
@@ -75,6 +77,7 @@ pub(super) fn command() -> Command {
             Arg::new("file")
                 .long("file")
                 .value_name("FILE")
+                .value_parser(NonEmptyStringValueParser::new())
                 .help("Read the table from here instead of asking nvidia-smi or mx-smi; -: from standard input"),
         )
         .arg(
@@ -95,7 +98,7 @@ pub(super) fn command() -> Command {
             Arg::new("explain")
                 .long("explain")
                 .action(ArgAction::SetTrue)
-                .help("Also the ranking of all sets of N"),
+                .help("Also the ranking of all sets of N: the first ones, with --json all"),
         )
         .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("One JSON document"))
 }
@@ -114,12 +117,16 @@ pub(super) fn main(arguments: &ArgMatches) -> ExitCode {
 fn answer(arguments: &ArgMatches) -> Result<String, TopoError> {
     let env: Vec<_> = std::env::vars_os().collect();
     let file = arguments.get_one::<String>("file").map(String::as_str);
-    let (matrix, mut used) = match file {
-        Some("-") => (from_stdin()?, GpuSet::default()),
-        Some(file) => (from_file(&ThisHost, Path::new(file))?, GpuSet::default()),
+    let (matrix, mut used, broken) = match file {
+        Some("-") => (from_stdin()?, GpuSet::default(), GpuSet::default()),
+        Some(file) => {
+            let matrix = from_file(&ThisHost, Path::new(file)).map_err(TopoError::File)?;
+            (matrix, GpuSet::default(), GpuSet::default())
+        }
         None => {
-            let Known { matrix, gpus, .. } = known(&ThisHost, Environment(&env), None)?;
-            (matrix, unfit(&gpus, BUSY_PERMILLE))
+            let Known { matrix, gpus, .. } =
+                known(&ThisHost, Environment(&env), None).map_err(TopoError::NoInventory)?;
+            (matrix, busy(&gpus, BUSY_PERMILLE), broken(&gpus))
         }
     };
     for gpu in arguments.get_many::<usize>("busy").into_iter().flatten() {
@@ -128,13 +135,19 @@ fn answer(arguments: &ArgMatches) -> Result<String, TopoError> {
         }
         used = used.or([*gpu].into_iter().collect());
     }
-    let free = GpuSet::first(matrix.size()).without(used);
+    let free = GpuSet::first(matrix.size()).without(used).without(broken);
     let objective = if arguments.get_flag("pack") { Objective::Pack } else { Objective::Topology };
     let wanted = arguments.get_one::<usize>("k").copied();
+    let explains = arguments.get_flag("explain");
     if arguments.get_flag("json") {
-        return Ok(report::json(&choose(&matrix, free, wanted.unwrap_or(free.len()), objective)?));
+        let number = wanted.unwrap_or(free.len());
+        // Nobody has asked for none: there are none.
+        let is_empty = wanted.is_none() && free.is_empty();
+        let choice = if is_empty { nothing() } else { choose(&matrix, free, number, objective)? };
+        let ranked = explains.then(|| if is_empty { Vec::new() } else { ranking(&matrix, free, number) });
+        return Ok(report::json(&matrix, &choice, ranked.as_deref()));
     }
-    let mut text = report::table(&matrix, free);
+    let mut text = report::table(&matrix, free, broken);
     match wanted {
         None => {
             let choices = (2..=free.len()).map(|wanted| choose(&matrix, free, wanted, objective));
@@ -142,10 +155,16 @@ fn answer(arguments: &ArgMatches) -> Result<String, TopoError> {
         }
         Some(wanted) => text.push_str(&report::choice(&matrix, &choose(&matrix, free, wanted, objective)?)),
     }
-    if arguments.get_flag("explain") {
+    if explains && (wanted.is_some() || !free.is_empty()) {
         text.push_str(&report::ranking(&matrix, free, wanted.unwrap_or(free.len())));
     }
     Ok(text)
+}
+
+/// The choice where nobody is free.
+fn nothing() -> Choice {
+    let (set, score) = (GpuSet::default(), Score::default());
+    Choice { set, ring: Vec::new(), score, first: set, first_score: score, is_proven: true }
 }
 
 fn from_stdin() -> Result<Matrix, TopoError> {

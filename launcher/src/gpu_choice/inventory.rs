@@ -15,8 +15,9 @@ use crate::{accelerators, environment::Environment, host::Host};
 /// One accelerator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Gpu {
-    /// What the list of visible devices calls it: its unique id, or its number where such lists know no ids.
-    pub(crate) id: String,
+    /// What the list of visible devices calls it: its unique id, or its number where such lists know no ids. `None`: it
+    /// is in such trouble that it does not tell.
+    pub(crate) id: Option<String>,
     /// What its lock is called.
     pub(crate) lock: String,
     /// What else is known of it.
@@ -24,19 +25,18 @@ pub(crate) struct Gpu {
 }
 
 impl Gpu {
-    /// `None` for one that has no id: no list could name it.
+    /// `None` for one that has no id though it is well: no list could name it.
     fn new(vendor: Vendor, known: gpus::Gpu) -> Option<Self> {
         let (id, lock) = match vendor {
             Vendor::Nvidia => {
                 // One that cannot be opened has none, and is not chosen.
                 let nameless = || known.trouble.is_some().then(|| format!("GPU-unknown-{}", known.index));
-                let id = known.uuid.clone().or_else(nameless)?;
-                (id.clone(), id)
+                (known.uuid.clone(), known.uuid.clone().or_else(nameless)?)
             }
             // Whether its runtime takes ids nobody has tried.
             Vendor::Metax => {
                 let number = known.index.to_string();
-                (number.clone(), known.pci.clone().unwrap_or(number))
+                (Some(number.clone()), known.pci.clone().unwrap_or(number))
             }
         };
         Some(Self { id, lock, known })

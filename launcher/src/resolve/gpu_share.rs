@@ -1,7 +1,7 @@
 //! A share of an accelerator that several containers have between them (gpushare): what workers are told of it, and
 //! what they are held to.
 
-use std::ffi::OsString;
+use std::{ffi::OsString, fs, path::Path};
 
 use rules::gpus::share::{INDEX, Share, ShareTerms, VISIBLE};
 
@@ -11,6 +11,10 @@ use crate::{accelerators, cli::Cli, environment::Environment, host::Host, invali
 /// (`torch.cuda.set_per_process_memory_fraction`), for which a script may read ours.
 const FRACTIONS: [&str; 3] =
     ["DLROVER_GPU_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION", "FLAGS_fraction_of_gpu_memory_to_use"];
+
+/// What `/proc/self/ns/pid` is in the host's own namespace of process numbers: the kernel makes that one first, with a
+/// number that is part of its interface (`PROC_PID_INIT_INO` in `include/linux/proc_ns.h`).
+const HOSTS_NUMBERS: &str = "pid:[4026531836]";
 
 /// What follows from a share.
 #[derive(Debug, Default)]
@@ -42,6 +46,14 @@ pub(super) fn resolve(
         }
         return Ok(GpuShare::default());
     };
+    let may_kill = enforces && has_hosts_numbers(host.root());
+    if enforces && !may_kill {
+        notices.push(format!(
+            "{} kills nobody: the driver counts processes by the host's numbers, this container has numbers of its own, \
+             and a number may be that of a worker here and of another's process there; it takes a container with hostPID",
+            cli.said(Flag::GpuMemEnforce)
+        ));
+    }
     let fraction = share.fraction_of_each(workers);
     let unset = FRACTIONS.iter().filter(|name| env.get(name).is_none());
     let mut variables: Vec<(OsString, OsString)> =
@@ -65,7 +77,11 @@ pub(super) fn resolve(
         share.part,
         share.whole,
         share.device,
-        if enforces { "and this launcher kills who takes far more" } else { "see --gpu-mem-enforce" }
+        match (may_kill, enforces) {
+            (true, _) => "and this launcher kills who takes far more",
+            (false, true) => "nor does this launcher",
+            (false, false) => "see --gpu-mem-enforce",
+        }
     ));
     if workers > 1 {
         notices.push(
@@ -73,5 +89,10 @@ pub(super) fn resolve(
                 .to_owned(),
         );
     }
-    Ok(GpuShare { terms: Some(ShareTerms { share, workers, enforces }), variables })
+    Ok(GpuShare { terms: Some(ShareTerms { share, workers, enforces: may_kill }), variables })
+}
+
+/// Whether process numbers mean the same here as on the host. One that cannot be told is none.
+fn has_hosts_numbers(root: &Path) -> bool {
+    fs::read_link(root.join("proc/self/ns/pid")).is_ok_and(|namespace| namespace == Path::new(HOSTS_NUMBERS))
 }

@@ -1,3 +1,4 @@
+mod gpu_share;
 mod gpus;
 mod job_master;
 mod meeting;

@@ -58,18 +58,23 @@ pub enum CannotArrange {
 }
 
 /// Reads the user's own list (`CUDA_VISIBLE_DEVICES`) as the driver does: numbers, or beginnings of ids; up to the first
-/// entry that names no device; a device named twice leaves none. `ids` are the devices' own, in the order of the matrix.
+/// entry that names no device; a device named twice leaves none. `ids` are the devices' own, in the order of the matrix;
+/// `None` is one in such trouble that it does not tell its id, and is taken for the one that the list misses.
 #[must_use]
-pub fn allowed(list: Option<&str>, ids: &[String]) -> Allowed {
+pub fn allowed(list: Option<&str>, ids: &[Option<String>]) -> Allowed {
     let Some(list) = list else { return Allowed::All };
     let mut these = Vec::new();
     for entry in list.split(',').map(str::trim) {
-        let device = match entry.parse::<usize>() {
-            Ok(number) => (number < ids.len()).then_some(number),
-            Err(_) if entry.starts_with("MIG-") => return Allowed::Untouched { entry: shown(entry) },
-            Err(_) if entry.starts_with("GPU-") => ids.iter().position(|id| id.starts_with(entry)),
-            Err(_) => None,
-        };
+        if entry.starts_with("MIG-") {
+            return Allowed::Untouched { entry: shown(entry) };
+        }
+        let device = named(entry).and_then(|named| match named {
+            Named::Number(number) => (number < ids.len()).then_some(number),
+            Named::Id(id) => ids
+                .iter()
+                .position(|it| it.as_deref().is_some_and(|it| it.starts_with(id)))
+                .or_else(|| (0..ids.len()).find(|it| ids[*it].is_none() && !these.contains(it))),
+        });
         let Some(device) = device else { break };
         if these.contains(&device) {
             return Allowed::These(Vec::new());
@@ -77,6 +82,40 @@ pub fn allowed(list: Option<&str>, ids: &[String]) -> Allowed {
         these.push(device);
     }
     Allowed::These(these)
+}
+
+/// How many entries of a list show no device although they name one: the first that nobody has, and all behind it. An
+/// entry that names none (`-1`, `NoDevFiles`) ends a list on purpose.
+#[must_use]
+pub fn absent(list: Option<&str>, ids: &[Option<String>]) -> usize {
+    match (list, allowed(list, ids)) {
+        (Some(list), Allowed::These(these)) => {
+            let entries = list.split(',').map(str::trim);
+            let behind = entries.skip(these.len()).take_while(|entry| named(entry).is_some()).count();
+            // One that is named twice leaves none, and misses none.
+            if these.is_empty() && is_shown(list, ids) { 0 } else { behind }
+        }
+        _ => 0,
+    }
+}
+
+/// Whether the first entry names a device that is here.
+fn is_shown(list: &str, ids: &[Option<String>]) -> bool {
+    let first = list.split(',').next();
+    matches!(allowed(first, ids), Allowed::These(these) if !these.is_empty())
+}
+
+/// What an entry names a device by.
+enum Named<'a> {
+    Number(usize),
+    Id(&'a str),
+}
+
+fn named(entry: &str) -> Option<Named<'_>> {
+    match entry.parse() {
+        Ok(number) => Some(Named::Number(number)),
+        Err(_) => entry.starts_with("GPU-").then_some(Named::Id(entry)),
+    }
 }
 
 fn shown(entry: &str) -> String {
@@ -108,8 +147,13 @@ pub fn arrange(
         let others = allowed.iter().filter(|gpu| free.contains(**gpu) && !choice.set.contains(**gpu));
         order.extend(others.take(MOST));
     }
-    let mut words =
-        format!("GPUs {} chosen of {} free{}", in_a_row(&choice.ring), free.len(), left_out(busy, taken));
+    let many = if choice.ring.len() == 1 { "" } else { "s" };
+    let mut words = format!(
+        "GPU{many} {} chosen of {} free{}",
+        in_a_row(&choice.ring),
+        free.len(),
+        left_out(busy, taken)
+    );
     if choice.ring.len() > 1 {
         words.push_str(&format!(": {}", worth(matrix, &choice)));
     }
@@ -126,6 +170,7 @@ fn worth(matrix: &Matrix, choice: &super::Choice) -> String {
         _ if choice.ring.len() == 2 && choice.score.capacity_links > 0 => {
             format!("{} direct link(s)", choice.score.capacity_links)
         }
+        0 if matrix.is_measured() => "as measured".to_owned(),
         0 => "no ring of direct links".to_owned(),
         rings => format!("{rings} ring(s) of direct links"),
     };
@@ -152,8 +197,37 @@ fn in_a_row(gpus: &[usize]) -> String {
 mod tests {
     use super::*;
 
-    fn ids() -> Vec<String> {
-        (0..4).map(|gpu| format!("GPU-{gpu}f3a")).collect()
+    fn ids() -> Vec<Option<String>> {
+        (0..4).map(|gpu| Some(format!("GPU-{gpu}f3a"))).collect()
+    }
+
+    #[test]
+    fn entries_that_nobody_has_are_counted() {
+        for (list, missing) in [
+            ("0,1", 0),
+            ("0,9", 1),
+            ("0,9,1", 2),
+            ("GPU-9,GPU-0", 2),
+            ("1,-1,2", 0),
+            ("1,1", 0),
+            ("1,1,9", 0),
+            ("", 0),
+            ("NoDevFiles", 0),
+            ("MIG-a,9", 0),
+        ] {
+            assert_eq!(absent(Some(list), &ids()), missing, "{list}");
+        }
+        assert_eq!(absent(None, &ids()), 0);
+    }
+
+    #[test]
+    fn one_that_does_not_tell_its_id_is_the_one_that_is_missed() {
+        let mut ids = ids();
+        ids[2] = None;
+        let these = |list| allowed(Some(list), &ids);
+        assert_eq!(these("GPU-3,GPU-2f3a,GPU-0"), Allowed::These(vec![3, 2, 0]));
+        assert_eq!(these("GPU-0,GPU-2f3a,GPU-9"), Allowed::These(vec![0, 2]));
+        assert_eq!((these("2"), these("GPU-0,9")), (Allowed::These(vec![2]), Allowed::These(vec![0])));
     }
 
     #[test]

@@ -204,6 +204,12 @@ impl Matrix {
         self.is_switched
     }
 
+    /// Whether bandwidths were measured, and nothing is known of links.
+    #[must_use]
+    pub fn is_measured(&self) -> bool {
+        self.links.iter().all(Option::is_none)
+    }
+
     /// The same connections with `PHB` for every `SYS`, as virtual machines show them.
     #[cfg(test)]
     pub(super) fn as_in_a_virtual_machine(&self) -> Self {

@@ -6,12 +6,15 @@ use super::{BadMatrix, MOST, Matrix};
 /// Lines that are empty or start with `#` are left out.
 pub(super) fn parse(text: &str) -> Result<Matrix, BadMatrix> {
     let is_row = |line: &&str| !line.is_empty() && !line.starts_with('#');
-    let lines: Vec<&str> = text.lines().map(str::trim).filter(is_row).take(MOST + 1).collect();
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(is_row).collect();
     let is_table = |line: &&str| {
         line.contains(',') && line.starts_with(|c: char| c.is_ascii_digit() || "-X.".contains(c))
     };
     if !lines.first().is_some_and(is_table) {
         return Err(BadMatrix::NoTable);
+    }
+    if lines.len() > MOST {
+        return Err(BadMatrix::TooMany(lines.len()));
     }
     let mut rows = Vec::new();
     for (row, line) in lines.iter().enumerate() {
@@ -20,7 +23,7 @@ pub(super) fn parse(text: &str) -> Result<Matrix, BadMatrix> {
             Err(_) if column == row => Ok(0.0),
             Err(_) => Err(BadMatrix::Number { row, word: word.trim().chars().take(40).collect() }),
         };
-        rows.push(line.split(',').take(MOST + 1).enumerate().map(number).collect::<Result<Vec<f64>, _>>()?);
+        rows.push(line.split(',').enumerate().map(number).collect::<Result<Vec<f64>, _>>()?);
     }
     Matrix::measured(&rows)
 }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Gpu, GpuTrouble, Inventory, NvLink, gigabytes};
 use crate::{
-    gpu_topology::{Allowed, allowed},
+    gpu_topology::{Allowed, absent, allowed},
     network_check::LocalFault,
 };
 
@@ -62,11 +62,18 @@ pub enum Health {
 /// Judges what was found, `waited` after the first look.
 #[must_use]
 pub fn judge(inventory: &Inventory, terms: &GpuTerms, waited: Duration) -> Health {
-    if let Some(at) = &inventory.hangs_at {
-        let reason = format!("{at} gave no answer to the question how it is");
-        return Health::Unfit(LocalFault::unanswered(Some(at), reason));
+    let list = terms.visible.as_deref();
+    let absent = absent(list, &ids(inventory));
+    let unanswered = inventory.hangs_at.as_ref().map(|at| match at.as_str() {
+        LocalFault::PROBE => "the look at the accelerators gave no answer".to_owned(),
+        at => format!("{at} gave no answer to the question how it is"),
+    });
+    // Of the others nothing is known; of a list all of which is known nothing is missing.
+    let is_known = absent == 0 && list.is_some_and(|list| !list.contains("MIG-"));
+    if let (Some(reason), false) = (&unanswered, is_known) {
+        return Health::Unfit(LocalFault::unanswered(inventory.hangs_at.as_deref(), reason));
     }
-    let visible = visible(inventory, terms.visible.as_deref());
+    let visible = visible(inventory, list);
     let mut broken = visible.iter().filter_map(|gpu| Some((gpu.index, what_is_broken(gpu)?)));
     if let Some((index, mut reason)) = broken.next() {
         let others: Vec<String> = broken.map(|(index, reason)| format!("gpu {index}: {reason}")).collect();
@@ -75,11 +82,14 @@ pub fn judge(inventory: &Inventory, terms: &GpuTerms, waited: Duration) -> Healt
         }
         return Health::Unfit(LocalFault { component: format!("gpu {index}"), reason });
     }
-    let needed = visible.len().min(terms.needed as usize);
+    // A host without any computes on its processors, whatever the list says.
+    let absent = if inventory.gpus.is_empty() { 0 } else { absent };
+    let needed = (visible.len() + absent).min(terms.needed as usize);
     let (denied, visible): (Vec<&Gpu>, Vec<&Gpu>) =
         visible.into_iter().partition(|gpu| gpu.trouble == Some(GpuTrouble::NotPermitted));
-    let denied: Vec<String> =
-        denied.iter().map(|gpu| format!("gpu {}: this user may not use it", gpu.index)).collect();
+    let denied = denied.iter().map(|gpu| format!("gpu {}: this user may not use it", gpu.index));
+    let absent = (absent > 0).then(|| not_here(list.unwrap_or_default(), absent));
+    let denied: Vec<String> = denied.chain(absent).collect();
     if visible.len() < needed {
         let usable = visible.len();
         let reason =
@@ -92,7 +102,9 @@ pub fn judge(inventory: &Inventory, terms: &GpuTerms, waited: Duration) -> Healt
     let told: Vec<String> = busy.iter().map(|gpu| taken(gpu)).collect();
     if free >= needed {
         let links = visible.iter().filter_map(|gpu| dead_links(gpu));
-        return Health::Fit { notes: denied.into_iter().chain(told).chain(links).collect() };
+        return Health::Fit {
+            notes: denied.into_iter().chain(told).chain(links).chain(unanswered).collect(),
+        };
     }
     if waited < BUSY_PATIENCE {
         return Health::LookAgain { after: LOOK_EVERY.min(BUSY_PATIENCE - waited) };
@@ -109,12 +121,25 @@ pub fn judge(inventory: &Inventory, terms: &GpuTerms, waited: Duration) -> Healt
 /// list of slices (`MIG-...`) shows none that could be judged.
 #[must_use]
 pub fn visible<'a>(inventory: &'a Inventory, list: Option<&str>) -> Vec<&'a Gpu> {
-    let ids: Vec<String> = inventory.gpus.iter().map(|gpu| gpu.uuid.clone().unwrap_or_default()).collect();
-    match allowed(list, &ids) {
+    match allowed(list, &ids(inventory)) {
         Allowed::All => inventory.gpus.iter().collect(),
         Allowed::These(places) => places.into_iter().filter_map(|place| inventory.gpus.get(place)).collect(),
         Allowed::Untouched { .. } => Vec::new(),
     }
+}
+
+/// What a list may name them by. One in trouble may tell no id; of one that is well it is none that a list could have.
+fn ids(inventory: &Inventory) -> Vec<Option<String>> {
+    let id = |gpu: &Gpu| gpu.uuid.clone().or_else(|| gpu.trouble.is_none().then(String::new));
+    inventory.gpus.iter().map(id).collect()
+}
+
+/// `2 of the list of visible ones show none, from GPU-90 on`.
+fn not_here(list: &str, absent: usize) -> String {
+    let entries: Vec<&str> = list.split(',').map(str::trim).collect();
+    let first = entries.iter().rev().nth(absent - 1).copied().unwrap_or_default();
+    let first: String = first.chars().take(60).collect();
+    format!("{absent} of the list of visible ones show none, from {first} on")
 }
 
 /// More of its memory is taken than `busy_permille` thousandths. Of one that is split into slices that says nothing.

@@ -4,7 +4,10 @@ use std::{fmt, mem::take};
 
 use serde::{Deserialize, Serialize};
 
-use super::{health::what_is_broken, xid::xid_words};
+use super::{
+    health::what_is_broken,
+    xid::{Xid, xid_words},
+};
 use crate::gpu_topology::Link;
 
 /// More accelerators than any host has. Whatever says that there are more is not believed.
@@ -14,7 +17,7 @@ pub const MOST_GPUS: usize = 64;
 const LONGEST_WORD: usize = 200;
 
 /// Entries of the lists of one accelerator, and of notes. No true answer has more.
-const LONGEST_LIST: usize = 32;
+pub(super) const LONGEST_LIST: usize = 32;
 
 /// Reasons to hold clocks down; NVML has fewer.
 const MOST_REASONS: usize = 8;
@@ -186,15 +189,6 @@ pub struct NvLink {
     pub is_active: bool,
 }
 
-/// An error that the driver told of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Xid {
-    /// NVIDIA's number.
-    pub code: u64,
-    /// How often.
-    pub count: u32,
-}
-
 /// Why an accelerator cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -304,18 +298,6 @@ impl Inventory {
         };
         hangs.chain(self.gpus.iter().flat_map(of)).collect()
     }
-
-    /// The driver told of an error. `false`: no such accelerator.
-    pub fn note_xid(&mut self, gpu: u32, code: u64) -> bool {
-        let Some(gpu) = self.gpus.iter_mut().find(|it| it.index == gpu) else { return false };
-        let has_room = gpu.xids.len() < LONGEST_LIST;
-        match gpu.xids.iter_mut().find(|xid| xid.code == code) {
-            Some(xid) => xid.count = xid.count.saturating_add(1),
-            None if has_room => gpu.xids.push(Xid { code, count: 1 }),
-            None => {}
-        }
-        true
-    }
 }
 
 /// In one line: `8 x NVIDIA H100 80GB HBM3, driver 535.161.08`.
@@ -379,13 +361,6 @@ mod tests {
         assert_eq!(bounded.gpus[0].name.as_ref().map(String::len), Some(LONGEST_WORD));
         assert_eq!((bounded.notes.len(), bounded.notes[0].len()), (LONGEST_LIST, LONGEST_WORD));
         assert_eq!(bounded.clone().bounded(), bounded);
-    }
-
-    #[test]
-    fn an_error_is_counted_where_it_belongs() {
-        let mut inventory = Inventory { gpus: vec![gpu(0), gpu(1)], ..Inventory::default() };
-        assert!(inventory.note_xid(1, 79) && inventory.note_xid(1, 79) && !inventory.note_xid(2, 79));
-        assert_eq!(inventory.gpus[1].xids, [Xid { code: 79, count: 2 }]);
     }
 
     #[test]

@@ -83,11 +83,14 @@ impl LocalFault {
     /// The component of a node that may not use as many of its accelerators as its workers take.
     pub const FORBIDDEN: &str = "gpu-permission";
 
+    /// The component of a check that died or hung before it came to anything.
+    pub const PROBE: &str = "probe";
+
     /// A check of this node that gave no answer, for it died, or hung and was killed: what it was at is at fault, and
     /// the check itself (`probe`) before it came to anything. Of `gpu 3 (NVIDIA H100)` the component is `gpu 3`.
     #[must_use]
     pub fn unanswered(at: Option<&str>, reason: impl Into<String>) -> Self {
-        let at = at.unwrap_or("probe");
+        let at = at.unwrap_or(Self::PROBE);
         let component = at.split_once(" (").map_or(at, |(component, _)| component);
         Self { component: component.to_owned(), reason: reason.into() }
     }

@@ -50,7 +50,10 @@ impl WorkerGroup {
         vec![Effect::TakeInventory]
     }
 
-    pub(super) fn on_inventory_taken(&mut self, inventory: Box<Inventory>) -> Vec<Effect> {
+    pub(super) fn on_inventory_taken(&mut self, mut inventory: Box<Inventory>) -> Vec<Effect> {
+        if let Some(before) = &self.accelerators.inventory {
+            inventory.keep_xids(before);
+        }
         self.accelerators.is_asked = true;
         self.accelerators.inventory = Some(inventory);
         let watch = if self.has_workers() { self.watch() } else { None };

@@ -1,6 +1,8 @@
 //! A program of the user's in place of the built-in probe.
 
-use support::trainer;
+use std::path::Path;
+
+use support::{fake_library, trainer};
 
 use super::job::{Job, take};
 use crate::hosts::{Network, data_address};
@@ -45,5 +47,34 @@ fn the_host_whose_program_fails_is_found() {
         }
     }
     let _world = job.first_world(3);
+    let _end = job.ends_well(nodes);
+}
+
+#[test]
+fn it_sees_the_accelerators_that_were_chosen_and_no_others() {
+    let Some(network) = Network::of(2) else { return };
+    let script = format!(
+        "echo \"$RANK $CUDA_VISIBLE_DEVICES\" >>\"$SEEN\"; exec python3 '{}'",
+        trainer("pair_check.py").display()
+    );
+    let flag = format!("--check-command={script}");
+    let job = Job::on(&network, &["--nnodes=2", "--nproc-per-node=1", "--gpu-select=5,4", &flag]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let start = |host: usize| {
+        let locks = folder.path().join(format!("locks{host}"));
+        job.line_of(host)
+            .env("LD_LIBRARY_PATH", fake_library::folder(Path::new(env!("CARGO_TARGET_TMPDIR"))))
+            .env("FAKE_NVML", "gpus=8;links=dgx1")
+            .env("DLROVER_GPU_LOCK_DIR", locks)
+            .env("SEEN", folder.path().join(format!("seen{host}")))
+            .start()
+    };
+    let nodes: Vec<_> = (0..2).map(start).collect();
+    job.report(0).blames(&[]);
+    for host in 0..2 {
+        let seen = std::fs::read_to_string(folder.path().join(format!("seen{host}"))).expect("it ran");
+        assert_eq!(seen, format!("{host} GPU-00000005-fake,GPU-00000004-fake\n"));
+    }
+    let _world = job.first_world(2);
     let _end = job.ends_well(nodes);
 }

@@ -68,7 +68,8 @@ impl Source for Metax {
         let version = fs::read_to_string(self.root.join("sys/module/metax/version"));
         if let Some(tool) = &tool {
             if let Some(listed) = taking.ask(tool, &["-L"], |text| Ok(listed(text))) {
-                merge(&mut gpus, listed);
+                listed.iter().filter_map(Listed::unknown_word).for_each(|note| taking.note(note));
+                merge(&mut gpus, listed.into_iter().map(|it| it.gpu).collect());
             }
             taking.ask(tool, &["--show-memory"], |text| {
                 memory(&mut gpus, text);
@@ -95,9 +96,34 @@ fn names_in(folder: &Path) -> Vec<String> {
     entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
 }
 
+/// A line of the list.
+struct Listed {
+    gpu: Gpu,
+    /// What the tool says of it, in its own words.
+    state: String,
+}
+
+impl Listed {
+    /// What the tool says of one that works has been seen, and little of what it says of others. A word that says nothing
+    /// clear costs nobody his node.
+    fn unknown_word(&self) -> Option<String> {
+        let Self { gpu, state } = self;
+        let is_known = state.is_empty() || state.eq_ignore_ascii_case("Available") || gpu.trouble.is_some();
+        (!is_known)
+            .then(|| format!("gpu {}: mx-smi calls it {state}, which is taken for no trouble", gpu.index))
+    }
+}
+
+/// Whether a state clearly says that there is something broken.
+fn says_broken(state: &str) -> bool {
+    let words = state.split(|it: char| !it.is_ascii_alphanumeric()).map(str::to_ascii_lowercase);
+    let is_broken = |word: &str| ["unavailable", "error", "lost"].contains(&word) || word.starts_with("fail");
+    words.into_iter().any(|word| is_broken(&word))
+}
+
 /// `GPU#0  MXC500  0000:0e:00.0  Available (UUID: GPU-...)`.
-fn listed(text: &str) -> Vec<Gpu> {
-    let one = |line: &str| -> Option<Gpu> {
+fn listed(text: &str) -> Vec<Listed> {
+    let one = |line: &str| -> Option<Listed> {
         let (number, rest) = line.trim().strip_prefix("GPU#")?.split_once(char::is_whitespace)?;
         let index = number.parse().ok().filter(|index| (*index as usize) < MOST_GPUS)?;
         let (facts, uuid) = match rest.split_once("(UUID:") {
@@ -107,15 +133,16 @@ fn listed(text: &str) -> Vec<Gpu> {
         let words: Vec<&str> = facts.split_whitespace().collect();
         let place = words.iter().position(|word| bus::is_place(word))?;
         let (name, state) = (words[..place].join(" "), words[place + 1..].join(" "));
-        let is_well = state.is_empty() || state == "Available";
-        Some(Gpu {
+        let trouble = says_broken(&state).then(|| GpuTrouble::CannotOpen(format!("mx-smi calls it {state}")));
+        let gpu = Gpu {
             index,
             name: Some(format!("MetaX {name}")),
             uuid,
             pci: Some(words[place].to_ascii_lowercase()),
-            trouble: (!is_well).then(|| GpuTrouble::CannotOpen(format!("mx-smi calls it {state}"))),
+            trouble,
             ..Gpu::default()
-        })
+        };
+        Some(Listed { gpu, state })
     };
     text.lines().filter_map(one).take(MOST_GPUS).collect()
 }
@@ -167,7 +194,7 @@ mod tests {
                     GPU#0    MXC500    0000:0E:00.0    Available (UUID: GPU-aa)\n\
                     GPU#1    MXC600-AL    0000:0f:00.0    Unavailable (UUID: GPU-bb)\n\
                     GPU#x nonsense\nGPU#99 MXC500 0000:0f:00.0\nAttached GPUs: 2\n";
-        let gpus = listed(list);
+        let gpus: Vec<Gpu> = listed(list).into_iter().map(|it| it.gpu).collect();
         assert_eq!(gpus.len(), 2);
         assert_eq!(gpus[0].name.as_deref(), Some("MetaX MXC500"));
         assert_eq!((gpus[0].pci.as_deref(), gpus[0].uuid.as_deref()), (Some("0000:0e:00.0"), Some("GPU-aa")));
@@ -176,8 +203,34 @@ mod tests {
     }
 
     #[test]
+    fn only_a_clear_word_is_trouble() {
+        for (state, is_broken, is_told) in [
+            ("Available", false, false),
+            ("available", false, false),
+            ("", false, false),
+            ("Unavailable", true, false),
+            ("State: ERROR", true, false),
+            ("Failed", true, false),
+            ("init-failure", true, false),
+            ("Lost", true, false),
+            ("In Use", false, true),
+            ("Errorless", false, true),
+            ("\u{1b}[2J", false, true),
+        ] {
+            let list = listed(&format!("GPU#3 MXC500 0000:0e:00.0 {state} (UUID: GPU-aa)"));
+            let [one] = &list[..] else { panic!("{state}") };
+            assert_eq!(
+                (one.gpu.trouble.is_some(), one.unknown_word().is_some()),
+                (is_broken, is_told),
+                "{state}"
+            );
+        }
+    }
+
+    #[test]
     fn memory_is_read_by_device() {
-        let mut gpus = listed("GPU#0 C500 0000:0e:00.0\nGPU#1 C500 0000:0f:00.0");
+        let listed = listed("GPU#0 C500 0000:0e:00.0\nGPU#1 C500 0000:0f:00.0");
+        let mut gpus: Vec<Gpu> = listed.into_iter().map(|it| it.gpu).collect();
         let text = "GPU#1  MXC500  0000:0f:00.0\n    Memory\n        vis_vram total : 67108864 KB\n        \
                     vis_vram used  : 846264 KB\n        vis_vram usage : 1 %\nGPU#7\n vis_vram used : 1 KB\n";
         memory(&mut gpus, text);

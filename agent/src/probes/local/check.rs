@@ -1,6 +1,6 @@
 //! The local check, in the probe's process.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use rules::network_check::{ComputeKind, ComputeTime, LocalCheck, LocalFault};
 
@@ -19,19 +19,22 @@ pub(super) struct Timed {
     pub(super) times: Vec<Duration>,
 }
 
+/// Numbers of accelerators by their places on the bus.
+type Places = BTreeMap<String, u32>;
+
 /// Everything, in order; the first fault ends it.
-pub(in crate::probes) fn check(accelerators: bool, voice: &Voice) -> LocalCheck {
-    match steps(accelerators, voice) {
+pub(in crate::probes) fn check(accelerators: bool, places: &Places, voice: &Voice) -> LocalCheck {
+    match steps(accelerators, places, voice) {
         Ok(compute) => LocalCheck { compute: Some(compute), ..LocalCheck::default() },
         Err(fault) => LocalCheck { fault: Some(fault), ..LocalCheck::default() },
     }
 }
 
-fn steps(accelerators: bool, voice: &Voice) -> Result<ComputeTime, LocalFault> {
+fn steps(accelerators: bool, places: &Places, voice: &Voice) -> Result<ComputeTime, LocalFault> {
     let of_cpu = of_cpu(SAMPLES, voice)?;
     voice.say(&Word::At("loopback".into()));
     loopback::check().map_err(|error| fault("loopback", crate::chain(&error)))?;
-    let of_devices = of_devices(accelerators, SAMPLES, voice)?;
+    let of_devices = of_devices(accelerators, SAMPLES, places, voice)?;
     // Where there are devices they do the work.
     let Timed { kind, times } = slowest(of_devices).unwrap_or(of_cpu);
     Ok(ComputeTime { time: median(times), kind })
@@ -39,7 +42,7 @@ fn steps(accelerators: bool, voice: &Voice) -> Result<ComputeTime, LocalFault> {
 
 /// Times alone, of the slowest device where there are any. A fault gives none.
 pub(in crate::probes) fn measure(times: u32, accelerators: bool, voice: &Voice) -> Vec<ComputeTime> {
-    let Ok(of_devices) = of_devices(accelerators, times, voice) else { return Vec::new() };
+    let Ok(of_devices) = of_devices(accelerators, times, &Places::new(), voice) else { return Vec::new() };
     let Some(Timed { kind, times }) = slowest(of_devices).or_else(|| of_cpu(times, voice).ok()) else {
         return Vec::new();
     };
@@ -61,12 +64,17 @@ fn of_cpu(times: u32, voice: &Voice) -> Result<Timed, LocalFault> {
 }
 
 #[cfg(feature = "cuda")]
-fn of_devices(wanted: bool, times: u32, voice: &Voice) -> Result<Vec<Timed>, LocalFault> {
-    if wanted { cuda::samples(times, voice) } else { Ok(Vec::new()) }
+fn of_devices(wanted: bool, times: u32, places: &Places, voice: &Voice) -> Result<Vec<Timed>, LocalFault> {
+    if wanted { cuda::samples(times, places, voice) } else { Ok(Vec::new()) }
 }
 
 #[cfg(not(feature = "cuda"))]
-fn of_devices(_wanted: bool, _times: u32, _voice: &Voice) -> Result<Vec<Timed>, LocalFault> {
+fn of_devices(
+    _wanted: bool,
+    _times: u32,
+    _places: &Places,
+    _voice: &Voice,
+) -> Result<Vec<Timed>, LocalFault> {
     Ok(Vec::new())
 }
 

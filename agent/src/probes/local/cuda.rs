@@ -13,19 +13,22 @@ mod kernel;
 mod matmul;
 
 use std::{
+    collections::BTreeMap,
+    ffi::{CStr, c_int},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
 };
 
 use cudarc::driver::{
     CudaContext, CudaStream, DriverError, result,
-    sys::{CUresult, is_culib_present},
+    sys::{CUresult, cuDeviceGetPCIBusId, is_culib_present},
 };
 use rules::network_check::{ComputeKind, LocalFault};
 
 use self::matmul::Matmul;
 use super::check::Timed;
 use crate::probes::{
+    bus,
     child::Voice,
     pattern::{BLOCK, Pattern},
     wire::Word,
@@ -35,21 +38,27 @@ use crate::probes::{
 const MEMORY: usize = 64 << 20;
 
 /// So many samples of each device, in the driver's order. Empty without driver or devices.
+/// `places` are their numbers by their places on the
+/// bus.
 ///
 /// # Errors
 /// The first device that does wrong.
-pub(super) fn samples(times: u32, voice: &Voice) -> Result<Vec<Timed>, LocalFault> {
+pub(super) fn samples(
+    times: u32,
+    places: &BTreeMap<String, u32>,
+    voice: &Voice,
+) -> Result<Vec<Timed>, LocalFault> {
     voice.say(&Word::At("gpu".into()));
     // SAFETY: loads and unloads the library, whose constructors are the driver's own.
     if !unsafe { is_culib_present() } {
         return Ok(Vec::new());
     }
     // A driver older than a function that is called here makes cudarc panic. It may be well all the same.
-    let all = catch_unwind(AssertUnwindSafe(|| all_devices(times, voice)));
+    let all = catch_unwind(AssertUnwindSafe(|| all_devices(times, places, voice)));
     all.unwrap_or(Ok(Vec::new()))
 }
 
-fn all_devices(times: u32, voice: &Voice) -> Result<Vec<Timed>, LocalFault> {
+fn all_devices(times: u32, places: &BTreeMap<String, u32>, voice: &Voice) -> Result<Vec<Timed>, LocalFault> {
     let count = match CudaContext::device_count() {
         Ok(count) => count,
         Err(error) if is_absence(&error) => 0,
@@ -58,7 +67,7 @@ fn all_devices(times: u32, voice: &Voice) -> Result<Vec<Timed>, LocalFault> {
     let mut matmul = Matmul::default();
     (0..count)
         .map(|index| {
-            let component = format!("gpu {index}");
+            let component = component(index, places);
             voice.say(&Word::At(component.clone()));
             let model = result::device::get(index).and_then(result::device::get_name).unwrap_or_default();
             if !model.is_empty() {
@@ -68,6 +77,31 @@ fn all_devices(times: u32, voice: &Voice) -> Result<Vec<Timed>, LocalFault> {
                 .map_err(|reason| fault(&component, &reason))
         })
         .collect()
+}
+
+/// `gpu 4`, by the number that everybody else has for it. CUDA's own is another one: it counts what is shown to this
+/// process, and the fastest first.
+fn component(ordinal: i32, places: &BTreeMap<String, u32>) -> String {
+    match place(ordinal) {
+        None => format!("cuda device {ordinal}"),
+        Some(place) => match places.get(&place) {
+            Some(index) => format!("gpu {index}"),
+            None => format!("gpu at {place}"),
+        },
+    }
+}
+
+/// Its place on the bus.
+fn place(ordinal: i32) -> Option<String> {
+    let device = result::device::get(ordinal).ok()?;
+    let mut text = [0_u8; 32];
+    let length = c_int::try_from(text.len()).ok()?;
+    // SAFETY: the device is the driver's own, and it writes no more than `length` bytes, which there are.
+    let answer = unsafe { cuDeviceGetPCIBusId(text.as_mut_ptr().cast(), length, device) };
+    answer.result().ok()?;
+    let text = CStr::from_bytes_until_nul(&text).ok()?.to_str().ok()?;
+    let is_word = |byte: u8| byte.is_ascii_hexdigit() || b":.".contains(&byte);
+    Some(bus::place(text)).filter(|place| !place.is_empty() && place.bytes().all(is_word))
 }
 
 /// A library without any device behind it: a host that only builds, a container that was given none.

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
-use rules::gpu_topology::{Choice, GpuSet, Matrix, Score, ranking as rank};
+use rules::gpu_topology::{Choice, GpuSet, Matrix, Ranked, Score, ranking as rank};
 use serde::Serialize;
 
 /// How many sets of a ranking are shown.
@@ -17,9 +17,39 @@ struct Document<'a> {
     total_gbps: f64,
     first: GpuSet,
     gain_over_first: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ranking: Option<Vec<Place>>,
 }
 
-pub(super) fn json(choice: &Choice) -> String {
+/// A set of the ranking, the best first.
+#[derive(Debug, Serialize)]
+struct Place {
+    set: GpuSet,
+    capacity_links: u32,
+    ring_gbps: f64,
+    total_gbps: f64,
+    numa_nodes: Option<u32>,
+}
+
+impl Place {
+    fn of(matrix: &Matrix, ranked: &Ranked) -> Self {
+        let Ranked { set, score } = ranked;
+        Self {
+            set: *set,
+            capacity_links: score.capacity_links,
+            ring_gbps: gbps(score.ring_mbps),
+            total_gbps: gbps(score.total_mbps),
+            numa_nodes: numa_nodes(matrix, *set, score),
+        }
+    }
+}
+
+/// On how many NUMA nodes a set lies, where that is known of all of it.
+fn numa_nodes(matrix: &Matrix, set: GpuSet, score: &Score) -> Option<u32> {
+    set.iter().all(|gpu| matrix.numa(gpu).is_some()).then_some(score.numa_nodes.0)
+}
+
+pub(super) fn json(matrix: &Matrix, choice: &Choice, ranked: Option<&[Ranked]>) -> String {
     let document = Document {
         best: choice.set,
         ring: &choice.ring,
@@ -27,6 +57,7 @@ pub(super) fn json(choice: &Choice) -> String {
         total_gbps: gbps(choice.score.total_mbps),
         first: choice.first,
         gain_over_first: rounded(choice.gain_over_first()),
+        ranking: ranked.map(|sets| sets.iter().map(|set| Place::of(matrix, set)).collect()),
     };
     serde_json::to_string(&document).unwrap_or_default() + "\n"
 }
@@ -50,7 +81,7 @@ fn word(matrix: &Matrix, one: usize, other: usize) -> String {
 }
 
 /// All pairs, and who is free.
-pub(super) fn table(matrix: &Matrix, free: GpuSet) -> String {
+pub(super) fn table(matrix: &Matrix, free: GpuSet, broken: GpuSet) -> String {
     let has_numa = (0..matrix.size()).any(|gpu| matrix.numa(gpu).is_some());
     let mut text = " ".repeat(6);
     for gpu in 0..matrix.size() {
@@ -65,7 +96,11 @@ pub(super) fn table(matrix: &Matrix, free: GpuSet) -> String {
         if has_numa {
             let _ = write!(text, "{:>6}", matrix.numa(one).map_or("?".to_owned(), |node| node.to_string()));
         }
-        text.push_str(if free.contains(one) { "\n" } else { "  busy\n" });
+        text.push_str(match (free.contains(one), broken.contains(one)) {
+            (true, _) => "\n",
+            (_, true) => "  broken\n",
+            _ => "  busy\n",
+        });
     }
     let kind = match matrix.is_switched() {
         true => ", links go to a switch",
@@ -80,6 +115,7 @@ fn worth(matrix: &Matrix, score: &Score, count: usize) -> String {
     let rings = match (score.capacity_links, count) {
         (links, 2..) if links > 0 && matrix.is_switched() => format!("{links} links each"),
         (_, 1) => return "nothing to connect".to_owned(),
+        (0, _) if matrix.is_measured() => "as measured".to_owned(),
         (0, _) => "no ring of links".to_owned(),
         (1, 2) => "1 link".to_owned(),
         (links, 2) => format!("{links} links"),
@@ -102,10 +138,10 @@ pub(super) fn choice(matrix: &Matrix, choice: &Choice) -> String {
     if choice.ring.len() > 1 {
         let _ = write!(ring, "{}", choice.ring[0]);
     }
-    let numa = match choice.score.numa_nodes.0 {
-        _ if choice.set.iter().any(|gpu| matrix.numa(gpu).is_none()) => String::new(),
-        1 => ", on 1 NUMA node".to_owned(),
-        nodes => format!(", on {nodes} NUMA nodes"),
+    let numa = match numa_nodes(matrix, choice.set, &choice.score) {
+        None => String::new(),
+        Some(1) => ", on 1 NUMA node".to_owned(),
+        Some(nodes) => format!(", on {nodes} NUMA nodes"),
     };
     let count = choice.set.len();
     let mut text = format!("best     {}\nring     {}\n", choice.set, ring.trim_end());
@@ -155,7 +191,8 @@ pub(super) fn ranking(matrix: &Matrix, free: GpuSet, wanted: usize) -> String {
     for set in &ranked {
         *by_worth.entry((set.score.ring_mbps, set.score.capacity_links)).or_default() += 1;
     }
-    let mut text = format!("\n{} sets of {wanted}, by the rings they carry\n", ranked.len());
+    let by = if matrix.is_measured() { "their slowest hop" } else { "the rings they carry" };
+    let mut text = format!("\n{} sets of {wanted}, by {by}\n", ranked.len());
     for ((ring_mbps, capacity_links), count) in by_worth.iter().rev() {
         let score = Score { ring_mbps: *ring_mbps, capacity_links: *capacity_links, ..Score::default() };
         let _ = writeln!(text, "{count:>6}  {}", worth(matrix, &score, wanted));
@@ -170,7 +207,7 @@ pub(super) fn ranking(matrix: &Matrix, free: GpuSet, wanted: usize) -> String {
             set.set.to_string(),
             worth(matrix, score, wanted),
             gbps(score.total_mbps),
-            score.numa_nodes.0
+            numa_nodes(matrix, set.set, score).map_or("?".to_owned(), |nodes| nodes.to_string())
         );
     }
     if ranked.len() > SHOWN {

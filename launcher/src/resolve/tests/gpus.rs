@@ -150,10 +150,10 @@ fn what_is_not_known_changes_nothing_and_is_told_on_one_line() {
     );
     let mut host = eight(&[]);
     host.accelerators.hangs_at = Some("/usr/bin/nvidia-smi topo -m".into());
-    host.accelerators.notes = vec!["no answer within 2s at /usr/bin/nvidia-smi topo -m".into()];
+    host.accelerators.notes = vec!["no answer within 2s; it was at /usr/bin/nvidia-smi topo -m".into()];
     assert_eq!(
         says(&host, flags),
-        "the look at this node's GPUs came to no end: no answer within 2s at /usr/bin/nvidia-smi topo -m"
+        "the look at this node's GPUs came to no end: no answer within 2s; it was at /usr/bin/nvidia-smi topo -m"
     );
     let mut host = FakeHost::new();
     host.accelerators.notes = vec!["no NVML: it is not here".into(), "no nvidia-smi on PATH".into()];
@@ -242,7 +242,21 @@ fn a_list_is_taken_as_it_is() {
     assert_eq!(chosen(&host, &[], "--gpu-select=GPU-33,0").0, some("33,00"));
     assert_eq!(chosen(&host, &[], "--gpu-select=MIG-1,MIG-2 --nproc-per-node=2").0, some("MIG-1,MIG-2"));
     // Nothing is known here: it is taken at its word.
-    assert_eq!(chosen(&FakeHost::new(), &[], "--gpu-select=1,0").0, some("1,0"));
+    let unchecked = "`--gpu-select=1,0`: taken unchecked: nothing is known of this node's GPUs".to_owned();
+    assert_eq!(chosen(&FakeHost::new(), &[], "--gpu-select=1,0"), (some("1,0"), vec![unchecked]));
+    let unknown = FakeHost::new();
+    for (own, list) in
+        [("1,0,2", "2,1"), ("GPU-1", "2"), ("GPU-11,2", "GPU-22"), ("GPU-11", "GPU-1"), ("2", "MIG-1")]
+    {
+        let env = [("CUDA_VISIBLE_DEVICES", own)];
+        let given = chosen(&unknown, &env, &format!("--gpu-select={list}")).0;
+        assert_eq!(given, some(&list.replace("GPU-", "")), "{own}");
+    }
+    let mut broken = eight(&[]);
+    broken.accelerators.gpus[3] = Gpu { index: 3, trouble: Some(GpuTrouble::Lost), ..Gpu::default() };
+    broken.accelerators.gpus[4].ecc_uncorrected = Some(2);
+    broken.accelerators.gpus[5].trouble = Some(GpuTrouble::NotPermitted);
+    assert_eq!(chosen(&broken, &[], "--gpu-select=7,0").0, some("77,00"));
     let mut taken = eight(&[]);
     taken.taken.insert("GPU-22".into());
     for (host, env, flags, words) in [
@@ -252,6 +266,15 @@ fn a_list_is_taken_as_it_is() {
         (&host, "", "--gpu-select=GPU-zz", "this node has no GPU GPU-zz"),
         (&host, "", "--gpu-select=6 --nproc-per-node=2", "it names 1 GPU(s) for 2 workers"),
         (&host, "0,1", "--gpu-select=1,2", "2 is not among those that CUDA_VISIBLE_DEVICES allows"),
+        (&unknown, "0,1", "--gpu-select=1,4", "4 is not among those that CUDA_VISIBLE_DEVICES allows"),
+        (&unknown, "0,-1,4", "--gpu-select=4", "4 is not among those that CUDA_VISIBLE_DEVICES allows"),
+        (&unknown, "-1", "--gpu-select=GPU-11", "GPU-11 is not among those"),
+        (&unknown, "GPU-11,GPU-22", "--gpu-select=GPU-33", "GPU-33 is not among those"),
+        (&host, "MIG-1,MIG-2", "--gpu-select=MIG-2,MIG-3", "MIG-3 is not among those"),
+        (&broken, "", "--gpu-select=0,3", "3 cannot be used: it has fallen off the bus"),
+        (&broken, "", "--gpu-select=GPU-33", "GPU-33 cannot be used: it has fallen off the bus"),
+        (&broken, "", "--gpu-select=4", "4 cannot be used: 2 ECC error(s)"),
+        (&broken, "", "--gpu-select=5", "5 cannot be used: this user may not use it"),
         (&taken, "", "--gpu-select=1,2", "2 is taken by another launcher on this host"),
         (&host, "", "--gpu-select=best", "`--gpu-select=best` is no choice of GPUs"),
         (&host, "", "--gpu-select=", "is no choice of GPUs"),

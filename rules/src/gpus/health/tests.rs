@@ -147,3 +147,54 @@ fn links_that_are_down_beside_others_are_told() {
     let Health::Fit { notes } = judge(&inventory, &terms(2, None), Duration::ZERO) else { panic!() };
     assert_eq!(notes, ["gpu 0: 1 of 3 NVLinks are down (1)"]);
 }
+
+#[test]
+fn a_device_that_hangs_and_is_not_the_jobs_keeps_nobody_out() {
+    let mut inventory = node(7);
+    inventory.hangs_at = Some("gpu 7 (NVIDIA H100)".into());
+    for list in ["0,1", "GPU-00,GPU-10", ""] {
+        let Health::Fit { notes } = judge(&inventory, &terms(2, Some(list)), Duration::ZERO) else {
+            panic!()
+        };
+        assert_eq!(notes, ["gpu 7 (NVIDIA H100) gave no answer to the question how it is"], "{list}");
+    }
+    // Of these it is not known whether it is one of them.
+    for list in [None, Some("0,7"), Some("GPU-00,GPU-70"), Some("MIG-a")] {
+        assert_eq!(unfit(&inventory, &terms(2, list)).component, "gpu 7", "{list:?}");
+    }
+}
+
+#[test]
+fn a_look_that_came_to_nothing_is_the_probes_own_fault() {
+    let inventory = Inventory { hangs_at: Some(LocalFault::PROBE.into()), ..Inventory::default() };
+    let fault = unfit(&inventory, &terms(1, None));
+    assert_eq!(fault.component, "probe");
+    assert_eq!(fault.reason, "the look at the accelerators gave no answer");
+}
+
+#[test]
+fn a_lost_device_is_not_overlooked_however_it_is_listed() {
+    let mut inventory = node(4);
+    // As NVML tells of one that it cannot open: a number and a trouble, no id.
+    inventory.gpus[2] = Gpu { index: 2, trouble: Some(GpuTrouble::Lost), ..Gpu::default() };
+    for list in ["0,1,2,3", "GPU-00,GPU-10,GPU-20,GPU-30", "GPU-20", "GPU-20,GPU-00"] {
+        assert_eq!(unfit(&inventory, &terms(4, Some(list))).component, "gpu 2", "{list}");
+    }
+    assert!(matches!(
+        judge(&inventory, &terms(2, Some("GPU-00,GPU-30")), Duration::ZERO),
+        Health::Fit { .. }
+    ));
+}
+
+#[test]
+fn entries_that_no_device_has_leave_too_few() {
+    let fault = unfit(&node(4), &terms(3, Some("GPU-00,GPU-90,GPU-10")));
+    assert_eq!(fault.component, LocalFault::FORBIDDEN, "nothing is known to be broken");
+    let words = "3 accelerator(s) are needed and 1 may be used: 2 of the list of visible ones show none, from GPU-90 on";
+    assert_eq!(fault.reason, words);
+    let enough = judge(&node(4), &terms(1, Some("0,9")), Duration::ZERO);
+    let notes = vec!["1 of the list of visible ones show none, from 9 on".to_owned()];
+    assert_eq!(enough, Health::Fit { notes });
+    // A host without any computes on its processors.
+    assert_eq!(judge(&node(0), &terms(2, Some("0,1")), Duration::ZERO), Health::Fit { notes: Vec::new() });
+}

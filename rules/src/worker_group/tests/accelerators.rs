@@ -140,3 +140,21 @@ fn a_driver_that_knows_other_numbers_is_told_of_once() {
     }
     assert_eq!(told, [Effect::Tell(Notice::GpuMemoryUnseen)]);
 }
+
+#[test]
+fn errors_that_were_heard_outlive_the_next_look() {
+    let mut group = WorkerGroup::new(Limits { check: Some(Duration::ZERO), ..limits(3) });
+    assert_eq!(group.handle(Moment::START, Event::MasterBack), [Effect::CheckLocally]);
+    assert_eq!(group.handle(Moment::START, taken()), [reported()]);
+    let checked = crate::network_check::LocalCheck::default();
+    assert_eq!(group.handle(Moment::START, Event::LocallyChecked { checked }).len(), 2);
+    start(&mut group, 0, 1);
+    let _watch = group.handle(Moment::START, worker_started(0));
+    assert_eq!(group.handle(Moment::START, Event::GpuError { gpu: 1, code: 48 }).len(), 2);
+    // Its worker dies of it; the node looks at itself again before it asks for a seat.
+    assert_eq!(group.handle(Moment::START, regroup(0)).len(), 2);
+    assert_eq!(group.handle(Moment::START, gone(0)), [Effect::CheckLocally]);
+    let effects = group.handle(Moment::START, taken());
+    let [Effect::ReportInventory { inventory }] = &effects[..] else { panic!("{effects:?}") };
+    assert_eq!(inventory.gpus[1].xids.len(), 1, "the master and the taint report lose the error");
+}
