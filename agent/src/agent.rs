@@ -1,9 +1,11 @@
 //! The loop of one node: take an event, ask [`WorkerGroup`] what to do, start doing it. Nothing here waits
 //! for the world; the end of whatever was started comes back as an event.
 
+mod ending;
+
 use std::{
     future, io,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, OnceLock},
     time::{Duration, Instant},
 };
 
@@ -11,7 +13,7 @@ use nix::sys::signal::Signal;
 use rules::{
     Moment, Round,
     check_order::{CheckReport, Checked},
-    failure::{ExitCause, Outcome, Survivor},
+    failure::{ExitCause, Outcome},
     network_check::LocalCheck,
     node::{JoinRequest, NodeAttributes},
     worker_env::EnvSettings,
@@ -22,7 +24,7 @@ use tokio::{
     signal::unix::{Signal as SignalStream, SignalKind, signal},
     sync::{Mutex as AsyncMutex, mpsc},
     task::JoinSet,
-    time::{sleep_until, timeout},
+    time::sleep_until,
 };
 use tracing::{debug, warn};
 
@@ -32,9 +34,7 @@ use crate::{
     attributes,
     cgroup::Cgroup,
     chain,
-    clear_away::clear_away,
     config::AgentConfig,
-    evidence,
     guard::{
         Guard,
         frame::{FromGuard, ToGuard},
@@ -50,24 +50,12 @@ use crate::{
     signals,
     store_host::{Opened, StoreHost},
     store_watch::{Look, StoreWatch},
-    tree, workers,
+    workers,
     workers::Prepared,
 };
 
 /// Events that may wait for the loop.
 const QUEUE: usize = 1024;
-
-/// How long the pipes of dead workers are read: what holds one now is a process that outlived its worker.
-const DRAIN: Duration = Duration::from_secs(2);
-
-/// How long the launcher itself tries to kill what a dead or stuck guard left.
-const CLEAR_AWAY: Duration = Duration::from_secs(2);
-
-/// How long the master may take to hear the last words.
-const LAST_WORDS: Duration = Duration::from_secs(1);
-
-/// How long a guard with nothing below it may take to leave.
-const GUARD_EXIT: Duration = Duration::from_secs(1);
 
 /// What the loop hears.
 enum Happening {
@@ -454,7 +442,7 @@ impl Agent {
         while self.retired.try_join_next().is_some() {}
         if let Some(mut generation) = self.generation.take() {
             self.retired.spawn(async move {
-                let _drained = generation.drain(DRAIN).await;
+                let _drained = generation.drain(ending::DRAIN).await;
             });
         }
     }
@@ -514,95 +502,5 @@ impl Agent {
             let arrived = found.unwrap_or(Arrived { somebody: true, ..Arrived::default() });
             let _gone = happened.send(Happening::Arrived { round, up_to, arrived }).await;
         });
-    }
-
-    /// Gathers the evidence, lets the guard go, and reports.
-    async fn report(mut self, outcome: Outcome) -> Report {
-        if let Some(prober) = &mut self.prober {
-            prober.close().await;
-        }
-        let survivors = if self.is_abandoned { self.last_resort().await } else { Vec::new() };
-        self.drain().await;
-        let run_dir = self.run_dir();
-        let workers = evidence::gather(&outcome, self.generation.take()).await;
-        let attempt = self.group.attempt();
-        let never_arrived = self.store_watch.judgement.missing();
-        self.dismiss().await;
-        Report { outcome, attempt, run_dir, workers, never_arrived, survivors }
-    }
-
-    fn run_dir(&self) -> Option<std::path::PathBuf> {
-        let logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
-        logs.run_dir().map(Into::into)
-    }
-
-    async fn drain(&mut self) {
-        if let Some(generation) = &mut self.generation {
-            let _drained = generation.drain(DRAIN).await;
-        }
-        // A slow console may still hold up what an attempt before had printed. Each keeps its own time.
-        let all = async { while self.retired.join_next().await.is_some() {} };
-        let _drained = timeout(2 * DRAIN, all).await;
-    }
-
-    /// The guard could not kill its tree. It may itself be stopped, so it goes too and we try.
-    async fn last_resort(&mut self) -> Vec<Survivor> {
-        let guard = self.guard.pid().as_raw();
-        // Once it is reaped, its process id may be another's.
-        if self.guard_ended.is_none() {
-            tree::signal_one(guard, Signal::SIGKILL);
-        }
-        let clearing = self.clear_away_aside();
-        tokio::pin!(clearing);
-        let left = loop {
-            tokio::select! {
-                left = &mut clearing => break left,
-                Some(()) = self.children.recv() => while let Reaped::Ended { .. } = next_ended() {},
-            }
-        };
-        tree::survivors(left)
-    }
-
-    fn clear_away_aside(&self) -> impl Future<Output = Vec<tree::Process>> + Send + 'static {
-        let (id, cgroup, strangers) = (self.launcher_id.clone(), self.cgroup.clone(), self.has_strangers);
-        let clear = move || clear_away(&id, strangers, cgroup.as_ref(), CLEAR_AWAY);
-        // Where there is no room for a thread, it is done here: what is left matters more than the loop.
-        async move { aside(clear.clone()).await.unwrap_or_else(|_| clear()) }
-    }
-
-    /// The end of the socket tells the guard to leave. Waiting for it leaves nothing of us behind.
-    async fn dismiss(self) {
-        let Self { guard, mut children, guard_ended, cgroup, master, .. } = self;
-        let MasterLink { words, task } = master;
-        drop(words);
-        let pid = guard.pid().as_raw();
-        drop(guard);
-        let gone = async {
-            if guard_ended.is_some() {
-                return;
-            }
-            loop {
-                loop {
-                    match next_ended() {
-                        Reaped::Ended { pid: ended, .. } if ended == pid => return,
-                        Reaped::Ended { .. } => {}
-                        Reaped::StillRunning => break,
-                        Reaped::NobodyLeft => return,
-                    }
-                }
-                children.recv().await;
-            }
-        };
-        if timeout(GUARD_EXIT, gone).await.is_err() {
-            warn!(pid, "the guard process is still busy; it ends by itself");
-        }
-        // The last words: that we know of the end. Who waits for them has a deadline too.
-        if timeout(LAST_WORDS, task).await.is_err() {
-            debug!("the job master did not take the last words");
-        }
-        // The guard has done so, unless it was killed.
-        if let Some(cgroup) = cgroup {
-            cgroup.remove();
-        }
     }
 }

@@ -29,13 +29,20 @@ fn of_two_nobody_can_tell_which_and_the_policy_decides() {
     for outcome in job.fails(nodes, 202).iter().take(2) {
         let said = &outcome.stderr;
         assert!(said.contains("cannot tell which of 2 node(s), of 2 checked, is at fault: "), "{said}");
-        assert!(said.contains("nobody is tainted. Look first at the network between them"), "{said}");
+        assert!(
+            said.contains("; the first of them failed with node 1, which is not proven good either: "),
+            "{said}"
+        );
+        assert!(
+            said.contains("nobody is tainted. Look first at that, then at the network between"),
+            "{said}"
+        );
     }
 
     let (job, nodes) = with_policy(&network, &["--on-inconclusive=proceed"], false);
     let _world = job.first_world(2);
     for node in &nodes {
-        let said = job.await_said(node, "network check passed: 0 node(s), 1 round(s), ");
+        let said = job.await_said(node, "network check over, and nobody has passed: 0 node(s), 1 round(s), ");
         assert!(said.contains("; take part all the same: node 0 ("), "{said}");
     }
     let _end = job.ends_well(nodes);

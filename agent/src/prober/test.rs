@@ -1,0 +1,156 @@
+//! One test of this node with others, as the job master orders it.
+
+use std::io;
+
+use rules::{
+    check_order::{CheckOrder, CheckReport, Test},
+    network_check::Probed,
+    worker_group::Event,
+};
+use tokio::sync::{mpsc, watch};
+
+use super::{Command, Door};
+use crate::probes::{
+    CommandPlan, Helper, Listener, LocalPlan, ProbeHandle, RingMode, RingPlan, WITHOUT_OPTIC_LINK,
+    measure_compute, start_command, start_ring,
+};
+
+/// Timed all-reduces of a bandwidth pass.
+const REPEATS: u32 = 5;
+
+/// One test.
+pub(super) struct Probe {
+    pub(super) helper: Helper,
+    pub(super) local: LocalPlan,
+    pub(super) door: Door,
+    pub(super) command: Option<Command>,
+    pub(super) has_switchbox: bool,
+    pub(super) order: CheckOrder,
+}
+
+impl Probe {
+    /// What it all came to. The test is told of at once when the compute probe takes longer.
+    pub(super) async fn run<E: From<Event> + Send + 'static>(
+        self,
+        cancelled: watch::Receiver<bool>,
+        events: &mpsc::Sender<E>,
+    ) -> CheckReport {
+        let at = self.order.at;
+        let test = self.with_others(cancelled.clone(), events);
+        let times = self.order.compute_again;
+        if times == 0 {
+            return CheckReport { at, probed: test.await, compute: Some(Vec::new()) };
+        }
+        let again = measure_compute(times, self.local.clone(), cancelled);
+        tokio::pin!(test, again);
+        tokio::select! {
+            compute = &mut again => CheckReport { at, probed: test.await, compute: Some(compute) },
+            probed = &mut test => {
+                let report = CheckReport { at, probed: probed.clone(), compute: None };
+                let _gone = events.send(Event::Probed { report }.into()).await;
+                CheckReport { at, probed, compute: Some(again.await) }
+            }
+        }
+    }
+
+    async fn with_others<E: From<Event> + Send + 'static>(
+        &self,
+        mut cancelled: watch::Receiver<bool>,
+        events: &mpsc::Sender<E>,
+    ) -> Probed {
+        let at = self.order.at;
+        let (progress, mut news) = mpsc::channel(4);
+        // Kept until the end: a port that listens here, and not at the agent's.
+        let started = self.start(progress);
+        let (handle, _listens_here) = match started {
+            Ok(started) => started,
+            Err(error) => {
+                return Probed::Failed { reason: format!("this node has no port for probes: {error}") };
+            }
+        };
+        let canceller = handle.canceller();
+        let end = handle.end();
+        tokio::pin!(end);
+        let mut is_cancelled = false;
+        loop {
+            tokio::select! {
+                probed = &mut end => return probed,
+                // Whoever could cancel it is gone, or does.
+                _ = cancelled.wait_for(|it| *it), if !is_cancelled => {
+                    is_cancelled = true;
+                    canceller.cancel();
+                }
+                Some(probed) = news.recv() => {
+                    let _gone = events.try_send(Event::Probing { at, probed }.into());
+                }
+            }
+        }
+    }
+
+    fn start(&self, progress: mpsc::Sender<Probed>) -> io::Result<(ProbeHandle, Option<Listener>)> {
+        if let (Some(command), Test::Pair) = (&self.command, self.order.test) {
+            return Ok((self.start_command(command, progress)?, None));
+        }
+        let plan = self.ring_plan();
+        match &self.door {
+            Door::Open(listener) => Ok((start_ring(plan, listener, &self.helper, Some(progress)), None)),
+            Door::Kept(reservation) => {
+                let listener = Listener::bind(None, reservation.port())?;
+                let handle = start_ring(plan, &listener, &self.helper, Some(progress));
+                Ok((handle, Some(listener)))
+            }
+            Door::None => Err(io::Error::other("none could be opened")),
+        }
+    }
+
+    fn ring_plan(&self) -> RingPlan {
+        let CheckOrder { test, me, size, partners, seed, patience, .. } = &self.order;
+        let (me, size) = (*me as usize, *size as usize);
+        let (mut members, mut ports) = (vec![String::new(); size], vec![0; size]);
+        // They come in the order of the ring, from the next one on; of a large one the next alone.
+        for (partner, distance) in partners.iter().zip(1..size) {
+            let place = (me + distance) % size;
+            members[place].clone_from(&partner.address);
+            ports[place] = partner.port;
+        }
+        RingPlan {
+            token: *seed,
+            seed: *seed,
+            me,
+            members,
+            ports,
+            connect_patience: *patience,
+            mode: match test {
+                Test::Pair => RingMode::Check,
+                Test::AllReduce { bytes } => RingMode::AllReduce { bytes: *bytes, repeats: REPEATS },
+            },
+        }
+    }
+
+    /// The first member serves what `MASTER_ADDR` and `MASTER_PORT` name.
+    fn start_command(&self, command: &Command, progress: mpsc::Sender<Probed>) -> io::Result<ProbeHandle> {
+        let CheckOrder { me, size, partners, address, seed, .. } = &self.order;
+        // They come in the order of the ring, from the next one on.
+        let first = (*size - *me) as usize;
+        let (master_addr, master_port) = match (*me, &self.door, partners.get(first.wrapping_sub(1))) {
+            (0, Door::Kept(reservation), _) => (address.clone(), reservation.port()),
+            (1.., _, Some(first)) => (first.address.clone(), first.port),
+            _ => return Err(io::Error::other("none could be opened")),
+        };
+        let (name, value) = WITHOUT_OPTIC_LINK;
+        let optic_link = self.has_switchbox.then(|| (name.into(), value.into()));
+        let plan = CommandPlan {
+            argv: ["/bin/sh".into(), "-c".into(), command.line.clone()].into(),
+            rank: *me as usize,
+            world_size: *size as usize,
+            master_addr,
+            master_port,
+            seed: *seed,
+            env: self.local.helper.variables.iter().cloned().chain(optic_link).collect(),
+            grace: command.grace,
+            output: None,
+            helper: self.helper.clone(),
+        };
+        Ok(start_command(plan, Some(progress)))
+    }
+}
