@@ -105,11 +105,13 @@ fn process_1_reaps_strangers() {
 #[test]
 fn process_1_passes_the_exit_code() {
     if let Some(container) = container("plain,stubborn", &["--shutdown-timeout=1"], &["fail"]) {
+        container.run.touch("fail");
         let _ = container.finish().expect_code(1);
     }
     if let Some(container) =
         container("plain,setsid", &["--shutdown-timeout=1", "--propagate-exit-code"], &["fail"])
     {
+        container.run.touch("fail");
         let _ = container.finish().expect_code(3);
     }
 }

@@ -181,7 +181,7 @@ fn run_case(launcher: &Launcher, breed: &str, way: Way) -> Found {
     let mut only_we_look = None;
     match way {
         Way::Success => bred.run.touch("go"),
-        Way::Failure => {}
+        Way::Failure => bred.run.touch("fail"),
         Way::Restart => {
             bred.of_attempt(1);
             bred.run.touch("go");

@@ -16,7 +16,7 @@ When all are there, the worker says so in `worker.<rank>.<attempt>` (process id,
 and waits for the file `go`, then ends well. Options change that:
 
     leader-dies   rank 0 ends well at once, without its children
-    fail          the last rank fails once all ranks are ready
+    fail          the last rank fails once all ranks are ready and the file `fail` is there
     restart       the same, in the first attempt only; a later one first looks for what older ones left and
                   writes it to `old.<rank>.<attempt>`
     deaf          ignores SIGTERM, but says in `termed.<rank>` that it came
@@ -186,6 +186,8 @@ def main():
             with open(path(f"worker.0.{ATTEMPT}")) as file:
                 leader = file.read().split()
             await_that(lambda: (stat(leader[0]) or ("X",))[0] in "ZX")
+        if "fail" in options:
+            await_that(lambda: os.path.exists(path("fail")))
         os._exit(3)
     await_that(lambda: os.path.exists(path("go")))
     os._exit(0)
