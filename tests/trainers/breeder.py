@@ -17,7 +17,7 @@ and waits for the file `go`, then ends well. Options change that:
 
     leader-dies   rank 0 ends well at once, without its children
     fail          the last rank fails once all ranks are ready and the file `fail` is there
-    restart       the same, in the first attempt only; a later one first looks for what older ones left and
+    restart       that too, without being told, in the first attempt only; a later one first looks for what older ones left and
                   writes it to `old.<rank>.<attempt>`
     deaf          ignores SIGTERM, but says in `termed.<rank>` that it came
 
