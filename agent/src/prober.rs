@@ -180,14 +180,12 @@ impl Prober {
         self.looking = Some(Looking { cancel, task });
     }
 
-    /// Takes part in a test, once the one before it has ended, which it is told to. The end is [`Event::Probed`]; where
+    /// Takes part in a test, once the one before it has ended, which it does at once. The end is [`Event::Probed`]; where
     /// this node computes meanwhile, and for longer, there is one for each.
     pub fn probe<E: From<Event> + Send + 'static>(&mut self, order: CheckOrder, events: mpsc::Sender<E>) {
         let (cancel, cancelled) = watch::channel(false);
-        let before = self.current.take().map(|current| {
-            current.cancel.send_replace(true);
-            current.task
-        });
+        // Nobody can cancel the one before any more, which ends it.
+        let before = self.current.take().map(|current| current.task);
         let at = order.at;
         let probe = Probe {
             helper: self.helper.clone(),

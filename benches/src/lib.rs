@@ -6,6 +6,7 @@
 //! * `src/bin/rendezvous.rs`: thousands of agents and one job master; its cases are in [`rendezvous`].
 //! * `src/bin/store.rs`: the store beside torch's own.
 
+pub mod cases;
 pub mod check;
 pub mod figures;
 pub mod gpus;

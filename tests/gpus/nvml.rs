@@ -103,7 +103,8 @@ fn the_diagnosis_shows_the_same() {
 fn checked(state: &str, flags: &[&str]) -> (support::launch::Outcome, serde_json::Value, String) {
     let dir = tempfile::tempdir().unwrap();
     let (seen, report) = (dir.path().join("seen"), dir.path().join("report.json"));
-    let cuda = support::fake_library::cuda(Path::new(env!("CARGO_TARGET_TMPDIR")));
+    let scratch = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fake-cuda");
+    let cuda = support::fake_library::built(&scratch, "fake_cuda.rs", "libcuda.so.1");
     let [(path, nvml), state] = driver(state);
     let flag = format!("--taint-report={}", report.display());
     let launch = Launch::new(launcher!()).flags(["--standalone", "--network-check", &flag]).flags(flags);

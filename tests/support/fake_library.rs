@@ -1,5 +1,5 @@
-//! Builds the fake libraries of NVIDIA's driver, once a process: `libnvidia-ml.so.1` of `fake_nvml.rs`, `libcuda.so.1`
-//! of `fake_cuda.rs`. Shared by the suites of `agent` and `tests`.
+//! Builds the fake libraries of NVIDIA's driver: `libnvidia-ml.so.1` of `fake_nvml.rs`, once a process, and others by
+//! name. Shared by the suites of `agent` and `tests`.
 
 use std::{
     env,
@@ -17,17 +17,11 @@ pub fn folder(scratch: &Path) -> &'static Path {
     FOLDER.get_or_init(|| built(&scratch.join("fake-nvml"), "fake_nvml.rs", "libnvidia-ml.so.1"))
 }
 
-/// The folder that the fake CUDA driver lies in.
+/// Builds the library of this name from a file beside this one, and gives its folder.
 ///
 /// # Panics
 /// When `rustc` cannot build it.
-#[allow(dead_code, reason = "not every suite that has this file computes")]
-pub fn cuda(scratch: &Path) -> &'static Path {
-    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    FOLDER.get_or_init(|| built(&scratch.join("fake-cuda"), "fake_cuda.rs", "libcuda.so.1"))
-}
-
-fn built(folder: &Path, source: &str, name: &str) -> PathBuf {
+pub fn built(folder: &Path, source: &str, name: &str) -> PathBuf {
     // Several test processes may build at once: each makes its own and moves it into place whole.
     std::fs::create_dir_all(folder).expect("a folder");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/support").join(source);

@@ -9,7 +9,9 @@
 use std::{io::Write as _, process::ExitCode};
 
 use dlrover_benches::{
-    Outcome, check,
+    Outcome,
+    cases::Cases,
+    check,
     launcher::{self, Bench},
     machine,
 };
@@ -25,30 +27,17 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Outcome<()> {
-    let mut rounds = 5;
-    let mut cases = Vec::new();
-    let mut words = std::env::args().skip(1);
-    while let Some(word) = words.next() {
-        match word.as_str() {
-            "--rounds" => {
-                let number = words.next().and_then(|text| text.parse().ok());
-                rounds = number.filter(|rounds| *rounds > 0).ok_or("--rounds needs a number above 0")?;
-            }
-            "job" | "silent" | "decision" => cases.push(word),
-            _ => return Err(format!("`{word}` is no case; cases are job, silent and decision").into()),
-        }
-    }
-    let is_wanted = |case: &str| cases.is_empty() || cases.iter().any(|wanted| wanted == case);
+    let cases = Cases::from_line(&["job", "silent", "decision"], 5)?;
     let mut bench = Bench::new()?;
     launcher::watch_interrupt()?;
     writeln!(std::io::stdout(), "{}\n{}", machine::facts(), bench.about())?;
-    if is_wanted("job") {
-        check::job::measure(&mut bench, rounds)?;
+    if cases.has("job") {
+        check::job::measure(&mut bench, cases.rounds)?;
     }
-    if is_wanted("silent") {
-        check::silent::measure(&mut bench, rounds)?;
+    if cases.has("silent") {
+        check::silent::measure(&mut bench, cases.rounds)?;
     }
-    if is_wanted("decision") {
+    if cases.has("decision") {
         check::decision::measure()?;
     }
     writeln!(std::io::stdout(), "\n{} at the end", machine::load())?;

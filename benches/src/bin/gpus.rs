@@ -7,7 +7,7 @@
 
 use std::{io::Write as _, process::ExitCode};
 
-use dlrover_benches::{Outcome, gpus, machine};
+use dlrover_benches::{Outcome, cases::Cases, gpus, machine};
 
 fn main() -> ExitCode {
     match run() {
@@ -20,26 +20,13 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Outcome<()> {
-    let mut rounds = 3;
-    let mut cases = Vec::new();
-    let mut words = std::env::args().skip(1);
-    while let Some(word) = words.next() {
-        match word.as_str() {
-            "--rounds" => {
-                let number = words.next().and_then(|text| text.parse().ok());
-                rounds = number.filter(|rounds| *rounds > 0).ok_or("--rounds needs a number above 0")?;
-            }
-            "choice" | "ring" => cases.push(word),
-            _ => return Err(format!("`{word}` is no case; cases are choice and ring").into()),
-        }
-    }
-    let is_wanted = |case: &str| cases.is_empty() || cases.iter().any(|wanted| wanted == case);
+    let cases = Cases::from_line(&["choice", "ring"], 3)?;
     writeln!(std::io::stdout(), "{}", machine::facts())?;
-    if is_wanted("choice") {
-        gpus::choice::measure(rounds)?;
+    if cases.has("choice") {
+        gpus::choice::measure(cases.rounds)?;
     }
-    if is_wanted("ring") {
-        gpus::all_reduce::measure(rounds)?;
+    if cases.has("ring") {
+        gpus::all_reduce::measure(cases.rounds)?;
     }
     writeln!(std::io::stdout(), "\n{} at the end", machine::load())?;
     Ok(())

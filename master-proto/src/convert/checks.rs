@@ -219,8 +219,8 @@ impl TryFrom<pb::CheckOrder> for CheckOrder {
             let (length, most) = (wire.partners.len(), MOST_PARTNERS);
             return Err(ConvertError::TooLong { field: "check.partners", length, most });
         }
-        if wire.size > MOST_NODES {
-            let (value, expected) = (u64::from(wire.size), "at most 65536");
+        if !(2..=MOST_NODES).contains(&wire.size) {
+            let (value, expected) = (u64::from(wire.size), "2 to 65536");
             return Err(ConvertError::Range { field: "check.size", value, expected });
         }
         if wire.me >= wire.size {

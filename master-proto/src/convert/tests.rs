@@ -192,6 +192,16 @@ fn every_report_of_a_test_survives_the_wire() {
     }
 }
 
+/// Nobody is tested with nobody.
+#[test]
+fn an_order_for_fewer_than_two_is_refused() {
+    for size in [0, 1, MOST_NODES + 1] {
+        let wire = pb::CheckOrder { size, me: 0, ..pb::CheckOrder::from(order()) };
+        let error = CheckOrder::try_from(wire).unwrap_err().to_string();
+        assert_eq!(error, format!("check.size is {size}, expected 2 to 65536"));
+    }
+}
+
 /// What a node says of itself is cut to what one request may hold: a node that may not join for its own words waits for
 /// ever.
 #[test]
@@ -240,7 +250,7 @@ fn a_fault_of_its_own_survives_the_wire_and_nonsense_of_a_check_does_not() {
     let endless = pb::CheckOrder { size: u32::MAX, ..pb::CheckOrder::from(order()) };
     assert_eq!(
         CheckOrder::try_from(endless).unwrap_err().to_string(),
-        "check.size is 4294967295, expected at most 65536"
+        "check.size is 4294967295, expected 2 to 65536"
     );
     let beyond = pb::CheckOrder { me: 2, ..pb::CheckOrder::from(order()) };
     assert_eq!(

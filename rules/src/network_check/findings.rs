@@ -24,11 +24,12 @@ pub(super) fn outcome(known: &Known, took: Duration) -> Outcome {
     let compute_confirmations = paces.iter().flatten().map(|pace| pace.needed).max().unwrap_or(0);
     let lists = listed(known, &facts);
     let comm = comm_ratios(known, &facts);
+    let is_untested = known.rounds.is_empty() || is_left_alone(known, &facts);
     let mut nodes = Vec::with_capacity(known.nodes.len());
     for (number, standing) in (0_u32..).zip(&facts.nodes) {
         let index = number as usize;
         let pace = paces.get(index).copied().flatten();
-        let verdict = verdict(known, &facts, number, standing, pace);
+        let verdict = verdict(known, &facts, number, standing, pace, is_untested);
         let deserves = deserves_taint(known, number, &verdict);
         let tests = lists.get(index).map_or(&[][..], |tests| tests);
         nodes.push(NodeFinding {
@@ -60,7 +61,7 @@ pub(super) fn outcome(known: &Known, took: Duration) -> Outcome {
     }
     Outcome {
         seed: known.policy.seed,
-        network_untested: known.rounds.is_empty() || is_left_alone(known, &facts),
+        network_untested: is_untested,
         rounds,
         nodes,
         links,
@@ -80,6 +81,7 @@ fn verdict(
     number: u32,
     standing: &Standing,
     pace: Option<Pace>,
+    is_untested: bool,
 ) -> NodeVerdict {
     let Some(node) = known.node(number) else { return NodeVerdict::Inconclusive };
     if let Some(fault) = &node.local.fault {
@@ -106,7 +108,7 @@ fn verdict(
         NodeVerdict::StragglerCompute
     } else if standing.condemned {
         NodeVerdict::StragglerNetwork
-    } else if standing.good || known.rounds.is_empty() || is_left_alone(known, facts) {
+    } else if standing.good || is_untested {
         NodeVerdict::Healthy
     } else {
         NodeVerdict::Inconclusive
