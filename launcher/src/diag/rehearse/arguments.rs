@@ -31,6 +31,7 @@ pub(in crate::diag) fn command() -> Command {
         .arg(list("dead-rack-pair", "A:B").help("Every test between these two racks fails"))
         .arg(list("dead-uplink", "RACK").help("Every test out of these racks fails"))
         .arg(list("slow-nic", "NODE:X").help("Transfers with this node take X times as long"))
+        .arg(list("slow-link", "A:B:X").help("Transfers between these two nodes take X times as long"))
         .arg(list("slow-compute", "NODE:X").help("This node takes X times as long to compute"))
         .arg(list("flaky", "NODE:P").help("Each test with this node fails with probability P, 0 to 1"))
         .next_help_heading("The check")

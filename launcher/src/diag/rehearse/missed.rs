@@ -10,6 +10,8 @@ use super::settings::Settings;
 /// A slow node is told apart only among so many: it takes three others to know what is usual.
 const NODES_FOR_SLOW: u32 = 4;
 
+const ONLY_STRAGGLERS: &str = "only --exclude-straggler looks for it";
+
 /// Something that was put in and not found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Missed {
@@ -24,7 +26,7 @@ pub(super) struct Missed {
 impl fmt::Display for Missed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.option {
-            "dead-link" => "link",
+            "dead-link" | "slow-link" => "link",
             "dead-rack-pair" => "path between racks",
             "dead-uplink" => "rack",
             _ => "node",
@@ -35,6 +37,7 @@ impl fmt::Display for Missed {
             "local-fault" => " (a fault of its own)",
             "lost" => " (lost)",
             "slow-nic" => " (slow network card)",
+            "slow-link" => " (slow)",
             "slow-compute" => " (slow to compute)",
             "flaky" => " (flaky)",
             "dead-uplink" => " (cut off)",
@@ -58,6 +61,7 @@ pub(super) fn missed(settings: &Settings, outcome: &Outcome) -> Vec<Missed> {
         dead_rack_pairs,
         dead_uplinks,
         slow_nic,
+        slow_links,
         slow_compute,
         other_kind: _,
         flaky,
@@ -76,11 +80,12 @@ pub(super) fn missed(settings: &Settings, outcome: &Outcome) -> Vec<Missed> {
     let pairs = dead_rack_pairs.iter().map(|pair| two("dead-rack-pair", *pair, seen.why_not_pair(*pair)));
     let racks = dead_uplinks.iter().map(|rack| one("dead-uplink", *rack, seen.why_not_rack(*rack)));
     let nics = slow_nic.keys().map(|node| one("slow-nic", *node, seen.why_not_slow_nic(*node)));
+    let slow_links = slow_links.keys().map(|link| two("slow-link", *link, seen.why_not_slow_link(*link)));
     let slow = slow_compute.keys().map(|node| one("slow-compute", *node, seen.why_not_slow(*node)));
     let flaky = flaky.keys().map(|node| one("flaky", *node, seen.why_not_broken(*node)));
     let nodes = faulty.chain(local).chain(lost);
     let paths = links.chain(pairs).chain(racks);
-    nodes.chain(paths).chain(nics).chain(slow).chain(flaky).flatten().collect()
+    nodes.chain(paths).chain(nics).chain(slow_links).chain(slow).chain(flaky).flatten().collect()
 }
 
 /// What the check has seen of a cluster.
@@ -131,9 +136,17 @@ impl Seen<'_> {
         Some(if self.settings.cluster.nodes < NODES_FOR_SLOW {
             format!("it takes {NODES_FOR_SLOW} nodes to tell whose card is slow")
         } else if !self.settings.policy.exclude_straggler {
-            "only --exclude-straggler looks for it".into()
+            ONLY_STRAGGLERS.into()
         } else {
             self.why_not_slower(slower, "its transfers took")
+        })
+    }
+
+    fn why_not_slow_link(&self, link: (u32, u32)) -> Option<String> {
+        let why = self.why_not_link(link)?;
+        Some(match self.settings.policy.exclude_straggler {
+            true => why,
+            false => ONLY_STRAGGLERS.into(),
         })
     }
 

@@ -59,7 +59,7 @@ fn write(text: &mut String, settings: &Settings, outcome: &Outcome) -> fmt::Resu
     writeln!(text, "imagined: {all} in {racks}, seed {}", cluster.seed)?;
     let some =
         |number: usize, one: &'static str, many: &'static str| (number, if number == 1 { one } else { many });
-    let broken: [(usize, &str); 9] = [
+    let broken: [(usize, &str); 10] = [
         (cluster.faulty.len(), "faulty"),
         (cluster.local_fault.len(), "with a fault of their own"),
         (cluster.lost.len(), "lost"),
@@ -67,6 +67,7 @@ fn write(text: &mut String, settings: &Settings, outcome: &Outcome) -> fmt::Resu
         (cluster.slow_compute.len(), "slow to compute"),
         (cluster.flaky.len(), "flaky"),
         some(cluster.dead_links.len(), "dead link", "dead links"),
+        some(cluster.slow_links.len(), "slow link", "slow links"),
         some(cluster.dead_rack_pairs.len(), "dead path between racks", "dead paths between racks"),
         some(cluster.dead_uplinks.len(), "rack cut off", "racks cut off"),
     ];

@@ -51,6 +51,7 @@ impl Settings {
             dead_rack_pairs: read.pairs("dead-rack-pair", "racks", racks)?,
             dead_uplinks: read.numbers("dead-uplink", "racks", racks)?,
             slow_nic: read.factors("slow-nic", nodes, FACTOR)?,
+            slow_links: read.slow_links(nodes)?,
             slow_compute: read.factors("slow-compute", nodes, FACTOR)?,
             other_kind: BTreeSet::new(),
             flaky: read.factors("flaky", nodes, PROBABILITY)?,
@@ -85,6 +86,14 @@ struct Range {
 
 const FACTOR: Range = Range { letter: "X", words: "above 0, at most 1000000", most: 1e6, may_be_zero: false };
 const PROBABILITY: Range = Range { letter: "P", words: "from 0 to 1", most: 1.0, may_be_zero: true };
+
+impl Range {
+    fn read(self, text: &str) -> Option<f64> {
+        let is_fit =
+            |number: &f64| *number <= self.most && (*number > 0.0 || self.may_be_zero && *number >= 0.0);
+        text.parse().ok().filter(is_fit)
+    }
+}
 
 /// The options' values.
 struct Reader<'a>(&'a ArgMatches);
@@ -125,25 +134,34 @@ impl Reader<'_> {
     /// The lower first.
     fn pairs(&self, option: &'static str, what: &str, count: u32) -> Result<BTreeSet<(u32, u32)>, Wrong> {
         let range = format!("A:B with two different {what}, 0 to {}", count - 1);
+        Ok(self.list(option, &range, |value| pair(value, count))?.into_iter().collect())
+    }
+
+    fn slow_links(&self, nodes: u32) -> Result<BTreeMap<(u32, u32), f64>, Wrong> {
+        let words = format!("A:B:X with two different nodes, 0 to {}, and X {}", nodes - 1, FACTOR.words);
         let read = |value: &str| {
-            let (a, b) = value.split_once(':')?;
-            let (a, b) = (number(a, count)?, number(b, count)?);
-            (a != b).then_some((a.min(b), a.max(b)))
+            let (ends, factor) = value.rsplit_once(':')?;
+            Some((pair(ends, nodes)?, FACTOR.read(factor)?))
         };
-        Ok(self.list(option, &range, read)?.into_iter().collect())
+        Ok(self.list("slow-link", &words, read)?.into_iter().collect())
     }
 
     fn factors(&self, option: &'static str, nodes: u32, range: Range) -> Result<BTreeMap<u32, f64>, Wrong> {
-        let Range { letter, words, most, may_be_zero } = range;
+        let Range { letter, words, .. } = range;
         let words = format!("NODE:{letter} with a node, 0 to {}, and {letter} {words}", nodes - 1);
         let read = |value: &str| {
             let (node, factor) = value.split_once(':')?;
-            let factor: f64 = factor.parse().ok()?;
-            let is_fit = factor <= most && (factor > 0.0 || may_be_zero && factor >= 0.0);
-            is_fit.then_some((number(node, nodes)?, factor))
+            Some((number(node, nodes)?, range.read(factor)?))
         };
         Ok(self.list(option, &words, read)?.into_iter().collect())
     }
+}
+
+/// `A:B`, the lower first.
+fn pair(text: &str, count: u32) -> Option<(u32, u32)> {
+    let (a, b) = text.split_once(':')?;
+    let (a, b) = (number(a, count)?, number(b, count)?);
+    (a != b).then_some((a.min(b), a.max(b)))
 }
 
 fn number(text: &str, count: u32) -> Option<u32> {
@@ -162,7 +180,7 @@ mod tests {
     #[test]
     fn a_whole_line_is_read() {
         let line = "--nodes 16 --racks 4 --faulty 3,9 --faulty 2 --local-fault 4 --lost 5 --dead-link 9:5 \
-                    --dead-rack-pair 0:3 --slow-nic 12:4.0 --slow-compute 7:2.5 --flaky 8:0.5 --noise 0.2 --seed 7 \
+                    --dead-rack-pair 0:3 --slow-nic 12:4.0 --slow-link 3:1:5 --slow-compute 7:2.5 --flaky 8:0.5 --noise 0.2 --seed 7 \
                     --exclude-straggler --max-rounds 8 --json";
         let settings = read(line).unwrap();
         let cluster = Cluster {
@@ -177,6 +195,7 @@ mod tests {
             dead_rack_pairs: [(0, 3)].into(),
             dead_uplinks: BTreeSet::new(),
             slow_nic: [(12, 4.0)].into(),
+            slow_links: [((1, 3), 5.0)].into(),
             slow_compute: [(7, 2.5)].into(),
             other_kind: BTreeSet::new(),
             flaky: [(8, 0.5)].into(),

@@ -153,8 +153,14 @@ impl<'a> Cast<'a> {
             return Course::Hangs;
         }
         let mut fails = members.iter().any(|node| cluster.faulty.contains(node));
+        let mut slowest = 1.0_f64;
         for (at, a) in members.iter().enumerate() {
-            fails |= members.iter().skip(at + 1).any(|b| cluster.is_cut(*a, *b));
+            for b in members.iter().skip(at + 1) {
+                fails |= cluster.is_cut(*a, *b);
+                let ends = (*a.min(b), *a.max(b));
+                slowest = cluster.slow_links.get(&ends).map_or(slowest, |factor| slowest.max(*factor));
+            }
+            slowest = cluster.slow_nic.get(a).map_or(slowest, |factor| slowest.max(*factor));
             if let Some(chance) = cluster.flaky.get(a) {
                 fails |= self.dice.share() < *chance;
             }
@@ -167,8 +173,6 @@ impl<'a> Cast<'a> {
                 }
             };
         }
-        let slowest =
-            members.iter().filter_map(|node| cluster.slow_nic.get(node)).fold(1.0_f64, |a, b| a.max(*b));
         Course::Works { comm: self.noisy(COMM * slowest) }
     }
 

@@ -27,6 +27,8 @@ pub struct Cluster {
     pub dead_uplinks: BTreeSet<u32>,
     /// Transfers with them take so many times as long; of several the largest counts.
     pub slow_nic: BTreeMap<u32, f64>,
+    /// Transfers between the two take so many times as long; the lower first.
+    pub slow_links: BTreeMap<(u32, u32), f64>,
     /// They take so many times as long to compute.
     pub slow_compute: BTreeMap<u32, f64>,
     /// They time something else, which takes a tenth of the others' time.
