@@ -53,6 +53,8 @@ pub(super) struct Standing {
     /// Condemned for being slow.
     pub(super) slow: bool,
     pub(super) flaky: bool,
+    /// And another look at its links would not show two that are bad instead.
+    pub(super) surely_flaky: bool,
     /// One piece for each good partner.
     pub(super) evidence: Vec<Piece>,
     /// With whom it was tested, in pairs.
@@ -80,6 +82,8 @@ pub(super) struct Facts {
     /// Pairs of which a test did not pass, whatever their ends are.
     pub(super) edges: BTreeMap<Pair, Edge>,
     pub(super) rack_pairs: BTreeMap<Pair, RackTally>,
+    /// Pairs of racks between which some test passed.
+    pub(super) open_paths: BTreeSet<Pair>,
     pub(super) uplinks: Uplinks,
     /// Samples that it takes to call a node or a link slow.
     pub(super) slow_confirmations: u32,
@@ -91,10 +95,10 @@ impl Facts {
         let mut nodes = standings(known, &judged);
         let edges = links::edges(known, &judged);
         let is_good: Vec<bool> = nodes.iter().map(|node| node.good).collect();
-        let rack_pairs = links::rack_pairs(known, &edges, &is_good, &judged);
+        let open_paths = links::open_paths(known, &judged);
+        let rack_pairs = links::rack_pairs(known, &edges, &is_good, &open_paths);
         gather(known, &edges, &rack_pairs, &mut nodes);
         let fewest = known.policy.confirm.max(1);
-        let open_paths = links::open_paths(known, &judged);
         let fit = (0_u32..).zip(&is_good).filter(|(_, good)| **good).map(|(number, _)| known.rack(number));
         let fit_racks: BTreeSet<u32> = fit.collect();
         for (number, node) in (0_u32..).zip(&mut nodes).filter(|(_, node)| !node.has_passed) {
@@ -103,7 +107,7 @@ impl Facts {
             let needed = if node.slow { fewest.max(slow_confirmations) } else { fewest };
             let has_fit_mate = fit_racks.contains(&known.rack(number));
             let pieces = independent(known, number, has_fit_mate, &node.evidence, &open_paths);
-            node.condemned = pieces >= needed;
+            node.condemned = pieces.count >= needed && (pieces.is_sound || pieces.count > needed);
         }
         links::mark_flaky(&edges, &mut nodes);
         let uplinks = uplink::find(known, &judged, &nodes);
@@ -112,7 +116,7 @@ impl Facts {
             let has_own = known.node(number).is_some_and(|node| node.local.fault.is_some());
             node.condemned &= !has_own;
         }
-        Self { judged, nodes, edges, rack_pairs, uplinks, slow_confirmations }
+        Self { judged, nodes, edges, rack_pairs, open_paths, uplinks, slow_confirmations }
     }
 
     pub(super) fn node(&self, node: u32) -> Option<&Standing> {
@@ -132,28 +136,46 @@ impl Facts {
         self.edges.iter().any(|(ends, edge)| edge.fails > 0 && self.are_good(*ends))
     }
 
+    /// Nobody gets from one of these racks to the other.
+    pub(super) fn is_cut(&self, racks: Pair) -> bool {
+        racks.0 != racks.1
+            && (self.rack_pairs.get(&racks).is_some_and(RackTally::is_bad)
+                || self.uplinks.is_dead(racks.0)
+                || self.uplinks.is_dead(racks.1))
+    }
+
     pub(super) fn are_good(&self, (a, b): Pair) -> bool {
         self.is(a, |node| node.good) && self.is(b, |node| node.good)
     }
 }
 
-/// How many pieces do not share an explanation. All that came over a path between two racks that nobody has passed may
-/// be the path's fault: they are one, where somebody in its own rack is fit and can tell. In a rack where nobody is,
-/// the nodes are.
+/// Pieces of evidence that do not share an explanation.
+struct Independent {
+    count: u32,
+    /// Not all of them can be the fault of paths between racks.
+    is_sound: bool,
+}
+
+/// All that came over a path between two racks that nobody has passed may be the path's fault: they are one, and it
+/// takes one more of such pieces alone, where somebody in its own rack is fit and can tell. In a rack where nobody is, the
+/// nodes are at fault.
 fn independent(
     known: &Known,
     node: u32,
     has_fit_mate: bool,
     evidence: &[Piece],
     open_paths: &BTreeSet<Pair>,
-) -> u32 {
-    let own = known.rack(node);
+) -> Independent {
     let explanation = |piece: &Piece| {
-        let path = pair(own, known.rack(piece.partner));
+        let path = known.racks_of((node, piece.partner));
         let is_open = !has_fit_mate || path.0 == path.1 || open_paths.contains(&path);
         (path, is_open.then_some(piece.partner))
     };
-    count(evidence.iter().map(explanation).collect::<BTreeSet<_>>().into_iter())
+    let explanations: BTreeSet<_> = evidence.iter().map(explanation).collect();
+    Independent {
+        count: count(explanations.iter()),
+        is_sound: explanations.iter().any(|(_, partner)| partner.is_some()),
+    }
 }
 
 fn count<T>(items: impl Iterator<Item = T>) -> u32 {
@@ -180,26 +202,32 @@ pub(super) fn ends(test: &TestRecord) -> Option<Pair> {
     }
 }
 
+/// All who met each other in it; where it passed, they all got through.
+pub(super) fn all_met(test: &TestRecord) -> impl Iterator<Item = Pair> {
+    let members = &test.members;
+    members.iter().enumerate().flat_map(|(at, a)| members.iter().skip(at + 1).map(|b| pair(*a, *b)))
+}
+
 /// Whether each test was slow, and how often a node must be slow: by the scatter of the first round's pairs.
 fn judge(known: &Known) -> (Vec<Vec<Judged>>, u32) {
-    /// Classes of fewer tests are judged against all.
-    const FEW: usize = 4;
     let seconds = |test: &TestRecord| {
         test.comm.filter(|_| test.result != TestResult::Fail).map(|comm| comm.as_secs_f64())
     };
-    let usual = |class_is: &dyn Fn(usize) -> bool| {
+    let usual = |class_is: &dyn Fn(bool) -> bool| {
         let tests = known.rounds.iter().flat_map(|round| &round.tests);
-        let of = tests.filter(|test| class_is(class(known, test)));
+        let of = tests.filter(|test| class_is(is_across(known, test)));
         Usual::of(of.filter_map(|test| Some((test, seconds(test)?))))
     };
     let of_all = usual(&|_| true);
-    let of_class = [0, 1, 2].map(|class| usual(&|other| other == class));
+    let of_class = [false, true].map(|class| usual(&|other| other == class));
     let threshold = known.policy.straggler_ratio();
-    let mut judged = Vec::with_capacity(known.rounds.len());
+    let mut judged: Vec<Vec<Judged>> = Vec::with_capacity(known.rounds.len());
     for round in &known.rounds {
         let judge = |test: &TestRecord| {
-            let usual = of_class.get(class(known, test)).filter(|usual| usual.tests >= FEW);
-            let ratio = seconds(test).map(|seconds| usual.unwrap_or(&of_all).ratio(test, seconds));
+            let of_class = of_class.get(usize::from(is_across(known, test)));
+            // Few of a class are those who are tested again and again, so they are judged against all.
+            let usual = of_class.filter(|usual| usual.nodes() * 2 >= known.order.len()).unwrap_or(&of_all);
+            let ratio = seconds(test).map(|seconds| usual.ratio(test, seconds));
             let result = match test.result {
                 TestResult::Pass if ratio.is_some_and(|ratio| ratio > threshold) => TestResult::Slow,
                 result => result,
@@ -213,21 +241,21 @@ fn judge(known: &Known) -> (Vec<Vec<Judged>>, u32) {
         };
         judged.push(round.tests.iter().map(judge).collect());
     }
-    let first = known.rounds.first().map_or(&[][..], |round| &round.tests);
-    let pairs = first.iter().filter(|test| test.members.len() == 2 && test.result != TestResult::Fail);
+    // Of those that are not slow: slow nodes are no scatter.
+    let first =
+        known.rounds.iter().zip(&judged).take(1).flat_map(|(round, judged)| round.tests.iter().zip(judged));
+    let pairs = first.filter(|(test, judged)| test.members.len() == 2 && judged.result == TestResult::Pass);
     let seconds: Vec<f64> =
-        pairs.filter_map(|test| test.comm).map(|comm| Duration::as_secs_f64(&comm)).collect();
+        pairs.filter_map(|(test, _)| test.comm).map(|comm| Duration::as_secs_f64(&comm)).collect();
     let confirmations = ratio::confirmations(known.order.len(), threshold, ratio::scatter(&seconds));
     (judged, confirmations)
 }
 
-/// Tests of one class take the same time in a healthy cluster.
-fn class(known: &Known, test: &TestRecord) -> usize {
-    match &test.members[..] {
-        [a, b] if known.rack(*a) == known.rack(*b) => 0,
-        [_, _] => 1,
-        _ => 2,
-    }
+/// Between racks, which takes another time than within one. Tests of either class take the same in a healthy cluster.
+fn is_across(known: &Known, test: &TestRecord) -> bool {
+    let mut racks = test.members.iter().map(|member| known.rack(*member));
+    let first = racks.next();
+    racks.any(|rack| Some(rack) != first)
 }
 
 /// Who is good, and who met whom.
@@ -259,7 +287,7 @@ fn gather(
 ) {
     for ((a, b), edge) in edges {
         let Some(piece) = edge.first else { continue };
-        let racks = pair(known.rack(*a), known.rack(*b));
+        let racks = known.racks_of((*a, *b));
         if rack_pairs.get(&racks).is_some_and(RackTally::is_bad) {
             continue;
         }

@@ -78,6 +78,11 @@ impl Known {
         self.node(node).map_or(0, |node| node.rack)
     }
 
+    /// Their racks, the lower first.
+    pub(super) fn racks_of(&self, (a, b): Pair) -> Pair {
+        pair(self.rack(a), self.rack(b))
+    }
+
     /// Nodes that can be tested, ascending.
     pub(super) fn live(&self) -> impl Iterator<Item = u32> {
         (0..).zip(&self.nodes).filter(|(_, node)| !node.is_gone()).map(|(number, _)| number)

@@ -1,10 +1,13 @@
 //! Paths: pairs of nodes and pairs of racks, told from the nodes at their ends.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use super::{
     LinkFault, LinkKind, RackPairFault, TestResult,
-    facts::{Facts, Judged, Piece, Standing, ends, tests},
+    facts::{Facts, Judged, Piece, Standing, all_met, ends, tests},
     known::{Known, Pair, pair},
 };
 
@@ -14,14 +17,33 @@ pub(super) struct Edge {
     pub(super) passes: u32,
     pub(super) slows: u32,
     pub(super) fails: u32,
+    /// Both were in a group of three that failed.
+    fails_in_three: u32,
     /// The first test that failed; else the first that was slow. `partner` has no meaning here.
     pub(super) first: Option<Piece>,
+    /// One of its ends is hardly faster with others, so that it was slow says nothing of the link.
+    pub(super) is_like_its_ends: bool,
 }
 
 impl Edge {
+    /// It was slow each time, and its ends are not.
+    pub(super) fn is_slow(&self) -> bool {
+        self.slows > 0 && self.fails == 0 && self.passes == 0 && !self.is_like_its_ends
+    }
+
     /// It failed each time, and more than once.
     fn is_dead(&self) -> bool {
-        self.fails >= 2 && self.passes == 0 && self.slows == 0
+        self.fails > 0 && self.seen() >= 2 && self.passes == 0 && self.slows == 0
+    }
+
+    /// How often it was tried, with the failures that may be its own.
+    pub(super) fn seen(&self) -> u32 {
+        self.passes + self.slows + self.fails + self.fails_in_three
+    }
+
+    /// Its ends passed with others after a failure of it, in a group of three.
+    pub(super) fn is_probed(&self) -> bool {
+        self.fails_in_three > 0
     }
 }
 
@@ -72,14 +94,74 @@ pub(super) fn edges(known: &Known, judged: &[Vec<Judged>]) -> BTreeMap<Pair, Edg
             edge.passes += 1;
         }
     }
+    for (_, _, test, judged) in tests(&known.rounds, judged) {
+        let is_three = test.members.len() == 3 && judged.result == TestResult::Fail && !test.explained;
+        for ends in all_met(test).filter(|_| is_three) {
+            if let Some(edge) = edges.get_mut(&ends) {
+                edge.fails_in_three += 1;
+            }
+        }
+    }
+    compare_with_ends(known, judged, &mut edges);
     edges
+}
+
+/// Good nodes of failed groups of three that have not met as pairs. When all three of a group are good, one of its links
+/// is bad, and the one that fails by itself too has failed twice; `false` where it is not known yet that they are. None
+/// where a failure is explained.
+pub(super) fn of_threes(known: &Known, facts: &Facts) -> Vec<(Pair, bool)> {
+    let mut untested = Vec::new();
+    for (_, _, test, judged) in tests(&known.rounds, &facts.judged) {
+        if test.members.len() != 3 || judged.result != TestResult::Fail || test.explained {
+            continue;
+        }
+        let explains = |ends: Pair| {
+            facts.edges.get(&ends).is_some_and(|edge| edge.fails > 0) && facts.are_good(ends)
+                || facts.is_cut(known.racks_of(ends))
+        };
+        let are_fit = |members: &[u32]| members.iter().all(|member| facts.is(*member, Standing::is_witness));
+        if !all_met(test).any(explains) {
+            let open = all_met(test).filter(|(a, b)| are_fit(&[*a, *b]) && !facts.have_met(*a, *b));
+            untested.extend(open.map(|ends| (ends, are_fit(&test.members))));
+        }
+    }
+    untested
+}
+
+/// A test takes as long as the slower of its ends, so a link is slow only by what both of them do with others.
+fn compare_with_ends(known: &Known, judged: &[Vec<Judged>], edges: &mut BTreeMap<Pair, Edge>) {
+    let slow: BTreeSet<u32> =
+        edges.iter().filter(|(_, edge)| edge.slows > 0).flat_map(|((a, b), _)| [*a, *b]).collect();
+    // Of each end, its shortest time with each partner.
+    let mut times: BTreeMap<u32, BTreeMap<u32, Duration>> = BTreeMap::new();
+    for (_, _, test, judged) in tests(&known.rounds, judged) {
+        let (Some((a, b)), Some(comm)) = (ends(test), test.comm) else { continue };
+        if judged.result == TestResult::Fail {
+            continue;
+        }
+        for (end, partner) in [(a, b), (b, a)].into_iter().filter(|(end, _)| slow.contains(end)) {
+            let time = times.entry(end).or_default().entry(partner).or_insert(comm);
+            *time = comm.min(*time);
+        }
+    }
+    for ((a, b), edge) in edges.iter_mut().filter(|(_, edge)| edge.slows > 0) {
+        let own = times.get(a).and_then(|times| times.get(b)).copied();
+        let is_like = |end: &u32, partner: &u32| {
+            let others = times.get(end).into_iter().flatten().filter(|(other, _)| *other != partner);
+            let elsewhere = others.map(|(_, time)| *time).min();
+            own.zip(elsewhere).is_some_and(|(own, elsewhere)| {
+                own.as_secs_f64() <= known.policy.straggler_ratio() * elsewhere.as_secs_f64()
+            })
+        };
+        edge.is_like_its_ends = is_like(a, b) || is_like(b, a);
+    }
 }
 
 /// Pairs of racks between which some test passed.
 pub(super) fn open_paths(known: &Known, judged: &[Vec<Judged>]) -> BTreeSet<Pair> {
     let passed = tests(&known.rounds, judged).filter(|(_, _, _, judged)| judged.works);
-    let ends = passed.filter_map(|(_, _, test, _)| ends(test));
-    ends.map(|(a, b)| pair(known.rack(a), known.rack(b))).filter(|(a, b)| a != b).collect()
+    let met = passed.flat_map(|(_, _, test, _)| all_met(test));
+    met.map(|ends| known.racks_of(ends)).filter(|(a, b)| a != b).collect()
 }
 
 /// What is known of the paths between racks that have two good nodes which did not pass.
@@ -87,21 +169,18 @@ pub(super) fn rack_pairs(
     known: &Known,
     edges: &BTreeMap<Pair, Edge>,
     is_good: &[bool],
-    judged: &[Vec<Judged>],
+    open_paths: &BTreeSet<Pair>,
 ) -> BTreeMap<Pair, RackTally> {
-    let racks = |(a, b): Pair| pair(known.rack(a), known.rack(b));
     let good = |node: u32| is_good.get(node as usize).copied().unwrap_or(false);
     let mut tallies: BTreeMap<Pair, RackTally> = BTreeMap::new();
-    for ends in edges.keys().filter(|(a, b)| good(*a) && good(*b) && known.rack(*a) != known.rack(*b)) {
-        tallies.entry(racks(*ends)).or_default().bad.push(*ends);
-    }
-    for (_, _, test, judged) in tests(&known.rounds, judged) {
-        if judged.works
-            && let Some(ends) = ends(test)
-            && let Some(tally) = tallies.get_mut(&racks(ends))
-        {
-            tally.passes = true;
+    for (ends, _) in edges.iter().filter(|(_, edge)| edge.fails > 0 || edge.is_slow()) {
+        let racks = known.racks_of(*ends);
+        if racks.0 != racks.1 && good(ends.0) && good(ends.1) {
+            tallies.entry(racks).or_default().bad.push(*ends);
         }
+    }
+    for (racks, tally) in &mut tallies {
+        tally.passes = open_paths.contains(racks);
     }
     tallies
 }
@@ -121,6 +200,9 @@ pub(super) fn mark_flaky(edges: &BTreeMap<Pair, Edge>, nodes: &mut [Standing]) {
         let is_dead = |partner: u32| edges.get(&pair(number, partner)).is_some_and(Edge::is_dead);
         let are_links = own == 2 && partners().all(is_dead);
         node.flaky = partners().filter(lesser).count() >= 2 && !are_links;
+        let works_again =
+            |partner: u32| edges.get(&pair(number, partner)).is_some_and(|edge| edge.passes > 0);
+        node.surely_flaky = node.flaky && (own > 2 || partners().any(works_again));
     }
 }
 
@@ -141,14 +223,14 @@ pub(super) fn faults(known: &Known, facts: &Facts) -> (Vec<LinkFault>, Vec<RackP
     }
     let mut links = Vec::new();
     for (nodes, edge) in facts.edges.iter().filter(|(ends, _)| facts.are_good(**ends)) {
-        let racks = pair(known.rack(nodes.0), known.rack(nodes.1));
+        let racks = known.racks_of(*nodes);
         let ends = [nodes.0, nodes.1];
         let is_of_node = ends.iter().any(|end| facts.is(*end, |node| node.flaky));
         let is_cut_off = racks.0 != racks.1 && ends.iter().any(|end| facts.uplinks.is_dead(known.rack(*end)));
         if is_of_node || is_cut_off || of_racks.binary_search(&racks).is_ok() {
             continue;
         }
-        let kind = if edge.passes == 0 && edge.slows >= facts.slow_confirmations && edge.fails == 0 {
+        let kind = if edge.is_slow() && edge.slows >= facts.slow_confirmations {
             LinkKind::Slow
         } else if edge.is_dead() && ends.iter().all(|end| fails_only_for_good(facts, *end)) {
             LinkKind::Dead

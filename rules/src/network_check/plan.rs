@@ -6,7 +6,8 @@ use super::{
     Group, Kind,
     dice::Dice,
     facts::Facts,
-    known::{Known, Pair, pair},
+    known::{Known, Pair},
+    links::{self, Edge, RackTally},
     seed, witness,
 };
 
@@ -99,6 +100,10 @@ pub(super) fn next(known: &mut Known, facts: &Facts) -> Option<Vec<Group>> {
     if draft.groups.is_empty() {
         return None;
     }
+    if known.policy.diagnose_links {
+        let of_threes: Vec<Pair> = links::of_threes(known, facts).into_iter().map(|(ends, _)| ends).collect();
+        retest(known, facts, &of_threes, &mut draft);
+    }
     if facts.has_link_trouble() {
         let enough = known.policy.confirm.max(1).saturating_add(SECOND_THOUGHTS) as usize;
         let is_in_doubt = |node: &u32| {
@@ -124,25 +129,29 @@ fn suspects(known: &Known, facts: &Facts) -> Vec<u32> {
     suspects
 }
 
-/// Links whose failure was not repeated yet, or whose slowness not often enough.
+/// Links whose failure was not repeated yet, or whose slowness not often enough; and those of failed groups of three. Of
+/// these first the ones that may go over a bad path between racks, for a second pair over it tells more than the same
+/// one again.
 fn due_retests(known: &Known, facts: &Facts) -> Vec<Pair> {
-    let is_due = |(ends, edge): &(&Pair, &super::links::Edge)| {
-        let seen = edge.passes + edge.slows + edge.fails;
-        let is_slow_only = edge.fails == 0 && edge.passes == 0;
+    let is_due = |(ends, edge): &(&Pair, &Edge)| {
         facts.are_good(**ends)
-            && !is_cut_off(known, facts, **ends)
-            && (seen < 2 || is_slow_only && edge.slows < facts.slow_confirmations)
+            && !is_settled(known, facts, **ends)
+            && (edge.fails > 0 && edge.seen() < 2 || edge.is_slow() && edge.slows < facts.slow_confirmations)
     };
-    facts.edges.iter().filter(is_due).map(|(ends, _)| *ends).collect()
+    let edges = facts.edges.iter().filter(is_due).map(|(ends, _)| *ends);
+    let of_threes = links::of_threes(known, facts).into_iter().filter(|(_, is_sure)| *is_sure);
+    let is_path_suspect =
+        |ends: &Pair| facts.rack_pairs.get(&known.racks_of(*ends)).is_some_and(RackTally::is_suspect);
+    let (mut due, later): (Vec<Pair>, Vec<Pair>) = of_threes.map(|(ends, _)| ends).partition(is_path_suspect);
+    due.extend(edges);
+    due.extend(later);
+    due
 }
 
-/// The path between their racks is known to be bad, so nothing more is learnt of the pair.
-fn is_cut_off(known: &Known, facts: &Facts, (a, b): Pair) -> bool {
-    let racks = pair(known.rack(a), known.rack(b));
-    racks.0 != racks.1
-        && (facts.rack_pairs.get(&racks).is_some_and(super::links::RackTally::is_bad)
-            || facts.uplinks.is_dead(racks.0)
-            || facts.uplinks.is_dead(racks.1))
+/// Why tests of the two fail is known: nobody gets from one rack to the other, or one of them passes and fails by turns.
+fn is_settled(known: &Known, facts: &Facts, ends: Pair) -> bool {
+    let is_flaky = |end: u32| facts.is(end, |node| node.surely_flaky);
+    facts.is_cut(known.racks_of(ends)) || is_flaky(ends.0) || is_flaky(ends.1)
 }
 
 /// The same two again, and beside them two others of the same two racks.
@@ -155,12 +164,12 @@ fn retest(known: &Known, facts: &Facts, retests: &[Pair], draft: &mut Draft) {
     let mut asked: BTreeSet<Pair> = BTreeSet::new();
     for test in known.rounds.iter().flat_map(|round| &round.tests).filter(|test| test.kind == Kind::Sibling) {
         if let [a, b] = test.members[..] {
-            asked.insert(pair(known.rack(a), known.rack(b)));
+            asked.insert(known.racks_of((a, b)));
         }
     }
     for (a, b) in retests {
-        let racks = pair(known.rack(*a), known.rack(*b));
-        let is_open = facts.rack_pairs.get(&racks).is_some_and(super::links::RackTally::is_suspect);
+        let racks = known.racks_of((*a, *b));
+        let is_open = facts.rack_pairs.get(&racks).is_some_and(RackTally::is_suspect);
         if racks.0 == racks.1 || !is_open || !asked.insert(racks) {
             continue;
         }
@@ -180,27 +189,28 @@ fn retest(known: &Known, facts: &Facts, retests: &[Pair], draft: &mut Draft) {
 
 /// Both ends of a failed link, each with a good node that it has not met: a link is blamed only when its ends are fit.
 fn probe(known: &mut Known, facts: &Facts, witnesses: &mut Vec<u32>, draft: &mut Draft) {
-    let mut probed = Vec::new();
+    let (mut probed, mut meeting) = (Vec::new(), BTreeSet::new());
     for (ends, edge) in &facts.edges {
-        let is_due = edge.fails > 0 && edge.fails + edge.passes + edge.slows >= 2;
-        if !is_due || !facts.are_good(*ends) || known.probed.contains(ends) || is_cut_off(known, facts, *ends)
+        let is_due = edge.fails > 0 && edge.seen() >= 2 && !edge.is_probed();
+        if !is_due || !facts.are_good(*ends) || known.probed.contains(ends) || is_settled(known, facts, *ends)
         {
             continue;
         }
-        if !draft.is_free(ends.0) || !draft.is_free(ends.1) {
+        // The end of another link that is its witness is asked as well.
+        let is_open = |end: u32| draft.is_free(end) || meeting.contains(&end);
+        if !is_open(ends.0) || !is_open(ends.1) {
             continue;
         }
-        let mut is_asked = false;
         for end in [ends.0, ends.1] {
             let others = |witness: u32| witness != ends.0 && witness != ends.1;
             if draft.is_free(end)
                 && let Some(witness) = witness::best(known, facts, end, witnesses, draft, others)
             {
                 draft.add(Kind::Probe, &[end, witness]);
-                is_asked = true;
+                meeting.extend([end, witness]);
             }
         }
-        if is_asked {
+        if meeting.contains(&ends.0) || meeting.contains(&ends.1) {
             probed.push(*ends);
         }
     }

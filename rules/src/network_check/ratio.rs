@@ -8,9 +8,15 @@ const FALSE_STRAGGLERS: f64 = 0.01;
 /// The mean absolute deviation of a normal distribution is this much smaller than its standard deviation.
 const MAD_TO_SIGMA: f64 = 1.4826;
 
+/// The median absolute deviation of n times is off by 1.17 / sqrt(n) of itself, one time in three (its efficiency is
+/// 37 %; Rousseeuw and Croux, "Alternatives to the median absolute deviation", JASA 1993).
+const DOUBT: f64 = 1.17;
+
 /// Fewest and most samples that a verdict takes.
 pub(super) const FEWEST: u32 = 2;
 pub(super) const MOST: u32 = 6;
+/// Where too few were timed to say how they scatter: three false ones in a row are rare even where one in ten is.
+const UNKNOWN: u32 = 3;
 
 /// Values of many nodes, of which each is held against the others.
 #[derive(Debug)]
@@ -39,63 +45,61 @@ impl Others {
         Self { sorted: order.iter().map(value).collect(), sums, places }
     }
 
-    /// The mean of all but these and of `more`, of which those above twice the median do not count: outliers do not hide
-    /// each other. `None` where nothing is left.
-    #[expect(clippy::cast_precision_loss, reason = "counts of nodes")]
-    pub(super) fn mean_without(&self, without: &[usize], more: &mut [f64]) -> Option<f64> {
-        let mut left_out: Vec<usize> =
-            without.iter().filter_map(|index| self.places.get(*index).copied()).collect();
-        left_out.sort_unstable();
-        left_out.dedup();
-        more.sort_by(f64::total_cmp);
-        let kept_values = self.sorted.len() - left_out.len();
-        let count = kept_values + more.len();
+    /// The two in the middle of all but these, the lower first; of an odd number the same twice. `None` where nothing is
+    /// left.
+    pub(super) fn middle_without(&self, without: &[usize]) -> Option<(f64, f64)> {
+        let left_out = self.places_of(without);
+        let count = self.sorted.len() - left_out.len();
         let last = count.checked_sub(1)?;
-        // The n-th of those that stay; beyond the last one nothing is smaller.
-        let stays = |nth: usize| {
+        let nth = |nth: usize| {
             let place = left_out.iter().fold(nth, |place, out| place + usize::from(*out <= place));
             self.sorted.get(place).copied().unwrap_or(f64::INFINITY)
         };
-        // The n-th of both lists together: so many of it are from the second that none of either is out of order.
-        let nth = |nth: usize| {
-            let of_more = |at: usize| more.get(at).copied().unwrap_or(f64::INFINITY);
-            let fits = |second: &usize| {
-                let first = nth - second;
-                (*second == 0 || of_more(second - 1) <= stays(first))
-                    && (first == 0 || stays(first - 1) <= of_more(*second))
-            };
-            let second = (0..=nth.min(more.len())).find(fits).unwrap_or_default();
-            stays(nth - second).min(of_more(second))
-        };
-        let median = f64::midpoint(nth(last / 2), nth(count / 2));
-        let kept = self.sorted.partition_point(|other| *other <= 2.0 * median);
+        Some((nth(last / 2), nth(count / 2)))
+    }
+
+    /// The mean of all but these, of which those above `limit` do not count; `None` where nothing is left.
+    #[expect(clippy::cast_precision_loss, reason = "counts of tests")]
+    pub(super) fn mean_without(&self, without: &[usize], limit: f64) -> Option<f64> {
+        let kept = self.sorted.partition_point(|other| *other <= limit);
+        let left_out = self.places_of(without);
         let out = left_out.iter().filter(|place| **place < kept);
         let out_of_sum: f64 = out.clone().filter_map(|place| self.sorted.get(*place)).sum();
-        let kept_more = more.iter().filter(|value| **value <= 2.0 * median);
-        let sum =
-            self.sums.get(kept).copied().unwrap_or_default() - out_of_sum + kept_more.clone().sum::<f64>();
-        Some(sum / ((kept.saturating_sub(out.count()) + kept_more.count()).max(1) as f64))
+        let sum = self.sums.get(kept).copied().unwrap_or_default() - out_of_sum;
+        let count = kept.saturating_sub(out.count());
+        (count > 0).then(|| sum / (count as f64))
     }
 
-    /// `value` over that mean. 1 where there is nothing to compare with.
-    pub(super) fn ratio(&self, value: f64, without: &[usize], more: &mut [f64]) -> f64 {
-        let mean = self.mean_without(without, more).filter(|mean| *mean > 0.0 && value.is_finite());
-        mean.map_or(1.0, |mean| value / mean)
+    /// Where these stand, ascending.
+    fn places_of(&self, indices: &[usize]) -> Vec<usize> {
+        let mut places: Vec<usize> =
+            indices.iter().filter_map(|index| self.places.get(*index).copied()).collect();
+        places.sort_unstable();
+        places.dedup();
+        places
     }
 }
 
-/// Each value over the mean of the others. Without outliers that is "the time over the mean of the other nodes".
+/// `value` over what is usual. 1 where there is nothing to compare with.
+pub(super) fn over(value: f64, usual: Option<f64>) -> f64 {
+    usual.filter(|usual| *usual > 0.0 && value.is_finite()).map_or(1.0, |usual| value / usual)
+}
+
+/// Each value over the mean of the others, of which those above twice their median do not count: outliers do not hide
+/// each other. Without outliers that is "the time over the mean of the other nodes".
 pub(super) fn loo_ratios(values: &[f64]) -> Vec<f64> {
     let others = Others::new(values);
-    values.iter().enumerate().map(|(index, value)| others.ratio(*value, &[index], &mut [])).collect()
+    let mean = |index: usize| {
+        let (low, high) = others.middle_without(&[index])?;
+        others.mean_without(&[index], 2.0 * f64::midpoint(low, high))
+    };
+    values.iter().enumerate().map(|(index, value)| over(*value, mean(index))).collect()
 }
 
-/// The middle of times that a node took with different partners, by their logarithms: one slow partner of two does
-/// not count for more than the other. `None` for none.
-pub(super) fn middle(times: &mut [f64]) -> Option<f64> {
+/// A quarter of the times is at most as long as this; of up to four it is the shortest. `None` for none.
+pub(super) fn lower_quartile(times: &mut [f64]) -> Option<f64> {
     times.sort_by(f64::total_cmp);
-    let (low, high) = (times.get(times.len().checked_sub(1)? / 2)?, times.get(times.len() / 2)?);
-    Some((low * high).sqrt())
+    times.get(times.len().checked_sub(1)? / 4).copied()
 }
 
 /// The scatter of times, as the deviation of their logarithms; by the median, so that outliers do not widen it.
@@ -108,7 +112,7 @@ pub(super) fn scatter(values: &[f64]) -> Option<f64> {
     }
     let middle = median(&mut logs);
     let mut distances: Vec<f64> = logs.iter().map(|log| (log - middle).abs()).collect();
-    Some(MAD_TO_SIGMA * median(&mut distances) * (1.0 + 2.0 / (logs.len() as f64)))
+    Some(MAD_TO_SIGMA * median(&mut distances) * (1.0 + DOUBT / (logs.len() as f64).sqrt()))
 }
 
 /// Of a list that is not empty.
@@ -126,7 +130,10 @@ fn median(values: &mut [f64]) -> f64 {
     reason = "clamped"
 )]
 pub(super) fn confirmations(nodes: usize, ratio: f64, sigma: Option<f64>) -> u32 {
-    let Some(sigma) = sigma.filter(|sigma| *sigma > 1e-6) else { return FEWEST };
+    let Some(sigma) = sigma else { return UNKNOWN };
+    if sigma <= 1e-6 {
+        return FEWEST;
+    }
     let chance = ln_tail(ratio.max(1.0 + 1e-9).ln() / sigma);
     let samples = (FALSE_STRAGGLERS / (nodes.max(1) as f64)).ln() / chance;
     samples.ceil().clamp(f64::from(FEWEST), f64::from(MOST)) as u32
@@ -163,7 +170,7 @@ mod tests {
     fn more_scatter_takes_more_samples() {
         let samples = |sigma| confirmations(1000, 2.0, Some(sigma));
         assert_eq!([0.0, 0.1, 0.2, 0.3, 0.5, 3.0].map(samples), [2, 2, 2, 3, 5, 6]);
-        assert_eq!(confirmations(1000, 2.0, None), FEWEST);
+        assert_eq!(confirmations(1000, 2.0, None), UNKNOWN);
     }
 
     #[test]

@@ -2,12 +2,12 @@
 
 use super::{
     Kind, TestResult,
-    facts::{Judged, Standing, tests},
+    facts::{Judged, Standing, all_met, tests},
     known::Known,
 };
 
-/// Fewer nodes under a switch are as likely to be broken one by one.
-const FEWEST_NODES: u32 = 3;
+/// A rack of one node cannot be told from the node.
+const FEWEST_NODES: u32 = 2;
 
 /// Percent of a rack's nodes that must have failed with the outside.
 const SHARE: u32 = 80;
@@ -35,9 +35,9 @@ pub(super) struct Uplinks {
     racks: Vec<Rack>,
     /// By node: a test inside its rack passed.
     pub(super) passed_inside: Vec<bool>,
-    /// By node: those of its rack that passed inside and that it failed with, in tests made for this.
+    /// By node: those of its rack that passed inside and that it failed with.
     pub(super) failed_inside: Vec<Vec<u32>>,
-    /// By node: whom it met in tests made for this.
+    /// By node: whom of its rack it met.
     pub(super) met_inside: Vec<Vec<u32>>,
 }
 
@@ -98,8 +98,10 @@ pub(super) fn find(known: &Known, judged: &[Vec<Judged>], nodes: &[Standing]) ->
     let good = |node: u32| nodes.get(node as usize).is_some_and(|node| node.good);
     let mut failed = vec![false; nodes.len()];
     for (_, _, test, judged) in tests(&known.rounds, judged) {
-        let [a, b] = test.members[..] else { continue };
-        for (node, partner) in [(a, b), (b, a)] {
+        // A group of three that fails says nothing of whom it met.
+        let is_pair = test.members.len() == 2;
+        let met = all_met(test).filter(|_| judged.works || is_pair);
+        for (node, partner) in met.flat_map(|(a, b)| [(a, b), (b, a)]) {
             let (rack, other) = (known.rack(node), known.rack(partner));
             let Some(own) = uplinks.racks.get_mut(rack as usize) else { continue };
             let index = node as usize;
@@ -107,9 +109,7 @@ pub(super) fn find(known: &Known, judged: &[Vec<Judged>], nodes: &[Standing]) ->
                 own.passes_inside |= judged.works;
                 own.is_diagnosed |= test.kind == Kind::RackDiagnosis;
                 uplinks.passed_inside[index] |= judged.works;
-                if test.kind == Kind::RackDiagnosis {
-                    uplinks.met_inside[index].push(partner);
-                }
+                uplinks.met_inside[index].push(partner);
             } else if judged.works {
                 own.passes_outside = true;
             } else if judged.result == TestResult::Fail
@@ -127,7 +127,8 @@ pub(super) fn find(known: &Known, judged: &[Vec<Judged>], nodes: &[Standing]) ->
     }
     for (_, _, test, judged) in tests(&known.rounds, judged) {
         let [a, b] = test.members[..] else { continue };
-        if test.kind == Kind::RackDiagnosis && judged.result == TestResult::Fail && !test.explained {
+        let is_inside = known.rack(a) == known.rack(b);
+        if is_inside && judged.result == TestResult::Fail && !test.explained {
             for (node, partner) in [(a, b), (b, a)] {
                 if uplinks.passed_inside[partner as usize]
                     && !uplinks.failed_inside[node as usize].contains(&partner)

@@ -1,57 +1,90 @@
 //! What a test usually takes, so that a slow one is known.
+//!
+//! A test takes as long as the slower of its ends. So a node that met slow partners and one that is not is known by its
+//! shorter times, and one that is tested again and again because it is slow does not become the measure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{TestRecord, ratio};
 
-/// Who took part in a test, and its time in seconds.
-type Timed = (Vec<u32>, f64);
+/// Times the mean is taken anew. More of them move it by less than 2 % where times scatter by 0.5.
+const STEPS: usize = 3;
 
-/// What tests of one class usually take: of each node the middle of its times, so that one that is tested again and
-/// again because it is slow does not become the measure.
+/// A test that did not fail.
+#[derive(Debug)]
+struct Timed {
+    members: Vec<u32>,
+    seconds: f64,
+}
+
+/// A node in such tests.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Where it stands among the nodes.
+    place: usize,
+    /// Where its tests stand among the tests.
+    tests: Vec<usize>,
+}
+
+/// What tests of one class usually take.
+#[derive(Debug)]
 pub(super) struct Usual {
-    /// How many there are.
-    pub(super) tests: usize,
-    /// By node: where in `others` it stands, and its tests.
-    nodes: BTreeMap<u32, (usize, Vec<Timed>)>,
-    others: ratio::Others,
+    tests: Vec<Timed>,
+    nodes: BTreeMap<u32, Seen>,
+    /// What each node takes by itself: the lower quartile of its times.
+    paces: ratio::Others,
+    /// What each test took.
+    times: ratio::Others,
 }
 
 impl Usual {
     pub(super) fn of<'a>(tests: impl Iterator<Item = (&'a TestRecord, f64)>) -> Self {
-        let mut nodes: BTreeMap<u32, (usize, Vec<Timed>)> = BTreeMap::new();
-        let mut count = 0;
-        for (test, seconds) in tests {
-            count += 1;
+        let tests: Vec<Timed> =
+            tests.map(|(test, seconds)| Timed { members: test.members.clone(), seconds }).collect();
+        let times: Vec<f64> = tests.iter().map(|test| test.seconds).collect();
+        let mut nodes: BTreeMap<u32, Seen> = BTreeMap::new();
+        for (place, test) in tests.iter().enumerate() {
             for member in &test.members {
-                nodes.entry(*member).or_default().1.push((test.members.clone(), seconds));
+                nodes.entry(*member).or_default().tests.push(place);
             }
         }
-        let mut values = Vec::with_capacity(nodes.len());
-        for (place, (of_node, tests)) in nodes.values_mut().enumerate() {
-            *of_node = place;
-            values.extend(middle(tests, &[]));
+        let mut paces = Vec::with_capacity(nodes.len());
+        for (place, seen) in nodes.values_mut().enumerate() {
+            seen.place = place;
+            let mut own: Vec<f64> = seen.tests.iter().filter_map(|test| times.get(*test)).copied().collect();
+            paces.extend(ratio::lower_quartile(&mut own));
         }
-        Self { tests: count, nodes, others: ratio::Others::new(&values) }
+        Self { tests, nodes, paces: ratio::Others::new(&paces), times: ratio::Others::new(&times) }
     }
 
-    /// A test's time over the mean of the nodes that took no part in it. Of those that its members met at other times
-    /// only what they did with others counts: a slow member makes all of these slow.
+    /// How many nodes took part.
+    pub(super) fn nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// A test's time over the mean of the tests in which none of its members took part. Of these the ones above twice
+    /// what a node in the middle takes do not count.
     pub(super) fn ratio(&self, test: &TestRecord, seconds: f64) -> f64 {
-        let of = |node: &u32| self.nodes.get(node);
-        let mut touched: BTreeSet<u32> = test.members.iter().copied().collect();
-        for (_, tests) in test.members.iter().filter_map(of) {
-            touched.extend(tests.iter().flat_map(|(members, _)| members));
-        }
-        let without: Vec<usize> = touched.iter().filter_map(of).map(|(place, _)| *place).collect();
-        let partners = touched.iter().filter(|node| !test.members.contains(node)).filter_map(of);
-        let mut more: Vec<f64> = partners.filter_map(|(_, tests)| middle(tests, &test.members)).collect();
-        self.others.ratio(seconds, &without, &mut more)
+        let members = || test.members.iter().filter_map(|member| self.nodes.get(member));
+        let own_tests: BTreeSet<usize> = members().flat_map(|seen| seen.tests.iter().copied()).collect();
+        let own_tests: Vec<usize> = own_tests.into_iter().collect();
+        // Who was tested with them and nobody else is known by their times, not by its own.
+        let met: BTreeSet<u32> = own_tests
+            .iter()
+            .filter_map(|place| self.tests.get(*place))
+            .flat_map(|test| test.members.iter().copied())
+            .collect();
+        let is_known_by_them =
+            |seen: &&Seen| seen.tests.iter().all(|test| own_tests.binary_search(test).is_ok());
+        let seen = met.iter().filter_map(|node| self.nodes.get(node));
+        let without: Vec<usize> = seen.filter(is_known_by_them).map(|seen| seen.place).collect();
+        // Where as many are slow as are not, the slow ones are not the measure.
+        let middle = self.paces.middle_without(&without).map(|(low, _)| low);
+        // Shorter times are below the mean of those that scatter, so from there on in steps.
+        let step = |usual: f64| {
+            let mean = self.times.mean_without(&own_tests, 2.0 * usual);
+            mean.map_or(usual, |mean| mean.max(usual))
+        };
+        ratio::over(seconds, middle.map(|middle| (0..STEPS).fold(middle, |usual, _| step(usual))))
     }
-}
-
-/// Of the tests in which none of these took part.
-fn middle(tests: &[Timed], without: &[u32]) -> Option<f64> {
-    let is_apart = |(members, _): &&Timed| !members.iter().any(|member| without.contains(member));
-    ratio::middle(&mut tests.iter().filter(is_apart).map(|(_, seconds)| *seconds).collect::<Vec<f64>>())
 }

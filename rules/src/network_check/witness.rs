@@ -14,16 +14,29 @@ use super::{
 /// of every kind.
 const COMPARED: usize = 48;
 
-/// How well a witness tells the suspect from the paths to it: better over racks that it was not tested with.
-fn score(known: &Known, facts: &Facts, suspect: u32, witness: u32) -> u32 {
+/// The most that a witness scores.
+const BEST: u32 = 5;
+
+/// How well a witness tells the suspect from the paths to it. Best over a path between racks that others have passed, so
+/// that it is not the path, or in its own rack; and where the suspect was not tested yet. `None`: nobody gets through.
+fn score(known: &Known, facts: &Facts, suspect: u32, witness: u32) -> Option<u32> {
     let (own, other) = (known.rack(suspect), known.rack(witness));
-    if facts.rack_pairs.get(&pair(own, other)).is_some_and(RackTally::is_suspect)
-        || facts.uplinks.is_suspect(other)
-    {
-        return 0;
+    let path = pair(own, other);
+    if facts.is_cut(path) {
+        return None;
     }
-    let is_new = facts.is(suspect, |node| !node.met.iter().any(|met| known.rack(*met) == other));
-    1 + 2 * u32::from(is_new) + u32::from(own != other)
+    let is_suspect = facts.rack_pairs.get(&path).is_some_and(RackTally::is_suspect);
+    if own != other && (is_suspect || facts.uplinks.is_suspect(other)) {
+        return Some(0);
+    }
+    let has_met = facts.is(suspect, |node| node.met.iter().any(|met| known.rack(*met) == other));
+    Some(match (own == other, facts.open_paths.contains(&path)) {
+        (false, true) if !has_met => BEST,
+        (true, _) if !has_met => 4,
+        (true, _) | (_, true) => 3,
+        (false, false) if !has_met => 2,
+        (false, false) => 1,
+    })
 }
 
 /// The best free witness that the suspect has not met. Those that are taken are dropped from the list on the way.
@@ -46,12 +59,12 @@ pub(super) fn best(
         if witness == suspect || !suits(witness) || facts.have_met(suspect, witness) {
             continue;
         }
-        let score = score(known, facts, suspect, witness);
+        let Some(score) = score(known, facts, suspect, witness) else { continue };
         if best.is_none_or(|(most, _)| score > most) {
             best = Some((score, witness));
         }
         compared += 1;
-        if compared >= COMPARED || score >= 4 {
+        if compared >= COMPARED || score >= BEST {
             break;
         }
     }
@@ -75,8 +88,11 @@ pub(super) fn assign(
         }
         // Those that are left it has met, all of them; there are few of such.
         let change = taken.iter().enumerate().find_map(|(index, (other, witness))| {
-            let fresh = witnesses.iter().copied().find(|it| !facts.have_met(*other, *it))?;
-            (!facts.have_met(suspect, *witness)).then_some((index, fresh))
+            let suits = |suspect: u32, witness: u32| {
+                !facts.have_met(suspect, witness) && score(known, facts, suspect, witness).is_some()
+            };
+            let fresh = witnesses.iter().copied().find(|it| suits(*other, *it))?;
+            suits(suspect, *witness).then_some((index, fresh))
         });
         if let Some((index, fresh)) = change
             && let Some((_, witness)) = taken.get_mut(index)
@@ -107,7 +123,7 @@ pub(super) fn cover(known: &Known, facts: &Facts, witnesses: &[u32], draft: &mut
         .iter()
         .flat_map(|round| &round.tests)
         .filter_map(super::facts::ends)
-        .map(|(a, b)| pair(known.rack(a), known.rack(b)))
+        .map(|ends| known.racks_of(ends))
         .collect();
     let mut free: Vec<u32> = witnesses.iter().copied().filter(|node| draft.is_free(*node)).collect();
     while let Some(a) = free.pop() {
@@ -122,7 +138,7 @@ pub(super) fn cover(known: &Known, facts: &Facts, witnesses: &[u32], draft: &mut
         }
         if let Some((_, at)) = best {
             let b = free.swap_remove(at);
-            tested.insert(pair(known.rack(a), known.rack(b)));
+            tested.insert(known.racks_of((a, b)));
             draft.add(Kind::Coverage, &[a, b]);
         }
     }
