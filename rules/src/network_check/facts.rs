@@ -93,8 +93,8 @@ impl Facts {
     pub(super) fn of(known: &Known) -> Self {
         let (judged, slow_confirmations) = judge(known);
         let mut nodes = standings(known, &judged);
-        let edges = links::edges(known, &judged);
         let is_good: Vec<bool> = nodes.iter().map(|node| node.good).collect();
+        let edges = links::edges(known, &judged, &is_good);
         let open_paths = links::open_paths(known, &judged);
         let rack_pairs = links::rack_pairs(known, &edges, &is_good, &open_paths);
         gather(known, &edges, &rack_pairs, &mut nodes);
@@ -136,7 +136,7 @@ impl Facts {
         self.edges.iter().any(|(ends, edge)| edge.fails > 0 && self.are_good(*ends))
     }
 
-    /// Nobody gets from one of these racks to the other.
+    /// Nobody gets from one of these racks to the other in the usual time.
     pub(super) fn is_cut(&self, racks: Pair) -> bool {
         racks.0 != racks.1
             && (self.rack_pairs.get(&racks).is_some_and(RackTally::is_bad)
@@ -210,6 +210,8 @@ pub(super) fn all_met(test: &TestRecord) -> impl Iterator<Item = Pair> {
 
 /// Whether each test was slow, and how often a node must be slow: by the scatter of the first round's pairs.
 fn judge(known: &Known) -> (Vec<Vec<Judged>>, u32) {
+    /// So many of a class in the first round say what is usual in it; fewer, together with the others.
+    const FEW: usize = 4;
     let seconds = |test: &TestRecord| {
         test.comm.filter(|_| test.result != TestResult::Fail).map(|comm| comm.as_secs_f64())
     };
@@ -220,14 +222,27 @@ fn judge(known: &Known) -> (Vec<Vec<Judged>>, u32) {
     };
     let of_all = usual(&|_| true);
     let of_class = [false, true].map(|class| usual(&|other| other == class));
+    // By what nobody was chosen for because it was slow.
+    let screened = known.rounds.first().map_or(&[][..], |round| &round.tests);
+    let timed = |class| {
+        screened.iter().filter(|test| seconds(test).is_some() && is_across(known, test) == class).count()
+    };
+    let timed = [false, true].map(timed);
     let threshold = known.policy.straggler_ratio();
     let mut judged: Vec<Vec<Judged>> = Vec::with_capacity(known.rounds.len());
     for round in &known.rounds {
         let judge = |test: &TestRecord| {
-            let of_class = of_class.get(usize::from(is_across(known, test)));
-            // Few of a class are those who are tested again and again, so they are judged against all.
-            let usual = of_class.filter(|usual| usual.nodes() * 2 >= known.order.len()).unwrap_or(&of_all);
-            let ratio = seconds(test).map(|seconds| usual.ratio(test, seconds));
+            let class = usize::from(is_across(known, test));
+            let ratio = seconds(test).map(|seconds| {
+                let by_class = || of_class.get(class).map_or(1.0, |usual| usual.ratio(test, seconds));
+                let by_all = || of_all.ratio(test, seconds);
+                match timed.get(class).copied().unwrap_or(0) {
+                    // Later tests of the class are those of suspects, again and again.
+                    0 => by_all(),
+                    1..FEW => by_class().min(by_all()),
+                    _ => by_class(),
+                }
+            });
             let result = match test.result {
                 TestResult::Pass if ratio.is_some_and(|ratio| ratio > threshold) => TestResult::Slow,
                 result => result,
@@ -248,10 +263,13 @@ fn judge(known: &Known) -> (Vec<Vec<Judged>>, u32) {
     let seconds: Vec<f64> =
         pairs.filter_map(|(test, _)| test.comm).map(|comm| Duration::as_secs_f64(&comm)).collect();
     let confirmations = ratio::confirmations(known.order.len(), threshold, ratio::scatter(&seconds));
+    // Nobody has more partners.
+    let most = u32::try_from(known.order.len().saturating_sub(1)).unwrap_or(u32::MAX);
+    let confirmations = confirmations.min(most.max(ratio::FEWEST));
     (judged, confirmations)
 }
 
-/// Between racks, which takes another time than within one. Tests of either class take the same in a healthy cluster.
+/// Between racks, which takes another time than within one: two classes of tests.
 fn is_across(known: &Known, test: &TestRecord) -> bool {
     let mut racks = test.members.iter().map(|member| known.rack(*member));
     let first = racks.next();

@@ -17,7 +17,7 @@ pub(super) struct Edge {
     pub(super) passes: u32,
     pub(super) slows: u32,
     pub(super) fails: u32,
-    /// Both were in a group of three that failed.
+    /// Both were in a group of three that failed, and all three are good.
     fails_in_three: u32,
     /// The first test that failed; else the first that was slow. `partner` has no meaning here.
     pub(super) first: Option<Piece>,
@@ -41,7 +41,7 @@ impl Edge {
         self.passes + self.slows + self.fails + self.fails_in_three
     }
 
-    /// Its ends passed with others after a failure of it, in a group of three.
+    /// Its ends passed with others after a failure that may be its own: a group of three is tested first of all.
     pub(super) fn is_probed(&self) -> bool {
         self.fails_in_three > 0
     }
@@ -69,7 +69,7 @@ impl RackTally {
 }
 
 /// All pairs of which a test did not pass and is not explained by a member that is gone.
-pub(super) fn edges(known: &Known, judged: &[Vec<Judged>]) -> BTreeMap<Pair, Edge> {
+pub(super) fn edges(known: &Known, judged: &[Vec<Judged>], is_good: &[bool]) -> BTreeMap<Pair, Edge> {
     let mut edges: BTreeMap<Pair, Edge> = BTreeMap::new();
     for (round, index, test, judged) in tests(&known.rounds, judged) {
         let Some(ends) = ends(test) else { continue };
@@ -95,7 +95,9 @@ pub(super) fn edges(known: &Known, judged: &[Vec<Judged>]) -> BTreeMap<Pair, Edg
         }
     }
     for (_, _, test, judged) in tests(&known.rounds, judged) {
-        let is_three = test.members.len() == 3 && judged.result == TestResult::Fail && !test.explained;
+        // With one that is not good it may be that one's fault.
+        let are_good = || test.members.iter().all(|it| is_good.get(*it as usize).copied().unwrap_or(false));
+        let is_three = test.members.len() == 3 && judged.result == TestResult::Fail && are_good();
         for ends in all_met(test).filter(|_| is_three) {
             if let Some(edge) = edges.get_mut(&ends) {
                 edge.fails_in_three += 1;

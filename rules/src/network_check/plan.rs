@@ -161,12 +161,11 @@ fn retest(known: &Known, facts: &Facts, retests: &[Pair], draft: &mut Draft) {
             draft.add(Kind::Retest, &[*a, *b]);
         }
     }
-    let mut asked: BTreeSet<Pair> = BTreeSet::new();
-    for test in known.rounds.iter().flat_map(|round| &round.tests).filter(|test| test.kind == Kind::Sibling) {
-        if let [a, b] = test.members[..] {
-            asked.insert(known.racks_of((a, b)));
-        }
-    }
+    let past = known.rounds.iter().flat_map(|round| &round.tests).map(|test| (test.kind, &test.members));
+    let now = draft.groups.iter().map(|group| (group.kind, &group.members));
+    let siblings = past.chain(now).filter(|(kind, _)| *kind == Kind::Sibling);
+    let ends = siblings.filter_map(|(_, members)| Some((*members.first()?, *members.get(1)?)));
+    let mut asked: BTreeSet<Pair> = ends.map(|ends| known.racks_of(ends)).collect();
     for (a, b) in retests {
         let racks = known.racks_of((*a, *b));
         let is_open = facts.rack_pairs.get(&racks).is_some_and(RackTally::is_suspect);

@@ -9,6 +9,9 @@ use super::{
 /// A rack of one node cannot be told from the node.
 const FEWEST_NODES: u32 = 2;
 
+/// So many condemned nodes of a rack are worth a round; of fewer it may well be chance.
+const FEWEST_FOR_A_ROUND: u32 = 3;
+
 /// Percent of a rack's nodes that must have failed with the outside.
 const SHARE: u32 = 80;
 
@@ -68,7 +71,8 @@ impl Uplinks {
     /// So many nodes of one rack are not all broken by chance, in view of how many are broken elsewhere: worth a
     /// round of its own.
     pub(super) fn is_no_chance(&self, rack: u32) -> bool {
-        let Some(own) = self.racks.get(rack as usize) else { return false };
+        let own = self.racks.get(rack as usize).filter(|rack| rack.condemned >= FEWEST_FOR_A_ROUND);
+        let Some(own) = own else { return false };
         let sum = |of: fn(&Rack) -> u32| self.racks.iter().map(|rack| f64::from(of(rack))).sum::<f64>();
         let elsewhere = sum(|rack| rack.live) - f64::from(own.live);
         let broken = sum(|rack| rack.condemned) - f64::from(own.condemned);

@@ -57,16 +57,13 @@ impl Usual {
         Self { tests, nodes, paces: ratio::Others::new(&paces), times: ratio::Others::new(&times) }
     }
 
-    /// How many nodes took part.
-    pub(super) fn nodes(&self) -> usize {
-        self.nodes.len()
-    }
-
-    /// A test's time over the mean of the tests in which none of its members took part. Of these the ones above twice
-    /// what a node in the middle takes do not count.
+    /// A test's time over the mean of the tests in which none of its members took part, or which were twice as fast: a
+    /// slow member makes all of its own slow. Of these the ones above twice what a node in the middle takes do not count.
     pub(super) fn ratio(&self, test: &TestRecord, seconds: f64) -> f64 {
         let members = || test.members.iter().filter_map(|member| self.nodes.get(member));
-        let own_tests: BTreeSet<usize> = members().flat_map(|seen| seen.tests.iter().copied()).collect();
+        let is_like_it = |test: &usize| self.tests.get(*test).is_some_and(|own| own.seconds * 2.0 > seconds);
+        let own_tests: BTreeSet<usize> =
+            members().flat_map(|seen| seen.tests.iter().copied()).filter(is_like_it).collect();
         let own_tests: Vec<usize> = own_tests.into_iter().collect();
         // Who was tested with them and nobody else is known by their times, not by its own.
         let met: BTreeSet<u32> = own_tests

@@ -14,6 +14,10 @@ use super::{
 /// of every kind.
 const COMPARED: usize = 48;
 
+/// Witnesses that are looked at for one suspect, with those who cannot be reached: enough to meet one of its own rack
+/// where racks are no fewer than a hundredth.
+const LOOKED_AT: usize = 16 * COMPARED;
+
 /// The most that a witness scores.
 const BEST: u32 = 5;
 
@@ -50,7 +54,7 @@ pub(super) fn best(
 ) -> Option<u32> {
     let mut best: Option<(u32, u32)> = None;
     let (mut at, mut compared) = (0, 0);
-    while let Some(witness) = witnesses.get(at).copied() {
+    while let Some(witness) = witnesses.get(at).copied().filter(|_| at < LOOKED_AT) {
         if !draft.is_free(witness) {
             witnesses.swap_remove(at);
             continue;
@@ -86,13 +90,13 @@ pub(super) fn assign(
             taken.push((suspect, witness));
             continue;
         }
-        // Those that are left it has met, all of them; there are few of such.
-        let change = taken.iter().enumerate().find_map(|(index, (other, witness))| {
-            let suits = |suspect: u32, witness: u32| {
-                !facts.have_met(suspect, witness) && score(known, facts, suspect, witness).is_some()
-            };
-            let fresh = witnesses.iter().copied().find(|it| suits(*other, *it))?;
-            suits(suspect, *witness).then_some((index, fresh))
+        // Those that are left it has met or cannot reach.
+        let suits = |suspect: u32, witness: u32| {
+            !facts.have_met(suspect, witness) && score(known, facts, suspect, witness).is_some()
+        };
+        let change = taken.iter().enumerate().take(LOOKED_AT).find_map(|(index, (other, witness))| {
+            let mut fresh = witnesses.iter().copied().take(COMPARED).filter(|it| suits(*other, *it));
+            if suits(suspect, *witness) { Some((index, fresh.next()?)) } else { None }
         });
         if let Some((index, fresh)) = change
             && let Some((_, witness)) = taken.get_mut(index)

@@ -60,6 +60,15 @@ fn a_slow_link_is_named_and_its_ends_are_not() {
     }
 }
 
+#[test]
+fn a_slow_card_of_four_nodes_or_five_is_found() {
+    for (nodes, seed) in (4..=6).flat_map(|nodes| (0..100).map(move |seed| (nodes, seed))) {
+        let cluster =
+            Cluster { slow_nic: [(0, 8.0)].into(), noise: 0.05, seed, ..Cluster::healthy(nodes, 1) };
+        assert_eq!(tainted(&rehearse(&cluster, excluding(seed))), [0].into(), "{nodes} nodes, seed {seed}");
+    }
+}
+
 /// A test takes as long as the slower of its ends, and slow ones are tested more often than others.
 #[test]
 fn slow_cards_are_no_slow_links() {
