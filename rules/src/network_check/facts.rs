@@ -16,6 +16,7 @@ use super::{
     ratio,
     uplink::{self, Uplinks},
     usual::Usual,
+    witness,
 };
 
 /// A test, judged against the others.
@@ -73,6 +74,9 @@ impl Standing {
     }
 }
 
+/// Where more than one node in so many has not passed, nodes are broken, and good witnesses are too few to be chosen.
+const MANY: u32 = 6;
+
 /// What the closed tests prove.
 #[derive(Debug)]
 pub(super) struct Facts {
@@ -99,6 +103,8 @@ impl Facts {
         let rack_pairs = links::rack_pairs(known, &edges, &is_good, &open_paths);
         gather(known, &edges, &rack_pairs, &mut nodes);
         let fewest = known.policy.confirm.max(1);
+        let unproven = count(nodes.iter().filter(|node| !node.is_gone && !node.has_passed));
+        let can_choose = unproven <= count(known.live()) / MANY && known.racks.len() <= witness::COMPARED;
         let fit = (0_u32..).zip(&is_good).filter(|(_, good)| **good).map(|(number, _)| known.rack(number));
         let fit_racks: BTreeSet<u32> = fit.collect();
         for (number, node) in (0_u32..).zip(&mut nodes).filter(|(_, node)| !node.has_passed) {
@@ -107,7 +113,8 @@ impl Facts {
             let needed = if node.slow { fewest.max(slow_confirmations) } else { fewest };
             let has_fit_mate = fit_racks.contains(&known.rack(number));
             let pieces = independent(known, number, has_fit_mate, &node.evidence, &open_paths);
-            node.condemned = pieces.count >= needed && (pieces.is_sound || pieces.count > needed);
+            let is_enough = pieces.is_sound || pieces.count > needed || !can_choose;
+            node.condemned = pieces.count >= needed && is_enough;
         }
         links::mark_flaky(&edges, &mut nodes);
         let uplinks = uplink::find(known, &judged, &nodes);
@@ -157,8 +164,8 @@ struct Independent {
 }
 
 /// All that came over a path between two racks that nobody has passed may be the path's fault: they are one, and it
-/// takes one more of such pieces alone, where somebody in its own rack is fit and can tell. In a rack where nobody is, the
-/// nodes are at fault.
+/// takes one more of such pieces alone where witnesses can be chosen, if somebody in its own rack is fit and can tell. In
+/// a rack where nobody is, the nodes are at fault.
 fn independent(
     known: &Known,
     node: u32,

@@ -11,8 +11,8 @@ use super::{
 };
 
 /// Witnesses that are compared for one suspect. All of them would be N^2, and in a shuffled list so many hold one
-/// of every kind.
-const COMPARED: usize = 48;
+/// of every kind, where there are no more racks.
+pub(super) const COMPARED: usize = 48;
 
 /// Witnesses that are looked at for one suspect, with those who cannot be reached: enough to meet one of its own rack
 /// where racks are no fewer than a hundredth.

@@ -99,6 +99,26 @@ proptest! {
     }
 }
 
+/// In racks that are more than a suspect can compare: the bounds of a quarter and of a third.
+#[test]
+fn many_racks_take_no_more_rounds_than_promised() {
+    for (part, most) in [(3, 4), (4, 3), (8, 3), (16, 3)] {
+        for (racks, seed) in [64, 256].into_iter().flat_map(|racks| (0..4).map(move |seed| (racks, seed))) {
+            let mut faulty: Vec<u32> = (0..1024).collect();
+            Dice::new(seed, 0).shuffle(&mut faulty);
+            let faulty = faulty.into_iter().take(1024 / part).collect();
+            let cluster = Cluster { faulty, seed, ..Cluster::healthy(1024, racks) };
+            let outcome = rehearse(&cluster, patient(seed));
+            assert!(
+                outcome.rounds.len() <= most,
+                "{racks} racks, 1/{part}, seed {seed}: {}",
+                outcome.rounds.len()
+            );
+            assert_eq!(faults(&outcome), cluster.faulty);
+        }
+    }
+}
+
 #[test]
 fn one_node_or_none_cannot_be_tested() {
     let fault = LocalFault { component: "gpu 3".to_owned(), reason: "no answer".to_owned() };
