@@ -22,7 +22,7 @@ pub(super) struct Edge {
     /// The first test that failed; else the first that was slow. `partner` has no meaning here.
     pub(super) first: Option<Piece>,
     /// One of its ends is hardly faster with others, so that it was slow says nothing of the link.
-    pub(super) is_like_its_ends: bool,
+    is_like_its_ends: bool,
 }
 
 impl Edge {
