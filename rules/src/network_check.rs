@@ -13,15 +13,17 @@
 //! | what a test came to | `record` |
 //! | who is good, bad, flaky | `facts`, `links` |
 //! | which link, pair of racks, rack | `links`, `uplink` |
-//! | who is slow | `ratio`, `usual`, `compute` |
-//! | what is said of it, and who is tainted | `findings` |
+//! | who is slow | `judged`, `ratio`, `usual`, `compute` |
+//! | what is said of it, and who is tainted | `findings`, `evidence` |
 
 mod compute;
 mod compute_time;
 mod dice;
 mod event;
+mod evidence;
 mod facts;
 mod findings;
+mod judged;
 mod known;
 mod links;
 mod plan;
@@ -44,10 +46,13 @@ use serde::{Deserialize, Serialize};
 pub(crate) use self::dice::mix;
 pub use self::{
     compute_time::{ComputeKind, ComputeTime},
-    event::{Deadlines, Effect, Event, Group, Kind, LocalCheck, LocalFault, Policy, Probed, Subject},
+    event::{
+        Deadlines, Effect, Event, Group, Kind, LocalCheck, LocalFault, OnBadPath, Policy, Probed, Subject,
+        Tainting,
+    },
     verdict::{
-        Evidence, Guard, LinkFault, LinkKind, NodeFinding, NodeVerdict, Outcome, RackPairFault, RoundRecord,
-        TestRecord, TestResult,
+        Ambiguity, Cut, Element, Evidence, Guard, LinkFault, LinkKind, NodeFinding, NodeVerdict, Outcome,
+        PartialUplink, RackPairFault, RoundRecord, TestRecord, TestResult,
     },
 };
 use self::{facts::Facts, known::Known, running::Running};
@@ -173,7 +178,7 @@ impl NetworkCheck {
     fn close(&mut self, now: Moment) -> Option<Effect> {
         let running = self.running.take()?;
         let earlier = running.median();
-        let record = running.close(now, &self.known);
+        let record = running.close(now, self.began, &self.known);
         self.known.rounds.push(record);
         let facts = Facts::of(&self.known);
         let next = plan::next(&mut self.known, &facts);

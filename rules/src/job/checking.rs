@@ -98,6 +98,8 @@ impl Job {
             .zip(&rack_of)
             .map(|(request, rack)| Subject {
                 rack: *rack,
+                pod: 0,
+                seen_before: false,
                 local: match &request.checked {
                     Some(checked) => checked.local.clone(),
                     None => LocalCheck::default(),

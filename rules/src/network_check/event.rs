@@ -21,12 +21,36 @@ pub struct Policy {
     pub exclude_straggler: bool,
     /// Whether links are told from nodes, by further rounds.
     pub diagnose_links: bool,
-    /// Whether a node that passes and fails by turns is tainted.
-    pub taint_flaky: bool,
+    /// When a node that passes and fails by turns, or went away, is tainted.
+    pub taint_flaky: Tainting,
+    /// What follows from a path that is known to be cut.
+    pub on_bad_path: OnBadPath,
     /// The share of the nodes, in thousandths, above which no taint is given; see [`Guard`](super::Guard).
     pub taint_guard_permille: u32,
     /// How long a round may take.
     pub deadlines: Deadlines,
+}
+
+/// When a node is tainted for what may be a passing trouble: it passes and fails by turns (`flaky`), or went away (`lost`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Tainting {
+    /// In the check that sees it.
+    Now,
+    /// Once an earlier check of the job has seen it on that machine, too.
+    Confirmed,
+    /// Never.
+    Never,
+}
+
+/// What follows from a path between fit nodes that is known to be cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OnBadPath {
+    /// The largest set of nodes in which every pair is connected takes part; the rest is `unreachable`.
+    Exclude,
+    /// The job fails.
+    Fail,
+    /// All of them take part.
+    Proceed,
 }
 
 /// How long the tests of a round may take.
@@ -49,6 +73,10 @@ pub struct Deadlines {
 pub struct Subject {
     /// Nodes under one switch have one number; all 0 where nothing is known.
     pub rack: u32,
+    /// Racks under one switch of the second level (`psw`) have one number; all 0 where nothing is known.
+    pub pod: u32,
+    /// An earlier check of the job called this machine `flaky` or `lost`.
+    pub seen_before: bool,
     /// What it found out about itself.
     pub local: LocalCheck,
 }

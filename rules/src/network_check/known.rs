@@ -19,6 +19,9 @@ pub(super) fn pair(a: u32, b: u32) -> Pair {
 pub(super) struct Node {
     /// Index into the names of the racks.
     pub(super) rack: u32,
+    /// Index into the pods' numbers.
+    pub(super) pod: u32,
+    pub(super) seen_before: bool,
     pub(super) local: LocalCheck,
     /// The round that was on when it went, and why it did.
     pub(super) lost: Option<(u32, String)>,
@@ -42,6 +45,8 @@ pub(super) struct Known {
     pub(super) nodes: Vec<Node>,
     /// The racks' numbers as they came, ascending.
     pub(super) racks: Vec<u32>,
+    /// The pods' numbers as they came, ascending.
+    pub(super) pods: Vec<u32>,
     /// The order of the first round: its neighbours are its pairs.
     pub(super) order: Vec<u32>,
     /// The last step of the seed search that was taken; the first round was step 1.
@@ -57,8 +62,12 @@ impl Known {
     pub(super) fn new(policy: Policy, subjects: Vec<Subject>) -> Self {
         let racks: BTreeSet<u32> = subjects.iter().map(|subject| subject.rack).collect();
         let index: BTreeMap<u32, u32> = racks.iter().copied().zip(0..).collect();
+        let pods: BTreeSet<u32> = subjects.iter().map(|subject| subject.pod).collect();
+        let pod_index: BTreeMap<u32, u32> = pods.iter().copied().zip(0..).collect();
         let node = |subject: Subject| Node {
             rack: index.get(&subject.rack).copied().unwrap_or(0),
+            pod: pod_index.get(&subject.pod).copied().unwrap_or(0),
+            seen_before: subject.seen_before,
             local: subject.local,
             lost: None,
             has_left: false,
@@ -67,7 +76,8 @@ impl Known {
         let nodes: Vec<Node> = subjects.into_iter().map(node).collect();
         let order = screen::order(policy.seed, &nodes);
         let racks = racks.into_iter().collect();
-        Self { policy, nodes, racks, order, seed_step: 1, probed: BTreeSet::new(), rounds: Vec::new() }
+        let pods = pods.into_iter().collect();
+        Self { policy, nodes, racks, pods, order, seed_step: 1, probed: BTreeSet::new(), rounds: Vec::new() }
     }
 
     pub(super) fn node(&self, node: u32) -> Option<&Node> {

@@ -7,7 +7,8 @@ use std::{
 
 use super::{
     LinkFault, LinkKind, RackPairFault, TestResult,
-    facts::{Facts, Judged, Piece, Standing, all_met, ends, tests},
+    facts::{Facts, Piece, Standing, all_met, ends, tests},
+    judged::Judged,
     known::{Known, Pair, pair},
 };
 

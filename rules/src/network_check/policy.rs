@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Deadlines, Policy};
+use super::{Deadlines, OnBadPath, Policy, Tainting};
 
 /// No deadline is shorter, whatever was asked for: a check must come to its end by steps of time.
 pub(super) const SHORTEST: Duration = Duration::from_millis(1);
@@ -19,7 +19,8 @@ impl Policy {
             straggler_permille: 2000,
             exclude_straggler: false,
             diagnose_links: true,
-            taint_flaky: true,
+            taint_flaky: Tainting::Confirmed,
+            on_bad_path: OnBadPath::Exclude,
             taint_guard_permille: 300,
             deadlines: Deadlines::native(),
         }

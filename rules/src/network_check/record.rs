@@ -118,7 +118,13 @@ fn unfinished(bytes: u64, total: u64, elapsed: Duration, idle: Duration) -> Seen
 }
 
 /// The log's entry for a test.
-pub(super) fn record(known: &Known, group: &Group, said: &[Said], took: Duration) -> TestRecord {
+pub(super) fn record(
+    known: &Known,
+    group: &Group,
+    said: &[Said],
+    took: Duration,
+    ended: Duration,
+) -> TestRecord {
     let (mut result, mut reasons) = (TestResult::Pass, Vec::new());
     let (mut longest, mut lowest): (Option<Duration>, Option<u64>) = (None, None);
     let nothing = Said::default();
@@ -146,6 +152,7 @@ pub(super) fn record(known: &Known, group: &Group, said: &[Said], took: Duration
         kind: group.kind,
         members: group.members.clone(),
         result,
+        ended,
         comm: longest.filter(|_| !has_failed),
         ratio_permille: None,
         bytes_per_second: lowest.filter(|_| !has_failed),

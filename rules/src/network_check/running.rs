@@ -34,6 +34,8 @@ pub(super) struct Running {
     /// By node.
     said: Vec<Said>,
     settled: Vec<bool>,
+    /// When each group was settled.
+    ended: Vec<Option<Moment>>,
     cancelled: Vec<bool>,
     open: usize,
     /// Until when the rest of each group that failed is waited for.
@@ -81,6 +83,7 @@ impl Running {
             again: again.iter().copied().collect(),
             computing: again.iter().filter(|(_, times)| *times > 0).map(|(node, _)| *node).collect(),
             said: vec![Said::default(); known.nodes.len()],
+            ended: vec![None; groups.len()],
             cancelled: vec![false; groups.len()],
             failing: vec![None; groups.len()],
             groups,
@@ -156,7 +159,7 @@ impl Running {
             if members().all(|said| matches!(said.last, Some(Probed::Passed { .. }))) {
                 self.passed.push(now - self.since);
             }
-            self.end(seat);
+            self.end(now, seat);
         } else if members().any(Said::has_failed)
             && let Some(failing @ None) = self.failing.get_mut(index)
         {
@@ -166,7 +169,10 @@ impl Running {
         }
     }
 
-    fn end(&mut self, seat: u32) {
+    fn end(&mut self, now: Moment, seat: u32) {
+        if let Some(ended @ None) = self.ended.get_mut(seat as usize) {
+            *ended = Some(now);
+        }
         if let Some(settled) = self.settled.get_mut(seat as usize).filter(|settled| !**settled) {
             *settled = true;
             self.open -= 1;
@@ -212,7 +218,7 @@ impl Running {
             && due <= now
         {
             self.cancel(seat, &mut effects);
-            self.end(seat);
+            self.end(now, seat);
         }
         match self.cut {
             _ if self.open == 0 => {}
@@ -251,9 +257,14 @@ impl Running {
     }
 
     /// What it tested.
-    pub(super) fn close(self, now: Moment, known: &Known) -> RoundRecord {
-        let took = self.tested.unwrap_or(now) - self.since;
-        let tests = self.groups.iter().filter(|group| group.members.len() > 1);
-        RoundRecord { took, tests: tests.map(|group| record(known, group, &self.said, took)).collect() }
+    pub(super) fn close(self, now: Moment, check_began: Moment, known: &Known) -> RoundRecord {
+        let tested = self.tested.unwrap_or(now);
+        let (took, began) = (tested - self.since, self.since - check_began);
+        let tests = self.groups.iter().zip(&self.ended).filter(|(group, _)| group.members.len() > 1);
+        let tests = tests.map(|(group, ended)| {
+            let ended = ended.unwrap_or(tested) - check_began;
+            record(known, group, &self.said, took, ended)
+        });
+        RoundRecord { began, took, tests: tests.collect() }
     }
 }

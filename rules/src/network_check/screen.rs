@@ -93,6 +93,8 @@ mod tests {
         let local = LocalCheck::default();
         let node = |rack: &u32| Node {
             rack: *rack,
+            pod: 0,
+            seen_before: false,
             local: local.clone(),
             lost: None,
             has_left: false,

@@ -2,7 +2,8 @@
 
 use super::{
     Kind, TestResult,
-    facts::{Judged, Standing, all_met, tests},
+    facts::{Standing, all_met, tests},
+    judged::Judged,
     known::Known,
 };
 

@@ -21,6 +21,16 @@ pub struct Outcome {
     pub rack_pairs: Vec<RackPairFault>,
     /// Racks whose switch has lost its way out: their nodes reach each other and nobody else.
     pub uplinks: Vec<u32>,
+    /// Racks of which nobody is reached, not even from inside: their switch is dead (or all of their nodes).
+    pub leaves: Vec<u32>,
+    /// Pods of which nobody gets out.
+    pub pods: Vec<u32>,
+    /// Racks of which part of the paths out is dead: some pairs work, and others fail each time.
+    pub partial_uplinks: Vec<PartialUplink>,
+    /// Where the tests leave more than one explanation of the same size. No node is tainted for it.
+    pub ambiguous: Vec<Ambiguity>,
+    /// What is known to be cut, and which nodes train. `None` where every pair is connected as far as is known.
+    pub cut: Option<Cut>,
     /// Samples that it took to call a node slow, 2 to 6: more where times scatter.
     pub slow_confirmations: u32,
     /// Fewer than two nodes could be tested, or all but one went away before a test passed: nothing is known of the
@@ -47,6 +57,8 @@ pub struct Guard {
 /// What one round tested.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoundRecord {
+    /// From the check's start to its own.
+    pub began: Duration,
     /// From its start to its last report.
     pub took: Duration,
     /// Its groups of two or three.
@@ -62,6 +74,8 @@ pub struct TestRecord {
     pub members: Vec<u32>,
     /// What it came to.
     pub result: TestResult,
+    /// From the check's start to its last report.
+    pub ended: Duration,
     /// The longest of its members' times; an estimate when it was cut short.
     pub comm: Option<Duration>,
     /// `comm` as thousandths of the mean of the other tests of its class.
@@ -169,4 +183,51 @@ pub struct RackPairFault {
     pub racks: (u32, u32),
     /// The pairs of nodes that failed over it.
     pub pairs: Vec<(u32, u32)>,
+}
+
+/// Part of a rack's paths out are dead, as where one of several uplinks died and a hash picks the path of each pair.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartialUplink {
+    /// Which rack.
+    pub rack: u32,
+    /// Pairs out of it that failed each time.
+    pub dead: u32,
+    /// Pairs out of it that were tested.
+    pub tested: u32,
+}
+
+/// Something of a fabric that may break.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Element {
+    /// A node, or its card.
+    Node(u32),
+    /// The path between two nodes, the lower first.
+    Link(u32, u32),
+    /// All paths between two racks, the lower first.
+    RackPair(u32, u32),
+    /// All ways out of a rack.
+    Uplink(u32),
+    /// Part of the ways out of a rack.
+    PartialUplink(u32),
+    /// The switch of a rack: nobody is reached, not even from inside.
+    Leaf(u32),
+    /// All ways out of a pod.
+    Pod(u32),
+}
+
+/// Explanations of the same size for the same tests.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ambiguity {
+    /// One of these, ascending.
+    pub candidates: Vec<Element>,
+}
+
+/// What is known to be cut, and what follows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cut {
+    /// Healthy nodes that cannot train together with the others: left out where the policy says so.
+    pub left_out: Vec<u32>,
+    /// In one sentence.
+    pub words: String,
 }

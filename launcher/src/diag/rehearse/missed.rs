@@ -65,6 +65,13 @@ pub(super) fn missed(settings: &Settings, outcome: &Outcome) -> Vec<Missed> {
         slow_compute,
         other_kind: _,
         flaky,
+        pod_size: _,
+        dead_pods: _,
+        dies: _,
+        uplink_dies: _,
+        partial_uplinks: _,
+        transient: _,
+        liars: _,
     } = &settings.cluster;
     let seen = Seen { settings, outcome };
     let one = |option, number: u32, why: Option<String>| {

@@ -55,6 +55,7 @@ impl Settings {
             slow_compute: read.factors("slow-compute", nodes, FACTOR)?,
             other_kind: BTreeSet::new(),
             flaky: read.factors("flaky", nodes, PROBABILITY)?,
+            ..Cluster::healthy(nodes, racks)
         };
         let ratio =
             read.one("straggler-ratio", "above 1, at most 1000000", |it: &f64| *it > 1.0 && *it <= 1e6)?;
@@ -199,6 +200,7 @@ mod tests {
             slow_compute: [(7, 2.5)].into(),
             other_kind: BTreeSet::new(),
             flaky: [(8, 0.5)].into(),
+            ..Cluster::healthy(16, 4)
         };
         assert_eq!(settings.cluster, cluster);
         assert_eq!(settings.policy, Policy { exclude_straggler: true, ..Policy::new(7) });

@@ -85,7 +85,24 @@ impl<'a> Cast<'a> {
             true => (ComputeKind::OwnKernel { model: model() }, COMPUTE / 10.0),
         };
         let factor = self.cluster.slow_compute.get(&node).copied().unwrap_or(1.0);
+        if self.cluster.liars.contains(&node) {
+            let time = [Duration::from_nanos(1), Duration::from_secs(3600), Duration::from_millis(50)];
+            let time = time.get(self.dice.below(3)).copied().unwrap_or_default();
+            return ComputeTime { time, kind };
+        }
         ComputeTime { time: self.noisy(seconds * factor), kind }
+    }
+
+    /// What a liar says of a test, whatever came of it.
+    fn lie(&mut self) -> Probed {
+        let passed =
+            |comm| Probed::Passed { comm, latency: Duration::from_micros(50), bytes_per_second: BYTES };
+        match self.dice.below(4) {
+            0 => Probed::Failed { reason: "connection refused by its partner".to_owned() },
+            1 => passed(Duration::from_nanos(1)),
+            2 => passed(Duration::from_secs(3600)),
+            _ => passed(Duration::from_millis(100)),
+        }
     }
 
     /// The nodes as they come to the check.
@@ -99,6 +116,8 @@ impl<'a> Cast<'a> {
             let compute = fault.is_none().then(|| self.compute(node));
             Subject {
                 rack: self.cluster.rack(node),
+                pod: self.cluster.pod(node),
+                seen_before: false,
                 local: LocalCheck { fault, compute, ..LocalCheck::default() },
             }
         };
@@ -123,7 +142,7 @@ impl<'a> Cast<'a> {
         let again: BTreeMap<u32, u32> = again.iter().copied().collect();
         let mut cues = Vec::with_capacity(self.parts.len());
         for group in groups.iter().filter(|group| group.members.len() > 1) {
-            let course = self.course(&group.members);
+            let course = self.course(round, &group.members);
             let after = match &course {
                 Course::Works { comm } => Some(GETTING_READY.saturating_add(*comm)),
                 Course::Errs { .. } => Some(ERROR_AFTER),
@@ -147,16 +166,23 @@ impl<'a> Cast<'a> {
     }
 
     /// How a test of these goes.
-    fn course(&mut self, members: &[u32]) -> Course {
+    fn course(&mut self, round: u32, members: &[u32]) -> Course {
         let cluster = self.cluster;
         if members.iter().any(|node| cluster.lost.contains(node)) {
             return Course::Hangs;
         }
-        let mut fails = members.iter().any(|node| cluster.faulty.contains(node));
+        let is_broken = |node: &u32| {
+            cluster.faulty.contains(node) || cluster.dies.get(node).is_some_and(|last| round > *last)
+        };
+        let mut fails = members.iter().any(is_broken);
+        // Chance is asked only where there is any: a cluster without it stays the same.
+        if cluster.transient > 0.0 {
+            fails |= self.dice.share() < cluster.transient;
+        }
         let mut slowest = 1.0_f64;
         for (at, a) in members.iter().enumerate() {
             for b in members.iter().skip(at + 1) {
-                fails |= cluster.is_cut(*a, *b);
+                fails |= cluster.is_cut_in(round, *a, *b);
                 let ends = (*a.min(b), *a.max(b));
                 slowest = cluster.slow_links.get(&ends).map_or(slowest, |factor| slowest.max(*factor));
             }
@@ -216,6 +242,7 @@ impl<'a> Cast<'a> {
             Course::Hangs => Probed::Unfinished { bytes: 0, total: BYTES, elapsed, idle: elapsed },
         };
         let compute = Some(std::mem::take(&mut part.compute));
+        let probed = if self.cluster.liars.contains(&node) { self.lie() } else { probed };
         Some(Event::Reported { node, round, probed, compute })
     }
 }

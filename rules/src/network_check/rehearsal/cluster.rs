@@ -35,6 +35,20 @@ pub struct Cluster {
     pub other_kind: BTreeSet<u32>,
     /// Each test with them fails with this probability, 0 to 1.
     pub flaky: BTreeMap<u32, f64>,
+    /// Racks in one pod, in a row; 0: pods are not known.
+    pub pod_size: u32,
+    /// Every test that leaves such a pod fails, and so does every test between two of its racks.
+    pub dead_pods: BTreeSet<u32>,
+    /// A node -> the round after which every test with it fails.
+    pub dies: BTreeMap<u32, u32>,
+    /// A rack -> the round after which every test out of it fails.
+    pub uplink_dies: BTreeMap<u32, u32>,
+    /// A rack -> the share of the pairs out of it that fail, 0 to 1, each of them every time: a hash picks its path.
+    pub partial_uplinks: BTreeMap<u32, f64>,
+    /// Each test fails with this probability, 0 to 1, whatever takes part in it.
+    pub transient: f64,
+    /// They report something else than they saw: failures of tests that passed, and times of their own making.
+    pub liars: BTreeSet<u32>,
 }
 
 impl Cluster {
@@ -50,12 +64,45 @@ impl Cluster {
         node / self.nodes.div_ceil(self.racks.max(1)).max(1)
     }
 
-    /// Whether tests between the two fail whoever they are.
+    /// The pod of a node; all 0 where pods are not known.
+    #[must_use]
+    pub fn pod(&self, node: u32) -> u32 {
+        self.rack(node).checked_div(self.pod_size).unwrap_or(0)
+    }
+
+    /// Whether tests between the two fail in this round whoever they are.
+    #[must_use]
+    pub fn is_cut_in(&self, round: u32, a: u32, b: u32) -> bool {
+        let racks = (self.rack(a), self.rack(b));
+        let is_out =
+            |rack: u32| racks.0 != racks.1 && self.uplink_dies.get(&rack).is_some_and(|last| round > *last);
+        self.is_cut(a, b) || is_out(racks.0) || is_out(racks.1)
+    }
+
+    /// The pair's path is one of those that died with a part of a rack's uplinks.
+    fn is_hashed_away(&self, a: u32, b: u32) -> bool {
+        let (low, high) = (a.min(b), a.max(b));
+        let is_dead = |rack: u32| {
+            let Some(share) = self.partial_uplinks.get(&rack) else { return false };
+            let key = self.seed ^ u64::from(rack).rotate_left(48);
+            let hash = super::super::mix(key ^ super::super::mix(u64::from(low) << 32 | u64::from(high)));
+            f64::from((hash >> 32) as u32) < share * f64::from(u32::MAX)
+        };
+        let racks = (self.rack(a), self.rack(b));
+        racks.0 != racks.1 && (is_dead(racks.0) || is_dead(racks.1))
+    }
+
+    /// Whether tests between the two fail whoever they are, from the beginning.
     #[must_use]
     pub fn is_cut(&self, a: u32, b: u32) -> bool {
         let (racks, ends) = ((self.rack(a), self.rack(b)), (a.min(b), a.max(b)));
         let is_out = |rack: u32| racks.0 != racks.1 && self.dead_uplinks.contains(&rack);
-        self.dead_links.contains(&ends)
+        let is_in_dead_pod =
+            |node: u32| self.pod_size > 0 && racks.0 != racks.1 && self.dead_pods.contains(&self.pod(node));
+        is_in_dead_pod(a)
+            || is_in_dead_pod(b)
+            || self.is_hashed_away(a, b)
+            || self.dead_links.contains(&ends)
             || self.dead_rack_pairs.contains(&(racks.0.min(racks.1), racks.0.max(racks.1)))
                 && racks.0 != racks.1
             || is_out(racks.0)

@@ -26,8 +26,9 @@ fn passed() -> Probed {
 fn drive(cluster: &Cluster, order: u64, with_noise: bool) -> Outcome {
     let mut dice = Dice::new(order, 0);
     let local = LocalCheck::default();
-    let subjects =
-        (0..cluster.nodes).map(|node| Subject { rack: cluster.rack(node), local: local.clone() }).collect();
+    let subjects = (0..cluster.nodes)
+        .map(|node| Subject { rack: cluster.rack(node), pod: 0, seen_before: false, local: local.clone() })
+        .collect();
     let (mut check, mut effects) = NetworkCheck::new(Policy::new(cluster.seed), Moment::START, subjects);
     loop {
         let (round, groups) = match effects.pop().unwrap() {
@@ -116,7 +117,7 @@ proptest! {
         events in proptest::collection::vec((0..3_000_u64, any_event()), 0..200),
     ) {
         let local = LocalCheck { compute: Some(Duration::from_millis(7).into()), ..LocalCheck::default() };
-        let subjects = (0..nodes).map(|node| Subject { rack: node % 3 * 1_000_000_000, local: local.clone() });
+        let subjects = (0..nodes).map(|node| Subject { rack: node % 3 * 1_000_000_000, pod: 0, seen_before: false, local: local.clone() });
         let mut policy = Policy { max_rounds, exclude_straggler, confirm: max_rounds % 3, ..Policy::new(5) };
         if has_no_time {
             policy.deadlines.hard = Duration::ZERO;
@@ -158,7 +159,12 @@ proptest! {
 fn with_a_slow_computer() -> NetworkCheck {
     let subject = |node: u32| {
         let time = Duration::from_millis(if node == 0 { 100 } else { 20 });
-        Subject { rack: 0, local: LocalCheck { compute: Some(time.into()), ..LocalCheck::default() } }
+        Subject {
+            rack: 0,
+            pod: 0,
+            seen_before: false,
+            local: LocalCheck { compute: Some(time.into()), ..LocalCheck::default() },
+        }
     };
     let policy = Policy { exclude_straggler: true, ..Policy::new(1) };
     let (mut check, effects) = NetworkCheck::new(policy, Moment::START, (0..8).map(subject).collect());
@@ -215,19 +221,23 @@ fn who_cannot_measure_again_is_no_straggler() {
 #[test]
 fn who_passed_is_no_fault_because_it_goes() {
     use TestResult::{Fail, Pass};
-    let subjects = (0..6).map(|_| Subject { rack: 0, local: LocalCheck::default() }).collect();
+    let subjects = (0..6)
+        .map(|_| Subject { rack: 0, pod: 0, seen_before: false, local: LocalCheck::default() })
+        .collect();
     let mut known = Known::new(Policy::new(1), subjects);
     let test = |a: u32, b: u32, result: TestResult| TestRecord {
         kind: Kind::Screen,
         members: vec![a, b],
         result,
+        ended: std::time::Duration::ZERO,
         comm: (result == Pass).then_some(Duration::from_millis(100)),
         ratio_permille: None,
         bytes_per_second: None,
         reasons: Vec::new(),
         explained: false,
     };
-    let round = |tests: Vec<TestRecord>| RoundRecord { took: Duration::from_secs(1), tests };
+    let round =
+        |tests: Vec<TestRecord>| RoundRecord { began: Duration::ZERO, took: Duration::from_secs(1), tests };
     known.rounds = vec![
         round(vec![test(0, 1, Fail), test(2, 3, Pass), test(4, 5, Pass)]),
         round(vec![test(0, 3, Pass), test(1, 4, Pass)]),

@@ -70,6 +70,8 @@ fn cublas(model: &str, millis: u64) -> ComputeTime {
 fn judged(first: &[ComputeTime], again: &ComputeTime) -> Outcome {
     let subject = |compute: &ComputeTime| Subject {
         rack: 0,
+        pod: 0,
+        seen_before: false,
         local: LocalCheck { compute: Some(compute.clone()), ..LocalCheck::default() },
     };
     let subjects = first.iter().map(subject).collect();

@@ -16,12 +16,15 @@ use crate::network_check::{LocalCheck, Subject};
 #[test]
 fn failures_over_a_bad_path_between_racks_are_no_evidence() {
     let local = LocalCheck::default();
-    let subjects = (0..12).map(|node| Subject { rack: node / 4, local: local.clone() }).collect();
+    let subjects = (0..12)
+        .map(|node| Subject { rack: node / 4, pod: 0, seen_before: false, local: local.clone() })
+        .collect();
     let mut known = Known::new(Policy::new(0), subjects);
     let test = |a: u32, b: u32, result| TestRecord {
         kind: Kind::Screen,
         members: vec![a, b],
         result,
+        ended: std::time::Duration::ZERO,
         comm: None,
         ratio_permille: None,
         bytes_per_second: None,
@@ -32,7 +35,11 @@ fn failures_over_a_bad_path_between_racks_are_no_evidence() {
     let failed = [(1, 4), (2, 5), (0, 6), (0, 7)];
     let tests = passed.iter().map(|(a, b)| test(*a, *b, TestResult::Pass));
     let tests = tests.chain(failed.iter().map(|(a, b)| test(*a, *b, TestResult::Fail)));
-    known.rounds.push(RoundRecord { took: std::time::Duration::ZERO, tests: tests.collect() });
+    known.rounds.push(RoundRecord {
+        began: std::time::Duration::ZERO,
+        took: std::time::Duration::ZERO,
+        tests: tests.collect(),
+    });
     assert!(Facts::of(&known).is(0, |node| node.is_suspect() && node.evidence.is_empty()));
     // One of the good pairs passes after all: then it is the node.
     known.rounds[0].tests.push(test(3, 4, TestResult::Pass));

@@ -24,6 +24,7 @@ fn test(members: &[u32], result: TestResult, explained: bool) -> TestRecord {
         kind: Kind::Witness,
         members: members.to_vec(),
         result,
+        ended: std::time::Duration::ZERO,
         comm: None,
         ratio_permille: None,
         bytes_per_second: None,

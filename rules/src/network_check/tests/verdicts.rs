@@ -122,8 +122,13 @@ fn many_racks_take_no_more_rounds_than_promised() {
 #[test]
 fn one_node_or_none_cannot_be_tested() {
     let fault = LocalFault { component: "gpu 3".to_owned(), reason: "no answer".to_owned() };
-    let fit = Subject { rack: 0, local: LocalCheck::default() };
-    let unfit = Subject { rack: 0, local: LocalCheck { fault: Some(fault), ..LocalCheck::default() } };
+    let fit = Subject { rack: 0, pod: 0, seen_before: false, local: LocalCheck::default() };
+    let unfit = Subject {
+        rack: 0,
+        pod: 0,
+        seen_before: false,
+        local: LocalCheck { fault: Some(fault), ..LocalCheck::default() },
+    };
     for subjects in [vec![], vec![fit.clone()], vec![unfit.clone(), fit, unfit]] {
         let (check, effects) = NetworkCheck::new(Policy::new(0), Moment::START, subjects);
         let outcome = check.outcome().unwrap();
@@ -161,8 +166,13 @@ fn a_lost_node_is_lost_unless_it_was_condemned() {
 fn a_node_where_nothing_is_known_to_be_broken_is_left_out_and_not_tainted() {
     for component in [LocalFault::BUSY, LocalFault::UNTESTED, LocalFault::FORBIDDEN] {
         let fault = LocalFault { component: component.to_owned(), reason: "4 of 8 are free".to_owned() };
-        let fit = Subject { rack: 0, local: LocalCheck::default() };
-        let unfit = Subject { rack: 0, local: LocalCheck { fault: Some(fault), ..LocalCheck::default() } };
+        let fit = Subject { rack: 0, pod: 0, seen_before: false, local: LocalCheck::default() };
+        let unfit = Subject {
+            rack: 0,
+            pod: 0,
+            seen_before: false,
+            local: LocalCheck { fault: Some(fault), ..LocalCheck::default() },
+        };
         let (check, _) = NetworkCheck::new(Policy::new(0), Moment::START, vec![unfit, fit]);
         let outcome = check.outcome().unwrap();
         assert!(outcome.nodes[0].excluded && !outcome.nodes[0].tainted);

@@ -27,7 +27,7 @@ fn who_computes_slowly_and_so_sends_slowly_is_a_compute_straggler() {
 /// The words against node 2 of four, which says this of each test of its own, while its partners say that it does not
 /// answer.
 fn words_against(own: Option<&str>) -> Vec<String> {
-    let subject = Subject { rack: 0, local: LocalCheck::default() };
+    let subject = Subject { rack: 0, pod: 0, seen_before: false, local: LocalCheck::default() };
     let (mut check, mut effects) = NetworkCheck::new(Policy::new(1), Moment::START, vec![subject; 4]);
     loop {
         let effect = effects.remove(0);

@@ -1,0 +1,202 @@
+//! What speaks for a verdict, in words with their numbers.
+
+use std::time::Duration;
+
+use super::{
+    ComputeKind, Evidence, NodeVerdict, TestRecord, TestResult,
+    compute::Pace,
+    facts::{Facts, Piece, tests},
+    judged::Judged,
+    known::Known,
+    record::seconds,
+};
+
+/// Tests that are listed for one node; what came first tells enough.
+const MOST_LISTED: usize = 8;
+
+/// A test of a node, and where it is.
+type Listed<'a> = (usize, &'a TestRecord, Judged);
+
+/// The tests of each node.
+pub(super) fn listed<'a>(known: &'a Known, facts: &'a Facts) -> Vec<Vec<Listed<'a>>> {
+    let mut lists = vec![Vec::new(); known.nodes.len()];
+    for (round, _, test, judged) in tests(&known.rounds, &facts.judged) {
+        for member in &test.members {
+            if let Some(list) = lists.get_mut(*member as usize) {
+                list.push((round, test, judged));
+            }
+        }
+    }
+    lists
+}
+
+/// The lowest ratio of each node's tests.
+pub(super) fn comm_ratios(known: &Known, facts: &Facts) -> Vec<Option<f64>> {
+    let mut lowest: Vec<Option<f64>> = vec![None; known.nodes.len()];
+    for (_, _, test, judged) in tests(&known.rounds, &facts.judged) {
+        let Some(ratio) = judged.ratio else { continue };
+        for member in &test.members {
+            if let Some(own) = lowest.get_mut(*member as usize) {
+                *own = Some(own.map_or(ratio, |own| own.min(ratio)));
+            }
+        }
+    }
+    lowest
+}
+
+fn index(round: usize) -> Option<u32> {
+    u32::try_from(round).ok()
+}
+
+pub(super) fn evidence(
+    known: &Known,
+    facts: &Facts,
+    number: u32,
+    verdict: &NodeVerdict,
+    tests: &[Listed<'_>],
+    pace: Option<Pace>,
+) -> Vec<Evidence> {
+    match verdict {
+        NodeVerdict::Healthy => Vec::new(),
+        NodeVerdict::LocalFault(fault) => {
+            let words = format!("{}: {}", fault.component, fault.reason);
+            vec![Evidence { round: None, partners: Vec::new(), words }]
+        }
+        NodeVerdict::Lost { reason } => {
+            let round = known.node(number).and_then(|node| Some(node.lost.as_ref()?.0));
+            let partners = tests.iter().filter(|(at, ..)| index(*at) == round);
+            let partners = partners.flat_map(|(_, test, _)| others(test, number)).collect();
+            vec![Evidence { round, partners, words: format!("lost: {reason}") }]
+        }
+        NodeVerdict::StragglerCompute => {
+            let Some(Pace { lowest, own, others, samples, .. }) = pace else { return Vec::new() };
+            let words = format!(
+                "{lowest:.2} times the mean compute time of the others in {samples} of {samples} samples: {} \
+                 and they {}{}",
+                millis(own),
+                millis(others),
+                timed(known, number)
+            );
+            vec![Evidence { round: known.rounds.first().map(|_| 0), partners: Vec::new(), words }]
+        }
+        NodeVerdict::Fault | NodeVerdict::StragglerNetwork | NodeVerdict::Flaky => {
+            let pieces = facts.node(number).map_or(&[][..], |node| &node.evidence);
+            let mut evidence: Vec<Evidence> = pieces
+                .iter()
+                .filter(|piece| piece.is_fail || *verdict != NodeVerdict::Flaky)
+                .filter_map(|piece| with_good_partner(known, facts, number, piece))
+                .collect();
+            if *verdict == NodeVerdict::Flaky {
+                evidence.extend(passes(number, tests));
+            }
+            evidence
+        }
+        NodeVerdict::Unreachable => {
+            let rack = known.racks.get(known.rack(number) as usize).copied().unwrap_or(0);
+            let failed = tests.iter().filter(|(_, test, judged)| {
+                judged.result == TestResult::Fail
+                    && others(test, number).any(|it| known.rack(it) != known.rack(number))
+            });
+            let tell = |(round, test, _): &Listed<'_>| {
+                let partners: Vec<u32> = others(test, number).collect();
+                let words = format!(
+                    "failed with {} outside rack {rack}, whose nodes reach each other and nobody else: {}",
+                    names(&partners),
+                    reason(test, number)
+                );
+                Evidence { round: index(*round), partners, words }
+            };
+            failed.take(MOST_LISTED).map(tell).collect()
+        }
+        NodeVerdict::Inconclusive => inconclusive(facts, number, tests),
+    }
+}
+
+/// `failed with node 4, which is proven good: connection timed out after 2.0 s`.
+fn with_good_partner(known: &Known, facts: &Facts, number: u32, piece: &Piece) -> Option<Evidence> {
+    let test = known.rounds.get(piece.round)?.tests.get(piece.test)?;
+    let partner = format!("node {}, which is proven good", piece.partner);
+    let words = if piece.is_fail {
+        format!("failed with {partner}: {}", reason(test, number))
+    } else {
+        let judged = facts.judged.get(piece.round)?.get(piece.test)?;
+        slow_words(number, &partner, test, *judged)
+    };
+    Some(Evidence { round: index(piece.round), partners: vec![piece.partner], words })
+}
+
+fn slow_words(number: u32, partner: &str, test: &TestRecord, judged: Judged) -> String {
+    let took = test.comm.map_or_else(String::new, seconds);
+    let ratio = judged.ratio.unwrap_or(1.0);
+    let cut =
+        if test.result == TestResult::Slow { format!("; {}", reason(test, number)) } else { String::new() };
+    format!("took {took} with {partner}: {ratio:.2} times the mean of the other tests{cut}")
+}
+
+/// The flaky node's other face.
+fn passes(number: u32, tests: &[Listed<'_>]) -> Option<Evidence> {
+    let mut passed = tests.iter().filter(|(_, _, judged)| judged.works);
+    let (round, test, _) = passed.next()?;
+    let partners: Vec<u32> = others(test, number).collect();
+    let further = passed.count();
+    let words = format!("passed with {} all the same, and in {further} further tests", names(&partners));
+    Some(Evidence { round: index(*round), partners, words })
+}
+
+fn inconclusive(facts: &Facts, number: u32, tests: &[Listed<'_>]) -> Vec<Evidence> {
+    if tests.is_empty() {
+        let words = "was not tested with anybody: nobody else was left".to_owned();
+        return vec![Evidence { round: None, partners: Vec::new(), words }];
+    }
+    let tell = |(round, test, judged): &Listed<'_>| {
+        let partners: Vec<u32> = others(test, number).collect();
+        let doubt = match &partners[..] {
+            [partner] if facts.is(*partner, |it| it.good) => {
+                "which is proven good, and one such test is not enough"
+            }
+            [partner] if facts.is(*partner, |it| it.is_gone) => "which is gone",
+            [_] => "which is not proven good either",
+            _ => "any two of whom may be at fault",
+        };
+        let who = format!("{}, {doubt}", names(&partners));
+        let words = match judged.result {
+            TestResult::Fail => format!("failed with {who}: {}", reason(test, number)),
+            TestResult::Pass | TestResult::Slow => slow_words(number, &who, test, *judged),
+        };
+        Evidence { round: index(*round), partners, words }
+    };
+    tests.iter().take(MOST_LISTED).map(tell).collect()
+}
+
+fn others(test: &TestRecord, number: u32) -> impl Iterator<Item = u32> {
+    test.members.iter().copied().filter(move |member| *member != number)
+}
+
+/// `node 4 and node 7`.
+fn names(nodes: &[u32]) -> String {
+    let names: Vec<String> = nodes.iter().map(|node| format!("node {node}")).collect();
+    names.join(" and ")
+}
+
+/// Why a test did not pass, in the words of this member, who knows most of itself; else in another's.
+fn reason(test: &TestRecord, number: u32) -> String {
+    let own = test.reasons.iter().find(|(node, _)| *node == number);
+    match own.or_else(|| test.reasons.first()) {
+        Some((node, reason)) if *node == number => reason.clone(),
+        Some((node, reason)) => format!("node {node} says: {reason}"),
+        None => "no reason was given".to_owned(),
+    }
+}
+
+/// What an accelerator did in that time; nothing of processors, which all do the same.
+fn timed(known: &Known, number: u32) -> String {
+    let compute = known.node(number).and_then(|node| node.local.compute.as_ref());
+    match compute.map(|compute| &compute.kind) {
+        Some(kind @ (ComputeKind::OwnKernel { .. } | ComputeKind::Cublas { .. })) => format!(", for {kind}"),
+        Some(ComputeKind::Processor | ComputeKind::Untold) | None => String::new(),
+    }
+}
+
+fn millis(time: Duration) -> String {
+    format!("{:.1} ms", time.as_secs_f64() * 1000.0)
+}
