@@ -16,25 +16,30 @@
 //! | who is slow | `judged`, `ratio`, `usual`, `compute` |
 //! | what is said of it, and who is tainted | `findings`, `evidence` |
 
+mod ambiguity;
 mod compute;
 mod compute_time;
+mod cut;
 mod dice;
 mod event;
 mod evidence;
+mod fabric;
 mod facts;
 mod findings;
 mod judged;
 mod known;
 mod links;
+mod partial;
+mod paths;
 mod plan;
 mod policy;
+mod racks;
 mod ratio;
 mod record;
 pub mod rehearsal;
 mod running;
 mod screen;
 mod seed;
-mod uplink;
 mod usual;
 mod verdict;
 mod witness;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    ComputeKind, Evidence, NodeVerdict, TestRecord, TestResult,
+    ComputeKind, Cut, Evidence, NodeVerdict, TestRecord, TestResult,
     compute::Pace,
     facts::{Facts, Piece, tests},
     judged::Judged,
@@ -55,6 +55,7 @@ pub(super) fn evidence(
     verdict: &NodeVerdict,
     tests: &[Listed<'_>],
     pace: Option<Pace>,
+    cut: Option<&Cut>,
 ) -> Vec<Evidence> {
     match verdict {
         NodeVerdict::Healthy => Vec::new(),
@@ -89,27 +90,45 @@ pub(super) fn evidence(
             if *verdict == NodeVerdict::Flaky {
                 evidence.extend(passes(number, tests));
             }
+            if *verdict == NodeVerdict::Fault {
+                evidence.extend(died(number, tests));
+            }
             evidence
         }
-        NodeVerdict::Unreachable => {
-            let rack = known.racks.get(known.rack(number) as usize).copied().unwrap_or(0);
-            let failed = tests.iter().filter(|(_, test, judged)| {
-                judged.result == TestResult::Fail
-                    && others(test, number).any(|it| known.rack(it) != known.rack(number))
-            });
-            let tell = |(round, test, _): &Listed<'_>| {
-                let partners: Vec<u32> = others(test, number).collect();
-                let words = format!(
-                    "failed with {} outside rack {rack}, whose nodes reach each other and nobody else: {}",
-                    names(&partners),
-                    reason(test, number)
-                );
-                Evidence { round: index(*round), partners, words }
-            };
-            failed.take(MOST_LISTED).map(tell).collect()
-        }
+        NodeVerdict::Unreachable => unreachable(known, facts, number, tests, cut),
         NodeVerdict::Inconclusive => inconclusive(facts, number, tests),
     }
+}
+
+/// Why a node that may be fit is left out: what is dead, and what failed over it.
+fn unreachable(
+    known: &Known,
+    facts: &Facts,
+    number: u32,
+    tests: &[Listed<'_>],
+    cut: Option<&Cut>,
+) -> Vec<Evidence> {
+    let rack = known.racks.get(known.rack(number) as usize).copied().unwrap_or(0);
+    let why = match cut {
+        Some(cut) => cut.words.clone(),
+        None if facts.racks.is_leaf_dead(known.rack(number)) => {
+            format!(
+                "no node of rack {rack} passed, not even with another of it: the switch of rack {rack} is dead, or all of its nodes are broken"
+            )
+        }
+        None => {
+            format!("the node is broken, or the way out of rack {rack} is: no test inside the rack tells")
+        }
+    };
+    let mut told = vec![Evidence { round: None, partners: Vec::new(), words: why }];
+    let failed = tests.iter().filter(|(_, _, judged)| judged.result == TestResult::Fail);
+    let tell = |(round, test, _): &Listed<'_>| {
+        let partners: Vec<u32> = others(test, number).collect();
+        let words = format!("failed with {}: {}", names(&partners), reason(test, number));
+        Evidence { round: index(*round), partners, words }
+    };
+    told.extend(failed.take(MOST_LISTED).map(tell));
+    told
 }
 
 /// `failed with node 4, which is proven good: connection timed out after 2.0 s`.
@@ -131,6 +150,21 @@ fn slow_words(number: u32, partner: &str, test: &TestRecord, judged: Judged) -> 
     let cut =
         if test.result == TestResult::Slow { format!("; {}", reason(test, number)) } else { String::new() };
     format!("took {took} with {partner}: {ratio:.2} times the mean of the other tests{cut}")
+}
+
+/// It passed before it failed.
+fn died(number: u32, tests: &[Listed<'_>]) -> Option<Evidence> {
+    let (round, test, _) = tests.iter().rev().find(|(_, _, judged)| judged.works)?;
+    let (_, failed, _) =
+        tests.iter().find(|(at, _, judged)| at > round && judged.result == TestResult::Fail)?;
+    let partners: Vec<u32> = others(test, number).collect();
+    let words = format!(
+        "passed with {} at {:.2} s, failed from {:.2} s on",
+        names(&partners),
+        test.ended.as_secs_f64(),
+        failed.ended.as_secs_f64()
+    );
+    Some(Evidence { round: index(*round), partners, words })
 }
 
 /// The flaky node's other face.

@@ -1,18 +1,19 @@
 //! What the closed tests prove. A pure function of the log: nothing here remembers anything.
 //!
-//! A test that passed proves both its ends good, since data went both ways and was checked. A test that did not
-//! proves nothing by itself; with a partner that is proven good it is evidence. A failed group of three is no
-//! evidence about anybody: any of its three links would explain it.
+//! A test that passed proves both its ends good at that time, since data went both ways and was checked. A test that did
+//! not proves nothing by itself; with a partner that is proven good it is evidence, unless a larger element explains it
+//! ([`Fabric`]) or the node passed later. A failed group of three is no evidence about any node: any of its three links
+//! would explain it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Kind, RoundRecord, TestRecord,
+    RoundRecord, TestRecord, TestResult,
+    fabric::Fabric,
     judged::{Judged, judge},
     known::{Known, Pair, pair},
-    links::{self, Edge, RackTally},
-    uplink::{self, Uplinks},
-    witness,
+    links::{self, Edge},
+    racks::Racks,
 };
 
 /// A test that speaks against a node.
@@ -33,25 +34,33 @@ pub(super) struct Standing {
     pub(super) is_gone: bool,
     /// A test with it passed.
     pub(super) has_passed: bool,
-    /// That, and it is still there.
+    /// In this round last.
+    pub(super) last_pass: Option<usize>,
+    /// It passed, it is still there, and it is not condemned.
     pub(super) good: bool,
-    /// Never passed, and did not pass with enough that are good.
+    /// Did not pass with enough that are good, and not since.
     pub(super) condemned: bool,
     /// Condemned for being slow.
     pub(super) slow: bool,
     pub(super) flaky: bool,
     /// And another look at its links would not show two that are bad instead.
     pub(super) surely_flaky: bool,
+    /// There would be enough against it, if its rack's way out were known to be fit.
+    pub(super) is_held: bool,
+    /// Nothing that is left to test tells it from its rack: neither is called broken.
+    pub(super) is_undecided: bool,
+    /// It never passed, and larger elements that are dead explain why.
+    pub(super) is_out_of_reach: bool,
     /// One piece for each good partner.
     pub(super) evidence: Vec<Piece>,
-    /// With whom it was tested, in pairs.
+    /// Other nodes that it was tested with, in pairs.
     pub(super) met: Vec<u32>,
 }
 
 impl Standing {
-    /// It is good or bad, and nobody knows which.
+    /// It is good or bad, and it is not known which.
     pub(super) fn is_suspect(&self) -> bool {
-        !self.is_gone && !self.good && !self.condemned
+        !self.is_gone && !self.good && !self.condemned && !self.is_undecided
     }
 
     /// Others can be judged by their tests with it.
@@ -60,8 +69,17 @@ impl Standing {
     }
 }
 
-/// Where more than one node in so many has not passed, nodes are broken, and good witnesses are too few to be chosen.
-const MANY: u32 = 6;
+/// A test of two nodes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PairTest {
+    pub(super) round: usize,
+    pub(super) index: usize,
+    pub(super) ends: Pair,
+    pub(super) works: bool,
+    pub(super) is_fail: bool,
+    /// It did not pass, and that one of its members is gone does not explain it.
+    pub(super) speaks: bool,
+}
 
 /// What the closed tests prove.
 #[derive(Debug)]
@@ -71,45 +89,57 @@ pub(super) struct Facts {
     pub(super) nodes: Vec<Standing>,
     /// Pairs of which a test did not pass, whatever their ends are.
     pub(super) edges: BTreeMap<Pair, Edge>,
-    pub(super) rack_pairs: BTreeMap<Pair, RackTally>,
     /// Pairs of racks between which some test passed.
     pub(super) open_paths: BTreeSet<Pair>,
-    pub(super) uplinks: Uplinks,
+    /// Pairs of racks between which two fit nodes failed, and no test passed.
+    pub(super) suspect_paths: BTreeSet<Pair>,
+    /// All tests of two.
+    pub(super) pairs: Vec<PairTest>,
+    pub(super) fabric: Fabric,
+    pub(super) racks: Racks,
     /// Samples that it takes to call a node or a link slow.
     pub(super) slow_confirmations: u32,
+    /// Tests in a row, each with another good node, that a node must fail.
+    pub(super) needed: u32,
 }
 
 impl Facts {
     pub(super) fn of(known: &Known) -> Self {
         let (judged, slow_confirmations) = judge(known);
-        let mut nodes = standings(known, &judged);
+        let pairs = pair_tests(known, &judged);
+        let mut nodes = standings(known, &judged, &pairs);
         let is_good: Vec<bool> = nodes.iter().map(|node| node.good).collect();
-        let edges = links::edges(known, &judged, &is_good);
-        let open_paths = links::open_paths(known, &judged);
-        let rack_pairs = links::rack_pairs(known, &edges, &is_good, &open_paths);
-        gather(known, &edges, &rack_pairs, &mut nodes);
-        let fewest = known.policy.confirm.max(1);
-        let unproven = count(nodes.iter().filter(|node| !node.is_gone && !node.has_passed));
-        let can_choose = unproven <= count(known.live()) / MANY && known.racks.len() <= witness::COMPARED;
-        let fit = (0_u32..).zip(&is_good).filter(|(_, good)| **good).map(|(number, _)| known.rack(number));
-        let fit_racks: BTreeSet<u32> = fit.collect();
-        for (number, node) in (0_u32..).zip(&mut nodes).filter(|(_, node)| !node.has_passed) {
-            let fails = count(node.evidence.iter().filter(|piece| piece.is_fail));
-            node.slow = fails < fewest && fails < count(node.evidence.iter());
-            let needed = if node.slow { fewest.max(slow_confirmations) } else { fewest };
-            let has_fit_mate = fit_racks.contains(&known.rack(number));
-            let pieces = independent(known, number, has_fit_mate, &node.evidence, &open_paths);
-            let is_enough = pieces.is_sound || pieces.count > needed || !can_choose;
-            node.condemned = pieces.count >= needed && is_enough;
+        let mut edges = links::edges(known, &judged, &is_good);
+        let fabric = Fabric::of(known, &telling_of_paths(&pairs, &edges), &nodes);
+        for (ends, edge) in &mut edges {
+            edge.is_explained = edge.first.is_some_and(|piece| fabric.explains(known, piece.round, *ends));
         }
-        links::mark_flaky(&edges, &mut nodes);
-        let uplinks = uplink::find(known, &judged, &nodes);
-        for (number, node) in (0_u32..).zip(&mut nodes) {
+        let open_paths = links::open_paths(known, &judged);
+        gather(known, &pairs, &fabric, &mut nodes);
+        let racks = Racks::of(known, &pairs, &fabric, &nodes);
+        let needed = needed(known, &pairs, &edges, &nodes);
+        condemn(known, &racks, needed, slow_confirmations, &mut nodes);
+        let suspect_paths = links::suspect_paths(known, &edges, &nodes, &open_paths);
+        let mut facts = Self {
+            judged,
+            nodes,
+            edges,
+            open_paths,
+            suspect_paths,
+            pairs,
+            fabric,
+            racks,
+            slow_confirmations,
+            needed,
+        };
+        facts.find_those_that_died(known);
+        links::mark_flaky(&facts.pairs, &facts.edges, &mut facts.nodes);
+        for (number, node) in (0_u32..).zip(&mut facts.nodes) {
             // What it found out itself says more than any test.
             let has_own = known.node(number).is_some_and(|node| node.local.fault.is_some());
             node.condemned &= !has_own;
         }
-        Self { judged, nodes, edges, rack_pairs, open_paths, uplinks, slow_confirmations }
+        facts
     }
 
     pub(super) fn node(&self, node: u32) -> Option<&Standing> {
@@ -129,45 +159,63 @@ impl Facts {
         self.edges.iter().any(|(ends, edge)| edge.fails > 0 && self.are_good(*ends))
     }
 
-    /// Nobody gets from one of these racks to the other in the usual time.
-    pub(super) fn is_cut(&self, racks: Pair) -> bool {
-        racks.0 != racks.1
-            && (self.rack_pairs.get(&racks).is_some_and(RackTally::is_bad)
-                || self.uplinks.is_dead(racks.0)
-                || self.uplinks.is_dead(racks.1))
+    /// Nodes do not get from one of these to the other: a larger element between them is dead.
+    pub(super) fn is_cut(&self, known: &Known, ends: Pair) -> bool {
+        self.fabric.is_cut(known, ends)
     }
 
     pub(super) fn are_good(&self, (a, b): Pair) -> bool {
         self.is(a, |node| node.good) && self.is(b, |node| node.good)
     }
-}
 
-/// Pieces of evidence that do not share an explanation.
-struct Independent {
-    count: u32,
-    /// Not all of them can be the fault of paths between racks.
-    is_sound: bool,
-}
-
-/// All that came over a path between two racks that nobody has passed may be the path's fault: they are one, and it
-/// takes one more of such pieces alone where witnesses can be chosen, if somebody in its own rack is fit and can tell. In
-/// a rack where nobody is, the nodes are at fault.
-fn independent(
-    known: &Known,
-    node: u32,
-    has_fit_mate: bool,
-    evidence: &[Piece],
-    open_paths: &BTreeSet<Pair>,
-) -> Independent {
-    let explanation = |piece: &Piece| {
-        let path = known.racks_of((node, piece.partner));
-        let is_open = !has_fit_mate || path.0 == path.1 || open_paths.contains(&path);
-        (path, is_open.then_some(piece.partner))
-    };
-    let explanations: BTreeSet<_> = evidence.iter().map(explanation).collect();
-    Independent {
-        count: count(explanations.iter()),
-        is_sound: explanations.iter().any(|(_, partner)| partner.is_some()),
+    /// Nodes that passed at first, and since then with no other: they died in the check. What failed with them since says
+    /// nothing of the others.
+    fn find_those_that_died(&mut self, known: &Known) {
+        let mut since: BTreeMap<u32, Vec<Piece>> = BTreeMap::new();
+        for test in self.pairs.iter().filter(|test| test.speaks && test.is_fail) {
+            if self.fabric.explains(known, test.round, test.ends) {
+                continue;
+            }
+            for (node, partner) in [test.ends, (test.ends.1, test.ends.0)] {
+                let is_open = self.is(node, |it| it.last_pass.is_some_and(|last| test.round > last))
+                    && self.is(partner, |it| it.good);
+                let pieces = since.entry(node).or_default();
+                if is_open && pieces.iter().all(|piece| piece.partner != partner) {
+                    pieces.push(Piece { partner, round: test.round, test: test.index, is_fail: true });
+                }
+            }
+        }
+        let degree = |node: u32| since.get(&node).map_or(0, Vec::len);
+        let mut died = Vec::new();
+        for (node, pieces) in &since {
+            // A partner that passed since, or that has less against it.
+            let is_sound = |piece: &&Piece| {
+                degree(piece.partner) < pieces.len()
+                    || self.is(piece.partner, |it| it.last_pass.is_some_and(|last| last >= piece.round))
+            };
+            let sound = count(pieces.iter().filter(is_sound));
+            let is_told = !self.racks.is_in_doubt(known, *node, pieces);
+            if self.is(*node, |it| it.good) && sound >= self.needed && is_told {
+                died.push((*node, pieces.clone()));
+            }
+        }
+        for (node, pieces) in died {
+            if let Some(standing) = self.nodes.get_mut(node as usize) {
+                (standing.good, standing.condemned, standing.evidence) = (false, true, pieces);
+            }
+            for partner in &mut self.nodes {
+                let Some(at) = partner.evidence.iter().position(|piece| piece.partner == node) else {
+                    continue;
+                };
+                let is_since = partner.evidence.get(at).is_some_and(|piece| {
+                    since.get(&node).is_some_and(|own| own.iter().any(|it| it.round == piece.round))
+                });
+                if is_since && !partner.has_passed {
+                    partner.evidence.remove(at);
+                    partner.condemned &= count(partner.evidence.iter()) >= self.needed;
+                }
+            }
+        }
     }
 }
 
@@ -186,11 +234,10 @@ pub(super) fn tests<'a>(
     })
 }
 
-/// Two members, met in an ordinary test; inside a rack that was cut off, meeting says nothing of the outside.
+/// Its two members.
 pub(super) fn ends(test: &TestRecord) -> Option<Pair> {
-    match (test.kind, &test.members[..]) {
-        (Kind::RackDiagnosis | Kind::Idle, _) => None,
-        (_, [a, b]) => Some(pair(*a, *b)),
+    match test.members[..] {
+        [a, b] => Some(pair(a, b)),
         _ => None,
     }
 }
@@ -201,49 +248,145 @@ pub(super) fn all_met(test: &TestRecord) -> impl Iterator<Item = Pair> {
     members.iter().enumerate().flat_map(|(at, a)| members.iter().skip(at + 1).map(|b| pair(*a, *b)))
 }
 
-/// Who is good, and who met whom.
-fn standings(known: &Known, judged: &[Vec<Judged>]) -> Vec<Standing> {
+/// All tests of two, in their order; a group of three that passed is three of them.
+fn pair_tests(known: &Known, judged: &[Vec<Judged>]) -> Vec<PairTest> {
+    let mut pairs = Vec::new();
+    for (round, index, test, judged) in tests(&known.rounds, judged) {
+        let is_told = judged.works || test.members.len() == 2;
+        for ends in all_met(test).filter(|_| is_told) {
+            pairs.push(PairTest {
+                round,
+                index,
+                ends,
+                works: judged.works,
+                is_fail: judged.result == TestResult::Fail,
+                speaks: !judged.works && !test.explained,
+            });
+        }
+    }
+    pairs
+}
+
+/// The same for what larger elements explain: a link that is slow only as its ends are says nothing of them.
+fn telling_of_paths(pairs: &[PairTest], edges: &BTreeMap<Pair, Edge>) -> Vec<PairTest> {
+    let is_slow = |ends: &Pair| edges.get(ends).is_some_and(Edge::is_slow);
+    let tell =
+        |test: &PairTest| PairTest { speaks: test.speaks && (test.is_fail || is_slow(&test.ends)), ..*test };
+    pairs.iter().map(tell).collect()
+}
+
+/// Which nodes passed, and which were tested with which.
+fn standings(known: &Known, judged: &[Vec<Judged>], pairs: &[PairTest]) -> Vec<Standing> {
     let new = |node: &super::known::Node| Standing { is_gone: node.is_gone(), ..Standing::default() };
     let mut nodes: Vec<Standing> = known.nodes.iter().map(new).collect();
-    for (_, _, test, judged) in tests(&known.rounds, judged) {
-        if test.kind == Kind::RackDiagnosis {
-            continue;
+    for (_, _, test, _) in tests(&known.rounds, judged) {
+        if let [a, b] = test.members[..] {
+            for (node, partner) in [(a, b), (b, a)] {
+                if let Some(node) = nodes.get_mut(node as usize) {
+                    node.met.push(partner);
+                }
+            }
         }
-        for member in &test.members {
-            let Some(node) = nodes.get_mut(*member as usize) else { continue };
-            node.has_passed |= judged.works;
-            node.good = node.has_passed && !node.is_gone;
-            if let [a, b] = test.members[..] {
-                node.met.push(if a == *member { b } else { a });
+    }
+    for test in pairs.iter().filter(|test| test.works) {
+        for node in [test.ends.0, test.ends.1] {
+            if let Some(node) = nodes.get_mut(node as usize) {
+                node.has_passed = true;
+                node.last_pass = node.last_pass.max(Some(test.round));
+                node.good = !node.is_gone;
             }
         }
     }
     nodes
 }
 
-/// What speaks against the nodes that never passed: each good partner once, and none over a path that is known bad.
-fn gather(
-    known: &Known,
-    edges: &BTreeMap<Pair, Edge>,
-    rack_pairs: &BTreeMap<Pair, RackTally>,
-    nodes: &mut [Standing],
-) {
-    for ((a, b), edge) in edges {
-        let Some(piece) = edge.first else { continue };
-        let racks = known.racks_of((*a, *b));
-        if rack_pairs.get(&racks).is_some_and(RackTally::is_bad) {
-            continue;
-        }
-        for (node, partner) in [(*a, *b), (*b, *a)] {
-            let is_good = |node: u32| nodes.get(node as usize).is_some_and(|node| node.good);
-            if is_good(partner)
-                && let Some(node) = nodes.get_mut(node as usize)
-            {
-                node.evidence.push(Piece { partner, ..piece });
+/// What speaks against each node: each good partner once, and nothing that a larger element explains. Of a node that has
+/// passed, only failures.
+fn gather(known: &Known, pairs: &[PairTest], fabric: &Fabric, nodes: &mut [Standing]) {
+    for test in pairs.iter().filter(|test| test.speaks) {
+        let is_explained = fabric.explains(known, test.round, test.ends);
+        for (node, partner) in [test.ends, (test.ends.1, test.ends.0)] {
+            if is_explained {
+                if let Some(node) =
+                    nodes.get_mut(node as usize).filter(|node| !node.has_passed && !node.is_gone)
+                {
+                    node.is_out_of_reach = true;
+                }
+                continue;
+            }
+            let is_good = nodes.get(partner as usize).is_some_and(|node| node.good);
+            let Some(node) = nodes.get_mut(node as usize).filter(|_| is_good) else { continue };
+            if !test.is_fail && node.has_passed {
+                continue;
+            }
+            let piece = Piece { partner, round: test.round, test: test.index, is_fail: test.is_fail };
+            match node.evidence.iter_mut().find(|piece| piece.partner == partner) {
+                Some(known) if piece.is_fail && !known.is_fail => *known = piece,
+                Some(_) => {}
+                None => node.evidence.push(piece),
             }
         }
     }
     for node in nodes {
         node.evidence.sort_by_key(|piece| (piece.round, piece.test));
+    }
+}
+
+/// The tests that a node must fail in a row: the policy's, and more where tests fail by chance. So many that it happens to
+/// one of the healthy nodes in one of ten thousand checks.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "clamped"
+)]
+fn needed(known: &Known, pairs: &[PairTest], edges: &BTreeMap<Pair, Edge>, nodes: &[Standing]) -> u32 {
+    /// Where everything fails by chance no number is enough.
+    const MOST: u32 = 5;
+    const CHANCE: f64 = 1e-4;
+    let fewest = known.policy.confirm.max(1);
+    let is_good = |node: u32| nodes.get(node as usize).is_some_and(|node| node.good);
+    // By chance: it passed later, or was not tried again yet. Two that pass and fail are one flaky node.
+    let mut of_nodes: BTreeSet<u32> = BTreeSet::new();
+    let mut failures = 0_u32;
+    for ((a, b), edge) in edges {
+        let by_chance = edge.fails > 0 && !edge.is_explained && (edge.passes > 0 || edge.seen() < 2);
+        if by_chance && is_good(*a) && is_good(*b) && !of_nodes.contains(a) && !of_nodes.contains(b) {
+            of_nodes.extend([*a, *b]);
+            failures += 1;
+        }
+    }
+    if failures == 0 || pairs.is_empty() {
+        return fewest;
+    }
+    let share = (f64::from(failures) / pairs.len() as f64).min(0.5);
+    let tests = (CHANCE / known.nodes.len() as f64).ln() / share.ln();
+    (tests.ceil() as u32).clamp(fewest, MOST.max(fewest))
+}
+
+/// Nodes that never passed, and did not pass with enough that are good.
+fn condemn(known: &Known, racks: &Racks, needed: u32, slow_confirmations: u32, nodes: &mut [Standing]) {
+    let fewest = known.policy.confirm.max(1);
+    let good: BTreeSet<u32> =
+        (0_u32..).zip(&*nodes).filter(|(_, node)| node.good).map(|(number, _)| number).collect();
+    for (number, node) in (0_u32..).zip(&mut *nodes).filter(|(_, node)| !node.has_passed) {
+        let pieces = count(node.evidence.iter());
+        let fails = count(node.evidence.iter().filter(|piece| piece.is_fail));
+        node.slow = fails < fewest && fails < pieces;
+        // In a small cluster there are no more to fail with.
+        let is_all = || good.iter().all(|other| node.evidence.iter().any(|piece| piece.partner == *other));
+        let needed = if node.slow { fewest.max(slow_confirmations) } else { needed };
+        let is_enough = pieces >= needed || pieces >= fewest && !node.slow && is_all();
+        if !is_enough {
+            node.is_undecided = racks.is_leaf_dead(known.rack(number)) && !node.is_gone;
+            continue;
+        }
+        if racks.is_alone(known, number) || racks.is_leaf_dead(known.rack(number)) {
+            node.is_undecided = !node.is_gone;
+        } else if racks.is_in_doubt(known, number, &node.evidence) {
+            node.is_held = true;
+        } else {
+            node.condemned = true;
+        }
     }
 }

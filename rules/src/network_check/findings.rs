@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use super::{
-    Guard, NodeFinding, NodeVerdict, Outcome, Tainting,
+    Guard, NodeFinding, NodeVerdict, OnBadPath, Outcome, PartialUplink, RackPairFault, Tainting, ambiguity,
     compute::{self, Pace},
+    cut,
     evidence::{comm_ratios, evidence, listed},
+    fabric::Part,
     facts::{Facts, Standing},
     known::Known,
-    links, ratio,
+    links, partial, ratio,
 };
 
 /// Taints that are given in any cluster, however small.
@@ -22,24 +24,36 @@ pub(super) fn outcome(known: &Known, took: Duration) -> Outcome {
     let lists = listed(known, &facts);
     let comm = comm_ratios(known, &facts);
     let is_untested = known.rounds.is_empty() || is_left_alone(known, &facts);
-    let mut nodes = Vec::with_capacity(known.nodes.len());
+    let partial = partial::uplinks(known, &facts);
+    let links = links::faults(known, &facts, &partial);
+    let mut verdicts = Vec::with_capacity(known.nodes.len());
     for (number, standing) in (0_u32..).zip(&facts.nodes) {
+        let pace = paces.get(number as usize).copied().flatten();
+        verdicts.push(verdict(known, number, standing, pace, is_untested));
+    }
+    let takes_part: Vec<u32> = (0..)
+        .zip(&verdicts)
+        .filter(|(_, verdict)| !is_excluded(known, verdict) && **verdict != NodeVerdict::Inconclusive)
+        .map(|(number, _)| number)
+        .collect();
+    let cut = cut::cut(known, &facts, &links, &partial, &takes_part);
+    if let Some(cut) = cut.as_ref().filter(|_| known.policy.on_bad_path == OnBadPath::Exclude) {
+        for node in &cut.left_out {
+            if let Some(verdict) = verdicts.get_mut(*node as usize) {
+                *verdict = NodeVerdict::Unreachable;
+            }
+        }
+    }
+    let mut nodes = Vec::with_capacity(known.nodes.len());
+    for (number, verdict) in (0_u32..).zip(verdicts) {
         let index = number as usize;
         let pace = paces.get(index).copied().flatten();
-        let verdict = verdict(known, &facts, number, standing, pace, is_untested);
-        let deserves = deserves_taint(known, number, &verdict);
         let tests = lists.get(index).map_or(&[][..], |tests| tests);
+        let why = cut.as_ref().filter(|cut| cut.left_out.binary_search(&number).is_ok());
         nodes.push(NodeFinding {
-            evidence: evidence(known, &facts, number, &verdict, tests, pace),
-            tainted: deserves,
-            excluded: deserves
-                || matches!(
-                    verdict,
-                    NodeVerdict::Unreachable
-                        | NodeVerdict::Lost { .. }
-                        | NodeVerdict::LocalFault(_)
-                        | NodeVerdict::Flaky
-                ),
+            evidence: evidence(known, &facts, number, &verdict, tests, pace, why),
+            tainted: deserves_taint(known, number, &verdict),
+            excluded: is_excluded(known, &verdict),
             compute_permille: pace.map(|pace| ratio::permille(pace.lowest)),
             comm_permille: comm.get(index).copied().flatten().map(ratio::permille),
             verdict,
@@ -49,9 +63,6 @@ pub(super) fn outcome(known: &Known, took: Duration) -> Outcome {
     if guard.mass_failure {
         nodes.iter_mut().for_each(|node| node.tainted = false);
     }
-    let (links, rack_pairs) = links::faults(known, &facts);
-    let name = |rack: u32| known.racks.get(rack as usize).copied().unwrap_or(rack);
-    let uplinks = facts.uplinks.suspects().filter(|rack| facts.uplinks.is_dead(*rack)).map(name).collect();
     let mut rounds = known.rounds.clone();
     for (round, judged) in rounds.iter_mut().zip(&facts.judged) {
         for (test, judged) in round.tests.iter_mut().zip(judged) {
@@ -59,22 +70,70 @@ pub(super) fn outcome(known: &Known, took: Duration) -> Outcome {
             test.ratio_permille = judged.ratio.map(ratio::permille);
         }
     }
+    let rack = |rack: u32| known.racks.get(rack as usize).copied().unwrap_or(rack);
+    let pod = |pod: u32| known.pods.get(pod as usize).copied().unwrap_or(pod);
+    let blamed = || facts.fabric.blamed.iter();
+    let rack_pairs = blamed().filter_map(|blamed| match blamed.part {
+        Part::Path(a, b) => {
+            Some(RackPairFault { racks: (rack(a), rack(b)), pairs: blamed.pairs.iter().copied().collect() })
+        }
+        _ => None,
+    });
+    let uplinks = blamed().filter_map(|blamed| match blamed.part {
+        Part::Uplink(of) => Some(rack(of)),
+        _ => None,
+    });
+    let pods = blamed().filter_map(|blamed| match blamed.part {
+        Part::PodOut(of) | Part::PodSwitch(of) => Some(pod(of)),
+        _ => None,
+    });
+    let mut uplinks: Vec<u32> = uplinks.collect();
+    let (mut pods, mut rack_pairs): (Vec<u32>, Vec<RackPairFault>) = (pods.collect(), rack_pairs.collect());
+    uplinks.sort_unstable();
+    pods.sort_unstable();
+    pods.dedup();
+    rack_pairs.sort_by_key(|pair| pair.racks);
+    let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     Outcome {
         seed: known.policy.seed,
         network_untested: is_untested,
         rounds,
         nodes,
-        links,
         rack_pairs,
         uplinks,
-        leaves: Vec::new(),
-        pods: Vec::new(),
-        partial_uplinks: Vec::new(),
-        ambiguous: Vec::new(),
-        cut: None,
+        leaves: (0..)
+            .zip(&known.racks)
+            .filter(|(at, _)| facts.racks.is_leaf_dead(*at))
+            .map(|(_, it)| *it)
+            .collect(),
+        pods,
+        partial_uplinks: partial
+            .iter()
+            .map(|it| PartialUplink {
+                rack: rack(it.rack),
+                dead: count(it.dead.len()),
+                tested: count(it.tested),
+            })
+            .collect(),
+        ambiguous: ambiguity::all(known, &facts, &links),
+        links,
+        cut,
         slow_confirmations: facts.slow_confirmations.max(compute_confirmations),
         guard,
         took,
+    }
+}
+
+/// It takes no part in the job.
+fn is_excluded(known: &Known, verdict: &NodeVerdict) -> bool {
+    match verdict {
+        NodeVerdict::Healthy | NodeVerdict::Inconclusive => false,
+        NodeVerdict::StragglerCompute | NodeVerdict::StragglerNetwork => known.policy.exclude_straggler,
+        NodeVerdict::Fault
+        | NodeVerdict::LocalFault(_)
+        | NodeVerdict::Lost { .. }
+        | NodeVerdict::Unreachable
+        | NodeVerdict::Flaky => true,
     }
 }
 
@@ -82,7 +141,6 @@ pub(super) fn outcome(known: &Known, took: Duration) -> Outcome {
 /// was condemned and went is a fault.
 fn verdict(
     known: &Known,
-    facts: &Facts,
     number: u32,
     standing: &Standing,
     pace: Option<Pace>,
@@ -92,19 +150,14 @@ fn verdict(
     if let Some(fault) = &node.local.fault {
         return NodeVerdict::LocalFault(fault.clone());
     }
-    let rack = known.rack(number);
-    let is_cut_off = facts.uplinks.is_dead(rack);
-    let failed_inside = facts.uplinks.failed_inside.get(number as usize).map_or(0, Vec::len);
-    let passed_inside = facts.uplinks.passed_inside.get(number as usize).is_some_and(|passed| *passed);
-    let is_broken_inside = !passed_inside && failed_inside >= known.policy.confirm.max(1) as usize;
-    if standing.condemned && !standing.slow && (!is_cut_off || is_broken_inside) {
+    if standing.condemned && !standing.slow {
         return NodeVerdict::Fault;
     }
     if let Some((_, reason)) = &node.lost {
         return NodeVerdict::Lost { reason: reason.clone() };
     }
     let is_slow_computing = pace.is_some_and(|pace| pace.is_straggler);
-    if is_cut_off {
+    if standing.is_undecided || standing.is_held || standing.is_out_of_reach {
         NodeVerdict::Unreachable
     } else if standing.flaky {
         NodeVerdict::Flaky

@@ -88,6 +88,10 @@ impl Known {
         self.node(node).map_or(0, |node| node.rack)
     }
 
+    pub(super) fn pod(&self, node: u32) -> u32 {
+        self.node(node).map_or(0, |node| node.pod)
+    }
+
     /// Their racks, the lower first.
     pub(super) fn racks_of(&self, (a, b): Pair) -> Pair {
         pair(self.rack(a), self.rack(b))

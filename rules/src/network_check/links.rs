@@ -6,10 +6,11 @@ use std::{
 };
 
 use super::{
-    LinkFault, LinkKind, RackPairFault, TestResult,
-    facts::{Facts, Piece, Standing, all_met, ends, tests},
+    LinkFault, LinkKind, TestResult,
+    facts::{Facts, PairTest, Piece, Standing, all_met, ends, tests},
     judged::Judged,
     known::{Known, Pair, pair},
+    partial::Partial,
 };
 
 /// What was seen between two nodes of which a test did not pass.
@@ -24,6 +25,11 @@ pub(super) struct Edge {
     pub(super) first: Option<Piece>,
     /// One of its ends is hardly faster with others, so that it was slow says nothing of the link.
     is_like_its_ends: bool,
+    /// The rounds of the first and the last that did not pass.
+    since: usize,
+    pub(super) until: usize,
+    /// A larger element is dead that its tests went over.
+    pub(super) is_explained: bool,
 }
 
 impl Edge {
@@ -33,7 +39,7 @@ impl Edge {
     }
 
     /// It failed each time, and more than once.
-    fn is_dead(&self) -> bool {
+    pub(super) fn is_dead(&self) -> bool {
         self.fails > 0 && self.seen() >= 2 && self.passes == 0 && self.slows == 0
     }
 
@@ -42,30 +48,9 @@ impl Edge {
         self.passes + self.slows + self.fails + self.fails_in_three
     }
 
-    /// Its ends passed with others after a failure that may be its own: a group of three is tested first of all.
-    pub(super) fn is_probed(&self) -> bool {
-        self.fails_in_three > 0
-    }
-}
-
-/// What was seen between two racks.
-#[derive(Debug, Clone, Default)]
-pub(super) struct RackTally {
-    /// Some test passed.
-    pub(super) passes: bool,
-    /// Pairs of good nodes that did not pass.
-    pub(super) bad: Vec<Pair>,
-}
-
-impl RackTally {
-    /// Two pairs of good nodes did not pass and none did: the path is at fault, not who uses it.
-    pub(super) fn is_bad(&self) -> bool {
-        !self.passes && self.bad.len() >= 2
-    }
-
-    /// One is enough to go another way.
-    pub(super) fn is_suspect(&self) -> bool {
-        !self.passes && !self.bad.is_empty()
+    /// This end passed with another after it failed here, or a group of three failed before all: it is no fault of the end.
+    pub(super) fn is_probed_at(&self, last_pass: Option<usize>) -> bool {
+        self.fails_in_three > 0 || last_pass.is_some_and(|last| last > self.since)
     }
 }
 
@@ -77,7 +62,8 @@ pub(super) fn edges(known: &Known, judged: &[Vec<Judged>], is_good: &[bool]) -> 
         if judged.works || test.explained {
             continue;
         }
-        let edge = edges.entry(ends).or_default();
+        let edge = edges.entry(ends).or_insert_with(|| Edge { since: round, ..Edge::default() });
+        edge.until = round;
         let is_fail = judged.result == TestResult::Fail;
         if is_fail {
             edge.fails += 1;
@@ -120,7 +106,7 @@ pub(super) fn of_threes(known: &Known, facts: &Facts) -> Vec<(Pair, bool)> {
         }
         let explains = |ends: Pair| {
             facts.edges.get(&ends).is_some_and(|edge| edge.fails > 0) && facts.are_good(ends)
-                || facts.is_cut(known.racks_of(ends))
+                || facts.is_cut(known, ends)
         };
         let are_fit = |members: &[u32]| members.iter().all(|member| facts.is(*member, Standing::is_witness));
         if !all_met(test).any(explains) {
@@ -167,70 +153,73 @@ pub(super) fn open_paths(known: &Known, judged: &[Vec<Judged>]) -> BTreeSet<Pair
     met.map(|ends| known.racks_of(ends)).filter(|(a, b)| a != b).collect()
 }
 
-/// What is known of the paths between racks that have two good nodes which did not pass.
-pub(super) fn rack_pairs(
+/// Paths between racks that two fit nodes failed over, and which no test passed.
+pub(super) fn suspect_paths(
     known: &Known,
     edges: &BTreeMap<Pair, Edge>,
-    is_good: &[bool],
+    nodes: &[Standing],
     open_paths: &BTreeSet<Pair>,
-) -> BTreeMap<Pair, RackTally> {
-    let good = |node: u32| is_good.get(node as usize).copied().unwrap_or(false);
-    let mut tallies: BTreeMap<Pair, RackTally> = BTreeMap::new();
-    for (ends, _) in edges.iter().filter(|(_, edge)| edge.fails > 0 || edge.is_slow()) {
-        let racks = known.racks_of(*ends);
-        if racks.0 != racks.1 && good(ends.0) && good(ends.1) {
-            tallies.entry(racks).or_default().bad.push(*ends);
-        }
-    }
-    for (racks, tally) in &mut tallies {
-        tally.passes = open_paths.contains(racks);
-    }
-    tallies
+) -> BTreeSet<Pair> {
+    let is_good = |node: u32| nodes.get(node as usize).is_some_and(|node| node.good);
+    let bad = edges
+        .iter()
+        .filter(|((a, b), edge)| (edge.fails > 0 || edge.is_slow()) && is_good(*a) && is_good(*b));
+    let paths = bad.map(|(ends, _)| known.racks_of(*ends));
+    paths.filter(|racks| racks.0 != racks.1 && !open_paths.contains(racks)).collect()
 }
 
-/// A good node that failed with two good ones. With a partner that failed with as many others it is the partner's
-/// fault as likely, and two links that fail each time they are tried are links.
-pub(super) fn mark_flaky(edges: &BTreeMap<Pair, Edge>, nodes: &mut [Standing]) {
-    let failing = |node: &Standing| node.evidence.iter().filter(|piece| piece.is_fail).count();
+/// A good node that failed with two good ones, more often than tests of this check fail by chance. With a partner that
+/// failed with as many others it is the partner's fault as likely, and two links that fail each time they are tried are
+/// links.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    reason = "counts of tests"
+)]
+pub(super) fn mark_flaky(pairs: &[PairTest], edges: &BTreeMap<Pair, Edge>, nodes: &mut [Standing]) {
+    /// Healthy nodes that are called so, in one check.
+    const CHANCE: f64 = 0.05;
+    let good: Vec<bool> = nodes.iter().map(|node| node.good).collect();
+    let is_good = |node: u32| good.get(node as usize).copied().unwrap_or(false);
+    let failing = |node: &Standing| {
+        node.evidence.iter().filter(|piece| piece.is_fail && is_good(piece.partner)).count()
+    };
     let degrees: Vec<usize> = nodes.iter().map(failing).collect();
+    // Failures that no node which failed more often can explain.
+    let single = (0..).zip(&degrees).filter(|(node, degree)| **degree == 1 && is_good(*node)).count();
+    let share = (single as f64 / 2.0).max(0.5) / pairs.len().max(1) as f64;
+    let count = nodes.len();
     for (number, node) in (0..).zip(nodes) {
         let own = failing(node);
         if !node.good || own < 2 {
             continue;
         }
-        let partners = || node.evidence.iter().filter(|piece| piece.is_fail).map(|piece| piece.partner);
+        let partners = || {
+            let fails = node.evidence.iter().filter(|piece| piece.is_fail && is_good(piece.partner));
+            fails.map(|piece| piece.partner)
+        };
         let lesser = |partner: &u32| degrees.get(*partner as usize).is_some_and(|degree| *degree < own);
         let is_dead = |partner: u32| edges.get(&pair(number, partner)).is_some_and(Edge::is_dead);
         let are_links = own == 2 && partners().all(is_dead);
-        node.flaky = partners().filter(lesser).count() >= 2 && !are_links;
+        let tests = node.met.len().max(own);
+        let ways = (0..own).fold(1.0, |ways, nth| ways * (tests - nth) as f64 / (nth + 1) as f64);
+        let is_no_chance = count as f64 * ways * share.powi(own as i32) < CHANCE || single < 4;
+        node.flaky = partners().filter(lesser).count() >= 2 && !are_links && is_no_chance;
         let works_again =
             |partner: u32| edges.get(&pair(number, partner)).is_some_and(|edge| edge.passes > 0);
         node.surely_flaky = node.flaky && (own > 2 || partners().any(works_again));
     }
 }
 
-/// The paths that are bad, when all is over.
-pub(super) fn faults(known: &Known, facts: &Facts) -> (Vec<LinkFault>, Vec<RackPairFault>) {
-    let mut rack_pairs = Vec::new();
-    let mut of_racks = Vec::new();
-    for (racks, tally) in facts.rack_pairs.iter().filter(|(_, tally)| tally.is_bad()) {
-        if facts.uplinks.is_dead(racks.0) || facts.uplinks.is_dead(racks.1) {
-            of_racks.push(*racks);
-        } else if !share_a_node(known, *racks, &tally.bad) {
-            let name = |rack: u32| known.racks.get(rack as usize).copied().unwrap_or(rack);
-            // Names ascend with their indices.
-            let racks_named = (name(racks.0), name(racks.1));
-            rack_pairs.push(RackPairFault { racks: racks_named, pairs: tally.bad.clone() });
-            of_racks.push(*racks);
-        }
-    }
+/// Links that are bad, when all is over; none that a larger element explains, nor part of a rack's paths that is dead.
+pub(super) fn faults(known: &Known, facts: &Facts, partial: &[Partial]) -> Vec<LinkFault> {
     let mut links = Vec::new();
     for (nodes, edge) in facts.edges.iter().filter(|(ends, _)| facts.are_good(**ends)) {
-        let racks = known.racks_of(*nodes);
         let ends = [nodes.0, nodes.1];
         let is_of_node = ends.iter().any(|end| facts.is(*end, |node| node.flaky));
-        let is_cut_off = racks.0 != racks.1 && ends.iter().any(|end| facts.uplinks.is_dead(known.rack(*end)));
-        if is_of_node || is_cut_off || of_racks.binary_search(&racks).is_ok() {
+        let is_partial = partial.iter().any(|partial| partial.has(known, *nodes));
+        if is_of_node || edge.is_explained || is_partial || facts.is_cut(known, *nodes) {
             continue;
         }
         let kind = if edge.is_slow() && edge.slows >= facts.slow_confirmations {
@@ -244,22 +233,11 @@ pub(super) fn faults(known: &Known, facts: &Facts) -> (Vec<LinkFault>, Vec<RackP
         };
         links.push(LinkFault { nodes: *nodes, kind });
     }
-    (links, rack_pairs)
+    links
 }
 
 /// Each link of this node that failed fails each time. One that works now and then speaks for a flaky node.
 fn fails_only_for_good(facts: &Facts, node: u32) -> bool {
     let is_dead = |partner: u32| facts.edges.get(&pair(node, partner)).is_some_and(Edge::is_dead);
     facts.is(node, |it| it.evidence.iter().filter(|piece| piece.is_fail).all(|piece| is_dead(piece.partner)))
-}
-
-/// All these pairs have one node in common, and its rack has others: then it is that node's links.
-fn share_a_node(known: &Known, racks: Pair, pairs: &[Pair]) -> bool {
-    let Some((a, b)) = pairs.first() else { return false };
-    let is_alone = |node: u32| {
-        let rack = known.rack(node);
-        (rack == racks.0 || rack == racks.1)
-            && known.order.iter().filter(|other| known.rack(**other) == rack).count() < 2
-    };
-    [*a, *b].into_iter().any(|end| pairs.iter().all(|(a, b)| *a == end || *b == end) && !is_alone(end))
 }

@@ -7,8 +7,8 @@ use super::{
     dice::Dice,
     facts::Facts,
     known::{Known, Pair},
-    links::{self, Edge, RackTally},
-    seed, witness,
+    links::{self, Edge},
+    paths, racks, seed, witness,
 };
 
 /// Purpose of chance: which witness a suspect meets.
@@ -86,16 +86,25 @@ pub(super) fn next(known: &mut Known, facts: &Facts) -> Option<Vec<Group>> {
     if witnesses.len() >= suspects.len() + 4 * retests.len() {
         retest(known, facts, &retests, &mut draft);
     }
+    paths::look_inside(known, facts, &mut draft, |rack| facts.racks.is_suspicious(rack));
     if witnesses.is_empty() {
+        paths::look_inside(known, facts, &mut draft, |rack| facts.racks.is_dark(rack));
         seed::by_step(known, facts, &suspects, &mut draft);
     } else {
-        witness::assign(known, facts, &suspects, &mut witnesses, &mut draft);
+        witness::assign_inside(known, facts, &suspects, &mut draft);
+        // Those that wait for a test inside their rack have been outside often enough.
+        let others: Vec<u32> =
+            suspects.iter().copied().filter(|node| !facts.is(*node, |it| it.is_held)).collect();
+        witness::assign(known, facts, &others, &mut witnesses, &mut draft);
+        paths::look_inside(known, facts, &mut draft, |rack| facts.racks.is_dark(rack));
     }
     seed::leftovers(facts, &suspects, &mut draft);
     if known.policy.diagnose_links {
         retest(known, facts, &retests, &mut draft);
         probe(known, facts, &mut witnesses, &mut draft);
-        diagnose_racks(known, facts, &mut draft);
+        paths::tell_apart(known, facts, &mut draft);
+        paths::spread(known, facts, &mut draft);
+        meet_each_other(known, facts, &mut draft);
     }
     if draft.groups.is_empty() {
         return None;
@@ -140,8 +149,7 @@ fn due_retests(known: &Known, facts: &Facts) -> Vec<Pair> {
     };
     let edges = facts.edges.iter().filter(is_due).map(|(ends, _)| *ends);
     let of_threes = links::of_threes(known, facts).into_iter().filter(|(_, is_sure)| *is_sure);
-    let is_path_suspect =
-        |ends: &Pair| facts.rack_pairs.get(&known.racks_of(*ends)).is_some_and(RackTally::is_suspect);
+    let is_path_suspect = |ends: &Pair| facts.suspect_paths.contains(&known.racks_of(*ends));
     let (mut due, later): (Vec<Pair>, Vec<Pair>) = of_threes.map(|(ends, _)| ends).partition(is_path_suspect);
     due.extend(edges);
     due.extend(later);
@@ -151,7 +159,7 @@ fn due_retests(known: &Known, facts: &Facts) -> Vec<Pair> {
 /// Why tests of the two fail is known: nobody gets from one rack to the other, or one of them passes and fails by turns.
 fn is_settled(known: &Known, facts: &Facts, ends: Pair) -> bool {
     let is_flaky = |end: u32| facts.is(end, |node| node.surely_flaky);
-    facts.is_cut(known.racks_of(ends)) || is_flaky(ends.0) || is_flaky(ends.1)
+    facts.fabric.is_settled(known, ends) || is_flaky(ends.0) || is_flaky(ends.1)
 }
 
 /// The same two again, and beside them two others of the same two racks.
@@ -168,7 +176,7 @@ fn retest(known: &Known, facts: &Facts, retests: &[Pair], draft: &mut Draft) {
     let mut asked: BTreeSet<Pair> = ends.map(|ends| known.racks_of(ends)).collect();
     for (a, b) in retests {
         let racks = known.racks_of((*a, *b));
-        let is_open = facts.rack_pairs.get(&racks).is_some_and(RackTally::is_suspect);
+        let is_open = facts.suspect_paths.contains(&racks);
         if racks.0 == racks.1 || !is_open || !asked.insert(racks) {
             continue;
         }
@@ -190,7 +198,7 @@ fn retest(known: &Known, facts: &Facts, retests: &[Pair], draft: &mut Draft) {
 fn probe(known: &mut Known, facts: &Facts, witnesses: &mut Vec<u32>, draft: &mut Draft) {
     let (mut probed, mut meeting) = (Vec::new(), BTreeSet::new());
     for (ends, edge) in &facts.edges {
-        let is_due = edge.fails > 0 && edge.seen() >= 2 && !edge.is_probed();
+        let is_due = edge.fails > 0 && edge.seen() >= 2;
         if !is_due || !facts.are_good(*ends) || known.probed.contains(ends) || is_settled(known, facts, *ends)
         {
             continue;
@@ -201,6 +209,9 @@ fn probe(known: &mut Known, facts: &Facts, witnesses: &mut Vec<u32>, draft: &mut
             continue;
         }
         for end in [ends.0, ends.1] {
+            if facts.is(end, |it| edge.is_probed_at(it.last_pass)) {
+                continue;
+            }
             let others = |witness: u32| witness != ends.0 && witness != ends.1;
             if draft.is_free(end)
                 && let Some(witness) = witness::best(known, facts, end, witnesses, draft, others)
@@ -216,40 +227,24 @@ fn probe(known: &mut Known, facts: &Facts, witnesses: &mut Vec<u32>, draft: &mut
     known.probed.extend(probed);
 }
 
-/// Racks of which nobody gets out: their nodes meet each other. In rounds that are on anyway; in one of its own where
-/// it cannot be chance that all of them are broken.
-fn diagnose_racks(known: &Known, facts: &Facts, draft: &mut Draft) {
-    let is_on = !draft.groups.is_empty();
-    let uplinks = &facts.uplinks;
-    let enough = known.policy.confirm.max(1) as usize;
-    let suspects: Vec<u32> = uplinks.suspects().filter(|rack| is_on || uplinks.is_no_chance(*rack)).collect();
-    for rack in suspects {
-        let of_rack: Vec<u32> =
-            known.live().filter(|node| known.rack(*node) == rack && draft.is_free(*node)).collect();
-        let passed = |node: u32| uplinks.passed_inside.get(node as usize).is_some_and(|passed| *passed);
-        let list = |of: &[Vec<u32>], node: u32| of.get(node as usize).cloned().unwrap_or_default();
-        let unknown: Vec<u32> = of_rack.iter().copied().filter(|node| !passed(*node)).collect();
-        if !uplinks.is_dead(rack) {
-            // Once: when the first try finds nobody who is fit, they are broken indeed.
-            let condemned = unknown.into_iter().filter(|node| facts.is(*node, |it| it.condemned));
-            let condemned: Vec<u32> = condemned.collect();
-            if !uplinks.is_diagnosed(rack) {
-                for members in condemned.chunks_exact(2) {
-                    draft.add(Kind::RackDiagnosis, members);
-                }
-            }
-            continue;
-        }
-        for node in unknown {
-            if list(&uplinks.failed_inside, node).len() >= enough {
-                continue;
-            }
-            let met = list(&uplinks.met_inside, node);
-            let fit =
-                of_rack.iter().copied().find(|it| passed(*it) && draft.is_free(*it) && !met.contains(it));
-            if let Some(fit) = fit {
-                draft.add(Kind::RackDiagnosis, &[node, fit]);
-            }
-        }
+/// Where nothing is known of racks: condemned nodes that have met none of the others. Should they pass, they are an island
+/// of fit nodes that the rest does not reach.
+fn meet_each_other(known: &Known, facts: &Facts, draft: &mut Draft) {
+    // A round of its own is worth it where the bounds of rounds leave one.
+    let condemned = facts.nodes.iter().filter(|it| it.condemned && !it.is_gone).count();
+    let most = racks::most_rounds(known.live().count(), condemned);
+    if known.racks.len() > 1 || draft.groups.is_empty() && known.rounds.len() >= most {
+        return;
+    }
+    let is_condemned = |node: u32| facts.is(node, |it| it.condemned && !it.is_gone && !it.slow);
+    let has_met_one = |node: u32| facts.is(node, |it| it.met.iter().any(|other| is_condemned(*other)));
+    let mut lonely: Vec<u32> = known
+        .order
+        .iter()
+        .copied()
+        .filter(|node| is_condemned(*node) && !has_met_one(*node) && draft.is_free(*node))
+        .collect();
+    while let (Some(a), Some(b)) = (lonely.pop(), lonely.pop()) {
+        draft.add(Kind::RackDiagnosis, &[a, b]);
     }
 }

@@ -6,7 +6,6 @@ use super::{
     Kind,
     facts::Facts,
     known::{Known, pair},
-    links::RackTally,
     plan::Draft,
 };
 
@@ -18,29 +17,57 @@ pub(super) const COMPARED: usize = 48;
 /// where racks are no fewer than a hundredth.
 const LOOKED_AT: usize = 16 * COMPARED;
 
-/// The most that a witness scores.
+/// What a witness scores at most: in the suspect's own rack, and over a path that others have passed, where no better one
+/// is looked for.
 const BEST: u32 = 5;
+const GOOD_ENOUGH: u32 = 4;
 
-/// How well a witness tells the suspect from the paths to it. Best over a path between racks that others have passed, so
-/// that it is not the path, or in its own rack; and where the suspect was not tested yet. `None`: nobody gets through.
+/// How well a witness tells the suspect from the paths to it: best inside its own rack, where no path between racks takes
+/// part; then over a path between racks that others have passed; and where the suspect was not tested yet. `None`: no
+/// test gets through.
 fn score(known: &Known, facts: &Facts, suspect: u32, witness: u32) -> Option<u32> {
     let (own, other) = (known.rack(suspect), known.rack(witness));
     let path = pair(own, other);
-    if facts.is_cut(path) {
+    if facts.is_cut(known, pair(suspect, witness)) {
         return None;
     }
-    let is_suspect = facts.rack_pairs.get(&path).is_some_and(RackTally::is_suspect);
-    if own != other && (is_suspect || facts.uplinks.is_suspect(other)) {
+    if own != other && facts.suspect_paths.contains(&path) {
         return Some(0);
     }
     let has_met = facts.is(suspect, |node| node.met.iter().any(|met| known.rack(*met) == other));
     Some(match (own == other, facts.open_paths.contains(&path)) {
-        (false, true) if !has_met => BEST,
-        (true, _) if !has_met => 4,
+        (true, _) if !has_met && known.racks.len() > 1 => BEST,
+        (false, true) if !has_met => GOOD_ENOUGH,
         (true, _) | (_, true) => 3,
         (false, false) if !has_met => 2,
         (false, false) => 1,
     })
+}
+
+/// Suspects that were not tested inside their racks meet a good node there first: it tells them from their racks' ways out.
+pub(super) fn assign_inside(known: &Known, facts: &Facts, suspects: &[u32], draft: &mut Draft) {
+    if known.racks.len() < 2 {
+        return;
+    }
+    let mut free: Vec<Vec<u32>> = vec![Vec::new(); known.racks.len()];
+    for node in known.live().filter(|node| draft.is_free(*node) && facts.is(*node, |it| it.is_witness())) {
+        if let Some(free) = free.get_mut(known.rack(node) as usize) {
+            free.push(node);
+        }
+    }
+    for suspect in suspects.iter().copied() {
+        if !draft.is_free(suspect) {
+            continue;
+        }
+        let rack = known.rack(suspect);
+        let is_told =
+            facts.is(suspect, |it| it.evidence.iter().any(|piece| known.rack(piece.partner) == rack));
+        let Some(free) = free.get_mut(rack as usize).filter(|_| !is_told) else { continue };
+        if let Some(at) = free.iter().position(|witness| !facts.have_met(suspect, *witness)) {
+            let witness = free.swap_remove(at);
+            draft.add(Kind::Witness, &[suspect, witness]);
+        }
+    }
 }
 
 /// The best free witness that the suspect has not met. Those that are taken are dropped from the list on the way.
@@ -68,7 +95,7 @@ pub(super) fn best(
             best = Some((score, witness));
         }
         compared += 1;
-        if compared >= COMPARED || score >= BEST {
+        if compared >= COMPARED || score >= GOOD_ENOUGH {
             break;
         }
     }
@@ -95,7 +122,8 @@ pub(super) fn assign(
             !facts.have_met(suspect, witness) && score(known, facts, suspect, witness).is_some()
         };
         let change = taken.iter().enumerate().take(LOOKED_AT).find_map(|(index, (other, witness))| {
-            let mut fresh = witnesses.iter().copied().take(COMPARED).filter(|it| suits(*other, *it));
+            let free = witnesses.iter().copied().filter(|it| draft.is_free(*it)).take(COMPARED);
+            let mut fresh = free.filter(|it| suits(*other, *it));
             if suits(suspect, *witness) { Some((index, fresh.next()?)) } else { None }
         });
         if let Some((index, fresh)) = change
@@ -133,7 +161,12 @@ pub(super) fn cover(known: &Known, facts: &Facts, witnesses: &[u32], draft: &mut
     while let Some(a) = free.pop() {
         let from = free.len().saturating_sub(WINDOW);
         let mut best: Option<(u32, usize)> = None;
-        for (at, b) in free.iter().enumerate().skip(from).filter(|(_, b)| !facts.have_met(a, **b)) {
+        for (at, b) in free
+            .iter()
+            .enumerate()
+            .skip(from)
+            .filter(|(_, b)| !facts.have_met(a, **b) && !facts.is_cut(known, pair(a, **b)))
+        {
             let racks = pair(known.rack(a), known.rack(*b));
             let score = u32::from(racks.0 != racks.1) + u32::from(!tested.contains(&racks));
             if best.is_none_or(|(most, _)| score > most) {

@@ -2,6 +2,7 @@
 
 mod clusters;
 mod deadlines;
+mod elements;
 mod events;
 mod kinds;
 mod mix;

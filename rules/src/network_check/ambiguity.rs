@@ -1,0 +1,66 @@
+//! Where the tests leave more than one explanation of the same size.
+
+use std::collections::BTreeSet;
+
+use super::{Ambiguity, Element, LinkFault, LinkKind, cut, facts::Facts, known::Known, partial};
+
+/// So many pairs out of a rack would have shown a part of its ways out that is dead.
+const TESTED: usize = 10;
+
+/// All of them.
+pub(super) fn all(known: &Known, facts: &Facts, links: &[LinkFault]) -> Vec<Ambiguity> {
+    let rack = |rack: u32| known.racks.get(rack as usize).copied().unwrap_or(rack);
+    let pod = |pod: u32| known.pods.get(pod as usize).copied().unwrap_or(pod);
+    let mut all: BTreeSet<Vec<Element>> = BTreeSet::new();
+    let mut add = |mut candidates: Vec<Element>| {
+        candidates.sort_unstable();
+        candidates.dedup();
+        if candidates.len() > 1 {
+            all.insert(candidates);
+        }
+    };
+    for blamed in &facts.fabric.blamed {
+        let parts = std::iter::once(&blamed.part).chain(&blamed.rivals);
+        add(parts.map(|part| cut::element(&rack, &pod, *part)).collect());
+    }
+    let is_open = |of: &u32| partial::tested(known, facts, *of).len() < TESTED;
+    let unpassed = |ends: (u32, u32)| {
+        let racks = known.racks_of(ends);
+        let is_unpassed = racks.0 != racks.1 && !facts.open_paths.contains(&racks);
+        is_unpassed.then(|| Element::RackPair(rack(racks.0), rack(racks.1)))
+    };
+    let has_pods = known.pods.len() > 1;
+    for (number, standing) in (0_u32..).zip(&facts.nodes) {
+        let own = known.rack(number);
+        let is_told = facts.racks.is_leaf_dead(own);
+        if is_told || !(standing.is_undecided || standing.is_held || standing.is_out_of_reach) {
+            continue;
+        }
+        let mut candidates =
+            vec![Element::Node(number), Element::Uplink(rack(own)), Element::Leaf(rack(own))];
+        if standing.is_held {
+            candidates.push(Element::PartialUplink(rack(own)));
+        }
+        candidates.extend(standing.evidence.iter().filter_map(|piece| unpassed((number, piece.partner))));
+        if has_pods && is_dark_pod(known, facts, known.pod(number)) {
+            candidates.push(Element::Pod(pod(known.pod(number))));
+        }
+        add(candidates);
+    }
+    for link in links.iter().filter(|link| link.kind == LinkKind::Dead) {
+        let (racks, known_ends) = (known.racks_of(link.nodes), link.nodes);
+        let of_racks = [racks.0, racks.1].into_iter().filter(|of| racks.0 != racks.1 && is_open(of));
+        let link = Element::Link(link.nodes.0, link.nodes.1);
+        let of_racks = of_racks.map(|of| Element::PartialUplink(rack(of)));
+        add(std::iter::once(link).chain(unpassed(known_ends)).chain(of_racks).collect());
+    }
+    all.into_iter().map(|candidates| Ambiguity { candidates }).collect()
+}
+
+/// No node of it reaches a node outside it, as far as is known.
+fn is_dark_pod(known: &Known, facts: &Facts, pod: u32) -> bool {
+    facts.pairs.iter().filter(|test| test.works).all(|test| {
+        let pods = (known.pod(test.ends.0), known.pod(test.ends.1));
+        pods.0 == pods.1 || (pods.0 != pod && pods.1 != pod)
+    })
+}

@@ -1,0 +1,105 @@
+//! Part of a rack's ways out is dead: a hash gives each pair of nodes one of several paths, and some of these died.
+//!
+//! Pairs of the same two racks pass and fail then, each of them every time. One bundle of paths is a smaller explanation
+//! than several links.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    facts::Facts,
+    known::{Known, Pair},
+};
+
+/// One pair in so many at least fails; fewer are links.
+const SHARE: usize = 10;
+
+/// A rack of which part of the ways out are dead.
+#[derive(Debug, Clone)]
+pub(super) struct Partial {
+    /// Its index.
+    pub(super) rack: u32,
+    /// Pairs out of it that failed each time.
+    pub(super) dead: Vec<Pair>,
+    /// How many pairs out of it were tested.
+    pub(super) tested: usize,
+}
+
+impl Partial {
+    /// The two meet over its ways out.
+    pub(super) fn has(&self, known: &Known, (a, b): Pair) -> bool {
+        let (a, b) = (known.rack(a), known.rack(b));
+        a != b && (a == self.rack || b == self.rack)
+    }
+}
+
+/// Racks of which several pairs are dead that nothing else explains, the most telling first.
+pub(super) fn uplinks(known: &Known, facts: &Facts) -> Vec<Partial> {
+    let mut dead =
+        suspects(known, facts, |facts, ends| facts.edges.get(&ends).is_some_and(super::links::Edge::is_dead));
+    let mut found: Vec<Partial> = Vec::new();
+    loop {
+        let most =
+            dead.iter().map(|(rack, pairs)| (apart(pairs), pairs.len(), std::cmp::Reverse(*rack))).max();
+        let Some((2.., _, std::cmp::Reverse(rack))) = most else { break };
+        let pairs = dead.remove(&rack).unwrap_or_default();
+        for others in dead.values_mut() {
+            others.retain(|ends| !pairs.contains(ends));
+        }
+        let tested = tested(known, facts, rack).len();
+        if pairs.len() * SHARE >= tested {
+            found.push(Partial { rack, dead: pairs, tested });
+        }
+    }
+    found
+}
+
+/// By rack: pairs of fit nodes out of it that failed and never passed, and which no larger element explains.
+pub(super) fn suspects(
+    known: &Known,
+    facts: &Facts,
+    is_bad: impl Fn(&Facts, Pair) -> bool,
+) -> BTreeMap<u32, Vec<Pair>> {
+    let mut suspects: BTreeMap<u32, Vec<Pair>> = BTreeMap::new();
+    if known.racks.len() < 2 {
+        return suspects;
+    }
+    for (ends, edge) in facts.edges.iter().filter(|(ends, _)| facts.are_good(**ends)) {
+        let racks = known.racks_of(*ends);
+        let is_flaky = [ends.0, ends.1].iter().any(|end| facts.is(*end, |node| node.surely_flaky));
+        if racks.0 == racks.1
+            || edge.passes > 0
+            || edge.is_explained
+            || is_flaky
+            || facts.is_cut(known, *ends)
+        {
+            continue;
+        }
+        if is_bad(facts, *ends) {
+            suspects.entry(racks.0).or_default().push(*ends);
+            suspects.entry(racks.1).or_default().push(*ends);
+        }
+    }
+    suspects
+}
+
+/// Pairs of fit nodes out of a rack that were tested.
+pub(super) fn tested(known: &Known, facts: &Facts, rack: u32) -> BTreeSet<Pair> {
+    let is_out = |ends: &Pair| {
+        let racks = known.racks_of(*ends);
+        racks.0 != racks.1 && (racks.0 == rack || racks.1 == rack)
+    };
+    facts.pairs.iter().map(|test| test.ends).filter(|ends| is_out(ends) && facts.are_good(*ends)).collect()
+}
+
+/// The most of these pairs of which no two share a node, by taking one after the other.
+pub(super) fn apart(pairs: &[Pair]) -> usize {
+    let mut used = BTreeSet::new();
+    let mut count = 0;
+    for (a, b) in pairs {
+        if !used.contains(a) && !used.contains(b) {
+            used.extend([*a, *b]);
+            count += 1;
+        }
+    }
+    count
+}

@@ -1,0 +1,122 @@
+//! Tests that tell larger elements of a fabric apart, and from their nodes.
+
+use std::collections::BTreeMap;
+
+use super::{
+    Kind,
+    fabric::Part,
+    facts::Facts,
+    known::{Known, Pair, pair},
+    partial,
+    plan::Draft,
+};
+
+/// So many pairs out of a rack say which share of its ways out is dead.
+const ENOUGH: usize = 12;
+
+/// Nodes of racks of which none has passed meet each other. Where they pass, they are fit, and it is their rack's way out.
+pub(super) fn look_inside(known: &Known, facts: &Facts, draft: &mut Draft, is_one: impl Fn(u32) -> bool) {
+    let mut racks: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for node in known.live().filter(|node| draft.is_free(*node) && is_one(known.rack(*node))) {
+        // One that was condemned or left undecided is not asked again.
+        if facts.is(node, |it| it.is_suspect()) {
+            racks.entry(known.rack(node)).or_default().push(node);
+        }
+    }
+    for nodes in racks.values() {
+        for (at, a) in nodes.iter().enumerate() {
+            let others = nodes.iter().skip(at + 1).copied();
+            let free = others.filter(|b| draft.is_free(*a) && draft.is_free(*b));
+            let fresh = free.filter(|b| !facts.have_met(*a, *b)).take(1).next();
+            if let Some(b) = fresh {
+                draft.add(Kind::RackDiagnosis, &[*a, b]);
+            }
+        }
+    }
+}
+
+/// Elements that explain the same: a test over the one and not over the other tells.
+pub(super) fn tell_apart(known: &Known, facts: &Facts, draft: &mut Draft) {
+    if facts.fabric.blamed.iter().all(|blamed| blamed.rivals.is_empty()) {
+        return;
+    }
+    let mut free: Vec<Vec<u32>> = vec![Vec::new(); known.racks.len()];
+    for node in known.live().filter(|node| facts.is(*node, |it| it.is_witness())) {
+        if let Some(free) = free.get_mut(known.rack(node) as usize) {
+            free.push(node);
+        }
+    }
+    for blamed in &facts.fabric.blamed {
+        for rival in &blamed.rivals {
+            if let Some(ends) = telling(known, facts, draft, &free, blamed.part, *rival) {
+                draft.add(Kind::Sibling, &[ends.0, ends.1]);
+            }
+        }
+    }
+}
+
+/// Two free nodes that meet over `rival` and not over `part`, nor over anything else that is blamed.
+fn telling(
+    known: &Known,
+    facts: &Facts,
+    draft: &Draft,
+    free: &[Vec<u32>],
+    part: Part,
+    rival: Part,
+) -> Option<Pair> {
+    let is_told =
+        |ends: Pair| facts.fabric.is_over(known, rival, ends) && !facts.fabric.is_over(known, part, ends);
+    let racks = || (0_u32..).zip(free).filter(|(_, nodes)| nodes.iter().any(|node| draft.is_free(*node)));
+    for (_, of_a) in racks() {
+        for (_, of_b) in racks() {
+            let (Some(a), Some(b)) = (of_a.first(), of_b.first()) else { continue };
+            // All of a rack go the same ways.
+            if a >= b || known.rack(*a) == known.rack(*b) || !is_told((*a, *b)) {
+                continue;
+            }
+            let pairs = of_a.iter().flat_map(|a| of_b.iter().map(move |b| pair(*a, *b)));
+            let is_fresh = |ends: &Pair| {
+                draft.is_free(ends.0)
+                    && draft.is_free(ends.1)
+                    && !facts.have_met(ends.0, ends.1)
+                    && !facts.is_cut(known, *ends)
+            };
+            if let Some(ends) = pairs.take(ENOUGH * ENOUGH).find(is_fresh) {
+                return Some(ends);
+            }
+        }
+    }
+    None
+}
+
+/// Several pairs out of a rack failed that nothing else explains: more pairs out of it tell whether these are links, or
+/// part of the rack's ways out.
+pub(super) fn spread(known: &Known, facts: &Facts, draft: &mut Draft) {
+    let suspects = partial::suspects(known, facts, |_, _| true);
+    let suspects: Vec<u32> = suspects
+        .iter()
+        .filter(|(rack, pairs)| {
+            partial::apart(pairs) >= 2 && partial::tested(known, facts, **rack).len() < ENOUGH
+        })
+        .map(|(rack, _)| *rack)
+        .collect();
+    if suspects.is_empty() {
+        return;
+    }
+    let fit = |draft: &Draft| -> Vec<u32> {
+        let is_fit = |node: &u32| draft.is_free(*node) && facts.is(*node, |it| it.is_witness());
+        known.live().filter(is_fit).collect()
+    };
+    for rack in suspects {
+        let free = fit(draft);
+        let (own, others): (Vec<u32>, Vec<u32>) =
+            free.into_iter().partition(|node| known.rack(*node) == rack);
+        for a in own.into_iter().take(ENOUGH) {
+            let is_fresh =
+                |b: &u32| draft.is_free(*b) && !facts.have_met(a, *b) && !facts.is_cut(known, pair(a, *b));
+            if let Some(b) = others.iter().copied().find(is_fresh) {
+                draft.add(Kind::Sibling, &[a, b]);
+            }
+        }
+    }
+}
