@@ -153,16 +153,10 @@ impl Fabric {
         parts(known, self.has_pods, ends).any(|it| it == part)
     }
 
-    /// Enough failed over a dead element between the two: another look at them tells nothing more.
-    pub(super) fn is_settled(&self, known: &Known, ends: Pair) -> bool {
-        /// So many links are not all dead by chance.
-        const SETTLED: usize = 3;
-        self.racks > 1
-            && !self.sure.is_empty()
-            && parts(known, self.has_pods, ends).any(|part| {
-                let blamed = self.sure.get(&part).and_then(|at| self.blamed.get(*at));
-                blamed.is_some_and(|blamed| blamed.pairs.len() >= SETTLED)
-            })
+    /// The dead elements between the two.
+    pub(super) fn blamed_over(&self, known: &Known, ends: Pair) -> impl Iterator<Item = &Blamed> {
+        let parts = parts(known, self.has_pods, ends).filter(|_| self.racks > 1);
+        parts.filter_map(|part| self.sure.get(&part).and_then(|at| self.blamed.get(*at)))
     }
 }
 

@@ -177,7 +177,9 @@ impl Facts {
                 continue;
             }
             for (node, partner) in [test.ends, (test.ends.1, test.ends.0)] {
-                let is_open = self.is(node, |it| it.last_pass.is_some_and(|last| test.round > last))
+                // Where the two failed before it last passed, their link explains both.
+                let first = self.edges.get(&test.ends).map_or(test.round, |edge| edge.since);
+                let is_open = self.is(node, |it| it.last_pass.is_some_and(|last| first > last))
                     && self.is(partner, |it| it.good);
                 let pieces = since.entry(node).or_default();
                 if is_open && pieces.iter().all(|piece| piece.partner != partner) {

@@ -25,9 +25,8 @@ pub(super) struct Edge {
     pub(super) first: Option<Piece>,
     /// One of its ends is hardly faster with others, so that it was slow says nothing of the link.
     is_like_its_ends: bool,
-    /// The rounds of the first and the last that did not pass.
-    since: usize,
-    pub(super) until: usize,
+    /// The round of the first that did not pass.
+    pub(super) since: usize,
     /// A larger element is dead that its tests went over.
     pub(super) is_explained: bool,
 }
@@ -63,7 +62,6 @@ pub(super) fn edges(known: &Known, judged: &[Vec<Judged>], is_good: &[bool]) -> 
             continue;
         }
         let edge = edges.entry(ends).or_insert_with(|| Edge { since: round, ..Edge::default() });
-        edge.until = round;
         let is_fail = judged.result == TestResult::Fail;
         if is_fail {
             edge.fails += 1;
@@ -179,7 +177,7 @@ pub(super) fn suspect_paths(
 )]
 pub(super) fn mark_flaky(pairs: &[PairTest], edges: &BTreeMap<Pair, Edge>, nodes: &mut [Standing]) {
     /// Healthy nodes that are called so, in one check.
-    const CHANCE: f64 = 0.05;
+    const CHANCE: f64 = 0.005;
     let good: Vec<bool> = nodes.iter().map(|node| node.good).collect();
     let is_good = |node: u32| good.get(node as usize).copied().unwrap_or(false);
     let failing = |node: &Standing| {

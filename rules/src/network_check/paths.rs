@@ -1,10 +1,10 @@
 //! Tests that tell larger elements of a fabric apart, and from their nodes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Kind,
-    fabric::Part,
+    fabric::{Blamed, Part},
     facts::Facts,
     known::{Known, Pair, pair},
     partial,
@@ -37,7 +37,8 @@ pub(super) fn look_inside(known: &Known, facts: &Facts, draft: &mut Draft, is_on
 
 /// Elements that explain the same: a test over the one and not over the other tells.
 pub(super) fn tell_apart(known: &Known, facts: &Facts, draft: &mut Draft) {
-    if facts.fabric.blamed.iter().all(|blamed| blamed.rivals.is_empty()) {
+    let is_open = |blamed: &Blamed| !blamed.rivals.is_empty() || is_narrow(known, blamed).is_some();
+    if !facts.fabric.blamed.iter().any(is_open) {
         return;
     }
     let mut free: Vec<Vec<u32>> = vec![Vec::new(); known.racks.len()];
@@ -52,7 +53,27 @@ pub(super) fn tell_apart(known: &Known, facts: &Facts, draft: &mut Draft) {
                 draft.add(Kind::Sibling, &[ends.0, ends.1]);
             }
         }
+        let Some((rack, against)) = is_narrow(known, blamed) else { continue };
+        let own = free.get(rack as usize).map_or(&[][..], |own| own);
+        let others = (0_u32..).zip(&free).filter(|(other, _)| *other != rack && !against.contains(other));
+        let mut pairs =
+            others.flat_map(|(_, others)| own.iter().flat_map(|a| others.iter().map(move |b| pair(*a, *b))));
+        let is_fresh =
+            |ends: &Pair| draft.is_free(ends.0) && draft.is_free(ends.1) && !facts.have_met(ends.0, ends.1);
+        if let Some(ends) = pairs.find(is_fresh) {
+            draft.add(Kind::Sibling, &[ends.0, ends.1]);
+        }
     }
+}
+
+/// An uplink that failed with so few other racks that the paths to these may be dead instead: its rack, and they.
+fn is_narrow(known: &Known, blamed: &Blamed) -> Option<(u32, BTreeSet<u32>)> {
+    /// So many paths are not all dead while one uplink explains them.
+    const FEW: usize = 3;
+    let Part::Uplink(rack) = blamed.part else { return None };
+    let racks = blamed.pairs.iter().map(|ends| known.racks_of(*ends));
+    let against: BTreeSet<u32> = racks.map(|racks| if racks.0 == rack { racks.1 } else { racks.0 }).collect();
+    (against.len() < FEW).then_some((rack, against))
 }
 
 /// Two free nodes that meet over `rival` and not over `part`, nor over anything else that is blamed.

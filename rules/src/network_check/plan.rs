@@ -8,7 +8,7 @@ use super::{
     facts::Facts,
     known::{Known, Pair},
     links::{self, Edge},
-    paths, racks, seed, witness,
+    paths, seed, witness,
 };
 
 /// Purpose of chance: which witness a suspect meets.
@@ -156,10 +156,16 @@ fn due_retests(known: &Known, facts: &Facts) -> Vec<Pair> {
     due
 }
 
-/// Why tests of the two fail is known: nobody gets from one rack to the other, or one of them passes and fails by turns.
+/// Why tests of the two fail is known: so many failed over a dead element between them that these are no links, or one of
+/// them passes and fails by turns.
 fn is_settled(known: &Known, facts: &Facts, ends: Pair) -> bool {
+    const SETTLED: usize = 3;
+    let is_dead = |ends: &Pair| facts.edges.get(ends).is_some_and(Edge::is_dead);
+    let mut blamed = facts.fabric.blamed_over(known, ends);
     let is_flaky = |end: u32| facts.is(end, |node| node.surely_flaky);
-    facts.fabric.is_settled(known, ends) || is_flaky(ends.0) || is_flaky(ends.1)
+    blamed.any(|it| it.pairs.len() >= SETTLED || it.pairs.iter().any(is_dead))
+        || is_flaky(ends.0)
+        || is_flaky(ends.1)
 }
 
 /// The same two again, and beside them two others of the same two racks.
@@ -230,10 +236,9 @@ fn probe(known: &mut Known, facts: &Facts, witnesses: &mut Vec<u32>, draft: &mut
 /// Where nothing is known of racks: condemned nodes that have met none of the others. Should they pass, they are an island
 /// of fit nodes that the rest does not reach.
 fn meet_each_other(known: &Known, facts: &Facts, draft: &mut Draft) {
-    // A round of its own is worth it where the bounds of rounds leave one.
-    let condemned = facts.nodes.iter().filter(|it| it.condemned && !it.is_gone).count();
-    let most = racks::most_rounds(known.live().count(), condemned);
-    if known.racks.len() > 1 || draft.groups.is_empty() && known.rounds.len() >= most {
+    /// A round of its own is worth it where the bounds of rounds leave one: three for a quarter of broken nodes.
+    const LAST: u32 = 2;
+    if known.racks.len() > 1 || draft.groups.is_empty() && known.round() > LAST {
         return;
     }
     let is_condemned = |node: u32| facts.is(node, |it| it.condemned && !it.is_gone && !it.slow);

@@ -149,7 +149,7 @@ impl Racks {
 
 /// The rounds that a check of so many nodes takes where so many of them are broken and nothing else is: section 4.5 of the
 /// study.
-pub(super) fn most_rounds(nodes: usize, broken: usize) -> usize {
+fn most_rounds(nodes: usize, broken: usize) -> usize {
     let even = match broken {
         0 => 1,
         _ if broken * 4 <= nodes => 3,

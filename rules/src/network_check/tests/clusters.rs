@@ -54,3 +54,7 @@ pub(super) fn faults(outcome: &Outcome) -> BTreeSet<u32> {
 pub(super) fn tainted(outcome: &Outcome) -> BTreeSet<u32> {
     (0..).zip(&outcome.nodes).filter(|(_, node)| node.tainted).map(|(number, _)| number).collect()
 }
+
+pub(super) fn excluded(outcome: &Outcome) -> BTreeSet<u32> {
+    (0..).zip(&outcome.nodes).filter(|(_, node)| node.excluded).map(|(number, _)| number).collect()
+}

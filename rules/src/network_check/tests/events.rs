@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::{
     super::{
-        Effect, Event, Kind, LocalCheck, NetworkCheck, NodeVerdict, Outcome, Policy, Probed, RoundRecord,
-        Subject, TestRecord, TestResult,
+        Effect, Event, Kind, LocalCheck, NetworkCheck, NodeVerdict, OnBadPath, Outcome, Policy, Probed,
+        RoundRecord, Subject, TestRecord, TestResult,
         dice::Dice,
         findings,
         known::Known,
@@ -224,7 +224,8 @@ fn who_passed_is_no_fault_because_it_goes() {
     let subjects = (0..6)
         .map(|_| Subject { rack: 0, pod: 0, seen_before: false, local: LocalCheck::default() })
         .collect();
-    let mut known = Known::new(Policy::new(1), subjects);
+    let policy = Policy { on_bad_path: OnBadPath::Proceed, ..Policy::new(1) };
+    let mut known = Known::new(policy, subjects);
     let test = |a: u32, b: u32, result: TestResult| TestRecord {
         kind: Kind::Screen,
         members: vec![a, b],

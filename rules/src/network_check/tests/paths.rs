@@ -117,7 +117,8 @@ fn in_racks_that_reach_only_themselves_the_broken_are_found() {
         let outcome = rehearse(&cluster, patient(seed));
         assert_eq!(faults(&outcome), cluster.faulty, "seed {seed}");
         assert_eq!(tainted(&outcome), cluster.faulty, "seed {seed}");
-        assert_eq!(with(&outcome, |it| *it == NodeVerdict::Unreachable).len(), 42, "seed {seed}");
+        // One of the three trains.
+        assert_eq!(with(&outcome, |it| *it == NodeVerdict::Unreachable).len(), 28, "seed {seed}");
         assert!(outcome.rounds.len() <= 8, "seed {seed}: {} rounds", outcome.rounds.len());
     }
 }

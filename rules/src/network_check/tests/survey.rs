@@ -11,7 +11,7 @@ use super::{
         dice::Dice,
         rehearsal::{Cluster, rehearse},
     },
-    clusters::tainted,
+    clusters::{excluded, tainted},
 };
 
 /// What is broken in the clusters of a kind.
@@ -134,11 +134,16 @@ fn broken(kind: &Kind, cluster: &Cluster, outcome: &Outcome) -> Vec<(&'static st
     if kind.is_slow {
         unfit.extend(cluster.slow_nic.keys());
     }
-    let bound = most_rounds(kind, cluster.nodes, unfit.len() as u32);
+    // A path to a rack of one node is told from that node by a round more.
+    let is_alone =
+        (0..cluster.racks).any(|rack| (0..cluster.nodes).filter(|it| cluster.rack(*it) == rack).count() == 1);
+    let of_one = u32::from(is_alone && !cluster.dead_rack_pairs.is_empty());
+    let bound = most_rounds(kind, cluster.nodes, unfit.len() as u32).saturating_add(of_one);
     unfit.extend(cluster.local_fault.iter().chain(cluster.slow_compute.keys()));
     let tainted = tainted(outcome);
     let blamed: Vec<u32> = tainted.difference(&unfit).copied().collect();
-    let mut missed: Vec<u32> = cluster.faulty.difference(&tainted).copied().collect();
+    // All of a rack, or its only one, may be its switch instead: left out, and not tainted.
+    let mut missed: Vec<u32> = cluster.faulty.difference(&excluded(outcome)).copied().collect();
     if kind.is_kept {
         missed.extend(cluster.slow_nic.keys().filter(|card| !tainted.contains(card)));
     }
