@@ -17,6 +17,8 @@ use tokio::sync::mpsc;
 
 use crate::support::{helper, in_time, is_alive, number_in, until};
 
+mod unfit;
+
 /// How long a tool may take that is to be found hanging: more than one takes that answers, on a busy machine too.
 const SHORT: Duration = Duration::from_secs(4);
 

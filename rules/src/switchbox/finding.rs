@@ -62,7 +62,7 @@ pub enum Standing {
     Ok,
     /// Enough are.
     Degraded,
-    /// Too few could be measured to tell: no tool, no permission, a probe that fails, no time. Too few are known to be broken.
+    /// Too few could be measured to tell: no tool, one that cannot be started, no permission, a probe that fails, no time. Too few are known to be broken.
     Untested,
     /// Too few are.
     Fault,
@@ -152,14 +152,18 @@ impl Finding {
 
     /// For a probe that is broken itself; else empty.
     fn advice(&self) -> String {
-        let has_failed = |pair: &PairFinding| {
-            pair.wrong.as_ref().is_some_and(|wrong| wrong.trouble == Trouble::ProbeFailed)
+        let probe = &self.probe;
+        let has = |trouble| {
+            self.pairs.iter().any(|pair| pair.wrong.as_ref().is_some_and(|wrong| wrong.trouble == trouble))
         };
-        match self.pairs.iter().any(has_failed) {
-            true => {
-                format!("{} gave no usable answer for any pair: run it by hand on this node; ", self.probe)
-            }
-            false => String::new(),
+        if has(Trouble::CannotStart) {
+            format!(
+                "{probe} cannot be started on this node: run it there by hand; `ldd` names libraries that it lacks; "
+            )
+        } else if has(Trouble::ProbeFailed) {
+            format!("{probe} gave no usable answer for any pair: run it by hand on this node; ")
+        } else {
+            String::new()
         }
     }
 

@@ -18,6 +18,8 @@ pub enum Trouble {
     NoAnswer,
     /// There is no such program.
     ToolMissing,
+    /// There is such a program, and it cannot be started here: a library that is missing, another machine's code.
+    CannotStart,
     /// This user may not.
     NoPermission,
     /// The bytes went another way than over the link.
@@ -35,12 +37,13 @@ pub enum Trouble {
 
 impl Trouble {
     /// Every one.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Slow,
         Self::Dead,
         Self::Unstable,
         Self::NoAnswer,
         Self::ToolMissing,
+        Self::CannotStart,
         Self::NoPermission,
         Self::WrongPath,
         Self::DataMismatch,
@@ -58,6 +61,7 @@ impl Trouble {
             Self::Unstable => "unstable",
             Self::NoAnswer => "no answer",
             Self::ToolMissing => "tool missing",
+            Self::CannotStart => "cannot start",
             Self::NoPermission => "no permission",
             Self::WrongPath => "wrong path",
             Self::DataMismatch => "data mismatch",
@@ -75,7 +79,10 @@ impl Trouble {
 
     /// The pair was not measured, or not enough: that says nothing against its link.
     pub(super) const fn is_untested(self) -> bool {
-        matches!(self, Self::ToolMissing | Self::NoPermission | Self::ProbeFailed | Self::Untested)
+        matches!(
+            self,
+            Self::ToolMissing | Self::CannotStart | Self::NoPermission | Self::ProbeFailed | Self::Untested
+        )
     }
 
     /// Another try may end otherwise: the others were busy at the same time.

@@ -2,10 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use rules::{
-    failure::ExitCause,
-    switchbox::{Answer, Expected, Method, Path, Settings, SocketPair, Style, Trouble, Wrong},
-};
+use rules::switchbox::{Answer, Expected, Method, Path, Settings, SocketPair, Style, Trouble, Wrong};
 
 use super::{
     SwitchboxTask,
@@ -136,13 +133,12 @@ impl Probe {
     }
 }
 
-/// A shell has exit codes of its own for a program that it cannot start. One that gives no document has failed as a
-/// whole, whatever its last words are: they name no pair.
+/// A program that gives no document has failed as a whole, whatever its last words are: they name no pair.
 fn of_shell(end: &CallEnd, wrong: Wrong) -> Wrong {
-    let trouble = match (end.cause, wrong.trouble) {
-        (ExitCause::Code(126), _) | (_, Trouble::NoPermission) => Trouble::NoPermission,
-        (ExitCause::Code(127), _) => Trouble::ToolMissing,
-        _ => Trouble::ProbeFailed,
+    let trouble = match (end.never_ran(), wrong.trouble) {
+        (Some(trouble), _) => trouble,
+        (None, Trouble::NoPermission) => Trouble::NoPermission,
+        (None, _) => Trouble::ProbeFailed,
     };
     Wrong::new(trouble, wrong.words)
 }

@@ -212,7 +212,7 @@ impl<'a> Supervisor<'a> {
             let started = spec.and_then(|spec| {
                 Call::start(&spec).map_err(|error| match probe {
                     Probe::Mxom { .. } => mxom::cannot_start(&spec.program, &error),
-                    _ => Wrong::new(Trouble::ProbeFailed, format!("cannot start a probe: {error}")),
+                    _ => Wrong::new(Trouble::CannotStart, format!("{}: {error}", spec.program.display())),
                 })
             });
             match started {

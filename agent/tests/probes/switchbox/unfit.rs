@@ -1,0 +1,33 @@
+//! Tools that cannot be started.
+
+use super::*;
+
+/// A library that is missing, a program of another machine: the links of this node are as good as ever.
+#[tokio::test]
+async fn a_tool_that_cannot_be_started_has_measured_nothing() {
+    let library =
+        "echo \"$0: error while loading shared libraries: libmx.so.1: cannot open shared object file\" >&2";
+    for (script, expected) in [
+        ("echo 'sh: mxom-client: not found' >&2; exit 127", Trouble::ToolMissing),
+        ("echo 'sh: cannot execute' >&2; exit 126", Trouble::NoPermission),
+        (&format!("{library}; exit 127"), Trouble::CannotStart),
+        (&format!("{library}; exit 1"), Trouble::CannotStart),
+        ("echo 'mxom-client: Exec format error' >&2; exit 2", Trouble::CannotStart),
+    ] {
+        let found = finding(Box::with(script).task()).await;
+        assert_eq!(troubles(&found), [Some(expected); 4], "{script}: {found}");
+        assert_eq!(found.standing(), Standing::Untested, "{script}");
+        assert!(found.fault().unwrap().is_nothing_broken(), "{script}");
+    }
+    let made = Box::with("say 1.0");
+    for text in ["#!/nowhere/shell\n", "\x7fELF\x02\x01\x01\0junk(;|\n"] {
+        made.write(&made.tool(), text, 0o755);
+        let found = finding(made.task()).await;
+        assert_eq!(found.standing(), Standing::Untested, "{text:?}: {:?}", found.pairs[0].wrong);
+    }
+    made.write(&made.tool(), "#!/nowhere/shell\n", 0o755);
+    let (found, lines) = check(made.task()).await;
+    let advice = "cannot be started on this node: run it there by hand; `ldd` names libraries that it lacks";
+    assert!(lines.last().unwrap().ends_with(advice), "{lines:?}");
+    assert!(found.unwrap().fault().unwrap().reason.contains(advice));
+}
