@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! (Check, effects) = Check::new(now, settings, method)     // all pairs are measured, at the same time
-//! check.handle(now, Answered { run, pair, answer })        // who is in doubt is measured again, alone
+//! check.handle(now, Answered { run, pair, answer })        // 5 times; what is in doubt is measured again, alone
 //! ... -> Finish(Finding)                                   // pairs, good ones, and what that makes of the node
 //! ```
 //!
@@ -31,7 +31,7 @@ use serde::{Deserialize, Serialize};
 pub use self::{
     check::{Answer, Check, Effect, Event},
     finding::{COMPONENT, Finding, PairFinding, Standing},
-    judge::{Repetition, Style, Verdict},
+    judge::{FEWEST, Repetition, Style, Verdict},
     pairs::{MOST_PAIRS, PairsError, SocketPair, check_pairs, in_words},
     path::{Expected, Path},
     rate::Rate,

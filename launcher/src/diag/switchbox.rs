@@ -241,6 +241,8 @@ struct Document<'a> {
     min_mbps: f64,
     took_seconds: f64,
     pairs: Vec<PairDocument<'a>>,
+    /// What is to be known of it whatever it came to.
+    notes: &'a [String],
 }
 
 #[derive(Debug, Serialize)]
@@ -294,6 +296,7 @@ fn json(finding: &Finding) -> String {
         min_mbps: finding.min.mb_per_s(),
         took_seconds: Duration::as_secs_f64(&finding.took),
         pairs: pairs.collect(),
+        notes: &finding.remarks,
     };
     serde_json::to_string(&document).unwrap_or_default()
 }
@@ -335,6 +338,7 @@ mod tests {
                 nothing,
             ],
             took: Duration::from_millis(1234),
+            remarks: Vec::new(),
         }
     }
 

@@ -44,12 +44,12 @@ impl Probe {
         let of = |probe: String, style, patience, is_serial| Method { probe, style, patience, is_serial };
         match self {
             Self::Mxom { tool, .. } => {
-                of(format!("mxom ({})", tool.display()), Style::ONE_SAMPLE, MXOM_PATIENCE, false)
+                of(format!("mxom ({})", tool.display()), Style::Calls, MXOM_PATIENCE, false)
             }
             Self::Copy(Kind::Cuda) => of("cuda".into(), Style::Repetitions, PATIENCE, false),
             Self::Copy(Kind::Host) => of("host (no link test)".into(), Style::Repetitions, PATIENCE, false),
             Self::Command(line) => {
-                of(format!("`{}`", mxom::shown(&line.to_string_lossy())), Style::ONE_MEAN, PATIENCE, true)
+                of(format!("`{}`", mxom::shown(&line.to_string_lossy())), Style::Calls, PATIENCE, true)
             }
         }
     }
