@@ -16,6 +16,7 @@
 mod check;
 mod finding;
 mod judge;
+mod model;
 mod pairs;
 mod path;
 mod rate;
@@ -56,6 +57,9 @@ pub struct Settings {
     pub min_channels: u32,
     /// Which way the bytes must take.
     pub expected: Expected,
+    /// What the accelerators of this host are called, as far as that is known: their models tell which links they should
+    /// have, where no pair shows one.
+    pub models: Vec<String>,
 }
 
 /// How a probe measures.

@@ -34,6 +34,7 @@ fn settings() -> Settings {
         min: Rate::from_mb_per_s(10_000.0).unwrap(),
         min_channels: 2,
         expected: Expected::Alike,
+        models: Vec::new(),
     }
 }
 

@@ -37,7 +37,8 @@ pub(super) fn resolve(
     if !cli.is_on(Flag::SwitchboxCheck) {
         return Ok(None);
     }
-    let settings = Settings { pairs, min, min_channels, expected };
+    // The models are filled in on the host, when its accelerators have been looked at.
+    let settings = Settings { pairs, min, min_channels, expected, models: Vec::new() };
     Ok(Some(SwitchboxTask::new(settings, probe(cli, env, host)?, env.get(TOOL_VARIABLE))))
 }
 

@@ -9,6 +9,8 @@ use super::{
     Verdict, Wrong,
     finding::{of_values, too_few_in_words},
     judge::{judge, judge_early},
+    model::Equipment,
+    path::Way,
 };
 use crate::moment::Moment;
 
@@ -264,11 +266,13 @@ impl Check {
 
     fn finish(&mut self, now: Moment) -> Vec<Effect> {
         self.is_over = true;
-        let Settings { min, min_channels, expected, .. } = self.settings;
+        let Settings { min, min_channels, expected, models, .. } = &self.settings;
+        let min = *min;
         // A program that fails for every pair is broken itself. One that fails for a pair alone finds that pair so, as
         // does one that was started for no other.
         let is_pairs_own = self.has_answered || !self.method.is_serial;
-        let paths: Vec<Path> = self.pairs.iter().map(|pair| pair.path).collect();
+        let linked = self.pairs.iter().map(|pair| pair.path).find(|path| path.is_link());
+        let mut remarks = Vec::new();
         let finding = |(pair, state): (SocketPair, &Pair)| {
             let (mut verdict, mut wrong) = state.verdict.clone().unwrap_or_else(|| state.cut_short(min));
             if is_pairs_own
@@ -276,10 +280,15 @@ impl Check {
             {
                 (verdict, wrong.trouble) = (Verdict::Bad, Trouble::NoAnswer);
             }
-            let missed = expected.missed(state.path, paths.iter().copied());
-            if let (Verdict::Good, Some(expected)) = (verdict, missed) {
-                let words = format!("it went over {} and not over {expected}", state.path);
-                (verdict, wrong) = (Verdict::Bad, Some(Wrong::new(Trouble::WrongPath, words)));
+            if verdict == Verdict::Good {
+                let way = state.way(pair, linked, models);
+                match expected.missed(&way) {
+                    Some(missed) => {
+                        verdict = if missed.is_untested() { Verdict::Untested } else { Verdict::Bad };
+                        wrong = Some(missed);
+                    }
+                    None => remarks.extend(expected.remark(&way)),
+                }
             }
             let values = if state.own.is_empty() { &state.together } else { &state.own };
             PairFinding {
@@ -293,9 +302,12 @@ impl Check {
             }
         };
         let pairs: Vec<_> = self.settings.pairs.iter().copied().zip(&self.pairs).map(finding).collect();
-        let remarks = too_few_in_words(&pairs).into_iter().collect();
+        // The same is said of many pairs.
+        remarks.sort();
+        remarks.dedup();
+        remarks.extend(too_few_in_words(&pairs));
         let took = now - self.began;
-        let probe = self.method.probe.clone();
+        let (probe, min_channels) = (self.method.probe.clone(), *min_channels);
         vec![Effect::Finish(Finding { probe, min, min_channels, pairs, took, remarks })]
     }
 }
@@ -313,6 +325,11 @@ impl Pair {
     /// Nothing speaks against it, and more than one value for it.
     fn is_clear_so_far(&self, min: Rate) -> bool {
         !self.is_in_doubt(min) && self.together.len() >= FEWEST_TOGETHER
+    }
+
+    fn way<'a>(&'a self, pair: SocketPair, linked: Option<Path>, models: &'a [String]) -> Way<'a> {
+        let equipment = Equipment::of_pair(self.devices.as_ref(), models);
+        Way { is_itself: pair.is_itself(), path: self.path, linked, equipment }
     }
 
     fn fail(&mut self, wrong: Wrong) {

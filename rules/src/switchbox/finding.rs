@@ -62,7 +62,7 @@ pub enum Standing {
     Ok,
     /// Enough are.
     Degraded,
-    /// Too few could be measured to tell: no tool, no permission, a probe that fails, no time. Too few are known to be broken.
+    /// Too few could be measured to tell: no tool, no permission, a probe that fails, a path that is not known, no time. Too few are known to be broken.
     Untested,
     /// Too few are.
     Fault,

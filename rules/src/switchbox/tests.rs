@@ -1,6 +1,7 @@
 //! A box of links in memory, and checks of it.
 
 mod machine;
+mod paths;
 mod properties;
 mod simulation;
 mod table;
@@ -23,7 +24,13 @@ fn mb(megabytes: f64) -> Rate {
 
 /// The guide's defaults.
 fn settings() -> Settings {
-    Settings { pairs: PAIRS.to_vec(), min: mb(10_000.0), min_channels: 2, expected: Expected::Alike }
+    Settings {
+        pairs: PAIRS.to_vec(),
+        min: mb(10_000.0),
+        min_channels: 2,
+        expected: Expected::Alike,
+        models: Vec::new(),
+    }
 }
 
 fn method(style: Style) -> Method {

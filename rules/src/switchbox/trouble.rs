@@ -24,6 +24,8 @@ pub enum Trouble {
     NoPermission,
     /// The bytes went another way than over the link.
     WrongPath,
+    /// The probe does not say which way the bytes went, and nothing else tells.
+    UnknownPath,
     /// Other bytes arrived than were sent.
     DataMismatch,
     /// A socket without an accelerator.
@@ -37,7 +39,7 @@ pub enum Trouble {
 
 impl Trouble {
     /// Every one.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Slow,
         Self::Dead,
         Self::Unstable,
@@ -46,6 +48,7 @@ impl Trouble {
         Self::CannotStart,
         Self::NoPermission,
         Self::WrongPath,
+        Self::UnknownPath,
         Self::DataMismatch,
         Self::NoSuchDevice,
         Self::ProbeFailed,
@@ -64,6 +67,7 @@ impl Trouble {
             Self::CannotStart => "cannot start",
             Self::NoPermission => "no permission",
             Self::WrongPath => "wrong path",
+            Self::UnknownPath => "unknown path",
             Self::DataMismatch => "data mismatch",
             Self::NoSuchDevice => "no such device",
             Self::ProbeFailed => "probe failed",
@@ -81,7 +85,12 @@ impl Trouble {
     pub(super) const fn is_untested(self) -> bool {
         matches!(
             self,
-            Self::ToolMissing | Self::CannotStart | Self::NoPermission | Self::ProbeFailed | Self::Untested
+            Self::ToolMissing
+                | Self::CannotStart
+                | Self::NoPermission
+                | Self::UnknownPath
+                | Self::ProbeFailed
+                | Self::Untested
         )
     }
 
@@ -92,6 +101,7 @@ impl Trouble {
             Self::ToolMissing
                 | Self::NoPermission
                 | Self::WrongPath
+                | Self::UnknownPath
                 | Self::DataMismatch
                 | Self::NoSuchDevice
         )

@@ -253,7 +253,13 @@ mod tests {
     #[test]
     fn the_request_is_as_documented() {
         let min = Rate::from_mb_per_s(10_000.0).unwrap();
-        let settings = Settings { pairs: vec![PAIR], min, min_channels: 1, expected: Expected::Alike };
+        let settings = Settings {
+            pairs: vec![PAIR],
+            min,
+            min_channels: 1,
+            expected: Expected::Alike,
+            models: Vec::new(),
+        };
         let pairs = vec![PAIR, SocketPair(2, 4)];
         let request = Request::new(&settings, pairs, Style::Calls, Duration::from_secs(40));
         let document = concat!(

@@ -69,6 +69,15 @@ impl Probe {
         }
     }
 
+    /// The settings of its check. A probe that tests no link is not held to what the accelerators should have.
+    pub(super) fn settings(&self, settings: &Settings) -> Settings {
+        let mut settings = settings.clone();
+        if matches!(self, Self::Copy(Kind::Host)) {
+            settings.models.clear();
+        }
+        settings
+    }
+
     /// What hangs on the sockets, as far as that is known before.
     pub(super) fn devices(&self, pair: SocketPair) -> Option<(String, String)> {
         let Self::Mxom { sockets, .. } = self else { return None };

@@ -100,12 +100,12 @@ impl<'a> Supervisor<'a> {
     }
 
     fn check(&mut self, task: &SwitchboxTask) -> SwitchboxEnd {
-        let settings = &task.settings;
         let probe = match self.choose(task) {
             Ok(Some(probe)) => probe,
             Ok(None) => return SwitchboxEnd::NoProbe,
             Err(why) => return SwitchboxEnd::Cannot(why),
         };
+        let settings = &probe.settings(&task.settings);
         let mut method = probe.method();
         method.patience = task.patience.unwrap_or(method.patience);
         let (pairs, min, least) = (in_words(&settings.pairs), settings.min, settings.min_channels);

@@ -1,4 +1,4 @@
-//! Tools that cannot be started.
+//! Tools that cannot be started, and links that all fell back.
 
 use super::*;
 
@@ -30,4 +30,32 @@ async fn a_tool_that_cannot_be_started_has_measured_nothing() {
     let advice = "cannot be started on this node: run it there by hand; `ldd` names libraries that it lacks";
     assert!(lines.last().unwrap().ends_with(advice), "{lines:?}");
     assert!(found.unwrap().fault().unwrap().reason.contains(advice));
+}
+
+/// Its document may name the devices, and the host knows their models.
+#[tokio::test]
+async fn where_all_links_fell_back_the_model_tells() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("result.json");
+    let line = format!("cat {}", file.display());
+    let plain = results([37_700.0; 4], "pcie");
+    let named = |model: &str| {
+        plain.replace("\"err\":null", &format!("\"err\":null,\"gpus\":[\"GPU 0 ({model})\",\"GPU 1\"]"))
+    };
+    for (document, model, standing) in [
+        (named("NVIDIA H100 80GB HBM3"), "", Standing::Fault),
+        (named("NVIDIA H100 PCIe"), "NVIDIA H100 80GB HBM3", Standing::Ok),
+        (plain.clone(), "MetaX MXC500", Standing::Fault),
+        (plain.clone(), "", Standing::Ok),
+        (results([37_700.0; 4], "host"), "MetaX MXC500", Standing::Fault),
+        (results([37_700.0; 4], "warp"), "", Standing::Untested),
+        (results([37_700.0; 4], "loopback"), "", Standing::Fault),
+    ] {
+        fs::write(&file, &document).unwrap();
+        let models = if model.is_empty() { Vec::new() } else { vec![model.to_owned()] };
+        let finding = by(&line, Settings { models, ..settings() }).await;
+        assert_eq!(finding.standing(), standing, "{document} {model}: {finding}");
+        let has_note = finding.to_string().contains("no pair went over a link");
+        assert_eq!(has_note, standing == Standing::Ok, "{finding}");
+    }
 }

@@ -70,21 +70,6 @@ fn fast_over_the_wrong_path_is_a_fault() {
 }
 
 #[test]
-fn one_pair_beside_linked_ones_must_go_over_the_link_too() {
-    let paths = [Path::Metaxlink, Path::Metaxlink, Path::Pcie, Path::Host];
-    let all = |expected| {
-        let settings = Settings { expected, ..settings() };
-        run(settings, method(Style::Calls), |pair, _| Some(measured(&[37_700.0], paths[pair]))).0
-    };
-    let finding = all(Expected::Alike);
-    let troubles: Vec<_> = finding.pairs.iter().map(|it| it.wrong.as_ref().map(|it| it.trouble)).collect();
-    assert_eq!(troubles, [None, None, Some(Trouble::WrongPath), Some(Trouble::WrongPath)]);
-    assert_eq!(all(Expected::Any).standing(), Standing::Ok);
-    // All over the bus: a box without links, which the bandwidth alone judges.
-    assert_eq!(with(settings(), [37_700.0; 4], Path::Pcie).standing(), Standing::Ok);
-}
-
-#[test]
 fn whatever_goes_wrong_with_one_pair_is_its_own_and_named() {
     for trouble in Trouble::ALL {
         let finding = run(settings(), method(Style::Repetitions), |pair, _| {
