@@ -16,6 +16,7 @@
 mod check;
 mod finding;
 mod judge;
+mod misfit;
 mod model;
 mod pairs;
 mod path;
@@ -33,6 +34,7 @@ pub use self::{
     check::{Answer, Check, Effect, Event},
     finding::{COMPONENT, Finding, PairFinding, Standing},
     judge::{FEWEST, Repetition, Style, Verdict},
+    misfit::Misfit,
     pairs::{MOST_PAIRS, PairsError, SocketPair, check_pairs, in_words},
     path::{Expected, Path},
     rate::Rate,
@@ -51,6 +53,8 @@ pub const NO_PROBE: &str = "no switchbox probe on this host: there is neither Me
 pub struct Settings {
     /// See [`check_pairs`].
     pub pairs: Vec<SocketPair>,
+    /// A person says that these are the pairs of this host. Else they are the default, for a host of eight.
+    pub are_pairs_given: bool,
     /// Below this a pair is bad; this itself is good.
     pub min: Rate,
     /// With fewer good pairs the node is faulty; from 1 to the number of pairs.

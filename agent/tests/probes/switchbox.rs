@@ -31,6 +31,7 @@ fn settings() -> Settings {
     let pairs = vec![SocketPair(0, 1), SocketPair(2, 4), SocketPair(3, 5), SocketPair(6, 7)];
     Settings {
         pairs,
+        are_pairs_given: true,
         min: Rate::from_mb_per_s(10_000.0).unwrap(),
         min_channels: 2,
         expected: Expected::Alike,

@@ -79,6 +79,7 @@ fn command(script: &str) -> Outcome {
 async fn switchbox(tool: &str) -> Outcome {
     let settings = Settings {
         pairs: vec![SocketPair(0, 1)],
+        are_pairs_given: true,
         min: Rate(1),
         min_channels: 1,
         expected: Expected::Any,

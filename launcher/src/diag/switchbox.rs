@@ -5,7 +5,7 @@ use std::{ffi::OsString, process::ExitCode, time::Duration};
 use agent::probes::{
     GpuPlan, Helper, SwitchboxError, SwitchboxTask, TOOL_VARIABLE, check_switchbox, take_inventory,
 };
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgAction, ArgMatches, Command, parser::ValueSource, value_parser};
 use rules::switchbox::{
     Expected, Finding, NO_PROBE, PairFinding, Rate, Settings, SocketPair, Standing, Verdict, check_pairs,
 };
@@ -128,8 +128,9 @@ fn task(arguments: &ArgMatches, env: Environment<'_>) -> Result<SwitchboxTask, S
         return Err(format!("--min-channels {min_channels}: there are only {most} pair(s) in --box-pairs"));
     }
     let expected = arguments.get_one::<String>("switchbox-path").and_then(|word| Expected::from_word(word));
+    let are_pairs_given = arguments.value_source("box-pairs") == Some(ValueSource::CommandLine);
     let (expected, models) = (expected.unwrap_or_default(), Vec::new());
-    let settings = Settings { pairs, min, min_channels, expected, models };
+    let settings = Settings { pairs, are_pairs_given, min, min_channels, expected, models };
     let said = arguments.get_one::<OsString>("switchbox-probe").map(OsString::as_os_str);
     let words = said.or_else(|| env.get_filled(PROBE_VARIABLE)).unwrap_or("auto".as_ref());
     let probe = read_probe(words, env, &ThisHost).ok_or_else(|| {

@@ -38,7 +38,8 @@ pub(super) fn resolve(
         return Ok(None);
     }
     // The models are filled in on the host, when its accelerators have been looked at.
-    let settings = Settings { pairs, min, min_channels, expected, models: Vec::new() };
+    let (are_pairs_given, models) = (cli.is_given(Flag::BoxPairs), Vec::new());
+    let settings = Settings { pairs, are_pairs_given, min, min_channels, expected, models };
     Ok(Some(SwitchboxTask::new(settings, probe(cli, env, host)?, env.get(TOOL_VARIABLE))))
 }
 

@@ -5,10 +5,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    DEADLINE, FEWEST, Finding, Method, PairFinding, Path, Rate, Repetition, Settings, SocketPair, Trouble,
-    Verdict, Wrong,
+    DEADLINE, FEWEST, Finding, Method, Misfit, PairFinding, Path, Rate, Repetition, Settings, SocketPair,
+    Trouble, Verdict, Wrong,
     finding::{of_values, too_few_in_words},
     judge::{judge, judge_early},
+    misfit::misfit,
     model::Equipment,
     path::Way,
 };
@@ -50,6 +51,11 @@ pub enum Event {
         /// By socket.
         devices: (String, String),
     },
+    /// How many accelerators this host has, as the probe says.
+    Counted {
+        /// So many.
+        devices: u32,
+    },
     /// A measurement ended. Words of runs that are over are dropped.
     Answered {
         /// Which run.
@@ -82,6 +88,9 @@ pub enum Effect {
     },
     /// The check is over. Nothing follows.
     Finish(Finding),
+    /// The check is over, for the default pairs are not those of this host. Nothing follows, and nothing is held against
+    /// the node.
+    Refuse(Misfit),
 }
 
 /// A check of one node's switchbox.
@@ -94,6 +103,8 @@ pub struct Check {
     run: Option<Run>,
     /// Runs so far.
     runs: u32,
+    /// How many accelerators there are, where the probe says it.
+    devices: Option<u32>,
     /// The probe has said something of some pair's link.
     has_answered: bool,
     is_over: bool,
@@ -143,6 +154,7 @@ impl Check {
             pairs,
             run: None,
             runs: 0,
+            devices: None,
             has_answered: false,
             is_over: false,
         };
@@ -168,6 +180,10 @@ impl Check {
                 if let Some(pair) = self.pairs.get_mut(pair) {
                     pair.devices = Some(devices);
                 }
+                Vec::new()
+            }
+            Event::Counted { devices } => {
+                self.devices = Some(devices);
                 Vec::new()
             }
             Event::Answered { run, pair, answer } => self.on_answered(now, run, pair, answer),
@@ -234,6 +250,10 @@ impl Check {
     /// `took`: as long as the last run.
     fn go_on(&mut self, now: Moment, took: Duration) -> Vec<Effect> {
         self.run = None;
+        if let Some(misfit) = self.misfit() {
+            self.is_over = true;
+            return vec![Effect::Refuse(misfit)];
+        }
         let min = self.settings.min;
         let is_open = |pair: &Pair| pair.verdict.is_none();
         let all = self.pairs.iter().enumerate();
@@ -250,6 +270,16 @@ impl Check {
             Some(pair) => self.measure(now, vec![pair]),
             None => self.finish(now),
         }
+    }
+
+    fn misfit(&self) -> Option<Misfit> {
+        let lacks = |pair: &Pair| {
+            let wrong = pair.verdict.as_ref().and_then(|(_, wrong)| wrong.as_ref());
+            wrong.is_some_and(|wrong| wrong.trouble == Trouble::NoSuchDevice)
+        };
+        let pairs = self.settings.pairs.iter().copied().zip(&self.pairs);
+        let lacking = pairs.filter(|(_, state)| lacks(state)).map(|(pair, _)| pair).collect();
+        misfit(&self.settings, self.devices, lacking)
     }
 
     fn measure(&mut self, now: Moment, pairs: Vec<usize>) -> Vec<Effect> {

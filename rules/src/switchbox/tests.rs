@@ -1,6 +1,7 @@
 //! A box of links in memory, and checks of it.
 
 mod machine;
+mod misfits;
 mod paths;
 mod properties;
 mod simulation;
@@ -26,6 +27,7 @@ fn mb(megabytes: f64) -> Rate {
 fn settings() -> Settings {
     Settings {
         pairs: PAIRS.to_vec(),
+        are_pairs_given: true,
         min: mb(10_000.0),
         min_channels: 2,
         expected: Expected::Alike,
@@ -82,6 +84,7 @@ fn run(
                     assert!(next.is_empty() && check.deadline().is_none());
                     return (finding, asked);
                 }
+                Effect::Refuse(misfit) => panic!("{misfit}"),
             }
         }
         if next.is_empty() && hangs {

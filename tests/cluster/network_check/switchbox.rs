@@ -187,6 +187,26 @@ fn a_tool_that_cannot_be_started_taints_nobody() {
     job.ends_well([good]);
 }
 
+/// The default pairs are for a host of eight: a mistake in how the check was asked for.
+#[test]
+fn default_pairs_on_a_host_of_four_end_the_launcher_and_taint_nobody() {
+    let job = Cluster::of_lines(programs!());
+    let report = report_file(&job);
+    let flags = ["--standalone", "--network-check", "--switchbox-check"];
+    let line = job.line().flags(flags).flags([format!("--taint-report={}", report.display())]);
+    let four = r#"--switchbox-probe=echo '{"v":1,"devices":4,"results":[]}'"#;
+    let outcome = line.flags([four]).finish().expect_code(1);
+    for words in [
+        "the switchbox cannot be checked: this host has 4 accelerator(s), and --box-pairs was not given: its default 0:1 \
+         2:4 3:5 6:7 asks for 8 sockets",
+        "Give the pairs of this host's sockets with --box-pairs A:B ...",
+    ] {
+        assert!(outcome.stderr.contains(words), "{words}: {}", outcome.stderr);
+    }
+    assert_eq!(job.ran(), []);
+    assert!(!report.exists(), "{:?}", fs::read_to_string(report));
+}
+
 /// The links of this node are as good as those of the other.
 #[test]
 fn a_slip_in_the_command_of_a_probe_taints_nobody() {

@@ -255,6 +255,7 @@ mod tests {
         let min = Rate::from_mb_per_s(10_000.0).unwrap();
         let settings = Settings {
             pairs: vec![PAIR],
+            are_pairs_given: true,
             min,
             min_channels: 1,
             expected: Expected::Alike,

@@ -281,6 +281,7 @@ mod tests {
         }
         let settings = rules::switchbox::Settings {
             pairs: vec![SocketPair(0, 1)],
+            are_pairs_given: true,
             min: rules::switchbox::Rate(1),
             min_channels: 1,
             expected: rules::switchbox::Expected::Any,

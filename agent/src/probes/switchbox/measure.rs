@@ -27,8 +27,17 @@ pub(super) enum Probe {
     Command(std::ffi::OsString),
 }
 
-/// What is said of a measurement: for each of its pairs, by place.
-pub(super) type Said = Vec<(usize, Option<(String, String)>, Answer)>;
+/// What is said of a measurement.
+#[derive(Debug)]
+pub(super) struct Said {
+    /// How many accelerators there are, if it says that.
+    pub(super) devices: Option<u32>,
+    /// For each of its pairs.
+    pub(super) pairs: Vec<OfPair>,
+}
+
+/// The place of a pair, what hangs on its sockets, and what was measured.
+pub(super) type OfPair = (usize, Option<(String, String)>, Answer);
 
 impl Probe {
     /// MetaX's tool, and what its driver knows of sockets.
@@ -76,6 +85,12 @@ impl Probe {
             settings.models.clear();
         }
         settings
+    }
+
+    /// How many accelerators there are, as far as that is known before.
+    pub(super) fn count(&self) -> Option<u32> {
+        let Self::Mxom { sockets: Some(sockets), .. } = self else { return None };
+        u32::try_from(sockets.len()).ok()
     }
 
     /// What hangs on the sockets, as far as that is known before.
@@ -126,17 +141,22 @@ impl Probe {
         let style = self.method().style;
         let pair = |place: &usize| settings.pairs.get(*place).copied().unwrap_or(SocketPair(0, 0));
         if let Self::Mxom { .. } = self {
-            return places.iter().map(|place| (*place, None, mxom::read(end))).collect();
+            let pairs = places.iter().map(|place| (*place, None, mxom::read(end))).collect();
+            return Said { devices: None, pairs };
         }
         let shell = matches!(self, Self::Command(_));
         match Response::of(end) {
-            Ok(response) => places
-                .iter()
-                .map(|place| (*place, response.devices_of(pair(place)), response.answer(pair(place), style)))
-                .collect(),
+            Ok(response) => {
+                let said = |place: &usize| {
+                    let pair = pair(place);
+                    (*place, response.devices_of(pair), response.answer(pair, style))
+                };
+                Said { devices: response.devices, pairs: places.iter().map(said).collect() }
+            }
             Err(wrong) => {
                 let wrong = if shell { of_shell(end, wrong) } else { wrong };
-                places.iter().map(|place| (*place, None, Answer::Failed(wrong.clone()))).collect()
+                let failed = |place: &usize| (*place, None, Answer::Failed(wrong.clone()));
+                Said { devices: None, pairs: places.iter().map(failed).collect() }
             }
         }
     }

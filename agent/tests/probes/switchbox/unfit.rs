@@ -1,4 +1,4 @@
-//! Tools that cannot be started, and links that all fell back.
+//! Tools that cannot be started, pairs of another kind of host, and links that all fell back.
 
 use super::*;
 
@@ -30,6 +30,35 @@ async fn a_tool_that_cannot_be_started_has_measured_nothing() {
     let advice = "cannot be started on this node: run it there by hand; `ldd` names libraries that it lacks";
     assert!(lines.last().unwrap().ends_with(advice), "{lines:?}");
     assert!(found.unwrap().fault().unwrap().reason.contains(advice));
+}
+
+/// The default pairs are those of a host with eight.
+#[tokio::test]
+async fn default_pairs_on_a_host_of_four_are_a_mistake_and_no_fault() {
+    let made = Box::with("say 50000.0");
+    made.tree(&[0, 1, 2, 3]);
+    let of = |are_pairs_given| Settings { are_pairs_given, ..settings() };
+    let words = "the switchbox cannot be checked: this host has 4 accelerator(s), and --box-pairs was not given: its default \
+                 0:1 2:4 3:5 6:7 asks for 8 sockets, of which 2:4 3:5 6:7 lack an accelerator";
+    let (found, _) = check(SwitchboxTask { settings: of(false), ..made.task() }).await;
+    let said = found.unwrap_err().to_string();
+    assert!(said.starts_with(words), "{said}");
+    // So does a program that counts.
+    let command = SwitchboxProbe::Command(r#"echo '{"v":1,"devices":4,"results":[]}'"#.into());
+    let pair = |dir| format!(r#"{{"pair":[0,1],"dir":"{dir}","mbps":50000,"path":"nvlink"}}"#);
+    let line = format!(r#"echo '{{"v":1,"devices":4,"results":[{},{}]}}'"#, pair("ab"), pair("ba"));
+    for probe in [command, SwitchboxProbe::Command(line.into())] {
+        let (found, _) = check(SwitchboxTask { settings: of(false), probe, ..made.task() }).await;
+        let Err(SwitchboxError::Cannot(why)) = found else { panic!("{found:?}") };
+        assert!(why.starts_with("this host has 4 accelerator(s), and --box-pairs was not given"), "{why}");
+    }
+    // A person says that they should be there.
+    let given = finding(SwitchboxTask { settings: of(true), ..made.task() }).await;
+    assert_eq!((given.standing(), given.good()), (Standing::Fault, 1));
+    // One of eight is lost.
+    made.tree(&[0, 1, 2, 3, 4, 5, 6]);
+    let lost = Settings { min_channels: 4, ..of(false) };
+    assert_eq!(finding(SwitchboxTask { settings: lost, ..made.task() }).await.standing(), Standing::Fault);
 }
 
 /// Its document may name the devices, and the host knows their models.
