@@ -50,8 +50,10 @@ impl<'a> Equipment<'a> {
     /// By its name, as drivers and their tools spell it: `NVIDIA A100-SXM4-80GB`, `MetaX MXC500`.
     pub(super) fn of(name: &'a str) -> Self {
         let upper = name.to_ascii_uppercase();
-        let words: Vec<&str> =
-            upper.split(|it: char| !it.is_ascii_alphanumeric()).filter(|word| !word.is_empty()).collect();
+        // `0000:a2:00.0` is an address on the bus, and no A2.
+        let parts = upper.split_whitespace().filter(|part| !part.contains(':'));
+        let words = parts.flat_map(|part| part.split(|it: char| !it.is_ascii_alphanumeric()));
+        let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
         let has = |word: &str| words.contains(&word);
         let begins = |with: &str| words.iter().any(|word| word.starts_with(with));
         let is_metax = begins("METAX") || begins("MXC") || begins("MXN");

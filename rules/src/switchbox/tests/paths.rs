@@ -153,6 +153,11 @@ fn models_are_told_by_their_names() {
     ] {
         assert_eq!(Equipment::of(name), Equipment::Bus(name));
     }
+    // An address on the bus is no model: `a2` is a card too.
+    for name in ["GPU 3 (NVIDIA H100 80GB HBM3, 0000:a2:00.0)", "GPU 3 (0000:a2:00.0) NVIDIA H200"] {
+        assert_eq!(Equipment::of(name), Equipment::Link(Path::Nvlink, name));
+    }
+    assert_eq!(Equipment::of("GPU 3 (0000:a2:00.0)"), Equipment::Unknown);
     // With a bridge or without; a share of one; a board that links some pairs only; nothing that is known.
     for name in [
         "NVIDIA H100 NVL",
