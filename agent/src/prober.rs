@@ -153,24 +153,27 @@ impl Prober {
             let checked = async {
                 let (inventory, fitness) = gpus::fitness(gpus, &terms).await;
                 let places = gpus::places(&inventory);
+                let models: Vec<String> = inventory.gpus.iter().filter_map(|gpu| gpu.name.clone()).collect();
                 let inventory = Box::new(inventory);
                 let _gone = events.send(Event::InventoryTaken { inventory }.into()).await;
-                match fitness {
+                let checked = match fitness {
                     Ok(notes) => {
                         let mut checked = check_locally(LocalPlan { places, ..plan }).await;
                         checked.notes.extend(notes);
                         checked
                     }
                     Err(fault) => LocalCheck { fault: Some(fault), ..LocalCheck::default() },
-                }
+                };
+                (checked, models)
             };
-            let checked = tokio::select! {
+            let (checked, models) = tokio::select! {
                 checked = checked => checked,
                 // Its process dies with this launcher.
                 _ = cancelled.changed() => return,
             };
             let end = match switchbox {
-                Some(task) if checked.fault.is_none() => {
+                Some(mut task) if checked.fault.is_none() => {
+                    task.settings.models = models;
                     with_switchbox(checked, task, &helper, cancelled, &events).await
                 }
                 _ => Event::LocallyChecked { checked },

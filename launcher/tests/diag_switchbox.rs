@@ -42,7 +42,7 @@ fn enough_good_pairs_pass_and_the_table_says_which_are_not() {
     let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(
         rows[1],
-        ["0:1", "-", "ab", "50000.0", "50000.0", "50000.0", "1/1", "metaxlink", "good", "(together)"]
+        ["0:1", "-", "ab", "50000.0", "50000.0", "50000.0", "5/5", "metaxlink", "good", "(alone)"]
     );
     assert_eq!(
         rows[3],

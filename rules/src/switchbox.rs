@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! (Check, effects) = Check::new(now, settings, method)     // all pairs are measured, at the same time
-//! check.handle(now, Answered { run, pair, answer })        // who is in doubt is measured again, alone
+//! check.handle(now, Answered { run, pair, answer })        // 5 times; what is in doubt is measured again, alone
 //! ... -> Finish(Finding)                                   // pairs, good ones, and what that makes of the node
 //! ```
 //!
@@ -16,6 +16,8 @@
 mod check;
 mod finding;
 mod judge;
+mod misfit;
+mod model;
 mod pairs;
 mod path;
 mod rate;
@@ -31,7 +33,8 @@ use serde::{Deserialize, Serialize};
 pub use self::{
     check::{Answer, Check, Effect, Event},
     finding::{COMPONENT, Finding, PairFinding, Standing},
-    judge::{Repetition, Style, Verdict},
+    judge::{FEWEST, Repetition, Style, Verdict},
+    misfit::Misfit,
     pairs::{MOST_PAIRS, PairsError, SocketPair, check_pairs, in_words},
     path::{Expected, Path},
     rate::Rate,
@@ -50,12 +53,17 @@ pub const NO_PROBE: &str = "no switchbox probe on this host: there is neither Me
 pub struct Settings {
     /// See [`check_pairs`].
     pub pairs: Vec<SocketPair>,
+    /// A person says that these are the pairs of this host. Else they are the default, for a host of eight.
+    pub are_pairs_given: bool,
     /// Below this a pair is bad; this itself is good.
     pub min: Rate,
     /// With fewer good pairs the node is faulty; from 1 to the number of pairs.
     pub min_channels: u32,
     /// Which way the bytes must take.
     pub expected: Expected,
+    /// What the accelerators of this host are called, as far as that is known: their models tell which links they should
+    /// have, where no pair shows one.
+    pub models: Vec<String>,
 }
 
 /// How a probe measures.

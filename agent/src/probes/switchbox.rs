@@ -122,7 +122,7 @@ pub enum SwitchboxError {
     /// There is no probe for this host, which is nobody's fault.
     #[error("{NO_PROBE}, or leave --switchbox-check out")]
     NoProbe,
-    /// The host contradicts itself.
+    /// The host contradicts itself, or is not the one that the pairs were made for.
     #[error("the switchbox cannot be checked: {0}")]
     Cannot(String),
     /// The supervisor died, or did not come to an end.

@@ -77,8 +77,14 @@ fn command(script: &str) -> Outcome {
 }
 
 async fn switchbox(tool: &str) -> Outcome {
-    let settings =
-        Settings { pairs: vec![SocketPair(0, 1)], min: Rate(1), min_channels: 1, expected: Expected::Any };
+    let settings = Settings {
+        pairs: vec![SocketPair(0, 1)],
+        are_pairs_given: true,
+        min: Rate(1),
+        min_channels: 1,
+        expected: Expected::Any,
+        models: Vec::new(),
+    };
     let task = SwitchboxTask::new(settings, SwitchboxProbe::Mxom, Some(tool.as_ref()));
     let helper = Helper::default();
     let check = check_switchbox(task, &helper, None, None);

@@ -2,8 +2,10 @@
 
 use std::{ffi::OsString, process::ExitCode, time::Duration};
 
-use agent::probes::{Helper, SwitchboxError, SwitchboxTask, TOOL_VARIABLE, check_switchbox};
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use agent::probes::{
+    GpuPlan, Helper, SwitchboxError, SwitchboxTask, TOOL_VARIABLE, check_switchbox, take_inventory,
+};
+use clap::{Arg, ArgAction, ArgMatches, Command, parser::ValueSource, value_parser};
 use rules::switchbox::{
     Expected, Finding, NO_PROBE, PairFinding, Rate, Settings, SocketPair, Standing, Verdict, check_pairs,
 };
@@ -126,7 +128,9 @@ fn task(arguments: &ArgMatches, env: Environment<'_>) -> Result<SwitchboxTask, S
         return Err(format!("--min-channels {min_channels}: there are only {most} pair(s) in --box-pairs"));
     }
     let expected = arguments.get_one::<String>("switchbox-path").and_then(|word| Expected::from_word(word));
-    let settings = Settings { pairs, min, min_channels, expected: expected.unwrap_or_default() };
+    let are_pairs_given = arguments.value_source("box-pairs") == Some(ValueSource::CommandLine);
+    let (expected, models) = (expected.unwrap_or_default(), Vec::new());
+    let settings = Settings { pairs, are_pairs_given, min, min_channels, expected, models };
     let said = arguments.get_one::<OsString>("switchbox-probe").map(OsString::as_os_str);
     let words = said.or_else(|| env.get_filled(PROBE_VARIABLE)).unwrap_or("auto".as_ref());
     let probe = read_probe(words, env, &ThisHost).ok_or_else(|| {
@@ -138,7 +142,7 @@ fn task(arguments: &ArgMatches, env: Environment<'_>) -> Result<SwitchboxTask, S
 }
 
 /// Lines of its own go to standard error as they come. The last one too, unless `has_table`: that ends with it.
-fn check(task: SwitchboxTask, has_table: bool) -> Result<Finding, String> {
+fn check(mut task: SwitchboxTask, has_table: bool) -> Result<Finding, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
     runtime.block_on(async {
@@ -151,6 +155,11 @@ fn check(task: SwitchboxTask, has_table: bool) -> Result<Finding, String> {
             last
         };
         let helper = Helper::default();
+        if task.settings.expected == Expected::Alike {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            let inventory = take_inventory(GpuPlan { path, ..GpuPlan::default() }).await;
+            task.settings.models = inventory.gpus.into_iter().filter_map(|gpu| gpu.name).collect();
+        }
         let (found, last) = tokio::join!(check_switchbox(task, &helper, Some(said), None), telling);
         let is_in_table = |last: &String| {
             has_table && found.as_ref().is_ok_and(|finding| last.ends_with(&finding.to_string()))
@@ -241,6 +250,8 @@ struct Document<'a> {
     min_mbps: f64,
     took_seconds: f64,
     pairs: Vec<PairDocument<'a>>,
+    /// What is to be known of it whatever it came to.
+    notes: &'a [String],
 }
 
 #[derive(Debug, Serialize)]
@@ -294,6 +305,7 @@ fn json(finding: &Finding) -> String {
         min_mbps: finding.min.mb_per_s(),
         took_seconds: Duration::as_secs_f64(&finding.took),
         pairs: pairs.collect(),
+        notes: &finding.remarks,
     };
     serde_json::to_string(&document).unwrap_or_default()
 }
@@ -335,6 +347,7 @@ mod tests {
                 nothing,
             ],
             took: Duration::from_millis(1234),
+            remarks: Vec::new(),
         }
     }
 

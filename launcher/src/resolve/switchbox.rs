@@ -37,7 +37,9 @@ pub(super) fn resolve(
     if !cli.is_on(Flag::SwitchboxCheck) {
         return Ok(None);
     }
-    let settings = Settings { pairs, min, min_channels, expected };
+    // The models are filled in on the host, when its accelerators have been looked at.
+    let (are_pairs_given, models) = (cli.is_given(Flag::BoxPairs), Vec::new());
+    let settings = Settings { pairs, are_pairs_given, min, min_channels, expected, models };
     Ok(Some(SwitchboxTask::new(settings, probe(cli, env, host)?, env.get(TOOL_VARIABLE))))
 }
 

@@ -5,14 +5,27 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    DEADLINE, Finding, Method, PairFinding, Path, Rate, Repetition, Settings, Style, Trouble, Verdict, Wrong,
-    finding::of_values,
-    judge::{is_clear, judge, judge_early},
+    DEADLINE, FEWEST, Finding, Method, Misfit, PairFinding, Path, Rate, Repetition, Settings, SocketPair,
+    Trouble, Verdict, Wrong,
+    finding::{of_values, too_few_in_words},
+    judge::{judge, judge_early},
+    misfit::misfit,
+    model::Equipment,
+    path::Way,
 };
 use crate::moment::Moment;
 
 /// A pair without an answer, or with an error, is asked once more; then it is what it says.
 const MOST_FAILURES: u32 = 2;
+
+/// All pairs are measured again, all at the same time, until each has [`FEWEST`] values; but no run of all is begun that
+/// would end later than this, when it takes as long as the one before. What is left is for the pairs that are measured
+/// alone.
+const TOGETHER_WITHIN: Duration = Duration::from_secs(40);
+
+/// Where that leaves fewer values than [`FEWEST`], so many good ones will do: one run may take no more than a third of
+/// the whole time, so there are always two.
+const FEWEST_TOGETHER: usize = 2;
 
 /// What a measurement of one pair came to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +50,11 @@ pub enum Event {
         pair: usize,
         /// By socket.
         devices: (String, String),
+    },
+    /// How many accelerators this host has, as the probe says.
+    Counted {
+        /// So many.
+        devices: u32,
     },
     /// A measurement ended. Words of runs that are over are dropped.
     Answered {
@@ -70,6 +88,9 @@ pub enum Effect {
     },
     /// The check is over. Nothing follows.
     Finish(Finding),
+    /// The check is over, for the default pairs are not those of this host. Nothing follows, and nothing is held against
+    /// the node.
+    Refuse(Misfit),
 }
 
 /// A check of one node's switchbox.
@@ -82,6 +103,8 @@ pub struct Check {
     run: Option<Run>,
     /// Runs so far.
     runs: u32,
+    /// How many accelerators there are, where the probe says it.
+    devices: Option<u32>,
     /// The probe has said something of some pair's link.
     has_answered: bool,
     is_over: bool,
@@ -90,19 +113,26 @@ pub struct Check {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Run {
     number: u32,
-    /// Who has not answered.
+    /// Pairs that have not answered.
     awaited: Vec<usize>,
-    until: Moment,
+    began: Moment,
+    patience: Duration,
     alone: bool,
+}
+
+impl Run {
+    fn until(&self) -> Moment {
+        self.began + self.patience
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 struct Pair {
     devices: Option<(String, String)>,
-    /// Of runs of its own; or of the one with all others, when that left no doubt.
-    values: Vec<Repetition>,
-    /// Of the run with all others, when that left a doubt.
-    doubtful: Vec<Repetition>,
+    /// Of runs with others. All of them are good, or the pair is in doubt.
+    together: Vec<Repetition>,
+    /// Of runs of its own.
+    own: Vec<Repetition>,
     path: Path,
     failures: u32,
     last_wrong: Option<Wrong>,
@@ -124,6 +154,7 @@ impl Check {
             pairs,
             run: None,
             runs: 0,
+            devices: None,
             has_answered: false,
             is_over: false,
         };
@@ -135,7 +166,7 @@ impl Check {
     #[must_use]
     pub fn deadline(&self) -> Option<Moment> {
         let end = self.began + DEADLINE;
-        (!self.is_over).then(|| self.run.as_ref().map_or(end, |run| run.until.min(end)))
+        (!self.is_over).then(|| self.run.as_ref().map_or(end, |run| run.until().min(end)))
     }
 
     /// What to do about `event`.
@@ -151,6 +182,10 @@ impl Check {
                 }
                 Vec::new()
             }
+            Event::Counted { devices } => {
+                self.devices = Some(devices);
+                Vec::new()
+            }
             Event::Answered { run, pair, answer } => self.on_answered(now, run, pair, answer),
             Event::Deadline => self.on_deadline(now),
         }
@@ -161,50 +196,49 @@ impl Check {
         let Some(place) = run.awaited.iter().position(|awaited| *awaited == pair) else { return Vec::new() };
         run.awaited.remove(place);
         self.has_answered |= !matches!(&answer, Answer::Failed(wrong) if wrong.is_untested());
-        let (alone, is_over) = (run.alone, run.awaited.is_empty());
+        let (alone, took, is_over) = (run.alone, now - run.began, run.awaited.is_empty());
         self.take(pair, alone, answer);
-        if is_over { self.go_on(now) } else { Vec::new() }
+        if is_over { self.go_on(now, took) } else { Vec::new() }
     }
 
     fn on_deadline(&mut self, now: Moment) -> Vec<Effect> {
         let is_last = now >= self.began + DEADLINE;
-        let Some(run) = self.run.take_if(|run| is_last || now >= run.until) else { return Vec::new() };
+        let Some(run) = self.run.take_if(|run| is_last || now >= run.until()) else { return Vec::new() };
         let mut effects = Vec::new();
         if !run.awaited.is_empty() {
             effects.push(Effect::Stop { run: run.number });
         }
-        let within = self.method.patience_for(if run.alone { 1 } else { self.pairs.len() });
         // One program for several: which of them it hangs on is not known.
         let is_shared = self.method.is_serial && !run.alone;
         let trouble = if is_shared { Trouble::Untested } else { Trouble::Dead };
-        // Whoever did not have all of its own time is not held to have hung.
-        for pair in run.awaited.into_iter().filter(|_| now >= run.until) {
-            let words = format!("no end within {} s", within.as_secs_f64());
+        // A pair that did not have all of its own time is not held to have hung.
+        let has_hung = now >= run.until();
+        for pair in run.awaited.into_iter().filter(|_| has_hung) {
+            let words = format!("no end within {} s", run.patience.as_secs_f64());
             self.take(pair, run.alone, Answer::Failed(Wrong::new(trouble, words)));
         }
-        effects.extend(if is_last { self.finish(now) } else { self.go_on(now) });
+        effects.extend(if is_last { self.finish(now) } else { self.go_on(now, run.patience) });
         effects
     }
 
     /// What an answer makes of its pair.
     fn take(&mut self, pair: usize, alone: bool, answer: Answer) {
         let (style, min) = (self.method.style, self.settings.min);
-        let is_serial = self.method.is_serial;
         let Some(pair) = self.pairs.get_mut(pair) else { return };
-        let is_first = pair.is_blank(is_serial);
         pair.alone |= alone;
         match answer {
             Answer::Measured { values, path } if !values.is_empty() => {
-                pair.path = path;
-                if is_first && is_clear(style, min, &values) {
-                    pair.values = values;
-                    pair.verdict = Some((Verdict::Good, None));
-                } else if alone {
-                    pair.values.extend(values);
-                    let verdict = judge(style, min, &pair.values);
-                    pair.verdict = verdict.map(|it| (it, of_values(it, min, &pair.values, true)));
+                // Of several ways the least direct one.
+                pair.path = if pair.has_values() { pair.path.max(path) } else { path };
+                if alone {
+                    pair.own.extend(values);
+                    let verdict = judge(style, min, &pair.own);
+                    pair.verdict = verdict.map(|it| (it, of_values(it, min, &pair.own, true)));
                 } else {
-                    pair.doubtful = values;
+                    pair.together.extend(values);
+                    if pair.together.len() >= FEWEST as usize && !pair.is_in_doubt(min) {
+                        pair.verdict = Some((Verdict::Good, None));
+                    }
                 }
             }
             Answer::Measured { .. } => pair.fail(Wrong::new(Trouble::NoAnswer, "no value in the answer")),
@@ -212,13 +246,40 @@ impl Check {
         }
     }
 
-    /// Whoever is in doubt is measured alone, one after the other.
-    fn go_on(&mut self, now: Moment) -> Vec<Effect> {
+    /// All that are not in doubt are measured together again, and then those that are: alone, one after the other.
+    /// `took`: as long as the last run.
+    fn go_on(&mut self, now: Moment, took: Duration) -> Vec<Effect> {
         self.run = None;
-        match self.pairs.iter().position(|pair| pair.verdict.is_none()) {
+        if let Some(misfit) = self.misfit() {
+            self.is_over = true;
+            return vec![Effect::Refuse(misfit)];
+        }
+        let min = self.settings.min;
+        let is_open = |pair: &Pair| pair.verdict.is_none();
+        let all = self.pairs.iter().enumerate();
+        let clear = all.filter(|(_, it)| is_open(it) && !it.is_in_doubt(min)).map(|(place, _)| place);
+        let clear: Vec<usize> = clear.collect();
+        if now + took > self.began + TOGETHER_WITHIN {
+            for pair in self.pairs.iter_mut().filter(|it| is_open(it) && it.is_clear_so_far(min)) {
+                pair.verdict = Some((Verdict::Good, None));
+            }
+        } else if clear.len() > 1 {
+            return self.measure(now, clear);
+        }
+        match self.pairs.iter().position(is_open) {
             Some(pair) => self.measure(now, vec![pair]),
             None => self.finish(now),
         }
+    }
+
+    fn misfit(&self) -> Option<Misfit> {
+        let lacks = |pair: &Pair| {
+            let wrong = pair.verdict.as_ref().and_then(|(_, wrong)| wrong.as_ref());
+            wrong.is_some_and(|wrong| wrong.trouble == Trouble::NoSuchDevice)
+        };
+        let pairs = self.settings.pairs.iter().copied().zip(&self.pairs);
+        let lacking = pairs.filter(|(_, state)| lacks(state)).map(|(pair, _)| pair).collect();
+        misfit(&self.settings, self.devices, lacking)
     }
 
     fn measure(&mut self, now: Moment, pairs: Vec<usize>) -> Vec<Effect> {
@@ -229,32 +290,37 @@ impl Check {
         let run = self.runs;
         self.runs += 1;
         let alone = pairs.len() == 1;
-        self.run = Some(Run { number: run, awaited: pairs.clone(), until: now + patience, alone });
+        self.run = Some(Run { number: run, awaited: pairs.clone(), began: now, patience, alone });
         vec![Effect::Measure { run, pairs, patience }]
     }
 
     fn finish(&mut self, now: Moment) -> Vec<Effect> {
         self.is_over = true;
-        let Settings { min, min_channels, expected, .. } = self.settings;
-        let style = self.method.style;
+        let Settings { min, min_channels, expected, models, .. } = &self.settings;
+        let min = *min;
         // A program that fails for every pair is broken itself. One that fails for a pair alone finds that pair so, as
         // does one that was started for no other.
         let is_pairs_own = self.has_answered || !self.method.is_serial;
-        let paths: Vec<Path> = self.pairs.iter().map(|pair| pair.path).collect();
-        let finding = |(pair, state): (_, &Pair)| {
-            let (mut verdict, mut wrong) =
-                state.verdict.clone().unwrap_or_else(|| state.cut_short(style, min));
+        let linked = self.pairs.iter().map(|pair| pair.path).find(|path| path.is_link());
+        let mut remarks = Vec::new();
+        let finding = |(pair, state): (SocketPair, &Pair)| {
+            let (mut verdict, mut wrong) = state.verdict.clone().unwrap_or_else(|| state.cut_short(min));
             if is_pairs_own
                 && let Some(wrong) = wrong.as_mut().filter(|it| it.trouble == Trouble::ProbeFailed)
             {
                 (verdict, wrong.trouble) = (Verdict::Bad, Trouble::NoAnswer);
             }
-            let missed = expected.missed(state.path, paths.iter().copied());
-            if let (Verdict::Good, Some(expected)) = (verdict, missed) {
-                let words = format!("it went over {} and not over {expected}", state.path);
-                (verdict, wrong) = (Verdict::Bad, Some(Wrong::new(Trouble::WrongPath, words)));
+            if verdict == Verdict::Good {
+                let way = state.way(pair, linked, models);
+                match expected.missed(&way) {
+                    Some(missed) => {
+                        verdict = if missed.is_untested() { Verdict::Untested } else { Verdict::Bad };
+                        wrong = Some(missed);
+                    }
+                    None => remarks.extend(expected.remark(&way)),
+                }
             }
-            let values = if state.values.is_empty() { &state.doubtful } else { &state.values };
+            let values = if state.own.is_empty() { &state.together } else { &state.own };
             PairFinding {
                 pair,
                 devices: state.devices.clone(),
@@ -265,19 +331,35 @@ impl Check {
                 alone: state.alone,
             }
         };
-        let pairs = self.settings.pairs.iter().copied().zip(&self.pairs).map(finding).collect();
-        let took = now.since_start().saturating_sub(self.began.since_start());
-        let probe = self.method.probe.clone();
-        vec![Effect::Finish(Finding { probe, min, min_channels, pairs, took })]
+        let pairs: Vec<_> = self.settings.pairs.iter().copied().zip(&self.pairs).map(finding).collect();
+        // The same is said of many pairs.
+        remarks.sort();
+        remarks.dedup();
+        remarks.extend(too_few_in_words(&pairs));
+        let took = now - self.began;
+        let (probe, min_channels) = (self.method.probe.clone(), *min_channels);
+        vec![Effect::Finish(Finding { probe, min, min_channels, pairs, took, remarks })]
     }
 }
 
 impl Pair {
-    /// Nothing was seen of it: a value now is its first. In a serial run it may have waited for another in vain.
-    fn is_blank(&self, is_serial: bool) -> bool {
-        let has_waited =
-            || is_serial && !self.alone && self.last_wrong.as_ref().is_some_and(Wrong::is_untested);
-        self.values.is_empty() && self.doubtful.is_empty() && (self.failures == 0 || has_waited())
+    fn has_values(&self) -> bool {
+        !self.together.is_empty() || !self.own.is_empty()
+    }
+
+    /// What was seen of it beside others leaves a doubt: it is to be measured alone.
+    fn is_in_doubt(&self, min: Rate) -> bool {
+        self.failures > 0 || self.alone || self.together.iter().any(|it| it.value() < min)
+    }
+
+    /// Nothing speaks against it, and more than one value for it.
+    fn is_clear_so_far(&self, min: Rate) -> bool {
+        !self.is_in_doubt(min) && self.together.len() >= FEWEST_TOGETHER
+    }
+
+    fn way<'a>(&'a self, pair: SocketPair, linked: Option<Path>, models: &'a [String]) -> Way<'a> {
+        let equipment = Equipment::of_pair(self.devices.as_ref(), models);
+        Way { is_itself: pair.is_itself(), path: self.path, linked, equipment }
     }
 
     fn fail(&mut self, wrong: Wrong) {
@@ -290,16 +372,19 @@ impl Pair {
     }
 
     /// When the time is over before all of it is known. Only what was seen of it alone speaks against it.
-    fn cut_short(&self, style: Style, min: Rate) -> (Verdict, Option<Wrong>) {
-        let verdict = judge_early(style, min, &self.values);
+    fn cut_short(&self, min: Rate) -> (Verdict, Option<Wrong>) {
+        if self.is_clear_so_far(min) {
+            return (Verdict::Good, None);
+        }
+        let verdict = judge_early(min, &self.own);
         let wrong = match &self.last_wrong {
-            _ if !self.values.is_empty() => of_values(verdict, min, &self.values, true),
+            _ if !self.own.is_empty() => of_values(verdict, min, &self.own, true),
             Some(wrong) => {
                 let how = if self.alone { "again" } else { "alone" };
                 let words = format!("no time was left to measure it {how}; so far: {wrong}");
                 Some(Wrong::new(Trouble::Untested, words))
             }
-            None => of_values(verdict, min, &self.doubtful, false),
+            None => of_values(verdict, min, &self.together, false),
         };
         let unseen = || Wrong::new(Trouble::Untested, "no time was left to measure it");
         (verdict, Some(wrong.unwrap_or_else(unseen)))

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Path, Rate, Repetition, SocketPair, Trouble, Verdict, Wrong};
+use super::{FEWEST, Path, Rate, Repetition, SocketPair, Trouble, Verdict, Wrong};
 use crate::network_check::{LocalCheck, LocalFault};
 
 /// What a node's local fault names, and the value of its taint.
@@ -62,7 +62,7 @@ pub enum Standing {
     Ok,
     /// Enough are.
     Degraded,
-    /// Too few could be measured to tell: no tool, no permission, a probe that fails, no time. Too few are known to be broken.
+    /// Too few could be measured to tell: no tool, no permission, a probe that fails, a path that is not known, no time. Too few are known to be broken.
     Untested,
     /// Too few are.
     Fault,
@@ -94,6 +94,8 @@ pub struct Finding {
     pub pairs: Vec<PairFinding>,
     /// From its start to its end.
     pub took: Duration,
+    /// What is to be known of it whatever it came to.
+    pub remarks: Vec<String>,
 }
 
 impl Finding {
@@ -144,22 +146,28 @@ impl Finding {
     /// What is to be known of a node that passes all the same.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
+        let troubles = self.troubles().map(|trouble| format!("{COMPONENT} {trouble}"));
+        let remarks = self.remarks.iter().map(|remark| format!("{COMPONENT}: {remark}"));
         match self.standing() {
-            Standing::Degraded => self.troubles().map(|trouble| format!("{COMPONENT} {trouble}")).collect(),
-            Standing::Ok | Standing::Untested | Standing::Fault => Vec::new(),
+            Standing::Ok | Standing::Degraded => troubles.chain(remarks).collect(),
+            Standing::Untested | Standing::Fault => Vec::new(),
         }
     }
 
     /// For a probe that is broken itself; else empty.
     fn advice(&self) -> String {
-        let has_failed = |pair: &PairFinding| {
-            pair.wrong.as_ref().is_some_and(|wrong| wrong.trouble == Trouble::ProbeFailed)
+        let probe = &self.probe;
+        let has = |trouble| {
+            self.pairs.iter().any(|pair| pair.wrong.as_ref().is_some_and(|wrong| wrong.trouble == trouble))
         };
-        match self.pairs.iter().any(has_failed) {
-            true => {
-                format!("{} gave no usable answer for any pair: run it by hand on this node; ", self.probe)
-            }
-            false => String::new(),
+        if has(Trouble::CannotStart) {
+            format!(
+                "{probe} cannot be started on this node: run it there by hand; `ldd` names libraries that it lacks; "
+            )
+        } else if has(Trouble::ProbeFailed) {
+            format!("{probe} gave no usable answer for any pair: run it by hand on this node; ")
+        } else {
+            String::new()
         }
     }
 
@@ -175,6 +183,9 @@ impl fmt::Display for Finding {
         write!(f, "{}: {word}, {seconds:.2} s", self.score())?;
         if let Some(advice) = self.advice().strip_suffix("; ") {
             write!(f, "; {advice}")?;
+        }
+        for remark in &self.remarks {
+            write!(f, "; {remark}")?;
         }
         if self.pairs.iter().any(|pair| pair.path == Path::Host) {
             write!(f, "; bytes went through the host's memory, which tests no link")?;
@@ -216,6 +227,17 @@ pub(super) fn of_values(verdict: Verdict, min: Rate, values: &[Repetition], alon
         ),
     };
     Some(Wrong::new(trouble, words))
+}
+
+/// Where runs of all pairs are slow, a good pair has fewer values than it should.
+pub(super) fn too_few_in_words(pairs: &[PairFinding]) -> Option<String> {
+    let few = |it: &&PairFinding| it.is_good() && it.values.len() < FEWEST as usize;
+    let count = pairs.iter().filter(few).count();
+    let times = pairs.iter().filter(few).map(|it| it.values.len()).min()?;
+    Some(format!(
+        "{count} good pair(s) were measured {times} time(s) only, of {FEWEST}, for the probe is slow: a link that works \
+         now and then may not have been noticed"
+    ))
 }
 
 /// From the lowest to the highest, by direction where there are two; `None` without any.

@@ -21,31 +21,22 @@ impl Repetition {
     }
 }
 
-/// What one measurement of a probe gives, and so how many are needed.
+/// What one measurement of a probe gives. How many values are needed is the same for both: 5 of 5 are good, and so are 8
+/// of 10; 0 of 5 are bad.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Style {
-    /// [`Self::REPETITIONS`] values, after one that was thrown away. All good: good. None: bad. Else as many once
-    /// more: 8 of 10 are good, 1 of 10 is bad, and between them it is unstable.
+    /// [`FEWEST`] values, after one that was thrown away.
     Repetitions,
-    /// One value. A first one of so many thousandths of the minimum is good at once. Else it is measured alone, up to
-    /// 5 times: 4 of 5 are good, none is bad, and between them it is unstable.
-    Calls {
-        /// Thousandths, at least 1000.
-        clear_permille: u32,
-    },
+    /// One value: each takes a call of its own, so none is asked for that cannot change the verdict.
+    Calls,
 }
 
-impl Style {
-    /// Values of one measurement of [`Style::Repetitions`].
-    pub const REPETITIONS: u32 = 5;
+/// So many values leave no doubt where all are good.
+pub const FEWEST: u32 = 5;
 
-    /// A program that is called once and takes one sample: a first value this far above the minimum leaves no doubt.
-    pub const ONE_SAMPLE: Self = Self::Calls { clear_permille: 1200 };
-
-    /// A program that takes the mean of several itself.
-    pub const ONE_MEAN: Self = Self::Calls { clear_permille: 1000 };
-}
+/// Of [`FEWEST`] twice over, so many may be bad in a good pair.
+const MOST_BAD: usize = 2;
 
 /// What a pair is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -61,27 +52,15 @@ pub enum Verdict {
     Good,
 }
 
-/// Whether these values, measured beside those of other pairs, leave no doubt.
-pub(super) fn is_clear(style: Style, min: Rate, values: &[Repetition]) -> bool {
-    let permille = match style {
-        Style::Repetitions => 1000,
-        Style::Calls { clear_permille } => clear_permille,
-    };
-    let enough = match style {
-        Style::Repetitions => Style::REPETITIONS as usize,
-        Style::Calls { .. } => 1,
-    };
-    values.len() >= enough && values.iter().all(|it| it.value().is_at_least(min, permille))
-}
-
 /// What the values of a pair that was measured alone make of it; `None`: more are needed.
 pub(super) fn judge(style: Style, min: Rate, values: &[Repetition]) -> Option<Verdict> {
     let good = values.iter().filter(|it| it.value() >= min).count();
     let bad = values.len() - good;
     match style {
-        Style::Calls { .. } => match (good, bad) {
-            (4.., 0..=1) => Some(Verdict::Good),
-            (1.., 2..) => Some(Verdict::Unstable),
+        Style::Calls => match (good, bad) {
+            (5.., 0) | (8.., ..=MOST_BAD) => Some(Verdict::Good),
+            // Eight of ten are out of reach.
+            (1.., 3..) => Some(Verdict::Unstable),
             (0, 5..) => Some(Verdict::Bad),
             _ => None,
         },
@@ -100,16 +79,10 @@ pub(super) fn judge(style: Style, min: Rate, values: &[Repetition]) -> Option<Ve
 
 /// What is to be made of values that are fewer than there should be, of a pair that was measured alone, when the time is
 /// over. Nothing is good then; and nothing is bad that could still have become good.
-pub(super) fn judge_early(style: Style, min: Rate, values: &[Repetition]) -> Verdict {
+pub(super) fn judge_early(min: Rate, values: &[Repetition]) -> Verdict {
     let good = values.iter().filter(|it| it.value() >= min).count();
-    let bad = values.len() - good;
-    // As many bad ones as a good pair may have: 1 of 5 calls, 2 of 10 repetitions.
-    let most_bad = match style {
-        Style::Calls { .. } => 1,
-        Style::Repetitions => 2,
-    };
-    match (good, bad) {
-        (_, bad) if bad <= most_bad => Verdict::Untested,
+    match (good, values.len() - good) {
+        (_, ..=MOST_BAD) => Verdict::Untested,
         (0, _) => Verdict::Bad,
         _ => Verdict::Unstable,
     }

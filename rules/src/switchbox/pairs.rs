@@ -11,6 +11,14 @@ pub const MOST_PAIRS: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SocketPair(pub u32, pub u32);
 
+impl SocketPair {
+    /// A socket with itself, to try a probe on one device.
+    #[must_use]
+    pub const fn is_itself(self) -> bool {
+        self.0 == self.1
+    }
+}
+
 impl fmt::Display for SocketPair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.0, self.1)

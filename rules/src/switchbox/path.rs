@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::{Trouble, Wrong, model::Equipment};
+
 /// Which way the bytes took, as the probe says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -44,7 +46,8 @@ impl Path {
         all.into_iter().find(|path| path.word() == word).unwrap_or_default()
     }
 
-    const fn is_link(self) -> bool {
+    /// It is a link of accelerators, and nothing of the host.
+    pub(super) const fn is_link(self) -> bool {
         matches!(self, Self::Metaxlink | Self::Nvlink)
     }
 }
@@ -60,7 +63,8 @@ impl fmt::Display for Path {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Expected {
-    /// The pairs of one box are wired alike: where one of them goes over a link, none may go over PCIe or the host.
+    /// The pairs of one box are wired alike: where one of them goes over a link, all must. Where none does, their model
+    /// tells what they should have.
     #[default]
     Alike,
     /// Whatever it is.
@@ -82,13 +86,62 @@ impl Expected {
         }
     }
 
-    /// What the bytes of a pair must have taken, when every pair took these; `None`: its own path will do.
-    pub(super) fn missed(self, path: Path, mut all: impl Iterator<Item = Path>) -> Option<Path> {
+    /// What is wrong with the way of a pair that is fast enough; `None`: it will do.
+    pub(super) fn missed(self, way: &Way<'_>) -> Option<Wrong> {
+        let Way { is_itself, path, linked, equipment } = way;
+        let went = |words: fmt::Arguments<'_>| {
+            Some(Wrong::new(Trouble::WrongPath, format!("it went over {path} and not over {words}")))
+        };
         match self {
             Self::Any => None,
-            Self::Exactly(expected) => (path != expected).then_some(expected),
-            Self::Alike if matches!(path, Path::Pcie | Path::Host) => all.find(|path| path.is_link()),
-            Self::Alike => None,
+            Self::Exactly(expected) if *path == expected => None,
+            Self::Exactly(expected) => went(format_args!("{expected}")),
+            Self::Alike => match (path, linked, equipment) {
+                (path, _, _) if path.is_link() => None,
+                (Path::Loopback, _, _) if *is_itself => None,
+                (_, Some(link), _) => went(format_args!("{link}, as another pair of this box")),
+                (Path::Loopback, None, _) => {
+                    let words = "it stayed within one accelerator (loopback), and the pair has two";
+                    Some(Wrong::new(Trouble::WrongPath, words))
+                }
+                (Path::Unknown, None, Equipment::Bus(_)) => None,
+                (Path::Unknown, None, _) => {
+                    let words = "the probe does not say which way the bytes went; it should, or --switchbox-path any \
+                                 takes whatever it is";
+                    Some(Wrong::new(Trouble::UnknownPath, words))
+                }
+                (_, None, Equipment::Link(link, model)) => went(format_args!(
+                    "{link}, which {model} has; where this host has no such link, --switchbox-path any says so"
+                )),
+                (_, None, Equipment::Bus(_) | Equipment::Unknown) => None,
+            },
         }
     }
+
+    /// What is to be said of the way of a pair that passes.
+    pub(super) fn remark(self, way: &Way<'_>) -> Option<String> {
+        let is_compared = self == Self::Alike && way.linked.is_none() && !way.is_itself;
+        match &way.equipment {
+            _ if !is_compared => None,
+            Equipment::Bus(model) => Some(format!("no pair went over a link, and {model} is not known to have one")),
+            Equipment::Unknown => Some(
+                "no pair went over a link, and whether this model of accelerator should have one is not known: \
+                 --switchbox-path says which way the bytes must take"
+                    .to_owned(),
+            ),
+            Equipment::Link(..) => None,
+        }
+    }
+}
+
+/// Which way the bytes of a pair took, and what there is to compare that with.
+#[derive(Debug)]
+pub(super) struct Way<'a> {
+    /// The pair is a socket with itself.
+    pub(super) is_itself: bool,
+    pub(super) path: Path,
+    /// The link that any pair of the same box went over.
+    pub(super) linked: Option<Path>,
+    /// What the accelerators are made with.
+    pub(super) equipment: Equipment<'a>,
 }

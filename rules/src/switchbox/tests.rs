@@ -1,6 +1,8 @@
 //! A box of links in memory, and checks of it.
 
 mod machine;
+mod misfits;
+mod paths;
 mod properties;
 mod simulation;
 mod table;
@@ -23,7 +25,14 @@ fn mb(megabytes: f64) -> Rate {
 
 /// The guide's defaults.
 fn settings() -> Settings {
-    Settings { pairs: PAIRS.to_vec(), min: mb(10_000.0), min_channels: 2, expected: Expected::Alike }
+    Settings {
+        pairs: PAIRS.to_vec(),
+        are_pairs_given: true,
+        min: mb(10_000.0),
+        min_channels: 2,
+        expected: Expected::Alike,
+        models: Vec::new(),
+    }
 }
 
 fn method(style: Style) -> Method {
@@ -75,6 +84,7 @@ fn run(
                     assert!(next.is_empty() && check.deadline().is_none());
                     return (finding, asked);
                 }
+                Effect::Refuse(misfit) => panic!("{misfit}"),
             }
         }
         if next.is_empty() && hangs {

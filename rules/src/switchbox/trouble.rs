@@ -18,10 +18,14 @@ pub enum Trouble {
     NoAnswer,
     /// There is no such program.
     ToolMissing,
+    /// There is such a program, and it cannot be started here: a library that is missing, another machine's code.
+    CannotStart,
     /// This user may not.
     NoPermission,
     /// The bytes went another way than over the link.
     WrongPath,
+    /// The probe does not say which way the bytes went, and nothing else tells.
+    UnknownPath,
     /// Other bytes arrived than were sent.
     DataMismatch,
     /// A socket without an accelerator.
@@ -35,14 +39,16 @@ pub enum Trouble {
 
 impl Trouble {
     /// Every one.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::Slow,
         Self::Dead,
         Self::Unstable,
         Self::NoAnswer,
         Self::ToolMissing,
+        Self::CannotStart,
         Self::NoPermission,
         Self::WrongPath,
+        Self::UnknownPath,
         Self::DataMismatch,
         Self::NoSuchDevice,
         Self::ProbeFailed,
@@ -58,8 +64,10 @@ impl Trouble {
             Self::Unstable => "unstable",
             Self::NoAnswer => "no answer",
             Self::ToolMissing => "tool missing",
+            Self::CannotStart => "cannot start",
             Self::NoPermission => "no permission",
             Self::WrongPath => "wrong path",
+            Self::UnknownPath => "unknown path",
             Self::DataMismatch => "data mismatch",
             Self::NoSuchDevice => "no such device",
             Self::ProbeFailed => "probe failed",
@@ -75,7 +83,15 @@ impl Trouble {
 
     /// The pair was not measured, or not enough: that says nothing against its link.
     pub(super) const fn is_untested(self) -> bool {
-        matches!(self, Self::ToolMissing | Self::NoPermission | Self::ProbeFailed | Self::Untested)
+        matches!(
+            self,
+            Self::ToolMissing
+                | Self::CannotStart
+                | Self::NoPermission
+                | Self::UnknownPath
+                | Self::ProbeFailed
+                | Self::Untested
+        )
     }
 
     /// Another try may end otherwise: the others were busy at the same time.
@@ -85,6 +101,7 @@ impl Trouble {
             Self::ToolMissing
                 | Self::NoPermission
                 | Self::WrongPath
+                | Self::UnknownPath
                 | Self::DataMismatch
                 | Self::NoSuchDevice
         )

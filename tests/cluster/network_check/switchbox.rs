@@ -162,6 +162,51 @@ fn a_node_that_nothing_can_measure_is_left_out_and_not_tainted() {
     job.ends_well([good]);
 }
 
+/// A library of the vendor's tool is missing on this node; its links are as good as those of the other.
+#[test]
+fn a_tool_that_cannot_be_started_taints_nobody() {
+    let mut job = job();
+    let good = node(&job, 0, GOOD).start();
+    let lacks = tool(job.dir(), "tool-1", GOOD);
+    let script = "#!/bin/sh\necho \"$0: error while loading shared libraries: libmx.so.1: cannot open\" >&2\nexit 127\n";
+    fs::write(&lacks, script).expect("a tool that lacks a library");
+    let lacking = job.ranked(1).flags(CHECK).env("SWITCHBOX_CHECK_TOOL_PATH", &lacks).start();
+    let outcome = job.finish([lacking], 201).remove(0);
+    for words in [
+        "switchbox check: pair 0:1 (GPU 0 -> GPU 1): cannot start, exit code 127, it said ",
+        "cannot be started on this node: run it there by hand; `ldd` names libraries that it lacks",
+        "this node's switchbox cannot be measured, 0 of 4 pair(s) good, 2 needed; ",
+    ] {
+        assert!(outcome.stderr.contains(words), "{words}: {}", outcome.stderr);
+    }
+    let (report, document) = report(&job);
+    assert_eq!(report.verdicts(), ["healthy", "local-fault"]);
+    let found = &document["nodes"][1];
+    let (component, taint) = (&found["component"], &found["taint"]);
+    assert_eq!((component, taint), (&"switchbox-probe".into(), &Value::Null), "{found:#}");
+    job.ends_well([good]);
+}
+
+/// The default pairs are for a host of eight: a mistake in how the check was asked for.
+#[test]
+fn default_pairs_on_a_host_of_four_end_the_launcher_and_taint_nobody() {
+    let job = Cluster::of_lines(programs!());
+    let report = report_file(&job);
+    let flags = ["--standalone", "--network-check", "--switchbox-check"];
+    let line = job.line().flags(flags).flags([format!("--taint-report={}", report.display())]);
+    let four = r#"--switchbox-probe=echo '{"v":1,"devices":4,"results":[]}'"#;
+    let outcome = line.flags([four]).finish().expect_code(1);
+    for words in [
+        "the switchbox cannot be checked: this host has 4 accelerator(s), and --box-pairs was not given: its default 0:1 \
+         2:4 3:5 6:7 asks for 8 sockets",
+        "Give the pairs of this host's sockets with --box-pairs A:B ...",
+    ] {
+        assert!(outcome.stderr.contains(words), "{words}: {}", outcome.stderr);
+    }
+    assert_eq!(job.ran(), []);
+    assert!(!report.exists(), "{:?}", fs::read_to_string(report));
+}
+
 /// The links of this node are as good as those of the other.
 #[test]
 fn a_slip_in_the_command_of_a_probe_taints_nobody() {

@@ -31,6 +31,19 @@ const LONGEST: u64 = 1 << 20;
 /// So much of its standard error is looked at.
 const TAIL: usize = 4 << 10;
 
+/// What a loader, a shell or the system says of a program that it cannot run.
+const NEVER_RAN: [&str; 9] = [
+    "error while loading shared libraries",
+    "error loading shared library",
+    "symbol lookup error",
+    "symbol not found",
+    "(required by",
+    "exec format error",
+    "cannot execute binary file",
+    "required file not found",
+    "bad interpreter",
+];
+
 /// Its output ends with it, unless something it started holds the pipe.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
@@ -145,8 +158,7 @@ impl CallEnd {
             ExitCause::Code(code) => format!("exit code {code}"),
             ExitCause::Signal(signal) => format!("ended by {}", signal_words(signal)),
         };
-        let tail = &self.stderr[self.stderr.len().saturating_sub(TAIL)..];
-        let said = String::from_utf8_lossy(if tail.is_empty() { &self.stdout } else { tail }).into_owned();
+        let said = self.last_words();
         // Tools have no better way to say it.
         let trouble = match said.to_ascii_lowercase() {
             words if words.contains("permission denied") || words.contains("not permitted") => {
@@ -158,6 +170,27 @@ impl CallEnd {
         let last = said.trim().lines().next_back().unwrap_or_default();
         Some(Wrong::new(trouble, format!("{how}, it said {}", shown(last))))
     }
+
+    /// Why its program has measured nothing: it was never started. A shell and a loader say so by exit codes of their
+    /// own, and by their words. `None`: it has run, as far as can be seen.
+    pub(super) fn never_ran(&self) -> Option<Trouble> {
+        let ExitCause::Code(code @ 1..) = self.cause else { return None };
+        let said = self.last_words().to_ascii_lowercase();
+        match code {
+            _ if NEVER_RAN.iter().any(|words| said.contains(words)) => Some(Trouble::CannotStart),
+            // A shell that was given a program of another machine takes it for a script.
+            2 if said.contains("syntax error") => Some(Trouble::CannotStart),
+            126 => Some(Trouble::NoPermission),
+            127 => Some(Trouble::ToolMissing),
+            _ => None,
+        }
+    }
+
+    /// The end of its standard error; of its output where that is empty.
+    fn last_words(&self) -> String {
+        let tail = &self.stderr[self.stderr.len().saturating_sub(TAIL)..];
+        String::from_utf8_lossy(if tail.is_empty() { &self.stdout } else { tail }).into_owned()
+    }
 }
 
 #[cfg(test)]
@@ -166,6 +199,30 @@ mod tests {
 
     fn end(cause: ExitCause, stdout: &[u8], stderr: &[u8]) -> CallEnd {
         CallEnd { cause, stdout: stdout.to_vec(), stderr: stderr.to_vec() }
+    }
+
+    #[test]
+    fn a_program_that_was_never_started_is_told_from_one_that_failed() {
+        let of = |code, stderr: &str| end(ExitCause::Code(code), b"", stderr.as_bytes()).never_ran();
+        let library = "x: error while loading shared libraries: libmx.so.1: cannot open shared object file: No such file";
+        for code in [1, 127] {
+            assert_eq!(of(code, library), Some(Trouble::CannotStart));
+        }
+        for words in [
+            "sh: 1: /opt/mxom-client: Exec format error",
+            "/opt/x: cannot execute binary file: Exec format error",
+            "/opt/x: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.38' not found (required by /opt/x)",
+            "/opt/x: symbol lookup error: /opt/x: undefined symbol: mxcdOpen",
+        ] {
+            assert_eq!(of(127, words), Some(Trouble::CannotStart), "{words}");
+        }
+        assert_eq!(of(2, "/opt/x: 1: Syntax error: \"(\" unexpected"), Some(Trouble::CannotStart));
+        assert_eq!(of(127, "sh: mxom-client: not found"), Some(Trouble::ToolMissing));
+        assert_eq!(of(126, "sh: /opt/x: Permission denied"), Some(Trouble::NoPermission));
+        assert_eq!(of(1, "link 3 is down"), None);
+        assert_eq!(of(2, "link 3 is down"), None);
+        assert_eq!(of(0, library), None);
+        assert_eq!(end(ExitCause::Signal(11), b"", library.as_bytes()).never_ran(), None);
     }
 
     #[test]

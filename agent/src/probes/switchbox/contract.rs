@@ -7,11 +7,12 @@
 //!          {"pair":[0,1],"dir":"ab","mbps":50040.0,"path":"metaxlink","verified":true,"err":null}, ...]}
 //! ```
 //!
-//! Several results of one pair and direction are repetitions, in order.
+//! Several results of one pair and direction are repetitions, in order, where the program is ours; of any other the lowest
+//! counts.
 
 use std::time::Duration;
 
-use rules::switchbox::{Answer, Path, Rate, Repetition, Settings, SocketPair, Style, Trouble, Wrong};
+use rules::switchbox::{Answer, FEWEST, Path, Rate, Repetition, Settings, SocketPair, Style, Trouble, Wrong};
 use serde::{Deserialize, Serialize};
 
 use super::{call::CallEnd, mxom::shown};
@@ -53,8 +54,8 @@ impl Request {
     /// These pairs, within this time. A program of ours gives every repetition; another takes the mean itself.
     pub(super) fn new(settings: &Settings, pairs: Vec<SocketPair>, style: Style, patience: Duration) -> Self {
         let (iters, warmup) = match style {
-            Style::Repetitions => (Style::REPETITIONS, 1),
-            Style::Calls { .. } => (8, 2),
+            Style::Repetitions => (FEWEST, 1),
+            Style::Calls => (8, 2),
         };
         Self {
             v: VERSION,
@@ -181,7 +182,7 @@ impl Response {
         }
         let [there, back] = [Direction::There, Direction::Back].map(|direction| self.rates(pair, direction));
         let (mut there, mut back) = (there?, back?);
-        if let Style::Calls { .. } = style {
+        if let Style::Calls = style {
             // The probe is taken at its word once in a call: at the worst of its words.
             there = there.into_iter().min().into_iter().collect();
             back = back.into_iter().min().into_iter().collect();
@@ -243,7 +244,7 @@ mod tests {
     }
 
     fn wrong(results: &str) -> String {
-        match answer(results, Style::ONE_MEAN) {
+        match answer(results, Style::Calls) {
             Answer::Failed(wrong) => wrong.to_string(),
             other => panic!("{other:?}"),
         }
@@ -252,9 +253,16 @@ mod tests {
     #[test]
     fn the_request_is_as_documented() {
         let min = Rate::from_mb_per_s(10_000.0).unwrap();
-        let settings = Settings { pairs: vec![PAIR], min, min_channels: 1, expected: Expected::Alike };
+        let settings = Settings {
+            pairs: vec![PAIR],
+            are_pairs_given: true,
+            min,
+            min_channels: 1,
+            expected: Expected::Alike,
+            models: Vec::new(),
+        };
         let pairs = vec![PAIR, SocketPair(2, 4)];
-        let request = Request::new(&settings, pairs, Style::ONE_MEAN, Duration::from_secs(40));
+        let request = Request::new(&settings, pairs, Style::Calls, Duration::from_secs(40));
         let document = concat!(
             r#"{"v":1,"pairs":[[0,1],[2,4]],"bytes":268435456,"iters":8,"warmup":2,"directions":["ab","ba"],"#,
             r#""min_mbps":10000.0,"deadline_ms":40000}"#,
@@ -278,7 +286,7 @@ mod tests {
         let values = vec![value(50_040.0, 9_999.9), value(40_000.0, 41_000.0)];
         assert_eq!(answer(results, Style::Repetitions), Answer::Measured { values, path });
         let values = vec![value(40_000.0, 9_999.9)];
-        assert_eq!(answer(results, Style::ONE_MEAN), Answer::Measured { values, path });
+        assert_eq!(answer(results, Style::Calls), Answer::Measured { values, path });
     }
 
     #[test]
@@ -296,7 +304,7 @@ mod tests {
         ] {
             assert_eq!(wrong(&format!(r#"{ab},{{"pair":[0,1],"dir":"ba",{field}}}"#)), expected);
         }
-        let few = read(r#"{"v":1,"devices":1,"results":[]}"#).unwrap().answer(PAIR, Style::ONE_MEAN);
+        let few = read(r#"{"v":1,"devices":1,"results":[]}"#).unwrap().answer(PAIR, Style::Calls);
         let words = "1 is none of the 1 device(s) here";
         assert_eq!(few, Answer::Failed(Wrong::new(Trouble::NoSuchDevice, words)));
     }
@@ -304,7 +312,7 @@ mod tests {
     #[test]
     fn of_two_paths_the_less_direct_one_counts() {
         let results = r#"{"pair":[0,1],"dir":"ab","mbps":1,"path":"nvlink"},{"pair":[0,1],"dir":"ba","mbps":1,"path":"pcie"}"#;
-        assert!(matches!(answer(results, Style::ONE_MEAN), Answer::Measured { path: Path::Pcie, .. }));
+        assert!(matches!(answer(results, Style::Calls), Answer::Measured { path: Path::Pcie, .. }));
     }
 
     #[test]

@@ -226,7 +226,10 @@ fn name(context: &CudaContext, index: u32) -> String {
     // SAFETY: room for an address such as `0000:1b:00.0` and its end, as long as is said.
     let answer = unsafe { sys::cuDeviceGetPCIBusId(address.as_mut_ptr().cast(), 16, context.cu_device()) };
     let text: String = address.iter().take_while(|byte| **byte != 0).map(|byte| char::from(*byte)).collect();
-    if answer.result().is_ok() { format!("GPU {index} ({text})") } else { format!("GPU {index}") }
+    let address = answer.result().ok().map(|()| text);
+    // The model tells whether there should be a link.
+    let known: Vec<String> = context.name().ok().into_iter().chain(address).collect();
+    if known.is_empty() { format!("GPU {index}") } else { format!("GPU {index} ({})", known.join(", ")) }
 }
 
 /// As many bytes as are wanted, or as a share of the free memory allows; `None`: not even one grain.
@@ -278,9 +281,11 @@ mod tests {
         }
         let settings = rules::switchbox::Settings {
             pairs: vec![SocketPair(0, 1)],
+            are_pairs_given: true,
             min: rules::switchbox::Rate(1),
             min_channels: 1,
             expected: rules::switchbox::Expected::Any,
+            models: Vec::new(),
         };
         let style = rules::switchbox::Style::Repetitions;
         let patience = std::time::Duration::from_secs(1);

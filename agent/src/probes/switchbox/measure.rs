@@ -2,10 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use rules::{
-    failure::ExitCause,
-    switchbox::{Answer, Expected, Method, Path, Settings, SocketPair, Style, Trouble, Wrong},
-};
+use rules::switchbox::{Answer, Expected, Method, Path, Settings, SocketPair, Style, Trouble, Wrong};
 
 use super::{
     SwitchboxTask,
@@ -30,8 +27,17 @@ pub(super) enum Probe {
     Command(std::ffi::OsString),
 }
 
-/// What is said of a measurement: for each of its pairs, by place.
-pub(super) type Said = Vec<(usize, Option<(String, String)>, Answer)>;
+/// What is said of a measurement.
+#[derive(Debug)]
+pub(super) struct Said {
+    /// How many accelerators there are, if it says that.
+    pub(super) devices: Option<u32>,
+    /// For each of its pairs.
+    pub(super) pairs: Vec<OfPair>,
+}
+
+/// The place of a pair, what hangs on its sockets, and what was measured.
+pub(super) type OfPair = (usize, Option<(String, String)>, Answer);
 
 impl Probe {
     /// MetaX's tool, and what its driver knows of sockets.
@@ -47,12 +53,12 @@ impl Probe {
         let of = |probe: String, style, patience, is_serial| Method { probe, style, patience, is_serial };
         match self {
             Self::Mxom { tool, .. } => {
-                of(format!("mxom ({})", tool.display()), Style::ONE_SAMPLE, MXOM_PATIENCE, false)
+                of(format!("mxom ({})", tool.display()), Style::Calls, MXOM_PATIENCE, false)
             }
             Self::Copy(Kind::Cuda) => of("cuda".into(), Style::Repetitions, PATIENCE, false),
             Self::Copy(Kind::Host) => of("host (no link test)".into(), Style::Repetitions, PATIENCE, false),
             Self::Command(line) => {
-                of(format!("`{}`", mxom::shown(&line.to_string_lossy())), Style::ONE_MEAN, PATIENCE, true)
+                of(format!("`{}`", mxom::shown(&line.to_string_lossy())), Style::Calls, PATIENCE, true)
             }
         }
     }
@@ -70,6 +76,21 @@ impl Probe {
             }
             _ => None,
         }
+    }
+
+    /// The settings of its check. A probe that tests no link is not held to what the accelerators should have.
+    pub(super) fn settings(&self, settings: &Settings) -> Settings {
+        let mut settings = settings.clone();
+        if matches!(self, Self::Copy(Kind::Host)) {
+            settings.models.clear();
+        }
+        settings
+    }
+
+    /// How many accelerators there are, as far as that is known before.
+    pub(super) fn count(&self) -> Option<u32> {
+        let Self::Mxom { sockets: Some(sockets), .. } = self else { return None };
+        u32::try_from(sockets.len()).ok()
     }
 
     /// What hangs on the sockets, as far as that is known before.
@@ -120,29 +141,33 @@ impl Probe {
         let style = self.method().style;
         let pair = |place: &usize| settings.pairs.get(*place).copied().unwrap_or(SocketPair(0, 0));
         if let Self::Mxom { .. } = self {
-            return places.iter().map(|place| (*place, None, mxom::read(end))).collect();
+            let pairs = places.iter().map(|place| (*place, None, mxom::read(end))).collect();
+            return Said { devices: None, pairs };
         }
         let shell = matches!(self, Self::Command(_));
         match Response::of(end) {
-            Ok(response) => places
-                .iter()
-                .map(|place| (*place, response.devices_of(pair(place)), response.answer(pair(place), style)))
-                .collect(),
+            Ok(response) => {
+                let said = |place: &usize| {
+                    let pair = pair(place);
+                    (*place, response.devices_of(pair), response.answer(pair, style))
+                };
+                Said { devices: response.devices, pairs: places.iter().map(said).collect() }
+            }
             Err(wrong) => {
                 let wrong = if shell { of_shell(end, wrong) } else { wrong };
-                places.iter().map(|place| (*place, None, Answer::Failed(wrong.clone()))).collect()
+                let failed = |place: &usize| (*place, None, Answer::Failed(wrong.clone()));
+                Said { devices: None, pairs: places.iter().map(failed).collect() }
             }
         }
     }
 }
 
-/// A shell has exit codes of its own for a program that it cannot start. One that gives no document has failed as a
-/// whole, whatever its last words are: they name no pair.
+/// A program that gives no document has failed as a whole, whatever its last words are: they name no pair.
 fn of_shell(end: &CallEnd, wrong: Wrong) -> Wrong {
-    let trouble = match (end.cause, wrong.trouble) {
-        (ExitCause::Code(126), _) | (_, Trouble::NoPermission) => Trouble::NoPermission,
-        (ExitCause::Code(127), _) => Trouble::ToolMissing,
-        _ => Trouble::ProbeFailed,
+    let trouble = match (end.never_ran(), wrong.trouble) {
+        (Some(trouble), _) => trouble,
+        (None, Trouble::NoPermission) => Trouble::NoPermission,
+        (None, _) => Trouble::ProbeFailed,
     };
     Wrong::new(trouble, wrong.words)
 }

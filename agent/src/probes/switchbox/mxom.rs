@@ -43,9 +43,13 @@ fn gpu(sockets: Option<&Sockets>, socket: u32) -> Result<u32, Wrong> {
 }
 
 /// Why a program could not be started.
-pub(super) fn cannot_start(program: &Path, error: &io::Error) -> Wrong {
-    let program = program.display();
+pub(super) fn cannot_start(path: &Path, error: &io::Error) -> Wrong {
+    let program = path.display();
     match error.kind() {
+        io::ErrorKind::NotFound if path.exists() => {
+            let words = format!("{program} is there, and its interpreter or loader is not");
+            Wrong::new(Trouble::CannotStart, words)
+        }
         io::ErrorKind::NotFound => {
             let words = format!("{program}; {} names it", super::TOOL_VARIABLE);
             Wrong::new(Trouble::ToolMissing, words)
@@ -53,14 +57,16 @@ pub(super) fn cannot_start(program: &Path, error: &io::Error) -> Wrong {
         io::ErrorKind::PermissionDenied => {
             Wrong::new(Trouble::NoPermission, format!("this user may not execute {program}"))
         }
-        _ => Wrong::new(Trouble::NoAnswer, format!("cannot start {program}: {error}")),
+        _ => Wrong::new(Trouble::CannotStart, format!("{program}: {error}")),
     }
 }
 
 /// What a tool that has ended came to.
 pub(super) fn read(end: &CallEnd) -> Answer {
     if let Some(wrong) = end.wrong() {
-        return Answer::Failed(wrong);
+        // One that has never run says nothing of a link.
+        let trouble = end.never_ran().unwrap_or(wrong.trouble);
+        return Answer::Failed(Wrong { trouble, ..wrong });
     }
     let text = String::from_utf8_lossy(&end.stdout);
     match bandwidth(&text) {

@@ -100,12 +100,12 @@ impl<'a> Supervisor<'a> {
     }
 
     fn check(&mut self, task: &SwitchboxTask) -> SwitchboxEnd {
-        let settings = &task.settings;
         let probe = match self.choose(task) {
             Ok(Some(probe)) => probe,
             Ok(None) => return SwitchboxEnd::NoProbe,
             Err(why) => return SwitchboxEnd::Cannot(why),
         };
+        let settings = &probe.settings(&task.settings);
         let mut method = probe.method();
         method.patience = task.patience.unwrap_or(method.patience);
         let (pairs, min, least) = (in_words(&settings.pairs), settings.min, settings.min_channels);
@@ -115,6 +115,9 @@ impl<'a> Supervisor<'a> {
             self.say(format!("warning: {warning}"));
         }
         let (mut check, effects) = Check::new(self.now(), settings.clone(), method);
+        if let Some(devices) = probe.count() {
+            let _nothing = check.handle(self.now(), Event::Counted { devices });
+        }
         for (pair, sockets) in settings.pairs.iter().enumerate() {
             if let Some(devices) = probe.devices(*sockets) {
                 let _nothing = check.handle(self.now(), Event::Named { pair, devices });
@@ -137,6 +140,7 @@ impl<'a> Supervisor<'a> {
                         self.say(finding.to_string());
                         return SwitchboxEnd::Found(finding);
                     }
+                    Effect::Refuse(misfit) => return SwitchboxEnd::Cannot(misfit.to_string()),
                 }
             }
             let due = check.deadline().map(Moment::since_start);
@@ -146,7 +150,11 @@ impl<'a> Supervisor<'a> {
                 continue;
             }
             for Ended { run, places, end } in self.wait(left) {
-                for (pair, devices, answer) in probe.read(settings, &places, &end) {
+                let said = probe.read(settings, &places, &end);
+                if let Some(devices) = said.devices {
+                    effects.extend(check.handle(self.now(), Event::Counted { devices }));
+                }
+                for (pair, devices, answer) in said.pairs {
                     if let Some(devices) = devices {
                         effects.extend(check.handle(self.now(), Event::Named { pair, devices }));
                     }
@@ -212,7 +220,7 @@ impl<'a> Supervisor<'a> {
             let started = spec.and_then(|spec| {
                 Call::start(&spec).map_err(|error| match probe {
                     Probe::Mxom { .. } => mxom::cannot_start(&spec.program, &error),
-                    _ => Wrong::new(Trouble::ProbeFailed, format!("cannot start a probe: {error}")),
+                    _ => Wrong::new(Trouble::CannotStart, format!("{}: {error}", spec.program.display())),
                 })
             });
             match started {

@@ -13,7 +13,7 @@ fn any_value() -> impl Strategy<Value = f64> {
 }
 
 fn any_style() -> impl Strategy<Value = Style> {
-    prop_oneof![Just(Style::Repetitions), Just(Style::ONE_SAMPLE), Just(Style::ONE_MEAN)]
+    prop_oneof![Just(Style::Repetitions), Just(Style::Calls)]
 }
 
 /// For each pair, what a run with all others gives and then what runs of its own do; `None` hangs.
@@ -95,7 +95,8 @@ proptest! {
             prop_assert_eq!(sockets.len(), all);
         }
         prop_assert_eq!(&asked[0], &(0..script.len()).collect::<Vec<_>>());
-        prop_assert!(asked[1..].iter().all(|pairs| pairs.len() == 1));
+        prop_assert!(asked.windows(2).all(|runs| runs[1].len() <= runs[0].len()), "first together, then alone");
+        prop_assert!(asked.iter().filter(|pairs| pairs.len() > 1).count() <= 5);
         prop_assert!(finding.took <= DEADLINE);
         for pair in &finding.pairs {
             prop_assert_eq!(pair.is_good(), pair.wrong.is_none());

@@ -5,7 +5,7 @@ use crate::{network_check::LocalCheck, switchbox::check_pairs};
 
 /// A check whose pairs always give these.
 fn with(settings: Settings, values: [f64; 4], path: Path) -> Finding {
-    run(settings, method(Style::ONE_MEAN), |pair, _| Some(measured(&[values[pair]], path))).0
+    run(settings, method(Style::Calls), |pair, _| Some(measured(&[values[pair]], path))).0
 }
 
 #[test]
@@ -14,7 +14,7 @@ fn all_good_is_ok() {
     assert_eq!((finding.standing(), finding.good()), (Standing::Ok, 4));
     assert_eq!(finding.fault(), None);
     assert!(finding.notes().is_empty());
-    assert_eq!(finding.to_string(), "4 of 4 pair(s) good, 2 needed: ok, 0.10 s");
+    assert_eq!(finding.to_string(), "4 of 4 pair(s) good, 2 needed: ok, 0.50 s");
 }
 
 #[test]
@@ -70,21 +70,6 @@ fn fast_over_the_wrong_path_is_a_fault() {
 }
 
 #[test]
-fn one_pair_beside_linked_ones_must_go_over_the_link_too() {
-    let paths = [Path::Metaxlink, Path::Metaxlink, Path::Pcie, Path::Host];
-    let all = |expected| {
-        let settings = Settings { expected, ..settings() };
-        run(settings, method(Style::ONE_MEAN), |pair, _| Some(measured(&[37_700.0], paths[pair]))).0
-    };
-    let finding = all(Expected::Alike);
-    let troubles: Vec<_> = finding.pairs.iter().map(|it| it.wrong.as_ref().map(|it| it.trouble)).collect();
-    assert_eq!(troubles, [None, None, Some(Trouble::WrongPath), Some(Trouble::WrongPath)]);
-    assert_eq!(all(Expected::Any).standing(), Standing::Ok);
-    // All over the bus: a box without links, which the bandwidth alone judges.
-    assert_eq!(with(settings(), [37_700.0; 4], Path::Pcie).standing(), Standing::Ok);
-}
-
-#[test]
 fn whatever_goes_wrong_with_one_pair_is_its_own_and_named() {
     for trouble in Trouble::ALL {
         let finding = run(settings(), method(Style::Repetitions), |pair, _| {
@@ -111,7 +96,7 @@ fn a_node_is_at_fault_only_where_too_few_can_be_good() {
                 Err(trouble) => Answer::Failed(Wrong::new(trouble, "words")),
             })
         };
-        let finding = run(settings(), method(Style::ONE_MEAN), answer).0;
+        let finding = run(settings(), method(Style::Calls), answer).0;
         (
             finding.standing(),
             finding.fault().map(|fault| (fault.component.clone(), fault.is_nothing_broken())),
@@ -137,7 +122,7 @@ fn a_node_is_at_fault_only_where_too_few_can_be_good() {
 #[test]
 fn a_program_that_fails_is_held_against_a_pair_only_where_it_answers_for_another() {
     let of = |is_serial, good: usize| {
-        let method = Method { is_serial, ..method(Style::ONE_MEAN) };
+        let method = Method { is_serial, ..method(Style::Calls) };
         let failed = || Answer::Failed(Wrong::new(Trouble::ProbeFailed, "exit code 2"));
         run(settings(), method, |pair, _| {
             Some(if pair < good { measured(&[50_000.0], Path::Metaxlink) } else { failed() })

@@ -3,7 +3,7 @@
 use super::{super::*, mb, one_way};
 use crate::switchbox::{
     finding::of_values,
-    judge::{is_clear, judge, judge_early},
+    judge::{judge, judge_early},
 };
 
 const MIN: f64 = 10_000.0;
@@ -36,42 +36,34 @@ fn repetitions_are_five_and_then_ten() {
 }
 
 #[test]
-fn calls_are_five_at_most() {
-    let of = |good, bad| verdict(Style::ONE_SAMPLE, good, bad);
-    for (good, bad) in [(0, 0), (1, 0), (3, 0), (3, 1), (0, 1), (0, 4)] {
+fn calls_are_five_and_then_up_to_ten() {
+    let of = |good, bad| verdict(Style::Calls, good, bad);
+    for (good, bad) in [(0, 0), (1, 0), (4, 0), (4, 1), (7, 2), (0, 1), (0, 4), (1, 2)] {
         assert_eq!(of(good, bad), None, "{good} {bad}");
     }
-    assert_eq!(of(4, 0), Some(Verdict::Good));
-    assert_eq!(of(4, 1), Some(Verdict::Good));
-    assert_eq!(of(1, 2), Some(Verdict::Unstable));
-    assert_eq!(of(3, 2), Some(Verdict::Unstable));
+    for (good, bad) in [(5, 0), (8, 1), (8, 2)] {
+        assert_eq!(of(good, bad), Some(Verdict::Good), "{good} {bad}");
+    }
+    for (good, bad) in [(1, 3), (2, 3), (7, 3)] {
+        assert_eq!(of(good, bad), Some(Verdict::Unstable), "{good} {bad}");
+    }
     assert_eq!(of(0, 5), Some(Verdict::Bad));
-    // Nothing of five is left open.
-    assert!((0..=5).all(|good| of(good, 5 - good).is_some()));
+    // Nothing of ten is left open.
+    assert!((0..=10).all(|good| of(good, 10 - good).is_some()));
 }
 
 /// When the time is over, only what could not have become good any more is bad.
 #[test]
 fn too_few_values_prove_something_only_where_the_missing_ones_could_not_help() {
-    let of = |style, good, bad| {
+    let of = |good, bad| {
         let values = [vec![one_way(MIN); good], vec![one_way(MIN - 0.1); bad]].concat();
-        judge_early(style, mb(MIN), &values)
+        judge_early(mb(MIN), &values)
     };
-    for (good, bad) in [(0, 0), (0, 1), (2, 0), (3, 0), (3, 1)] {
-        assert_eq!(of(Style::ONE_SAMPLE, good, bad), Verdict::Untested, "{good} {bad}");
+    for (good, bad) in [(0, 0), (0, 1), (0, 2), (2, 0), (4, 0), (7, 2)] {
+        assert_eq!(of(good, bad), Verdict::Untested, "{good} {bad}");
     }
-    assert_eq!(of(Style::ONE_SAMPLE, 0, 2), Verdict::Bad);
-    assert_eq!(of(Style::Repetitions, 3, 2), Verdict::Untested);
-    assert_eq!(of(Style::Repetitions, 2, 3), Verdict::Unstable);
-}
-
-#[test]
-fn a_first_sample_far_above_the_minimum_leaves_no_doubt() {
-    let clear = |style, value| is_clear(style, mb(MIN), &[one_way(value)]);
-    assert!(clear(Style::ONE_SAMPLE, 12_000.0) && !clear(Style::ONE_SAMPLE, 11_999.9));
-    assert!(clear(Style::ONE_MEAN, 10_000.0) && !clear(Style::ONE_MEAN, 9_999.9));
-    assert!(!clear(Style::Repetitions, 50_000.0), "one is not five");
-    assert!(!is_clear(Style::ONE_MEAN, mb(MIN), &[]));
+    assert_eq!(of(0, 3), Verdict::Bad);
+    assert_eq!(of(2, 3), Verdict::Unstable);
 }
 
 #[test]

@@ -1,0 +1,60 @@
+//! Default pairs on a host that they were not made for: a mistake in how the check was asked for, and no broken node.
+//!
+//! Pairs that a person gives are what the host is to have: a socket of theirs without an accelerator has lost it. The
+//! default pairs say nothing of this host. They are for one of eight accelerators; where a few of those are missing,
+//! they are lost too, and held against the node. Where half of them are missing, or none and they sit elsewhere, it is
+//! another kind of host, and nothing that can be seen from within tells it from one that has lost so many.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Settings, SocketPair, in_words};
+
+/// Why the default pairs cannot be those of this host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Misfit {
+    /// How many accelerators there are, where the probe says it.
+    pub devices: Option<u32>,
+    /// The default pairs.
+    pub pairs: Vec<SocketPair>,
+    /// Those with a socket that has no accelerator.
+    pub lacking: Vec<SocketPair>,
+    /// How many pairs are needed.
+    pub min_channels: u32,
+}
+
+/// Whether these are the default pairs, and so many of them lack an accelerator that it is another kind of host.
+pub(super) fn misfit(settings: &Settings, devices: Option<u32>, lacking: Vec<SocketPair>) -> Option<Misfit> {
+    let Settings { pairs, min_channels, are_pairs_given, .. } = settings;
+    let left = pairs.len() - lacking.len();
+    if *are_pairs_given || lacking.is_empty() || left >= *min_channels as usize {
+        return None;
+    }
+    let is_other_host = match devices.map(|devices| devices as usize) {
+        Some(devices) => devices <= pairs.len() || devices >= 2 * pairs.len(),
+        None => lacking.len() * 2 > pairs.len(),
+    };
+    let (pairs, min_channels) = (pairs.clone(), *min_channels);
+    is_other_host.then_some(Misfit { devices, pairs, lacking, min_channels })
+}
+
+impl fmt::Display for Misfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { devices, pairs, lacking, min_channels } = self;
+        let (all, without) = (in_words(pairs), in_words(lacking));
+        match devices {
+            Some(devices) => write!(f, "this host has {devices} accelerator(s)")?,
+            None => write!(f, "this host has too few accelerators")?,
+        }
+        write!(
+            f,
+            ", and --box-pairs was not given: its default {all} asks for {} sockets, of which {without} lack an \
+             accelerator, so that fewer than {min_channels} pair(s) are left. Give the pairs of this host's sockets with \
+             --box-pairs A:B ...; if it should have all {} accelerators, give --box-pairs {all}, and what is missing is \
+             held against the node",
+            2 * pairs.len(),
+            2 * pairs.len(),
+        )
+    }
+}
