@@ -12,8 +12,8 @@ pub(super) use self::json::json;
 use super::{
     job::Job,
     settings::Settings,
-    truth::{Truth, word as verdict_word},
-    words::{count, either, element},
+    truth::{Blamed, Truth, word as verdict_word},
+    words::{count, either, element, in_a_row},
 };
 
 /// Nodes that are listed one by one for people; more have the JSON.
@@ -47,7 +47,7 @@ fn write(text: &mut String, settings: &Settings, outcome: &Outcome) -> fmt::Resu
     write_nodes(text, outcome, job)?;
     write_paths(text, outcome)?;
     write_some(text, &truth.missed)?;
-    write_some(text, &truth.blamed)?;
+    write_blamed(text, &truth.blamed)?;
     write_truth(text, &truth)?;
     let guard = &outcome.guard;
     let tainted = nodes(outcome, |node| node.tainted).len();
@@ -220,6 +220,19 @@ fn write_some(text: &mut String, lines: &[impl Display]) -> fmt::Result {
         writeln!(text, "{line}")?;
     }
     write_rest(text, lines.len())
+}
+
+fn write_blamed(text: &mut String, blamed: &[Blamed]) -> fmt::Result {
+    let (right, wrong): (Vec<&Blamed>, Vec<&Blamed>) = blamed.iter().partition(|node| node.is_right());
+    write_some(text, &wrong)?;
+    let right: Vec<u32> = right.into_iter().map(Blamed::node).collect();
+    match right.as_slice() {
+        [] => Ok(()),
+        [one] => writeln!(text, "left out, as the imagined fault cuts it off: node {one}"),
+        several => {
+            writeln!(text, "left out, as the imagined fault cuts them off: nodes {}", in_a_row(several))
+        }
+    }
 }
 
 fn write_rest(text: &mut String, all: usize) -> fmt::Result {

@@ -121,12 +121,11 @@ fn over_cut(cluster: &Cluster, outcome: &Outcome) -> usize {
         by_rack.entry(cluster.rack(node)).or_default().push(node);
     }
     let named = named::Named::sure(cluster, outcome);
-    for (a, ones) in &by_rack {
-        for (b, others) in by_rack.range(a + 1..).filter(|(b, _)| named.covers_racks(*a, **b)) {
-            debug_assert!(a < b);
-            let pairs = ones.iter().flat_map(|one| others.iter().map(|other| (*one, *other)));
-            known.extend(pairs.filter(is_cut));
-        }
+    let racks: Vec<u32> = by_rack.keys().copied().collect();
+    for (a, b) in named.dead_between(&racks) {
+        let (Some(ones), Some(others)) = (by_rack.get(&a), by_rack.get(&b)) else { continue };
+        let pairs = ones.iter().flat_map(|one| others.iter().map(|other| (*one.min(other), *one.max(other))));
+        known.extend(pairs.filter(is_cut));
     }
     known.len()
 }

@@ -25,3 +25,24 @@ pub(super) fn either(elements: &[Element]) -> String {
     let names: Vec<String> = elements.iter().copied().map(element).collect();
     names.join(" or ")
 }
+
+/// Ascending numbers, those in a row together: `0 to 7, 9`.
+pub(super) fn in_a_row(numbers: &[u32]) -> String {
+    let rows = numbers.chunk_by(|one, next| one + 1 == *next).map(|row| match row {
+        [first, .., last] if row.len() > 2 => format!("{first} to {last}"),
+        few => few.iter().map(u32::to_string).collect::<Vec<_>>().join(", "),
+    });
+    rows.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_in_a_row_are_told_together() {
+        assert_eq!(in_a_row(&[0, 1, 2, 3, 5, 6, 9]), "0 to 3, 5, 6, 9");
+        assert_eq!(in_a_row(&[4]), "4");
+        assert_eq!(in_a_row(&[]), "");
+    }
+}

@@ -22,18 +22,23 @@ pub(in crate::diag::rehearse) struct Blamed {
 
 impl Blamed {
     /// It is left out and no more than that, and the imagined fabric cuts it off.
-    fn is_right(&self) -> bool {
+    pub(in crate::diag::rehearse) fn is_right(&self) -> bool {
         self.cut_off && !self.tainted
+    }
+
+    pub(in crate::diag::rehearse) fn node(&self) -> u32 {
+        self.node
     }
 }
 
+/// Without the evidence, which the node itself has.
 impl fmt::Display for Blamed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { node, why, .. } = self;
+        let (Self { node, .. }, verdict) = (self, self.verdict.replace('-', " "));
         match (self.is_right(), self.tainted) {
-            (true, _) => write!(f, "left out, as the imagined fault cuts it off: node {node}: {why}"),
-            (false, true) => write!(f, "blamed and tainted, though it is healthy: node {node}: {why}"),
-            (false, false) => write!(f, "blamed, though it is healthy: node {node}: {why}"),
+            (true, _) => write!(f, "left out, as the imagined fault cuts it off: node {node}: {verdict}"),
+            (false, true) => write!(f, "blamed, though it is healthy: node {node}: {verdict}, tainted"),
+            (false, false) => write!(f, "blamed, though it is healthy: node {node}: {verdict}, not tainted"),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The most rounds that a check may take: docs/network-check.md, "What the rounds cost".
 
+use std::collections::BTreeSet;
+
 use super::super::settings::Settings;
 
 /// What links, paths and times add.
@@ -36,9 +38,10 @@ pub(super) fn most_rounds(settings: &Settings) -> Option<u32> {
     };
     let odd = nodes % 2 + u64::from(nodes == 5 && broken > 0);
     // One round looks into a rack of which every node is broken.
-    let in_rack = |rack: u32| (0..cluster.nodes).filter(move |node| cluster.rack(*node) == rack);
-    let is_all_broken = |rack: u32| in_rack(rack).all(|node| cluster.is_broken(node, with_slow));
-    let inside = broken > 0 && cluster.filled_racks() > 1 && (0..cluster.filled_racks()).any(is_all_broken);
+    let healthy = (0..cluster.nodes).filter(|node| !cluster.is_broken(*node, with_slow));
+    let with_healthy: BTreeSet<u32> = healthy.map(|node| cluster.rack(node)).collect();
+    let racks = cluster.filled_racks() as usize;
+    let inside = broken > 0 && racks > 1 && with_healthy.len() < racks;
     let most = even + odd + u64::from(inside) + if has_paths { u64::from(OF_PATHS) } else { 0 };
     u32::try_from(most).ok()
 }

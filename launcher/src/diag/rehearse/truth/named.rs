@@ -46,15 +46,26 @@ impl<'a> Named<'a> {
         rack.checked_div(self.cluster.pod_size)
     }
 
+    /// All ways out of the rack are said to be dead.
+    fn is_out(&self, rack: u32) -> bool {
+        self.has_rack(rack) || self.pod(rack).is_some_and(|pod| self.has(Element::Pod(pod)))
+    }
+
+    /// The pairs of these racks between which all paths are said to be dead.
+    pub(super) fn dead_between(&self, racks: &[u32]) -> BTreeSet<(u32, u32)> {
+        let out = racks.iter().filter(|rack| self.is_out(**rack));
+        let of_one =
+            |one: u32| racks.iter().filter(move |it| **it != one).map(move |it| (one.min(*it), one.max(*it)));
+        let pairs = self.elements.iter().filter_map(|element| match element {
+            Element::RackPair(a, b) => Some((*a, *b)),
+            _ => None,
+        });
+        out.flat_map(|rack| of_one(*rack)).chain(pairs).collect()
+    }
+
     /// Whether all paths between two different racks are said to be dead.
     pub(super) fn covers_racks(&self, a: u32, b: u32) -> bool {
-        let pods = (self.pod(a), self.pod(b));
-        let is_pod = |pod: Option<u32>| pod.is_some_and(|pod| self.has(Element::Pod(pod)));
-        self.has_rack(a)
-            || self.has_rack(b)
-            || self.has(Element::RackPair(a.min(b), a.max(b)))
-            || is_pod(pods.0)
-            || is_pod(pods.1)
+        self.is_out(a) || self.is_out(b) || self.has(Element::RackPair(a.min(b), a.max(b)))
     }
 
     /// The same, or each of them is named by itself.

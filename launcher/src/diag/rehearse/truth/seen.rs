@@ -1,6 +1,6 @@
 //! What a check has seen of each thing that was put in, and why that was not enough to find it.
 
-use std::ops::Range;
+use std::{collections::BTreeMap, ops::Range};
 
 use rules::network_check::{NodeFinding, NodeVerdict, Outcome, TestResult, rehearsal::Cluster};
 
@@ -57,10 +57,11 @@ impl<'a> Seen<'a> {
         let end = after.map_or(0, |round| round.saturating_add(1));
         match (after, self.results(0..end, is_one).len()) {
             (None, _) | (Some(_), 0) => (Reason::NeverTested, never.to_owned()),
-            (Some(round), tests) => (
-                Reason::BrokeLater,
-                format!("its {} were made before it broke, after round {round}", count(tests, "test")),
-            ),
+            (Some(round), tests) => {
+                let words =
+                    format!("tested {}, always before it broke (after round {round})", count(tests, "time"));
+                (Reason::BrokeLater, words)
+            }
         }
     }
 
@@ -168,30 +169,29 @@ impl<'a> Seen<'a> {
     }
 
     pub(super) fn why_not_rack(&self, rack: u32, after: Option<u32>) -> Option<Why> {
-        let is_out = |one: u32, other: u32| one == rack && other != rack;
-        (!self.are_covered(is_out))
-            .then(|| self.why_not_path(is_out, after, "never tested with another rack"))
+        let never = "never tested with another rack";
+        let is_found = self.are_out(|one| one == rack);
+        (!is_found).then(|| self.why_not_path(|one, other| one == rack && other != rack, after, never))
     }
 
     pub(super) fn why_not_pod(&self, pod: u32) -> Option<Why> {
         let is_in = |rack: u32| rack.checked_div(self.cluster.pod_size) == Some(pod);
-        let is_out = |one: u32, other: u32| one != other && is_in(one);
-        (!self.are_covered(is_out)).then(|| self.why_not_path(is_out, None, "never tested with another rack"))
+        let never = "never tested with another rack";
+        let is_found = self.are_out(is_in);
+        (!is_found).then(|| self.why_not_path(|one, other| one != other && is_in(one), None, never))
     }
 
-    /// Whether all paths between healthy nodes of such racks are said to be dead, and there is one.
-    fn are_covered(&self, is_such: impl Fn(u32, u32) -> bool) -> bool {
-        let racks: Vec<(u32, Vec<u32>)> = (0..self.cluster.filled_racks())
-            .map(|rack| (rack, self.healthy_in(rack)))
-            .filter(|(_, nodes)| !nodes.is_empty())
-            .collect();
-        let mut pairs = racks
-            .iter()
-            .flat_map(|one| racks.iter().map(move |other| (one, other)))
-            .filter(|((one, _), (other, _))| is_such(*one, *other))
-            .peekable();
-        pairs.peek().is_some()
-            && pairs.all(|((a, ones), (b, others))| {
+    /// Whether all paths of healthy nodes out of such racks are said to be dead, and there is one.
+    fn are_out(&self, is_such: impl Fn(u32) -> bool) -> bool {
+        let mut racks: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for node in (0..self.cluster.nodes).filter(|node| self.is_healthy(*node)) {
+            racks.entry(self.cluster.rack(node)).or_default().push(node);
+        }
+        let out = racks.iter().filter(|(rack, _)| is_such(**rack));
+        let paths = out.flat_map(|one| racks.iter().filter(move |it| it.0 != one.0).map(move |it| (one, it)));
+        let mut paths = paths.peekable();
+        paths.peek().is_some()
+            && paths.all(|((a, ones), (b, others))| {
                 self.named.covers_racks(*a, *b) || self.named.covers_all_links(ones, others)
             })
     }
