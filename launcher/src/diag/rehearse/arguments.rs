@@ -36,7 +36,7 @@ In place of a node, a rack, a pod or a pair stands `random`: the seed chooses it
 a number follows anyway: `random:0.5`). With --repeat each run has another choice.
 
   dlrover-diag rehearse --nodes 64 --racks 4 --faulty 3,9 --dead-link 5:20
-  dlrover-diag rehearse --nodes 512 --racks 32 --dead-uplink random@0 --faulty random:2 --repeat 10000
+  dlrover-diag rehearse --nodes 512 --racks 32 --dead-uplink random --faulty random:2 --repeat 1000
   dlrover-diag rehearse --sweep 1000
 
 Exit code: 0 whatever the check would find, 1 when the outcome cannot be written, 2 when the command line cannot be used.";
