@@ -92,6 +92,12 @@ fn last_round(outcome: &Outcome) -> u32 {
     u32::try_from(outcome.rounds.len().saturating_sub(1)).unwrap_or(u32::MAX)
 }
 
+/// Whether the imagined fabric keeps the node from a node that stays.
+fn is_cut_off(cluster: &Cluster, outcome: &Outcome, node: u32) -> bool {
+    let last = last_round(outcome);
+    staying(outcome).iter().any(|other| *other != node && cluster.is_cut_in(last, node, *other))
+}
+
 /// The nodes that are not left out.
 fn staying(outcome: &Outcome) -> Vec<u32> {
     let nodes = (0..).zip(&outcome.nodes);

@@ -24,13 +24,22 @@ pub(in crate::diag::rehearse) enum Reason {
     NotLookedFor,
     /// The check says itself that it does not know enough.
     Undecided,
+    /// Something else that was put in hides it.
+    Hidden,
     /// It failed a test, and something else is named or nothing.
     Shown,
 }
 
 impl Reason {
-    pub(in crate::diag::rehearse) const ALL: [Self; 6] =
-        [Self::NeverTested, Self::BrokeLater, Self::Passed, Self::NotLookedFor, Self::Undecided, Self::Shown];
+    pub(in crate::diag::rehearse) const ALL: [Self; 7] = [
+        Self::NeverTested,
+        Self::BrokeLater,
+        Self::Passed,
+        Self::NotLookedFor,
+        Self::Undecided,
+        Self::Hidden,
+        Self::Shown,
+    ];
 
     /// For people, after a number.
     pub(in crate::diag::rehearse) fn words(self) -> &'static str {
@@ -40,6 +49,7 @@ impl Reason {
             Self::Passed => "passed all tests",
             Self::NotLookedFor => "not looked for",
             Self::Undecided => "inconclusive",
+            Self::Hidden => "hidden by another",
             Self::Shown => "failed a test",
         }
     }

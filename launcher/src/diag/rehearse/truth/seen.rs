@@ -36,10 +36,13 @@ impl<'a> Seen<'a> {
         self.outcome.nodes.get(number as usize)
     }
 
-    /// Whether the node is blamed for something, is left out, or is among the candidates of an ambiguity.
+    /// Whether the node is blamed for something, is left out, or is among the candidates of an ambiguity. One that is
+    /// called unreachable, and can be reached, is not found.
     fn is_found(&self, number: u32) -> bool {
-        let is_blamed = |node: &NodeFinding| {
-            node.excluded || !matches!(node.verdict, NodeVerdict::Healthy | NodeVerdict::Inconclusive)
+        let is_blamed = |node: &NodeFinding| match node.verdict {
+            NodeVerdict::Healthy | NodeVerdict::Inconclusive => node.excluded,
+            NodeVerdict::Unreachable => super::is_cut_off(self.cluster, self.outcome, number),
+            _ => true,
         };
         self.node(number).is_some_and(is_blamed) || self.named.covers_node(number)
     }
@@ -76,6 +79,9 @@ impl<'a> Seen<'a> {
         let verdict = self.node(number).map(|node| &node.verdict);
         Some(match (verdict, results.len(), failed) {
             (_, 0, _) => self.why_untested(after, is_one, "never tested"),
+            (Some(NodeVerdict::Unreachable), ..) => {
+                (Reason::Shown, "it is called unreachable, and the imagined fabric reaches it".into())
+            }
             (Some(NodeVerdict::Inconclusive), ..) => {
                 (Reason::Undecided, "inconclusive, not enough is known".into())
             }
@@ -150,12 +156,19 @@ impl<'a> Seen<'a> {
             return None;
         }
         let tests = self.results(0..u32::MAX, |members| members.contains(&a) && members.contains(&b));
-        let blamed: Vec<String> =
-            [a, b].into_iter().filter(|end| self.is_found(*end)).map(|end| format!("node {end}")).collect();
-        Some(match (tests.is_empty(), blamed.is_empty()) {
-            (true, _) => (Reason::NeverTested, "never tested".into()),
-            (false, false) => (Reason::Shown, format!("{} is blamed", blamed.join(" and "))),
-            (false, true) => (Reason::Shown, "tested, and not told apart from its ends".into()),
+        let ends = |is_such: &dyn Fn(u32) -> bool| {
+            let ends = [a, b].into_iter().filter(|end| is_such(*end)).map(|end| format!("node {end}"));
+            ends.collect::<Vec<_>>().join(" and ")
+        };
+        let (broken, blamed) = (ends(&|end| !self.is_healthy(end)), ends(&|end| self.is_found(end)));
+        Some(if tests.is_empty() {
+            (Reason::NeverTested, "never tested".into())
+        } else if !broken.is_empty() {
+            (Reason::Hidden, format!("{broken} at its end is broken"))
+        } else if !blamed.is_empty() {
+            (Reason::Shown, format!("{blamed} is blamed"))
+        } else {
+            (Reason::Shown, "tested, and not told apart from its ends".into())
         })
     }
 

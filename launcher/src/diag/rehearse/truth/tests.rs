@@ -61,8 +61,9 @@ fn what_is_named_is_found() {
     let cases: &[(&str, Name)] = &[
         ("--nodes 8 --faulty 3", |it| it.ambiguous.push(either(&[Element::Node(3), Element::Link(2, 3)]))),
         ("--nodes 8 --racks 4 --faulty 3", |it| it.leaves.push(1)),
-        ("--nodes 8 --faulty 3", |it| leave_out(it, [3])),
-        ("--nodes 9 --liar 3", |it| leave_out(it, [3])),
+        ("--nodes 8 --faulty 3", |it| it.nodes[3].excluded = true),
+        ("--nodes 8 --racks 2 --faulty 3", |it| it.nodes[3].verdict = NodeVerdict::Flaky),
+        ("--nodes 9 --liar 3", |it| it.nodes[3].verdict = NodeVerdict::Fault),
         ("--nodes 8 --racks 4 --pod-size 2 --faulty 3", |it| it.pods.push(0)),
         ("--nodes 8 --racks 4 --dead-uplink 1", |it| it.uplinks.push(1)),
         ("--nodes 8 --racks 4 --dead-uplink 1", |it| {
@@ -134,6 +135,34 @@ fn what_was_never_tested_while_it_was_broken_is_told() {
     let expected =
         json!([{"option": "dies", "numbers": [3], "after_round": 0, "reason": "broke-later", "why": why}]);
     assert_eq!(document, expected);
+}
+
+#[test]
+fn a_broken_node_that_is_called_unreachable_escapes_unless_it_is_cut_off() {
+    for (line, missed) in [
+        (
+            "--nodes 8 --racks 2 --faulty 3",
+            &["node 3 (faulty): it is called unreachable, and the imagined"][..],
+        ),
+        ("--nodes 8 --racks 4 --faulty 3 --dead-uplink 1", &["rack 1 (cut off): tested"]),
+    ] {
+        let (settings, mut outcome) = blank(line);
+        leave_out(&mut outcome, [2, 3]);
+        let words: Vec<String> =
+            Truth::of(&settings, &outcome).missed.iter().map(Missed::to_string).collect();
+        assert_eq!(words.len(), missed.len(), "{line}: {words:?}");
+        assert!(words.iter().zip(missed).all(|(word, told)| word.contains(told)), "{line}: {words:?}");
+    }
+}
+
+#[test]
+fn a_link_to_a_broken_node_is_hidden() {
+    let seen = (0..8).filter_map(|other| {
+        let (settings, outcome) = blank(&format!("--nodes 9 --faulty 8 --dead-link {other}:8"));
+        let missed = Truth::of(&settings, &outcome).missed;
+        missed.iter().map(Missed::reason).find(|reason| *reason == Reason::Hidden)
+    });
+    assert!(seen.count() > 0);
 }
 
 #[test]

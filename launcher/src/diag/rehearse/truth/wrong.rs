@@ -1,6 +1,8 @@
 //! What is named as broken and is not. Nodes are told of in `blamed`.
 
-use rules::network_check::{Element, LinkKind, Outcome};
+use std::collections::{BTreeMap, BTreeSet};
+
+use rules::network_check::{Element, LinkKind, Outcome, rehearsal::Cluster};
 
 use super::{super::settings::Settings, is_healthy, last_round};
 
@@ -49,13 +51,27 @@ impl Judge<'_> {
         }
     }
 
+    /// Whether all paths between such healthy nodes are cut.
     fn are_cut(&self, is_one: impl Fn(&u32) -> bool, is_other: impl Fn(&u32) -> bool) -> bool {
         let cluster = &self.settings.cluster;
-        let healthy = (0..cluster.nodes).filter(|node| is_healthy(self.settings, *node));
-        let (ones, others): (Vec<u32>, Vec<u32>) =
-            (healthy.clone().filter(is_one).collect(), healthy.filter(is_other).collect());
+        let by_rack = |is_such: &dyn Fn(&u32) -> bool| {
+            let mut racks: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+            let nodes = (0..cluster.nodes).filter(|node| is_such(node) && is_healthy(self.settings, *node));
+            nodes.for_each(|node| racks.entry(cluster.rack(node)).or_default().push(node));
+            racks
+        };
+        let (ones, others) = (by_rack(&is_one), by_rack(&is_other));
+        // Switches cut all pairs of two racks or none: two nodes tell it for all.
+        let (dead_links, partial_uplinks) = (BTreeSet::new(), BTreeMap::new());
+        let switches = Cluster { dead_links, partial_uplinks, ..cluster.clone() };
         let is_cut = |one: u32, other: u32| one == other || cluster.is_cut_in(self.last, one, other);
-        ones.iter().all(|one| others.iter().all(|other| is_cut(*one, *other)))
+        ones.iter().all(|(a, ones)| {
+            others.iter().all(|(b, others)| {
+                let (Some(one), Some(other)) = (ones.first(), others.first()) else { return true };
+                a != b && switches.is_cut_in(self.last, *one, *other)
+                    || ones.iter().all(|one| others.iter().all(|other| is_cut(*one, *other)))
+            })
+        })
     }
 
     /// Whether the path is cut, or one of its ends is broken.
