@@ -1,12 +1,21 @@
 //! `dlrover-diag rehearse`: the network check on a cluster that is only imagined.
 //!
-//! [`arguments`] is what it understands, [`settings`] what is asked for, [`report`] what it says, [`missed`] what the
-//! check did not find.
+//! | question | file |
+//! |---|---|
+//! | what it understands | `arguments` |
+//! | what is asked for | `settings` |
+//! | what the check did not find, and which healthy nodes it blames | `truth` |
+//! | what a job would do after it | `job` |
+//! | what is said of one rehearsal | `report` |
+//! | how many are made and counted | `many` |
 
 mod arguments;
-mod missed;
+mod job;
+mod many;
 mod report;
 mod settings;
+mod truth;
+mod words;
 
 use std::process::ExitCode;
 
@@ -14,22 +23,30 @@ use clap::ArgMatches;
 use rules::network_check::rehearsal::rehearse;
 
 pub(super) use self::arguments::{NAME, command};
-use self::settings::Settings;
+use self::settings::{Asked, What};
 use crate::failure::{SUCCEEDED, USAGE};
 
 /// Does it.
 pub(super) fn main(arguments: &ArgMatches) -> ExitCode {
-    let settings = match Settings::read(arguments) {
-        Ok(settings) => settings,
+    match Asked::read(arguments) {
+        Ok(asked) => super::print(&said(&asked), SUCCEEDED),
         Err(error) => {
             super::say(format_args!("error: {error}"));
-            return ExitCode::from(USAGE);
+            ExitCode::from(USAGE)
         }
-    };
-    let outcome = rehearse(&settings.cluster, settings.policy.clone());
-    let text = match settings.json {
-        true => report::json(&settings, &outcome),
-        false => report::table(&settings, &outcome),
-    };
-    super::print(&text, SUCCEEDED)
+    }
+}
+
+fn said(asked: &Asked) -> String {
+    match &asked.what {
+        What::Once(settings) => {
+            let outcome = rehearse(&settings.cluster, settings.policy.clone());
+            match asked.json {
+                true => report::json(settings, &outcome),
+                false => report::table(settings, &outcome),
+            }
+        }
+        What::Repeat { template, seed, runs } => many::repeat(template, *seed, *runs, asked.json),
+        What::Sweep { policy, runs, are_pairs } => many::sweep(policy, *runs, *are_pairs, asked.json),
+    }
 }

@@ -1,14 +1,20 @@
 //! The check on a cluster that is only imagined: nodes, links and switches break as they are told, and time is a number.
 //!
-//! What the nodes of the cluster do is said in [`Cluster`]; how they do it, in `cast`.
+//! What the nodes of the cluster do is said in [`Cluster`]; how they do it, in `cast`; random clusters are in `kinds`.
 
 mod cast;
+mod chance;
 mod cluster;
+mod kinds;
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 use self::cast::{Cast, Cue};
-pub use self::cluster::Cluster;
+pub use self::{
+    chance::{Chance, seed_of_run},
+    cluster::Cluster,
+    kinds::{ELEMENT_KINDS, ElementKind, imagine},
+};
 use super::{Effect, Event, NetworkCheck, Outcome, Policy};
 use crate::moment::Moment;
 

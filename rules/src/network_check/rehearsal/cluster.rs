@@ -70,6 +70,38 @@ impl Cluster {
         self.rack(node).checked_div(self.pod_size).unwrap_or(0)
     }
 
+    /// Racks with a node in them: the last ones may have none.
+    #[must_use]
+    pub fn filled_racks(&self) -> u32 {
+        self.rack(self.nodes.saturating_sub(1)) + 1
+    }
+
+    /// Pods with a node in them.
+    #[must_use]
+    pub fn filled_pods(&self) -> u32 {
+        self.pod(self.nodes.saturating_sub(1)) + 1
+    }
+
+    /// Whether anything is broken in the node itself, at any time; a slow node counts `with_slow`.
+    #[must_use]
+    pub fn is_broken(&self, node: u32, with_slow: bool) -> bool {
+        self.faulty.contains(&node)
+            || self.local_fault.contains(&node)
+            || self.lost.contains(&node)
+            || self.flaky.contains_key(&node)
+            || self.dies.contains_key(&node)
+            || self.liars.contains(&node)
+            || with_slow && (self.slow_nic.contains_key(&node) || self.slow_compute.contains_key(&node))
+    }
+
+    /// Whether the ways out of the rack break, all or in part, at any time.
+    #[must_use]
+    pub fn is_rack_broken(&self, rack: u32) -> bool {
+        self.dead_uplinks.contains(&rack)
+            || self.uplink_dies.contains_key(&rack)
+            || self.partial_uplinks.contains_key(&rack)
+    }
+
     /// Whether tests between the two fail in this round whoever they are.
     #[must_use]
     pub fn is_cut_in(&self, round: u32, a: u32, b: u32) -> bool {

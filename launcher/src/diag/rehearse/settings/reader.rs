@@ -1,0 +1,201 @@
+//! Reads the options' values.
+
+use std::str::FromStr;
+
+use clap::ArgMatches;
+
+use super::{
+    Wrong,
+    fault::{Put, Which},
+};
+
+/// What the number behind a node may be.
+#[derive(Clone, Copy)]
+pub(super) struct Range {
+    letter: &'static str,
+    words: &'static str,
+    most: f64,
+    may_be_zero: bool,
+}
+
+pub(super) const FACTOR: Range =
+    Range { letter: "X", words: "above 0, at most 1000000", most: 1e6, may_be_zero: false };
+pub(super) const PROBABILITY: Range =
+    Range { letter: "P", words: "from 0 to 1", most: 1.0, may_be_zero: true };
+pub(super) const SHARE: Range = Range { letter: "SHARE", words: "from 0 to 1", most: 1.0, may_be_zero: true };
+
+impl Range {
+    fn read(self, text: &str) -> Option<f64> {
+        let is_fit =
+            |number: &f64| *number <= self.most && (*number > 0.0 || self.may_be_zero && *number >= 0.0);
+        text.parse().ok().filter(is_fit)
+    }
+}
+
+/// One value of an option that breaks something.
+#[derive(Debug, Clone)]
+pub(super) struct Fault {
+    pub(super) option: &'static str,
+    /// As it was given.
+    pub(super) value: String,
+    pub(super) put: Put,
+    pub(super) which: Which,
+}
+
+/// The options' values.
+pub(super) struct Reader<'a>(pub(super) &'a ArgMatches);
+
+impl Reader<'_> {
+    pub(super) fn one<T: FromStr>(
+        &self,
+        option: &'static str,
+        range: &str,
+        is_fit: impl Fn(&T) -> bool,
+    ) -> Result<T, Wrong> {
+        let value = self.0.get_one::<String>(option).cloned().unwrap_or_default();
+        match value.parse().ok().filter(is_fit) {
+            Some(number) => Ok(number),
+            None => Err(Wrong::value(option, value, range)),
+        }
+    }
+
+    /// `None`: the option is not there.
+    pub(super) fn perhaps<T: FromStr>(
+        &self,
+        option: &'static str,
+        range: &str,
+        is_fit: impl Fn(&T) -> bool,
+    ) -> Result<Option<T>, Wrong> {
+        let is_there = self.0.get_one::<String>(option).is_some();
+        is_there.then(|| self.one(option, range, is_fit)).transpose()
+    }
+
+    /// One of some words.
+    pub(super) fn word<T: Copy>(
+        &self,
+        option: &'static str,
+        range: &str,
+        words: &[(&str, T)],
+    ) -> Result<T, Wrong> {
+        let value = self.0.get_one::<String>(option).cloned().unwrap_or_default();
+        let known = words.iter().find(|(word, _)| *word == value);
+        known.map(|(_, meaning)| *meaning).ok_or_else(|| Wrong::value(option, value, range))
+    }
+
+    fn faults(
+        &self,
+        option: &'static str,
+        range: &str,
+        read: impl Fn(&str) -> Option<(Which, Put)>,
+    ) -> Result<Vec<Fault>, Wrong> {
+        let values = self.0.get_many::<String>(option).into_iter().flatten();
+        let read = |value: &String| match read(value.trim()) {
+            Some((which, put)) => Ok(Fault { option, value: value.clone(), put, which }),
+            None => Err(Wrong::value(option, value.clone(), range)),
+        };
+        values.map(read).collect()
+    }
+
+    /// `NODE`, `random` or `random:COUNT`.
+    pub(super) fn numbers(
+        &self,
+        option: &'static str,
+        what: &str,
+        count: u32,
+        put: Put,
+    ) -> Result<Vec<Fault>, Wrong> {
+        let range = format!("{what}, 0 to {}, or random:COUNT", count - 1);
+        self.faults(option, &range, |value| Some((some(value, count)?, put)))
+    }
+
+    /// `A:B`, `random` or `random:COUNT`.
+    pub(super) fn pairs(
+        &self,
+        option: &'static str,
+        what: &str,
+        count: u32,
+        put: Put,
+    ) -> Result<Vec<Fault>, Wrong> {
+        let range = format!("A:B with two different {what}, 0 to {}, or random:COUNT", count - 1);
+        let read = |value: &str| Some((random(value).or_else(|| pair(value, count))?, put));
+        self.faults(option, &range, read)
+    }
+
+    /// `A:B:X` or `random:X`.
+    pub(super) fn slow_links(&self, nodes: u32) -> Result<Vec<Fault>, Wrong> {
+        let (last, words) = (nodes - 1, FACTOR.words);
+        let range = format!(
+            "A:B:X with two different nodes, 0 to {last}, and X {words}; or random:X in place of A:B:X"
+        );
+        self.faults("slow-link", &range, |value| {
+            let (ends, factor) = value.rsplit_once(':')?;
+            let ends = if ends == RANDOM { Which::Random(1) } else { pair(ends, nodes)? };
+            Some((ends, Put::SlowLink(FACTOR.read(factor)?)))
+        })
+    }
+
+    /// `NODE:X` or `random:X`.
+    pub(super) fn factors(
+        &self,
+        option: &'static str,
+        (what, count): (&str, u32),
+        range: Range,
+        put: impl Fn(f64) -> Put,
+    ) -> Result<Vec<Fault>, Wrong> {
+        let Range { letter, words, .. } = range;
+        let (name, last) = (what.to_uppercase(), count - 1);
+        let said = format!("{name}:{letter} with a {what}, 0 to {last} or random, and {letter} {words}");
+        self.faults(option, &said, |value| {
+            let (number, factor) = value.split_once(':')?;
+            let which = if number == RANDOM { Which::Random(1) } else { some(number, count)? };
+            Some((which, put(range.read(factor)?)))
+        })
+    }
+
+    /// `NODE@ROUND`, with any form of [`Self::numbers`] before the `@`; without it where `always` says what that is.
+    pub(super) fn after_round(
+        &self,
+        option: &'static str,
+        (what, count): (&str, u32),
+        always: Option<Put>,
+        put: impl Fn(u32) -> Put,
+    ) -> Result<Vec<Fault>, Wrong> {
+        let (name, last) = (what.to_uppercase(), count - 1);
+        let form = if always.is_some() { format!("{name} or {name}@ROUND") } else { format!("{name}@ROUND") };
+        let range =
+            format!("{form} with a {what}, 0 to {last} or random:COUNT, and a round, 0 to {}", u32::MAX - 1);
+        self.faults(option, &range, |value| match value.split_once('@') {
+            Some((number, round)) => {
+                let round = round.parse().ok().filter(|round| *round < u32::MAX)?;
+                Some((some(number, count)?, put(round)))
+            }
+            None => Some((some(value, count)?, always?)),
+        })
+    }
+}
+
+const RANDOM: &str = "random";
+
+/// `random` or `random:COUNT`.
+fn random(text: &str) -> Option<Which> {
+    let count = match text.strip_prefix(RANDOM)? {
+        "" => 1,
+        rest => rest.strip_prefix(':')?.parse().ok().filter(|count| *count > 0)?,
+    };
+    Some(Which::Random(count))
+}
+
+fn some(text: &str, count: u32) -> Option<Which> {
+    random(text).or_else(|| number(text, count).map(Which::One))
+}
+
+/// `A:B`, the lower first.
+fn pair(text: &str, count: u32) -> Option<Which> {
+    let (a, b) = text.split_once(':')?;
+    let (a, b) = (number(a, count)?, number(b, count)?);
+    (a != b).then_some(Which::Two(a.min(b), a.max(b)))
+}
+
+fn number(text: &str, count: u32) -> Option<u32> {
+    text.parse().ok().filter(|number| *number < count)
+}

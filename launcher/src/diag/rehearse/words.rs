@@ -1,0 +1,48 @@
+//! Words that several reports share.
+
+use rules::network_check::Element;
+
+/// `1 node`, `2 nodes`.
+pub(super) fn count(number: usize, what: &str) -> String {
+    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
+}
+
+/// An element of a fabric by its name.
+pub(super) fn element(element: Element) -> String {
+    match element {
+        Element::Node(node) => format!("node {node}"),
+        Element::Link(a, b) => format!("link {a}-{b}"),
+        Element::RackPair(a, b) => format!("path between rack {a} and rack {b}"),
+        Element::Uplink(rack) => format!("uplink of rack {rack}"),
+        Element::PartialUplink(rack) => format!("part of the uplinks of rack {rack}"),
+        Element::Leaf(rack) => format!("switch of rack {rack}"),
+        Element::Pod(pod) => format!("pod {pod}"),
+    }
+}
+
+/// Elements, of which one is broken.
+pub(super) fn either(elements: &[Element]) -> String {
+    let names: Vec<String> = elements.iter().copied().map(element).collect();
+    names.join(" or ")
+}
+
+/// Ascending numbers, those in a row together: `0 to 7, 9`.
+pub(super) fn in_a_row(numbers: &[u32]) -> String {
+    let rows = numbers.chunk_by(|one, next| one + 1 == *next).map(|row| match row {
+        [first, .., last] if row.len() > 2 => format!("{first} to {last}"),
+        few => few.iter().map(u32::to_string).collect::<Vec<_>>().join(", "),
+    });
+    rows.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_in_a_row_are_told_together() {
+        assert_eq!(in_a_row(&[0, 1, 2, 3, 5, 6, 9]), "0 to 3, 5, 6, 9");
+        assert_eq!(in_a_row(&[4]), "4");
+        assert_eq!(in_a_row(&[]), "");
+    }
+}
