@@ -40,7 +40,8 @@ pub(super) fn outcome(known: &Known, took: Duration) -> Outcome {
                         | NodeVerdict::LocalFault(_)
                         | NodeVerdict::Flaky
                 ),
-            compute_permille: pace.map(|pace| ratio::permille(pace.lowest)),
+            compute_permille: pace.and_then(|pace| pace.lowest).map(ratio::permille),
+            compute: compute::finding(known, number, pace),
             comm_permille: comm.get(index).copied().flatten().map(ratio::permille),
             verdict,
         });
@@ -57,6 +58,7 @@ pub(super) fn outcome(known: &Known, took: Duration) -> Outcome {
         for (test, judged) in round.tests.iter_mut().zip(judged) {
             test.result = judged.result;
             test.ratio_permille = judged.ratio.map(ratio::permille);
+            test.usual = judged.usual;
         }
     }
     Outcome {
