@@ -13,10 +13,10 @@ use super::{
 pub(super) struct Pace {
     /// The shortest of its samples.
     pub(super) shortest: Duration,
-    /// What the others take; `None` where too few others timed the same, or they disagree.
-    pub(super) others: Option<Mean>,
+    /// What the others take.
+    pub(super) others: Mean,
     /// The shortest over that.
-    pub(super) lowest: Option<f64>,
+    pub(super) lowest: f64,
     pub(super) samples: u32,
     /// So many samples a verdict takes.
     pub(super) needed: u32,
@@ -30,7 +30,7 @@ fn first(node: &Node) -> Option<&ComputeTime> {
     compute.filter(|compute| !compute.time.is_zero())
 }
 
-/// The paces of those that measured, by node.
+/// The paces of those that measured, by node. None where too few others timed the same, or they disagree.
 pub(super) fn paces(known: &Known) -> Vec<Option<Pace>> {
     let mut kinds: BTreeMap<&ComputeKind, Vec<(usize, Duration)>> = BTreeMap::new();
     for (number, node) in known.nodes.iter().enumerate() {
@@ -54,10 +54,12 @@ fn of_one_kind(known: &Known, measured: usize, times: &[(usize, Duration)], pace
     for ((number, own), others) in times.iter().zip(ratio::means_of_others(&seconds)) {
         let (Some(node), Some(pace)) = (known.nodes.get(*number), paces.get_mut(*number)) else { continue };
         let shortest = node.compute_again.iter().copied().fold(*own, Duration::min);
-        let lowest = others.and_then(|others| others.ratio_of(shortest.as_secs_f64()));
         let samples = u32::try_from(node.compute_again.len()).unwrap_or(u32::MAX).saturating_add(1);
-        let is_straggler = samples >= needed && lowest.is_some_and(|lowest| lowest > threshold);
-        *pace = Some(Pace { shortest, others, lowest, samples, needed, is_straggler });
+        *pace = others.and_then(|others| {
+            let lowest = others.ratio_of(shortest.as_secs_f64())?;
+            let is_straggler = samples >= needed && lowest > threshold;
+            Some(Pace { shortest, others, lowest, samples, needed, is_straggler })
+        });
     }
 }
 
@@ -65,7 +67,7 @@ fn of_one_kind(known: &Known, measured: usize, times: &[(usize, Duration)], pace
 pub(super) fn finding(known: &Known, number: u32, pace: Option<Pace>) -> Option<ComputeFinding> {
     let node = known.node(number)?;
     let ComputeTime { time, kind } = first(node)?;
-    let others = pace.and_then(|pace| pace.others);
+    let others = pace.map(|pace| pace.others);
     let usual = |mean: Mean| Duration::try_from_secs_f64(mean.value).unwrap_or(Duration::MAX);
     Some(ComputeFinding {
         kind: kind.clone(),
@@ -93,7 +95,7 @@ pub(super) fn suspects(known: &Known) -> Vec<(u32, u32)> {
     let threshold = known.policy.straggler_ratio();
     let is_suspect = |node: u32| {
         let pace = paces.get(node as usize).copied().flatten()?;
-        (pace.lowest? > threshold).then_some((node, pace.needed.saturating_sub(1)))
+        (pace.lowest > threshold).then_some((node, pace.needed.saturating_sub(1)))
     };
     known.live().filter_map(is_suspect).collect()
 }

@@ -68,7 +68,7 @@ pub(super) fn evidence(
             vec![Evidence { round, partners, words: format!("lost: {reason}") }]
         }
         NodeVerdict::StragglerCompute => {
-            let words = pace.and_then(|pace| compute_words(known, number, pace));
+            let words = pace.map(|pace| compute_words(known, number, pace));
             let round = known.rounds.first().map(|_| 0);
             words.map(|words| Evidence { round, partners: Vec::new(), words }).into_iter().collect()
         }
@@ -119,9 +119,8 @@ fn with_good_partner(known: &Known, facts: &Facts, number: u32, piece: &Piece) -
 }
 
 /// `2.10 times the mean compute time of the others in 2 of 2 samples: at least 105.0 ms and they 50.0 ms, ...`.
-fn compute_words(known: &Known, number: u32, pace: Pace) -> Option<String> {
+fn compute_words(known: &Known, number: u32, pace: Pace) -> String {
     let Pace { shortest, others, lowest, samples, .. } = pace;
-    let (others, lowest) = (others?, lowest?);
     let mean = Duration::try_from_secs_f64(others.value).unwrap_or(Duration::MAX);
     let outliers = compute::outliers(known, number, others, MOST_LISTED);
     let named: Vec<String> =
@@ -135,14 +134,14 @@ fn compute_words(known: &Known, number: u32, pace: Pace) -> Option<String> {
     } else {
         format!("; left out as outliers: {}{more}", named.join(", "))
     };
-    Some(format!(
+    format!(
         "{lowest:.2} times the mean compute time of the others in {samples} of {samples} samples: at least {} and they \
          {}{}; the mean is of {} that timed the same{left_out}",
         millis(shortest),
         millis(mean),
         timed(known, number),
         count(others.counted, "node"),
-    ))
+    )
 }
 
 /// `took 400.0 ms with node 4, ...: 4.00 times the mean of what 6 other nodes take between racks, 100.0 ms`.

@@ -40,7 +40,7 @@ pub(super) fn outcome(known: &Known, took: Duration) -> Outcome {
                         | NodeVerdict::LocalFault(_)
                         | NodeVerdict::Flaky
                 ),
-            compute_permille: pace.and_then(|pace| pace.lowest).map(ratio::permille),
+            compute_permille: pace.map(|pace| ratio::permille(pace.lowest)),
             compute: compute::finding(known, number, pace),
             comm_permille: comm.get(index).copied().flatten().map(ratio::permille),
             verdict,

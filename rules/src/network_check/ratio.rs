@@ -24,6 +24,7 @@ const OUTLIER: f64 = 2.0;
 /// What others take: the mean of their values, without the outliers among them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Mean {
+    /// In whole nanoseconds, as the report lists it: what is computed of it can be computed of that.
     pub(super) value: f64,
     /// Values that it is the mean of, and outliers.
     pub(super) counted: u32,
@@ -101,13 +102,17 @@ impl Others {
         let counted = to.saturating_sub(from + out_count);
         let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         (counted > 0).then(|| Mean {
-            value: (sum(to) - sum(from) - out_sum) / (counted as f64),
+            value: whole_nanos((sum(to) - sum(from) - out_sum) / (counted as f64)),
             counted: number(counted),
             left_out: number(count - counted),
             least,
             greatest,
         })
     }
+}
+
+fn whole_nanos(seconds: f64) -> f64 {
+    (seconds * 1e9).round() / 1e9
 }
 
 /// The mean of what the others take to compute, for each value. One other says nothing, for either of the two may be the
@@ -123,16 +128,20 @@ pub(super) fn means_of_others(values: &[f64]) -> Vec<Option<Mean>> {
     (0..values.len()).map(|index| others.mean_without(&[index], middle)).collect()
 }
 
-/// What a node takes by itself: the mean of its times, without those over twice the shortest, which are a partner's doing.
-/// `None` for none.
-#[expect(clippy::cast_precision_loss, reason = "counts of tests")]
-pub(super) fn pace(times: &[f64]) -> Option<f64> {
-    let shortest = times.iter().copied().reduce(f64::min)?;
-    let (count, sum) = times
-        .iter()
-        .filter(|time| **time <= OUTLIER * shortest)
-        .fold((0_u32, 0.0), |(count, sum), time| (count + 1, sum + time));
-    Some(sum / f64::from(count.max(1)))
+/// What a node takes by itself: the mean of its times, from the shortest on, up to the first that is over twice the mean
+/// of those before it, which is a partner's doing. `None` for none.
+pub(super) fn pace(mut times: Vec<f64>) -> Option<f64> {
+    times.sort_by(f64::total_cmp);
+    let mut times = times.into_iter();
+    let (mut count, mut sum) = (1.0, times.next()?);
+    for time in times {
+        if time > OUTLIER * (sum / count) {
+            break;
+        }
+        sum += time;
+        count += 1.0;
+    }
+    Some(sum / count)
 }
 
 /// The scatter of times, as the deviation of their logarithms; by the median, so that outliers do not widen it.
@@ -225,9 +234,10 @@ mod tests {
 
     #[test]
     fn a_pace_is_not_the_partners() {
-        assert_eq!(pace(&[1.0, 4.0, 1.5, 9.0]), Some(1.25));
-        assert_eq!(pace(&[4.0]), Some(4.0));
-        assert_eq!(pace(&[]), None);
+        assert_eq!(pace(vec![1.0, 4.0, 2.0, 9.0]), Some(1.5));
+        assert_eq!(pace(vec![1.0, 2.0, 2.4]), Some(1.8));
+        assert_eq!(pace(vec![4.0]), Some(4.0));
+        assert_eq!(pace(Vec::new()), None);
     }
 
     #[test]

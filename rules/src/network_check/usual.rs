@@ -52,7 +52,7 @@ impl Paces {
         for (place, seen) in nodes.values_mut().enumerate() {
             seen.place = place;
             let own = seen.tests.iter().filter_map(|test| Some(tests.get(*test)?.seconds));
-            values.extend(ratio::pace(&own.collect::<Vec<f64>>()));
+            values.extend(ratio::pace(own.collect()));
         }
         Self { tests, nodes, values: ratio::Others::new(&values) }
     }
