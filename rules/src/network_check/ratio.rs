@@ -21,6 +21,9 @@ const UNKNOWN: u32 = 3;
 /// Values further than this many times from their middle are outliers.
 const OUTLIER: f64 = 2.0;
 
+/// Times the mean is taken, each time with outliers above twice the one before.
+const STEPS: usize = 3;
+
 /// What others take: the mean of their values, without the outliers among them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Mean {
@@ -93,19 +96,28 @@ impl Others {
         let value = |place: usize| self.sorted.get(place).copied().unwrap_or(f64::INFINITY);
         let nth = |nth: usize| value(out.iter().fold(nth, |place, out| place + usize::from(*out <= place)));
         let middle = middle(count, nth(last / 2), nth(count / 2))?;
-        let (least, greatest) = (middle / OUTLIER, middle * OUTLIER);
-        let from = self.sorted.partition_point(|other| *other < least);
-        let to = self.sorted.partition_point(|other| *other <= greatest);
-        let out = out.into_iter().filter(|place| (from..to).contains(place));
-        let (out_count, out_sum) = out.fold((0, 0.0), |(count, sum), place| (count + 1, sum + value(place)));
-        let sum = |to: usize| self.sums.get(to).copied().unwrap_or_default();
-        let counted = to.saturating_sub(from + out_count);
+        let from = self.sorted.partition_point(|other| *other < middle / OUTLIER);
+        let below = |limit: f64| {
+            let to = self.sorted.partition_point(|other| *other <= limit);
+            let out = out.iter().filter(|place| (from..to).contains(place));
+            let (out_count, out_sum) =
+                out.fold((0, 0.0), |(count, sum), place| (count + 1, sum + value(*place)));
+            let sum = |to: usize| self.sums.get(to).copied().unwrap_or_default();
+            let counted = to.saturating_sub(from + out_count);
+            (counted > 0).then(|| ((sum(to) - sum(from) - out_sum) / (counted as f64), counted))
+        };
+        // Values that scatter have their mean above their middle.
+        let mut greatest = middle * OUTLIER;
+        for _ in 1..STEPS {
+            greatest = below(greatest).map_or(greatest, |(mean, _)| greatest.max(mean * OUTLIER));
+        }
+        let (mean, counted) = below(greatest)?;
         let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-        (counted > 0).then(|| Mean {
-            value: whole_nanos((sum(to) - sum(from) - out_sum) / (counted as f64)),
+        Some(Mean {
+            value: whole_nanos(mean),
             counted: number(counted),
             left_out: number(count - counted),
-            least,
+            least: middle / OUTLIER,
             greatest,
         })
     }

@@ -24,11 +24,21 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// The mean of the values from half to twice their middle, of how many, and how many are left out.
+/// The mean of the values from half to twice their middle, of how many, and how many are left out; the limit above is
+/// raised twice, to twice the mean.
 fn trimmed(values: &[f64], middle: f64) -> (f64, usize, usize) {
-    let kept: Vec<f64> =
-        values.iter().copied().filter(|value| *value >= middle / 2.0 && *value <= middle * 2.0).collect();
+    let limit = limit(values, middle);
+    let kept = within(values, middle / 2.0, limit);
     (mean(&kept), kept.len(), values.len() - kept.len())
+}
+
+fn within(values: &[f64], least: f64, limit: f64) -> Vec<f64> {
+    values.iter().copied().filter(|value| *value >= least && *value <= limit).collect()
+}
+
+fn limit(values: &[f64], middle: f64) -> f64 {
+    let raised = |limit: f64| limit.max(2.0 * mean(&within(values, middle / 2.0, limit)));
+    raised(raised(2.0 * middle))
 }
 
 fn same(value: f64, told: f64) -> bool {
@@ -82,7 +92,8 @@ fn computing(outcome: &Value) -> u32 {
         assert!((ratio * 1000.0 - node["compute_permille"].as_f64().unwrap()).abs() <= 0.51, "{node}");
         if node["verdict"] == "straggler-compute" {
             assert!(ratio > 2.0);
-            let is_out = |value: f64| value < middle / 2.0 || value > middle * 2.0;
+            let limit = limit(&values, middle);
+            let is_out = |value: f64| value < middle / 2.0 || value > limit;
             let out: Vec<String> = others
                 .iter()
                 .filter(|(_, value)| is_out(*value))
