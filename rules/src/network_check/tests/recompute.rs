@@ -102,7 +102,7 @@ fn computing(outcome: &Value) -> u32 {
             let named = out.get(..8).unwrap_or(&out).join(", ");
             let left_out = match out.len() {
                 0 => String::new(),
-                ..=8 => format!("; left out as outliers: {named}"),
+                1..=8 => format!("; left out as outliers: {named}"),
                 more => format!("; left out as outliers: {named} and {} more", more - 8),
             };
             let kind = &kind["Cublas"]["model"].as_str().expect("only this kind in these clusters");
