@@ -56,8 +56,8 @@ pub use self::{
         Tainting,
     },
     verdict::{
-        Ambiguity, Cut, Element, Evidence, Guard, LinkFault, LinkKind, NodeFinding, NodeVerdict, Outcome,
-        PartialUplink, RackPairFault, RoundRecord, TestRecord, TestResult,
+        Ambiguity, ComputeFinding, Cut, Element, Evidence, Guard, LinkFault, LinkKind, NodeFinding,
+        NodeVerdict, Outcome, PartialUplink, RackPairFault, RoundRecord, TestRecord, TestResult, Usual,
     },
 };
 use self::{facts::Facts, known::Known, running::Running};

@@ -1,6 +1,6 @@
 //! What a check of a job came to, with the names of its nodes: the document that an operator acts upon.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,8 @@ use crate::{
     gpus::Inventory,
     ids::{NodeId, NodeRank, RunId},
     network_check::{
-        Evidence, LinkKind, NodeFinding, NodeVerdict, Outcome, RoundRecord, TestRecord, TestResult,
+        ComputeFinding, Evidence, LinkKind, NodeFinding, NodeVerdict, Outcome, RoundRecord, TestRecord,
+        TestResult,
     },
     node::JoinRequest,
 };
@@ -115,12 +116,38 @@ struct RoundDocument<'a> {
 struct TestDocument<'a> {
     kind: crate::network_check::Kind,
     nodes: &'a [u32],
+    across: bool,
     result: TestResult,
     comm_ms: Option<f64>,
+    usual: Option<UsualDocument>,
     ratio: Option<f64>,
     mb_per_s: Option<f64>,
     reasons: Vec<ReasonDocument<'a>>,
     explained: bool,
+}
+
+/// What a test is held against.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct UsualDocument {
+    ms: f64,
+    nodes: u32,
+    left_out: u32,
+    of_all: bool,
+}
+
+/// What a node's compute probe took.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ComputeDocument {
+    /// What was timed, in words.
+    timed: String,
+    /// The first sample, and those that it was asked for later.
+    samples_ms: Vec<f64>,
+    /// The mean that they are held against.
+    usual_ms: Option<f64>,
+    /// So many nodes it is the mean of.
+    nodes: u32,
+    /// So many more were left out.
+    left_out: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -162,6 +189,8 @@ pub struct NodeDocument<'a> {
     pub notes: &'a [String],
     /// What a person looks at first.
     pub look_at: &'static str,
+    /// What it took to compute.
+    pub compute: Option<ComputeDocument>,
     /// Its compute time over the mean of the others that timed the same.
     pub compute_ratio: Option<f64>,
     /// The lowest of its tests' times over the mean of the others.
@@ -294,6 +323,7 @@ impl TaintReport {
             evidence: finding.evidence.iter().map(evidence).collect(),
             notes: &node.notes,
             look_at: finding.verdict.look_at(),
+            compute: finding.compute.as_ref().map(compute_document),
             compute_ratio: finding.compute_permille.map(ratio),
             comm_ratio: finding.comm_permille.map(ratio),
             inventory: node.inventory.as_deref(),
@@ -305,14 +335,35 @@ fn round_document(round: usize, record: &RoundRecord) -> RoundDocument<'_> {
     let tests = record.tests.iter().map(|it: &TestRecord| TestDocument {
         kind: it.kind,
         nodes: &it.members,
+        across: it.across,
         result: it.result,
-        comm_ms: it.comm.map(|comm| comm.as_secs_f64() * 1000.0),
+        comm_ms: it.comm.map(millis),
+        usual: it.usual.map(|usual| UsualDocument {
+            ms: millis(usual.time),
+            nodes: usual.counted,
+            left_out: usual.left_out,
+            of_all: usual.of_all,
+        }),
         ratio: it.ratio_permille.map(ratio),
         mb_per_s: it.bytes_per_second.map(megabytes),
         reasons: it.reasons.iter().map(|(node, words)| ReasonDocument { node: *node, words }).collect(),
         explained: it.explained,
     });
     RoundDocument { round, seconds: record.took.as_secs_f64(), tests: tests.collect() }
+}
+
+fn compute_document(found: &ComputeFinding) -> ComputeDocument {
+    ComputeDocument {
+        timed: found.kind.to_string(),
+        samples_ms: found.samples.iter().copied().map(millis).collect(),
+        usual_ms: found.usual.map(millis),
+        nodes: found.counted,
+        left_out: found.left_out,
+    }
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
 }
 
 fn ratio(permille: u32) -> f64 {

@@ -2,16 +2,21 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::{ComputeKind, ComputeTime, known::Known, ratio};
+use super::{
+    ComputeFinding, ComputeKind, ComputeTime,
+    known::{Known, Node},
+    ratio::{self, Mean},
+};
 
 /// A node's compute time against the others' of its kind.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pace {
-    /// The lowest of its samples, over the mean of the others.
+    /// The shortest of its samples.
+    pub(super) shortest: Duration,
+    /// What the others take.
+    pub(super) others: Mean,
+    /// The shortest over that.
     pub(super) lowest: f64,
-    /// The lowest and the mean themselves.
-    pub(super) own: Duration,
-    pub(super) others: Duration,
     pub(super) samples: u32,
     /// So many samples a verdict takes.
     pub(super) needed: u32,
@@ -19,19 +24,24 @@ pub(super) struct Pace {
     pub(super) is_straggler: bool,
 }
 
-/// The paces of those that measured, by node. Who is the only one of its kind has none: there is nobody to compare with.
+/// What a node measured first, where that may be held against others: not of one that knows that it is broken.
+fn first(node: &Node) -> Option<&ComputeTime> {
+    let compute = node.local.compute.as_ref().filter(|_| node.local.fault.is_none());
+    compute.filter(|compute| !compute.time.is_zero())
+}
+
+/// The paces of those that measured, by node. None where too few others timed the same, or they disagree.
 pub(super) fn paces(known: &Known) -> Vec<Option<Pace>> {
     let mut kinds: BTreeMap<&ComputeKind, Vec<(usize, Duration)>> = BTreeMap::new();
     for (number, node) in known.nodes.iter().enumerate() {
-        let compute = node.local.compute.as_ref().filter(|_| node.local.fault.is_none());
-        if let Some(ComputeTime { time, kind }) = compute.filter(|compute| !compute.time.is_zero()) {
+        if let Some(ComputeTime { time, kind }) = first(node) {
             kinds.entry(kind).or_default().push((number, *time));
         }
     }
     // False stragglers are counted over the whole check.
     let measured = kinds.values().map(Vec::len).sum();
     let mut paces = vec![None; known.nodes.len()];
-    for times in kinds.values().filter(|times| times.len() > 1) {
+    for times in kinds.values() {
         of_one_kind(known, measured, times, &mut paces);
     }
     paces
@@ -41,21 +51,42 @@ fn of_one_kind(known: &Known, measured: usize, times: &[(usize, Duration)], pace
     let seconds: Vec<f64> = times.iter().map(|(_, time)| time.as_secs_f64()).collect();
     let threshold = known.policy.straggler_ratio();
     let needed = ratio::confirmations(measured, threshold, ratio::scatter(&seconds));
-    for ((number, own), ratio) in times.iter().zip(ratio::loo_ratios(&seconds)) {
+    for ((number, own), others) in times.iter().zip(ratio::means_of_others(&seconds)) {
         let (Some(node), Some(pace)) = (known.nodes.get(*number), paces.get_mut(*number)) else { continue };
-        let others = own.as_secs_f64() / ratio;
-        let least = node.compute_again.iter().copied().fold(*own, Duration::min);
-        let lowest = if least == *own { ratio } else { least.as_secs_f64() / others };
+        let shortest = node.compute_again.iter().copied().fold(*own, Duration::min);
         let samples = u32::try_from(node.compute_again.len()).unwrap_or(u32::MAX).saturating_add(1);
-        *pace = Some(Pace {
-            lowest,
-            own: least,
-            others: Duration::try_from_secs_f64(others).unwrap_or(Duration::MAX),
-            samples,
-            needed,
-            is_straggler: samples >= needed && lowest > threshold,
+        *pace = others.and_then(|others| {
+            let lowest = others.ratio_of(shortest.as_secs_f64())?;
+            let is_straggler = samples >= needed && lowest > threshold;
+            Some(Pace { shortest, others, lowest, samples, needed, is_straggler })
         });
     }
+}
+
+/// What is told of a node's compute times.
+pub(super) fn finding(known: &Known, number: u32, pace: Option<Pace>) -> Option<ComputeFinding> {
+    let node = known.node(number)?;
+    let ComputeTime { time, kind } = first(node)?;
+    let others = pace.map(|pace| pace.others);
+    let usual = |mean: Mean| Duration::try_from_secs_f64(mean.value).unwrap_or(Duration::MAX);
+    Some(ComputeFinding {
+        kind: kind.clone(),
+        samples: [time].into_iter().chain(&node.compute_again).copied().collect(),
+        usual: others.map(usual),
+        counted: others.map_or(0, |others| others.counted),
+        left_out: others.map_or(0, |others| others.left_out),
+    })
+}
+
+/// The first of the others that were left out of a node's mean, with what they took, ascending.
+pub(super) fn outliers(known: &Known, number: u32, mean: Mean, most: usize) -> Vec<(u32, Duration)> {
+    let own = known.node(number).and_then(first);
+    let others = (0..).zip(&known.nodes).filter(|(other, _)| *other != number);
+    let alike = others.filter_map(|(other, node)| {
+        let theirs = first(node).filter(|theirs| own.is_some_and(|own| own.kind == theirs.kind))?;
+        mean.is_outlier(theirs.time.as_secs_f64()).then_some((other, theirs.time))
+    });
+    alike.take(most.min(mean.left_out as usize)).collect()
 }
 
 /// Nodes that were slow once, and how often they measure again.

@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use super::{
-    ComputeKind, Cut, Evidence, NodeVerdict, TestRecord, TestResult,
-    compute::Pace,
+    ComputeKind, Cut, Evidence, NodeVerdict, TestRecord, TestResult, Usual,
+    compute::{self, Pace},
     facts::{Facts, Piece, tests},
     judged::Judged,
     known::Known,
-    record::seconds,
 };
 
 /// Tests that are listed for one node; what came first tells enough.
@@ -70,15 +69,9 @@ pub(super) fn evidence(
             vec![Evidence { round, partners, words: format!("lost: {reason}") }]
         }
         NodeVerdict::StragglerCompute => {
-            let Some(Pace { lowest, own, others, samples, .. }) = pace else { return Vec::new() };
-            let words = format!(
-                "{lowest:.2} times the mean compute time of the others in {samples} of {samples} samples: {} \
-                 and they {}{}",
-                millis(own),
-                millis(others),
-                timed(known, number)
-            );
-            vec![Evidence { round: known.rounds.first().map(|_| 0), partners: Vec::new(), words }]
+            let words = pace.map(|pace| compute_words(known, number, pace));
+            let round = known.rounds.first().map(|_| 0);
+            words.map(|words| Evidence { round, partners: Vec::new(), words }).into_iter().collect()
         }
         NodeVerdict::Fault | NodeVerdict::StragglerNetwork | NodeVerdict::Flaky => {
             let pieces = facts.node(number).map_or(&[][..], |node| &node.evidence);
@@ -144,12 +137,57 @@ fn with_good_partner(known: &Known, facts: &Facts, number: u32, piece: &Piece) -
     Some(Evidence { round: index(piece.round), partners: vec![piece.partner], words })
 }
 
+/// `2.10 times the mean compute time of the others in 2 of 2 samples: at least 105.0 ms and they 50.0 ms, ...`.
+fn compute_words(known: &Known, number: u32, pace: Pace) -> String {
+    let Pace { shortest, others, lowest, samples, .. } = pace;
+    let mean = Duration::try_from_secs_f64(others.value).unwrap_or(Duration::MAX);
+    let outliers = compute::outliers(known, number, others, MOST_LISTED);
+    let named: Vec<String> =
+        outliers.iter().map(|(node, time)| format!("node {node} ({})", millis(*time))).collect();
+    let more = match others.left_out as usize - outliers.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let left_out = if named.is_empty() {
+        String::new()
+    } else {
+        format!("; left out as outliers: {}{more}", named.join(", "))
+    };
+    format!(
+        "{lowest:.2} times the mean compute time of the others in {samples} of {samples} samples: at least {} and they \
+         {}{}; the mean is of {} that timed the same{left_out}",
+        millis(shortest),
+        millis(mean),
+        timed(known, number),
+        count(others.counted, "node"),
+    )
+}
+
+/// `took 400.0 ms with node 4, ...: 4.00 times the mean of what 6 other nodes take between racks, 100.0 ms`.
 fn slow_words(number: u32, partner: &str, test: &TestRecord, judged: Judged) -> String {
-    let took = test.comm.map_or_else(String::new, seconds);
-    let ratio = judged.ratio.unwrap_or(1.0);
+    let took = test.comm.map_or_else(String::new, millis);
+    let against = match (judged.ratio, judged.usual) {
+        (Some(ratio), Some(Usual { time, counted, left_out, of_all })) => {
+            let class = match (of_all, test.across) {
+                (true, _) => "in all tests",
+                (false, true) => "between racks",
+                (false, false) => "within racks",
+            };
+            let left_out = match left_out {
+                0 => String::new(),
+                left_out => format!(", {} left out as outliers", count(left_out, "node")),
+            };
+            format!(
+                ": {ratio:.2} times the mean of what {} take {class}, {}{left_out}",
+                count(counted, "other node"),
+                millis(time)
+            )
+        }
+        _ => String::new(),
+    };
     let cut =
         if test.result == TestResult::Slow { format!("; {}", reason(test, number)) } else { String::new() };
-    format!("took {took} with {partner}: {ratio:.2} times the mean of the other tests{cut}")
+    format!("took {took} with {partner}{against}{cut}")
 }
 
 /// It passed before it failed.
@@ -231,6 +269,13 @@ fn timed(known: &Known, number: u32) -> String {
     }
 }
 
+/// `1 node`, `4 nodes`.
+fn count(count: u32, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// `105.0 ms`; below a tenth of it in nanoseconds.
 fn millis(time: Duration) -> String {
-    format!("{:.1} ms", time.as_secs_f64() * 1000.0)
+    let digits = if time < Duration::from_micros(100) { 6 } else { 1 };
+    format!("{:.digits$} ms", time.as_secs_f64() * 1000.0)
 }

@@ -55,6 +55,7 @@ pub(super) fn outcome(known: &Known, took: Duration) -> Outcome {
             tainted: deserves_taint(known, number, &verdict),
             excluded: is_excluded(known, &verdict),
             compute_permille: pace.map(|pace| ratio::permille(pace.lowest)),
+            compute: compute::finding(known, number, pace),
             comm_permille: comm.get(index).copied().flatten().map(ratio::permille),
             verdict,
         });
@@ -68,6 +69,7 @@ pub(super) fn outcome(known: &Known, took: Duration) -> Outcome {
         for (test, judged) in round.tests.iter_mut().zip(judged) {
             test.result = judged.result;
             test.ratio_permille = judged.ratio.map(ratio::permille);
+            test.usual = judged.usual;
         }
     }
     let rack = |rack: u32| known.racks.get(rack as usize).copied().unwrap_or(rack);

@@ -1,14 +1,24 @@
 //! Each test's time against the others': which of them were slow, and how often a node must be slow to be called so.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
-use super::{TestRecord, TestResult, known::Known, ratio, usual::Usual};
+use super::{
+    TestRecord, TestResult, Usual,
+    known::Known,
+    ratio::{self, Mean},
+    usual::Paces,
+};
+
+/// So many other nodes say what is usual in a class of tests; fewer do not, by themselves.
+const ENOUGH: u32 = 6;
 
 /// A test, judged against the others.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Judged {
     pub(super) result: TestResult,
-    /// Its time over the mean of the others.
+    /// What it is held against; `None` where there is nothing.
+    pub(super) usual: Option<Usual>,
+    /// Its time over that.
     pub(super) ratio: Option<f64>,
     /// It proves its ends good: it passed, or was slow where slow is good enough.
     pub(super) works: bool,
@@ -16,39 +26,24 @@ pub(super) struct Judged {
 
 /// Whether each test was slow, and how often a node must be slow: by the scatter of the first round's pairs.
 pub(super) fn judge(known: &Known) -> (Vec<Vec<Judged>>, u32) {
-    /// So many of a class in the first round say what is usual in it; fewer, together with the others.
-    const FEW: usize = 4;
-    let seconds = |test: &TestRecord| {
-        test.comm.filter(|_| test.result != TestResult::Fail).map(|comm| comm.as_secs_f64())
-    };
-    let usual = |class_is: &dyn Fn(bool) -> bool| {
-        let tests = known.rounds.iter().flat_map(|round| &round.tests);
-        let of = tests.filter(|test| class_is(is_across(known, test)));
-        Usual::of(of.filter_map(|test| Some((test, seconds(test)?))))
-    };
-    let of_all = usual(&|_| true);
-    let of_class = [false, true].map(|class| usual(&|other| other == class));
-    // By what nobody was chosen for because it was slow.
-    let screened = known.rounds.first().map_or(&[][..], |round| &round.tests);
-    let timed = |class| {
-        screened.iter().filter(|test| seconds(test).is_some() && is_across(known, test) == class).count()
-    };
-    let timed = [false, true].map(timed);
+    let tests = || known.rounds.iter().flat_map(|round| &round.tests);
+    let timed = || tests().filter_map(|test| Some((test, seconds(test)?)));
+    let of_all = Paces::of(timed(), |_| true);
+    // Tests between racks are no faster: the others of a test within a rack are known by both.
+    let inside = timed().filter(|(test, _)| !test.across);
+    let inside: BTreeSet<u32> = inside.flat_map(|(test, _)| test.members.iter().copied()).collect();
+    let within = Paces::of(timed(), |node| inside.contains(&node));
+    let across = Paces::of(timed().filter(|(test, _)| test.across), |_| true);
     let threshold = known.policy.straggler_ratio();
     let mut judged: Vec<Vec<Judged>> = Vec::with_capacity(known.rounds.len());
     for round in &known.rounds {
         let judge = |test: &TestRecord| {
-            let class = usize::from(is_across(known, test));
-            let ratio = seconds(test).map(|seconds| {
-                let by_class = || of_class.get(class).map_or(1.0, |usual| usual.ratio(test, seconds));
-                let by_all = || of_all.ratio(test, seconds);
-                match timed.get(class).copied().unwrap_or(0) {
-                    // Later tests of the class are those of suspects, again and again.
-                    0 => by_all(),
-                    1..FEW => by_class().min(by_all()),
-                    _ => by_class(),
-                }
+            let class = if test.across { &across } else { &within };
+            let held = seconds(test).and_then(|seconds| {
+                let (mean, is_of_all) = mean_for(test, seconds, class, &of_all)?;
+                Some((usual(mean, is_of_all), mean.ratio_of(seconds)?))
             });
+            let (usual, ratio) = held.unzip();
             let result = match test.result {
                 TestResult::Pass if ratio.is_some_and(|ratio| ratio > threshold) => TestResult::Slow,
                 result => result,
@@ -58,7 +53,7 @@ pub(super) fn judge(known: &Known) -> (Vec<Vec<Judged>>, u32) {
                 TestResult::Slow => !known.policy.exclude_straggler,
                 TestResult::Fail => false,
             };
-            Judged { result, ratio, works }
+            Judged { result, usual, ratio, works }
         };
         judged.push(round.tests.iter().map(judge).collect());
     }
@@ -75,9 +70,37 @@ pub(super) fn judge(known: &Known) -> (Vec<Vec<Judged>>, u32) {
     (judged, confirmations)
 }
 
+/// What a test took that did not fail.
+fn seconds(test: &TestRecord) -> Option<f64> {
+    test.comm.filter(|_| test.result != TestResult::Fail).map(|comm| comm.as_secs_f64())
+}
+
+/// What a test is held against, and whether it is of all nodes. A test within a rack: the others that were tested within
+/// racks, or all others where too few were, for tests between racks are no faster. A test between racks: the others that
+/// were tested between racks; where they are few, they may happen to be fast, so the larger counts; where there are none,
+/// nothing can be said.
+fn mean_for(test: &TestRecord, seconds: f64, class: &Paces, all: &Paces) -> Option<(Mean, bool)> {
+    let of_class = class.mean_for(test, seconds);
+    if let Some(own) = of_class.filter(|own| own.seen() >= ENOUGH) {
+        return Some((own, false));
+    }
+    let of_all = all.mean_for(test, seconds).map(|all| (all, true));
+    match of_class {
+        _ if !test.across => of_all,
+        Some(own) => of_all.filter(|(all, _)| all.value > own.value).or(Some((own, false))),
+        None => None,
+    }
+}
+
+/// For the record.
+fn usual(mean: Mean, of_all: bool) -> Usual {
+    let time = Duration::try_from_secs_f64(mean.value).unwrap_or(Duration::MAX);
+    Usual { time, counted: mean.counted, left_out: mean.left_out, of_all }
+}
+
 /// Between racks, which takes another time than within one: two classes of tests.
-fn is_across(known: &Known, test: &TestRecord) -> bool {
-    let mut racks = test.members.iter().map(|member| known.rack(*member));
+pub(super) fn is_across(known: &Known, members: &[u32]) -> bool {
+    let mut racks = members.iter().map(|member| known.rack(*member));
     let first = racks.next();
     racks.any(|rack| Some(rack) != first)
 }

@@ -1,4 +1,4 @@
-//! How much slower than the others: the leave-one-out ratio, and how often it must be seen.
+//! How much slower than the others: what the others take, and how often a ratio must be seen.
 
 use std::f64::consts::PI;
 
@@ -17,6 +17,41 @@ pub(super) const FEWEST: u32 = 2;
 pub(super) const MOST: u32 = 6;
 /// Where too few were timed to say how they scatter: three false ones in a row are rare even where one in ten is.
 const UNKNOWN: u32 = 3;
+
+/// Values further than this many times from their middle are outliers.
+const OUTLIER: f64 = 2.0;
+
+/// Times the mean is taken, each time with outliers above twice the one before.
+const STEPS: usize = 3;
+
+/// What others take: the mean of their values, without the outliers among them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Mean {
+    /// In whole nanoseconds, as the report lists it: what is computed of it can be computed of that.
+    pub(super) value: f64,
+    /// Values that it is the mean of, and outliers.
+    pub(super) counted: u32,
+    pub(super) left_out: u32,
+    /// The least and the greatest that are none.
+    least: f64,
+    greatest: f64,
+}
+
+impl Mean {
+    pub(super) fn is_outlier(&self, value: f64) -> bool {
+        value < self.least || value > self.greatest
+    }
+
+    /// Values that were looked at.
+    pub(super) fn seen(&self) -> u32 {
+        self.counted + self.left_out
+    }
+
+    /// A value over it. `None` where it is 0.
+    pub(super) fn ratio_of(&self, value: f64) -> Option<f64> {
+        (self.value > 0.0 && value.is_finite()).then(|| value / self.value)
+    }
+}
 
 /// Values of many nodes, of which each is held against the others.
 #[derive(Debug)]
@@ -45,61 +80,80 @@ impl Others {
         Self { sorted: order.iter().map(value).collect(), sums, places }
     }
 
-    /// The two in the middle of all but these, the lower first; of an odd number the same twice. `None` where nothing is
-    /// left.
-    pub(super) fn middle_without(&self, without: &[usize]) -> Option<(f64, f64)> {
-        let left_out = self.places_of(without);
-        let count = self.sorted.len() - left_out.len();
-        let last = count.checked_sub(1)?;
-        let nth = |nth: usize| {
-            let place = left_out.iter().fold(nth, |place, out| place + usize::from(*out <= place));
-            self.sorted.get(place).copied().unwrap_or(f64::INFINITY)
-        };
-        Some((nth(last / 2), nth(count / 2)))
-    }
-
-    /// The mean of all but these, of which those above `limit` do not count; `None` where nothing is left.
+    /// The mean of all but these. Outliers are told by the middle, which is made of the two values in the middle, the
+    /// lower first; of an odd number they are the same. `None` where nothing is left, or there is no middle.
     #[expect(clippy::cast_precision_loss, reason = "counts of tests")]
-    pub(super) fn mean_without(&self, without: &[usize], limit: f64) -> Option<f64> {
-        let kept = self.sorted.partition_point(|other| *other <= limit);
-        let left_out = self.places_of(without);
-        let out = left_out.iter().filter(|place| **place < kept);
-        let out_of_sum: f64 = out.clone().filter_map(|place| self.sorted.get(*place)).sum();
-        let sum = self.sums.get(kept).copied().unwrap_or_default() - out_of_sum;
-        let count = kept.saturating_sub(out.count());
-        (count > 0).then(|| sum / (count as f64))
-    }
-
-    /// Where these stand, ascending.
-    fn places_of(&self, indices: &[usize]) -> Vec<usize> {
-        let mut places: Vec<usize> =
-            indices.iter().filter_map(|index| self.places.get(*index).copied()).collect();
-        places.sort_unstable();
-        places.dedup();
-        places
+    pub(super) fn mean_without(
+        &self,
+        without: &[usize],
+        middle: impl Fn(usize, f64, f64) -> Option<f64>,
+    ) -> Option<Mean> {
+        let mut out: Vec<usize> = without.iter().filter_map(|it| self.places.get(*it).copied()).collect();
+        out.sort_unstable();
+        out.dedup();
+        let count = self.sorted.len() - out.len();
+        let last = count.checked_sub(1)?;
+        let value = |place: usize| self.sorted.get(place).copied().unwrap_or(f64::INFINITY);
+        let nth = |nth: usize| value(out.iter().fold(nth, |place, out| place + usize::from(*out <= place)));
+        let middle = middle(count, nth(last / 2), nth(count / 2))?;
+        let from = self.sorted.partition_point(|other| *other < middle / OUTLIER);
+        let below = |limit: f64| {
+            let to = self.sorted.partition_point(|other| *other <= limit);
+            let out = out.iter().filter(|place| (from..to).contains(place));
+            let (out_count, out_sum) =
+                out.fold((0, 0.0), |(count, sum), place| (count + 1, sum + value(*place)));
+            let sum = |to: usize| self.sums.get(to).copied().unwrap_or_default();
+            let counted = to.saturating_sub(from + out_count);
+            (counted > 0).then(|| ((sum(to) - sum(from) - out_sum) / (counted as f64), counted))
+        };
+        // Values that scatter have their mean above their middle.
+        let mut greatest = middle * OUTLIER;
+        for _ in 1..STEPS {
+            greatest = below(greatest).map_or(greatest, |(mean, _)| greatest.max(mean * OUTLIER));
+        }
+        let (mean, counted) = below(greatest)?;
+        let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        Some(Mean {
+            value: whole_nanos(mean),
+            counted: number(counted),
+            left_out: number(count - counted),
+            least: middle / OUTLIER,
+            greatest,
+        })
     }
 }
 
-/// `value` over what is usual. 1 where there is nothing to compare with.
-pub(super) fn over(value: f64, usual: Option<f64>) -> f64 {
-    usual.filter(|usual| *usual > 0.0 && value.is_finite()).map_or(1.0, |usual| value / usual)
+fn whole_nanos(seconds: f64) -> f64 {
+    (seconds * 1e9).round() / 1e9
 }
 
-/// Each value over the mean of the others, of which those above twice their median do not count: outliers do not hide
-/// each other. Without outliers that is "the time over the mean of the other nodes".
-pub(super) fn loo_ratios(values: &[f64]) -> Vec<f64> {
+/// The mean of what the others take to compute, for each value. One other says nothing, for either of the two may be the
+/// one that is wrong; nor do two of which one takes more than twice as long as the other. One clock that is wrong among
+/// three or more moves the middle from one right value to the next.
+pub(super) fn means_of_others(values: &[f64]) -> Vec<Option<Mean>> {
     let others = Others::new(values);
-    let mean = |index: usize| {
-        let (low, high) = others.middle_without(&[index])?;
-        others.mean_without(&[index], 2.0 * f64::midpoint(low, high))
+    let middle = |count: usize, low: f64, high: f64| match count {
+        0 | 1 => None,
+        2 => (high <= OUTLIER * low).then(|| f64::midpoint(low, high)),
+        _ => Some(f64::midpoint(low, high)),
     };
-    values.iter().enumerate().map(|(index, value)| over(*value, mean(index))).collect()
+    (0..values.len()).map(|index| others.mean_without(&[index], middle)).collect()
 }
 
-/// A quarter of the times is at most as long as this; of up to four it is the shortest. `None` for none.
-pub(super) fn lower_quartile(times: &mut [f64]) -> Option<f64> {
+/// What a node takes by itself: the mean of its times, from the shortest on, up to the first that is over twice the mean
+/// of those before it, which is a partner's doing. `None` for none.
+pub(super) fn pace(mut times: Vec<f64>) -> Option<f64> {
     times.sort_by(f64::total_cmp);
-    times.get(times.len().checked_sub(1)? / 4).copied()
+    let mut times = times.into_iter();
+    let (mut count, mut sum) = (1.0, times.next()?);
+    for time in times {
+        if time > OUTLIER * (sum / count) {
+            break;
+        }
+        sum += time;
+        count += 1.0;
+    }
+    Some(sum / count)
 }
 
 /// The scatter of times, as the deviation of their logarithms; by the median, so that outliers do not widen it.
@@ -160,10 +214,42 @@ pub(super) fn permille(ratio: f64) -> u32 {
 mod tests {
     use super::*;
 
+    /// Each value over the mean of the others.
+    fn ratios(values: &[f64]) -> Vec<Option<f64>> {
+        let means = means_of_others(values).into_iter().zip(values);
+        means.map(|(mean, value)| mean?.ratio_of(*value)).collect()
+    }
+
     #[test]
     fn two_slow_ones_do_not_hide_each_other() {
-        let ratios = loo_ratios(&[1.0, 1.0, 1.0, 1.0, 3.0, 3.0]);
-        assert!(ratios[4] > 2.9 && ratios[5] > 2.9 && ratios[0] <= 1.0, "{ratios:?}");
+        let means = means_of_others(&[1.0, 1.0, 1.0, 1.0, 3.0, 3.0]);
+        let [mean, healthy] = [5, 0].map(|index| means[index].expect("there are others"));
+        assert_eq!((mean.value, mean.counted, mean.left_out), (1.0, 4, 1));
+        assert_eq!((healthy.value, healthy.counted, healthy.left_out), (1.0, 3, 2));
+        assert!(mean.is_outlier(3.0) && !mean.is_outlier(1.0));
+    }
+
+    /// A clock that says nothing or an hour, in any place: its partners are as fast as ever.
+    #[test]
+    fn one_wrong_clock_says_nothing_of_the_others() {
+        for wrong in [1e-9, 3600.0] {
+            for count in 2..12 {
+                let mut values = vec![0.05; count];
+                values[count / 2] = wrong;
+                for (index, ratio) in ratios(&values).into_iter().enumerate() {
+                    let is_told = ratio.is_some_and(|ratio| (ratio - 1.0).abs() > 1e-9);
+                    assert!(!is_told || index == count / 2, "{values:?}: {index} {ratio:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_pace_is_not_the_partners() {
+        assert_eq!(pace(vec![1.0, 4.0, 2.0, 9.0]), Some(1.5));
+        assert_eq!(pace(vec![1.0, 2.0, 2.4]), Some(1.8));
+        assert_eq!(pace(vec![4.0]), Some(4.0));
+        assert_eq!(pace(Vec::new()), None);
     }
 
     #[test]
@@ -175,8 +261,10 @@ mod tests {
 
     #[test]
     fn nothing_to_compare_with_is_no_ratio() {
-        assert_eq!(loo_ratios(&[5.0]), [1.0]);
-        assert_eq!(loo_ratios(&[0.0, 0.0, 7.0]), [0.0, 0.0, 1.0]);
-        assert!(loo_ratios(&[]).is_empty());
+        assert_eq!(ratios(&[5.0]), [None]);
+        assert_eq!(ratios(&[5.0, 15.0]), [None, None]);
+        assert_eq!(ratios(&[5.0, 5.0, 15.0]), [None, None, Some(3.0)]);
+        assert_eq!(ratios(&[0.0, 0.0, 7.0]), [None, None, None]);
+        assert!(ratios(&[]).is_empty());
     }
 }

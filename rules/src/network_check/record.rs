@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Group, Probed, TestRecord, TestResult, known::Known};
+use super::{Group, Probed, TestRecord, TestResult, judged, known::Known};
 
 /// A probe whose last byte came longer ago than this, and than a quarter of its time, stands still.
 const STILL: Duration = Duration::from_millis(500);
@@ -151,10 +151,12 @@ pub(super) fn record(
     TestRecord {
         kind: group.kind,
         members: group.members.clone(),
+        across: judged::is_across(known, &group.members),
         result,
         ended,
         comm: longest.filter(|_| !has_failed),
         ratio_permille: None,
+        usual: None,
         bytes_per_second: lowest.filter(|_| !has_failed),
         reasons,
         explained: has_failed && group.members.iter().any(is_gone),

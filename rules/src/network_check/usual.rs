@@ -1,14 +1,14 @@
 //! What a test usually takes, so that a slow one is known.
 //!
-//! A test takes as long as the slower of its ends. So a node that met slow partners and one that is not is known by its
-//! shorter times, and one that is tested again and again because it is slow does not become the measure.
+//! A test takes as long as the slower of its ends. So a node is known by its shorter times, whomever it met; and each
+//! node counts once, so that one which is tested again and again because it is slow does not become the measure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{TestRecord, ratio};
-
-/// Times the mean is taken anew. More of them move it by less than 2 % where times scatter by 0.5.
-const STEPS: usize = 3;
+use super::{
+    TestRecord,
+    ratio::{self, Mean},
+};
 
 /// A test that did not fail.
 #[derive(Debug)]
@@ -26,62 +26,50 @@ struct Seen {
     tests: Vec<usize>,
 }
 
-/// What tests of one class usually take.
+/// What nodes take in some of their tests.
 #[derive(Debug)]
-pub(super) struct Usual {
+pub(super) struct Paces {
     tests: Vec<Timed>,
     nodes: BTreeMap<u32, Seen>,
-    /// What each node takes by itself: the lower quartile of its times.
-    paces: ratio::Others,
-    /// What each test took.
-    times: ratio::Others,
+    values: ratio::Others,
 }
 
-impl Usual {
-    pub(super) fn of<'a>(tests: impl Iterator<Item = (&'a TestRecord, f64)>) -> Self {
+impl Paces {
+    /// Of these nodes in these tests.
+    pub(super) fn of<'a>(
+        tests: impl Iterator<Item = (&'a TestRecord, f64)>,
+        is_asked: impl Fn(u32) -> bool,
+    ) -> Self {
         let tests: Vec<Timed> =
             tests.map(|(test, seconds)| Timed { members: test.members.clone(), seconds }).collect();
-        let times: Vec<f64> = tests.iter().map(|test| test.seconds).collect();
         let mut nodes: BTreeMap<u32, Seen> = BTreeMap::new();
         for (place, test) in tests.iter().enumerate() {
-            for member in &test.members {
+            for member in test.members.iter().filter(|member| is_asked(**member)) {
                 nodes.entry(*member).or_default().tests.push(place);
             }
         }
-        let mut paces = Vec::with_capacity(nodes.len());
+        let mut values = Vec::with_capacity(nodes.len());
         for (place, seen) in nodes.values_mut().enumerate() {
             seen.place = place;
-            let mut own: Vec<f64> = seen.tests.iter().filter_map(|test| times.get(*test)).copied().collect();
-            paces.extend(ratio::lower_quartile(&mut own));
+            let own = seen.tests.iter().filter_map(|test| Some(tests.get(*test)?.seconds));
+            values.extend(ratio::pace(own.collect()));
         }
-        Self { tests, nodes, paces: ratio::Others::new(&paces), times: ratio::Others::new(&times) }
+        Self { tests, nodes, values: ratio::Others::new(&values) }
     }
 
-    /// A test's time over the mean of the tests in which none of its members took part, or which were twice as fast: a
-    /// slow member makes all of its own slow. Of these the ones above twice what a node in the middle takes do not count.
-    pub(super) fn ratio(&self, test: &TestRecord, seconds: f64) -> f64 {
+    /// The mean of what the nodes take that were not in this test, without outliers. A node does not count of which each
+    /// test was with one of this test's and took more than half as long as it: nobody knows which of them was slow.
+    pub(super) fn mean_for(&self, test: &TestRecord, seconds: f64) -> Option<Mean> {
         let members = || test.members.iter().filter_map(|member| self.nodes.get(member));
-        let is_like_it = |test: &usize| self.tests.get(*test).is_some_and(|own| own.seconds * 2.0 > seconds);
-        let own_tests: BTreeSet<usize> =
+        let is_like_it = |own: &usize| self.tests.get(*own).is_some_and(|own| own.seconds * 2.0 > seconds);
+        let own: BTreeSet<usize> =
             members().flat_map(|seen| seen.tests.iter().copied()).filter(is_like_it).collect();
-        let own_tests: Vec<usize> = own_tests.into_iter().collect();
-        // Who was tested with them and nobody else is known by their times, not by its own.
-        let met: BTreeSet<u32> = own_tests
-            .iter()
-            .filter_map(|place| self.tests.get(*place))
-            .flat_map(|test| test.members.iter().copied())
-            .collect();
-        let is_known_by_them =
-            |seen: &&Seen| seen.tests.iter().all(|test| own_tests.binary_search(test).is_ok());
-        let seen = met.iter().filter_map(|node| self.nodes.get(node));
-        let without: Vec<usize> = seen.filter(is_known_by_them).map(|seen| seen.place).collect();
-        // Where as many are slow as are not, the slow ones are not the measure.
-        let middle = self.paces.middle_without(&without).map(|(low, _)| low);
-        // Shorter times are below the mean of those that scatter, so from there on in steps.
-        let step = |usual: f64| {
-            let mean = self.times.mean_without(&own_tests, 2.0 * usual);
-            mean.map_or(usual, |mean| mean.max(usual))
-        };
-        ratio::over(seconds, middle.map(|middle| (0..STEPS).fold(middle, |usual, _| step(usual))))
+        let met = own.iter().filter_map(|place| self.tests.get(*place)).flat_map(|own| &own.members);
+        let met: BTreeSet<u32> = met.copied().collect();
+        let is_known_by_them = |seen: &&Seen| seen.tests.iter().all(|test| own.contains(test));
+        let unknown = met.iter().filter_map(|node| self.nodes.get(node)).filter(is_known_by_them);
+        let without: Vec<usize> = members().chain(unknown).map(|seen| seen.place).collect();
+        // Of two in the middle the lower: a partner makes a time longer, and nothing makes it shorter.
+        self.values.mean_without(&without, |_, low, _| Some(low))
     }
 }

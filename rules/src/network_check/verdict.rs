@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Kind, LocalFault};
+use super::{ComputeKind, Kind, LocalFault};
 
 /// What a check comes to. Complete whatever the guard says; only taints are withheld.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,20 +72,54 @@ pub struct TestRecord {
     pub kind: Kind,
     /// Who took part.
     pub members: Vec<u32>,
+    /// They are not all of one rack. Tests within racks and tests between racks are two classes.
+    pub across: bool,
     /// What it came to.
     pub result: TestResult,
     /// From the check's start to its last report.
     pub ended: Duration,
     /// The longest of its members' times; an estimate when it was cut short.
     pub comm: Option<Duration>,
-    /// `comm` as thousandths of the mean of the other tests of its class.
+    /// `comm` as thousandths of what is usual.
     pub ratio_permille: Option<u32>,
+    /// What is usual; `None` where it failed, or there is nothing to hold it against.
+    pub usual: Option<Usual>,
     /// The lowest of its members' bandwidths.
     pub bytes_per_second: Option<u64>,
     /// What the members said that did not pass, with their numbers.
     pub reasons: Vec<(u32, String)>,
     /// A member is known to be broken or gone, so it says nothing of the others.
     pub explained: bool,
+}
+
+/// What a test is held against: the mean of what the nodes take that were not in it. The formula is in
+/// `docs/network-check.md`, "How times are judged".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usual {
+    /// The mean.
+    pub time: Duration,
+    /// So many nodes it is the mean of.
+    pub counted: u32,
+    /// So many more were left out, as outliers.
+    pub left_out: u32,
+    /// Of all tests: too few other nodes were in tests of its class.
+    pub of_all: bool,
+}
+
+/// What a node's compute probe took, and what that is held against.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ComputeFinding {
+    /// What was timed.
+    pub kind: ComputeKind,
+    /// The first sample, and those of it that was asked for more, as they came.
+    pub samples: Vec<Duration>,
+    /// The mean of the other nodes' first samples of this kind; `None` where too few others timed the same, or they
+    /// disagree.
+    pub usual: Option<Duration>,
+    /// So many nodes it is the mean of.
+    pub counted: u32,
+    /// So many more were left out, as outliers.
+    pub left_out: u32,
 }
 
 /// What a test came to.
@@ -113,6 +147,8 @@ pub struct NodeFinding {
     pub evidence: Vec<Evidence>,
     /// Its compute time as thousandths of the mean of the others that timed the same; the lowest of its samples.
     pub compute_permille: Option<u32>,
+    /// What it took to compute; `None` where it was not measured, or has a fault of its own.
+    pub compute: Option<ComputeFinding>,
     /// The lowest of its tests' ratios.
     pub comm_permille: Option<u32>,
 }

@@ -72,8 +72,9 @@ fn specimen() -> Value {
         json!({
             "number": number, "id": "a", "rank": number, "host": "h", "ip": "10.78.0.1", "k8s_node": null, "pod": null,
             "rack": "asw-1", "verdict": verdict, "component": null, "excluded": verdict != "healthy",
-            "taint": null, "evidence": [], "notes": [], "look_at": "", "compute_ratio": 1.0, "comm_ratio": null,
-            "inventory": null
+            "taint": null, "evidence": [], "notes": [], "look_at": "",
+            "compute": {"timed": "t", "samples_ms": [50.0], "usual_ms": 50.0, "nodes": 3, "left_out": 1},
+            "compute_ratio": 1.0, "comm_ratio": null, "inventory": null
         })
     };
     let mut broken = node(1, "local-fault");
@@ -83,7 +84,8 @@ fn specimen() -> Value {
     broken["look_at"] = json!("the component");
     broken["inventory"] = inventory();
     let test = json!({
-        "kind": "screen", "nodes": [0, 1], "result": "fail", "comm_ms": null, "ratio": null, "mb_per_s": null,
+        "kind": "screen", "nodes": [0, 1], "across": true, "result": "fail", "comm_ms": null,
+        "usual": {"ms": 100.0, "nodes": 6, "left_out": 0, "of_all": false}, "ratio": null, "mb_per_s": null,
         "reasons": [{"node": 1, "words": "it does not answer"}], "explained": true
     });
     json!({
@@ -112,7 +114,7 @@ fn the_schema_is_one_and_leaves_nothing_open() {
     assert!(jsonschema::meta::is_valid(&SCHEMA));
     let mut found = Vec::new();
     objects("", &SCHEMA, &mut found);
-    assert_eq!(found.len(), 20, "{found:#?}");
+    assert_eq!(found.len(), 22, "{found:#?}");
     for (at, object) in found {
         assert_eq!(object["additionalProperties"], json!(false), "{at}");
         let named: Vec<&String> = object["properties"].as_object().expect("it has some").keys().collect();

@@ -229,10 +229,12 @@ fn who_passed_is_no_fault_because_it_goes() {
     let test = |a: u32, b: u32, result: TestResult| TestRecord {
         kind: Kind::Screen,
         members: vec![a, b],
+        across: false,
         result,
         ended: std::time::Duration::ZERO,
         comm: (result == Pass).then_some(Duration::from_millis(100)),
         ratio_permille: None,
+        usual: None,
         bytes_per_second: None,
         reasons: Vec::new(),
         explained: false,

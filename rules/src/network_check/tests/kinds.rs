@@ -46,7 +46,7 @@ proptest! {
         prop_assert_eq!(with(&outcome, |it| *it == NodeVerdict::Healthy).len() as u32, 2 * half);
     }
 
-    /// A slow one is found among its own, though one of the faster kind is faster yet; alone it is not judged.
+    /// A slow one is found among its own, though one of the faster kind is faster yet; it takes two others of its kind to judge it.
     #[test]
     fn a_slow_one_is_found_among_its_kind(cluster in split(), slow in 0..60_u32) {
         let slow = slow % cluster.nodes;
@@ -54,10 +54,10 @@ proptest! {
         let is_other = |node: &u32| cluster.other_kind.contains(node);
         let own_kind = (0..cluster.nodes).filter(|node| is_other(node) == is_other(&slow)).count();
         let outcome = rehearse(&cluster, policy(cluster.seed));
-        let expected = if own_kind > 1 { BTreeSet::from([slow]) } else { BTreeSet::new() };
+        let expected = if own_kind > 2 { BTreeSet::from([slow]) } else { BTreeSet::new() };
         prop_assert_eq!(stragglers(&outcome), expected.clone());
         prop_assert_eq!(tainted(&outcome), expected);
-        prop_assert_eq!(outcome.nodes[slow as usize].compute_permille.is_some(), own_kind > 1);
+        prop_assert_eq!(outcome.nodes[slow as usize].compute_permille.is_some(), own_kind > 2);
     }
 }
 
@@ -107,7 +107,8 @@ fn what_is_measured_again_counts_only_as_the_same_kind() {
     assert_eq!(again(Duration::from_millis(30).into()), [].into());
     let outcome = judged(&first, &cublas("a", 30));
     let words = &outcome.nodes[3].evidence[0].words;
-    assert!(words.ends_with("30.0 ms and they 10.0 ms, for matrix products by cuBLAS on a"), "{words}");
+    let times = "30.0 ms and they 10.0 ms, for matrix products by cuBLAS on a; the mean is of 3 nodes that timed the same";
+    assert!(words.ends_with(times), "{words}");
 }
 
 #[test]

@@ -23,10 +23,12 @@ fn failures_over_a_bad_path_between_racks_are_no_evidence() {
     let test = |a: u32, b: u32, result| TestRecord {
         kind: Kind::Screen,
         members: vec![a, b],
+        across: false,
         result,
         ended: std::time::Duration::ZERO,
         comm: None,
         ratio_permille: None,
+        usual: None,
         bytes_per_second: None,
         reasons: Vec::new(),
         explained: false,

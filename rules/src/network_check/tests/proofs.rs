@@ -23,10 +23,12 @@ fn test(members: &[u32], result: TestResult, explained: bool) -> TestRecord {
     TestRecord {
         kind: Kind::Witness,
         members: members.to_vec(),
+        across: false,
         result,
         ended: std::time::Duration::ZERO,
         comm: None,
         ratio_permille: None,
+        usual: None,
         bytes_per_second: None,
         reasons: Vec::new(),
         explained,
