@@ -145,7 +145,7 @@ fn broken(kind: &Kind, cluster: &Cluster, outcome: &Outcome) -> Vec<(&'static st
     // All of a rack, or its only one, may be its switch instead: left out, and not tainted.
     let mut missed: Vec<u32> = cluster.faulty.difference(&excluded(outcome)).copied().collect();
     if kind.is_kept {
-        missed.extend(cluster.slow_nic.keys().filter(|card| !tainted.contains(card)));
+        missed.extend(cluster.slow_nic.keys().filter(|card| !excluded(outcome).contains(card)));
     }
     // A flaky node's links fail and pass like flaky links.
     let is_wrong_link = |(a, b): &(u32, u32)| {
