@@ -27,6 +27,8 @@ pub struct TaintReport {
     pub nodes: Vec<CheckedNode>,
     /// The switches that rack numbers stand for; empty where no topology is known.
     pub racks: Vec<String>,
+    /// The switches that pod numbers stand for; empty where no topology is known.
+    pub pods: Vec<String>,
     /// What it came to.
     pub outcome: Outcome,
 }
@@ -48,6 +50,8 @@ pub struct CheckedNode {
     pub pod: Option<String>,
     /// Its rack's number.
     pub rack: u32,
+    /// The number of its pod of racks, which hang under one switch of the second level.
+    pub psw: u32,
     /// What its accelerators are, as far as it has told by the end of the check.
     pub inventory: Option<Box<Inventory>>,
     /// What it said of itself that does not keep it out.
@@ -57,7 +61,7 @@ pub struct CheckedNode {
 impl CheckedNode {
     /// A node as it joined.
     #[must_use]
-    pub fn new(request: &JoinRequest, rank: Option<NodeRank>, ip: String, rack: u32) -> Self {
+    pub fn new(request: &JoinRequest, rank: Option<NodeRank>, ip: String, rack: u32, psw: u32) -> Self {
         Self {
             id: request.node_id.clone(),
             rank,
@@ -66,6 +70,7 @@ impl CheckedNode {
             k8s_node: request.attributes.k8s_node_name.clone(),
             pod: request.attributes.pod_name.clone(),
             rack,
+            psw,
             inventory: None,
             notes: request.checked.as_ref().map(|checked| checked.local.notes.clone()).unwrap_or_default(),
         }
@@ -148,6 +153,8 @@ pub struct NodeDocument<'a> {
     pub pod: Option<&'a str>,
     /// Its switch.
     pub rack: Option<String>,
+    /// The switch above that one.
+    pub psw: Option<String>,
     /// In one word.
     pub verdict: &'static str,
     /// What is broken, of a local fault.
@@ -260,6 +267,12 @@ impl TaintReport {
         self.racks.get(number as usize).cloned().unwrap_or_else(|| format!("rack {number}"))
     }
 
+    /// The switch that a pod's number stands for.
+    #[must_use]
+    pub fn pod(&self, number: u32) -> String {
+        self.pods.get(number as usize).cloned().unwrap_or_else(|| format!("pod {number}"))
+    }
+
     fn node_document<'a>(
         &'a self,
         number: usize,
@@ -284,6 +297,7 @@ impl TaintReport {
             k8s_node: node.k8s_node.as_deref(),
             pod: node.pod.as_deref(),
             rack: (!self.racks.is_empty()).then(|| self.rack(node.rack)),
+            psw: (!self.pods.is_empty()).then(|| self.pod(node.psw)),
             verdict,
             component: match &finding.verdict {
                 NodeVerdict::LocalFault(fault) => Some(&fault.component),

@@ -3,6 +3,7 @@
 //! What is tested and what follows from it is [`NetworkCheck`]'s; here its numbers become nodes, and its verdict
 //! becomes who takes part ([`verdict`]).
 
+mod fabric;
 mod verdict;
 
 use std::{
@@ -12,6 +13,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+use self::fabric::Fabric;
 use super::{Effect, Job, Log, Phase, count};
 use crate::{
     check_order::{CheckOrder, CheckReport, CheckRound, Partner, Test},
@@ -20,6 +22,7 @@ use crate::{
     network_check::{Effect as Step, Event as Word, LocalCheck, NetworkCheck, Probed, Subject, mix},
     node::{JoinRequest, is_loopback},
     taint_report::CheckedNode,
+    topology::Place,
     world::reachable_address,
 };
 
@@ -39,6 +42,7 @@ pub(super) struct Checking {
     /// As they came, for the report: who is lost is named there too.
     nodes: Vec<CheckedNode>,
     racks: Vec<String>,
+    pods: Vec<String>,
     check: NetworkCheck,
     seed: u64,
     patience: Duration,
@@ -79,26 +83,26 @@ impl Job {
         }
     }
 
-    /// Begins a check of `members`, in the order of their ranks; `switches` are those above them.
+    /// Begins a check of `members`, in the order of their ranks; `places` are theirs.
     pub(super) fn begin_check(
         &mut self,
         now: Moment,
         members: Vec<NodeId>,
-        switches: Vec<Option<String>>,
+        places: Vec<Option<Place>>,
     ) -> Vec<Effect> {
         let Some(terms) = self.terms.as_ref().and_then(|terms| terms.check.clone()) else {
             return Vec::new();
         };
-        let (rack_of, racks) = racks(switches);
+        let Fabric { racks, pods, rack_names, pod_names } = Fabric::of(&places);
         let requests: Vec<_> =
             members.iter().filter_map(|member| self.nodes.get(member)).map(|node| &node.request).collect();
         let partners = self.partners(&members);
         let subjects = requests
             .iter()
-            .zip(&rack_of)
-            .map(|(request, rack)| Subject {
+            .zip(racks.iter().zip(&pods))
+            .map(|(request, (rack, pod))| Subject {
                 rack: *rack,
-                pod: 0,
+                pod: *pod,
                 seen_before: false,
                 local: match &request.checked {
                     Some(checked) => checked.local.clone(),
@@ -113,8 +117,9 @@ impl Job {
         let (check, steps) = NetworkCheck::new(policy, now, subjects);
         let numbers = (0..).zip(&members).map(|(number, member)| (member.clone(), number)).collect();
         let count = count(members.len());
-        let nodes = requests.iter().zip(&partners).zip(rack_of).map(|((request, partner), rack)| {
-            CheckedNode::new(request, partner.name.rank, partner.address.clone(), rack)
+        let hangs = racks.into_iter().zip(pods);
+        let nodes = requests.iter().zip(&partners).zip(hangs).map(|((request, partner), (rack, psw))| {
+            CheckedNode::new(request, partner.name.rank, partner.address.clone(), rack, psw)
         });
         let nodes = nodes.collect();
         self.phase = Phase::Checking(Box::new(Checking {
@@ -123,7 +128,8 @@ impl Job {
             numbers,
             partners,
             nodes,
-            racks,
+            racks: rack_names,
+            pods: pod_names,
             check,
             seed,
             patience: terms.deadlines.floor.min(CONNECT),
@@ -308,22 +314,6 @@ impl Checking {
             }
         }
     }
-}
-
-/// Racks as numbers, in the order of their appearance. Nodes of unknown place share one.
-fn racks(switches: Vec<Option<String>>) -> (Vec<u32>, Vec<String>) {
-    let is_known = switches.iter().any(Option::is_some);
-    let mut names: Vec<String> = Vec::new();
-    let mut numbers: BTreeMap<String, u32> = BTreeMap::new();
-    let racks = switches.into_iter().map(|switch| {
-        let name = switch.unwrap_or_else(|| "unlisted".to_owned());
-        *numbers.entry(name.clone()).or_insert_with(|| {
-            names.push(name);
-            count(names.len() - 1)
-        })
-    });
-    let racks = racks.collect();
-    (racks, if is_known { names } else { Vec::new() })
 }
 
 /// A seed for each check of each job (FNV-1a, then mixed).

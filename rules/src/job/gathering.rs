@@ -255,11 +255,11 @@ impl Job {
         let in_order: Vec<NodeId> =
             order.seats.iter().map(|index| nodes[*index].request.node_id.clone()).collect();
         if self.wants_check(now, &in_order) {
-            return self.begin_check(now, in_order, order.switches);
+            return self.begin_check(now, in_order, order.places);
         }
         let mut effects = Vec::new();
         if !self.topology.is_empty() {
-            let unlisted = order.seats.iter().zip(&order.switches).filter(|(_, switch)| switch.is_none());
+            let unlisted = order.seats.iter().zip(&order.places).filter(|(_, place)| place.is_none());
             let addresses: Vec<String> = unlisted.map(|(index, _)| listed[*index].to_owned()).collect();
             if !addresses.is_empty() {
                 effects.push(Effect::Log(Log::Unlisted { addresses }));
@@ -276,9 +276,9 @@ impl Job {
             .collect();
         let round = self.next_round;
         self.next_round = Round(round.0.saturating_add(1));
-        let placed = order.seats.iter().zip(order.switches).map(|(index, switch)| {
+        let placed = order.seats.iter().zip(order.places).map(|(index, place)| {
             let host = nodes[*index].request.attributes.host_name.clone();
-            (listed[*index].to_owned(), host, switch)
+            (listed[*index].to_owned(), host, place.map(|place| place.switch))
         });
         effects.push(Effect::Log(Log::Placed { round, nodes: placed.collect() }));
         let Some(host) = members.first().map(|host| host.node_id.clone()) else { return effects };

@@ -71,7 +71,7 @@ fn specimen() -> Value {
     let node = |number: u32, verdict: &str| {
         json!({
             "number": number, "id": "a", "rank": number, "host": "h", "ip": "10.78.0.1", "k8s_node": null, "pod": null,
-            "rack": "asw-1", "verdict": verdict, "component": null, "excluded": verdict != "healthy",
+            "rack": "asw-1", "psw": "psw-0", "verdict": verdict, "component": null, "excluded": verdict != "healthy",
             "taint": null, "evidence": [], "notes": [], "look_at": "", "compute_ratio": 1.0, "comm_ratio": null,
             "inventory": null
         })

@@ -77,12 +77,12 @@ impl Job {
     }
 
     fn report(&self, checking: Checking, outcome: Outcome) -> TaintReport {
-        let Checking { number, mut nodes, racks, .. } = checking;
+        let Checking { number, mut nodes, racks, pods, .. } = checking;
         for node in &mut nodes {
             node.inventory = self.inventories.get(&node.id).cloned();
         }
         let job = self.terms.as_ref().map_or_else(|| RunId(String::new()), |it| it.run_id.clone());
-        TaintReport { job, check: number, nodes, racks, outcome }
+        TaintReport { job, check: number, nodes, racks, pods, outcome }
     }
 
     fn why_check_fails_the_job(&self, report: &TaintReport) -> Option<JobFailure> {

@@ -496,6 +496,21 @@ fn a_fault_that_a_node_found_since_a_young_check_keeps_it_out() {
     assert_eq!(ring.excluded(), ["b"], "host: {:?}", ring.host());
 }
 
+#[test]
+fn the_report_names_both_switches_of_a_node() {
+    let policy = Policy { has_topology: true, ..policy() };
+    let mut ring = Ring::new(policy, checked(3, 3), &[]);
+    for name in ["a", "b", "c"] {
+        ring.join(name);
+    }
+    let topology = Topology::parse("s0 p0 10.0.0.1\ns1 p1 10.0.0.2\n").unwrap();
+    ring.tell(Event::TopologyRead(Ok(topology)));
+    ring.work();
+    let nodes = ring.reports[0].nodes("k").map(|node| (node.rack.unwrap(), node.psw.unwrap()));
+    let expected = [("s0", "p0"), ("s1", "p1"), ("unlisted", "unlisted")];
+    assert_eq!(nodes.collect::<Vec<_>>(), expected.map(|(rack, psw)| (rack.to_owned(), psw.to_owned())));
+}
+
 /// Two broken nodes, and the loss of one of them is already one too many.
 #[test]
 fn all_who_are_left_out_hear_why_also_when_one_of_them_ends_the_job() {
