@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     check_order::{CheckOrder, CheckReport, CheckRound, Checked, Test as What},
     check_terms::{CheckTerms, OnInconclusive},
-    network_check::{Deadlines, LocalCheck, LocalFault, NodeVerdict, Probed},
+    network_check::{Deadlines, LocalCheck, LocalFault, NodeVerdict, OnBadPath, Probed, Tainting},
     taint_report::TaintReport,
 };
 
@@ -18,6 +18,8 @@ fn check() -> CheckTerms {
         measures_bandwidth: false,
         reuse_for: Duration::ZERO,
         on_inconclusive: OnInconclusive::Fail,
+        taint_flaky: Tainting::Confirmed,
+        on_bad_path: OnBadPath::Exclude,
     }
 }
 
