@@ -14,7 +14,10 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use self::fabric::Fabric;
-use super::{Effect, Job, Log, Phase, count};
+use super::{
+    Effect, Job, Log, Phase, count,
+    sightings::{Machine, STARTED_AGAIN},
+};
 use crate::{
     check_order::{CheckOrder, CheckReport, CheckRound, Partner, Test},
     ids::NodeId,
@@ -43,11 +46,24 @@ pub(super) struct Checking {
     nodes: Vec<CheckedNode>,
     racks: Vec<String>,
     pods: Vec<String>,
+    /// By number.
+    machines: Vec<Machine>,
+    /// Of those that went away and did not say so: since when.
+    lost: BTreeMap<Machine, Lost>,
+    /// Where launchers have joined since the check began.
+    newcomers: BTreeSet<Machine>,
     check: NetworkCheck,
     seed: u64,
     patience: Duration,
     /// What the nodes were told to do in the round that is on, and have not answered.
     orders: BTreeMap<u32, CheckOrder>,
+}
+
+/// Members on one machine that went away.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Lost {
+    at: Moment,
+    numbers: Vec<u32>,
 }
 
 /// The last check.
@@ -97,13 +113,15 @@ impl Job {
         let requests: Vec<_> =
             members.iter().filter_map(|member| self.nodes.get(member)).map(|node| &node.request).collect();
         let partners = self.partners(&members);
+        let machines: Vec<Machine> = requests.iter().map(|request| Machine::of(request)).collect();
         let subjects = requests
             .iter()
+            .zip(&machines)
             .zip(racks.iter().zip(&pods))
-            .map(|(request, (rack, pod))| Subject {
+            .map(|((request, machine), (rack, pod))| Subject {
                 rack: *rack,
                 pod: *pod,
-                seen_before: false,
+                seen_before: self.sightings.has(machine),
                 local: match &request.checked {
                     Some(checked) => checked.local.clone(),
                     None => LocalCheck::default(),
@@ -130,6 +148,9 @@ impl Job {
             nodes,
             racks: rack_names,
             pods: pod_names,
+            machines,
+            lost: BTreeMap::new(),
+            newcomers: BTreeSet::new(),
             check,
             seed,
             patience: terms.deadlines.floor.min(CONNECT),
@@ -215,17 +236,29 @@ impl Job {
         self.tell_check(now, Word::Deadline)
     }
 
-    /// A member is gone; the check goes on with the others.
+    /// A member is gone; the check goes on with the others. `is_excused`: nothing is wrong with its machine.
     pub(super) fn lost_in_check(
         &mut self,
         now: Moment,
         node: &NodeId,
         reason: &str,
-        is_announced: bool,
+        is_excused: bool,
     ) -> Vec<Effect> {
         let Phase::Checking(checking) = &mut self.phase else { return Vec::new() };
         let Some(number) = checking.numbers.get(node).copied() else { return Vec::new() };
         checking.orders.remove(&number);
+        let machine = checking.machines.get(number as usize).cloned();
+        let (reason, is_announced) = match machine {
+            _ if is_excused => (reason, true),
+            Some(machine) if checking.newcomers.contains(&machine) => (STARTED_AGAIN, true),
+            Some(machine) => {
+                let lost = checking.lost.entry(machine).or_insert(Lost { at: now, numbers: Vec::new() });
+                lost.at = now;
+                lost.numbers.push(number);
+                (reason, false)
+            }
+            None => (reason, false),
+        };
         self.tell_check(now, Word::NodeLost { node: number, reason: reason.to_owned(), is_announced })
     }
 
@@ -280,6 +313,14 @@ impl Checking {
 
     pub(super) fn deadline(&self) -> Option<Moment> {
         self.check.deadline()
+    }
+
+    /// A launcher has joined on this machine: the one that went away there was started again.
+    pub(super) fn machine_is_back(&mut self, machine: Machine) {
+        for number in self.lost.remove(&machine).into_iter().flat_map(|lost| lost.numbers) {
+            self.check.excuse(number, STARTED_AGAIN);
+        }
+        self.newcomers.insert(machine);
     }
 
     fn give_orders(&mut self, round: u32, groups: &[crate::network_check::Group], again: &[(u32, u32)]) {

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::{Effect, FAREWELL, Job, Log, Node, Phase, Refusal, Regroup, TOPOLOGY_PATIENCE, count};
+use super::{
+    Effect, FAREWELL, Job, Log, Node, Phase, Refusal, Regroup, TOPOLOGY_PATIENCE, count, sightings::Machine,
+};
 use crate::{
     ids::{NodeId, NodeRank, Round},
     liveness::LossCause,
@@ -138,7 +140,12 @@ impl Job {
                 let (holder, newcomer) = (self.name_of(&holder), request.name());
                 return refuse(Refusal::Held { rank, holder, newcomer });
             }
-            effects = self.on_lost(now, &holder, LossCause::Replaced);
+            let is_same = self
+                .nodes
+                .get(&holder)
+                .is_some_and(|holder| Machine::of(&holder.request) == Machine::of(&request));
+            let cause = if is_same { LossCause::StartedAgain } else { LossCause::Replaced };
+            effects = self.on_lost(now, &holder, cause);
             if let Phase::Over { until, .. } = &mut self.phase {
                 // That was once too often. The newcomer has yet to hear of it.
                 *until = Some(now + FAREWELL);
@@ -169,7 +176,10 @@ impl Job {
                 self.arrivals
             }
         };
-        self.nodes.insert(node, Node { request, is_connected: true, seated: None, arrival });
+        let known = Node { request, is_connected: true, seated: None, arrival };
+        if self.nodes.insert(node.clone(), known).is_none() {
+            self.newcomer(now, &node);
+        }
         Ok(effects)
     }
 

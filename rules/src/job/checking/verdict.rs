@@ -25,6 +25,7 @@ impl Job {
         let Phase::Checking(checking) = std::mem::replace(&mut self.phase, gathering) else {
             return Vec::new();
         };
+        self.remember(&checking, &outcome);
         let mut report = self.report(*checking, outcome);
         if self.relaunches_who_is_in_doubt() {
             let findings = report.outcome.nodes.iter_mut();
@@ -83,6 +84,24 @@ impl Job {
         }
         let job = self.terms.as_ref().map_or_else(|| RunId(String::new()), |it| it.run_id.clone());
         TaintReport { job, check: number, nodes, racks, pods, outcome }
+    }
+
+    /// What may have been a passing trouble is known to the checks that follow.
+    fn remember(&mut self, checking: &Checking, outcome: &Outcome) {
+        let of_machines = || checking.machines.iter().zip(&outcome.nodes);
+        for (machine, _) in of_machines().filter(|(_, finding)| finding.verdict == NodeVerdict::Healthy) {
+            self.sightings.passed(machine);
+        }
+        for (machine, finding) in of_machines() {
+            match (&finding.verdict, checking.lost.get(machine)) {
+                (NodeVerdict::Flaky, _) => self.sightings.saw_flaky(machine, checking.number),
+                (NodeVerdict::Lost { .. }, Some(lost)) => {
+                    self.sightings.saw_lost(machine, checking.number, lost.at);
+                }
+                _ => {}
+            }
+        }
+        self.sightings.trim();
     }
 
     fn why_check_fails_the_job(&self, report: &TaintReport) -> Option<JobFailure> {
