@@ -14,7 +14,7 @@ use rules::{
     },
     node::{Accelerators, JoinRequest, NodeAttributes, NodeName, Terms},
     pending::Pending,
-    verdict::{JobFailure, JobVerdict},
+    verdict::{CutEnd, JobFailure, JobVerdict},
     world::Assignment,
 };
 
@@ -140,6 +140,9 @@ fn every_push_survives_the_wire() {
         failed(JobFailure::Deserted),
         failed(JobFailure::Inconclusive { named: vec![name()], of: 2, nodes: 3, why: "w".into() }),
         failed(JobFailure::MassFailure { faults: 4, limit: 2, nodes: 6 }),
+        failed(severed(CutEnd::TooFew)),
+        failed(severed(CutEnd::Told)),
+        failed(severed(CutEnd::WithoutMaster(name()))),
         Push::Check(order()),
         Push::Check(CheckOrder { test: Test::Pair, ..order() }),
         Push::CancelCheck(CheckRound { check: 1, round: 2 }),
@@ -218,6 +221,10 @@ fn much_that_a_node_says_of_itself_fits_into_a_request() {
     let read = Checked::try_from(wire).unwrap().local;
     assert_eq!((read.notes.len(), read.notes[0].len()), (64, 512));
     assert_eq!(read.fault.map(|fault| (fault.component.len(), fault.reason.len())), Some((256, 4096)));
+}
+
+fn severed(why: CutEnd) -> JobFailure {
+    JobFailure::Cut { words: "a and b".into(), fit: 2, nodes: 4, needed: 3, why }
 }
 
 #[test]

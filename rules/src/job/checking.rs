@@ -3,6 +3,7 @@
 //! What is tested and what follows from it is [`NetworkCheck`]'s; here its numbers become nodes, and its verdict
 //! becomes who takes part ([`verdict`]).
 
+mod cut;
 mod fabric;
 mod verdict;
 

@@ -1,5 +1,6 @@
 //! A round's members are checked before they get their seats. Broken nodes are told by [`Ring::broken`].
 
+mod cuts;
 mod memory;
 
 use super::*;
