@@ -136,10 +136,12 @@ impl Job {
         let (check, steps) = NetworkCheck::new(policy, now, subjects);
         let numbers = (0..).zip(&members).map(|(number, member)| (member.clone(), number)).collect();
         let count = count(members.len());
-        let hangs = racks.into_iter().zip(pods);
-        let nodes = requests.iter().zip(&partners).zip(hangs).map(|((request, partner), (rack, psw))| {
-            CheckedNode::new(request, partner.name.rank, partner.address.clone(), rack, psw)
-        });
+        let hangs = racks.into_iter().zip(pods).zip(&machines);
+        let nodes =
+            requests.iter().zip(&partners).zip(hangs).map(|((request, partner), (place, machine))| {
+                let seen_before = self.sightings.has(machine);
+                CheckedNode::new(request, partner.name.rank, partner.address.clone(), place, seen_before)
+            });
         let nodes = nodes.collect();
         self.phase = Phase::Checking(Box::new(Checking {
             number,
