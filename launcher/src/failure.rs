@@ -45,7 +45,8 @@ pub const NO_MEETING: u8 = 75;
 /// A network check keeps this node out of the job. DLRover's own master reads 201 as a hardware error.
 pub const EXCLUDED: u8 = 201;
 
-/// A network check could not tell which node is at fault.
+/// A network check could not tell which node is at fault, or nodes are cut off from each other and too few of them can
+/// train together.
 pub const INCONCLUSIVE: u8 = 202;
 
 /// A network check found fault with more nodes than can be a matter of nodes.
@@ -77,7 +78,9 @@ pub fn exit_code(report: &Report, propagate: bool, meeting: &Meeting) -> u8 {
         Outcome::Failed(Failure::Excluded(exclusion)) => {
             return if exclusion.is_inconclusive { INCONCLUSIVE } else { EXCLUDED };
         }
-        Outcome::Failed(Failure::Job(JobFailure::Inconclusive { .. })) => return INCONCLUSIVE,
+        Outcome::Failed(Failure::Job(JobFailure::Inconclusive { .. } | JobFailure::Cut { .. })) => {
+            return INCONCLUSIVE;
+        }
         Outcome::Failed(Failure::Job(JobFailure::MassFailure { .. })) => return MASS_FAILURE,
         Outcome::Succeeded => return SUCCEEDED,
         Outcome::Failed(Failure::Workers(group)) => {

@@ -39,7 +39,8 @@ Exit codes:
   75   with DLROVER_MASTER_ADDR: too few nodes came within join_timeout, or the job master stayed
        away for so long
   201  a network check keeps this node out of the job: broken, unreachable, or slow
-  202  a network check cannot tell which node is at fault (--on-inconclusive)
+  202  a network check cannot tell which node is at fault (--on-inconclusive), or nodes are cut off
+       from each other and too few of them can train together (--on-bad-path)
   203  a network check found fault with more nodes than --taint-guard allows
   With --propagate-exit-code a failed run ends with the root cause's own code: 128+N for signal N,
   247 when the kernel's OOM killer ended it.

@@ -51,6 +51,8 @@ pub(crate) enum Flag {
     CheckMaxRounds,
     NetworkCheckTimeout,
     OnInconclusive,
+    OnBadPath,
+    TaintFlaky,
     BusyGpuThreshold,
     GpuMemEnforce,
     NodeUnit,

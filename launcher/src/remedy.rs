@@ -40,7 +40,10 @@ pub fn remedy(failure: &Failure, meeting: &Meeting) -> Option<String> {
         }
         Failure::Job(JobFailure::Node { .. }) => "That node's own output tells more.".to_owned(),
         Failure::Job(
-            JobFailure::Deserted | JobFailure::Inconclusive { .. } | JobFailure::MassFailure { .. },
+            JobFailure::Deserted
+            | JobFailure::Inconclusive { .. }
+            | JobFailure::Cut { .. }
+            | JobFailure::MassFailure { .. },
         )
         | Failure::Excluded(_)
         | Failure::Workers(_)

@@ -15,7 +15,7 @@ use rules::{
     NodeRank,
     check_order::{CheckOrder, CheckReport, Checked},
     check_terms::{CheckTerms, OnInconclusive},
-    network_check::{Deadlines, LocalCheck, Probed},
+    network_check::{Deadlines, LocalCheck, OnBadPath, Probed, Tainting},
     node::{JoinRequest, Terms},
 };
 
@@ -29,6 +29,8 @@ fn checked_terms() -> Terms {
         measures_bandwidth: false,
         reuse_for: Duration::ZERO,
         on_inconclusive: OnInconclusive::Fail,
+        taint_flaky: Tainting::Confirmed,
+        on_bad_path: OnBadPath::Exclude,
     };
     Terms { check: Some(check), ..terms(3, 4) }
 }

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::network_check::{Deadlines, Policy};
+use crate::network_check::{Deadlines, OnBadPath, Policy, Tainting};
 
 /// What the nodes of a job agree on about their checks. The first node to join sets it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +25,10 @@ pub struct CheckTerms {
     pub reuse_for: Duration,
     /// What follows when it cannot be told which node is at fault.
     pub on_inconclusive: OnInconclusive,
+    /// When a node is tainted for what may be a passing trouble.
+    pub taint_flaky: Tainting,
+    /// What follows from a path that is known to be cut.
+    pub on_bad_path: OnBadPath,
 }
 
 /// What follows when it cannot be told which node is at fault.
@@ -48,6 +52,26 @@ impl fmt::Display for OnInconclusive {
     }
 }
 
+impl fmt::Display for Tainting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Now => "now",
+            Self::Confirmed => "confirmed",
+            Self::Never => "never",
+        })
+    }
+}
+
+impl fmt::Display for OnBadPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Exclude => "exclude",
+            Self::Fail => "fail",
+            Self::Proceed => "proceed",
+        })
+    }
+}
+
 impl CheckTerms {
     /// How one check of this job judges.
     #[must_use]
@@ -56,6 +80,8 @@ impl CheckTerms {
             max_rounds: self.max_rounds,
             straggler_permille: self.straggler_permille,
             exclude_straggler: self.exclude_straggler,
+            taint_flaky: self.taint_flaky,
+            on_bad_path: self.on_bad_path,
             taint_guard_permille,
             deadlines: self.deadlines.clone(),
             ..Policy::new(seed)
@@ -63,7 +89,7 @@ impl CheckTerms {
     }
 
     /// The options that say it, for a comparison of two nodes' lines.
-    pub(crate) fn options(&self) -> [String; 8] {
+    pub(crate) fn options(&self) -> [String; 10] {
         let Self {
             exclude_straggler,
             straggler_permille,
@@ -73,6 +99,8 @@ impl CheckTerms {
             measures_bandwidth,
             reuse_for,
             on_inconclusive,
+            taint_flaky,
+            on_bad_path,
         } = self;
         [
             format!("--exclude-straggler={exclude_straggler}"),
@@ -83,6 +111,42 @@ impl CheckTerms {
             format!("--comm-perf-test={measures_bandwidth}"),
             format!("--check-ttl={}", reuse_for.as_secs_f64()),
             format!("--on-inconclusive={on_inconclusive}"),
+            format!("--taint-flaky={taint_flaky}"),
+            format!("--on-bad-path={on_bad_path}"),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn terms() -> CheckTerms {
+        CheckTerms {
+            exclude_straggler: false,
+            straggler_permille: 2000,
+            max_rounds: 8,
+            deadlines: Deadlines::native(),
+            has_command: false,
+            measures_bandwidth: false,
+            reuse_for: Duration::ZERO,
+            on_inconclusive: OnInconclusive::Fail,
+            taint_flaky: Tainting::Confirmed,
+            on_bad_path: OnBadPath::Exclude,
+        }
+    }
+
+    #[test]
+    fn what_follows_from_passing_troubles_and_cuts_is_told_to_the_check_and_compared() {
+        let others = CheckTerms { taint_flaky: Tainting::Never, on_bad_path: OnBadPath::Fail, ..terms() };
+        let policy = others.policy(7, 300);
+        assert_eq!((policy.taint_flaky, policy.on_bad_path), (Tainting::Never, OnBadPath::Fail));
+        let (ours, theirs) = (terms().options(), others.options());
+        let differing = ours.iter().zip(&theirs).filter(|(ours, theirs)| ours != theirs);
+        let words: Vec<String> = differing.map(|(ours, theirs)| format!("{ours} {theirs}")).collect();
+        assert_eq!(
+            words,
+            ["--taint-flaky=confirmed --taint-flaky=never", "--on-bad-path=exclude --on-bad-path=fail"]
+        );
     }
 }

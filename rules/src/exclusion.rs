@@ -82,7 +82,9 @@ impl NodeVerdict {
             }
             Self::LocalFault(_) => "the component named, its driver and the kernel log (dmesg)",
             Self::Lost { .. } => "whether its machine, its container or its launcher died",
-            Self::Unreachable => "the uplink of the switch it hangs under; the node itself may be fit",
+            Self::Unreachable => {
+                "the uplink of the switch it hangs under, and the switches and cables on the way to the nodes named; the node itself may be fit"
+            }
             Self::StragglerCompute => {
                 "clock throttling, temperature and power limits, CPU quotas, and what else runs there"
             }

@@ -23,6 +23,7 @@ mod inventory;
 mod leaving;
 mod measuring;
 mod restoring;
+mod sightings;
 #[cfg(test)]
 mod tests;
 
@@ -37,6 +38,7 @@ pub use self::event::{Claim, Effect, Event, Log, NodeEnd, OnGiveUp, Policy, Refu
 use self::{
     checking::{Checking, LastCheck},
     measuring::Measuring,
+    sightings::Sightings,
 };
 use crate::{
     exclusion::Exclusion,
@@ -150,6 +152,7 @@ pub struct Job {
     last_check: Option<LastCheck>,
     /// Who was left out, and should it not have heard, why.
     excluded: BTreeMap<NodeId, Exclusion>,
+    sightings: Sightings,
     phase: Phase,
 }
 
@@ -175,6 +178,7 @@ impl Job {
             checks: 0,
             last_check: None,
             excluded: BTreeMap::new(),
+            sightings: Sightings::default(),
             phase: Phase::Gathering { since: None, last_join: Moment::START, awaited: BTreeSet::new() },
         }
     }

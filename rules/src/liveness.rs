@@ -25,6 +25,8 @@ pub enum LossCause {
     Silent { timeout: Duration },
     /// Another launcher took its seat while its stream was broken.
     Replaced,
+    /// So did one on the same machine.
+    StartedAgain,
 }
 
 impl fmt::Display for LossCause {
@@ -41,6 +43,7 @@ impl fmt::Display for LossCause {
             Self::Replaced => {
                 f.write_str("its connection to the job master was broken when a replacement came")
             }
+            Self::StartedAgain => f.write_str("its launcher was started again"),
         }
     }
 }

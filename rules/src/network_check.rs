@@ -136,6 +136,17 @@ impl NetworkCheck {
         effects
     }
 
+    /// A node that is gone did not go for a fault of its machine, as it turns out.
+    pub fn excuse(&mut self, node: u32, reason: &str) {
+        if let Some(own) = self.known.nodes.get_mut(node as usize)
+            && let Some((_, why)) = &mut own.lost
+            && !own.has_left
+        {
+            *why = record::shorten(reason.to_owned());
+            own.has_left = true;
+        }
+    }
+
     /// What it came to; `None` while it is on.
     #[must_use]
     pub fn outcome(&self) -> Option<&Outcome> {

@@ -1,17 +1,27 @@
 //! Which nodes hang under which switch, and the order of ranks that follows.
 //!
 //! The file is the guide's ConfigMap `node-topology-config`: a node a line, `asw psw ip`, where `asw` is the
-//! switch that the node is plugged into. Blank lines and lines that start with `#` are skipped.
+//! switch that the node is plugged into, and `psw` the one above that. Blank lines and lines that start with `#` are
+//! skipped. Ranks follow `asw` alone; a network check looks at both.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The switch above each node.
+/// The switches above each node.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Topology {
-    /// Address as written in the file -> its access switch.
-    switches: BTreeMap<String, String>,
+    /// By address, in its canonical spelling.
+    places: BTreeMap<String, Place>,
+}
+
+/// Where a node is plugged in.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Place {
+    /// Its access switch, `asw`: its rack.
+    pub switch: String,
+    /// The switch above that one, `psw`: its pod.
+    pub pod_switch: String,
 }
 
 /// What is wrong with a topology file.
@@ -52,8 +62,8 @@ pub enum TopologyError {
 pub struct Order {
     /// Indices into the addresses that were given, by new rank.
     pub seats: Vec<usize>,
-    /// The switch of each, by new rank; `None` when the file does not list it.
-    pub switches: Vec<Option<String>>,
+    /// The place of each, by new rank; `None` when the file does not list it.
+    pub places: Vec<Option<Place>>,
 }
 
 impl Topology {
@@ -62,7 +72,7 @@ impl Topology {
     /// # Errors
     /// The first line that makes no sense, with its number.
     pub fn parse(text: &str) -> Result<Self, TopologyError> {
-        let mut switches = BTreeMap::new();
+        let mut places = BTreeMap::new();
         let mut lines: BTreeMap<String, usize> = BTreeMap::new();
         for (line, text) in (1..).zip(text.lines()) {
             let text = text.trim();
@@ -70,7 +80,7 @@ impl Topology {
                 continue;
             }
             let words: Vec<&str> = text.split_whitespace().collect();
-            let [switch, _, address] = words[..] else {
+            let [switch, pod_switch, address] = words[..] else {
                 return Err(TopologyError::Words { line, words: words.len(), text: shortened(text) });
             };
             let Some(address) = canonical(address) else {
@@ -79,39 +89,40 @@ impl Topology {
             if let Some(first) = lines.insert(address.clone(), line) {
                 return Err(TopologyError::Twice { line, first, address });
             }
-            switches.insert(address, switch.to_owned());
+            let place = Place { switch: switch.to_owned(), pod_switch: pod_switch.to_owned() };
+            places.insert(address, place);
         }
-        Ok(Self { switches })
+        Ok(Self { places })
     }
 
     /// Whether the file lists nobody.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.switches.is_empty()
+        self.places.is_empty()
     }
 
     /// Puts nodes under one switch beside each other. Switches come in the order in which they appear, and nodes
     /// under one keep theirs; nodes that are not listed come last.
     #[must_use]
     pub fn order<'a>(&self, addresses: impl IntoIterator<Item = &'a str>) -> Order {
-        let switch = |address: &str| {
+        let place = |address: &str| {
             let address = canonical(address).unwrap_or_else(|| address.to_owned());
-            self.switches.get(&address).cloned()
+            self.places.get(&address).cloned()
         };
-        let switches: Vec<Option<String>> = addresses.into_iter().map(switch).collect();
+        let places: Vec<Option<Place>> = addresses.into_iter().map(place).collect();
         let mut appearance: BTreeMap<&str, usize> = BTreeMap::new();
-        for switch in switches.iter().flatten() {
+        for place in places.iter().flatten() {
             let next = appearance.len();
-            appearance.entry(switch).or_insert(next);
+            appearance.entry(&place.switch).or_insert(next);
         }
-        let group = |index: &usize| match &switches[*index] {
-            Some(switch) => appearance.get(&**switch).copied().unwrap_or(usize::MAX),
+        let group = |index: &usize| match &places[*index] {
+            Some(place) => appearance.get(&*place.switch).copied().unwrap_or(usize::MAX),
             None => usize::MAX,
         };
-        let mut seats: Vec<usize> = (0..switches.len()).collect();
+        let mut seats: Vec<usize> = (0..places.len()).collect();
         seats.sort_by_key(group);
-        let switches = seats.iter().map(|index| switches[*index].clone()).collect();
-        Order { seats, switches }
+        let places = seats.iter().map(|index| places[*index].clone()).collect();
+        Order { seats, places }
     }
 }
 
@@ -161,6 +172,17 @@ mod tests {
     }
 
     #[test]
+    fn both_switches_of_a_node_are_known() {
+        let text = "s1 p1 10.0.0.1\ns2 p1 10.0.0.2\ns1 p2 10.0.0.3";
+        let order = Topology::parse(text).unwrap().order(["10.0.0.2", "10.0.0.9", "10.0.0.3", "10.0.0.1"]);
+        let place = |it: &Option<Place>| it.as_ref().map(|it| format!("{}/{}", it.pod_switch, it.switch));
+        let places: Vec<Option<String>> = order.places.iter().map(place).collect();
+        let listed = |name: &str| Some(name.to_owned());
+        assert_eq!(order.seats, [0, 2, 3, 1]);
+        assert_eq!(places, [listed("p1/s2"), listed("p2/s1"), listed("p1/s1"), None]);
+    }
+
+    #[test]
     fn a_bad_line_is_named() {
         let error = |text: &str| Topology::parse(text).unwrap_err().to_string();
         assert_eq!(
@@ -188,7 +210,7 @@ mod tests {
             let mut seats = order.seats.clone();
             seats.sort_unstable();
             prop_assert_eq!(seats, (0..under.len()).collect::<Vec<_>>());
-            let mut switches = order.switches;
+            let mut switches: Vec<_> = order.places.into_iter().map(|it| it.map(|it| it.switch)).collect();
             switches.dedup();
             let mut distinct = switches.clone();
             distinct.sort();

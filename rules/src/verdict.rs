@@ -78,6 +78,30 @@ pub enum JobFailure {
         /// How many were checked.
         nodes: u32,
     },
+    /// A check found that fit nodes are cut off from each other.
+    Cut {
+        /// What is cut, in one sentence.
+        words: String,
+        /// How many nodes could train together.
+        fit: u32,
+        /// How many were checked.
+        nodes: u32,
+        /// How many it takes.
+        needed: u32,
+        /// Why the job does not go on with those.
+        why: CutEnd,
+    },
+}
+
+/// Why a job does not go on with the nodes that could train together.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CutEnd {
+    /// They are too few.
+    TooFew,
+    /// It was told to end where a path is cut.
+    Told,
+    /// The launcher that serves the job master is cut off from them.
+    WithoutMaster(NodeName),
 }
 
 impl fmt::Display for JobFailure {
@@ -117,6 +141,29 @@ impl fmt::Display for JobFailure {
                 f.write_str(
                     "; nobody is tainted. Look first at that, then at the network between them; one more healthy \
                      node would tell which it is; --on-inconclusive=proceed or relaunch decide otherwise",
+                )
+            }
+            Self::Cut { words, fit, nodes, needed, why } => {
+                write!(f, "the network check found a cut between nodes: {words}; ")?;
+                match why {
+                    CutEnd::TooFew => write!(
+                        f,
+                        "{fit} of {nodes} node(s) could train together, fewer than the {needed} that --nnodes and \
+                         --node-unit ask for"
+                    )?,
+                    CutEnd::Told => write!(
+                        f,
+                        "{fit} of {nodes} node(s) could train together, and --on-bad-path=fail ends the job"
+                    )?,
+                    CutEnd::WithoutMaster(node) => write!(
+                        f,
+                        "{fit} of {nodes} node(s) could train together, without {node}, whose launcher serves the job \
+                         master"
+                    )?,
+                }
+                f.write_str(
+                    "; no node is tainted for it. Look first at the switches and cables on that way; \
+                     --on-bad-path=proceed would train over it",
                 )
             }
             Self::MassFailure { faults, limit, nodes } => write!(

@@ -5,7 +5,8 @@
 //! held against `docs/taint-report.v1.schema.json`.
 //!
 //! * [`job`]: a job of hosts; [`report`]: what its check found; [`schema`]: what such a document looks like.
-//! * [`paths`]: hosts that nobody reaches; [`links`]: pairs of hosts that do not reach each other.
+//! * [`paths`]: hosts that nobody reaches; [`links`]: pairs of hosts that do not reach each other;
+//!   [`cuts`]: racks that do not.
 //! * [`stragglers`]: hosts that are slow.
 //! * [`changes`]: a host dies while it is checked, one comes in the place of another, and all are checked again.
 //! * [`doubt`]: nobody can tell who is at fault; [`alone`]: nobody is there to ask.
@@ -17,6 +18,7 @@ mod accelerators;
 mod alone;
 mod changes;
 mod command;
+mod cuts;
 mod doubt;
 mod job;
 mod links;

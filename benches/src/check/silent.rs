@@ -134,6 +134,8 @@ fn terms(run_id: String) -> pb::Terms {
             measures_bandwidth: false,
             reuse_millis: 0,
             on_inconclusive: pb::OnInconclusive::Fail.into(),
+            taint_flaky: pb::Tainting::Confirmed.into(),
+            on_bad_path: pb::OnBadPath::Exclude.into(),
         }),
     }
 }

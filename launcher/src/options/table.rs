@@ -434,6 +434,28 @@ pub(crate) static OPTIONS: &[OptionSpec] = &[
         )
     },
     OptionSpec {
+        value: "WHAT",
+        default: "exclude",
+        ..ours(
+            Flag::OnBadPath,
+            "on-bad-path",
+            Kind::Choice(&["exclude", "fail", "proceed"]),
+            Group::Checks,
+            "When a path between fit nodes is known to be cut: exclude the nodes that the others cannot reach (201), fail the job (202), or proceed with all",
+        )
+    },
+    OptionSpec {
+        value: "WHEN",
+        default: "confirmed",
+        ..ours(
+            Flag::TaintFlaky,
+            "taint-flaky",
+            Kind::Choice(&["now", "confirmed", "never"]),
+            Group::Checks,
+            "When a node that passes and fails by turns, or goes away during a check, is tainted: now, confirmed by a second check, or never",
+        )
+    },
+    OptionSpec {
         value: "PERCENT",
         default: "30",
         ..ours(

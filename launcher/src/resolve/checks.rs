@@ -5,7 +5,7 @@ use std::{ffi::OsString, time::Duration};
 use agent::probes::SwitchboxTask;
 use rules::{
     check_terms::{CheckTerms, OnInconclusive},
-    network_check::Deadlines,
+    network_check::{Deadlines, OnBadPath, Tainting},
 };
 
 use crate::{
@@ -29,6 +29,8 @@ const OF_CHECKS: &[Flag] = &[
     Flag::CheckMaxRounds,
     Flag::NetworkCheckTimeout,
     Flag::OnInconclusive,
+    Flag::OnBadPath,
+    Flag::TaintFlaky,
     Flag::TaintReport,
     Flag::TaintKey,
     Flag::TaintGuard,
@@ -130,6 +132,16 @@ fn terms(cli: &Cli, env: Environment<'_>, measures_bandwidth: bool) -> Result<Ch
             "proceed" => OnInconclusive::Proceed,
             "relaunch" => OnInconclusive::Relaunch,
             _ => OnInconclusive::Fail,
+        },
+        taint_flaky: match one_of(cli, Flag::TaintFlaky, &["now", "confirmed", "never"])? {
+            "now" => Tainting::Now,
+            "never" => Tainting::Never,
+            _ => Tainting::Confirmed,
+        },
+        on_bad_path: match one_of(cli, Flag::OnBadPath, &["exclude", "fail", "proceed"])? {
+            "fail" => OnBadPath::Fail,
+            "proceed" => OnBadPath::Proceed,
+            _ => OnBadPath::Exclude,
         },
     })
 }

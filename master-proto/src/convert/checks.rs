@@ -7,7 +7,9 @@ use rules::{
     check_terms::{CheckTerms, OnInconclusive},
     exclusion::Exclusion,
     job::Event,
-    network_check::{ComputeKind, ComputeTime, Deadlines, LocalCheck, LocalFault, Probed},
+    network_check::{
+        ComputeKind, ComputeTime, Deadlines, LocalCheck, LocalFault, OnBadPath, Probed, Tainting,
+    },
     node::NodeName,
 };
 
@@ -45,6 +47,22 @@ impl TryFrom<pb::CheckTerms> for CheckTerms {
                 return Err(ConvertError::Missing { field: "terms.check.on_inconclusive" });
             }
         };
+        let taint_flaky = match wire.taint_flaky() {
+            pb::Tainting::Now => Tainting::Now,
+            pb::Tainting::Confirmed => Tainting::Confirmed,
+            pb::Tainting::Never => Tainting::Never,
+            pb::Tainting::Unspecified => {
+                return Err(ConvertError::Missing { field: "terms.check.taint_flaky" });
+            }
+        };
+        let on_bad_path = match wire.on_bad_path() {
+            pb::OnBadPath::Exclude => OnBadPath::Exclude,
+            pb::OnBadPath::Fail => OnBadPath::Fail,
+            pb::OnBadPath::Proceed => OnBadPath::Proceed,
+            pb::OnBadPath::Unspecified => {
+                return Err(ConvertError::Missing { field: "terms.check.on_bad_path" });
+            }
+        };
         let deadlines = wire.deadlines.ok_or(ConvertError::Missing { field: "terms.check.deadlines" })?;
         Ok(Self {
             exclude_straggler: wire.exclude_straggler,
@@ -66,6 +84,8 @@ impl TryFrom<pb::CheckTerms> for CheckTerms {
             measures_bandwidth: wire.measures_bandwidth,
             reuse_for: Duration::from_millis(wire.reuse_millis),
             on_inconclusive,
+            taint_flaky,
+            on_bad_path,
         })
     }
 }
@@ -88,6 +108,16 @@ impl From<CheckTerms> for pb::CheckTerms {
             OnInconclusive::Proceed => pb::OnInconclusive::Proceed,
             OnInconclusive::Relaunch => pb::OnInconclusive::Relaunch,
         };
+        let taint_flaky = match terms.taint_flaky {
+            Tainting::Now => pb::Tainting::Now,
+            Tainting::Confirmed => pb::Tainting::Confirmed,
+            Tainting::Never => pb::Tainting::Never,
+        };
+        let on_bad_path = match terms.on_bad_path {
+            OnBadPath::Exclude => pb::OnBadPath::Exclude,
+            OnBadPath::Fail => pb::OnBadPath::Fail,
+            OnBadPath::Proceed => pb::OnBadPath::Proceed,
+        };
         Self {
             exclude_straggler: terms.exclude_straggler,
             straggler_permille: terms.straggler_permille,
@@ -103,6 +133,8 @@ impl From<CheckTerms> for pb::CheckTerms {
             measures_bandwidth: terms.measures_bandwidth,
             reuse_millis: millis(terms.reuse_for),
             on_inconclusive: on_inconclusive.into(),
+            taint_flaky: taint_flaky.into(),
+            on_bad_path: on_bad_path.into(),
         }
     }
 }

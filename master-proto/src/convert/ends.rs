@@ -6,11 +6,11 @@ use rules::{
     NodeId, NodeRank,
     missing::Missing,
     node::NodeName,
-    verdict::{JobFailure, JobVerdict},
+    verdict::{CutEnd, JobFailure, JobVerdict},
 };
 
 use super::{ConvertError, cut, millis};
-use crate::pb::{self, job_end::Verdict};
+use crate::pb::{self, cut::Why, job_end::Verdict};
 
 impl From<NodeName> for pb::NodeName {
     fn from(NodeName { rank, host, address, node_id }: NodeName) -> Self {
@@ -60,6 +60,14 @@ impl From<JobVerdict> for pb::JobEnd {
                 let named = named.into_iter().map(pb::NodeName::from).collect();
                 Verdict::Inconclusive(pb::Inconclusive { named, of, nodes, why: cut(why) })
             }
+            JobVerdict::Failed(JobFailure::Cut { words, fit, nodes, needed, why }) => {
+                let why = Some(match why {
+                    CutEnd::TooFew => Why::TooFew(pb::CutTooFew {}),
+                    CutEnd::Told => Why::Told(pb::CutTold {}),
+                    CutEnd::WithoutMaster(node) => Why::WithoutMaster(node.into()),
+                });
+                Verdict::Cut(pb::Cut { words: cut(words), fit, nodes, needed, why })
+            }
             JobVerdict::Failed(JobFailure::MassFailure { faults, limit, nodes }) => {
                 Verdict::MassFailure(pb::MassFailure { faults, limit, nodes })
             }
@@ -98,6 +106,14 @@ impl TryFrom<pb::JobEnd> for JobVerdict {
             Verdict::Inconclusive(pb::Inconclusive { named, of, nodes, why }) => {
                 let named = named.into_iter().map(NodeName::from).collect();
                 JobFailure::Inconclusive { named, of, nodes, why }
+            }
+            Verdict::Cut(pb::Cut { words, fit, nodes, needed, why }) => {
+                let why = match why.ok_or(ConvertError::Missing { field: "job_end.cut.why" })? {
+                    Why::TooFew(pb::CutTooFew {}) => CutEnd::TooFew,
+                    Why::Told(pb::CutTold {}) => CutEnd::Told,
+                    Why::WithoutMaster(node) => CutEnd::WithoutMaster(node.into()),
+                };
+                JobFailure::Cut { words, fit, nodes, needed, why }
             }
             Verdict::MassFailure(pb::MassFailure { faults, limit, nodes }) => {
                 JobFailure::MassFailure { faults, limit, nodes }

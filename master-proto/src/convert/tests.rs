@@ -9,10 +9,12 @@ use rules::{
     exclusion::Exclusion,
     gpus::{Gpu, GpuLink, GpuProcess, GpuTrouble, Inventory, MOST_GPUS, NvLink, RemappedRows, Vendor, Xid},
     job::{Claim, Event, NodeEnd, Standing},
-    network_check::{ComputeKind, ComputeTime, Deadlines, LocalCheck, LocalFault, Probed},
+    network_check::{
+        ComputeKind, ComputeTime, Deadlines, LocalCheck, LocalFault, OnBadPath, Probed, Tainting,
+    },
     node::{Accelerators, JoinRequest, NodeAttributes, NodeName, Terms},
     pending::Pending,
-    verdict::{JobFailure, JobVerdict},
+    verdict::{CutEnd, JobFailure, JobVerdict},
     world::Assignment,
 };
 
@@ -79,6 +81,8 @@ fn check() -> CheckTerms {
         measures_bandwidth: true,
         reuse_for: Duration::from_secs(60),
         on_inconclusive: OnInconclusive::Proceed,
+        taint_flaky: Tainting::Never,
+        on_bad_path: OnBadPath::Fail,
     }
 }
 
@@ -136,6 +140,9 @@ fn every_push_survives_the_wire() {
         failed(JobFailure::Deserted),
         failed(JobFailure::Inconclusive { named: vec![name()], of: 2, nodes: 3, why: "w".into() }),
         failed(JobFailure::MassFailure { faults: 4, limit: 2, nodes: 6 }),
+        failed(severed(CutEnd::TooFew)),
+        failed(severed(CutEnd::Told)),
+        failed(severed(CutEnd::WithoutMaster(name()))),
         Push::Check(order()),
         Push::Check(CheckOrder { test: Test::Pair, ..order() }),
         Push::CancelCheck(CheckRound { check: 1, round: 2 }),
@@ -216,6 +223,27 @@ fn much_that_a_node_says_of_itself_fits_into_a_request() {
     assert_eq!(read.fault.map(|fault| (fault.component.len(), fault.reason.len())), Some((256, 4096)));
 }
 
+fn severed(why: CutEnd) -> JobFailure {
+    JobFailure::Cut { words: "a and b".into(), fit: 2, nodes: 4, needed: 3, why }
+}
+
+#[test]
+fn every_choice_of_a_check_survives_the_wire_and_one_that_is_not_said_is_refused() {
+    for taint_flaky in [Tainting::Now, Tainting::Confirmed, Tainting::Never] {
+        for on_bad_path in [OnBadPath::Exclude, OnBadPath::Fail, OnBadPath::Proceed] {
+            let said = CheckTerms { taint_flaky, on_bad_path, ..check() };
+            assert_eq!(CheckTerms::try_from(pb::CheckTerms::from(said.clone())), Ok(said));
+        }
+    }
+    let refused = |wire: pb::CheckTerms| CheckTerms::try_from(wire).unwrap_err().to_string();
+    for nonsense in [0, 4, -1] {
+        let wire = pb::CheckTerms { taint_flaky: nonsense, ..check().into() };
+        assert_eq!(refused(wire), "terms.check.taint_flaky is missing");
+        let wire = pb::CheckTerms { on_bad_path: nonsense, ..check().into() };
+        assert_eq!(refused(wire), "terms.check.on_bad_path is missing");
+    }
+}
+
 #[test]
 fn a_fault_of_its_own_survives_the_wire_and_nonsense_of_a_check_does_not() {
     let fault = LocalFault { component: "gpu 3".into(), reason: "r".into() };
@@ -224,6 +252,8 @@ fn a_fault_of_its_own_survives_the_wire_and_nonsense_of_a_check_does_not() {
     let terms = |straggler_permille| pb::CheckTerms {
         straggler_permille,
         on_inconclusive: pb::OnInconclusive::Fail.into(),
+        taint_flaky: pb::Tainting::Now.into(),
+        on_bad_path: pb::OnBadPath::Exclude.into(),
         deadlines: Some(pb::CheckDeadlines::default()),
         ..Default::default()
     };

@@ -3,6 +3,8 @@
 //! What is tested and what follows from it is [`NetworkCheck`]'s; here its numbers become nodes, and its verdict
 //! becomes who takes part ([`verdict`]).
 
+mod cut;
+mod fabric;
 mod verdict;
 
 use std::{
@@ -12,7 +14,11 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{Effect, Job, Log, Phase, count};
+use self::fabric::Fabric;
+use super::{
+    Effect, Job, Log, Phase, count,
+    sightings::{Machine, STARTED_AGAIN},
+};
 use crate::{
     check_order::{CheckOrder, CheckReport, CheckRound, Partner, Test},
     ids::NodeId,
@@ -20,6 +26,7 @@ use crate::{
     network_check::{Effect as Step, Event as Word, LocalCheck, NetworkCheck, Probed, Subject, mix},
     node::{JoinRequest, is_loopback},
     taint_report::CheckedNode,
+    topology::Place,
     world::reachable_address,
 };
 
@@ -39,11 +46,25 @@ pub(super) struct Checking {
     /// As they came, for the report: who is lost is named there too.
     nodes: Vec<CheckedNode>,
     racks: Vec<String>,
+    pods: Vec<String>,
+    /// By number.
+    machines: Vec<Machine>,
+    /// Of those that went away and did not say so: since when.
+    lost: BTreeMap<Machine, Lost>,
+    /// Where launchers have joined since the check began.
+    newcomers: BTreeSet<Machine>,
     check: NetworkCheck,
     seed: u64,
     patience: Duration,
     /// What the nodes were told to do in the round that is on, and have not answered.
     orders: BTreeMap<u32, CheckOrder>,
+}
+
+/// Members on one machine that went away.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Lost {
+    at: Moment,
+    numbers: Vec<u32>,
 }
 
 /// The last check.
@@ -79,27 +100,29 @@ impl Job {
         }
     }
 
-    /// Begins a check of `members`, in the order of their ranks; `switches` are those above them.
+    /// Begins a check of `members`, in the order of their ranks; `places` are theirs.
     pub(super) fn begin_check(
         &mut self,
         now: Moment,
         members: Vec<NodeId>,
-        switches: Vec<Option<String>>,
+        places: Vec<Option<Place>>,
     ) -> Vec<Effect> {
         let Some(terms) = self.terms.as_ref().and_then(|terms| terms.check.clone()) else {
             return Vec::new();
         };
-        let (rack_of, racks) = racks(switches);
+        let Fabric { racks, pods, rack_names, pod_names } = Fabric::of(&places);
         let requests: Vec<_> =
             members.iter().filter_map(|member| self.nodes.get(member)).map(|node| &node.request).collect();
         let partners = self.partners(&members);
+        let machines: Vec<Machine> = requests.iter().map(|request| Machine::of(request)).collect();
         let subjects = requests
             .iter()
-            .zip(&rack_of)
-            .map(|(request, rack)| Subject {
+            .zip(&machines)
+            .zip(racks.iter().zip(&pods))
+            .map(|((request, machine), (rack, pod))| Subject {
                 rack: *rack,
-                pod: 0,
-                seen_before: false,
+                pod: *pod,
+                seen_before: self.sightings.has(machine),
                 local: match &request.checked {
                     Some(checked) => checked.local.clone(),
                     None => LocalCheck::default(),
@@ -113,9 +136,12 @@ impl Job {
         let (check, steps) = NetworkCheck::new(policy, now, subjects);
         let numbers = (0..).zip(&members).map(|(number, member)| (member.clone(), number)).collect();
         let count = count(members.len());
-        let nodes = requests.iter().zip(&partners).zip(rack_of).map(|((request, partner), rack)| {
-            CheckedNode::new(request, partner.name.rank, partner.address.clone(), rack)
-        });
+        let hangs = racks.into_iter().zip(pods).zip(&machines);
+        let nodes =
+            requests.iter().zip(&partners).zip(hangs).map(|((request, partner), (place, machine))| {
+                let seen_before = self.sightings.has(machine);
+                CheckedNode::new(request, partner.name.rank, partner.address.clone(), place, seen_before)
+            });
         let nodes = nodes.collect();
         self.phase = Phase::Checking(Box::new(Checking {
             number,
@@ -123,7 +149,11 @@ impl Job {
             numbers,
             partners,
             nodes,
-            racks,
+            racks: rack_names,
+            pods: pod_names,
+            machines,
+            lost: BTreeMap::new(),
+            newcomers: BTreeSet::new(),
             check,
             seed,
             patience: terms.deadlines.floor.min(CONNECT),
@@ -209,17 +239,29 @@ impl Job {
         self.tell_check(now, Word::Deadline)
     }
 
-    /// A member is gone; the check goes on with the others.
+    /// A member is gone; the check goes on with the others. `is_excused`: nothing is wrong with its machine.
     pub(super) fn lost_in_check(
         &mut self,
         now: Moment,
         node: &NodeId,
         reason: &str,
-        is_announced: bool,
+        is_excused: bool,
     ) -> Vec<Effect> {
         let Phase::Checking(checking) = &mut self.phase else { return Vec::new() };
         let Some(number) = checking.numbers.get(node).copied() else { return Vec::new() };
         checking.orders.remove(&number);
+        let machine = checking.machines.get(number as usize).cloned();
+        let (reason, is_announced) = match machine {
+            _ if is_excused => (reason, true),
+            Some(machine) if checking.newcomers.contains(&machine) => (STARTED_AGAIN, true),
+            Some(machine) => {
+                let lost = checking.lost.entry(machine).or_insert(Lost { at: now, numbers: Vec::new() });
+                lost.at = now;
+                lost.numbers.push(number);
+                (reason, false)
+            }
+            None => (reason, false),
+        };
         self.tell_check(now, Word::NodeLost { node: number, reason: reason.to_owned(), is_announced })
     }
 
@@ -276,6 +318,14 @@ impl Checking {
         self.check.deadline()
     }
 
+    /// A launcher has joined on this machine: the one that went away there was started again.
+    pub(super) fn machine_is_back(&mut self, machine: Machine) {
+        for number in self.lost.remove(&machine).into_iter().flat_map(|lost| lost.numbers) {
+            self.check.excuse(number, STARTED_AGAIN);
+        }
+        self.newcomers.insert(machine);
+    }
+
     fn give_orders(&mut self, round: u32, groups: &[crate::network_check::Group], again: &[(u32, u32)]) {
         let again: BTreeMap<u32, u32> = again.iter().copied().collect();
         let at = CheckRound { check: self.number, round };
@@ -308,22 +358,6 @@ impl Checking {
             }
         }
     }
-}
-
-/// Racks as numbers, in the order of their appearance. Nodes of unknown place share one.
-fn racks(switches: Vec<Option<String>>) -> (Vec<u32>, Vec<String>) {
-    let is_known = switches.iter().any(Option::is_some);
-    let mut names: Vec<String> = Vec::new();
-    let mut numbers: BTreeMap<String, u32> = BTreeMap::new();
-    let racks = switches.into_iter().map(|switch| {
-        let name = switch.unwrap_or_else(|| "unlisted".to_owned());
-        *numbers.entry(name.clone()).or_insert_with(|| {
-            names.push(name);
-            count(names.len() - 1)
-        })
-    });
-    let racks = racks.collect();
-    (racks, if is_known { names } else { Vec::new() })
 }
 
 /// A seed for each check of each job (FNV-1a, then mixed).

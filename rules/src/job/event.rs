@@ -265,6 +265,8 @@ pub enum Log {
     CheckRound { check: u32, round: u32, tests: u32 },
     /// A check is over: its table.
     Checked { report: String },
+    /// Nodes train over a way that is known to be cut, as they were told to.
+    Proceeds { cut: String, nodes: u32 },
     /// A node is gone.
     Gone { node: NodeName, reason: String, losses: u32, limit: u32 },
     /// A round is over.
@@ -300,6 +302,10 @@ impl fmt::Display for Log {
                 write!(f, "network check {check}, round {round}: {tests} test(s)")
             }
             Self::Checked { report } => f.write_str(report),
+            Self::Proceeds { cut, nodes } => write!(
+                f,
+                "warning: {nodes} node(s) train over a cut, for --on-bad-path=proceed says so: {cut}"
+            ),
             Self::Gone { node, reason, losses, limit } => {
                 write!(f, "{node} is gone: {reason} (losses of this rank: {losses}, replacements: {limit})")
             }

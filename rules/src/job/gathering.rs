@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::{Effect, FAREWELL, Job, Log, Node, Phase, Refusal, Regroup, TOPOLOGY_PATIENCE, count};
+use super::{
+    Effect, FAREWELL, Job, Log, Node, Phase, Refusal, Regroup, TOPOLOGY_PATIENCE, count, sightings::Machine,
+};
 use crate::{
     ids::{NodeId, NodeRank, Round},
     liveness::LossCause,
@@ -138,7 +140,12 @@ impl Job {
                 let (holder, newcomer) = (self.name_of(&holder), request.name());
                 return refuse(Refusal::Held { rank, holder, newcomer });
             }
-            effects = self.on_lost(now, &holder, LossCause::Replaced);
+            let is_same = self
+                .nodes
+                .get(&holder)
+                .is_some_and(|holder| Machine::of(&holder.request) == Machine::of(&request));
+            let cause = if is_same { LossCause::StartedAgain } else { LossCause::Replaced };
+            effects = self.on_lost(now, &holder, cause);
             if let Phase::Over { until, .. } = &mut self.phase {
                 // That was once too often. The newcomer has yet to hear of it.
                 *until = Some(now + FAREWELL);
@@ -169,7 +176,10 @@ impl Job {
                 self.arrivals
             }
         };
-        self.nodes.insert(node, Node { request, is_connected: true, seated: None, arrival });
+        let known = Node { request, is_connected: true, seated: None, arrival };
+        if self.nodes.insert(node.clone(), known).is_none() {
+            self.newcomer(now, &node);
+        }
         Ok(effects)
     }
 
@@ -255,11 +265,11 @@ impl Job {
         let in_order: Vec<NodeId> =
             order.seats.iter().map(|index| nodes[*index].request.node_id.clone()).collect();
         if self.wants_check(now, &in_order) {
-            return self.begin_check(now, in_order, order.switches);
+            return self.begin_check(now, in_order, order.places);
         }
         let mut effects = Vec::new();
         if !self.topology.is_empty() {
-            let unlisted = order.seats.iter().zip(&order.switches).filter(|(_, switch)| switch.is_none());
+            let unlisted = order.seats.iter().zip(&order.places).filter(|(_, place)| place.is_none());
             let addresses: Vec<String> = unlisted.map(|(index, _)| listed[*index].to_owned()).collect();
             if !addresses.is_empty() {
                 effects.push(Effect::Log(Log::Unlisted { addresses }));
@@ -276,9 +286,9 @@ impl Job {
             .collect();
         let round = self.next_round;
         self.next_round = Round(round.0.saturating_add(1));
-        let placed = order.seats.iter().zip(order.switches).map(|(index, switch)| {
+        let placed = order.seats.iter().zip(order.places).map(|(index, place)| {
             let host = nodes[*index].request.attributes.host_name.clone();
-            (listed[*index].to_owned(), host, switch)
+            (listed[*index].to_owned(), host, place.map(|place| place.switch))
         });
         effects.push(Effect::Log(Log::Placed { round, nodes: placed.collect() }));
         let Some(host) = members.first().map(|host| host.node_id.clone()) else { return effects };

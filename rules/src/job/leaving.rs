@@ -17,6 +17,8 @@ enum Departure {
     Announced,
     /// It was lost or gave up: its rank is charged.
     Charged,
+    /// It was lost, for its launcher was started again: its rank is charged, and nothing is wrong with its machine.
+    StartedAgain,
 }
 
 impl Job {
@@ -157,7 +159,13 @@ impl Job {
     /// A node is given up: its stream stayed broken, or it was silent for too long.
     pub(super) fn on_lost(&mut self, now: Moment, node: &NodeId, cause: LossCause) -> Vec<Effect> {
         let mut effects = vec![Effect::HangUp { node: node.clone() }];
-        effects.extend(self.depart(now, node, &cause.to_string(), Departure::Charged));
+        let how = match cause {
+            LossCause::StartedAgain => Departure::StartedAgain,
+            LossCause::Disconnected { .. } | LossCause::Silent { .. } | LossCause::Replaced => {
+                Departure::Charged
+            }
+        };
+        effects.extend(self.depart(now, node, &cause.to_string(), how));
         effects
     }
 
@@ -217,7 +225,7 @@ impl Job {
         // A node that was chosen and had no seat yet, nor a wish, has no rank: rank 0's budget is its own.
         let losses = name.rank.map(|rank| {
             let losses = self.losses.entry(rank).or_default();
-            *losses = losses.saturating_add(u32::from(matches!(how, Departure::Charged)));
+            *losses = losses.saturating_add(u32::from(!matches!(how, Departure::Announced)));
             (rank, *losses)
         });
         let (node, reason) = (name.clone(), reason.to_owned());
@@ -252,7 +260,7 @@ impl Job {
                 let members = std::mem::take(members);
                 self.gather_again(now, members)
             }
-            Phase::Checking(_) => self.lost_in_check(now, node, reason, matches!(how, Departure::Announced)),
+            Phase::Checking(_) => self.lost_in_check(now, node, reason, !matches!(how, Departure::Charged)),
             Phase::Measuring(_) => self.lost_in_measuring(now, node, reason),
             Phase::Hosting { members, .. } => {
                 if members.iter().all(|member| member.node_id != *node) {

@@ -57,7 +57,7 @@ pub(super) fn cut(
     taking_part: &[u32],
 ) -> Option<Cut> {
     let elements = dead_elements(known, facts, links, partial);
-    if elements.is_empty() {
+    if elements.is_empty() && never_passed(facts).next().is_none() {
         return None;
     }
     let mut kept: Vec<u32> = Vec::new();
@@ -72,14 +72,13 @@ pub(super) fn cut(
     if left_out.is_empty() {
         return None;
     }
-    let causes: Vec<String> = elements.iter().map(|element| element.words()).collect();
-    let verb = if left_out.len() == 1 {
-        "cannot be reached by all of them"
-    } else {
-        "cannot be reached by all of them"
-    };
+    let mut causes: Vec<String> = elements.iter().map(Element::words).collect();
+    if causes.is_empty() {
+        let (a, b) = never_passed(facts).next().unwrap_or_default();
+        causes.push(format!("tests between node {a} and node {b} failed and never passed"));
+    }
     let words = format!(
-        "{}: {} can train together, and {} ({}) {verb}",
+        "{}: {} can train together, and {} ({}) cannot be reached by all of them",
         listed(&causes),
         count(kept.len(), "healthy node"),
         if left_out.len() == 1 { "1 more".to_owned() } else { format!("{} more", left_out.len()) },
@@ -109,7 +108,7 @@ impl Element {
             Self::Uplink(rack) => format!("the uplink of rack {rack} is dead"),
             Self::PartialUplink(rack) => format!("part of the paths out of rack {rack} is dead"),
             Self::Leaf(rack) => format!("the switch of rack {rack} is dead"),
-            Self::Pod(pod) => format!("the switch of pod {pod} is dead"),
+            Self::Pod(pod) => format!("the racks of pod {pod} are cut off: its switch is dead"),
         }
     }
 }
@@ -157,12 +156,20 @@ fn without_dead_paths(known: &Known, facts: &Facts, nodes: Vec<u32>) -> Vec<u32>
 fn without_dead_links(facts: &Facts, links: &[LinkFault], nodes: Vec<u32>) -> Vec<u32> {
     /// A failure counts for far less than a node.
     const NODE: usize = 1 << 20;
-    let conflicts: BTreeSet<Pair> =
-        links.iter().filter(|link| link.kind == LinkKind::Dead).map(|link| link.nodes).collect();
+    let dead = links.iter().filter(|link| link.kind == LinkKind::Dead).map(|link| link.nodes);
+    let conflicts: BTreeSet<Pair> = dead.chain(never_passed(facts)).collect();
     let weight = |node: u32| NODE - facts.node(node).map_or(0, |it| it.evidence.len()).min(NODE / 2);
     let weights = nodes.iter().map(|node| (*node, weight(*node))).collect();
     let gone = lightest_cover(&conflicts, &weights);
     nodes.into_iter().filter(|node| !gone.contains(node)).collect()
+}
+
+/// Pairs of fit nodes that failed and never passed, whatever it is called.
+fn never_passed(facts: &Facts) -> impl Iterator<Item = Pair> {
+    let edges = facts.edges.iter().filter(|(ends, edge)| {
+        edge.fails > 0 && edge.passes == 0 && !edge.is_explained && facts.are_good(**ends)
+    });
+    edges.map(|(ends, _)| *ends)
 }
 
 /// The lightest set without which no two are in conflict; of as light ones that of the higher numbers.

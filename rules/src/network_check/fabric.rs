@@ -42,7 +42,7 @@ pub(super) struct Blamed {
     /// Other elements that explain the same.
     pub(super) rivals: Vec<Part>,
     /// It was last passed in this round.
-    last_pass: Option<usize>,
+    pub(super) last_pass: Option<usize>,
 }
 
 /// What the larger elements explain.
@@ -73,7 +73,7 @@ fn parts(known: &Known, has_pods: bool, (a, b): Pair) -> impl Iterator<Item = Pa
 impl Fabric {
     pub(super) fn of(known: &Known, tests: &[PairTest], nodes: &[Standing]) -> Self {
         let racks = known.racks.len();
-        let has_pods = known.pods.len() > 1 && known.pods.len() < racks;
+        let has_pods = known.pods.len() < racks;
         let mut fabric = Self { blamed: Vec::new(), sure: BTreeMap::new(), racks, has_pods };
         if racks < 2 {
             return fabric;

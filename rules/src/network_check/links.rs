@@ -199,7 +199,10 @@ pub(super) fn mark_flaky(pairs: &[PairTest], edges: &BTreeMap<Pair, Edge>, nodes
         };
         let lesser = |partner: &u32| degrees.get(*partner as usize).is_some_and(|degree| *degree < own);
         let is_dead = |partner: u32| edges.get(&pair(number, partner)).is_some_and(Edge::is_dead);
-        let are_links = own == 2 && partners().all(is_dead);
+        let never_passed =
+            |partner: u32| edges.get(&pair(number, partner)).is_some_and(|edge| edge.passes == 0);
+        let are_links =
+            partners().all(never_passed) && partners().filter(|it| is_dead(*it)).count() + 1 >= own.max(3);
         let tests = node.met.len().max(own);
         let ways = (0..own).fold(1.0, |ways, nth| ways * (tests - nth) as f64 / (nth + 1) as f64);
         let is_no_chance = count as f64 * ways * share.powi(own as i32) < CHANCE || single < 4;

@@ -37,7 +37,9 @@ pub(super) fn look_inside(known: &Known, facts: &Facts, draft: &mut Draft, is_on
 
 /// Elements that explain the same: a test over the one and not over the other tells.
 pub(super) fn tell_apart(known: &Known, facts: &Facts, draft: &mut Draft) {
-    let is_open = |blamed: &Blamed| !blamed.rivals.is_empty() || is_narrow(known, blamed).is_some();
+    let is_open = |blamed: &Blamed| {
+        !blamed.rivals.is_empty() || is_narrow(known, blamed).is_some() || blamed.last_pass.is_some()
+    };
     if !facts.fabric.blamed.iter().any(is_open) {
         return;
     }
@@ -53,6 +55,9 @@ pub(super) fn tell_apart(known: &Known, facts: &Facts, draft: &mut Draft) {
                 draft.add(Kind::Sibling, &[ends.0, ends.1]);
             }
         }
+        if let Some(ends) = passed_before(known, facts, draft, blamed) {
+            draft.add(Kind::Retest, &[ends.0, ends.1]);
+        }
         let Some((rack, against)) = is_narrow(known, blamed) else { continue };
         let own = free.get(rack as usize).map_or(&[][..], |own| own);
         let others = (0_u32..).zip(&free).filter(|(other, _)| *other != rack && !against.contains(other));
@@ -64,6 +69,21 @@ pub(super) fn tell_apart(known: &Known, facts: &Facts, draft: &mut Draft) {
             draft.add(Kind::Sibling, &[ends.0, ends.1]);
         }
     }
+}
+
+/// Two that passed over an element which seems to have died since. Where they pass again, only part of it is dead. None
+/// where such a pair has failed since already.
+fn passed_before(known: &Known, facts: &Facts, draft: &Draft, blamed: &Blamed) -> Option<Pair> {
+    let last = blamed.last_pass?;
+    let is_over = |ends: Pair| facts.fabric.is_over(known, blamed.part, ends);
+    let passed = || facts.pairs.iter().filter(|test| test.works && test.round <= last && is_over(test.ends));
+    let has_failed =
+        |ends: Pair| facts.pairs.iter().any(|test| test.ends == ends && test.speaks && test.round > last);
+    if passed().any(|test| has_failed(test.ends)) {
+        return None;
+    }
+    let is_fit = |node: u32| draft.is_free(node) && facts.is(node, |it| it.is_witness());
+    passed().map(|test| test.ends).find(|ends| is_fit(ends.0) && is_fit(ends.1))
 }
 
 /// An uplink that failed with so few other racks that the paths to these may be dead instead: its rack, and they.

@@ -44,6 +44,30 @@ fn a_host_that_dies_while_its_own_test_is_on_explains_it() {
 }
 
 #[test]
+fn a_launcher_that_is_killed_and_started_again_in_place_during_a_check_taints_nothing() {
+    let Some(network) = Network::of(4) else { return };
+    // A test that nobody answers keeps the round open.
+    network.break_host(1, Fault::Mute);
+    let job = Job::with_master(&network, &[LOST_SOON], &["--nnodes=3:4", "--taint-flaky=now"]);
+    let mut nodes = job.start();
+    let _tested = job.await_said(&nodes[2], "network check 0, round 0: testing the way to ");
+    kill_node(take(&mut nodes, 2));
+    let again = job.line_of(2).start();
+    // Nothing is known against the host, and it passes the next check with the others.
+    let said = job.await_master_said("lost: its launcher was started again");
+    assert!(!said.contains("lost, taint"), "{said}");
+    let report = job.report(1);
+    report.blames(&[]);
+    assert_eq!(report.nodes.len(), 3, "{report:#?}");
+    let left = take(&mut nodes, 1);
+    let _said = job.leave([left], 201);
+    let world = job.first_world(3);
+    assert_eq!(support::cluster::places(&world), [1, 3, 4]);
+    nodes.push(again);
+    let _end = job.ends_well(nodes);
+}
+
+#[test]
 fn a_job_that_misses_one_waits_and_checks_the_replacement_with_the_others() {
     let Some(network) = Network::of(5) else { return };
     network.break_host(2, Fault::Mute);

@@ -66,16 +66,17 @@ fn inventory() -> Value {
     })
 }
 
+fn element(kind: &str, nodes: &[u32], racks: &[&str], pods: &[&str]) -> Value {
+    json!({"kind": kind, "nodes": nodes, "racks": racks, "pods": pods, "words": "it"})
+}
+
 /// A document with all that there can be in one.
 fn specimen() -> Value {
     let node = |number: u32, verdict: &str| {
         json!({
-            "number": number, "id": "a", "rank": number, "host": "h", "ip": "10.78.0.1", "k8s_node": null, "pod": null,
-            "rack": "asw-1", "verdict": verdict, "component": null, "excluded": verdict != "healthy",
-            "taint": null, "evidence": [], "notes": [], "look_at": "",
-            "compute": {"timed": "t", "samples_ms": [50.0], "usual_ms": 50.0, "nodes": 3, "left_out": 1},
-            "compute_ratio": 1.0, "comm_ratio": null, "inventory": null
-        })
+                "number": number, "id": "a", "rank": number, "host": "h", "ip": "10.78.0.1", "k8s_node": null, "pod": null,
+        assert_eq!(found.len(), 26, "{found:#?}");
+            })
     };
     let mut broken = node(1, "local-fault");
     broken["component"] = json!("gpu 3");
@@ -84,16 +85,18 @@ fn specimen() -> Value {
     broken["look_at"] = json!("the component");
     broken["inventory"] = inventory();
     let test = json!({
-        "kind": "screen", "nodes": [0, 1], "across": true, "result": "fail", "comm_ms": null,
-        "usual": {"ms": 100.0, "nodes": 6, "left_out": 0, "of_all": false}, "ratio": null, "mb_per_s": null,
+    assert_eq!(found.len(), 26, "{found:#?}");
         "reasons": [{"node": 1, "words": "it does not answer"}], "explained": true
     });
     json!({
         "schema": "dlrover.taint-report/v1", "job": "none", "epoch": 0, "seed": "18446744073709551615",
         "written_unix_ms": 1_700_000_000_000_u64, "took_seconds": 1.5, "network_untested": false,
-        "slow_confirmations": 2, "rounds": [{"round": 0, "seconds": 1.5, "tests": [test]}],
+        "slow_confirmations": 2, "rounds": [{"round": 0, "began_seconds": 0.0, "seconds": 1.5, "tests": [test]}],
         "nodes": [node(0, "healthy"), broken], "links": [{"nodes": [0, 1], "kind": "dead"}],
         "rack_pairs": [{"racks": ["asw-1", "asw-2"], "pairs": [[0, 1], [0, 2]]}], "uplinks": ["asw-3"],
+        "leaves": ["asw-4"], "pods": ["psw-1"], "partial_uplinks": [{"rack": "asw-5", "dead": 2, "tested": 5}],
+        "ambiguous": [{"candidates": [element("node", &[1], &[], &[]), element("uplink", &[], &["asw-3"], &[])]}],
+        "cut": {"left_out": [1], "words": "asw-3 is cut off"},
         "guard": {"taints": 1, "limit": 2, "mass_failure": false}
     })
 }
@@ -114,7 +117,7 @@ fn the_schema_is_one_and_leaves_nothing_open() {
     assert!(jsonschema::meta::is_valid(&SCHEMA));
     let mut found = Vec::new();
     objects("", &SCHEMA, &mut found);
-    assert_eq!(found.len(), 22, "{found:#?}");
+    assert_eq!(found.len(), 26, "{found:#?}");
     for (at, object) in found {
         assert_eq!(object["additionalProperties"], json!(false), "{at}");
         let named: Vec<&String> = object["properties"].as_object().expect("it has some").keys().collect();
@@ -131,7 +134,7 @@ fn a_document_that_is_not_as_it_says_is_refused() {
     let mut switchbox = right["nodes"][1].clone();
     switchbox["taint"]["value"] = json!("switchbox");
     check_node(&switchbox);
-    let differing: [(&str, Value); 14] = [
+    let differing: [(&str, Value); 17] = [
         ("/schema", json!("dlrover.taint-report/v2")),
         ("/seed", json!(7)),
         ("/epoch", json!(-1)),
@@ -145,6 +148,9 @@ fn a_document_that_is_not_as_it_says_is_refused() {
         ("/nodes/1/inventory/gpus/0/memory_used_bytes", json!(-1)),
         ("/nodes/1/inventory/links/0/link", json!("P2P")),
         ("/rounds/0/tests/0/nodes", json!([0, 0])),
+        ("/ambiguous/0/candidates", json!([])),
+        ("/partial_uplinks/0/dead", json!(-1)),
+        ("/cut/words", json!("")),
         ("/guard/mass_failure", json!(true)),
     ];
     for (at, value) in differing {

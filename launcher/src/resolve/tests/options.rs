@@ -40,11 +40,12 @@ fn what_does_nothing_is_said_once_each() {
 #[test]
 fn what_only_a_check_looks_at_is_said_to_do_nothing_without_one() {
     let of_checks = "--straggler-ratio=3 --check-command=true --check-ttl=1 --check-max-rounds=2 \
-                     --network-check-timeout=3 --on-inconclusive=proceed --taint-report=/t --taint-key=k --taint-guard=1";
+                     --network-check-timeout=3 --on-inconclusive=proceed --on-bad-path=fail --taint-flaky=now \
+                     --taint-report=/t --taint-key=k --taint-guard=1";
     let of_switchbox = "--box-pairs 0:1 --min-bandwidth=5 --min-channels=1 --switchbox-probe=host --switchbox-path=any \
                         --probe-loopback";
     let notices = plan(&format!("{of_checks} {of_switchbox} --no-python -- x")).notices;
-    assert_eq!(notices.len(), 15, "{notices:#?}");
+    assert_eq!(notices.len(), 17, "{notices:#?}");
     for told in [
         "`--check-command=true` is accepted but nothing is done: there is no --network-check",
         "`--box-pairs=0:1` is accepted but nothing is done: there is no --switchbox-check",
@@ -58,6 +59,23 @@ fn what_only_a_check_looks_at_is_said_to_do_nothing_without_one() {
     assert_eq!(plan_in(&env, "x").notices, [""; 0]);
     let probe = plan_in(&env, "--network-check --switchbox-check x").checks.switchbox.unwrap().probe;
     assert_eq!(probe, SwitchboxProbe::Auto);
+}
+
+#[test]
+fn what_a_check_does_about_passing_troubles_and_cuts_is_said_on_the_line_or_in_the_environment() {
+    let choices = |env: &[(&str, &str)], line: &str| {
+        let terms = plan_in(env, &format!("--network-check {line} x")).checks.terms.unwrap();
+        format!("{} {}", terms.taint_flaky, terms.on_bad_path)
+    };
+    assert_eq!(choices(&[], ""), "confirmed exclude");
+    for taint_flaky in ["now", "confirmed", "never"] {
+        for on_bad_path in ["exclude", "fail", "proceed"] {
+            let line = format!("--taint-flaky={taint_flaky} --on_bad_path {on_bad_path}");
+            assert_eq!(choices(&[], &line), format!("{taint_flaky} {on_bad_path}"));
+        }
+    }
+    let env = [("PET_TAINT_FLAKY", "never"), ("PET_ON_BAD_PATH", "fail")];
+    assert_eq!(choices(&env, "--on-bad-path=proceed"), "never proceed");
 }
 
 /// Every row of the contract's first section: what the option changes, from the command line and from `PET_*`.

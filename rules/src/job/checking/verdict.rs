@@ -1,4 +1,5 @@
-//! What follows from a check: who takes part, who leaves, and whether the job goes on.
+//! What follows from a check: who takes part, who leaves, and whether the job goes on. What follows from a cut is
+//! told in `cut`.
 
 use std::collections::BTreeSet;
 
@@ -20,11 +21,12 @@ use crate::{
 const NAMED: usize = 8;
 
 impl Job {
-    pub(super) fn on_check_over(&mut self, now: Moment, outcome: Outcome) -> Vec<Effect> {
+    pub(in crate::job) fn on_check_over(&mut self, now: Moment, outcome: Outcome) -> Vec<Effect> {
         let gathering = Phase::Gathering { since: Some(now), last_join: now, awaited: BTreeSet::new() };
         let Phase::Checking(checking) = std::mem::replace(&mut self.phase, gathering) else {
             return Vec::new();
         };
+        self.remember(&checking, &outcome);
         let mut report = self.report(*checking, outcome);
         if self.relaunches_who_is_in_doubt() {
             let findings = report.outcome.nodes.iter_mut();
@@ -41,7 +43,7 @@ impl Job {
             effects.extend(self.end(now, JobVerdict::Failed(failure)));
             return effects;
         }
-        let words = summary(&report);
+        let words = summary(&report) + &self.words_of_cut(&report);
         let (mut passed, mut out) = (Vec::new(), Vec::new());
         for (number, member) in (0..).zip(members) {
             match Self::exclusion(&report, number) {
@@ -65,6 +67,7 @@ impl Job {
         }
         effects
             .extend(passed.iter().map(|node| Effect::CheckOver { node: node.clone(), words: words.clone() }));
+        effects.extend(self.warns_of_cut(&report, &passed));
         let passed_set = passed.iter().cloned().collect();
         self.last_check = Some(LastCheck { at: now, passed: passed_set, is_unused: true });
         if self.wants_bandwidth(&passed) {
@@ -77,12 +80,30 @@ impl Job {
     }
 
     fn report(&self, checking: Checking, outcome: Outcome) -> TaintReport {
-        let Checking { number, mut nodes, racks, .. } = checking;
+        let Checking { number, mut nodes, racks, pods, .. } = checking;
         for node in &mut nodes {
             node.inventory = self.inventories.get(&node.id).cloned();
         }
         let job = self.terms.as_ref().map_or_else(|| RunId(String::new()), |it| it.run_id.clone());
-        TaintReport { job, check: number, nodes, racks, outcome }
+        TaintReport { job, check: number, nodes, racks, pods, outcome }
+    }
+
+    /// What may have been a passing trouble is known to the checks that follow.
+    fn remember(&mut self, checking: &Checking, outcome: &Outcome) {
+        let of_machines = || checking.machines.iter().zip(&outcome.nodes);
+        for (machine, _) in of_machines().filter(|(_, finding)| finding.verdict == NodeVerdict::Healthy) {
+            self.sightings.passed(machine);
+        }
+        for (machine, finding) in of_machines() {
+            match (&finding.verdict, checking.lost.get(machine)) {
+                (NodeVerdict::Flaky, _) => self.sightings.saw_flaky(machine, checking.number),
+                (NodeVerdict::Lost { .. }, Some(lost)) => {
+                    self.sightings.saw_lost(machine, checking.number, lost.at);
+                }
+                _ => {}
+            }
+        }
+        self.sightings.trim();
     }
 
     fn why_check_fails_the_job(&self, report: &TaintReport) -> Option<JobFailure> {
@@ -90,6 +111,9 @@ impl Job {
         let nodes = count(report.nodes.len());
         if guard.mass_failure {
             return Some(JobFailure::MassFailure { faults: guard.taints, limit: guard.limit, nodes });
+        }
+        if let Some(failure) = self.why_cut_fails_the_job(report) {
+            return Some(failure);
         }
         let policy = self.terms.as_ref()?.check.as_ref()?.on_inconclusive;
         let unknown: Vec<NodeName> = report
@@ -121,6 +145,9 @@ impl Job {
         let partners: Vec<String> = partners.into_iter().take(NAMED).map(|it| report.name(it)).collect();
         if !partners.is_empty() {
             words.push(format!("it was tested with {}", partners.join(", ")));
+        }
+        if let Some(cut) = report.outcome.cut.as_ref().filter(|cut| cut.left_out.contains(&number)) {
+            words.push(cut.words.clone());
         }
         if let NodeVerdict::LocalFault(fault) = &finding.verdict {
             words = vec![format!("{}: {}", fault.component, fault.reason)];

@@ -1,10 +1,13 @@
 //! A round's members are checked before they get their seats. Broken nodes are told by [`Ring::broken`].
 
+mod cuts;
+mod memory;
+
 use super::*;
 use crate::{
     check_order::{CheckOrder, CheckReport, CheckRound, Checked, Test as What},
     check_terms::{CheckTerms, OnInconclusive},
-    network_check::{Deadlines, LocalCheck, LocalFault, NodeVerdict, Probed},
+    network_check::{Deadlines, LocalCheck, LocalFault, NodeVerdict, OnBadPath, Probed, Tainting},
     taint_report::TaintReport,
 };
 
@@ -18,6 +21,8 @@ fn check() -> CheckTerms {
         measures_bandwidth: false,
         reuse_for: Duration::ZERO,
         on_inconclusive: OnInconclusive::Fail,
+        taint_flaky: Tainting::Confirmed,
+        on_bad_path: OnBadPath::Exclude,
     }
 }
 
@@ -301,7 +306,7 @@ fn a_member_that_is_lost_in_the_middle_is_lost_and_nobody_else_is_blamed() {
 fn when_one_of_two_goes_in_the_middle_the_other_waits_for_a_replacement() {
     let left = Event::NodeEnded { node: id("b"), end: NodeEnd::Left { signal: 2 } };
     let vanished = Event::NodeLost { node: id("b"), cause: DISCONNECTED };
-    for (event, is_tainted) in [(left, false), (vanished, true)] {
+    for event in [left, vanished] {
         for on_inconclusive in [OnInconclusive::Fail, OnInconclusive::Relaunch, OnInconclusive::Proceed] {
             let check = Some(CheckTerms { on_inconclusive, ..check() });
             let mut ring = Ring::new(policy(), Terms { check, ..terms(2, 2) }, &["b"]);
@@ -314,7 +319,7 @@ fn when_one_of_two_goes_in_the_middle_the_other_waits_for_a_replacement() {
             let verdicts = ring.verdicts();
             assert_eq!(verdicts[0], ("a".into(), NodeVerdict::Healthy, false));
             assert!(matches!(verdicts[1].1, NodeVerdict::Lost { .. }), "{verdicts:?}");
-            assert_eq!(verdicts[1].2, is_tainted);
+            assert!(!verdicts[1].2, "it is seen for the first time");
             assert!(ring.reports[0].outcome.network_untested);
             assert_eq!((ring.excluded(), ring.end(), ring.host()), (vec![], None, None));
             let told = ring.seen.iter().find_map(|effect| match effect {
@@ -494,6 +499,21 @@ fn a_fault_that_a_node_found_since_a_young_check_keeps_it_out() {
     ring.tell(Event::Joined(unfit));
     ring.work();
     assert_eq!(ring.excluded(), ["b"], "host: {:?}", ring.host());
+}
+
+#[test]
+fn the_report_names_both_switches_of_a_node() {
+    let policy = Policy { has_topology: true, ..policy() };
+    let mut ring = Ring::new(policy, checked(3, 3), &[]);
+    for name in ["a", "b", "c"] {
+        ring.join(name);
+    }
+    let topology = Topology::parse("s0 p0 10.0.0.1\ns1 p1 10.0.0.2\n").unwrap();
+    ring.tell(Event::TopologyRead(Ok(topology)));
+    ring.work();
+    let nodes = ring.reports[0].nodes("k").map(|node| (node.rack.unwrap(), node.psw.unwrap()));
+    let expected = [("s0", "p0"), ("s1", "p1"), ("unlisted", "unlisted")];
+    assert_eq!(nodes.collect::<Vec<_>>(), expected.map(|(rack, psw)| (rack.to_owned(), psw.to_owned())));
 }
 
 /// Two broken nodes, and the loss of one of them is already one too many.

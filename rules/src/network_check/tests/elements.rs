@@ -145,7 +145,7 @@ fn broken_promises(cluster: &Cluster, outcome: &Outcome, must_be_named: bool) ->
         .collect();
     let has_failed =
         outcome.rounds.iter().flat_map(|round| &round.tests).any(|test| test.result != TestResult::Pass);
-    let missed = if must_be_named && has_failed { unnamed(cluster, outcome) } else { Vec::new() };
+    let missed = if must_be_named && has_failed && is_known { unnamed(cluster, outcome) } else { Vec::new() };
     let of = |promise, list: String, is_broken: bool| is_broken.then_some((promise, list));
     [
         of("healthy tainted", format!("{tainted:?}"), !tainted.is_empty()),

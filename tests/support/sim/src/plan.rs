@@ -7,7 +7,7 @@ use rules::{
     check_terms::{CheckTerms, OnInconclusive},
     job::{OnGiveUp, Policy},
     liveness::Patience,
-    network_check::Deadlines,
+    network_check::{Deadlines, OnBadPath, Tainting},
     node::Terms,
 };
 
@@ -255,6 +255,8 @@ impl Plan {
             measures_bandwidth: prng.chance(300),
             reuse_for: Duration::from_secs([0, 0, 30][prng.index(3)]),
             on_inconclusive: on_inconclusive[prng.index(3)],
+            taint_flaky: [Tainting::Now, Tainting::Confirmed, Tainting::Never][prng.index(3)],
+            on_bad_path: [OnBadPath::Exclude, OnBadPath::Fail, OnBadPath::Proceed][prng.index(3)],
         }
     }
 

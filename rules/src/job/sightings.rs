@@ -1,0 +1,147 @@
+//! What earlier checks of the job saw of machines and may have been a passing trouble: that they pass and fail by turns
+//! (`flaky`), or went away (`lost`). Seen twice, it is the machine's.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Job, Phase};
+use crate::{ids::NodeId, moment::Moment, node::JoinRequest};
+
+/// Machines that are remembered. Beyond that, those that were seen longest ago are forgotten.
+const MOST: usize = 16_384;
+
+/// Why a member of a check that went away is not to blame for it.
+pub(super) const STARTED_AGAIN: &str = "its launcher was started again";
+
+/// A machine, whichever launcher runs on it: the Kubernetes node; else the host's name with its address, for several
+/// hosts may have one name (`localhost`, or a pod that came up again elsewhere).
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) struct Machine(String);
+
+impl Machine {
+    pub(super) fn of(request: &JoinRequest) -> Self {
+        let (host, address) = (&request.attributes.host_name, &request.address);
+        Self(match &request.attributes.k8s_node_name {
+            Some(node) if !node.is_empty() => format!("node {node}"),
+            _ if host.is_empty() => format!("address {address}"),
+            _ => format!("host {host} at {address}"),
+        })
+    }
+}
+
+/// What was seen of one machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Sighting {
+    is_flaky: bool,
+    /// When it went away.
+    lost: Option<Moment>,
+    /// In which check it was seen last.
+    check: u32,
+}
+
+/// What was seen of machines in the checks so far.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(super) struct Sightings {
+    machines: BTreeMap<Machine, Sighting>,
+}
+
+impl Sightings {
+    /// An earlier check called it `flaky` or `lost`.
+    pub(super) fn has(&self, machine: &Machine) -> bool {
+        self.machines.contains_key(machine)
+    }
+
+    pub(super) fn saw_flaky(&mut self, machine: &Machine, check: u32) {
+        self.seen(machine, check).is_flaky = true;
+    }
+
+    pub(super) fn saw_lost(&mut self, machine: &Machine, check: u32, at: Moment) {
+        self.seen(machine, check).lost = Some(at);
+    }
+
+    fn seen(&mut self, machine: &Machine, check: u32) -> &mut Sighting {
+        let new = Sighting { is_flaky: false, lost: None, check };
+        let sighting = self.machines.entry(machine.clone()).or_insert(new);
+        sighting.check = check;
+        sighting
+    }
+
+    /// It is there again, and has passed a check: going away was no fault of the machine. What passes and fails by
+    /// turns has proven nothing by a pass.
+    pub(super) fn passed(&mut self, machine: &Machine) {
+        self.forget_loss(machine, |_| true);
+    }
+
+    /// A launcher runs there again.
+    fn came_back(&mut self, machine: &Machine, now: Moment, grace: Duration) {
+        self.forget_loss(machine, |lost| now <= lost + grace);
+    }
+
+    fn forget_loss(&mut self, machine: &Machine, is_over: impl Fn(Moment) -> bool) {
+        let Some(sighting) = self.machines.get_mut(machine) else { return };
+        sighting.lost = sighting.lost.filter(|lost| !is_over(*lost));
+        if !sighting.is_flaky && sighting.lost.is_none() {
+            self.machines.remove(machine);
+        }
+    }
+
+    /// Keeps the memory small.
+    pub(super) fn trim(&mut self) {
+        let Some(over) = self.machines.len().checked_sub(MOST).filter(|over| *over > 0) else { return };
+        let mut by_age: Vec<(u32, Machine)> =
+            self.machines.iter().map(|(machine, seen)| (seen.check, machine.clone())).collect();
+        by_age.sort();
+        for (_, machine) in by_age.into_iter().take(over) {
+            self.machines.remove(&machine);
+        }
+    }
+}
+
+impl Job {
+    /// A launcher that was not known has joined. Where it takes the place of one on the same machine that went away a
+    /// moment ago, or in the check that is on, that launcher was started again, and nothing is wrong with the machine.
+    pub(super) fn newcomer(&mut self, now: Moment, node: &NodeId) {
+        let Some(machine) = self.nodes.get(node).map(|known| Machine::of(&known.request)) else { return };
+        self.sightings.came_back(&machine, now, self.policy.reconnect_grace);
+        if let Phase::Checking(checking) = &mut self.phase {
+            checking.machine_is_back(machine);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(name: &str) -> Machine {
+        Machine(name.to_owned())
+    }
+
+    #[test]
+    fn a_loss_is_forgotten_by_a_pass_or_a_return_in_time_and_flaps_are_not() {
+        let grace = Duration::from_secs(2);
+        let mut seen = Sightings::default();
+        for name in ["a", "b", "c"] {
+            seen.saw_lost(&machine(name), 0, Moment::at_secs(10));
+        }
+        seen.saw_flaky(&machine("c"), 1);
+        seen.came_back(&machine("a"), Moment::at_secs(13), grace);
+        assert!(seen.has(&machine("a")), "too late");
+        seen.came_back(&machine("a"), Moment::at_secs(12), grace);
+        seen.passed(&machine("b"));
+        seen.passed(&machine("c"));
+        assert_eq!(["a", "b", "c"].map(|name| seen.has(&machine(name))), [false, false, true]);
+    }
+
+    #[test]
+    fn the_memory_is_bounded_and_the_oldest_go_first() {
+        let mut seen = Sightings::default();
+        for number in 0..MOST + 3 {
+            seen.saw_flaky(&machine(&number.to_string()), u32::from(number != 7 && number != 8));
+        }
+        seen.trim();
+        assert_eq!(seen.machines.len(), MOST);
+        assert!(!seen.has(&machine("7")) && !seen.has(&machine("8")));
+    }
+}

@@ -1,0 +1,184 @@
+//! What follows from a cut that a check has found: who trains, who leaves, and how the job fails. What the check itself
+//! finds is made up here.
+
+use super::*;
+use crate::{
+    network_check::{Cut, Evidence, OnBadPath, Outcome},
+    verdict::CutEnd,
+};
+
+const WORDS: &str = "rack s0 and rack s1 do not reach each other";
+
+/// Four nodes whose check ends like this: `c` and `d` cannot reach the others.
+struct Severed {
+    ring: Ring,
+    effects: Vec<Effect>,
+}
+
+fn severed(policy: Policy, min: u32, unit: u32, on_bad_path: OnBadPath) -> Severed {
+    severed_with(policy, min, unit, on_bad_path, &[], |_| {})
+}
+
+fn severed_with(
+    policy: Policy,
+    min: u32,
+    unit: u32,
+    on_bad_path: OnBadPath,
+    spares: &[&str],
+    change: impl Fn(&mut Outcome),
+) -> Severed {
+    let check = Some(CheckTerms { on_bad_path, ..check() });
+    let terms = Terms { check, node_unit: unit, ..terms(min, 4) };
+    let mut ring = Ring::new(policy, terms, &[]);
+    for name in ["a", "b", "c", "d"].iter().chain(spares) {
+        ring.join(name);
+    }
+    assert_eq!(ring.orders.len(), 4);
+    // What the check would find of four healthy nodes.
+    let mut of_copy = Ring::new(ring.test.job.policy.clone(), ring.test.terms.clone(), &[]);
+    of_copy.test.job = ring.test.job.clone();
+    of_copy.orders = ring.orders.clone();
+    of_copy.work();
+    let mut outcome = of_copy.reports[0].outcome.clone();
+    if on_bad_path == OnBadPath::Exclude {
+        for node in &mut outcome.nodes[2..] {
+            node.verdict = NodeVerdict::Unreachable;
+            node.excluded = true;
+            let words = "failed with node 0: connection timed out".to_owned();
+            node.evidence = vec![Evidence { round: Some(0), partners: vec![0], words }];
+        }
+    }
+    outcome.cut = Some(Cut { left_out: vec![2, 3], words: WORDS.to_owned() });
+    change(&mut outcome);
+    let effects = ring.test.job.on_check_over(ring.test.now, outcome);
+    Severed { ring, effects }
+}
+
+impl Severed {
+    fn excluded(&self) -> Vec<(&str, String)> {
+        let excluded = self.effects.iter().filter_map(|effect| match effect {
+            Effect::Exclude { node, exclusion } => Some((&*node.0, exclusion.to_string())),
+            _ => None,
+        });
+        excluded.collect()
+    }
+
+    fn told(&self) -> Option<&str> {
+        self.effects.iter().find_map(|effect| match effect {
+            Effect::CheckOver { words, .. } => Some(&**words),
+            _ => None,
+        })
+    }
+
+    fn trains(&mut self, names: &[&str]) {
+        let seats = self.ring.test.hosted("a", 0);
+        let seated = seats.iter().filter_map(|effect| match effect {
+            Effect::Seat { node, .. } => Some(&*node.0),
+            _ => None,
+        });
+        assert_eq!(seated.collect::<Vec<_>>(), names);
+    }
+
+    #[track_caller]
+    fn fails(&self, fit: u32, needed: u32, why: &CutEnd) -> String {
+        let failure = self.ring.end().expect("the job is over");
+        let words = WORDS.to_owned();
+        assert_eq!(failure, JobFailure::Cut { words, fit, nodes: 4, needed, why: why.clone() });
+        assert!(self.excluded().is_empty());
+        failure.to_string()
+    }
+}
+
+#[test]
+fn one_side_of_a_cut_trains_and_the_other_leaves_untainted() {
+    let mut cut = severed(policy(), 2, 1, OnBadPath::Exclude);
+    let excluded = cut.excluded();
+    assert_eq!(excluded.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["c", "d"]);
+    for (_, words) in &excluded {
+        assert!(
+            words.starts_with("the network check keeps this node out of the job (unreachable): "),
+            "{words}"
+        );
+        assert!(words.ends_with(WORDS), "{words}");
+    }
+    let told = cut.told().unwrap();
+    assert!(told.contains("; left out: node 2 (host-c, 10.0.0.3) (unreachable), node 3 "), "{told}");
+    assert!(told.ends_with(&format!("; cut: {WORDS}")), "{told}");
+    cut.trains(&["a", "b"]);
+}
+
+#[test]
+fn with_too_few_on_the_larger_side_the_job_fails_by_name_at_once() {
+    let words = severed(policy(), 3, 1, OnBadPath::Exclude).fails(2, 3, &CutEnd::TooFew);
+    assert_eq!(
+        words,
+        format!(
+            "the network check found a cut between nodes: {WORDS}; 2 of 4 node(s) could train together, fewer than \
+             the 3 that --nnodes and --node-unit ask for; no node is tainted for it. Look first at the switches and \
+             cables on that way; --on-bad-path=proceed would train over it"
+        )
+    );
+    let _unit = severed(policy(), 2, 4, OnBadPath::Exclude).fails(2, 4, &CutEnd::TooFew);
+}
+
+#[test]
+fn nodes_that_wait_already_take_the_places_of_those_that_are_cut_off() {
+    let mut cut = severed_with(policy(), 3, 1, OnBadPath::Exclude, &["e"], |_| {});
+    assert_eq!((cut.ring.end(), cut.excluded().len()), (None, 2));
+    let effects = std::mem::take(&mut cut.effects);
+    cut.ring.orders.clear();
+    cut.ring.take(effects);
+    if cut.ring.orders.is_empty() {
+        let effects = cut.ring.test.due();
+        cut.ring.take(effects);
+    }
+    assert_eq!(cut.ring.orders.len(), 3, "the three of them are checked");
+}
+
+#[test]
+fn the_launcher_that_serves_the_master_cannot_be_left_out() {
+    let policy = Policy { host: Some(id("c")), ..policy() };
+    let failure = severed(policy, 2, 1, OnBadPath::Exclude);
+    let why = CutEnd::WithoutMaster(named("c", None));
+    assert!(failure.fails(2, 2, &why).contains("without a node (host-c, 10.0.0.3), whose launcher"));
+}
+
+#[test]
+fn a_cut_fails_the_job_when_it_was_told_to() {
+    let words = severed(policy(), 2, 1, OnBadPath::Fail).fails(2, 2, &CutEnd::Told);
+    assert!(
+        words.contains("; 2 of 4 node(s) could train together, and --on-bad-path=fail ends the job;"),
+        "{words}"
+    );
+}
+
+#[test]
+fn all_train_over_a_cut_with_a_warning_when_they_were_told_to() {
+    let mut cut = severed(policy(), 4, 1, OnBadPath::Proceed);
+    assert!(cut.excluded().is_empty());
+    let warning = format!("warning: 4 node(s) train over a cut, for --on-bad-path=proceed says so: {WORDS}");
+    let logs = cut.effects.iter().filter_map(|effect| match effect {
+        Effect::Log(log) => Some(log.to_string()),
+        _ => None,
+    });
+    assert!(logs.collect::<Vec<_>>().contains(&warning), "{:#?}", cut.effects);
+    let told = cut.told().unwrap();
+    assert!(told.starts_with("network check passed: 4 node(s)"), "{told}");
+    assert!(
+        told.ends_with(&format!(
+            "; warning: they train over a cut, for --on-bad-path=proceed says so: {WORDS}"
+        )),
+        "{told}"
+    );
+    cut.trains(&["a", "b", "c", "d"]);
+}
+
+/// A broken node on the larger side counts as gone.
+#[test]
+fn a_broken_node_beside_a_cut_does_not_train() {
+    let cut = severed_with(policy(), 2, 1, OnBadPath::Exclude, &[], |outcome| {
+        outcome.nodes[1].verdict = NodeVerdict::Fault;
+        (outcome.nodes[1].excluded, outcome.nodes[1].tainted) = (true, true);
+    });
+    let _words = cut.fails(1, 2, &CutEnd::TooFew);
+}

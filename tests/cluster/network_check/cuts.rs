@@ -1,0 +1,139 @@
+//! Two racks of fit hosts that do not reach each other: the larger one trains, or the job fails by name. No host is
+//! tainted for it.
+
+use std::fs;
+
+use support::launch::Running;
+use tempfile::TempDir;
+
+use super::{job::Job, report::Report};
+use crate::hosts::{Fault, Network, data_address};
+
+/// The last hosts of five, under the second switch.
+const FAR: [usize; 2] = [3, 4];
+
+/// The master's option for these hosts under two switches, and the folder of the file that it names.
+fn topology(hosts: usize, far: &[usize]) -> (TempDir, String) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("topology");
+    let switch = |host: &usize| u8::from(far.contains(host));
+    let lines = (0..hosts).map(|host| format!("asw-{} psw-0 {}\n", switch(&host), data_address(host)));
+    fs::write(&file, lines.collect::<String>()).expect("our own folder");
+    let option = format!("--topology-config={}", file.display());
+    (folder, option)
+}
+
+/// All paths between these hosts and the others are dead from now on.
+fn sever(network: &Network, far: &[usize]) {
+    for near in (0..network.len()).filter(|host| !far.contains(host)) {
+        far.iter().for_each(|far| network.cut(near, *far));
+    }
+}
+
+/// A job of five hosts that are cut off from each other, and what its first check found.
+fn severed<'a>(network: &'a Network, flags: &[&str]) -> (TempDir, Job<'a>, Vec<Running>, Report) {
+    sever(network, &FAR);
+    let (folder, topology) = topology(network.len(), &FAR);
+    let job = Job::with_master(network, &[&topology], flags);
+    let nodes = job.start();
+    let report = job.report(0);
+    assert!(report.nodes.iter().all(|node| node.taint.is_none()), "{report:#?}");
+    let cut = report.cut.as_ref().unwrap_or_else(|| panic!("a cut: {report:#?}"));
+    assert_eq!(cut.left_out, FAR, "{report:#?}");
+    (folder, job, nodes, report)
+}
+
+/// The far side leaves, and the near one trains.
+fn near_side_trains(job: &Job<'_>, nodes: &mut Vec<Running>, report: &Report, far: &[usize]) {
+    for (number, node) in report.nodes.iter().enumerate() {
+        assert_eq!(node.psw.as_deref(), Some("psw-0"), "{report:#?}");
+        if far.contains(&number) {
+            let found = (&*node.verdict, node.excluded, node.taint.is_none());
+            assert_eq!(found, ("unreachable", true, true), "{report:#?}");
+        }
+    }
+    let left = nodes.split_off(far[0]);
+    for outcome in job.leave(left, 201) {
+        let said = outcome.stderr;
+        assert!(said.contains("keeps this node out of the job (unreachable): "), "{said}");
+        assert!(said.contains("\n  Look first at the uplink of the switch it hangs under"), "{said}");
+    }
+}
+
+#[test]
+fn the_larger_of_two_racks_that_are_cut_off_from_each_other_trains_and_the_other_leaves_untainted() {
+    let Some(network) = Network::of(5) else { return };
+    let (_folder, job, mut nodes, report) = severed(&network, &["--nnodes=3:5"]);
+    near_side_trains(&job, &mut nodes, &report, &FAR);
+    let _world = job.first_world(3);
+    for node in &nodes {
+        let said = job.await_said(node, "network check passed: 3 node(s)");
+        assert!(said.contains("; left out: node 3 (") && said.contains("; cut: "), "{said}");
+    }
+    let _end = job.ends_well(nodes);
+}
+
+#[test]
+fn where_too_few_can_train_together_the_job_fails_at_once_and_says_what_is_cut() {
+    let Some(network) = Network::of(5) else { return };
+    let (_folder, job, nodes, report) = severed(&network, &["--nnodes=5"]);
+    let words = report.cut.expect("a cut").words;
+    for outcome in job.fails(nodes, 202).iter().take(5) {
+        let said = &outcome.stderr;
+        assert!(said.contains(&format!("the network check found a cut between nodes: {words}; ")), "{said}");
+        assert!(
+            said.contains("; 3 of 5 node(s) could train together, fewer than the 5 that --nnodes"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn a_job_that_is_told_to_fails_where_a_path_is_cut() {
+    let Some(network) = Network::of(5) else { return };
+    let (_folder, job, nodes, _) = severed(&network, &["--nnodes=3:5", "--on-bad-path=fail"]);
+    for outcome in job.fails(nodes, 202).iter().take(5) {
+        let said = &outcome.stderr;
+        assert!(
+            said.contains("3 of 5 node(s) could train together, and --on-bad-path=fail ends the job"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn a_job_that_is_told_to_trains_over_a_cut_with_a_warning() {
+    let Some(network) = Network::of(5) else { return };
+    let (_folder, job, nodes, report) = severed(&network, &["--nnodes=5", "--on-bad-path=proceed"]);
+    assert!(report.nodes.iter().all(|node| !node.excluded), "{report:#?}");
+    let _world = job.first_world(5);
+    for node in &nodes {
+        let _said =
+            job.await_said(node, "; warning: they train over a cut, for --on-bad-path=proceed says so: ");
+    }
+    let _said =
+        job.await_master_said("warning: 5 node(s) train over a cut, for --on-bad-path=proceed says so: ");
+    let _end = job.ends_well(nodes);
+}
+
+#[test]
+fn a_path_that_is_cut_in_the_middle_of_the_check_taints_no_host_that_is_fit() {
+    let far = [4, 5, 6];
+    let Some(network) = Network::of(7) else { return };
+    // A host that does not answer keeps the first round open, so that the path is cut when the other tests have passed.
+    network.break_host(0, Fault::Mute);
+    let (_folder, topology) = topology(network.len(), &far);
+    let job = Job::with_master(&network, &[&topology], &["--nnodes=3:7"]);
+    let mut nodes = job.start();
+    let _tested = job.await_said(&nodes[0], "network check 0, round 0: testing the way to ");
+    std::thread::sleep(std::time::Duration::from_millis(1000));
+    sever(&network, &far);
+    let report = job.report(0);
+    assert!(report.nodes[1..].iter().all(|node| node.taint.is_none()), "{report:#?}");
+    assert_eq!(report.cut.as_ref().map(|cut| &cut.left_out[..]), Some(&far[..]), "{report:#?}");
+    near_side_trains(&job, &mut nodes, &report, &far);
+    let broken = nodes.remove(0);
+    let _world = job.first_world(3);
+    let _said = job.leave([broken], 201);
+    let _end = job.ends_well(nodes);
+}
