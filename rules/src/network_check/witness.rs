@@ -168,7 +168,7 @@ pub(super) fn cover(known: &Known, facts: &Facts, witnesses: &[u32], draft: &mut
             .filter(|(_, b)| !facts.have_met(a, **b) && !facts.is_cut(known, pair(a, **b)))
         {
             let racks = pair(known.rack(a), known.rack(*b));
-            let score = u32::from(racks.0 != racks.1) + u32::from(!tested.contains(&racks));
+            let score = 2 * u32::from(racks.0 != racks.1) + u32::from(!tested.contains(&racks));
             if best.is_none_or(|(most, _)| score > most) {
                 best = Some((score, at));
             }

@@ -292,7 +292,3 @@ fn survey() {
         }
     }
 }
-
-#[test]
-#[ignore = "scratch"]
-fn scratch() {}
