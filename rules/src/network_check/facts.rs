@@ -91,7 +91,7 @@ pub(super) struct Facts {
     pub(super) edges: BTreeMap<Pair, Edge>,
     /// Pairs of racks between which some test passed.
     pub(super) open_paths: BTreeSet<Pair>,
-    /// Pairs of racks between which two fit nodes failed, and no test passed.
+    /// Pairs of racks between which two fit nodes failed, and no test has passed since.
     pub(super) suspect_paths: BTreeSet<Pair>,
     /// All tests of two.
     pub(super) pairs: Vec<PairTest>,
@@ -119,7 +119,7 @@ impl Facts {
         let racks = Racks::of(known, &pairs, &fabric, &nodes);
         let needed = needed(known, &pairs, &edges, &nodes);
         condemn(known, &racks, needed, slow_confirmations, &mut nodes);
-        let suspect_paths = links::suspect_paths(known, &edges, &nodes, &open_paths);
+        let suspect_paths = links::suspect_paths(known, &edges, &nodes, &pairs);
         let mut facts = Self {
             judged,
             nodes,

@@ -151,19 +151,28 @@ pub(super) fn open_paths(known: &Known, judged: &[Vec<Judged>]) -> BTreeSet<Pair
     met.map(|ends| known.racks_of(ends)).filter(|(a, b)| a != b).collect()
 }
 
-/// Paths between racks that two fit nodes failed over, and which no test passed.
+/// Paths between racks that two fit nodes failed over, and which no test has passed since.
 pub(super) fn suspect_paths(
     known: &Known,
     edges: &BTreeMap<Pair, Edge>,
     nodes: &[Standing],
-    open_paths: &BTreeSet<Pair>,
+    pairs: &[PairTest],
 ) -> BTreeSet<Pair> {
     let is_good = |node: u32| nodes.get(node as usize).is_some_and(|node| node.good);
+    let mut passed: BTreeMap<Pair, usize> = BTreeMap::new();
+    for test in pairs.iter().filter(|test| test.works) {
+        let last = passed.entry(known.racks_of(test.ends)).or_default();
+        *last = test.round.max(*last);
+    }
     let bad = edges
         .iter()
         .filter(|((a, b), edge)| (edge.fails > 0 || edge.is_slow()) && is_good(*a) && is_good(*b));
-    let paths = bad.map(|(ends, _)| known.racks_of(*ends));
-    paths.filter(|racks| racks.0 != racks.1 && !open_paths.contains(racks)).collect()
+    let paths = bad.map(|(ends, edge)| (known.racks_of(*ends), edge.since));
+    let is_open = |racks: &Pair, since: usize| passed.get(racks).is_some_and(|last| *last >= since);
+    paths
+        .filter(|(racks, since)| racks.0 != racks.1 && !is_open(racks, *since))
+        .map(|(racks, _)| racks)
+        .collect()
 }
 
 /// A good node that failed with two good ones, more often than tests of this check fail by chance. With a partner that
