@@ -2,13 +2,19 @@
 
 use std::collections::BTreeSet;
 
-use super::{Ambiguity, Element, LinkFault, LinkKind, cut, facts::Facts, known::Known, partial};
+use super::{
+    Ambiguity, Element, LinkFault, LinkKind, cut,
+    fabric::Part,
+    facts::Facts,
+    known::Known,
+    partial::{self, Partial},
+};
 
 /// So many pairs out of a rack would have shown a part of its ways out that is dead.
 const TESTED: usize = 10;
 
 /// All of them.
-pub(super) fn all(known: &Known, facts: &Facts, links: &[LinkFault]) -> Vec<Ambiguity> {
+pub(super) fn all(known: &Known, facts: &Facts, links: &[LinkFault], partial: &[Partial]) -> Vec<Ambiguity> {
     let rack = |rack: u32| known.racks.get(rack as usize).copied().unwrap_or(rack);
     let pod = |pod: u32| known.pods.get(pod as usize).copied().unwrap_or(pod);
     let mut all: BTreeSet<Vec<Element>> = BTreeSet::new();
@@ -19,9 +25,13 @@ pub(super) fn all(known: &Known, facts: &Facts, links: &[LinkFault]) -> Vec<Ambi
             all.insert(candidates);
         }
     };
-    for blamed in &facts.fabric.blamed {
+    let has_pods = known.pods.len() > 1;
+    let is_replaced = |part: Part| partial.iter().any(|partial| partial.replaces(part));
+    for blamed in facts.fabric.blamed.iter().filter(|blamed| !is_replaced(blamed.part)) {
         let parts = std::iter::once(&blamed.part).chain(&blamed.rivals);
-        add(parts.map(|part| cut::element(&rack, &pod, *part)).collect());
+        // Where no pods are known their switches are all that is between racks.
+        let is_told = |part: &&Part| has_pods || **part == blamed.part || !matches!(part, Part::PodSwitch(_));
+        add(parts.filter(is_told).map(|part| cut::element(&rack, &pod, *part)).collect());
     }
     let is_open = |of: &u32| partial::tested(known, facts, *of).len() < TESTED;
     let unpassed = |ends: (u32, u32)| {
@@ -29,7 +39,6 @@ pub(super) fn all(known: &Known, facts: &Facts, links: &[LinkFault]) -> Vec<Ambi
         let is_unpassed = racks.0 != racks.1 && !facts.open_paths.contains(&racks);
         is_unpassed.then(|| Element::RackPair(rack(racks.0), rack(racks.1)))
     };
-    let has_pods = known.pods.len() > 1;
     for (number, standing) in (0_u32..).zip(&facts.nodes) {
         let own = known.rack(number);
         let is_told = facts.racks.is_leaf_dead(own);

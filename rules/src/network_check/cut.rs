@@ -29,7 +29,9 @@ pub(super) fn dead_elements(
 ) -> Vec<Element> {
     let rack = |rack: u32| known.racks.get(rack as usize).copied().unwrap_or(rack);
     let pod = |pod: u32| known.pods.get(pod as usize).copied().unwrap_or(pod);
-    let large = facts.fabric.blamed.iter().map(|blamed| element(&rack, &pod, blamed.part));
+    let is_replaced = |part: Part| partial.iter().any(|partial| partial.replaces(part));
+    let large = facts.fabric.blamed.iter().filter(|blamed| !is_replaced(blamed.part));
+    let large = large.map(|blamed| element(&rack, &pod, blamed.part));
     let partial = partial.iter().map(|partial| Element::PartialUplink(rack(partial.rack)));
     let links = links.iter().filter(|link| link.kind == LinkKind::Dead);
     let mut all: Vec<Element> =

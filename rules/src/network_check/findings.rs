@@ -74,7 +74,8 @@ pub(super) fn outcome(known: &Known, took: Duration) -> Outcome {
     }
     let rack = |rack: u32| known.racks.get(rack as usize).copied().unwrap_or(rack);
     let pod = |pod: u32| known.pods.get(pod as usize).copied().unwrap_or(pod);
-    let blamed = || facts.fabric.blamed.iter();
+    let blamed =
+        || facts.fabric.blamed.iter().filter(|it| !partial.iter().any(|partial| partial.replaces(it.part)));
     let rack_pairs = blamed().filter_map(|blamed| match blamed.part {
         Part::Path(a, b) => {
             Some(RackPairFault { racks: (rack(a), rack(b)), pairs: blamed.pairs.iter().copied().collect() })
@@ -117,7 +118,7 @@ pub(super) fn outcome(known: &Known, took: Duration) -> Outcome {
                 tested: count(it.tested),
             })
             .collect(),
-        ambiguous: ambiguity::all(known, &facts, &links),
+        ambiguous: ambiguity::all(known, &facts, &links, &partial),
         links,
         cut,
         slow_confirmations: facts.slow_confirmations.max(compute_confirmations),

@@ -6,8 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
+    fabric::Part,
     facts::Facts,
     known::{Known, Pair},
+    links::Edge,
 };
 
 /// One pair in so many at least fails; fewer are links.
@@ -25,6 +27,11 @@ pub(super) struct Partial {
 }
 
 impl Partial {
+    /// A path between two racks that this explains too.
+    pub(super) fn replaces(&self, part: Part) -> bool {
+        matches!(part, Part::Path(a, b) if a == self.rack || b == self.rack)
+    }
+
     /// The two meet over its ways out.
     pub(super) fn has(&self, known: &Known, (a, b): Pair) -> bool {
         let (a, b) = (known.rack(a), known.rack(b));
@@ -32,10 +39,10 @@ impl Partial {
     }
 }
 
-/// Racks of which several pairs are dead that nothing else explains, the most telling first.
+/// Racks of which several pairs are dead, the most telling first. A path between two racks that is dead with other pairs
+/// out of one of them is no path: one bundle explains both.
 pub(super) fn uplinks(known: &Known, facts: &Facts) -> Vec<Partial> {
-    let mut dead =
-        suspects(known, facts, |facts, ends| facts.edges.get(&ends).is_some_and(super::links::Edge::is_dead));
+    let mut dead = suspects(known, facts, |edge| edge.is_dead());
     let mut found: Vec<Partial> = Vec::new();
     loop {
         let most =
@@ -53,32 +60,34 @@ pub(super) fn uplinks(known: &Known, facts: &Facts) -> Vec<Partial> {
     found
 }
 
-/// By rack: pairs of fit nodes out of it that failed and never passed, and which no larger element explains.
+/// By rack: pairs of fit nodes out of it that failed and never passed. None of a rack where larger elements explain all.
 pub(super) fn suspects(
     known: &Known,
     facts: &Facts,
-    is_bad: impl Fn(&Facts, Pair) -> bool,
+    is_bad: impl Fn(&Edge) -> bool,
 ) -> BTreeMap<u32, Vec<Pair>> {
     let mut suspects: BTreeMap<u32, Vec<Pair>> = BTreeMap::new();
+    let mut open: BTreeSet<u32> = BTreeSet::new();
     if known.racks.len() < 2 {
         return suspects;
     }
     for (ends, edge) in facts.edges.iter().filter(|(ends, _)| facts.are_good(**ends)) {
         let racks = known.racks_of(*ends);
         let is_flaky = [ends.0, ends.1].iter().any(|end| facts.is(*end, |node| node.surely_flaky));
-        if racks.0 == racks.1
-            || edge.passes > 0
-            || edge.is_explained
-            || is_flaky
-            || facts.is_cut(known, *ends)
-        {
+        let mut over = facts.fabric.blamed_over(known, *ends);
+        if racks.0 == racks.1 || edge.passes > 0 || is_flaky || !is_bad(edge) {
             continue;
         }
-        if is_bad(facts, *ends) {
-            suspects.entry(racks.0).or_default().push(*ends);
-            suspects.entry(racks.1).or_default().push(*ends);
+        if over.any(|blamed| !matches!(blamed.part, Part::Path(..))) {
+            continue;
         }
+        if !edge.is_explained && !facts.is_cut(known, *ends) {
+            open.extend([racks.0, racks.1]);
+        }
+        suspects.entry(racks.0).or_default().push(*ends);
+        suspects.entry(racks.1).or_default().push(*ends);
     }
+    suspects.retain(|rack, _| open.contains(rack));
     suspects
 }
 

@@ -133,7 +133,7 @@ fn telling(
 /// Several pairs out of a rack failed that nothing else explains: more pairs out of it tell whether these are links, or
 /// part of the rack's ways out.
 pub(super) fn spread(known: &Known, facts: &Facts, draft: &mut Draft) {
-    let suspects = partial::suspects(known, facts, |_, _| true);
+    let suspects = partial::suspects(known, facts, |_| true);
     let suspects: Vec<u32> = suspects
         .iter()
         .filter(|(rack, pairs)| {

@@ -8,6 +8,7 @@ use super::{
     facts::Facts,
     known::{Known, Pair},
     links::{self, Edge},
+    partial::{self, Partial},
     paths, seed, witness,
 };
 
@@ -81,7 +82,8 @@ pub(super) fn next(known: &mut Known, facts: &Facts) -> Option<Vec<Group>> {
     let mut witnesses: Vec<u32> = known.live().filter(|node| facts.is(*node, |it| it.is_witness())).collect();
     Dice::new(known.policy.seed, WITNESSES.wrapping_add(u64::from(round) << 8)).shuffle(&mut witnesses);
 
-    let retests = if known.policy.diagnose_links { due_retests(known, facts) } else { Vec::new() };
+    let partial = partial::uplinks(known, facts);
+    let retests = if known.policy.diagnose_links { due_retests(known, facts, &partial) } else { Vec::new() };
     // With witnesses to spare the ends of links need not wait for a round of their own.
     if witnesses.len() >= suspects.len() + 4 * retests.len() {
         retest(known, facts, &retests, &mut draft);
@@ -101,7 +103,7 @@ pub(super) fn next(known: &mut Known, facts: &Facts) -> Option<Vec<Group>> {
     seed::leftovers(facts, &suspects, &mut draft);
     if known.policy.diagnose_links {
         retest(known, facts, &retests, &mut draft);
-        probe(known, facts, &mut witnesses, &mut draft);
+        probe(known, facts, &partial, &mut witnesses, &mut draft);
         paths::tell_apart(known, facts, &mut draft);
         paths::spread(known, facts, &mut draft);
         meet_each_other(known, facts, &mut draft);
@@ -141,10 +143,10 @@ fn suspects(known: &Known, facts: &Facts) -> Vec<u32> {
 /// Links whose failure was not repeated yet, or whose slowness not often enough; and those of failed groups of three. Of
 /// these first the ones that may go over a bad path between racks, for a second pair over it tells more than the same
 /// one again.
-fn due_retests(known: &Known, facts: &Facts) -> Vec<Pair> {
+fn due_retests(known: &Known, facts: &Facts, partial: &[Partial]) -> Vec<Pair> {
     let is_due = |(ends, edge): &(&Pair, &Edge)| {
         facts.are_good(**ends)
-            && !is_settled(known, facts, **ends)
+            && !is_settled(known, facts, partial, **ends)
             && (edge.fails > 0 && edge.seen() < 2 || edge.is_slow() && edge.slows < facts.slow_confirmations)
     };
     let edges = facts.edges.iter().filter(is_due).map(|(ends, _)| *ends);
@@ -158,12 +160,14 @@ fn due_retests(known: &Known, facts: &Facts) -> Vec<Pair> {
 
 /// Why tests of the two fail is known: so many failed over a dead element between them that these are no links, or one of
 /// them passes and fails by turns.
-fn is_settled(known: &Known, facts: &Facts, ends: Pair) -> bool {
+fn is_settled(known: &Known, facts: &Facts, partial: &[Partial], ends: Pair) -> bool {
     const SETTLED: usize = 3;
     let is_dead = |ends: &Pair| facts.edges.get(ends).is_some_and(Edge::is_dead);
     let mut blamed = facts.fabric.blamed_over(known, ends);
     let is_flaky = |end: u32| facts.is(end, |node| node.surely_flaky);
-    blamed.any(|it| it.pairs.len() >= SETTLED || it.pairs.iter().any(is_dead))
+    let is_partial = partial.iter().any(|it| it.dead.len() >= SETTLED && it.has(known, ends));
+    is_partial
+        || blamed.any(|it| it.pairs.len() >= SETTLED || it.pairs.iter().any(is_dead))
         || is_flaky(ends.0)
         || is_flaky(ends.1)
 }
@@ -201,11 +205,14 @@ fn retest(known: &Known, facts: &Facts, retests: &[Pair], draft: &mut Draft) {
 }
 
 /// Both ends of a failed link, each with a good node that it has not met: a link is blamed only when its ends are fit.
-fn probe(known: &mut Known, facts: &Facts, witnesses: &mut Vec<u32>, draft: &mut Draft) {
+fn probe(known: &mut Known, facts: &Facts, partial: &[Partial], witnesses: &mut Vec<u32>, draft: &mut Draft) {
     let (mut probed, mut meeting) = (Vec::new(), BTreeSet::new());
     for (ends, edge) in &facts.edges {
         let is_due = edge.fails > 0 && edge.seen() >= 2;
-        if !is_due || !facts.are_good(*ends) || known.probed.contains(ends) || is_settled(known, facts, *ends)
+        if !is_due
+            || !facts.are_good(*ends)
+            || known.probed.contains(ends)
+            || is_settled(known, facts, partial, *ends)
         {
             continue;
         }
