@@ -11,8 +11,12 @@
 //! | who later | `plan`, `witness`, `seed` |
 //! | when a test is cut short | `running`, `policy` |
 //! | what a test came to | `record` |
-//! | who is good, bad, flaky | `facts`, `links` |
-//! | which link, pair of racks, rack | `links`, `uplink` |
+//! | which node is good, bad, flaky, died in the check | `facts`, `links` |
+//! | which link | `links` |
+//! | which path between racks, uplink, switch, pod: the smallest explanation | `fabric`, `racks`, `partial` |
+//! | which tests tell explanations apart | `paths` |
+//! | what stays open | `ambiguity` |
+//! | which nodes can train together | `cut` |
 //! | who is slow | `judged`, `ratio`, `usual`, `compute` |
 //! | what is said of it, and who is tainted | `findings`, `evidence` |
 

@@ -113,7 +113,9 @@ fn unreachable(
             format!("the node is broken, or the way out of rack {rack} is: no test inside the rack tells")
         }
     };
-    let mut told = vec![Evidence { round: None, partners: Vec::new(), words: why }];
+    // Known once all was tested.
+    let last = known.rounds.len().checked_sub(1).and_then(index);
+    let mut told = vec![Evidence { round: last, partners: Vec::new(), words: why }];
     let failed = tests.iter().filter(|(_, _, judged)| judged.result == TestResult::Fail);
     let tell = |(round, test, _): &Listed<'_>| {
         let partners: Vec<u32> = others(test, number).collect();

@@ -92,18 +92,25 @@ impl Racks {
         let has_rounds_left = known.rounds.len() < most_rounds(live, unfit);
         let mut all = Self { racks, dead: Vec::new(), suspicious: Vec::new(), has_rounds_left };
         let partners = partners_of_racks(known, pairs, nodes, all.racks.len());
+        // Racks that fail as a whole together, as those of a pod, say nothing of how often nodes are broken.
+        let others = || all.racks.iter().filter(|rack| !rack.fit.is_empty());
+        let of: usize = others().map(|rack| rack.live.len()).sum();
+        let broken: usize = others().map(|rack| rack.live.len() - rack.fit.len()).sum();
+        let count = known.racks.len();
+        let mut judged = Vec::with_capacity(all.racks.len());
         for (rack, partners) in all.racks.iter().zip(partners) {
             let is_whole = rack.live.len() >= 2 && rack.fit.is_empty();
-            // In the first round half of them are the partners of this rack's.
-            let broken = unfit - (rack.live.len() - rack.fit.len());
-            let chance =
-                |broken: usize| chance(broken, live - rack.live.len(), rack.live.len(), known.racks.len());
+            let chance = |broken: usize| chance(broken, of, rack.live.len(), count);
+            // In the first round some of them are but the partners of this rack's.
             let is_no_chance = is_whole && chance(broken.saturating_sub(partners)) < LIKELY;
-            all.suspicious.push(is_no_chance);
             let has_met_inside = !rack.failed_inside.is_empty();
             let are_all_failed = rack.live.iter().all(|node| rack.failed_outside.contains(node));
-            all.dead.push(is_whole && has_met_inside && are_all_failed && chance(broken) < LIKELY);
+            judged.push((
+                is_no_chance,
+                is_whole && has_met_inside && are_all_failed && chance(broken) < LIKELY,
+            ));
         }
+        (all.suspicious, all.dead) = judged.into_iter().unzip();
         all
     }
 
