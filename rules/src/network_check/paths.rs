@@ -23,8 +23,12 @@ pub(super) fn look_inside(known: &Known, facts: &Facts, draft: &mut Draft, is_on
             racks.entry(known.rack(node)).or_default().push(node);
         }
     }
-    for nodes in racks.values() {
-        for (at, a) in nodes.iter().enumerate() {
+    // Each once: where that fails too, a node outside tells more than another one of these.
+    let has_met_one =
+        |node: u32| facts.is(node, |it| it.met.iter().any(|met| known.rack(*met) == known.rack(node)));
+    for nodes in racks.values_mut() {
+        nodes.sort_by_key(|node| has_met_one(*node));
+        for (at, a) in nodes.iter().enumerate().filter(|(_, a)| !has_met_one(**a)) {
             let others = nodes.iter().skip(at + 1).copied();
             let free = others.filter(|b| draft.is_free(*a) && draft.is_free(*b));
             let fresh = free.filter(|b| !facts.have_met(*a, *b)).take(1).next();

@@ -16,6 +16,9 @@ use super::{
 /// is as likely as a dead switch.
 const LIKELY: f64 = 0.2;
 
+/// So many of them, and a rack is worth a round of its nodes before anything else is known of them.
+const UNLIKELY: f64 = 0.02;
+
 /// Pairs of fit nodes that passed out of a rack, of which none failed: its way out is fit. One in four paths would have
 /// shown with more than two in three.
 const PASSES: usize = 4;
@@ -102,7 +105,7 @@ impl Racks {
             let is_whole = rack.live.len() >= 2 && rack.fit.is_empty();
             let chance = |broken: usize| chance(broken, of, rack.live.len(), count);
             // In the first round some of them are but the partners of this rack's.
-            let is_no_chance = is_whole && chance(broken.saturating_sub(partners)) < LIKELY;
+            let is_no_chance = is_whole && chance(broken.saturating_sub(partners)) < UNLIKELY;
             let has_met_inside = !rack.failed_inside.is_empty();
             let are_all_failed = rack.live.iter().all(|node| rack.failed_outside.contains(node));
             judged.push((
@@ -150,7 +153,8 @@ impl Racks {
             let is_open = self.has_rounds_left || self.is_suspicious(own);
             return !rack.failed_inside.contains(&node) && !another_is_broken && is_open;
         }
-        rack.has_trouble || !(another_is_broken || rack.passes >= PASSES && rack.failed_outside.len() < 2)
+        let is_told = another_is_broken || rack.passes >= PASSES && rack.failed_outside.len() < 2;
+        rack.has_trouble || self.has_rounds_left && !is_told
     }
 }
 
