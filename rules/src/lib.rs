@@ -14,6 +14,7 @@
 
 pub mod check_order;
 pub mod check_terms;
+pub mod counted;
 pub mod exclusion;
 pub mod failure;
 pub mod gpu_topology;

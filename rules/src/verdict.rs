@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ids::NodeRank, missing::Missing, node::NodeName};
+use crate::{counted::counted, ids::NodeRank, missing::Missing, node::NodeName};
 
 /// How the whole job ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -144,20 +144,18 @@ impl fmt::Display for JobFailure {
                 )
             }
             Self::Cut { words, fit, nodes, needed, why } => {
-                write!(f, "the network check found a cut between nodes: {words}; ")?;
+                let able = format!("{fit} of {} could train together", counted(*nodes as usize, "node"));
+                write!(f, "the network check found a cut between nodes: {words}; {able}")?;
                 match why {
                     CutEnd::TooFew => write!(
                         f,
-                        "{fit} of {nodes} node(s) could train together, fewer than the {needed} that --nnodes and \
+                        ", fewer than the {needed} that --nnodes and \
                          --node-unit ask for"
                     )?,
-                    CutEnd::Told => write!(
-                        f,
-                        "{fit} of {nodes} node(s) could train together, and --on-bad-path=fail ends the job"
-                    )?,
+                    CutEnd::Told => write!(f, ", and --on-bad-path=fail ends the job")?,
                     CutEnd::WithoutMaster(node) => write!(
                         f,
-                        "{fit} of {nodes} node(s) could train together, without {node}, whose launcher serves the job \
+                        ", without {node}, whose launcher serves the job \
                          master"
                     )?,
                 }

@@ -304,7 +304,8 @@ impl fmt::Display for Log {
             Self::Checked { report } => f.write_str(report),
             Self::Proceeds { cut, nodes } => write!(
                 f,
-                "warning: {nodes} node(s) train over a cut, for --on-bad-path=proceed says so: {cut}"
+                "warning: {} over a cut, for --on-bad-path=proceed says so: {cut}",
+                if *nodes == 1 { "1 node trains".to_owned() } else { format!("{nodes} nodes train") }
             ),
             Self::Gone { node, reason, losses, limit } => {
                 write!(f, "{node} is gone: {reason} (losses of this rank: {losses}, replacements: {limit})")

@@ -13,6 +13,7 @@ use super::{
     known::{Known, Pair},
     partial::Partial,
 };
+use crate::counted::counted;
 
 /// Up to so many that are in conflict are weighed exactly; of more, whichever conflicts with most goes first.
 const EXACT: usize = 16;
@@ -21,12 +22,7 @@ const EXACT: usize = 16;
 const NAMED: usize = 8;
 
 /// The elements that are known to be dead.
-pub(super) fn dead_elements(
-    known: &Known,
-    facts: &Facts,
-    links: &[LinkFault],
-    partial: &[Partial],
-) -> Vec<Element> {
+fn dead_elements(known: &Known, facts: &Facts, links: &[LinkFault], partial: &[Partial]) -> Vec<Element> {
     let rack = |rack: u32| known.racks.get(rack as usize).copied().unwrap_or(rack);
     let pod = |pod: u32| known.pods.get(pod as usize).copied().unwrap_or(pod);
     let is_replaced = |part: Part| partial.iter().any(|partial| partial.replaces(part));
@@ -80,17 +76,13 @@ pub(super) fn cut(
         causes.push(format!("tests between node {a} and node {b} failed and never passed"));
     }
     let words = format!(
-        "{}: {} can train together, and {} ({}) cannot be reached by all of them",
+        "{}: {} can train together, and {} more ({}) cannot be reached by all of them",
         listed(&causes),
-        count(kept.len(), "healthy node"),
-        if left_out.len() == 1 { "1 more".to_owned() } else { format!("{} more", left_out.len()) },
+        counted(kept.len(), "healthy node"),
+        left_out.len(),
         listed(&left_out.iter().map(|node| format!("node {node}")).collect::<Vec<_>>()),
     );
     Some(Cut { left_out, words })
-}
-
-fn count(number: usize, noun: &str) -> String {
-    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
 /// `a, b and 3 more`.

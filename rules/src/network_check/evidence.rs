@@ -9,6 +9,7 @@ use super::{
     judged::Judged,
     known::Known,
 };
+use crate::counted::counted;
 
 /// Tests that are listed for one node; what came first tells enough.
 const MOST_LISTED: usize = 8;
@@ -161,7 +162,7 @@ fn compute_words(known: &Known, number: u32, pace: Pace) -> String {
         millis(shortest),
         millis(mean),
         timed(known, number),
-        count(others.counted, "node"),
+        counted(others.counted as usize, "node"),
     )
 }
 
@@ -169,7 +170,7 @@ fn compute_words(known: &Known, number: u32, pace: Pace) -> String {
 fn slow_words(number: u32, partner: &str, test: &TestRecord, judged: Judged) -> String {
     let took = test.comm.map_or_else(String::new, millis);
     let against = match (judged.ratio, judged.usual) {
-        (Some(ratio), Some(Usual { time, counted, left_out, of_all })) => {
+        (Some(ratio), Some(Usual { time, counted: nodes, left_out, of_all })) => {
             let class = match (of_all, test.across) {
                 (true, _) => "in all tests",
                 (false, true) => "between racks",
@@ -177,11 +178,11 @@ fn slow_words(number: u32, partner: &str, test: &TestRecord, judged: Judged) -> 
             };
             let left_out = match left_out {
                 0 => String::new(),
-                left_out => format!(", {} left out as outliers", count(left_out, "node")),
+                left_out => format!(", {} left out as outliers", counted(left_out as usize, "node")),
             };
             format!(
                 ": {ratio:.2} times the mean of what {} take {class}, {}{left_out}",
-                count(counted, "other node"),
+                counted(nodes as usize, "other node"),
                 millis(time)
             )
         }
@@ -269,11 +270,6 @@ fn timed(known: &Known, number: u32) -> String {
         Some(kind @ (ComputeKind::OwnKernel { .. } | ComputeKind::Cublas { .. })) => format!(", for {kind}"),
         Some(ComputeKind::Processor | ComputeKind::Untold) | None => String::new(),
     }
-}
-
-/// `1 node`, `4 nodes`.
-fn count(count: u32, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// `105.0 ms`; below a tenth of it in nanoseconds.

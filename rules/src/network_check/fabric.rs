@@ -14,7 +14,7 @@ use std::{
 
 use super::{
     facts::{PairTest, Standing},
-    known::{Known, Pair, pair},
+    known::{Known, Pair, apart, pair},
 };
 
 /// Replaced elements from which on one larger element is the smaller explanation.
@@ -51,7 +51,6 @@ pub(super) struct Fabric {
     pub(super) blamed: Vec<Blamed>,
     /// Their places in the list.
     sure: BTreeMap<Part, usize>,
-    racks: usize,
     has_pods: bool,
 }
 
@@ -74,7 +73,7 @@ impl Fabric {
     pub(super) fn of(known: &Known, tests: &[PairTest], nodes: &[Standing]) -> Self {
         let racks = known.racks.len();
         let has_pods = known.pods.len() < racks;
-        let mut fabric = Self { blamed: Vec::new(), sure: BTreeMap::new(), racks, has_pods };
+        let mut fabric = Self { blamed: Vec::new(), sure: BTreeMap::new(), has_pods };
         if racks < 2 {
             return fabric;
         }
@@ -131,23 +130,14 @@ impl Fabric {
     /// A test of these two in this round failed because of an element that is blamed. One in the round in which it was last
     /// passed too: it died in the middle of it.
     pub(super) fn explains(&self, known: &Known, round: usize, ends: Pair) -> bool {
-        self.racks > 1
-            && !self.sure.is_empty()
-            && parts(known, self.has_pods, ends).any(|part| {
-                let blamed = self.sure.get(&part).and_then(|at| self.blamed.get(*at));
-                blamed.is_some_and(|it| it.last_pass.is_none_or(|last| round >= last))
-            })
+        self.blamed_over(known, ends).any(|it| it.last_pass.is_none_or(|last| round >= last))
     }
 
-    /// Nobody gets from one of these to the other, now.
+    /// No test gets from one of these to the other, now.
     pub(super) fn is_cut(&self, known: &Known, ends: Pair) -> bool {
-        self.racks > 1
-            && !self.sure.is_empty()
-            && parts(known, self.has_pods, ends).any(|part| self.sure.contains_key(&part))
+        self.blamed_over(known, ends).next().is_some()
     }
-}
 
-impl Fabric {
     /// The two meet over this element.
     pub(super) fn is_over(&self, known: &Known, part: Part, ends: Pair) -> bool {
         parts(known, self.has_pods, ends).any(|it| it == part)
@@ -155,7 +145,7 @@ impl Fabric {
 
     /// The dead elements between the two.
     pub(super) fn blamed_over(&self, known: &Known, ends: Pair) -> impl Iterator<Item = &Blamed> {
-        let parts = parts(known, self.has_pods, ends).filter(|_| self.racks > 1);
+        let parts = parts(known, self.has_pods, ends).filter(|_| !self.sure.is_empty());
         parts.filter_map(|part| self.sure.get(&part).and_then(|at| self.blamed.get(*at)))
     }
 }
@@ -192,7 +182,8 @@ impl View<'_> {
         let free: Vec<usize> = places.filter(is_free).collect();
         let passed = |node: u32| self.nodes.get(node as usize).is_some_and(|it| it.has_passed);
         let are_fit = |test: &PairTest| passed(test.ends.0) && passed(test.ends.1);
-        let replaced = matching(self.tests, &free);
+        // So many nodes and links at least it takes to explain them one by one.
+        let replaced = apart(free.iter().filter_map(|place| Some(self.tests.get(*place)?.ends)));
         let is_known = free.iter().filter_map(|place| self.tests.get(*place)).any(are_fit);
         (replaced >= FEWEST && is_known).then_some((replaced, free))
     }
@@ -201,17 +192,4 @@ impl View<'_> {
 /// The node has not passed after this round.
 fn is_since(nodes: &[Standing], node: u32, round: usize) -> bool {
     nodes.get(node as usize).is_some_and(|it| it.last_pass.is_none_or(|last| round > last))
-}
-
-/// Tests of which no two share a node: so many nodes and links at least it takes to explain them one by one.
-fn matching(tests: &[PairTest], places: &[usize]) -> usize {
-    let mut used = BTreeSet::new();
-    let mut count = 0;
-    for test in places.iter().filter_map(|place| tests.get(*place)) {
-        if !used.contains(&test.ends.0) && !used.contains(&test.ends.1) {
-            used.extend([test.ends.0, test.ends.1]);
-            count += 1;
-        }
-    }
-    count
 }

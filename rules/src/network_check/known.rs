@@ -14,6 +14,19 @@ pub(super) fn pair(a: u32, b: u32) -> Pair {
     (a.min(b), a.max(b))
 }
 
+/// How many of these pairs share no node, by taking one after the other: at least half of the most that there are.
+pub(super) fn apart(pairs: impl Iterator<Item = Pair>) -> usize {
+    let mut used = BTreeSet::new();
+    let mut count = 0;
+    for (a, b) in pairs {
+        if !used.contains(&a) && !used.contains(&b) {
+            used.extend([a, b]);
+            count += 1;
+        }
+    }
+    count
+}
+
 /// A node and what is known of it outside tests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Node {

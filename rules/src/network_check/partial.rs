@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     fabric::Part,
     facts::Facts,
-    known::{Known, Pair},
+    known::{Known, Pair, apart},
     links::Edge,
 };
 
@@ -45,8 +45,10 @@ pub(super) fn uplinks(known: &Known, facts: &Facts) -> Vec<Partial> {
     let mut dead = suspects(known, facts, |edge| edge.is_dead());
     let mut found: Vec<Partial> = Vec::new();
     loop {
-        let most =
-            dead.iter().map(|(rack, pairs)| (apart(pairs), pairs.len(), std::cmp::Reverse(*rack))).max();
+        let most = dead
+            .iter()
+            .map(|(rack, pairs)| (apart(pairs.iter().copied()), pairs.len(), std::cmp::Reverse(*rack)))
+            .max();
         let Some((2.., _, std::cmp::Reverse(rack))) = most else { break };
         let pairs = dead.remove(&rack).unwrap_or_default();
         for others in dead.values_mut() {
@@ -98,17 +100,4 @@ pub(super) fn tested(known: &Known, facts: &Facts, rack: u32) -> BTreeSet<Pair> 
         racks.0 != racks.1 && (racks.0 == rack || racks.1 == rack)
     };
     facts.pairs.iter().map(|test| test.ends).filter(|ends| is_out(ends) && facts.are_good(*ends)).collect()
-}
-
-/// The most of these pairs of which no two share a node, by taking one after the other.
-pub(super) fn apart(pairs: &[Pair]) -> usize {
-    let mut used = BTreeSet::new();
-    let mut count = 0;
-    for (a, b) in pairs {
-        if !used.contains(a) && !used.contains(b) {
-            used.extend([*a, *b]);
-            count += 1;
-        }
-    }
-    count
 }

@@ -6,7 +6,7 @@ use super::{
     Kind,
     fabric::{Blamed, Part},
     facts::Facts,
-    known::{Known, Pair, pair},
+    known::{Known, Pair, apart, pair},
     partial,
     plan::Draft,
 };
@@ -30,9 +30,8 @@ pub(super) fn look_inside(known: &Known, facts: &Facts, draft: &mut Draft, is_on
         nodes.sort_by_key(|node| has_met_one(*node));
         for (at, a) in nodes.iter().enumerate().filter(|(_, a)| !has_met_one(**a)) {
             let others = nodes.iter().skip(at + 1).copied();
-            let free = others.filter(|b| draft.is_free(*a) && draft.is_free(*b));
-            let fresh = free.filter(|b| !facts.have_met(*a, *b)).take(1).next();
-            if let Some(b) = fresh {
+            let mut free = others.filter(|b| draft.is_free(*a) && draft.is_free(*b));
+            if let Some(b) = free.find(|b| !facts.have_met(*a, *b)) {
                 draft.add(Kind::RackDiagnosis, &[*a, b]);
             }
         }
@@ -42,7 +41,7 @@ pub(super) fn look_inside(known: &Known, facts: &Facts, draft: &mut Draft, is_on
 /// Elements that explain the same: a test over the one and not over the other tells.
 pub(super) fn tell_apart(known: &Known, facts: &Facts, draft: &mut Draft) {
     let is_open = |blamed: &Blamed| {
-        !blamed.rivals.is_empty() || is_narrow(known, blamed).is_some() || blamed.last_pass.is_some()
+        !blamed.rivals.is_empty() || narrow(known, blamed).is_some() || blamed.last_pass.is_some()
     };
     if !facts.fabric.blamed.iter().any(is_open) {
         return;
@@ -62,7 +61,7 @@ pub(super) fn tell_apart(known: &Known, facts: &Facts, draft: &mut Draft) {
         if let Some(ends) = passed_before(known, facts, draft, blamed) {
             draft.add(Kind::Retest, &[ends.0, ends.1]);
         }
-        let Some((rack, against)) = is_narrow(known, blamed) else { continue };
+        let Some((rack, against)) = narrow(known, blamed) else { continue };
         let own = free.get(rack as usize).map_or(&[][..], |own| own);
         let others = (0_u32..).zip(&free).filter(|(other, _)| *other != rack && !against.contains(other));
         let mut pairs =
@@ -91,7 +90,7 @@ fn passed_before(known: &Known, facts: &Facts, draft: &Draft, blamed: &Blamed) -
 }
 
 /// An uplink that failed with so few other racks that the paths to these may be dead instead: its rack, and they.
-fn is_narrow(known: &Known, blamed: &Blamed) -> Option<(u32, BTreeSet<u32>)> {
+fn narrow(known: &Known, blamed: &Blamed) -> Option<(u32, BTreeSet<u32>)> {
     /// So many paths are not all dead while one uplink explains them.
     const FEW: usize = 3;
     let Part::Uplink(rack) = blamed.part else { return None };
@@ -141,7 +140,7 @@ pub(super) fn spread(known: &Known, facts: &Facts, draft: &mut Draft) {
     let suspects: Vec<u32> = suspects
         .iter()
         .filter(|(rack, pairs)| {
-            partial::apart(pairs) >= 2 && partial::tested(known, facts, **rack).len() < ENOUGH
+            apart(pairs.iter().copied()) >= 2 && partial::tested(known, facts, **rack).len() < ENOUGH
         })
         .map(|(rack, _)| *rack)
         .collect();

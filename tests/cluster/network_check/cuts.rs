@@ -82,7 +82,7 @@ fn where_too_few_can_train_together_the_job_fails_at_once_and_says_what_is_cut()
         let said = &outcome.stderr;
         assert!(said.contains(&format!("the network check found a cut between nodes: {words}; ")), "{said}");
         assert!(
-            said.contains("; 3 of 5 node(s) could train together, fewer than the 5 that --nnodes"),
+            said.contains("; 3 of 5 nodes could train together, fewer than the 5 that --nnodes"),
             "{said}"
         );
     }
@@ -95,7 +95,7 @@ fn a_job_that_is_told_to_fails_where_a_path_is_cut() {
     for outcome in job.fails(nodes, 202).iter().take(5) {
         let said = &outcome.stderr;
         assert!(
-            said.contains("3 of 5 node(s) could train together, and --on-bad-path=fail ends the job"),
+            said.contains("3 of 5 nodes could train together, and --on-bad-path=fail ends the job"),
             "{said}"
         );
     }
@@ -112,7 +112,7 @@ fn a_job_that_is_told_to_trains_over_a_cut_with_a_warning() {
             job.await_said(node, "; warning: they train over a cut, for --on-bad-path=proceed says so: ");
     }
     let _said =
-        job.await_master_said("warning: 5 node(s) train over a cut, for --on-bad-path=proceed says so: ");
+        job.await_master_said("warning: 5 nodes train over a cut, for --on-bad-path=proceed says so: ");
     let _end = job.ends_well(nodes);
 }
 

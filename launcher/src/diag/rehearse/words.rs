@@ -1,11 +1,7 @@
 //! Words that several reports share.
 
+pub(super) use rules::counted::counted as count;
 use rules::network_check::Element;
-
-/// `1 node`, `2 nodes`.
-pub(super) fn count(number: usize, what: &str) -> String {
-    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
-}
 
 /// An element of a fabric by its name.
 pub(super) fn element(element: Element) -> String {

@@ -113,7 +113,7 @@ fn with_too_few_on_the_larger_side_the_job_fails_by_name_at_once() {
     assert_eq!(
         words,
         format!(
-            "the network check found a cut between nodes: {WORDS}; 2 of 4 node(s) could train together, fewer than \
+            "the network check found a cut between nodes: {WORDS}; 2 of 4 nodes could train together, fewer than \
              the 3 that --nnodes and --node-unit ask for; no node is tainted for it. Look first at the switches and \
              cables on that way; --on-bad-path=proceed would train over it"
         )
@@ -147,7 +147,7 @@ fn the_launcher_that_serves_the_master_cannot_be_left_out() {
 fn a_cut_fails_the_job_when_it_was_told_to() {
     let words = severed(policy(), 2, 1, OnBadPath::Fail).fails(2, 2, &CutEnd::Told);
     assert!(
-        words.contains("; 2 of 4 node(s) could train together, and --on-bad-path=fail ends the job;"),
+        words.contains("; 2 of 4 nodes could train together, and --on-bad-path=fail ends the job;"),
         "{words}"
     );
 }
@@ -156,7 +156,7 @@ fn a_cut_fails_the_job_when_it_was_told_to() {
 fn all_train_over_a_cut_with_a_warning_when_they_were_told_to() {
     let mut cut = severed(policy(), 4, 1, OnBadPath::Proceed);
     assert!(cut.excluded().is_empty());
-    let warning = format!("warning: 4 node(s) train over a cut, for --on-bad-path=proceed says so: {WORDS}");
+    let warning = format!("warning: 4 nodes train over a cut, for --on-bad-path=proceed says so: {WORDS}");
     let logs = cut.effects.iter().filter_map(|effect| match effect {
         Effect::Log(log) => Some(log.to_string()),
         _ => None,
