@@ -56,8 +56,8 @@ pub(crate) use self::dice::mix;
 pub use self::{
     compute_time::{ComputeKind, ComputeTime},
     event::{
-        Deadlines, Effect, Event, Group, Kind, LocalCheck, LocalFault, OnBadPath, Policy, Probed, Subject,
-        Tainting,
+        Deadlines, Effect, Event, FabricNames, Group, Kind, LocalCheck, LocalFault, OnBadPath, Policy,
+        Probed, Subject, Tainting,
     },
     verdict::{
         Ambiguity, ComputeFinding, Cut, Element, Evidence, Guard, LinkFault, LinkKind, NodeFinding,

@@ -23,7 +23,9 @@ use crate::{
     check_order::{CheckOrder, CheckReport, CheckRound, Partner, Test},
     ids::NodeId,
     moment::Moment,
-    network_check::{Effect as Step, Event as Word, LocalCheck, NetworkCheck, Probed, Subject, mix},
+    network_check::{
+        Effect as Step, Event as Word, FabricNames, LocalCheck, NetworkCheck, Probed, Subject, mix,
+    },
     node::{JoinRequest, is_loopback},
     taint_report::CheckedNode,
     topology::Place,
@@ -132,7 +134,8 @@ impl Job {
         let number = self.checks;
         self.checks = self.checks.saturating_add(1);
         let seed = seed_of(self.name().map_or("", |name| &name.0), number);
-        let policy = terms.policy(seed, self.policy.taint_guard_permille);
+        let mut policy = terms.policy(seed, self.policy.taint_guard_permille);
+        policy.names = FabricNames { racks: rack_names.clone(), pods: pod_names.clone() };
         let (check, steps) = NetworkCheck::new(policy, now, subjects);
         let numbers = (0..).zip(&members).map(|(number, member)| (member.clone(), number)).collect();
         let count = count(members.len());

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Cut, Element, LinkFault, LinkKind,
+    Cut, Element, FabricNames, LinkFault, LinkKind,
     fabric::Part,
     facts::Facts,
     known::{Known, Pair},
@@ -70,7 +70,7 @@ pub(super) fn cut(
     if left_out.is_empty() {
         return None;
     }
-    let mut causes: Vec<String> = elements.iter().map(Element::words).collect();
+    let mut causes: Vec<String> = elements.iter().map(|it| it.words(&known.policy.names)).collect();
     if causes.is_empty() {
         let (a, b) = never_passed(facts).next().unwrap_or_default();
         causes.push(format!("tests between node {a} and node {b} failed and never passed"));
@@ -92,17 +92,17 @@ fn listed(all: &[String]) -> String {
 }
 
 impl Element {
-    /// What it is, as a sentence says it.
-    #[must_use]
-    pub fn words(&self) -> String {
+    /// What is wrong with it, as a sentence says it.
+    fn words(&self, names: &FabricNames) -> String {
+        let (rack, pod) = (|rack: &u32| names.rack(*rack), |pod: &u32| names.pod(*pod));
         match self {
             Self::Node(node) => format!("node {node} is broken"),
             Self::Link(a, b) => format!("the path between node {a} and node {b} is dead"),
-            Self::RackPair(a, b) => format!("the path between rack {a} and rack {b} is dead"),
-            Self::Uplink(rack) => format!("the uplink of rack {rack} is dead"),
-            Self::PartialUplink(rack) => format!("part of the paths out of rack {rack} is dead"),
-            Self::Leaf(rack) => format!("the switch of rack {rack} is dead"),
-            Self::Pod(pod) => format!("the racks of pod {pod} are cut off: its switch is dead"),
+            Self::RackPair(a, b) => format!("the path between {} and {} is dead", rack(a), rack(b)),
+            Self::Uplink(it) => format!("the uplink of {} is dead", rack(it)),
+            Self::PartialUplink(it) => format!("part of the paths out of {} is dead", rack(it)),
+            Self::Leaf(it) => format!("the switch of {} is dead", rack(it)),
+            Self::Pod(it) => format!("the racks of {} are cut off: its switch is dead", pod(it)),
         }
     }
 }

@@ -29,6 +29,28 @@ pub struct Policy {
     pub taint_guard_permille: u32,
     /// How long a round may take.
     pub deadlines: Deadlines,
+    /// What sentences call racks and pods.
+    pub names: FabricNames,
+}
+
+/// What racks and pods are called, by the numbers that [`Subject`](super::Subject) has for them. One without a name is
+/// `rack 3`, `pod 3`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FabricNames {
+    /// The racks' switches.
+    pub racks: Vec<String>,
+    /// The pods' switches.
+    pub pods: Vec<String>,
+}
+
+impl FabricNames {
+    pub(super) fn rack(&self, rack: u32) -> String {
+        self.racks.get(rack as usize).cloned().unwrap_or_else(|| format!("rack {rack}"))
+    }
+
+    pub(super) fn pod(&self, pod: u32) -> String {
+        self.pods.get(pod as usize).map_or_else(|| format!("pod {pod}"), |name| format!("pod {name}"))
+    }
 }
 
 /// When a node is tainted for what may be a passing trouble: it passes and fails by turns (`flaky`), or went away (`lost`).

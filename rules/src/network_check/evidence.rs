@@ -103,15 +103,16 @@ fn unreachable(
     cut: Option<&Cut>,
 ) -> Vec<Evidence> {
     let rack = known.racks.get(known.rack(number) as usize).copied().unwrap_or(0);
+    let rack = known.policy.names.rack(rack);
     let why = match cut {
         Some(cut) => cut.words.clone(),
         None if facts.racks.is_leaf_dead(known.rack(number)) => {
             format!(
-                "no node of rack {rack} passed, not even with another of it: the switch of rack {rack} is dead, or all of its nodes are broken"
+                "no node of {rack} passed, not even with another of it: the switch of {rack} is dead, or all of its nodes are broken"
             )
         }
         None => {
-            format!("the node is broken, or the way out of rack {rack} is: no test inside the rack tells")
+            format!("the node is broken, or the way out of {rack} is: no test inside the rack tells")
         }
     };
     // Known once all was tested.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Deadlines, OnBadPath, Policy, Tainting};
+use super::{Deadlines, FabricNames, OnBadPath, Policy, Tainting};
 
 /// No deadline is shorter, whatever was asked for: a check must come to its end by steps of time.
 pub(super) const SHORTEST: Duration = Duration::from_millis(1);
@@ -11,7 +11,7 @@ impl Policy {
     /// The defaults: 8 rounds, 2 witnesses, stragglers above 2.0 are reported and stay, links are told from nodes,
     /// the guard at 30 %.
     #[must_use]
-    pub const fn new(seed: u64) -> Self {
+    pub fn new(seed: u64) -> Self {
         Self {
             seed,
             max_rounds: 8,
@@ -23,6 +23,7 @@ impl Policy {
             on_bad_path: OnBadPath::Exclude,
             taint_guard_permille: 300,
             deadlines: Deadlines::native(),
+            names: FabricNames::default(),
         }
     }
 
