@@ -37,7 +37,8 @@ const CALL: Duration = Duration::from_secs(10);
 /// The first pause after a broken stream; each further one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
-/// The longest pause. A master that was started again gives its nodes 2 s to come back.
+/// The longest pause. With what an attempt may take it is less than a master that was started again waits for:
+/// [`rules::liveness::LONGEST_GAP`].
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// What the agent says to the master.
@@ -377,6 +378,14 @@ fn jittered(pause: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The path is back: what was sent before is not acknowledged in time, the attempt that is on fails, a pause follows,
+    /// and the next attempt gets through.
+    #[test]
+    fn a_node_is_back_within_the_gap_that_a_master_waits_for() {
+        let gap = connect::ACKNOWLEDGE + connect::CONNECT + LONGEST_PAUSE;
+        assert!(gap < rules::liveness::LONGEST_GAP, "{gap:?}");
+    }
 
     #[test]
     fn a_pause_is_never_longer_than_it_was_meant_to_be() {

@@ -65,11 +65,22 @@ struct Watched {
     grace: Duration,
 }
 
-/// How long members may take to come back to a master that was started again: the grace of one broken stream, but
-/// for thousands at least what their connections take. max(grace, nodes / 500 s), as for beats.
+/// From the moment at which a node could reach the master again to its next try, at most: it learns that its old
+/// connection is dead when the other side's kernel has acknowledged nothing for 5 s, an attempt to connect takes up to
+/// 1 s, and a pause of up to 1 s follows. One second is for what the machine adds.
+pub const LONGEST_GAP: Duration = Duration::from_secs(8);
+
+/// How long members may take to come back to a master that was started again: max(grace, beat + [`LONGEST_GAP`]), where
+/// beat = max(1 s, nodes / 500 s) is how often a node says something: before that it cannot notice. The connections of
+/// thousands are made within a beat, too.
 #[must_use]
 pub fn return_grace(reconnect_grace: Duration, nodes: u32) -> Duration {
-    reconnect_grace.max(shared_second(nodes))
+    reconnect_grace.max(beat_of(nodes) + LONGEST_GAP)
+}
+
+/// How often each of so many nodes says something: max(1 s, nodes / 500 s).
+fn beat_of(nodes: u32) -> Duration {
+    shared_second(nodes).max(Duration::from_secs(1))
 }
 
 /// The time in which so many nodes may each say one thing.
@@ -95,8 +106,7 @@ impl Liveness {
     /// How often a node shall say that it lives; `None`: not at all. max(1 s, nodes / 500 s).
     #[must_use]
     pub fn beat_interval(&self) -> Option<Duration> {
-        let shared = shared_second(self.count());
-        self.patience.heartbeat_timeout.map(|_| shared.max(Duration::from_secs(1)))
+        self.patience.heartbeat_timeout.map(|_| beat_of(self.count()))
     }
 
     fn count(&self) -> u32 {
@@ -233,8 +243,8 @@ mod tests {
     }
 
     #[test]
-    fn thousands_have_longer_to_come_back_to_a_master_that_was_started_again() {
-        for (nodes, grace) in [(3, GRACE), (4096, Duration::from_millis(8192))] {
+    fn nodes_have_longer_to_come_back_to_a_master_that_was_started_again_and_thousands_even_longer() {
+        for (nodes, grace) in [(3, Duration::from_secs(9)), (4096, Duration::from_millis(16_192))] {
             let nodes: Vec<NodeId> = (0..nodes).map(|node: u32| id(&node.to_string())).collect();
             let mut liveness = liveness(Some(TIMEOUT));
             liveness.all_disconnected(Moment::START, nodes.iter());

@@ -11,9 +11,10 @@
 //! * [`topology`]: ranks by switch.
 //! * [`master_dies`], [`crash_points`] and [`journal`]: the master does, and comes back.
 //! * [`trust`]: whom the master listens to.
-//! * [`hosts`]: network namespaces; [`network`]: the links between them go down.
+//! * [`hosts`]: network namespaces; [`network`]: the links between them go down; [`back_off`]: so does the master, too.
 //! * [`network_check`]: data paths between them are broken, and the check before the start says whose.
 
+mod back_off;
 mod crash_points;
 mod failures;
 mod gpu_share;

@@ -6,14 +6,25 @@ use std::{
     time::Duration,
 };
 
+use hyper_util::client::legacy::connect::HttpConnector;
 use master_proto::trust::{TlsFiles, Trust};
+use tokio::time::timeout;
 use tonic::{
     Request,
     transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity},
 };
 
-/// How long the master may take to accept a connection.
-const CONNECT: Duration = Duration::from_secs(10);
+/// How long a host may take to answer that it accepts a connection, shared by the addresses of a name. Short, because
+/// the kernel asks again only after 1, 3 and 7 s: an attempt that began while nothing got through must not outlive that
+/// for long, and the next one asks at once.
+pub(super) const CONNECT: Duration = Duration::from_secs(1);
+
+/// How long the kernel of the master's host may take to acknowledge what was sent to it; then the connection is given
+/// up (TCP_USER_TIMEOUT). A master that is busy or stopped does not matter: its kernel acknowledges.
+pub(super) const ACKNOWLEDGE: Duration = Duration::from_secs(5);
+
+/// How long an attempt may take in all: the name is looked up, the host accepts, TLS is agreed upon.
+const ATTEMPT: Duration = Duration::from_secs(20);
 
 /// Where the master is.
 #[derive(Debug, Clone)]
@@ -37,6 +48,15 @@ pub enum ConnectError {
         /// What was tried last.
         #[source]
         source: tonic::transport::Error,
+    },
+    /// A name server that does not answer, or a port that accepts and says nothing.
+    #[error(
+        "cannot connect to the job master at {at}: the look-up of its name, the connection and TLS together took more \
+         than {} s", ATTEMPT.as_secs()
+    )]
+    Slow {
+        /// `host:port`.
+        at: String,
     },
     /// A PEM file.
     #[error("cannot read {}", path.display())]
@@ -64,7 +84,7 @@ pub enum ConnectError {
 impl ConnectError {
     /// Another try would end the same way.
     pub(super) fn is_final(&self) -> bool {
-        !matches!(self, Self::Connect { .. })
+        !matches!(self, Self::Connect { .. } | Self::Slow { .. })
     }
 }
 
@@ -90,16 +110,14 @@ impl Door {
         let connect = |source| ConnectError::Connect { at: self.to_string(), source };
         let tls = &self.at.trust.tls;
         let scheme = if tls.is_on() { "https" } else { "http" };
-        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{self}"))
-            .map_err(connect)?
-            .connect_timeout(CONNECT)
-            .tcp_nodelay(true);
+        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{self}")).map_err(connect)?;
         if tls.is_on() {
             let config = client_tls(tls, &self.at.host)?;
             let unusable = |source| ConnectError::Tls { at: self.to_string(), source };
             endpoint = endpoint.tls_config(config).map_err(unusable)?;
         }
-        endpoint.connect().await.map_err(connect)
+        let opened = timeout(ATTEMPT, endpoint.connect_with_connector(tcp())).await;
+        opened.map_err(|_| ConnectError::Slow { at: self.to_string() })?.map_err(connect)
     }
 
     /// A request with the job's token, if there is one.
@@ -110,6 +128,17 @@ impl Door {
         }
         request
     }
+}
+
+/// How connections are made; TLS is put on top of it.
+fn tcp() -> HttpConnector {
+    let mut tcp = HttpConnector::new();
+    // `https` is no mistake: TLS comes after it.
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_connect_timeout(Some(CONNECT));
+    tcp.set_tcp_user_timeout(Some(ACKNOWLEDGE));
+    tcp
 }
 
 fn client_tls(files: &TlsFiles, host: &str) -> Result<ClientTlsConfig, ConnectError> {

@@ -10,6 +10,9 @@ use crate::{
 };
 
 const GRACE: Duration = Duration::from_secs(2);
+
+/// What nodes have to come back to a master that was started again.
+const RETURN: Duration = Duration::from_secs(9);
 const SILENCE: Duration = Duration::from_secs(15);
 const JOIN: Duration = Duration::from_secs(600);
 
@@ -261,10 +264,10 @@ fn a_master_that_stood_still_takes_nobody_for_lost() {
     let mut test = running();
     let _broken = test.at(14).tell(Event::LinkBroken { node: id("a") });
     assert_eq!(test.at(40).deadline(), Turn::default(), "nobody could be heard");
-    assert_eq!(test.master.deadline(), Some(Moment::at_secs(42)), "the grace begins again");
+    assert_eq!(test.master.deadline(), Some(Moment::at_secs(49)), "the grace begins again");
     test.at(60).beat("b");
-    let cause = LossCause::Disconnected { grace: GRACE };
-    assert_eq!(test.at(62).deadline().journal, [lost("a", cause)], "and ends when the master runs");
+    let cause = LossCause::Disconnected { grace: RETURN };
+    assert_eq!(test.at(69).deadline().journal, [lost("a", cause)], "and ends when the master runs");
 }
 
 #[test]
@@ -341,10 +344,10 @@ fn after_a_restart_all_nodes_have_the_grace_to_come_back() {
     let now = Moment::at_secs(100);
     let (master, turn) = JobMaster::restored(job, patience(), now);
     assert_eq!(turn, Turn { journal: vec![Event::Restarted], effects: vec![], pending: None });
-    assert_eq!(master.deadline(), Some(now + GRACE));
+    assert_eq!(master.deadline(), Some(now + RETURN));
     let mut test = Test { master, now };
-    let cause = LossCause::Disconnected { grace: GRACE };
-    assert_eq!(test.at(102).deadline().journal, [lost("a", cause)]);
+    let cause = LossCause::Disconnected { grace: RETURN };
+    assert_eq!(test.at(109).deadline().journal, [lost("a", cause)]);
 
     let (master, _) = JobMaster::restored(running().master.job().clone(), patience(), now);
     let mut test = Test { master, now };

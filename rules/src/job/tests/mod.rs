@@ -21,6 +21,9 @@ pub(super) const JOIN: Duration = Duration::from_secs(600);
 pub(super) const LAST_CALL: Duration = Duration::from_secs(30);
 pub(super) const HOST: Duration = Duration::from_secs(60);
 pub(super) const GRACE: Duration = Duration::from_secs(2);
+
+/// What members have to come back to a master that was started again.
+const RETURN: Duration = Duration::from_secs(9);
 const PORT: u16 = 29500;
 
 fn policy() -> Policy {

@@ -33,7 +33,7 @@ fn of_two_that_claim_one_seat_the_second_stops_and_joins_again() {
 fn when_all_come_back_to_a_master_without_a_memory_nobody_is_told_anything() {
     let mut test = new(2, 4);
     assert_eq!(test.resume("b", 7, ABC, Standing::Running), [restoring(7, 3)]);
-    assert_eq!(test.job.deadline(), Some(Moment::START + GRACE));
+    assert_eq!(test.job.deadline(), Some(Moment::START + RETURN));
     assert_eq!(test.resume("b", 7, ABC, Standing::Running), [], "said again");
     assert_eq!(test.resume("c", 7, ABC, Standing::Running), []);
     assert_eq!(test.resume("a", 7, ABC, Standing::Running), [restored(7, 3)]);
@@ -71,7 +71,7 @@ fn one_that_comes_back_while_the_others_stop_takes_part_in_the_next_round() {
     let _regroup = test.due();
     assert_eq!(test.resume("b", 7, ABC, Standing::Running), [late("b", 7)]);
     assert_eq!(test.rejoin("a", 7), []);
-    assert_eq!(test.job.deadline(), Some(Moment::START + GRACE + JOIN));
+    assert_eq!(test.job.deadline(), Some(Moment::START + RETURN + JOIN));
     assert_eq!(test.rejoin("b", 7), placed_afresh(8, &["a", "b"]));
 }
 
