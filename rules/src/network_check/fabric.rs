@@ -133,6 +133,12 @@ impl Fabric {
         self.blamed_over(known, ends).any(|it| it.last_pass.is_none_or(|last| round >= last))
     }
 
+    /// The same for elements that are more than the path between two racks.
+    pub(super) fn explains_out_of_racks(&self, known: &Known, round: usize, ends: Pair) -> bool {
+        let larger = self.blamed_over(known, ends).filter(|it| !matches!(it.part, Part::Path(..)));
+        larger.into_iter().any(|it| it.last_pass.is_none_or(|last| round >= last))
+    }
+
     /// No test gets from one of these to the other, now.
     pub(super) fn is_cut(&self, known: &Known, ends: Pair) -> bool {
         self.blamed_over(known, ends).next().is_some()

@@ -358,10 +358,12 @@ fn needed(known: &Known, pairs: &[PairTest], edges: &BTreeMap<Pair, Edge>, nodes
             failures += 1;
         }
     }
-    if failures == 0 || pairs.is_empty() {
+    // One with a node that is gone says nothing, not even of chance.
+    let telling = pairs.iter().filter(|test| test.works || test.speaks).count();
+    if failures == 0 || telling == 0 {
         return fewest;
     }
-    let share = (f64::from(failures) / pairs.len() as f64).min(0.5);
+    let share = (f64::from(failures) / telling as f64).min(0.5);
     let tests = (CHANCE / known.nodes.len() as f64).ln() / share.ln();
     (tests.ceil() as u32).clamp(fewest, MOST.max(fewest))
 }

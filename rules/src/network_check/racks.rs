@@ -37,7 +37,8 @@ struct Rack {
     failed_outside: BTreeSet<u32>,
     /// Pairs of fit nodes that passed out of it.
     passes: usize,
-    /// Two fit nodes failed over its way out, and no larger element explains it.
+    /// Two fit nodes failed over its way out, and no element of all its ways out explains it. A path to one other rack
+    /// does not: what failed over it and what a node failed with elsewhere may have part of the ways out for one cause.
     has_trouble: bool,
 }
 
@@ -82,8 +83,9 @@ impl Racks {
                     rack.passes += 1;
                 } else if test.speaks && is_fit(partner) {
                     rack.failed_outside.insert(node);
-                    rack.has_trouble |=
-                        test.is_fail && is_fit(node) && !fabric.explains(known, test.round, test.ends);
+                    rack.has_trouble |= test.is_fail
+                        && is_fit(node)
+                        && !fabric.explains_out_of_racks(known, test.round, test.ends);
                 }
             }
         }

@@ -137,3 +137,20 @@ fn a_group_of_three_that_passed_proves_its_paths() {
     assert_eq!(tainted(&outcome), cluster.faulty);
     assert!(outcome.uplinks.is_empty());
 }
+
+/// Three pairs of one path failed, and a fourth node of the rack with others: one cause is smaller than a path and a node.
+#[test]
+fn a_dead_path_does_not_free_its_rack_from_the_doubt_about_the_other_ways_out() {
+    let partial = |nodes, racks, seed, rack, share| Cluster {
+        seed,
+        noise: 0.1,
+        partial_uplinks: [(rack, share)].into(),
+        ..Cluster::healthy(nodes, racks)
+    };
+    let one_pod = partial(12, 3, 6_100_346_960_954_007, 1, 0.25);
+    let two_pods = Cluster { pod_size: 3, ..partial(16, 5, 5_265_855_726_524_977, 0, 0.5) };
+    for cluster in [one_pod, two_pods] {
+        let outcome = rehearse(&cluster, Policy { max_rounds: 8, ..patient(cluster.seed) });
+        assert!(tainted(&outcome).is_empty(), "{outcome:#?}");
+    }
+}
