@@ -22,6 +22,7 @@ fn shown() -> Vec<u8> {
 
 fn write(text: &str, to: *mut c_char, length: c_int) -> c_int {
     assert!(text.len() < length as usize);
+    // SAFETY: the caller gives `length` bytes, and the text with its zero is no longer.
     unsafe {
         std::ptr::copy_nonoverlapping(text.as_ptr().cast(), to, text.len());
         *to.add(text.len()) = 0;
@@ -40,6 +41,7 @@ pub extern "C" fn cuInit(_flags: c_uint) -> c_int {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDeviceGetCount(to: *mut c_int) -> c_int {
+    // SAFETY: the caller gives a place for one number.
     unsafe { to.write(shown().len() as c_int) };
     SUCCESS
 }
@@ -49,6 +51,7 @@ pub extern "C" fn cuDeviceGet(to: *mut c_int, ordinal: c_int) -> c_int {
     if ordinal as usize >= shown().len() {
         return INVALID_DEVICE;
     }
+    // SAFETY: the caller gives a place for one number.
     unsafe { to.write(ordinal) };
     SUCCESS
 }
@@ -70,12 +73,14 @@ pub extern "C" fn cuDevicePrimaryCtxRetain(_context: *mut *mut c_void, _device: 
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuGetErrorName(_error: c_int, to: *mut *const c_char) -> c_int {
+    // SAFETY: the caller gives a place for one pointer, and the text is static.
     unsafe { to.write(c"CUDA_ERROR_DEVICE_UNAVAILABLE".as_ptr()) };
     SUCCESS
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuGetErrorString(_error: c_int, to: *mut *const c_char) -> c_int {
+    // SAFETY: the caller gives a place for one pointer, and the text is static.
     unsafe { to.write(c"it is not opened".as_ptr()) };
     SUCCESS
 }

@@ -37,3 +37,29 @@ pub fn built(folder: &Path, source: &str, name: &str) -> PathBuf {
     std::fs::rename(&own, folder.join(name)).expect("in place");
     folder.to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    /// Clippy asks for the lines of what cargo builds; these libraries it does not see.
+    #[test]
+    fn every_unsafe_block_of_the_fakes_says_why_it_is_sound() {
+        let tree = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
+        let fakes = [
+            "tests/support/fake_cuda.rs",
+            "tests/support/fake_nvml.rs",
+            "agent/src/probes/local/cuda/cublas/fake.rs",
+        ];
+        for file in fakes {
+            let text = fs::read_to_string(tree.join(file)).expect("it is part of the tree");
+            let lines: Vec<&str> = text.lines().collect();
+            let blocks: Vec<usize> = (1..lines.len()).filter(|at| lines[*at].contains("unsafe {")).collect();
+            assert!(!blocks.is_empty(), "{file}: nothing to look at");
+            for at in blocks {
+                let is_argued = lines[at - 1].trim_start().starts_with("// SAFETY: ");
+                assert!(is_argued, "{file}:{}: {}", at + 1, lines[at]);
+            }
+        }
+    }
+}

@@ -122,6 +122,7 @@ fn write(text: &str, to: *mut c_char, length: c_uint) -> c_int {
     if text.len() + 1 > length as usize {
         return INSUFFICIENT_SIZE;
     }
+    // SAFETY: the caller gives `length` bytes, and the text with its zero is no longer.
     unsafe {
         std::ptr::copy_nonoverlapping(text.as_ptr().cast(), to, text.len());
         *to.add(text.len()) = 0;
@@ -130,6 +131,7 @@ fn write(text: &str, to: *mut c_char, length: c_uint) -> c_int {
 }
 
 fn put<T>(to: *mut T, value: T) -> c_int {
+    // SAFETY: every caller in this file passes on a place for one T that NVML's caller gave.
     unsafe { to.write(value) };
     SUCCESS
 }
@@ -221,6 +223,7 @@ pub extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: *mut c_void, to: *mut Memor
     });
     let used = of_file.or_else(|| of("used", gpu)).unwrap_or(1) * GB;
     let total = 80 * GB;
+    // SAFETY: the caller gives a place for one of these, and `total` to `reserved` are plain numbers.
     unsafe {
         (*to).total = total;
         (*to).used = used;
@@ -248,6 +251,7 @@ pub extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
     let of_plan = said("pid").into_iter().filter(|(of, _)| *of == gpu);
     let of_plan = of_plan.map(|(_, pid)| (pid, of("used", gpu).unwrap_or(1)));
     let pids: Vec<(u64, u64)> = of_plan.chain(of_file).collect();
+    // SAFETY: the caller says in this number how much room it gives.
     let has_room = unsafe { *room } as usize >= pids.len();
     put(room, pids.len() as c_uint);
     if !has_room {
@@ -257,6 +261,7 @@ pub extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
         let used = used * GB;
         let process =
             Process { pid: *pid as c_uint, used, gpu_instance: c_uint::MAX, compute_instance: c_uint::MAX };
+        // SAFETY: there is room for all of them, as was just compared.
         unsafe { to.add(place).write(process) };
     }
     SUCCESS

@@ -8,6 +8,7 @@ const INVALID_VALUE: c_int = 7;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cublasCreate_v2(handle: *mut *mut c_void) -> c_int {
+    // SAFETY: the caller gives a place for a handle, as cuBLAS demands.
     unsafe { *handle = 0x1234 as *mut c_void };
     0
 }
@@ -62,12 +63,15 @@ unsafe extern "C" fn cublasGemmEx(
         return INVALID_VALUE;
     }
     let [m, n, k, lda, ldb, ldc] = [m, n, k, lda, ldb, ldc].map(|it| it as usize);
+    // SAFETY: with this compute type alpha and beta point to one f32 each, in the memory of the host.
     let (alpha, beta) = unsafe { (*alpha.cast::<f32>(), *beta.cast::<f32>()) };
     let (a, b, c) = (a.cast::<u16>(), b.cast::<u16>(), c.cast::<f32>());
     for row in 0..m {
         for column in 0..n {
+            // SAFETY: the leading dimensions were compared above, so both places are within the matrices that the caller gives.
             let term = |i: usize| unsafe { value(*a.add(i * lda + row)) * value(*b.add(column * ldb + i)) };
             let sum: f32 = (0..k).map(term).sum();
+            // SAFETY: so is this one, and nothing else refers to it.
             let to = unsafe { &mut *c.add(column * ldc + row) };
             *to = alpha * sum + if beta == 0.0 { 0.0 } else { beta * *to };
         }
