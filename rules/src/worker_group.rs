@@ -283,7 +283,10 @@ impl WorkerGroup {
         }
     }
 
-    fn on_seated(&mut self, assignment: Assignment) -> Vec<Effect> {
+    fn on_seated(&mut self, mut assignment: Assignment) -> Vec<Effect> {
+        // Whatever moved its ranks: what this node keeps in memory belongs to those that it had.
+        assignment.restore_from_disk |=
+            self.last.as_ref().is_some_and(|last| last.first_rank != assignment.first_rank);
         let generation = Generation {
             alive: (0..assignment.local_world_size).map(LocalRank).collect(),
             assignment: assignment.clone(),

@@ -66,7 +66,7 @@ pub struct Assignment {
     pub master_addr: String,
     /// `MASTER_PORT`.
     pub master_port: u16,
-    /// The topology gave this node another rank, so what it keeps in memory belongs to another one.
+    /// What this node keeps in memory belongs to other ranks than those that its workers have in this round.
     pub restore_from_disk: bool,
 }
 

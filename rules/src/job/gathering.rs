@@ -214,14 +214,18 @@ impl Job {
             (!self.seats.contains_key(node_id), wish.is_none(), *wish, node.arrival)
         });
         chosen.truncate(usize::try_from(size).unwrap_or(usize::MAX));
-        // Wishes order the nodes and the rest follow by address: the same members get the same ranks.
+        // Wishes order the nodes. The rest keep the order of the last round, and newcomers come after them, by address
+        // and, where that is the same, as they came: nothing but a wish takes a rank from a node that has it.
         chosen.sort_by(|a, b| {
-            let key = |node: &Node| (node.request.wish.is_none(), node.request.wish);
-            let (x, y) = (&a.request, &b.request);
+            let key = |node: &Node| {
+                let seat = self.seats.get(&node.request.node_id);
+                (node.request.wish.is_none(), node.request.wish, seat.is_none(), seat.copied())
+            };
+            let (x, y) = (&a.request.address, &b.request.address);
             key(a)
                 .cmp(&key(b))
-                .then_with(|| address_order(&x.address).cmp(&address_order(&y.address)))
-                .then_with(|| x.node_id.cmp(&y.node_id))
+                .then_with(|| address_order(x).cmp(&address_order(y)))
+                .then_with(|| a.arrival.cmp(&b.arrival))
         });
         let members: Vec<NodeId> = chosen.into_iter().map(|node| node.request.node_id.clone()).collect();
         for member in &members {

@@ -263,5 +263,5 @@ fn an_announced_leave_with_too_few_left_waits_for_a_replacement() {
     );
     assert_eq!(test.rejoin("b", 0), []);
     assert_eq!(test.job.deadline(), Some(Moment::START + JOIN));
-    assert_eq!(test.join("a"), placed_afresh(1, &["a", "b"]));
+    assert_eq!(test.join("a"), placed_afresh(1, &["b", "a"]), "it comes after the one that stayed");
 }

@@ -22,6 +22,31 @@ fn a_wave_of_newcomers_causes_one_restart() {
 }
 
 #[test]
+fn members_keep_their_order_and_newcomers_come_after_them_also_by_a_lower_address() {
+    let mut test = Test::running(policy(), terms(1, 4), &["c", "d"]);
+    assert_eq!(test.join("b"), []);
+    assert_eq!(test.join("a"), regrouped(0, &["c", "d"], &growth(2)));
+    assert_eq!(test.rejoin("c", 0), []);
+    assert_eq!(test.rejoin("d", 0), placed(1, &["c", "d", "a", "b"]));
+    assert_eq!(test.hosted("c", 1), seats(1, &["c", "d", "a", "b"]));
+}
+
+#[test]
+fn newcomers_at_one_address_follow_as_they_came() {
+    let mut test = Test::running(policy(), terms(1, 3), &["b"]);
+    let here = |name: &str, terms: &Terms| {
+        Event::Joined(JoinRequest { address: "127.0.0.1".into(), ..request(name, terms) })
+    };
+    let (z, a) = (here("z", &test.terms), here("a", &test.terms));
+    assert_eq!(test.tell(z), []);
+    assert_eq!(test.tell(a), regrouped(0, &["b"], &growth(2)));
+    let placed = test.rejoin("b", 0);
+    let Some(Effect::Log(Log::Placed { nodes, .. })) = placed.first() else { panic!("{placed:#?}") };
+    let hosts: Vec<&str> = nodes.iter().map(|(_, host, _)| &**host).collect();
+    assert_eq!(hosts, [host("b"), host("z"), host("a")]);
+}
+
+#[test]
 fn newcomers_that_fill_the_job_are_taken_in_at_once() {
     let mut test = Test::running(policy(), terms(1, 4), &["a", "b"]);
     assert_eq!(test.join("c"), []);

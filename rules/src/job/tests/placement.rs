@@ -154,7 +154,7 @@ fn a_bad_file_keeps_the_last_good_one_and_an_empty_one_changes_nothing() {
 
     let _regroup = test.workers_fail("a", 2, false);
     assert_eq!(rejoin_all(&mut test, &["a", "b"], 2), [Effect::ReadTopology]);
-    assert_eq!(read(&mut test, &[]), placed_afresh(3, &["a", "b"]));
+    assert_eq!(read(&mut test, &[]), placed(3, &["b", "a"]));
 }
 
 #[test]

@@ -21,6 +21,17 @@ fn a_dead_worker_stops_its_peers_and_rejoins() {
 }
 
 #[test]
+fn a_node_whose_ranks_moved_restores_from_disk_whatever_moved_them() {
+    let mut group = running(1, 1);
+    let _regrouped = group.handle(Moment::START, regroup(0));
+    assert_eq!(group.handle(Moment::START, gone(0)), [join(0, Some(0))]);
+    let moved = Assignment { first_rank: 2, first_role_rank: 2, seat: NodeRank(0), ..seat(1, 1) };
+    let told = Assignment { restore_from_disk: true, ..moved.clone() };
+    let effects = group.handle(Moment::START, Event::Seated { assignment: moved });
+    assert_eq!(effects.first(), Some(&Effect::Prepare { assignment: told, attempt: group.attempt() }));
+}
+
+#[test]
 fn a_spent_restart_budget_fails_the_node_with_all_that_was_seen() {
     let mut group = running(2, 0);
     let now = Moment::at_secs(1);
