@@ -35,6 +35,8 @@ struct Rack {
     broken: BTreeSet<u32>,
     /// Its nodes that did not pass with a fit one outside.
     failed_outside: BTreeSet<u32>,
+    /// Its nodes that passed and have failed with fit ones since: they may have died.
+    failed_since: BTreeSet<u32>,
     /// Pairs of fit nodes that passed out of it.
     passes: usize,
     /// Two fit nodes failed over its way out, and no element of all its ways out explains it. A path to one other rack
@@ -73,6 +75,11 @@ impl Racks {
             let (of_a, of_b) = (known.rack(a), known.rack(b));
             for (node, partner) in [(a, b), (b, a)] {
                 let Some(rack) = racks.get_mut(known.rack(node) as usize) else { continue };
+                let last = nodes.get(node as usize).and_then(|node| node.last_pass);
+                let is_since = last.is_some_and(|last| test.round > last) && is_fit(partner);
+                if test.speaks && is_since && !fabric.explains(known, test.round, test.ends) {
+                    rack.failed_since.insert(node);
+                }
                 let is_fresh = !nodes.get(node as usize).is_some_and(|node| node.has_passed);
                 if of_a == of_b {
                     let is_fit_or_none = is_fit(partner) || rack.fit.is_empty();
@@ -143,8 +150,10 @@ impl Racks {
     pub(super) fn is_in_doubt(&self, known: &Known, node: u32, pieces: &[Piece]) -> bool {
         let own = known.rack(node);
         let Some(rack) = self.racks.get(own as usize) else { return false };
-        if pieces.iter().any(|piece| known.rack(piece.partner) == own) {
-            return false;
+        let mut inside = pieces.iter().filter(|piece| known.rack(piece.partner) == own).peekable();
+        if inside.peek().is_some() {
+            // One that may have died itself does not tell, where the ways out are in doubt as well.
+            return rack.has_trouble && inside.all(|piece| rack.failed_since.contains(&piece.partner));
         }
         if rack.live.len() < 2 {
             return true;
