@@ -25,6 +25,7 @@ mod host_names;
 mod invalid;
 pub mod master_main;
 mod meet;
+mod misread;
 mod nproc;
 mod numa;
 mod numbers;
