@@ -37,6 +37,7 @@ mod redirects;
 mod remedy;
 pub mod resolve;
 mod run;
+mod story;
 mod telemetry;
 #[cfg(test)]
 mod testing;

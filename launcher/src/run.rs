@@ -31,7 +31,7 @@ use crate::{
     meet::{MeetError, Met, meet},
     open_files,
     resolve::{self, LaunchPlan},
-    telemetry,
+    story, telemetry,
 };
 
 /// How long leftovers of a dead launcher may take to die. A run that is shorter ends that much later at most.
@@ -172,6 +172,7 @@ fn observer(
         if matches!(event, Event::WorkerStarted { .. }) && swept.borrow().is_none() {
             *swept.borrow_mut() = Some(sweep_beside(console.clone()));
         }
+        story::tell(event, effects);
         if let Some(events) = &events {
             events.borrow_mut().observe(event, effects);
         }
