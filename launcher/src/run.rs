@@ -135,7 +135,10 @@ fn start(
     }
     // What still runs is a log folder that hangs; it must not hold the end.
     runtime.shutdown_background();
-    if let Some(words) = failure::words(&report, &asked, &meeting) {
+    if let Some(mut words) = failure::words(&report, &asked, &meeting) {
+        for loss in console.losses() {
+            words.push_str(&format!("  lost output: {loss}\n"));
+        }
         let copied = failure::copy_root_cause(&report, &words, own_error_file.as_deref());
         console.say(words);
         if let Err(error) = copied {
