@@ -409,7 +409,9 @@ impl Agent {
         prober.get_or_insert_with(|| {
             let grace =
                 config.terms.check.as_ref().map_or(Duration::ZERO, |check| check.deadlines.kill_grace);
-            let command = config.check_command.clone().map(|line| Command { line, grace });
+            let limit = config.terms.check.as_ref().map(|check| check.deadlines.hard);
+            let alone = limit.filter(|_| config.terms.max_nodes == 1);
+            let command = config.check_command.clone().map(|line| Command { line, grace, alone });
             let has_accelerators = config.attributes.accelerators.is_some();
             let switchbox = config.switchbox.clone();
             let (terms, tools) = (config.gpus.clone(), config.tool_path.clone());

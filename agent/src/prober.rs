@@ -1,15 +1,16 @@
 //! The node's part in a network check: starts the probes that the job master asks for, one at a time, and turns
 //! their ends into events.
 
+mod alone;
 mod gpus;
 mod test;
 
-use std::{ffi::OsString, sync::Arc, time::Duration};
+use std::{ffi::OsString, net::Ipv4Addr, sync::Arc, time::Duration};
 
 use rules::{
     check_order::{CheckOrder, CheckRound},
     gpus::health::GpuTerms,
-    network_check::{LocalCheck, LocalFault},
+    network_check::{LocalCheck, LocalFault, Probed},
     switchbox::COMPONENT,
     worker_group::Event,
 };
@@ -20,10 +21,10 @@ use tokio::{
 };
 use tracing::warn;
 
-use self::test::Probe;
+use self::{alone::Alone, test::Probe};
 use crate::probes::{
-    GpuPlan, Helper, Listener, LocalPlan, Reservation, SwitchboxError, SwitchboxTask, check_locally,
-    check_switchbox,
+    CANNOT_RUN, CommandPlan, GpuPlan, Helper, Listener, LocalPlan, Reservation, SwitchboxError,
+    SwitchboxTask, check_locally, check_switchbox,
 };
 
 /// How long probes that were told to end may take, when this node is about to: their own limits, and a little more.
@@ -75,6 +76,8 @@ pub struct Command {
     pub line: OsString,
     /// From SIGTERM to SIGKILL.
     pub grace: Duration,
+    /// The job has this node only, which then runs it alone, for so long at most.
+    pub alone: Option<Duration>,
 }
 
 /// The last look at this node.
@@ -148,6 +151,7 @@ impl Prober {
         let terms = self.gpu_terms.clone();
         let switchbox = self.switchbox.clone();
         let helper = self.helper.clone();
+        let command = self.command_alone();
         let (cancel, mut cancelled) = watch::channel(false);
         let task = tokio::spawn(async move {
             let checked = async {
@@ -174,9 +178,15 @@ impl Prober {
             let end = match switchbox {
                 Some(mut task) if checked.fault.is_none() => {
                     task.settings.models = models;
-                    with_switchbox(checked, task, &helper, cancelled, &events).await
+                    with_switchbox(checked, task, &helper, cancelled.clone(), &events).await
                 }
                 _ => Event::LocallyChecked { checked },
+            };
+            let end = match (end, command) {
+                (Event::LocallyChecked { checked }, Some(alone)) if checked.fault.is_none() => {
+                    alone.run(checked, cancelled, &events).await
+                }
+                (end, _) => end,
             };
             let _gone = events.send(end.into()).await;
         });
@@ -203,7 +213,14 @@ impl Prober {
                 let _panicked = before.await;
             }
             let report = probe.run(cancelled, &events).await;
-            let _gone = events.send(Event::Probed { report }.into()).await;
+            let end = match &report.probed {
+                // No other node has a part in that, and none must be suspected for it.
+                Probed::Failed { reason } if reason.starts_with(CANNOT_RUN) => {
+                    Event::CannotCheck { reason: reason.clone() }
+                }
+                _ => Event::Probed { report },
+            };
+            let _gone = events.send(end.into()).await;
         });
         self.current = Some(Current { at, cancel, task });
     }
@@ -231,6 +248,24 @@ impl Prober {
         if timeout(CLOSE, task).await.is_err() {
             warn!("a probe does not end; it dies with this launcher");
         }
+    }
+
+    /// The user's own program, where nobody is there to run it with.
+    fn command_alone(&self) -> Option<Alone> {
+        let (command, Door::Kept(reservation)) = (self.command.as_ref()?, &self.door) else { return None };
+        let plan = CommandPlan {
+            argv: ["/bin/sh".into(), "-c".into(), command.line.clone()].into(),
+            rank: 0,
+            world_size: 1,
+            master_addr: Ipv4Addr::LOCALHOST.to_string(),
+            master_port: reservation.port(),
+            seed: 0,
+            env: test::command_env(&self.devices, self.switchbox.is_some()),
+            grace: command.grace,
+            output: None,
+            helper: self.helper.clone(),
+        };
+        Some(Alone { plan, limit: command.alone? })
     }
 
     fn gpu_plan(&self) -> GpuPlan {

@@ -39,7 +39,7 @@ use std::{
 };
 
 pub use self::{
-    command::{CommandPlan, start_command},
+    command::{CANNOT_RUN, CommandPlan, start_command},
     gpus::{GpuPlan, GpuWord, inventory_now, take_inventory, watch_gpus},
     handle::{Canceller, Measured, ProbeHandle},
     listener::{Listener, Reservation},

@@ -14,7 +14,10 @@ use std::{
 
 use clap::Command;
 
-use crate::failure::{FAILED, USAGE, tell};
+use crate::{
+    failure::{FAILED, USAGE, tell},
+    misread,
+};
 
 /// `dlrover-diag`: does what its subcommand says and gives the exit code.
 #[must_use]
@@ -25,11 +28,7 @@ pub fn main() -> ExitCode {
     }
     let arguments = match command().try_get_matches_from(std::env::args_os()) {
         Ok(arguments) => arguments,
-        Err(error) => {
-            // Nothing can be done about a closed standard error.
-            let _closed = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(USAGE));
-        }
+        Err(error) => return misread::answer("dlrover-diag", error),
     };
     match arguments.subcommand() {
         Some((gpus::NAME, arguments)) => gpus::main(arguments),

@@ -131,10 +131,11 @@ impl EventLog {
     }
 
     fn say(&self, said: &Said<'_>) {
-        self.console.say(as_python(&self.line(said)));
+        // The field's documented meaning; torchrun itself writes 0 into it.
+        self.console.say(as_python(&self.line(said, chrono::Utc::now().timestamp_millis())));
     }
 
-    fn line(&self, said: &Said<'_>) -> Value {
+    fn line(&self, said: &Said<'_>, unix_millis: i64) -> Value {
         let nodes = self.round.as_ref().map(|round| round.nodes);
         let mut inner = json!({"group_world_size": nodes, "entry_point": self.entry_point});
         if let (Some((local_rank, place)), Some(inner)) = (said.worker, inner.as_object_mut()) {
@@ -144,13 +145,15 @@ impl EventLog {
             inner.insert("role_world_size".into(), json!([place.role_world_size]));
             let exit_code = said.failure.map(|failure| failure.cause.python_code());
             inner.insert("exit_code".into(), json!([exit_code]));
-            inner.insert("worker_pid".into(), json!([said.failure.map(|failure| failure.pid)]));
+            // torchrun knows only the pid of a worker that failed.
+            let pid = said.failure.map(|failure| failure.pid).or_else(|| self.pids.get(&local_rank).copied());
+            inner.insert("worker_pid".into(), json!([pid]));
         }
         let worker_id = said.worker.and_then(|(local_rank, _)| self.pids.get(&local_rank));
         json!({
             "name": format!("torchelastic.worker.status.{}", said.state),
             "source": if said.worker.is_some() { "WORKER" } else { "AGENT" },
-            "timestamp": 0,
+            "timestamp": unix_millis,
             "metadata": {
                 "run_id": self.run_id,
                 "global_rank": said.worker.map(|(_, place)| place.rank.0),
@@ -228,13 +231,14 @@ mod tests {
         assert_eq!(log.attempt, Attempt(0), "what was excused while joining");
         log.pids.insert(LocalRank(1), 77);
         let said = Said { state: "START", worker: log.placed(LocalRank(1)), ..Said::default() };
-        let line = log.line(&said);
+        let line = log.line(&said, 1_763_683_200_123);
         assert_eq!(line["name"], "torchelastic.worker.status.START");
         assert_eq!(line["source"], "WORKER");
         let metadata = &line["metadata"];
         assert_eq!((&metadata["global_rank"], &metadata["worker_id"]), (&json!(1), &json!("77")));
         let inner: Value = serde_json::from_str(metadata["metadata"].as_str().unwrap()).unwrap();
-        assert_eq!(inner["local_rank"], json!([1]));
+        assert_eq!((&inner["local_rank"], &inner["worker_pid"]), (&json!([1]), &json!([77])));
+        assert_eq!(line["timestamp"], 1_763_683_200_123_i64);
         assert_eq!(inner["entry_point"], "python3");
         assert!(
             as_python(&line)

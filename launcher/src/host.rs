@@ -31,6 +31,12 @@ pub trait Host {
     fn own_dir(&self) -> Option<PathBuf>;
     /// Whether this is a file that may be executed.
     fn is_program(&self, path: &Path) -> bool;
+    /// Whether this user may read what is there, or execute it.
+    ///
+    /// # Errors
+    ///
+    /// What the system says to that.
+    fn may(&self, path: &Path, executes: bool) -> io::Result<()>;
     /// Whether something other than a folder is there.
     fn is_file(&self, path: &Path) -> bool;
     /// Whether this is a folder that files can be made in.
@@ -81,6 +87,11 @@ impl Host for ThisHost {
 
     fn is_program(&self, path: &Path) -> bool {
         path.is_file() && access(path, AccessFlags::X_OK).is_ok()
+    }
+
+    fn may(&self, path: &Path, executes: bool) -> io::Result<()> {
+        // Asked and not opened: a script may be a pipe, of which nothing must be taken.
+        Ok(access(path, if executes { AccessFlags::X_OK } else { AccessFlags::R_OK })?)
     }
 
     fn is_file(&self, path: &Path) -> bool {

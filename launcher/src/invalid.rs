@@ -20,13 +20,21 @@ pub(crate) enum Invalid {
          (min_nodes must be > 0 and <= max_nodes)"
     )]
     NodeRange { said: Said, min: i64, max: i64 },
-    #[error("`{said}` is not a number of workers: give a number from 1 on, or auto, cpu or gpu")]
-    Nproc { said: Said },
+    // These keep torchrun's own words, which wrappers look for.
     #[error(
-        "`{said}` asks for one worker for each accelerator, but accelerators are not available on this node: give a number, or cpu"
+        "`{said}` is not a number of workers: give a number from 1 on, or auto, cpu or gpu (Unsupported nproc_per_node \
+         value: {value})"
+    )]
+    Nproc { said: Said, value: String },
+    #[error(
+        "`{said}` asks for one worker for each accelerator, but accelerators are not available on this node: give a number, or cpu \
+         (nproc_per_node: Cuda is not available.)"
     )]
     NoDevices { said: Said },
-    #[error("`{said}` is not available: this launcher cannot count Intel XPUs; give the number of workers")]
+    #[error(
+        "`{said}` is not available: this launcher cannot count Intel XPUs; give the number of workers (nproc_per_node: Xpu is \
+         not available.)"
+    )]
     Uncountable { said: Said },
     #[error("`{said}` is out of range: {range}")]
     OutOfRange { said: Said, range: &'static str },
@@ -34,6 +42,11 @@ pub(crate) enum Invalid {
     Backend { said: Said },
     #[error("`{said}` is not an address: {why}")]
     Endpoint { said: Said, why: &'static str },
+    #[error(
+        "`{said}` lets nodes meet at a file, which is done here for one node only, and this job may have {nodes}: leave \
+         store_type out and give --rdzv-endpoint=HOST:PORT, where the launcher on HOST serves the meeting"
+    )]
+    FileStore { said: Said, nodes: u32 },
     #[error("`{said}` is not a rendezvous configuration: {why}")]
     RdzvConf { said: Said, why: String },
     #[error(
@@ -71,6 +84,8 @@ pub(crate) enum Invalid {
          {beside} nor on PATH; set PYTHON_EXEC, or use --no-python for a program"
     )]
     NoPython { beside: String },
+    #[error("cannot run {}: {why}: {remedy}", .path.display())]
+    Script { path: std::path::PathBuf, why: std::io::Error, remedy: &'static str },
     #[error("`{said}` is a file (not a directory): give a folder, or /dev/null for no logs")]
     LogDirIsFile { said: Said },
     #[error("`{said}` is not a choice of streams: {why}")]

@@ -25,6 +25,7 @@ mod host_names;
 mod invalid;
 pub mod master_main;
 mod meet;
+mod misread;
 mod nproc;
 mod numa;
 mod numbers;
@@ -36,6 +37,7 @@ mod redirects;
 mod remedy;
 pub mod resolve;
 mod run;
+mod story;
 mod telemetry;
 #[cfg(test)]
 mod testing;

@@ -1,6 +1,6 @@
 //! `dlrover-master`: the job master as a process of its own, the same that `dlrover-run` keeps inside itself.
 //!
-//! [`words`] sorts argv, so that dlrover's own arguments pass; [`arguments`] are ours; [`settings`] is what they
+//! [`words`] takes dlrover's own arguments out of argv; [`arguments`] are ours; [`settings`] is what they
 //! and the environment ask for; [`listen`] the port.
 
 mod arguments;
@@ -23,7 +23,7 @@ use self::{
 use crate::{
     environment::Environment,
     failure::{FAILED, SIGNAL_BASE, SUCCEEDED, USAGE, tell},
-    open_files,
+    misread, open_files,
 };
 
 /// The master could not serve, which says nothing about the job. An ElasticJob's operator starts another one, as
@@ -56,14 +56,10 @@ pub fn main() -> ExitCode {
     if let Some(code) = agent::probes::run_if_probe() {
         return code;
     }
-    let sorted = words::sort(std::env::args_os());
-    let arguments = match arguments::command().try_get_matches_from(sorted.known) {
+    let known = words::without_dlrovers(std::env::args_os());
+    let arguments = match arguments::command().try_get_matches_from(known) {
         Ok(arguments) => arguments,
-        Err(error) => {
-            // Nothing can be done about a closed standard error.
-            let _closed = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(USAGE));
-        }
+        Err(error) => return misread::answer("dlrover-master", error),
     };
     let env: Vec<_> = std::env::vars_os().collect();
     #[cfg(debug_assertions)]
@@ -77,9 +73,6 @@ pub fn main() -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
-    if !sorted.unknown.is_empty() {
-        say(format_args!("warning: not known here and ignored: {}", sorted.unknown.join(" ")));
-    }
     for notice in &settings.notices {
         say(notice);
     }

@@ -15,10 +15,12 @@ pub(crate) fn local_world_size(cli: &Cli, env: Environment<'_>, host: &dyn Host)
     let text = cli.text(Flag::NprocPerNode)?;
     // A number first, as torchrun: so ` 2` and `1_0` are numbers.
     if let Some(number) = python_number::int(text) {
-        return u32::try_from(number)
-            .ok()
-            .filter(|number| (1..=MOST_WORKERS).contains(number))
-            .ok_or_else(|| Invalid::OutOfRange { said: said(), range: "a node has 1 to 65536 workers" });
+        return u32::try_from(number).ok().filter(|number| (1..=MOST_WORKERS).contains(number)).ok_or_else(
+            || Invalid::OutOfRange {
+                said: said(),
+                range: "nproc_per_node, the workers of a node, is 1 to 65536",
+            },
+        );
     }
     let accelerators = || accelerators::visible(env, host.root()).len();
     let count = match text {
@@ -30,7 +32,7 @@ pub(crate) fn local_world_size(cli: &Cli, env: Environment<'_>, host: &dyn Host)
             some => some,
         },
         "xpu" => return Err(Invalid::Uncountable { said: said() }),
-        _ => return Err(Invalid::Nproc { said: said() }),
+        _ => return Err(Invalid::Nproc { said: said(), value: text.to_owned() }),
     };
     match u32::try_from(count) {
         Ok(0) | Err(_) => Err(Invalid::NoDevices { said: said() }),

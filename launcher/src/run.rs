@@ -31,7 +31,7 @@ use crate::{
     meet::{MeetError, Met, meet},
     open_files,
     resolve::{self, LaunchPlan},
-    telemetry,
+    story, telemetry,
 };
 
 /// How long leftovers of a dead launcher may take to die. A run that is shorter ends that much later at most.
@@ -135,7 +135,10 @@ fn start(
     }
     // What still runs is a log folder that hangs; it must not hold the end.
     runtime.shutdown_background();
-    if let Some(words) = failure::words(&report, &asked, &meeting) {
+    if let Some(mut words) = failure::words(&report, &asked, &meeting) {
+        for loss in console.losses() {
+            words.push_str(&format!("  lost output: {loss}\n"));
+        }
         let copied = failure::copy_root_cause(&report, &words, own_error_file.as_deref());
         console.say(words);
         if let Err(error) = copied {
@@ -172,6 +175,7 @@ fn observer(
         if matches!(event, Event::WorkerStarted { .. }) && swept.borrow().is_none() {
             *swept.borrow_mut() = Some(sweep_beside(console.clone()));
         }
+        story::tell(event, effects);
         if let Some(events) = &events {
             events.borrow_mut().observe(event, effects);
         }

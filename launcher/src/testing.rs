@@ -48,6 +48,8 @@ pub(crate) struct FakeHost {
     pub(crate) cpus: BTreeSet<usize>,
     pub(crate) programs: Vec<PathBuf>,
     pub(crate) files: Vec<PathBuf>,
+    /// What is not there; of all else the front door's users may do what they like with it.
+    pub(crate) missing: Vec<PathBuf>,
     /// The accelerators that other launchers hold.
     pub(crate) taken: BTreeSet<String>,
     /// What drivers and tools say.
@@ -63,6 +65,7 @@ impl FakeHost {
             cpus: (0..4).collect(),
             programs: vec!["/usr/bin/python3".into()],
             files: Vec::new(),
+            missing: Vec::new(),
             taken: BTreeSet::new(),
             accelerators: rules::gpus::Inventory::default(),
             asked: RefCell::default(),
@@ -85,6 +88,14 @@ impl Host for FakeHost {
 
     fn is_program(&self, path: &Path) -> bool {
         self.programs.iter().any(|program| program == path)
+    }
+
+    fn may(&self, path: &Path, _executes: bool) -> io::Result<()> {
+        if self.missing.iter().any(|missing| missing == path) {
+            Err(io::ErrorKind::NotFound.into())
+        } else {
+            Ok(())
+        }
     }
 
     fn is_file(&self, path: &Path) -> bool {

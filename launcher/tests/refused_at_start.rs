@@ -58,3 +58,61 @@ fn a_bad_number_is_told_with_what_is_wanted() {
         assert!(!words.contains("invalid digit"), "{words}");
     }
 }
+
+/// One that is not refused would serve.
+fn slip_of_master(args: &[&str]) -> (Option<i32>, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dlrover-master"));
+    command.args(["--bind", "127.0.0.1"]).args(args).stdin(Stdio::null());
+    let stderr = folder.path().join("stderr");
+    let mut master = command.stderr(std::fs::File::create(&stderr).unwrap()).spawn().unwrap();
+    let said = || std::fs::read_to_string(&stderr).unwrap();
+    let code = loop {
+        if let Some(status) = master.try_wait().unwrap() {
+            break status.code();
+        }
+        if said().contains("serving job") {
+            master.kill().unwrap();
+            master.wait().unwrap();
+            break None;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    };
+    (code, said())
+}
+
+#[test]
+fn a_master_refuses_what_neither_it_nor_dlrover_knows() {
+    for (args, hint) in [
+        (&["--prot", "50083"][..], "'--prot' found (did you mean --port?)"),
+        (&["--state_dri=/tmp"], "'--state-dri' found (did you mean --state-dir?)"),
+        (&["--pending_timeuot", "9"], "'--pending-timeuot' found (did you mean --pending-timeout?)"),
+        (&["--service-type=gprc"], "(did you mean grpc?)"),
+        (&["bare"], "unexpected argument 'bare' found"),
+    ] {
+        let (code, words) = slip_of_master(args);
+        assert_eq!(code, Some(2), "{words}");
+        assert!(words.starts_with("dlrover-master: error: "), "{words}");
+        assert!(words.contains(hint), "{words}");
+    }
+    let (code, words) = slip_of_master(&["--pending_timeout", "900", "--pre_check_bypass=True"]);
+    assert_eq!(code, None, "it serves: {words}");
+    assert!(!words.contains("pending"), "{words}");
+}
+
+#[test]
+fn dlrover_diag_names_itself_and_what_was_meant() {
+    let diag = |args: &[&str]| refusal_of(Command::new(env!("CARGO_BIN_EXE_dlrover-diag")).args(args));
+    for (args, hint) in [
+        (&["pair", "--reapeat", "2"][..], "'--reapeat' found (did you mean --repeat?)"),
+        (&["topo", "--exlpain"], "'--exlpain' found (did you mean --explain?)"),
+        (&["rehaerse"], "'rehaerse' (did you mean rehearse?)"),
+        (&["pair", "--listen", "::1", "--repeat=0"], "invalid value '0'"),
+    ] {
+        let (code, words) = diag(args);
+        assert_eq!(code, Some(2), "{words}");
+        assert!(words.starts_with("dlrover-diag: error: ") && words.contains(hint), "{words}");
+    }
+    let (code, words) = diag(&["--help"]);
+    assert_eq!((code, &*words), (Some(0), ""), "help goes to standard output");
+}

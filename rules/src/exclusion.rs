@@ -77,6 +77,9 @@ impl NodeVerdict {
             Self::LocalFault(fault) if fault.is_untested() => {
                 "SWITCHBOX_CHECK_TOOL_PATH, --switchbox-probe, and what this user may do; too little was measured to call a link broken"
             }
+            Self::LocalFault(fault) if fault.is_command() => {
+                "the command line of --check-command, run by hand on this node; then the node itself"
+            }
             Self::LocalFault(_) if self.is_switchbox() => {
                 "the optical modules and cables between the sockets named and the switchbox, and the accelerators' driver"
             }

@@ -59,6 +59,7 @@ pub use self::{
         Deadlines, Effect, Event, FabricNames, Group, Kind, LocalCheck, LocalFault, OnBadPath, Policy,
         Probed, Subject, Tainting,
     },
+    record::CHECK_COMMAND,
     verdict::{
         Ambiguity, ComputeFinding, Cut, Element, Evidence, Guard, LinkFault, LinkKind, NodeFinding,
         NodeVerdict, Outcome, PartialUplink, RackPairFault, RoundRecord, TestRecord, TestResult, Usual,

@@ -157,6 +157,9 @@ fn locally_checked(
         (Some(fault), _) if fault.is_untested() => {
             write!(f, "network check: this node's switchbox cannot be measured, {}", fault.reason)
         }
+        (Some(fault), _) if fault.is_command() => {
+            write!(f, "network check: not passed on this node: {}", fault.reason)
+        }
         (Some(LocalFault { component, reason }), _) => {
             write!(f, "network check: this node is broken, {component}: {reason}")
         }

@@ -4,7 +4,9 @@ use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{counted::counted, ids::NodeRank, missing::Missing, node::NodeName};
+use crate::{
+    counted::counted, ids::NodeRank, missing::Missing, network_check::CHECK_COMMAND, node::NodeName,
+};
 
 /// How the whole job ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -138,9 +140,16 @@ impl fmt::Display for JobFailure {
                 if !why.is_empty() {
                     write!(f, "; the first of them {why}")?;
                 }
+                f.write_str("; nobody is tainted. ")?;
+                f.write_str(match why.contains(CHECK_COMMAND) {
+                    // It may fail for reasons of its own, and on every node.
+                    true => {
+                        "Look first at that command, run by hand on both, then at the network between them"
+                    }
+                    false => "Look first at that, then at the network between them",
+                })?;
                 f.write_str(
-                    "; nobody is tainted. Look first at that, then at the network between them; one more healthy \
-                     node would tell which it is; --on-inconclusive=proceed or relaunch decide otherwise",
+                    "; one more healthy node would tell which it is; --on-inconclusive=proceed or relaunch decide otherwise",
                 )
             }
             Self::Cut { words, fit, nodes, needed, why } => {

@@ -55,3 +55,35 @@ fn a_newcomer_below_the_most_joins_after_the_last_call() {
     let _both = job.await_world(2, 1);
     job.ends_well([first, second]);
 }
+
+#[test]
+fn a_newcomer_takes_no_rank_from_a_member_wherever_it_comes_from() {
+    // At a lower address, and at the same one.
+    for newcomer in [2, 5] {
+        let mut job = cluster();
+        let line = ["--nnodes=2:3", "--rdzv-conf=lastcall_timeout=0"];
+        let members = [5, 9].map(|place| job.node(place).flags(line).start());
+        let first = job.await_world(2, 0);
+        let third = job.node(newcomer).env("PLACE", "77").flags(line).start();
+        let second = job.await_world(3, 1);
+        assert_eq!((places(&first), places(&second)), (vec![5, 9], vec![5, 9, 77]));
+        assert!(
+            second.iter().all(|worker| !worker.env.contains_key("DLROVER_RESTORE")),
+            "nobody was moved: {second:#?}"
+        );
+        job.ends_well(members.into_iter().chain([third]));
+    }
+}
+
+#[test]
+fn a_member_that_moves_up_is_told_to_restore_from_disk() {
+    let mut job = cluster();
+    let [first, second, third] = [0, 1, 2].map(|rank| job.ranked(rank).flags(["--nnodes=2:3"]).start());
+    let _world = job.await_world(3, 0);
+    kill_node(second);
+    let world = job.await_world(2, 1);
+    assert_eq!(places(&world), [1, 3]);
+    assert!(!world[0].env.contains_key("DLROVER_RESTORE"), "{world:#?}");
+    assert_eq!(world[1].var("DLROVER_RESTORE"), "disk");
+    job.ends_well([first, third]);
+}

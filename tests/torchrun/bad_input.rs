@@ -7,7 +7,7 @@ use std::io::Write;
 use support::launch::Launch;
 use support::launcher;
 
-use crate::launch;
+use crate::{differs::torchrun_differs, launch};
 
 /// Each command line must end with `code`, say `told` on stderr, and start nobody.
 #[track_caller]
@@ -98,7 +98,11 @@ fn a_bad_number_of_nodes_is_1() {
 fn a_bad_number_of_workers_is_1() {
     refused(
         1,
-        &[(&["--nproc-per-node=abc"], "abc"), (&["--nproc-per-node=0"], ""), (&["--nproc-per-node=-1"], "")],
+        &[
+            (&["--nproc-per-node=abc"], "Unsupported nproc_per_node value: abc"),
+            (&["--nproc-per-node=0"], ""),
+            (&["--nproc-per-node=-1"], ""),
+        ],
     );
 }
 
@@ -112,8 +116,8 @@ fn devices_that_are_not_there_are_1() {
     refused(
         1,
         &[
-            (&["--nproc-per-node=gpu"], ""),
-            (&["--nproc-per-node=xpu"], ""),
+            (&["--nproc-per-node=gpu"], "Cuda is not available."),
+            (&["--nproc-per-node=xpu"], "Xpu is not available."),
             (&["--numa-binding=node"], "No accelerator available"),
         ],
     );
@@ -177,6 +181,67 @@ fn a_log_dir_that_is_a_file_is_1() {
 fn too_few_devices_for_virtual_ranks_is_1() {
     let run = launch().flags(["--standalone", "--virtual-local-rank", "--nproc-per-node=2"]);
     refuse(1, run.env("CUDA_VISIBLE_DEVICES", "4"), "CUDA_VISIBLE_DEVICES=4");
+}
+
+#[test]
+fn a_script_that_is_missing_is_told_once_and_starts_nobody() {
+    let differs = torchrun_differs("a_script_that_is_missing_is_told_once_and_starts_nobody");
+    let run =
+        launch().flags(["--standalone", "--nproc-per-node=8"]).script("nosuch.py").finish().expect_code(1);
+    assert_eq!(run.stderr.contains("ChildFailedError"), differs, "{run:#?}");
+    if differs {
+        return;
+    }
+    assert_eq!(run.stderr.lines().count(), 1, "{run:#?}");
+    // Nobody is waited for before that.
+    let endpoint = format!("--rdzv-endpoint=127.0.0.1:{}", support::free_port());
+    let lines = [&["--nnodes=2", "--rdzv-backend=c10d", &endpoint][..], &["--run-path"], &["--no-python"]];
+    for flags in lines {
+        refuse(1, launch().flags(flags).script("./nosuch.py"), "./nosuch.py: No such file or directory");
+    }
+    refuse(
+        1,
+        launch().flags(["--no-python"]).script("no-such-program"),
+        "no folder of PATH has such a program",
+    );
+    let private = launch();
+    let script = private.dir().join("private.py");
+    std::fs::write(&script, "").expect("our own folder");
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o000))
+        .expect("our own file");
+    if std::fs::File::open(&script).is_err() {
+        refuse(1, private.script(&script), "Permission denied");
+    }
+}
+
+#[test]
+fn scripts_that_only_python_finds_are_left_to_it() {
+    // A folder with a main program, one for each rank, and standard input.
+    let run = launch().flags(["--standalone", "--nproc-per-node=2"]);
+    for name in ["app", "of_0", "of_1"] {
+        std::fs::create_dir(run.dir().join(name)).expect("our own folder");
+        std::fs::write(run.dir().join(name).join("__main__.py"), "print('ran')").expect("our own folder");
+    }
+    let dir = run.dir().to_owned();
+    for script in ["app", "of_${local_rank}"] {
+        let again = launch().flags(["--standalone", "--nproc-per-node=2"]);
+        let run = again.script(dir.join(script)).finish().expect_code(0);
+        assert_eq!(run.stdout, "ran\nran\n", "{run:#?}");
+    }
+    let run = run.script("-").stdin("print('ran')").finish().expect_code(0);
+    assert!(run.stdout.contains("ran\n"), "{run:#?}");
+}
+
+#[test]
+fn nodes_that_would_meet_at_a_file_are_refused_by_name() {
+    if launcher!().is_torchrun {
+        // Past cargo's capture. A stderr that is closed must not fail the case.
+        let _ = writeln!(std::io::stderr(), "skipped: torchrun would wait there for the second node");
+        return;
+    }
+    let flags =
+        ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=/tmp/store", "--rdzv-conf=store_type=file"];
+    refuse(1, launch().flags(flags), "`--rdzv-conf=store_type=file` lets nodes meet at a file");
 }
 
 #[test]

@@ -24,6 +24,18 @@ const DIFFERENCES: &[Difference] = &[
         reason: "--logs-specs names a class of torchrun's own interpreter (exit 1 there); exit 2 and a sentence",
     },
     Difference {
+        case: "a_script_that_is_missing_is_told_once_and_starts_nobody",
+        reason: "torchrun meets the others first, and then lets every worker say it",
+    },
+    Difference {
+        case: "output_that_the_console_does_not_take_is_told_of_once",
+        reason: "torchrun's tailer dies of it with a traceback, and the run goes on",
+    },
+    Difference {
+        case: "events_say_when_and_of_which_process",
+        reason: "torchrun leaves timestamp 0, and knows the pid of a worker only when that failed",
+    },
+    Difference {
         case: "completion_is_printed",
         reason: "torchrun needs the shtab package for it and exits 1 without",
     },

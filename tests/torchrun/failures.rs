@@ -95,13 +95,6 @@ fn the_title_is_the_module_or_the_executable() {
 }
 
 #[test]
-fn a_script_that_is_missing_is_a_failed_worker() {
-    let run = launch().flags(["--standalone"]).script("nowhere.py").finish().expect_code(1);
-    let report = report(&run);
-    assert_eq!((report.title.as_str(), report.root_cause.exitcode.as_str()), ("nowhere.py", "2 (pid: PID) "));
-}
-
-#[test]
 fn max_restarts_are_further_attempts_and_finished_ranks_take_part() {
     let run = launch()
         .flags(["--standalone", "--nproc-per-node=2", "--max-restarts=2"])

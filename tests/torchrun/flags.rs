@@ -2,6 +2,8 @@
 
 use std::os::unix::fs::PermissionsExt;
 
+use support::launcher;
+
 use crate::differs::torchrun_differs;
 use crate::launch;
 
@@ -344,6 +346,89 @@ fn events_can_be_shown() {
     assert!(of("AGENT") > 0 && of("WORKER") > 0, "{run:#?}");
     let name = "torchelastic.worker.status.SUCCEEDED";
     assert!(events.iter().any(|event| event["name"] == name), "{run:#?}");
+}
+
+#[test]
+fn events_say_when_and_of_which_process() {
+    let differs = torchrun_differs("events_say_when_and_of_which_process");
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis();
+    let run = launch().flags(["--standalone", "--event-log-handler", "console"]).steps(&["dump"]);
+    let run = run.finish().expect_code(0);
+    let pid = run.dump(0, 0).pid;
+    let events = run.stderr.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    for event in events {
+        let when = event["timestamp"].as_u64().map(u128::from).expect("milliseconds");
+        if differs {
+            assert_eq!(when, 0, "{event:#}");
+            continue;
+        }
+        assert!(when >= since, "{since}: {event:#}");
+        if event["source"] == "WORKER" {
+            let inner = event["metadata"]["metadata"].as_str().expect("JSON in JSON");
+            let inner: serde_json::Value = serde_json::from_str(inner).expect("JSON in JSON");
+            assert_eq!(inner["worker_pid"], serde_json::json!([pid]), "{event:#}");
+        }
+    }
+}
+
+#[test]
+fn loglevel_info_tells_what_is_done() {
+    let quiet = launch().flags(["--standalone"]).finish().expect_code(0);
+    assert_eq!(quiet.stderr, "");
+    let run =
+        launch().flags(["--standalone"]).env("LOGLEVEL", "INFO").steps(&["dump"]).finish().expect_code(0);
+    if launcher!().is_torchrun {
+        assert_ne!(run.stderr, "");
+        return;
+    }
+    let dump = run.dump(0, 0);
+    for told in [
+        format!(
+            "node rank 0 of 1, rank 0 of 1, MASTER_ADDR={} MASTER_PORT={}",
+            dump.var("MASTER_ADDR"),
+            dump.var("MASTER_PORT")
+        ),
+        format!("the worker with local rank 0 runs, pid {}", dump.pid),
+        format!("the worker with local rank 0, pid {}, ended well", dump.pid),
+        "the run ends well".to_owned(),
+    ] {
+        assert!(run.stderr.contains(&told), "{told}: {run:#?}");
+    }
+}
+
+#[test]
+fn an_option_behind_the_script_is_hinted_at() {
+    let hint = "an option of dlrover-run stands before it";
+    let told = |flags: &[&str], args: &[&str]| {
+        // argparse takes the first `--` away.
+        let kept = args.strip_prefix(&["--"]).unwrap_or(args);
+        let run =
+            launch().flags(["--standalone"]).flags(flags).args(args).steps(&["dump"]).finish().expect_code(0);
+        assert_eq!(run.dump(0, 0).argv[1..], *kept, "the script has them all the same");
+        run.stderr
+    };
+    let said = told(&[], &["--epochs=3", "--nproc-per-node=2", "--max_restarts", "1"]);
+    if !launcher!().is_torchrun {
+        let words = "`--nproc-per-node=2`, `--max_restarts` after the script go to the script; ";
+        assert!(said.contains(&format!("{words}{hint}")), "{said}");
+    }
+    for (flags, args) in [
+        (&[][..], &["--epochs=3", "--role=x", "--log-dir", "y", "nproc-per-node"][..]),
+        (&["--max-restarts=1"], &["--max-restarts=2"]),
+        (&[], &["one", "--", "--max-restarts=2"]),
+    ] {
+        let said = told(flags, args);
+        assert!(!said.contains(hint), "{said}");
+    }
+}
+
+#[test]
+fn one_node_may_name_a_file_to_meet_at() {
+    let run = launch();
+    let endpoint = format!("--rdzv-endpoint={}", run.dir().join("store").display());
+    let flags = ["--rdzv-backend=c10d", &endpoint, "--rdzv-conf=store_type=file", "--rdzv-id=j1"];
+    let run = run.flags(flags).steps(&["dump"]).finish().expect_code(0);
+    assert_eq!(run.dump(0, 0).var("TORCHELASTIC_RUN_ID"), "j1");
 }
 
 #[test]

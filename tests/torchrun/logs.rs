@@ -309,3 +309,34 @@ fn lines_of_both_streams_keep_their_order_in_one_file() {
     let expected: String = (0..50).map(|n| format!("o{n}\ne{n}\n")).collect();
     assert!(run.stdout.ends_with(&expected), "{run:#?}");
 }
+
+#[test]
+fn output_that_the_console_does_not_take_is_told_of_once() {
+    if torchrun_differs("output_that_the_console_does_not_take_is_told_of_once") {
+        return;
+    }
+    let (full, gone) = ("No space left on device", "whoever read it has gone");
+    for (stream, other, why, shell) in [
+        ("standard output", "stderr", full, "exec >/dev/full"),
+        ("standard output", "stderr", gone, "exec > >(head -1 >/dev/null)"),
+        ("standard error", "stdout", full, "exec 2>/dev/full"),
+    ] {
+        for code in [0, 3] {
+            let many = format!("for i in $(seq 30000); do echo line $i; echo line $i >&2; done; exit {code}");
+            let run = launch().flags(["--standalone", "--tee=3", "--no-python", "bash", "-c"]).script(many);
+            let run = run.after(shell).finish().expect_code(i32::from(code != 0));
+            let said = if other == "stderr" { &run.stderr } else { &run.stdout };
+            let told = format!("dlrover-run: warning: {stream} cannot be written ({why})");
+            assert_eq!(
+                said.matches(&told).count(),
+                1,
+                "{shell}, {code}: {}",
+                &said[said.len().saturating_sub(2000)..]
+            );
+            let in_report = format!("  lost output: {stream} cannot be written");
+            // A report goes to standard error, and is lost with it.
+            let reported = code != 0 && other == "stderr";
+            assert_eq!(said.contains(&in_report), reported, "{shell}, {code}");
+        }
+    }
+}

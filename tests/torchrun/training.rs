@@ -33,6 +33,35 @@ fn a_training_recovers_from_every_kind_of_death() {
     }
 }
 
+/// README's examples in their order: two of them share a run id, and the first is stopped before its end.
+#[test]
+fn a_training_takes_no_checkpoint_of_another_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let train = |args: &[&str]| {
+        let endpoint = format!("--rdzv-endpoint=127.0.0.1:{}", support::free_port());
+        let run = launch().flags(["--rdzv-backend=c10d", "--rdzv-id=demo", &endpoint]);
+        let run = run.env("TMPDIR", folder.path()).script(support::trainer("ring_sgd.py"));
+        run.args(["--sleep=0"]).args(args).finish()
+    };
+    let long = ["--steps=200", "--die-at=60", "--die-how=exit3"];
+    let _stopped = train(&long).expect_code(1);
+    let other = train(&["--steps=40"]).expect_code(0);
+    assert!(last_line(&other.stdout).starts_with("final loss 0."), "{other:#?}");
+    assert!(!other.stdout.contains("resumed"), "{other:#?}");
+
+    let again = train(&long[..1]).expect_code(0);
+    assert!(again.stdout.contains("at step 60\n"), "its own checkpoint is there yet: {again:#?}");
+
+    // A file that is named is never silently put aside.
+    let named = ["--checkpoint", folder.path().join("mine.json").to_str().unwrap()].map(str::to_owned);
+    let with_steps = |steps: &str| train(&[&*named[0], &named[1], steps]);
+    let _kept = with_steps("--steps=40").expect_code(0);
+    let done = with_steps("--steps=40").expect_code(0);
+    assert!(last_line(&done.stdout).starts_with("final loss 0."), "a finished one tells its loss: {done:#?}");
+    let refused = with_steps("--steps=30").expect_code(1);
+    assert!(refused.stderr.contains("mine.json is the checkpoint of another training"), "{refused:#?}");
+}
+
 #[test]
 fn a_training_whose_rank_0_serves_the_store_recovers_too() {
     let run = launch()

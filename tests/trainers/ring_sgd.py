@@ -4,7 +4,8 @@
 The workers meet in the TCPStore at MASTER_ADDR:MASTER_PORT, form a ring of sockets, and train one
 logistic regression: each step every rank takes its slice of the same batch, the gradients are summed
 around the ring, and all take the same step. Rank 0 writes a checkpoint; after a restart the run goes
-on from there. With --die-at a rank kills itself on purpose.
+on from there. A checkpoint says what it trains, and one of another training is refused. With --die-at
+a rank kills itself on purpose.
 
     dlrover-run --standalone --nproc-per-node=2 --max-restarts=3 tests/trainers/ring_sgd.py --die-at 120
 """
@@ -114,43 +115,67 @@ def die(how):
     os.kill(os.getpid(), signal.SIGSEGV if how == "segv" else signal.SIGKILL)
 
 
-def resume(store, path):
+def trained(steps):
+    """What a checkpoint must have in common with the run that goes on from it; the number of ranks may differ."""
+    return {"features": FEATURES, "batch": BATCH, "rate": RATE, "steps": steps}
+
+
+def read_checkpoint(path, steps):
+    """The state in a file, which anybody may have written."""
+    try:
+        with open(path) as file:
+            state = json.load(file)
+        found, step, loss = state["trained"], state["step"], state["loss"]
+        weights = list(map(float, state["weights"]))
+        is_whole = 0 < step <= steps and len(weights) == FEATURES + 1 and math.isfinite(loss)
+    except (OSError, ValueError, TypeError, KeyError) as why:
+        sys.exit(f"{path} cannot be read as a checkpoint ({why!r}): remove it, or name another file with --checkpoint")
+    if found != trained(steps):
+        sys.exit(f"{path} is the checkpoint of another training, {found}, and this one is {trained(steps)}: remove "
+                 "it, or name another file with --checkpoint")
+    if not is_whole:
+        sys.exit(f"{path} is damaged: step {step} of {steps}, {len(weights)} weights, loss {loss}: remove it, or "
+                 "name another file with --checkpoint")
+    return {"step": step, "loss": loss, "weights": weights}
+
+
+def resume(store, path, steps):
     """Rank 0 reads the checkpoint and tells the others, so all go on from the same step."""
     key = f"start/{GENERATION}"
     if RANK == 0:
-        state = {"step": 0, "weights": [0.0] * (FEATURES + 1)}
+        state = {"step": 0, "loss": None, "weights": [0.0] * (FEATURES + 1)}
         if os.path.exists(path):
-            with open(path) as file:
-                state = json.load(file)
+            state = read_checkpoint(path, steps)
             say(f"attempt {ATTEMPT}: resumed from {path} at step {state['step']}")
         store.set(key, json.dumps(state).encode())
     state = json.loads(store.get(key))
-    return state["step"], array.array("d", state["weights"])
+    return state["step"], state["loss"], array.array("d", state["weights"])
 
 
-def save(path, step, weights):
+def save(path, steps, step, loss, weights):
     """Written aside and renamed: a death in the middle leaves the old checkpoint whole."""
     with open(path + ".new", "w") as file:
-        json.dump({"step": step, "weights": list(weights)}, file)
+        json.dump({"trained": trained(steps), "step": step, "loss": loss, "weights": list(weights)}, file)
     os.replace(path + ".new", path)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=200, help="at least 1")
     parser.add_argument("--sleep", type=float, default=0.005, help="seconds after each step")
-    parser.add_argument("--checkpoint", help="file (default: one for the run id, removed at the end)")
+    parser.add_argument("--checkpoint", help="file (default: one for the run id and the steps, removed at the end)")
     parser.add_argument("--die-at", type=int, default=-1, metavar="STEP", help="in the first attempt only")
     parser.add_argument("--die-rank", type=int, default=min(1, WORLD - 1), metavar="RANK")
     parser.add_argument("--die-how", choices=["kill", "exit3", "segv", "raise"], default="kill")
     args = parser.parse_args()
+    if args.steps < 1:
+        parser.error(f"--steps={args.steps}: there is nothing to train; give 1 or more")
     run = os.environ.get("TORCHELASTIC_RUN_ID", "none")
-    path = args.checkpoint or os.path.join(tempfile.gettempdir(), f"ring_sgd-{os.getuid()}-{run}.json")
+    path = args.checkpoint or os.path.join(tempfile.gettempdir(), f"ring_sgd-{os.getuid()}-{run}-{args.steps}.json")
 
     store = join_store()
     ring = Ring(store)
-    first, weights = resume(store, path)
-    loss = float("nan")
+    first, loss, weights = resume(store, path, args.steps)
     for step in range(first, args.steps):
         if ATTEMPT == 0 and (step, RANK) == (args.die_at, args.die_rank):
             die(args.die_how)
@@ -159,7 +184,7 @@ def main():
         for i, slope in enumerate(total):
             weights[i] -= RATE * slope
         if RANK == 0 and (step + 1) % 10 == 0:
-            save(path, step + 1, weights)
+            save(path, args.steps, step + 1, loss, weights)
         if RANK == 0 and step % 20 == 0:
             say(f"step {step:4d}  loss {loss:.4f}  ({WORLD} ranks, attempt {ATTEMPT})")
         time.sleep(args.sleep)

@@ -4,13 +4,15 @@
 //! a console that does not take its bytes (Ctrl-S, a pipe that nobody reads, a full disk) holds up that thread
 //! and, through the bounded queues, the workers that print, but never the launcher. When both streams are the
 //! same file (`2>&1`, a terminal), one thread serves both, since two would cut each other's lines.
+//!
+//! What a stream does not take (nobody reads it any more, the disk is full) is lost. That is said once on the other stream.
 
 use std::{
     fs::File,
     io::{self, IsTerminal as _},
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
     os::unix::fs::MetadataExt as _,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
     thread,
     time::{Duration, Instant},
 };
@@ -55,6 +57,11 @@ impl Console {
         let same = identity(&out).is_some_and(|id| identity(&err) == Some(id));
         let out = Arc::new(Writer::new(out, "console-out"));
         let err = if same { Arc::clone(&out) } else { Arc::new(Writer::new(err, "console-err")) };
+        if !same {
+            for (one, other, name) in [(&out, &err, "standard output"), (&err, &out, "standard error")] {
+                let _only_here = one.shared.other.set((name, Arc::downgrade(other)));
+            }
+        }
         Self { out, err }
     }
 
@@ -85,13 +92,18 @@ impl Console {
     /// Says something on standard error for the launcher, a line or several. Never blocks: when the console is
     /// stuck the oldest messages are dropped, and their number is said later.
     pub fn say(&self, message: impl AsRef<[u8]>) {
-        let mut message = message.as_ref().to_vec();
-        if message.last() != Some(&b'\n') {
-            message.push(b'\n');
-        }
-        let mut state = self.err.shared.lock();
-        state.queues.say(&message);
-        self.err.start(&mut state);
+        self.err.say(message.as_ref());
+    }
+
+    /// What was lost of the two streams, a sentence each.
+    #[must_use]
+    pub fn losses(&self) -> Vec<String> {
+        let streams = [&self.out, &self.err].into_iter().filter_map(|writer| {
+            let (name, _) = writer.shared.other.get()?;
+            let errno = writer.shared.lock().loss?;
+            Some(loss(name, errno))
+        });
+        streams.collect()
     }
 
     /// Waits until all that was said and pushed before is written, at most `patience`. Blocks; for the end of
@@ -176,6 +188,8 @@ struct Shared {
     work: Condvar,
     /// Something was written.
     progress: Condvar,
+    /// What this stream is called, and the other one; not set where both are one file.
+    other: OnceLock<(&'static str, Weak<Writer>)>,
 }
 
 #[derive(Debug, Default)]
@@ -185,6 +199,8 @@ struct State {
     started: bool,
     /// Nobody is left who could bring something.
     closed: bool,
+    /// Why bytes were lost first.
+    loss: Option<Errno>,
 }
 
 impl State {
@@ -203,8 +219,20 @@ impl State {
 impl Writer {
     fn new(fd: OwnedFd, name: &'static str) -> Self {
         let state = Mutex::new(State::default());
-        let shared = Shared { fd, state, work: Condvar::new(), progress: Condvar::new() };
+        let (work, progress, other) = (Condvar::new(), Condvar::new(), OnceLock::new());
+        let shared = Shared { fd, state, work, progress, other };
         Self { shared: Arc::new(shared), name }
+    }
+
+    /// See [`Console::say`].
+    fn say(&self, message: &[u8]) {
+        let mut message = message.to_vec();
+        if message.last() != Some(&b'\n') {
+            message.push(b'\n');
+        }
+        let mut state = self.shared.lock();
+        state.queues.say(&message);
+        self.start(&mut state);
     }
 
     /// Starts the thread with the first bytes, else wakes it.
@@ -249,6 +277,16 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Says on the other stream that this one loses bytes, the first time.
+    fn tell_of_loss(&self, errno: Errno) {
+        // Neither lock is held while the other is taken.
+        let is_first = self.lock().loss.replace(errno).is_none();
+        let Some((name, other)) = self.other.get().filter(|_| is_first) else { return };
+        if let Some(other) = other.upgrade() {
+            other.say(format!("dlrover-run: warning: {}", loss(name, errno)).as_bytes());
+        }
+    }
+
     /// Without a thread: what the console takes at once is written. The rest is lost, since nobody could wait.
     fn write_what_fits(&self, state: &mut State) {
         while let Some(turn) = state.queues.next_turn() {
@@ -282,6 +320,10 @@ impl Shared {
             drop(state);
             let line_end: &[u8] = if turn.new_line { b"\n" } else { b"" };
             let result = write_all(&self.fd, line_end).and_then(|()| write_all(&self.fd, &turn.bytes));
+            if let Err(errno) = result {
+                // Before the bytes count as written, so that whoever waits for the end of both streams waits for this too.
+                self.tell_of_loss(errno);
+            }
             state = self.lock();
             state.queues.written(&turn);
             match result {
@@ -297,6 +339,18 @@ impl Shared {
             self.progress.notify_all();
         }
     }
+}
+
+/// A sentence without its end.
+fn loss(stream: &str, errno: Errno) -> String {
+    let (why, how_long) = match errno {
+        Errno::EPIPE => ("whoever read it has gone", "from now on"),
+        Errno::EIO | Errno::EBADF | Errno::ENXIO => (errno.desc(), "from now on"),
+        _ => (errno.desc(), "as long as that lasts"),
+    };
+    format!(
+        "{stream} cannot be written ({why}): what belongs there is lost {how_long}; files of --log-dir are not affected"
+    )
 }
 
 /// Writes everything, also to a descriptor that somebody made non-blocking.

@@ -1,6 +1,6 @@
 //! One test of this node with others, as the job master orders it.
 
-use std::io;
+use std::{ffi::OsString, io};
 
 use rules::{
     check_order::{CheckOrder, CheckReport, Test},
@@ -17,6 +17,16 @@ use crate::probes::{
 
 /// Timed all-reduces of a bandwidth pass.
 const REPEATS: u32 = 5;
+
+/// What the user's program finds in its environment beside what is told of its place.
+pub(super) fn command_env(
+    devices: &[(OsString, OsString)],
+    has_switchbox: bool,
+) -> Vec<(OsString, OsString)> {
+    let (name, value) = WITHOUT_OPTIC_LINK;
+    let optic_link = has_switchbox.then(|| (name.into(), value.into()));
+    devices.iter().cloned().chain(optic_link).collect()
+}
 
 /// One test.
 pub(super) struct Probe {
@@ -137,8 +147,6 @@ impl Probe {
             (1.., _, Some(first)) => (first.address.clone(), first.port),
             _ => return Err(io::Error::other("none could be opened")),
         };
-        let (name, value) = WITHOUT_OPTIC_LINK;
-        let optic_link = self.has_switchbox.then(|| (name.into(), value.into()));
         let plan = CommandPlan {
             argv: ["/bin/sh".into(), "-c".into(), command.line.clone()].into(),
             rank: *me as usize,
@@ -146,7 +154,7 @@ impl Probe {
             master_addr,
             master_port,
             seed: *seed,
-            env: self.local.helper.variables.iter().cloned().chain(optic_link).collect(),
+            env: command_env(&self.local.helper.variables, self.has_switchbox),
             grace: command.grace,
             output: None,
             helper: self.helper.clone(),

@@ -35,6 +35,9 @@ use super::{Helper, ProbeHandle, handle::Listeners, process, wire::Task};
 /// What the one that watches over the program needs beyond the program's own grace, to see all of it dead.
 const CLEARING: Duration = Duration::from_secs(3);
 
+/// So begins the reason where the shell has found no program to run, which says nothing of any node's network.
+pub const CANNOT_RUN: &str = "the check command cannot be run";
+
 /// Seeds are whole numbers that every JSON parser can hold.
 const LARGEST_SEED: u64 = (1 << 53) - 1;
 

@@ -6,7 +6,8 @@ use clap::{Arg, Command, builder::PossibleValuesParser, value_parser};
 
 use crate::numbers::whole;
 
-/// Arguments of dlrover's own master that change nothing here, spelled with `-`.
+/// Arguments of dlrover's own master that change nothing here, spelled with `-`: those of its `args.py`, and those that its
+/// operator makes of a job's annotations.
 pub(super) const OF_DLROVER: [&str; 17] = [
     "pending-timeout",
     "pending-fail-strategy",
@@ -41,8 +42,8 @@ Exit codes:
 
 An ElasticJob's operator takes 1 for the end of the job and starts another master after any other.
 
-Further arguments of dlrover's own master are accepted and change nothing; what nobody knows is named and ignored. \
-Every option may be spelled with - or _.";
+Further arguments of dlrover's own master are accepted and change nothing; any other word is refused. Every option may \
+be spelled with - or _.";
 
 /// What `dlrover-master` understands.
 pub(super) fn command() -> Command {
@@ -52,6 +53,8 @@ pub(super) fn command() -> Command {
         .after_help(EXIT_CODES)
         .version(env!("CARGO_PKG_VERSION"))
         .args_override_self(true)
+        // They never come here, but a slip in one of them is told.
+        .args(OF_DLROVER.map(|name| Arg::new(name).long(name).hide(true)))
         .next_help_heading("The job")
         .arg(
             option("job-name", "NAME")

@@ -1,5 +1,6 @@
-//! Sorts argv. An ElasticJob names this program in the command of its master pod, and the operator adds what
-//! dlrover's own master understands, or will: words that mean nothing here are put aside.
+//! Argv without what only dlrover's own master understands. An ElasticJob names this program in the command of its
+//! master pod, and the operator adds arguments that mean nothing here. What neither knows is left for clap to refuse: a
+//! slip such as `--prot` must not end in a master on a random port.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -8,70 +9,53 @@ use std::{
 
 use super::arguments::{OF_DLROVER, command};
 
-/// Argv, sorted.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Sorted {
-    /// The program's name and what [`command`] knows, in its spelling, each value with its option.
-    pub(super) known: Vec<OsString>,
-    /// What neither we nor dlrover know, as it was written.
-    pub(super) unknown: Vec<String>,
-}
-
 /// What an option takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Ours, with a value.
     Valued,
-    /// Ours, without one.
-    Plain,
     /// dlrover's, which changes nothing here.
     OfDlrover,
-    /// Nobody's.
-    Unknown,
+    /// Ours without a value, or nobody's.
+    Other,
 }
 
-/// Sorts the words of the line, of which the first names the program.
-pub(super) fn sort(words: impl IntoIterator<Item = OsString>) -> Sorted {
+/// The words of the line, of which the first names the program: what [`command`] knows in its spelling, each value
+/// joined to its option, and what nobody knows as it was written.
+pub(super) fn without_dlrovers(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let command = command();
     let kind = |name: &str| {
-        let ours = command.get_arguments().find(|arg| {
+        if OF_DLROVER.contains(&name) {
+            return Kind::OfDlrover;
+        }
+        let is_ours = |arg: &&clap::Arg| {
             arg.get_long() == Some(name) || arg.get_all_aliases().is_some_and(|others| others.contains(&name))
-        });
-        match ours {
+        };
+        match command.get_arguments().find(is_ours) {
             Some(arg) if arg.get_action().takes_values() => Kind::Valued,
-            Some(_) => Kind::Plain,
-            None if matches!(name, "help" | "version") => Kind::Plain,
-            None if OF_DLROVER.contains(&name) => Kind::OfDlrover,
-            None => Kind::Unknown,
+            Some(_) | None => Kind::Other,
         }
     };
     let mut words = words.into_iter().peekable();
-    let (mut known, mut unknown): (Vec<_>, Vec<_>) = (words.next().into_iter().collect(), Vec::new());
+    let mut left: Vec<OsString> = words.next().into_iter().collect();
+    // A value that looks like an option is one.
+    let is_value = |next: &OsString| !next.as_bytes().starts_with(b"--");
     while let Some(word) = words.next() {
-        if word == "-h" || word == "-V" {
-            known.push(word);
-            continue;
-        }
         let Some((name, value)) = option(&word) else {
-            unknown.push(word.to_string_lossy().into_owned());
+            left.push(word);
             continue;
         };
-        let kind = kind(&name);
-        let takes_next = value.is_none() && kind != Kind::Plain;
-        // A value that looks like an option is one, unless the option before it wants a value for sure.
-        let is_value = |next: &OsString| !next.as_bytes().starts_with(b"--");
-        let next = if takes_next { words.next_if(is_value) } else { None };
-        let value = value.or_else(|| next.clone());
-        match kind {
-            Kind::Valued | Kind::Plain => known.push(spelled(&name, value)),
-            Kind::OfDlrover => {}
-            Kind::Unknown => {
-                unknown.push(word.to_string_lossy().into_owned());
-                unknown.extend(next.map(|next| next.to_string_lossy().into_owned()));
+        match kind(&name) {
+            Kind::Valued => {
+                let value = value.or_else(|| words.next_if(is_value));
+                left.push(spelled(&name, value));
             }
+            // The operator puts annotations into a shell's line as they are, so one with blanks is several words.
+            Kind::OfDlrover => while words.next_if(is_value).is_some() {},
+            Kind::Other => left.push(spelled(&name, value)),
         }
     }
-    Sorted { known, unknown }
+    left
 }
 
 /// The name of an option, with `-` for `_`, and the value that is joined to it; `None` for another word.
@@ -97,44 +81,56 @@ fn spelled(name: &str, value: Option<OsString>) -> OsString {
 mod tests {
     use super::*;
 
-    fn sorted(line: &str) -> (String, String) {
-        let Sorted { known, unknown } = sort(line.split(' ').map(OsString::from));
-        let known: Vec<_> = known.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        (known.join(" "), unknown.join(" "))
-    }
-
-    fn is(line: &str, known: &str, unknown: &str) {
-        assert_eq!(sorted(line), (known.to_owned(), unknown.to_owned()), "{line}");
+    fn is(line: &str, left: &str) {
+        let words = without_dlrovers(line.split(' ').map(OsString::from));
+        let words: Vec<_> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        assert_eq!(words.join(" "), left, "{line}");
     }
 
     #[test]
     fn the_operators_line_passes() {
         is(
             "m --platform pyk8s --namespace ns --job_name j --port 50001 --pending_timeout 900 \
-             --pre_check_ops [] --pre_check_bypass True --enable_dashboard --dashboard_port=8080",
+             --pre_check_ops [a, b] --pre_check_bypass True --enable_dashboard --dashboard_port=8080",
             "m --platform=pyk8s --namespace=ns --job-name=j --port=50001",
-            "",
         );
+    }
+
+    #[test]
+    fn every_annotation_and_argument_of_dlrover_passes() {
+        for name in OF_DLROVER {
+            is(&format!("m --{name} 7 --port 5"), "m --port=5");
+            is(&format!("m --{}=7 --port 5", name.replace('-', "_")), "m --port=5");
+        }
     }
 
     #[test]
     fn both_spellings_and_both_forms_are_one() {
         let known = "m --job-name=j --state-dir=/s --restart-counts=2";
-        is("m --job_name j --state_dir=/s --restart_counts 2", known, "");
-        is("m --job-name=j --state-dir /s --restart-counts=2", known, "");
+        is("m --job_name j --state_dir=/s --restart_counts 2", known);
+        is("m --job-name=j --state-dir /s --restart-counts=2", known);
     }
 
     #[test]
-    fn what_nobody_knows_is_put_aside_with_its_value() {
-        is("m --new 7 --port 5", "m --port=5", "--new 7");
-        is("m --new=7 bare --port=5 -x", "m --port=5", "--new=7 bare -x");
-        is("m --new --port 5", "m --port=5", "--new");
-        is("m -- --port 5", "m --port=5", "--");
+    fn what_nobody_knows_is_left_to_be_refused() {
+        for line in [
+            "m --new 7",
+            "m --new=7",
+            "m bare --port=5",
+            "m -x",
+            "m --prot 50083",
+            "m --pending-timeuot 9",
+            "m -- x",
+        ] {
+            let words = without_dlrovers(line.split(' ').map(OsString::from));
+            let refused = command().try_get_matches_from(words).unwrap_err();
+            assert_eq!(refused.kind(), clap::error::ErrorKind::UnknownArgument, "{line}: {refused}");
+        }
     }
 
     #[test]
     fn a_value_that_is_missing_is_left_to_be_said() {
-        is("m --port --job_name j", "m --port --job-name=j", "");
-        is("m --port -5 --help", "m --port=-5 --help", "");
+        is("m --port --job_name j", "m --port --job-name=j");
+        is("m --port -5 --help", "m --port=-5 --help");
     }
 }

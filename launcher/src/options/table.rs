@@ -387,7 +387,7 @@ pub(crate) static OPTIONS: &[OptionSpec] = &[
             "check-command",
             Kind::Text,
             Group::Checks,
-            "Run this by /bin/sh on both nodes of a pair, in place of the built-in test (docs/network-check.md)",
+            "Run this by /bin/sh on both nodes of a pair, or on the only node of a job, in place of the built-in test (docs/network-check.md)",
         )
     },
     OptionSpec {

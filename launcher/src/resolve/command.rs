@@ -1,10 +1,20 @@
 //! What each worker runs.
 
-use std::path::{Path, PathBuf};
+use std::{
+    ffi::OsString,
+    os::unix::ffi::OsStrExt as _,
+    path::{Path, PathBuf},
+};
 
 use agent::config::WorkerCommand;
 
-use crate::{cli::Cli, environment::Environment, host::Host, invalid::Invalid, options::Flag};
+use crate::{
+    cli::Cli,
+    environment::Environment,
+    host::Host,
+    invalid::Invalid,
+    options::{Flag, OPTIONS},
+};
 
 pub(super) fn resolve(
     cli: &Cli,
@@ -28,9 +38,93 @@ pub(super) fn resolve(
     } else if is_module {
         return Err(Invalid::ModuleWithoutPython);
     }
+    if !is_module {
+        check_script(cli, env, host, argv.first().map(Path::new))?;
+    }
+    hint_at_misplaced(cli, notices);
     argv.push(cli.script.clone());
     argv.extend(cli.script_args.iter().cloned());
     Ok(WorkerCommand { argv, title: cli.script.to_string_lossy().into_owned() })
+}
+
+/// A script or program that cannot be run, told once and before anybody waits for this node, where each worker would say it.
+fn check_script(
+    cli: &Cli,
+    env: Environment<'_>,
+    host: &dyn Host,
+    python: Option<&Path>,
+) -> Result<(), Invalid> {
+    let script = Path::new(&cli.script);
+    let name = cli.script.as_bytes();
+    // `$local_rank` is known for each worker only; `-` is standard input.
+    if name.contains(&b'$') || name == b"-" {
+        return Ok(());
+    }
+    let cannot = |why, remedy| Err(Invalid::Script { path: script.to_owned(), why, remedy });
+    match python {
+        // What wraps a Python (PYTHON_EXEC) may see other files than we do.
+        Some(python) if !is_python(python) => Ok(()),
+        Some(_) => match host.may(script, false) {
+            Err(why) => cannot(
+                why,
+                "give the path of a Python script that this user may read (a module goes with -m)",
+            ),
+            Ok(()) => Ok(()),
+        },
+        None if name.contains(&b'/') => match host.may(script, true) {
+            Err(why) => cannot(why, "give the path of a program that this user may execute"),
+            Ok(()) => Ok(()),
+        },
+        None => {
+            let path = env.get("PATH").unwrap_or("/bin:/usr/bin".as_ref());
+            let is_there =
+                std::env::split_paths(path).any(|folder| host.may(&folder.join(script), true).is_ok());
+            let why = || std::io::Error::from_raw_os_error(nix::libc::ENOENT);
+            if is_there {
+                Ok(())
+            } else {
+                cannot(why(), "no folder of PATH has such a program; give its path, such as ./program")
+            }
+        }
+    }
+}
+
+fn is_python(program: &Path) -> bool {
+    program.file_name().is_some_and(|name| name.as_bytes().starts_with(b"python"))
+}
+
+/// Options that many scripts have too, by the same name.
+const OF_SCRIPTS: &[Flag] = &[
+    Flag::Help,
+    Flag::Version,
+    Flag::Role,
+    Flag::Module,
+    Flag::LogDir,
+    Flag::Tee,
+    Flag::Accelerator,
+    Flag::NodeRank,
+    Flag::MasterAddr,
+    Flag::MasterPort,
+];
+
+/// `train.py --nproc-per-node=2` gives the option to the script. It may want it; more often it is a slip.
+fn hint_at_misplaced(cli: &Cli, notices: &mut Vec<String>) {
+    let is_ours = |word: &&OsString| {
+        let name =
+            word.as_bytes().strip_prefix(b"--").and_then(|name| name.split(|byte| *byte == b'=').next());
+        let spec = name.and_then(|name| OPTIONS.iter().find(|spec| spec.is_named(name)));
+        // On both sides it is meant.
+        spec.is_some_and(|spec| !OF_SCRIPTS.contains(&spec.flag) && !cli.is_on_the_line(spec.flag))
+    };
+    let words = cli.script_args.iter().take_while(|word| *word != "--").filter(is_ours);
+    let words: Vec<String> = words.map(|word| format!("`{}`", word.to_string_lossy())).collect();
+    if !words.is_empty() {
+        notices.push(format!(
+            "{} after the script {} to the script; an option of dlrover-run stands before it",
+            words.join(", "),
+            if words.len() == 1 { "goes" } else { "go" }
+        ));
+    }
 }
 
 /// A program by its name.

@@ -194,6 +194,14 @@ fn meeting(
             if rdzv_endpoint.is_empty() {
                 warn_of_master_addr(cli, notices);
             }
+            // The endpoint is a path then, and one node needs neither it nor the file.
+            if conf.is_at_a_file() {
+                if !is_one_node {
+                    return Err(Invalid::FileStore { said: cli.said(Flag::RdzvConf), nodes: nodes.max });
+                }
+                warn_of_node_rank(cli, notices);
+                return Ok(alone(own_id()));
+            }
             let (addr, port) = endpoint::split(rdzv_endpoint)
                 .map_err(|why| Invalid::Endpoint { said: cli.said(Flag::RdzvEndpoint), why })?;
             let is_host = conf.is_host();

@@ -101,6 +101,11 @@ impl<'a> Conf<'a> {
         delay(self.last(&LAST_CALL)?)
     }
 
+    /// Whether nodes are to meet at a file, which the endpoint names.
+    pub(super) fn is_at_a_file(&self) -> bool {
+        self.last(&["store_type"]).is_some_and(|value| value.eq_ignore_ascii_case("file"))
+    }
+
     /// Whether this launcher serves the meeting; `None`: find out.
     pub(super) fn is_host(&self) -> Option<bool> {
         yes_or_no(self.last(&["is_host"])?)

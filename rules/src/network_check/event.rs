@@ -133,6 +133,10 @@ impl LocalFault {
     /// The component of a node that may not use as many of its accelerators as its workers take.
     pub const FORBIDDEN: &str = "gpu-permission";
 
+    /// The component of a node on which the user's own program (`--check-command`) did not pass, tested alone: nobody can tell
+    /// which of the two is wrong.
+    pub const COMMAND: &str = "check-command";
+
     /// The component of a check that died or hung before it came to anything.
     pub const PROBE: &str = "probe";
 
@@ -163,10 +167,16 @@ impl LocalFault {
         self.component == Self::FORBIDDEN
     }
 
+    /// The user's own program did not pass on it alone.
+    #[must_use]
+    pub fn is_command(&self) -> bool {
+        self.component == Self::COMMAND
+    }
+
     /// Nothing is known to be broken: the node is left out and not tainted.
     #[must_use]
     pub fn is_nothing_broken(&self) -> bool {
-        self.is_busy() || self.is_untested() || self.is_forbidden()
+        self.is_busy() || self.is_untested() || self.is_forbidden() || self.is_command()
     }
 }
 

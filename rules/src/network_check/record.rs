@@ -12,6 +12,9 @@ const STILL: Duration = Duration::from_millis(500);
 /// Reasons are cut to so many characters: they come from other programs.
 const LONGEST_REASON: usize = 400;
 
+/// What reasons call a program of the user's.
+pub const CHECK_COMMAND: &str = "the check command";
+
 /// What one node has said in this round.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Said {
@@ -108,7 +111,12 @@ fn unfinished(bytes: u64, total: u64, elapsed: Duration, idle: Duration) -> Seen
     );
     if bytes == 0 || idle > STILL.max(elapsed / 4) {
         return Seen::Bad {
-            words: if bytes == 0 { format!("no byte moved within {}", seconds(elapsed)) } else { words },
+            words: match (bytes, total) {
+                // Of the built-in test it is known how much there is to move.
+                (0, 0) => format!("{CHECK_COMMAND} gave no answer within {}", seconds(elapsed)),
+                (0, _) => format!("no byte moved within {}", seconds(elapsed)),
+                _ => words,
+            },
         };
     }
     let whole = elapsed.as_secs_f64() * (total.max(bytes) as f64) / (bytes as f64);

@@ -21,7 +21,7 @@ use nix::sys::{
 use rules::{failure::ExitCause, network_check::Probed};
 
 use super::{
-    CommandTask, answer,
+    CANNOT_RUN, CommandTask, answer,
     output::{LastWords, read_answers, read_words},
 };
 use crate::{
@@ -237,6 +237,11 @@ fn me() -> i32 {
 
 fn death(ended: Option<ExitCause>, words: Option<Vec<u8>>) -> String {
     let how = match ended {
+        // A shell's own codes: the program is not there, or is none.
+        Some(ExitCause::Code(code @ (126 | 127))) => {
+            let said = words.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
+            return format!("{CANNOT_RUN} (exit code {code} of /bin/sh): {}", said.trim());
+        }
         Some(ExitCause::Code(code)) => format!("ended with exit code {code}"),
         Some(ExitCause::Signal(signal)) => format!("was killed by signal {signal}"),
         None => "does not end".to_owned(),

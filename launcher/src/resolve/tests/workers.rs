@@ -83,3 +83,26 @@ fn workers_are_bound_near_their_accelerators_when_asked() {
     let without = plan("--numa-affinity x");
     assert_eq!((without.agent.cpus.len(), without.notices.len()), (0, 1));
 }
+
+#[test]
+fn a_script_is_looked_for_where_this_launcher_can_tell() {
+    let mut host = FakeHost::new();
+    host.missing = ["nosuch.py", "/usr/bin/tool"].map(Into::into).into();
+    let refused = |line: &str, env: &[(&str, &str)]| {
+        let mut env = env.to_vec();
+        env.push(PATH);
+        plan_on(&host, line, &env).err()
+    };
+    let told = refused("--nnodes=2 --master-port=1 nosuch.py", &[]).unwrap();
+    assert!(told.starts_with("cannot run nosuch.py: "), "{told}");
+    assert!(refused("--no-python tool", &[]).unwrap().contains("no folder of PATH has such a program"));
+    assert!(refused("nosuch.py", &[("PYTHON_EXEC", "/venv/bin/python3.12")]).is_some());
+    for (line, env) in [
+        ("there.py", &[][..]),
+        ("-m nosuch.py", &[]),
+        ("nosuch.py", &[("PYTHON_EXEC", "/opt/run-in-container")]),
+        ("--no-python /opt/other", &[]),
+    ] {
+        assert_eq!(refused(line, env), None, "{line}");
+    }
+}

@@ -1,0 +1,70 @@
+//! The user's own program on a job's only node: there is no pair to run it, and it must not be passed over in silence.
+
+use std::time::Duration;
+
+use rules::{
+    network_check::{CHECK_COMMAND, LocalCheck, LocalFault, Probed},
+    worker_group::Event,
+};
+use tokio::{
+    sync::{mpsc, watch},
+    time::timeout,
+};
+
+use crate::probes::{CANNOT_RUN, CommandPlan, start_command};
+
+/// What to run, and for how long at most.
+pub(super) struct Alone {
+    pub(super) plan: CommandPlan,
+    pub(super) limit: Duration,
+}
+
+impl Alone {
+    /// The end of a look at this node that has found nothing wrong so far.
+    pub(super) async fn run<E: From<Event>>(
+        self,
+        mut checked: LocalCheck,
+        mut cancelled: watch::Receiver<bool>,
+        events: &mpsc::Sender<E>,
+    ) -> Event {
+        let Self { plan, limit } = self;
+        let handle = start_command(plan, None);
+        let canceller = handle.canceller();
+        let end = handle.end();
+        tokio::pin!(end);
+        let in_time = tokio::select! {
+            // Whoever could cancel it is gone, or does.
+            () = async { let _cancelled = cancelled.wait_for(|it| *it).await; } => None,
+            probed = timeout(limit, &mut end) => Some(probed),
+        };
+        let is_late = matches!(in_time, Some(Err(_)));
+        let probed = match in_time {
+            Some(Ok(probed)) => probed,
+            Some(Err(_)) | None => {
+                canceller.cancel();
+                end.await
+            }
+        };
+        let reason = match probed {
+            Probed::Passed { comm, .. } => {
+                let took = comm.as_secs_f64() * 1e3;
+                let words = format!(
+                    "network check: {CHECK_COMMAND} passed on this node, tested alone ({took:.1} ms)"
+                );
+                let _gone = events.send(Event::SelfCheckSays { words }.into()).await;
+                return Event::LocallyChecked { checked };
+            }
+            Probed::Failed { reason } if reason.starts_with(CANNOT_RUN) => {
+                return Event::CannotCheck { reason };
+            }
+            Probed::Failed { reason } => reason,
+            Probed::Unfinished { .. } if is_late => {
+                format!("{CHECK_COMMAND} gave no answer within {} s", limit.as_secs_f64())
+            }
+            // The launcher is about to end.
+            Probed::Unfinished { .. } => return Event::LocallyChecked { checked },
+        };
+        checked.fault = Some(LocalFault { component: LocalFault::COMMAND.to_owned(), reason });
+        Event::LocallyChecked { checked }
+    }
+}
