@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeSet, ffi::OsString, ops::RangeInclusive, path::PathBuf, time::Duration};
 
+use master_proto::trust::NodeSecret;
 use rules::{
     NodeId, NodeRank, RunId,
     gpus::{health::GpuTerms, share::ShareTerms},
@@ -18,6 +19,8 @@ pub struct AgentConfig {
     pub run_id: RunId,
     /// This launcher's own id.
     pub node_id: NodeId,
+    /// What it proves by that it is this launcher; `node_id` is its digest.
+    pub secret: NodeSecret,
     /// The seat this node asks for; `None` when it has no wish. 0 is a wish.
     pub node_rank: Option<NodeRank>,
     /// What it expects of the job; every node's must be the same.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use master_proto::{
     convert::{ConvertError, Push, Pushed, check_report, cut, end_report, inventory_report, join_request},
     pb::{self, master_client::MasterClient},
+    trust::NodeSecret,
 };
 use rules::{
     NodeId, Round,
@@ -111,14 +112,15 @@ pub struct MasterLink {
 }
 
 /// Starts the task. Words go in by the returned channel; events come out by `events`.
-pub fn start<E>(master: MasterAt, node: NodeId, events: mpsc::Sender<E>) -> MasterLink
+pub fn start<E>(master: MasterAt, secret: NodeSecret, events: mpsc::Sender<E>) -> MasterLink
 where
     E: From<Event> + Send + 'static,
 {
     let (words, inbox) = mpsc::unbounded_channel();
     let task = tokio::spawn(async move {
-        let mut link =
-            Link { door: Door::new(master), node, events, words: inbox, is_open: false, heard: None };
+        let node = secret.node_id();
+        let door = Door::new(master, secret);
+        let mut link = Link { door, node, events, words: inbox, is_open: false, heard: None };
         link.run().await;
     });
     MasterLink { words, task }

@@ -20,7 +20,8 @@ pub(crate) mod switchbox;
 use std::ffi::OsString;
 
 use agent::config::{AgentConfig, EnvConfig, MasterPort};
-use rules::{NodeId, gpus::health::GpuTerms};
+use master_proto::trust::NodeSecret;
+use rules::gpus::health::GpuTerms;
 
 pub(crate) use self::checks::permille;
 pub use self::{
@@ -86,7 +87,8 @@ pub(crate) fn resolve(
     terms.check.clone_from(&checks.terms);
     let Identity { node_rank, address, node_ip, attributes } =
         identity::resolve(&cli, environment, host, &meeting)?;
-    let node_id = NodeId(host.fresh_id());
+    let secret = NodeSecret::new(&host.fresh_id());
+    let node_id = secret.node_id();
     let master = job_master::resolve(&cli, environment, host, (&meeting, serves), nodes.max, &node_id)?;
     let max_restarts = at_least_zero(&cli, Flag::MaxRestarts, "max_restarts must be >= 0")?.unwrap_or(0);
     let logs = output::resolve(&cli, environment, host, nodes.local_world_size, &mut notices)?;
@@ -148,6 +150,7 @@ pub(crate) fn resolve(
         agent: AgentConfig {
             run_id: terms.run_id.clone(),
             node_id,
+            secret,
             node_rank,
             terms,
             attributes,

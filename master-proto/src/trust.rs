@@ -1,14 +1,23 @@
-//! Who may speak to a master: whoever has the job's token, and over which certificates.
+//! Who may speak to a master: whoever has the job's token, and over which certificates. And for which node: whoever
+//! has its secret.
 
 use std::{fmt, path::PathBuf};
 
+use ring::digest::{SHA256, digest};
+use rules::NodeId;
 use tonic::{
     Request, Status,
-    metadata::{Ascii, MetadataValue},
+    metadata::{Ascii, MetadataMap, MetadataValue},
 };
 
 /// The metadata key that carries the token.
 const KEY: &str = "authorization";
+
+/// The metadata key that carries a node's secret.
+const SECRET_KEY: &str = "dlrover-node-secret";
+
+/// Bytes of the digest that a node's id shows: far too many to try them all.
+const ID_BYTES: usize = 16;
 
 /// The job's shared secret. Never shown.
 #[derive(Clone)]
@@ -74,6 +83,72 @@ impl fmt::Debug for Token {
     }
 }
 
+/// By what a launcher proves that a word is its own node's. Made at random by each life of a launcher, told to its
+/// master with every word, and to nobody else; never shown.
+///
+/// The node's id is its digest. So any master knows at once whether a word is the node's own, also one that was
+/// started again without a memory and has never heard of the node; there is nothing to hand out, to remember or to
+/// lose; and whoever is shown the id (other nodes, logs, the journal) can say nothing for the node.
+#[derive(Clone, PartialEq, Eq)]
+pub struct NodeSecret {
+    /// Hexadecimal digits.
+    text: String,
+}
+
+impl NodeSecret {
+    /// `random` must be hard to guess, as a fresh UUID is.
+    #[must_use]
+    pub fn new(random: &str) -> Self {
+        Self { text: hexadecimal(digest(&SHA256, random.as_bytes()).as_ref()) }
+    }
+
+    /// The node's name, for everybody to see.
+    #[must_use]
+    pub fn node_id(&self) -> NodeId {
+        id_of(self.text.as_bytes())
+    }
+
+    /// Puts it on a request.
+    pub fn put_on<T>(&self, request: &mut Request<T>) {
+        // Digits always fit.
+        if let Ok(mut value) = self.text.parse::<MetadataValue<Ascii>>() {
+            value.set_sensitive(true);
+            request.metadata_mut().insert(SECRET_KEY, value);
+        }
+    }
+}
+
+impl fmt::Debug for NodeSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("NodeSecret(..)")
+    }
+}
+
+/// Whether a call is from the launcher of `node`, and not from somebody who has seen its id.
+///
+/// # Errors
+/// When it does not carry the node's secret.
+pub fn check_speaker(metadata: &MetadataMap, node: &NodeId) -> Result<(), Status> {
+    let shown = metadata.get(SECRET_KEY).map(MetadataValue::as_encoded_bytes);
+    // The id is known to all, so the time that this takes says nothing.
+    if shown.is_some_and(|shown| id_of(shown) == *node) {
+        return Ok(());
+    }
+    Err(Status::permission_denied(format!(
+        "this word for node {node} does not carry the secret of that node's launcher; only the launcher itself speaks \
+         for a node"
+    )))
+}
+
+fn id_of(secret: &[u8]) -> NodeId {
+    let digest = digest(&SHA256, &[b"dlrover node ", secret].concat());
+    NodeId(hexadecimal(digest.as_ref().get(..ID_BYTES).unwrap_or_default()))
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// PEM files. On a master: its certificate and key, and the CA that clients must be signed by, if they must. On
 /// an agent: the CA that the master is signed by, and its own certificate and key, if the master wants one.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -117,6 +192,22 @@ mod tests {
         Token::new("s3cret").unwrap().put_on(&mut request);
         assert!(token.check(&request).is_ok());
         assert_eq!(format!("{token:?}"), "Token(..)");
+    }
+
+    #[test]
+    fn only_who_has_its_secret_speaks_for_a_node() {
+        let secret = NodeSecret::new("b3a1");
+        let node = secret.node_id();
+        let mut request = Request::new(());
+        assert!(check_speaker(request.metadata(), &node).is_err());
+        for wrong in ["b3a2", &node.0] {
+            NodeSecret::new(wrong).put_on(&mut request);
+            assert!(check_speaker(request.metadata(), &node).is_err(), "{wrong}");
+        }
+        secret.put_on(&mut request);
+        assert!(check_speaker(request.metadata(), &node).is_ok());
+        assert_eq!(format!("{secret:?}"), "NodeSecret(..)");
+        assert_eq!(node.0.len(), 2 * ID_BYTES);
     }
 
     #[test]

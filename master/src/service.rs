@@ -13,12 +13,12 @@ use master_proto::{
     PROTOCOL_VERSION,
     convert::{ConvertError, Join, Pushed, resume_request, speaker},
     pb,
-    trust::Token,
+    trust::{Token, check_speaker},
 };
 use rules::{NodeId, job::Event};
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::{Stream, StreamExt as _, wrappers::ReceiverStream};
-use tonic::{Extensions, Request, Response, Status, service::Interceptor};
+use tonic::{Extensions, Request, Response, Status, metadata::MetadataMap, service::Interceptor};
 
 use crate::{
     door::Peer,
@@ -58,28 +58,42 @@ impl MasterService {
         Self { commands, attendances: AtomicU64::new(0), refusals: Once::new(log) }
     }
 
-    /// What a message means, or the field that makes no sense.
+    /// What a message means, or the field that makes no sense; and whether it is from the node that it speaks for.
     fn sense<T>(
         &self,
-        from: &Extensions,
+        (metadata, from): (&MetadataMap, &Extensions),
         call: &'static str,
         meaning: Result<T, ConvertError>,
+        node: impl FnOnce(&T) -> Option<&NodeId>,
     ) -> Result<T, Status> {
         let peer = Peer::of(from);
-        match meaning {
-            Ok(meaning) => {
-                if let Some(peer) = peer {
-                    peer.made_sense();
-                }
-                Ok(meaning)
+        let refuse = |kind, words: &dyn std::fmt::Display| {
+            if let Some(peer) = peer {
+                self.refusals.say(peer.ip, kind, format_args!("refused its {call}: {words}"));
             }
-            Err(error) => {
-                if let Some(peer) = peer {
-                    self.refusals.say(peer.ip, call, format_args!("refused its {call}: {error}"));
-                }
-                Err(Status::invalid_argument(error.to_string()))
-            }
+        };
+        let meaning = meaning.map_err(|error| {
+            refuse(call, &error);
+            Status::invalid_argument(error.to_string())
+        })?;
+        if let Some(node) = node(&meaning) {
+            check_speaker(metadata, node).inspect_err(|refused| refuse("secret", &refused.message()))?;
         }
+        if let Some(peer) = peer {
+            peer.made_sense();
+        }
+        Ok(meaning)
+    }
+
+    /// An event that a node tells of itself.
+    async fn told(
+        &self,
+        sent_by: (&MetadataMap, &Extensions),
+        call: &'static str,
+        event: Result<Event, ConvertError>,
+    ) -> Result<(), Status> {
+        let event = self.sense(sent_by, call, event, Event::speaker)?;
+        self.happened(event).await
     }
 
     async fn happened(&self, event: Event) -> Result<(), Status> {
@@ -121,7 +135,7 @@ impl pb::master_server::Master for MasterService {
     type AttendStream = PushStream;
 
     async fn attend(&self, request: Request<pb::AttendRequest>) -> Result<Response<PushStream>, Status> {
-        let (_, from, request) = request.into_parts();
+        let (metadata, from, request) = request.into_parts();
         if request.protocol_version != PROTOCOL_VERSION {
             return Err(Status::failed_precondition(format!(
                 "this master speaks protocol version {PROTOCOL_VERSION}, the agent speaks {}; install the same \
@@ -129,7 +143,8 @@ impl pb::master_server::Master for MasterService {
                 request.protocol_version
             )));
         }
-        let node: NodeId = self.sense(&from, "attendance", speaker(request.node_id))?;
+        let node =
+            self.sense((&metadata, &from), "attendance", speaker(request.node_id), |node| Some(node))?;
         let (pushes, words) = mpsc::channel(PUSHES);
         let attendance = self.attendances.fetch_add(1, Ordering::Relaxed);
         // `open` lives as long as this call and then the stream, however that ends.
@@ -151,16 +166,17 @@ impl pb::master_server::Master for MasterService {
     }
 
     async fn join(&self, request: Request<pb::JoinRequest>) -> Result<Response<pb::JoinReply>, Status> {
-        let (_, from, request) = request.into_parts();
-        let join = self.sense(&from, "join", Join::try_from(request))?;
+        let (metadata, from, request) = request.into_parts();
+        let join =
+            self.sense((&metadata, &from), "join", Join::try_from(request), |join| Some(join.speaker()))?;
         self.happened(Event::Joined(join.from_peer(|| sender(&from)))).await?;
         Ok(Response::new(pb::JoinReply {}))
     }
 
     async fn resume(&self, request: Request<pb::ResumeRequest>) -> Result<Response<pb::ResumeReply>, Status> {
-        let (_, from, request) = request.into_parts();
-        let event = self.sense(&from, "resume", resume_request(request, || sender(&from)))?;
-        self.happened(event).await?;
+        let (metadata, from, request) = request.into_parts();
+        let event = resume_request(request, || sender(&from));
+        self.told((&metadata, &from), "resume", event).await?;
         Ok(Response::new(pb::ResumeReply {}))
     }
 
@@ -168,8 +184,8 @@ impl pb::master_server::Master for MasterService {
         &self,
         request: Request<pb::HostingReport>,
     ) -> Result<Response<pb::HostingReply>, Status> {
-        let (_, from, request) = request.into_parts();
-        self.happened(self.sense(&from, "hosting report", Event::try_from(request))?).await?;
+        let (metadata, from, request) = request.into_parts();
+        self.told((&metadata, &from), "hosting report", Event::try_from(request)).await?;
         Ok(Response::new(pb::HostingReply {}))
     }
 
@@ -177,8 +193,8 @@ impl pb::master_server::Master for MasterService {
         &self,
         request: Request<pb::InventoryReport>,
     ) -> Result<Response<pb::InventoryReply>, Status> {
-        let (_, from, request) = request.into_parts();
-        self.happened(self.sense(&from, "inventory", Event::try_from(request))?).await?;
+        let (metadata, from, request) = request.into_parts();
+        self.told((&metadata, &from), "inventory", Event::try_from(request)).await?;
         Ok(Response::new(pb::InventoryReply {}))
     }
 
@@ -186,8 +202,8 @@ impl pb::master_server::Master for MasterService {
         &self,
         request: Request<pb::CheckReport>,
     ) -> Result<Response<pb::CheckReply>, Status> {
-        let (_, from, request) = request.into_parts();
-        self.happened(self.sense(&from, "check report", Event::try_from(request))?).await?;
+        let (metadata, from, request) = request.into_parts();
+        self.told((&metadata, &from), "check report", Event::try_from(request)).await?;
         Ok(Response::new(pb::CheckReply {}))
     }
 
@@ -195,14 +211,14 @@ impl pb::master_server::Master for MasterService {
         &self,
         request: Request<pb::FailureReport>,
     ) -> Result<Response<pb::FailureReply>, Status> {
-        let (_, from, request) = request.into_parts();
-        self.happened(self.sense(&from, "failure report", Event::try_from(request))?).await?;
+        let (metadata, from, request) = request.into_parts();
+        self.told((&metadata, &from), "failure report", Event::try_from(request)).await?;
         Ok(Response::new(pb::FailureReply {}))
     }
 
     async fn report_end(&self, request: Request<pb::EndReport>) -> Result<Response<pb::EndReply>, Status> {
-        let (_, from, request) = request.into_parts();
-        self.happened(self.sense(&from, "end report", Event::try_from(request))?).await?;
+        let (metadata, from, request) = request.into_parts();
+        self.told((&metadata, &from), "end report", Event::try_from(request)).await?;
         Ok(Response::new(pb::EndReply {}))
     }
 
@@ -210,15 +226,16 @@ impl pb::master_server::Master for MasterService {
         &self,
         request: Request<pb::EndAcknowledgement>,
     ) -> Result<Response<pb::EndAcknowledgementReply>, Status> {
-        let (_, from, request) = request.into_parts();
-        let node = self.sense(&from, "acknowledgement", speaker(request.node_id))?;
+        let (metadata, from, request) = request.into_parts();
+        let node =
+            self.sense((&metadata, &from), "acknowledgement", speaker(request.node_id), |node| Some(node))?;
         self.happened(Event::EndHeard { node }).await?;
         Ok(Response::new(pb::EndAcknowledgementReply {}))
     }
 
     async fn beat(&self, request: Request<pb::BeatRequest>) -> Result<Response<pb::BeatReply>, Status> {
-        let (_, from, request) = request.into_parts();
-        let node = self.sense(&from, "beat", speaker(request.node_id))?;
+        let (metadata, from, request) = request.into_parts();
+        let node = self.sense((&metadata, &from), "beat", speaker(request.node_id), |node| Some(node))?;
         let heard = self.ask(|heard| Command::Beat { node, heard }).await?;
         let millis = |next: Duration| u64::try_from(next.as_millis()).unwrap_or(u64::MAX);
         let next_millis = heard.next.map_or(0, millis);

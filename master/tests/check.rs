@@ -47,7 +47,7 @@ async fn join(node: &mut Node, rank: u32) {
 
 /// What a node says of a test with these; `d` is broken.
 fn report(node: &str, order: &CheckOrder) -> pb::CheckReport {
-    let fails = node == "d" || order.partners.iter().any(|it| it.name.node_id.0 == "d");
+    let fails = node == "d" || order.partners.iter().any(|it| it.name.node_id == common::node_id("d"));
     let probed = match fails {
         true => Probed::Failed { reason: "connection refused".into() },
         false => Probed::Passed {
@@ -56,7 +56,11 @@ fn report(node: &str, order: &CheckOrder) -> pb::CheckReport {
             bytes_per_second: 1 << 30,
         },
     };
-    check_report(node.into(), CheckReport { at: order.at, probed, compute: Some(Vec::new()) }, false)
+    check_report(
+        common::node_id(node).0,
+        CheckReport { at: order.at, probed, compute: Some(Vec::new()) },
+        false,
+    )
 }
 
 /// Does what it is told until it has a seat or must go; which of the two.
@@ -65,6 +69,7 @@ async fn live(mut node: Node) -> (Node, bool) {
         match node.next().await {
             Push::Check(order) => {
                 let report = report(&node.id, &order);
+                let report = node.signed(report);
                 node.client.report_check(report).await.unwrap();
             }
             Push::CheckOver { words } => {

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use common::{Master, Node, Way, channel, request, run_a_job, terms};
+use common::{Master, Node, Way, channel, node_id, request, run_a_job, signed_by, terms};
 use master_proto::{
     convert::join_request,
     pb::{self, master_client::MasterClient},
@@ -105,13 +105,14 @@ async fn messages_that_make_no_sense_are_refused() {
     assert_eq!(client.report_hosting(port).await.unwrap_err().code(), Code::InvalidArgument);
     // Well-formed words of nobody.
     for round in [0, 7, u32::MAX] {
-        let node_id = String::from("nobody");
+        let node_id = node_id("nobody").0;
         let report =
             pb::FailureReport { node_id: node_id.clone(), round, reason: "r".into(), gives_up: true };
-        client.report_failure(report).await.unwrap();
-        client.acknowledge_end(pb::EndAcknowledgement { node_id: node_id.clone() }).await.unwrap();
+        client.report_failure(signed_by("nobody", report)).await.unwrap();
+        let heard = pb::EndAcknowledgement { node_id: node_id.clone() };
+        client.acknowledge_end(signed_by("nobody", heard)).await.unwrap();
         let hosting = pb::HostingReport { node_id, round, master_addr: None, master_port: 1 };
-        client.report_hosting(hosting).await.unwrap();
+        client.report_hosting(signed_by("nobody", hosting)).await.unwrap();
     }
     run_a_job(master.address, &Way::default()).await;
     assert_eq!(master.ended().await.unwrap(), JobVerdict::Succeeded);

@@ -5,11 +5,11 @@ mod common;
 use common::{LIMIT, Master, Node, Way, channel, request, run_a_job, seated, terms};
 use master_proto::{
     PROTOCOL_VERSION,
-    convert::Push,
+    convert::{Push, join_request},
     pb::{self, master_client::MasterClient},
 };
 use rules::{
-    NodeId, NodeRank, Round,
+    NodeRank, Round,
     job::NodeEnd,
     node::JoinRequest,
     verdict::{JobFailure, JobVerdict},
@@ -84,7 +84,7 @@ async fn a_node_that_vanishes_is_replaced() {
 
 #[tokio::test]
 async fn all_leave_and_the_job_has_failed() {
-    let master = Master::start(|config| config.policy.host = Some(NodeId("a".into())));
+    let master = Master::start(|config| config.policy.host = Some(common::node_id("a")));
     let mut a = master.attend("a").await;
     a.join(1, None).await;
     let round = a.asked_to_host().await;
@@ -132,7 +132,8 @@ async fn beats_and_the_table_are_answered() {
     assert_eq!((table.round, table.master_port), (Some(0), 29_500));
     assert_eq!(table.members[1].host_name, "host-b");
     let mut beat = async |id: &str| {
-        nodes[0].client.beat(pb::BeatRequest { node_id: id.into() }).await.unwrap().into_inner()
+        let beat = pb::BeatRequest { node_id: common::node_id(id).0 };
+        nodes[0].client.beat(common::signed_by(id, beat)).await.unwrap().into_inner()
     };
     assert_eq!(beat("a").await, pb::BeatReply { is_known: true, next_millis: 1000 });
     assert!(!beat("stranger").await.is_known);
@@ -198,7 +199,8 @@ async fn another_protocol_version_and_nonsense_are_refused_in_words() {
 async fn a_seat_is_for_those_that_can_be_told_of_it() {
     let master = Master::start(|_| {});
     let mut a = master.attend("a").await;
-    let status = a.join_as(request("b", terms(1, 1))).await.unwrap_err();
+    let join = join_request(request("b", terms(1, 1)));
+    let status = a.client.join(common::signed_by("b", join)).await.unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition);
     assert!(status.message().contains("attend first"), "{status}");
 }

@@ -10,7 +10,7 @@
 //! * [`failures`]: workers fail; [`losses`]: nodes do; [`replacements`]: others take their place.
 //! * [`topology`]: ranks by switch.
 //! * [`master_dies`], [`crash_points`] and [`journal`]: the master does, and comes back.
-//! * [`trust`]: whom the master listens to.
+//! * [`trust`]: whom the master listens to; [`strangers`]: what somebody who has no part in a job can do to it.
 //! * [`hosts`]: network namespaces; [`network`]: the links between them go down; [`back_off`]: so does the master, too.
 //! * [`network_check`]: data paths between them are broken, and the check before the start says whose.
 
@@ -29,6 +29,7 @@ mod refusals;
 mod rendezvous;
 mod replacements;
 mod spares;
+mod strangers;
 mod topology;
 mod trust;
 mod waiting;

@@ -9,6 +9,7 @@ pub mod fake_library;
 pub mod launch;
 pub mod marked;
 pub mod seen;
+pub mod stranger;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

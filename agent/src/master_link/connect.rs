@@ -7,7 +7,7 @@ use std::{
 };
 
 use hyper_util::client::legacy::connect::HttpConnector;
-use master_proto::trust::{TlsFiles, Trust};
+use master_proto::trust::{NodeSecret, TlsFiles, Trust};
 use tokio::time::timeout;
 use tonic::{
     Request,
@@ -92,6 +92,7 @@ impl ConnectError {
 #[derive(Clone)]
 pub(super) struct Door {
     at: MasterAt,
+    secret: NodeSecret,
 }
 
 impl fmt::Display for Door {
@@ -102,8 +103,8 @@ impl fmt::Display for Door {
 }
 
 impl Door {
-    pub(super) fn new(at: MasterAt) -> Self {
-        Self { at }
+    pub(super) fn new(at: MasterAt, secret: NodeSecret) -> Self {
+        Self { at, secret }
     }
 
     pub(super) async fn open(&self) -> Result<Channel, ConnectError> {
@@ -120,9 +121,10 @@ impl Door {
         opened.map_err(|_| ConnectError::Slow { at: self.to_string() })?.map_err(connect)
     }
 
-    /// A request with the job's token, if there is one.
+    /// A request with this node's secret, and with the job's token, if there is one.
     pub(super) fn signed<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
+        self.secret.put_on(&mut request);
         if let Some(token) = &self.at.trust.token {
             token.put_on(&mut request);
         }
@@ -162,7 +164,8 @@ mod tests {
     use super::*;
 
     fn door(host: &str) -> Door {
-        Door::new(MasterAt { host: host.into(), port: 5, trust: Trust::default() })
+        let at = MasterAt { host: host.into(), port: 5, trust: Trust::default() };
+        Door::new(at, NodeSecret::new("of a node"))
     }
 
     #[test]

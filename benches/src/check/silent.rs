@@ -13,9 +13,10 @@ use std::{
 use master_proto::{
     PROTOCOL_VERSION,
     pb::{self, master_client::MasterClient, push::Push},
+    trust::NodeSecret,
 };
 use tokio::time::timeout;
-use tonic::transport::Endpoint;
+use tonic::{Request, transport::Endpoint};
 
 use crate::{
     Outcome,
@@ -81,8 +82,11 @@ async fn silent_node(master: u16, own: u16, job: String) -> Result<f64, Box<dyn 
         }
     };
     let mut client = MasterClient::new(channel);
-    let node_id = uuid::Uuid::new_v4().to_string();
+    let secret = NodeSecret::new(&uuid::Uuid::new_v4().to_string());
+    let node_id = secret.node_id().0;
     let attend = pb::AttendRequest { protocol_version: PROTOCOL_VERSION, node_id: node_id.clone() };
+    let mut attend = Request::new(attend);
+    secret.put_on(&mut attend);
     let mut pushes = client.attend(attend).await?.into_inner();
     let request = pb::JoinRequest {
         node_id,
@@ -95,6 +99,8 @@ async fn silent_node(master: u16, own: u16, job: String) -> Result<f64, Box<dyn 
         checked: Some(pb::Checked { local: Some(pb::LocalCheck::default()), port: u32::from(own) }),
         ..Default::default()
     };
+    let mut request = Request::new(request);
+    secret.put_on(&mut request);
     client.join(request).await?;
     let mut began = Instant::now();
     loop {

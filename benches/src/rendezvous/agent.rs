@@ -8,6 +8,7 @@ use std::{
 use master_proto::{
     PROTOCOL_VERSION,
     pb::{self, master_client::MasterClient, push::Push},
+    trust::NodeSecret,
 };
 use prost::Message as _;
 use tokio::{
@@ -87,6 +88,8 @@ enum Standing {
 pub(super) struct Agent {
     number: usize,
     port: u16,
+    /// What its words are signed with.
+    secret: NodeSecret,
     /// What it joins with; `after_round` is filled in.
     request: pb::JoinRequest,
     said: mpsc::UnboundedSender<Said>,
@@ -106,10 +109,12 @@ impl Agent {
         said: mpsc::UnboundedSender<Said>,
     ) -> mpsc::UnboundedSender<Word> {
         let (tell, words) = mpsc::unbounded_channel();
+        let secret = NodeSecret::new(&Uuid::new_v4().to_string());
         let agent = Self {
             number,
             port,
-            request: request(number, of),
+            request: request(number, of, &secret),
+            secret,
             said,
             words,
             standing: Standing::Idle,
@@ -137,7 +142,7 @@ impl Agent {
 
     async fn converse(&mut self) -> Talk<()> {
         let (mut client, mut pushes, first_beat) = self.attend().await?;
-        let beats = beats(client.clone(), self.node_id(), first_beat);
+        let beats = beats(client.clone(), self.secret.clone(), first_beat);
         tokio::pin!(beats);
         self.pause = FIRST_PAUSE;
         self.say(What::Attended);
@@ -164,7 +169,7 @@ impl Agent {
         let channel = endpoint.connect_timeout(CALL).tcp_nodelay(true).connect().await?;
         let mut client = MasterClient::new(channel);
         let request = pb::AttendRequest { protocol_version: PROTOCOL_VERSION, node_id: self.node_id() };
-        let mut pushes = answered(client.attend(request)).await?;
+        let mut pushes = answered(client.attend(self.signed(request))).await?;
         match timeout(CALL, pushes.message()).await??.and_then(|push| push.push) {
             Some(Push::Welcome(pb::Welcome { beat_millis })) => Ok((client, pushes, beat_millis)),
             other => Err(format!("no welcome but {other:?}").into()),
@@ -199,7 +204,7 @@ impl Agent {
                     gives_up: false,
                 };
                 self.standing = Standing::Stopping;
-                answered(client.report_failure(report)).await?;
+                answered(client.report_failure(self.signed(report))).await?;
                 self.join(client).await
             }
             Word::Succeed => self.succeed(client).await,
@@ -217,7 +222,7 @@ impl Agent {
                     master_addr: None,
                     master_port: 29_500,
                 };
-                answered(client.report_hosting(report)).await?;
+                answered(client.report_hosting(self.signed(report))).await?;
             }
             Some(Push::Seat(seat)) => {
                 self.say(What::Seated { round: seat.round, bytes });
@@ -235,7 +240,7 @@ impl Agent {
             Some(Push::JobEnd(end)) => {
                 self.say(What::Ended(format!("{:?}", end.verdict)));
                 let word = pb::EndAcknowledgement { node_id: self.node_id() };
-                answered(client.acknowledge_end(word)).await?;
+                answered(client.acknowledge_end(self.signed(word))).await?;
                 return Ok(true);
             }
             Some(Push::Refused(pb::Refused { reason })) => self.say(What::Refused(reason)),
@@ -252,7 +257,7 @@ impl Agent {
             self.request.after_round = Some(self.seat.round);
         }
         self.standing = Standing::Waiting;
-        answered(client.join(self.request.clone())).await?;
+        answered(client.join(self.signed(self.request.clone()))).await?;
         self.say(What::Joined);
         Ok(())
     }
@@ -267,27 +272,38 @@ impl Agent {
             master_port: self.seat.master_port,
             standing: standing.into(),
         };
-        answered(client.resume(request)).await?;
+        answered(client.resume(self.signed(request))).await?;
         Ok(())
     }
 
     async fn succeed(&mut self, client: &mut Client) -> Talk<()> {
         self.standing = Standing::Done;
         let end = pb::end_report::End::Succeeded(pb::NodeSucceeded { round: self.seat.round });
-        answered(client.report_end(pb::EndReport { node_id: self.node_id(), end: Some(end) })).await?;
+        let report = pb::EndReport { node_id: self.node_id(), end: Some(end) };
+        answered(client.report_end(self.signed(report))).await?;
         Ok(())
     }
 
     fn node_id(&self) -> String {
         self.request.node_id.clone()
     }
+
+    fn signed<T>(&self, message: T) -> tonic::Request<T> {
+        signed(&self.secret, message)
+    }
+}
+
+fn signed<T>(secret: &NodeSecret, message: T) -> tonic::Request<T> {
+    let mut request = tonic::Request::new(message);
+    secret.put_on(&mut request);
+    request
 }
 
 /// As long as those of real nodes.
-fn request(number: usize, of: u32) -> pb::JoinRequest {
+fn request(number: usize, of: u32, secret: &NodeSecret) -> pb::JoinRequest {
     let host = format!("training-job-7-worker-{number:04}");
     pb::JoinRequest {
-        node_id: Uuid::new_v4().simple().to_string(),
+        node_id: secret.node_id().0,
         local_world_size: 8,
         role: "default".to_owned(),
         terms: Some(pb::Terms {
@@ -317,11 +333,13 @@ async fn answered<T>(call: impl Future<Output = Result<tonic::Response<T>, tonic
 }
 
 /// Says that a node lives, for ever or until the master does not listen. Pushes do not wait for it.
-async fn beats(mut client: Client, node_id: String, first_millis: u64) -> Box<dyn Error + Send + Sync> {
+async fn beats(mut client: Client, secret: NodeSecret, first_millis: u64) -> Box<dyn Error + Send + Sync> {
+    let node_id = secret.node_id().0;
     let mut millis = first_millis;
     while millis > 0 {
         sleep(Duration::from_millis(millis)).await;
-        match answered(client.beat(pb::BeatRequest { node_id: node_id.clone() })).await {
+        let beat = pb::BeatRequest { node_id: node_id.clone() };
+        match answered(client.beat(signed(&secret, beat))).await {
             Ok(pb::BeatReply { is_known: true, next_millis }) => millis = next_millis,
             Ok(_) => return "forgotten".into(),
             Err(error) => return error,

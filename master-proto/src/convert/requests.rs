@@ -22,6 +22,12 @@ pub struct Join {
 }
 
 impl Join {
+    /// The node that it is said for.
+    #[must_use]
+    pub fn speaker(&self) -> &NodeId {
+        &self.request.node_id
+    }
+
     /// The request, with the address it comes from where it gave none.
     #[must_use]
     pub fn from_peer(self, peer: impl FnOnce() -> String) -> JoinRequest {

@@ -20,7 +20,7 @@ use master_proto::{
     PROTOCOL_VERSION,
     convert::{Push, Pushed, end_report, join_request},
     pb::{self, master_client::MasterClient},
-    trust::{Token, Trust},
+    trust::{NodeSecret, Token, Trust},
 };
 use rules::{
     NodeId, NodeRank, Round, RunId,
@@ -153,6 +153,26 @@ pub struct Way {
     pub tls: Option<ClientTlsConfig>,
 }
 
+/// The secret of the node that a test calls so. Their ids are in the order of the last letters of these names.
+pub fn secret(name: &str) -> NodeSecret {
+    let last = name.bytes().last().unwrap();
+    let made_up = (0..).map(|number| NodeSecret::new(&format!("{name} {number}")));
+    let mut fitting = made_up.filter(|secret| secret.node_id().0.starts_with(&format!("{last:02x}")));
+    fitting.next().unwrap()
+}
+
+/// The id of the node that a test calls so.
+pub fn node_id(name: &str) -> NodeId {
+    secret(name).node_id()
+}
+
+/// A word of the node that a test calls so.
+pub fn signed_by<T>(name: &str, message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    secret(name).put_on(&mut request);
+    request
+}
+
 /// One node's side of the wire.
 pub struct Node {
     pub id: String,
@@ -177,7 +197,7 @@ pub fn terms(min_nodes: u32, max_nodes: u32) -> Terms {
 
 pub fn request(id: &str, terms: Terms) -> JoinRequest {
     JoinRequest {
-        node_id: NodeId(id.into()),
+        node_id: node_id(id),
         wish: None,
         local_world_size: 2,
         role: "default".into(),
@@ -209,8 +229,8 @@ impl Node {
         let channel =
             channel(address, &way).await.map_err(|error| Status::unavailable(format!("{error:?}")))?;
         let mut client = MasterClient::new(channel);
-        let mut request =
-            Request::new(pb::AttendRequest { protocol_version: PROTOCOL_VERSION, node_id: id.into() });
+        let attend = pb::AttendRequest { protocol_version: PROTOCOL_VERSION, node_id: node_id(id).0 };
+        let mut request = signed_by(id, attend);
         if let Some(token) = &way.token {
             token.put_on(&mut request);
         }
@@ -222,8 +242,8 @@ impl Node {
         }
     }
 
-    fn signed<T>(&self, message: T) -> Request<T> {
-        let mut request = Request::new(message);
+    pub fn signed<T>(&self, message: T) -> Request<T> {
+        let mut request = signed_by(&self.id, message);
         if let Some(token) = &self.way.token {
             token.put_on(&mut request);
         }
@@ -257,7 +277,7 @@ impl Node {
 
     pub async fn host(&mut self, round: Round) -> Result<(), Status> {
         let report = pb::HostingReport {
-            node_id: self.id.clone(),
+            node_id: node_id(&self.id).0,
             round: round.0,
             master_addr: None,
             master_port: 29_500,
@@ -268,7 +288,7 @@ impl Node {
 
     pub async fn fail(&mut self, round: Round) -> Result<(), Status> {
         let report = pb::FailureReport {
-            node_id: self.id.clone(),
+            node_id: node_id(&self.id).0,
             round: round.0,
             reason: "worker 0 exited with 1".into(),
             gives_up: false,
@@ -278,7 +298,7 @@ impl Node {
     }
 
     pub async fn end(&mut self, end: NodeEnd) -> Result<(), Status> {
-        let request = self.signed(end_report(&NodeId(self.id.clone()), end));
+        let request = self.signed(end_report(&node_id(&self.id), end));
         self.client.report_end(request).await.map(drop)
     }
 
@@ -287,7 +307,7 @@ impl Node {
     }
 
     pub async fn acknowledge(&mut self) -> Result<(), Status> {
-        let request = self.signed(pb::EndAcknowledgement { node_id: self.id.clone() });
+        let request = self.signed(pb::EndAcknowledgement { node_id: node_id(&self.id).0 });
         self.client.acknowledge_end(request).await.map(drop)
     }
 

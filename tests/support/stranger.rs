@@ -1,0 +1,204 @@
+//! Somebody on the network who has no part in a job, and speaks the master's own language.
+
+use std::net::SocketAddr;
+
+use master_proto::{
+    PROTOCOL_VERSION,
+    pb::{self, end_report::End, master_client::MasterClient},
+    trust::{NodeSecret, Token},
+};
+use tokio::{
+    runtime::{Builder, Runtime},
+    time::timeout,
+};
+use tonic::{
+    Request, Status, Streaming,
+    transport::{Channel, Endpoint},
+};
+
+use crate::PATIENCE;
+
+/// A connection to a job's master, and what was learned over it.
+#[derive(Debug)]
+pub struct Stranger {
+    runtime: Runtime,
+    client: MasterClient<Channel>,
+    /// Strangers who have found the job's token.
+    token: Option<Token>,
+    secret: NodeSecret,
+}
+
+/// The push stream of a node that a stranger has made up, or wants to be.
+#[derive(Debug)]
+pub struct Attendance {
+    pushes: Streaming<pb::Push>,
+}
+
+impl Stranger {
+    /// Connects to the master at `host:port`.
+    ///
+    /// # Panics
+    /// When nobody listens.
+    #[must_use]
+    pub fn at(address: &str) -> Self {
+        Self::with_token(address, None)
+    }
+
+    /// The same for one who has found the job's token.
+    ///
+    /// # Panics
+    /// When nobody listens, or the token is none.
+    #[must_use]
+    pub fn with_token(address: &str, token: Option<&str>) -> Self {
+        let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let address = address.replace("0.0.0.0", "127.0.0.1");
+        let address: SocketAddr = address.parse().expect("host:port");
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("an address");
+        let client = crate::wait_for("a connection to the master", || {
+            runtime.block_on(endpoint.connect()).ok().map(MasterClient::new)
+        });
+        let token = token.map(|token| Token::new(token).expect("a token"));
+        let made_up = NodeSecret::new(&format!("a stranger {}", std::process::id()));
+        Self { runtime, client, token, secret: made_up }
+    }
+
+    /// From now on it is another node that it has made up.
+    pub fn become_another(&mut self, number: u32) {
+        let made_up = format!("stranger {number} of {}", std::process::id());
+        self.secret = NodeSecret::new(&made_up);
+    }
+
+    /// The node that it has made up.
+    #[must_use]
+    pub fn own_id(&self) -> String {
+        self.secret.node_id().0
+    }
+
+    fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        if let Some(token) = &self.token {
+            token.put_on(&mut request);
+        }
+        self.secret.put_on(&mut request);
+        request
+    }
+
+    /// Who takes part, as the master shows it to anybody.
+    ///
+    /// # Panics
+    /// When the master does not answer.
+    #[must_use]
+    pub fn world(&mut self) -> pb::WorldTable {
+        let request = self.request(pb::ShowWorldRequest {});
+        let shown = self.runtime.block_on(async { timeout(PATIENCE, self.client.show_world(request)).await });
+        shown.expect("an answer").expect("the world").into_inner()
+    }
+
+    /// Says that a node's part is over.
+    ///
+    /// # Errors
+    /// The master does not believe it.
+    ///
+    /// # Panics
+    /// When the master does not answer.
+    pub fn say_end(&mut self, node_id: &str, end: End) -> Result<(), Status> {
+        let request = self.request(pb::EndReport { node_id: node_id.to_owned(), end: Some(end) });
+        let said = self.runtime.block_on(async { timeout(PATIENCE, self.client.report_end(request)).await });
+        said.expect("an answer").map(drop)
+    }
+
+    /// Says that workers of a node failed.
+    ///
+    /// # Errors
+    /// The master does not believe it.
+    ///
+    /// # Panics
+    /// When the master does not answer.
+    pub fn say_failure(&mut self, node_id: &str, round: u32, gives_up: bool) -> Result<(), Status> {
+        let reason = "so says a stranger".to_owned();
+        let request =
+            self.request(pb::FailureReport { node_id: node_id.to_owned(), round, reason, gives_up });
+        let said =
+            self.runtime.block_on(async { timeout(PATIENCE, self.client.report_failure(request)).await });
+        said.expect("an answer").map(drop)
+    }
+
+    /// Opens the stream of a node.
+    ///
+    /// # Errors
+    /// The master does not let it.
+    ///
+    /// # Panics
+    /// When the master does not answer.
+    pub fn attend(&mut self, node_id: &str) -> Result<Attendance, Status> {
+        let request = pb::AttendRequest { protocol_version: PROTOCOL_VERSION, node_id: node_id.to_owned() };
+        let request = self.request(request);
+        let attended = self.runtime.block_on(async { timeout(PATIENCE, self.client.attend(request)).await });
+        Ok(Attendance { pushes: attended.expect("an answer")?.into_inner() })
+    }
+
+    /// Asks for a seat.
+    ///
+    /// # Errors
+    /// The master does not take the word.
+    ///
+    /// # Panics
+    /// When the master does not answer.
+    pub fn join(&mut self, request: pb::JoinRequest) -> Result<(), Status> {
+        let request = self.request(request);
+        let said = self.runtime.block_on(async { timeout(PATIENCE, self.client.join(request)).await });
+        said.expect("an answer").map(drop)
+    }
+
+    /// Says where it stands.
+    ///
+    /// # Errors
+    /// The master does not take the word.
+    ///
+    /// # Panics
+    /// When the master does not answer.
+    pub fn resume(&mut self, request: pb::ResumeRequest) -> Result<(), Status> {
+        let request = self.request(request);
+        let said = self.runtime.block_on(async { timeout(PATIENCE, self.client.resume(request)).await });
+        said.expect("an answer").map(drop)
+    }
+
+    /// Waits for a word to it that `wanted` makes something of.
+    ///
+    /// # Panics
+    /// When none comes, or the stream ends.
+    pub fn hear<T>(&mut self, at: &mut Attendance, wanted: impl Fn(pb::push::Push) -> Option<T>) -> T {
+        self.runtime.block_on(async {
+            loop {
+                let push = timeout(PATIENCE, at.pushes.message()).await.expect("a word in time");
+                let push = push.expect("the stream stands").expect("the stream goes on").push;
+                if let Some(wanted) = push.and_then(&wanted) {
+                    return wanted;
+                }
+            }
+        })
+    }
+
+    /// What a launcher of the tests' clusters joins with, as the node that it has made up.
+    #[must_use]
+    pub fn join_request(&self, run_id: &str, min_nodes: u32, max_nodes: u32) -> pb::JoinRequest {
+        pb::JoinRequest {
+            node_id: self.own_id(),
+            local_world_size: 1,
+            role: "default".to_owned(),
+            address: Some("127.0.0.200".to_owned()),
+            terms: Some(pb::Terms {
+                run_id: run_id.to_owned(),
+                min_nodes,
+                max_nodes,
+                node_unit: 1,
+                last_call_millis: 3000,
+                join_timeout_millis: 600_000,
+                require_uniform: false,
+                check: None,
+            }),
+            attributes: Some(pb::NodeAttributes { host_name: "stranger".to_owned(), ..Default::default() }),
+            ..Default::default()
+        }
+    }
+}
