@@ -205,15 +205,28 @@ impl<E: From<Event>> Link<E> {
                 },
                 push = pushes.message() => {
                     let pushed = self.pushed(push)?;
-                    if let Some(event) = self.event(pushed)
-                        && self.tell(event).await.is_some()
-                    {
+                    let Some(event) = self.event(pushed) else { continue };
+                    let seat = match &event {
+                        Event::Seated { assignment } => Some(assignment.round),
+                        _ => None,
+                    };
+                    if self.tell(event).await.is_some() {
                         return Ok(AgentGone);
+                    }
+                    // Not where nobody beats: alone in one process there is nothing to tell.
+                    if let (Some(round), Some(_)) = (seat, first_beat) {
+                        self.take_seat(&mut client, round).await?;
                     }
                 }
                 error = &mut beats => return Err(error),
             }
         }
+    }
+
+    /// From now on the master counts the loss of this node as that of a rank.
+    async fn take_seat(&self, client: &mut MasterClient<Channel>, round: Round) -> Result<(), LinkError> {
+        let beat = pb::BeatRequest { node_id: self.node.0.clone(), taken_round: Some(round.0) };
+        self.door.answered(client.beat(self.door.signed(beat))).await.map(drop)
     }
 
     async fn tell(&self, event: Event) -> Option<AgentGone> {
@@ -357,7 +370,7 @@ async fn beats(
     let mut next = first;
     while let Some(pause) = next {
         sleep(pause).await;
-        let beat = pb::BeatRequest { node_id: node.0.clone() };
+        let beat = pb::BeatRequest { node_id: node.0.clone(), taken_round: None };
         match door.answered(client.beat(door.signed(beat))).await {
             Ok(pb::BeatReply { is_known: true, next_millis }) => {
                 next = (next_millis > 0).then(|| Duration::from_millis(next_millis));

@@ -10,7 +10,7 @@ use agent::{
     store_host::{Reach, SharedStore, StoreHost, StoreHostError, StoreLimits},
 };
 use master::MasterConfig;
-use rules::NodeRank;
+use rules::{NodeRank, job::Policy, node::Terms};
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_stream::wrappers::TcpListenerStream;
 
@@ -114,7 +114,7 @@ pub async fn meet(plan: &mut LaunchPlan, console: &Console) -> Result<Met, MeetE
         }
         Meeting::Loopback | Meeting::C10d(_) | Meeting::Master(_) => (None, own_store(agent, endpoint)?),
     };
-    let config = config_of(master, (!is_one_node).then_some(console));
+    let config = config_of(master, &agent.terms, (!is_one_node).then_some(console));
     let embedded = embedded::start(place.listeners, shared, config)?;
     Ok(Met { master: at, store, embedded: Some(embedded), writes: None })
 }
@@ -124,7 +124,7 @@ async fn alone(agent: &AgentConfig, local_addr: Option<&str>, master: &MasterPla
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(MeetError::Loopback)?;
     let port = listener.local_addr().map_err(MeetError::Loopback)?.port();
     check_taint_report(master)?;
-    let config = config_of(master, None);
+    let config = config_of(master, &agent.terms, None);
     let master_writes = master.taints.file.is_some();
     let served = tokio::spawn(async move {
         match master::serve(TcpListenerStream::new(listener), config).await {
@@ -168,10 +168,11 @@ fn check_taint_report(master: &MasterPlan) -> Result<(), MeetError> {
     Ok(master.taints.file.as_deref().map_or(Ok(()), master::check_taint_report)?)
 }
 
-fn config_of(master: &MasterPlan, console: Option<&Console>) -> MasterConfig {
+/// The master is for this launcher's job: whoever expects another one is refused, also one that came first.
+fn config_of(master: &MasterPlan, terms: &Terms, console: Option<&Console>) -> MasterConfig {
     let console = console.cloned();
     MasterConfig {
-        policy: master.policy.clone(),
+        policy: Policy { terms: Some(terms.clone()), ..master.policy.clone() },
         patience: master.patience,
         state_dir: master.state_dir.clone(),
         topology_file: master.topology_file.clone(),

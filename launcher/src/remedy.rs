@@ -38,6 +38,11 @@ pub fn remedy(failure: &Failure, meeting: &Meeting) -> Option<String> {
              dlrover-master of its own (DLROVER_MASTER_ADDR)."
                 .to_owned()
         }
+        Failure::EndedWithout => {
+            "The job master's log says why it went on without this node. Where strangers reach the master, a \
+             DLROVER_JOB_TOKEN keeps them out."
+                .to_owned()
+        }
         Failure::Job(JobFailure::Node { .. }) => "That node's own output tells more.".to_owned(),
         Failure::Job(
             JobFailure::Deserted

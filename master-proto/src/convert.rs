@@ -67,9 +67,9 @@ pub const MOST_WORKERS: u32 = 65_536;
 /// Most nodes of one job that the wire accepts. Ranks up to there may be counted one by one.
 pub const MOST_NODES: u32 = 65_536;
 
-/// The highest round that a node may speak of. Rounds grow by one at each restart of a job, so none gets there;
-/// a node that claims a higher one would leave no room for the rounds after it.
-const LAST_ROUND: u32 = 1 << 30;
+/// The highest round that a node may speak of. Rounds grow by one at each restart of a job, so none gets there, also
+/// where somebody has made one up: a job believes only half of them (`hear_of_round`).
+const LAST_ROUND: u32 = 1 << 31;
 
 /// Longest name, address or id, in bytes. A host name has at most 253.
 const MOST_NAME: usize = 256;
@@ -133,7 +133,7 @@ fn round(value: u32, field: &'static str) -> Result<Round, ConvertError> {
     (value <= LAST_ROUND).then_some(Round(value)).ok_or(ConvertError::Range {
         field,
         value: u64::from(value),
-        expected: "at most 1073741824",
+        expected: "at most 2147483648",
     })
 }
 

@@ -16,7 +16,7 @@ use std::{
 
 use master_proto::pb;
 use rules::{
-    Moment, NodeId,
+    Moment, NodeId, Round,
     job::{Effect, Event},
     job_master::{Input, JobMaster, Turn},
     topology::Topology,
@@ -73,7 +73,7 @@ pub(crate) enum Command {
     /// Something happened. The answer says that the job has taken note, and will not forget.
     Happened { event: Box<Event>, noted: oneshot::Sender<Result<(), Unheard>> },
     /// A node lives.
-    Beat { node: NodeId, heard: oneshot::Sender<Heard> },
+    Beat { node: NodeId, seat: Option<Round>, heard: oneshot::Sender<Heard> },
     /// Somebody wants to see the round.
     ShowWorld { shown: oneshot::Sender<pb::WorldTable> },
     /// Somebody wants to see the last report of a check.
@@ -208,10 +208,10 @@ impl JobLoop {
                 }
                 self.decide(Input::Event(*event), None, Some(noted));
             }
-            Command::Beat { node, heard } => {
+            Command::Beat { node, seat, heard } => {
                 let is_known = self.attending.contains_key(&node);
-                // It changes no decision that anybody was told.
-                let _nothing = self.master.handle(self.clock.now(), Input::Beat { node });
+                // It changes no decision that anybody was told, so the answer does not wait for the disk.
+                self.decide(Input::Beat { node, seat }, None, None);
                 let _gone = heard.send(Heard { is_known, next: self.master.beat_interval() });
             }
             Command::ShowWorld { shown } => {

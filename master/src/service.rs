@@ -15,7 +15,7 @@ use master_proto::{
     pb,
     trust::{Token, check_speaker},
 };
-use rules::{NodeId, job::Event};
+use rules::{NodeId, Round, job::Event};
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::{Stream, StreamExt as _, wrappers::ReceiverStream};
 use tonic::{Extensions, Request, Response, Status, metadata::MetadataMap, service::Interceptor};
@@ -236,7 +236,8 @@ impl pb::master_server::Master for MasterService {
     async fn beat(&self, request: Request<pb::BeatRequest>) -> Result<Response<pb::BeatReply>, Status> {
         let (metadata, from, request) = request.into_parts();
         let node = self.sense((&metadata, &from), "beat", speaker(request.node_id), |node| Some(node))?;
-        let heard = self.ask(|heard| Command::Beat { node, heard }).await?;
+        let seat = request.taken_round.map(Round);
+        let heard = self.ask(|heard| Command::Beat { node, seat, heard }).await?;
         let millis = |next: Duration| u64::try_from(next.as_millis()).unwrap_or(u64::MAX);
         let next_millis = heard.next.map_or(0, millis);
         Ok(Response::new(pb::BeatReply { is_known: heard.is_known, next_millis }))

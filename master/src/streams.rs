@@ -103,6 +103,7 @@ impl Streams {
                 self.push(&node, Push::Refused { reason });
                 self.open.remove(&node);
             }
+            Effect::TellPending { node, pending } => self.push(&node, Push::Pending(pending)),
             Effect::TellEnd { node, verdict } => self.push(&node, Push::JobEnd(verdict)),
             Effect::HangUp { node } => {
                 self.open.remove(&node);

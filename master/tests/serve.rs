@@ -132,7 +132,7 @@ async fn beats_and_the_table_are_answered() {
     assert_eq!((table.round, table.master_port), (Some(0), 29_500));
     assert_eq!(table.members[1].host_name, "host-b");
     let mut beat = async |id: &str| {
-        let beat = pb::BeatRequest { node_id: common::node_id(id).0 };
+        let beat = pb::BeatRequest { node_id: common::node_id(id).0, taken_round: None };
         nodes[0].client.beat(common::signed_by(id, beat)).await.unwrap().into_inner()
     };
     assert_eq!(beat("a").await, pb::BeatReply { is_known: true, next_millis: 1000 });

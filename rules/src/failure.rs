@@ -145,6 +145,8 @@ pub enum Failure {
         /// How long it was waited for.
         waited: Duration,
     },
+    /// The job ended well, and workers of this node had not.
+    EndedWithout,
     /// A check of this node alone cannot be made as it was asked for.
     SelfCheck {
         /// What is missing.
@@ -174,6 +176,10 @@ impl fmt::Display for Failure {
             Self::Store { reason } | Self::Master { reason } | Self::SelfCheck { reason } => {
                 f.write_str(reason)
             }
+            Self::EndedWithout => f.write_str(
+                "the job master says that the job has succeeded, while workers of this node had not ended: the job went \
+                 on without this node, or it is not the master of this job that said so",
+            ),
             Self::Unkillable => f.write_str("its workers could not be killed"),
             Self::GuardDied { cause: ExitCause::Code(code) } => {
                 write!(f, "its guard process exited with code {code}")

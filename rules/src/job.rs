@@ -22,6 +22,7 @@ mod gathering;
 mod inventory;
 mod leaving;
 mod measuring;
+mod parties;
 mod restoring;
 mod sightings;
 #[cfg(test)]
@@ -38,6 +39,7 @@ pub use self::event::{Claim, Effect, Event, Log, NodeEnd, OnGiveUp, Policy, Refu
 use self::{
     checking::{Checking, LastCheck},
     measuring::Measuring,
+    parties::Aside,
     sightings::Sightings,
 };
 use crate::{
@@ -71,6 +73,8 @@ struct Node {
     is_connected: bool,
     /// The round whose seat it was told over the stream that still stands: it has heard of it.
     seated: Option<Round>,
+    /// It has once said that it took a seat it was given: what is lost with it is a rank.
+    has_taken_seat: bool,
     /// Counted from the first to join.
     arrival: u64,
 }
@@ -85,6 +89,8 @@ enum Phase {
         last_join: Moment,
         /// Members of the last round that are still stopping their workers.
         awaited: BTreeSet<NodeId>,
+        /// After that they are not waited for: this master knows them by their own words only.
+        awaited_until: Option<Moment>,
     },
     /// The members of a round are chosen, and the topology file is read for their order.
     Placing { members: Vec<NodeId>, until: Moment },
@@ -122,6 +128,13 @@ enum Phase {
     },
 }
 
+impl Phase {
+    /// Nodes gather from now on, and these are still stopping their workers.
+    fn gathering(now: Moment, awaited: BTreeSet<NodeId>) -> Self {
+        Self::Gathering { since: Some(now), last_join: now, awaited, awaited_until: None }
+    }
+}
+
 /// The master's machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
@@ -153,6 +166,8 @@ pub struct Job {
     /// Who was left out, and should it not have heard, why.
     excluded: BTreeMap<NodeId, Exclusion>,
     sightings: Sightings,
+    /// Those that came for another job, while it is not settled whose this one is.
+    aside: BTreeMap<NodeId, Aside>,
     phase: Phase,
 }
 
@@ -161,8 +176,8 @@ impl Job {
     #[must_use]
     pub fn new(policy: Policy) -> Self {
         Self {
+            terms: policy.terms.clone(),
             policy,
-            terms: None,
             next_round: Round(0),
             has_run: false,
             arrivals: 0,
@@ -179,17 +194,28 @@ impl Job {
             last_check: None,
             excluded: BTreeMap::new(),
             sightings: Sightings::default(),
-            phase: Phase::Gathering { since: None, last_join: Moment::START, awaited: BTreeSet::new() },
+            aside: BTreeMap::new(),
+            phase: Phase::Gathering {
+                since: None,
+                last_join: Moment::START,
+                awaited: BTreeSet::new(),
+                awaited_until: None,
+            },
         }
     }
 
     /// When to call [`Self::handle`] with [`Event::Deadline`], if nothing else happens first.
     #[must_use]
     pub fn deadline(&self) -> Option<Moment> {
+        self.phase_deadline().into_iter().chain(self.aside_deadline()).min()
+    }
+
+    fn phase_deadline(&self) -> Option<Moment> {
         match &self.phase {
-            Phase::Gathering { since, .. } => {
+            Phase::Gathering { since, awaited, awaited_until, .. } => {
                 let timeout = since.zip(self.terms.as_ref()).map(|(since, terms)| since + terms.join_timeout);
-                timeout.into_iter().chain(self.last_call()).min()
+                let awaited = awaited_until.filter(|_| !awaited.is_empty());
+                timeout.into_iter().chain(awaited).chain(self.last_call()).min()
             }
             Phase::Placing { until, .. } | Phase::Hosting { until, .. } | Phase::Restoring { until, .. } => {
                 Some(*until)
@@ -213,6 +239,7 @@ impl Job {
             Event::Hosted { node, round, master_addr, master_port } => {
                 self.on_hosted(now, &node, round, master_addr, master_port)
             }
+            Event::SeatTaken { node, round } => self.on_seat_taken(&node, round),
             Event::InventoryTold { node, inventory } => self.on_inventory_told(&node, inventory),
             Event::CheckReported { node, report } => self.on_check_reported(now, &node, report),
             Event::CheckProgressed { node, at, probed } => self.on_check_progressed(now, &node, at, probed),
@@ -265,7 +292,26 @@ impl Job {
     /// Whether a node takes part or waits.
     #[must_use]
     pub fn knows(&self, node: &NodeId) -> bool {
-        self.nodes.contains_key(node)
+        self.nodes.contains_key(node) || self.aside.contains_key(node)
+    }
+
+    /// Whether it is news that this node has taken its seat in this round.
+    #[must_use]
+    pub fn is_seat_untaken(&self, node: &NodeId, round: Round) -> bool {
+        let is_on = matches!(&self.phase, Phase::Running { world, .. } if world.round == round);
+        is_on
+            && self.seats.contains_key(node)
+            && self.nodes.get(node).is_some_and(|known| !known.has_taken_seat)
+    }
+
+    /// A stranger that joins and hangs up has cost the job a restart, and no rank's budget.
+    fn on_seat_taken(&mut self, node: &NodeId, round: Round) -> Vec<Effect> {
+        if self.is_seat_untaken(node, round)
+            && let Some(known) = self.nodes.get_mut(node)
+        {
+            known.has_taken_seat = true;
+        }
+        Vec::new()
     }
 
     /// Whether some node has no seat and wants one.
@@ -356,12 +402,15 @@ impl Job {
             known.seated = None;
         } else {
             self.inventories.remove(node);
+            self.aside.remove(node);
         }
         Vec::new()
     }
 
     /// Nobody is connected yet, and what was asked of the shell may never have been done.
     fn on_restarted(&mut self, now: Moment) -> Vec<Effect> {
+        // They come again.
+        self.aside.clear();
         for node in self.nodes.values_mut() {
             node.is_connected = false;
             node.seated = None;
@@ -386,9 +435,14 @@ impl Job {
     }
 
     fn on_deadline(&mut self, now: Moment) -> Vec<Effect> {
-        if self.deadline().is_none_or(|deadline| now < deadline) {
-            return Vec::new();
+        let mut effects = self.refuse_who_waited_aside(now);
+        if self.phase_deadline().is_some_and(|deadline| deadline <= now) {
+            effects.extend(self.on_phase_deadline(now));
         }
+        effects
+    }
+
+    fn on_phase_deadline(&mut self, now: Moment) -> Vec<Effect> {
         match &self.phase {
             Phase::Gathering { .. } => self.on_gathering_deadline(now),
             Phase::Placing { .. } => {

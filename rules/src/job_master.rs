@@ -7,7 +7,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
-    ids::NodeId,
+    ids::{NodeId, Round},
     job::{Effect, Event, Job, Policy},
     liveness::{Liveness, Patience},
     moment::Moment,
@@ -34,6 +34,8 @@ pub enum Input {
     Beat {
         /// Which.
         node: NodeId,
+        /// The round whose seat it takes, when it says so.
+        seat: Option<Round>,
     },
     /// The moment of [`JobMaster::deadline`] has come.
     Deadline,
@@ -110,9 +112,12 @@ impl JobMaster {
             self.liveness.heard_nobody_until(now);
         }
         match input {
-            Input::Beat { node } => {
+            Input::Beat { node, seat } => {
                 self.liveness.heard(now, &node);
-                return turn;
+                let Some(round) = seat.filter(|round| self.job.is_seat_untaken(&node, *round)) else {
+                    return turn;
+                };
+                self.tell(now, Event::SeatTaken { node, round }, &mut turn);
             }
             Input::Event(event) => self.tell(now, event, &mut turn),
             Input::Deadline => {

@@ -29,6 +29,11 @@ pub enum Pending {
         /// How many nodes run.
         nodes: u32,
     },
+    /// Nodes of two jobs have come to one master, and neither job runs.
+    Aside {
+        /// What differs.
+        point: String,
+    },
 }
 
 impl Pending {
@@ -39,7 +44,7 @@ impl Pending {
             Self::Gathering { joined, needed, missing, stopping, limit, .. } => {
                 Self::Gathering { joined, needed, missing, stopping, limit, waited: Duration::ZERO }
             }
-            spare @ Self::Spare { .. } => spare,
+            other @ (Self::Spare { .. } | Self::Aside { .. }) => other,
         };
         timeless(self) == timeless(other)
     }
@@ -68,6 +73,11 @@ impl fmt::Display for Pending {
                     "SPARE: the job runs on {nodes} node(s); this one takes part as soon as a seat frees"
                 )
             }
+            Self::Aside { point } => write!(
+                f,
+                "WAITING: {point}; whichever of the two has enough nodes first is the job of this master; give every \
+                 node of a job the same line"
+            ),
         }
     }
 }

@@ -1,12 +1,18 @@
 //! Nodes that may not take part, and are told why.
 
+use support::{cluster::Cluster, launch::Launch, programs};
+
 use crate::cluster;
 
 #[test]
 fn a_node_that_expects_another_job_is_refused_by_name() {
-    let mut job = cluster();
+    // A master that knows its nodes by a token; one that anybody may join lets them wait (`strangers`).
+    let mut job = Cluster::of_lines(programs!());
+    let token = |line: Launch| line.env("DLROVER_JOB_TOKEN", "s3cret");
+    let master = token(job.master_line().flags(["--port=0"]));
+    job.start_master(master);
     let line = ["--nnodes=2:4", "--rdzv-conf=lastcall_timeout=500"];
-    let first = job.ranked(0).flags(line).start();
+    let first = token(job.ranked(0)).flags(line).start();
     let _waits = job.await_said(&first, "PENDING 1/2 joined");
     let differing = [
         (
@@ -28,13 +34,13 @@ fn a_node_that_expects_another_job_is_refused_by_name() {
             "the job has --require-uniform=false, this node has --require-uniform=true",
         ),
     ];
-    let refused = differing.map(|(flags, sentence)| (job.ranked(1).flags(flags).start(), sentence));
+    let refused = differing.map(|(flags, sentence)| (token(job.ranked(1)).flags(flags).start(), sentence));
     for (node, sentence) in refused {
         let outcome = node.finish().expect_code(1);
         assert!(outcome.stderr.contains(sentence), "{sentence}: {outcome:#?}");
         assert!(outcome.stderr.contains("; give every node the same line"), "{outcome:#?}");
     }
-    let rest = [1, 2, 3].map(|rank| job.ranked(rank).flags(line).start());
+    let rest = [1, 2, 3].map(|rank| token(job.ranked(rank)).flags(line).start());
     let _world = job.await_world(4, 0);
     job.ends_well([first].into_iter().chain(rest));
 }

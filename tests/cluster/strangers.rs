@@ -91,3 +91,40 @@ fn who_has_the_token_still_does_not_speak_for_another_node() {
     job.ends_well(nodes);
     assert_eq!(job.ran(), [(0, 0), (0, 1)]);
 }
+
+#[test]
+fn a_stranger_that_comes_first_with_another_job_keeps_nobody_out() {
+    let mut job = cluster();
+    let mut stranger = Stranger::at(job.address());
+    let mut attendance = stranger.attend(&stranger.own_id()).expect("anybody may");
+    stranger.join(stranger.join_request("theirs", 2, 2)).expect("anybody may");
+    let nodes = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).start());
+    let _world = job.await_world(2, 0);
+    let reason = stranger.hear(&mut attendance, |push| match push {
+        pb::push::Push::Refused(pb::Refused { reason }) => Some(reason),
+        _ => None,
+    });
+    assert!(reason.contains("the job has --rdzv-id=none, this node has --rdzv-id=theirs"), "{reason}");
+    job.ends_well(nodes);
+    assert_eq!(job.ran(), [(0, 0), (0, 1)]);
+}
+
+#[test]
+fn strangers_that_join_and_hang_up_do_not_use_up_the_replacements() {
+    let mut job = cluster();
+    let nodes = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2:3"]).start());
+    let _world = job.await_world(2, 0);
+    // One more than --restart-count has, and one that would be too many.
+    for number in 0_u32..5 {
+        let mut stranger = Stranger::at(job.address());
+        stranger.become_another(number);
+        let mut attendance = stranger.attend(&stranger.own_id()).expect("anybody may");
+        stranger.join(stranger.join_request("none", 2, 3)).expect("anybody may");
+        stranger.hear(&mut attendance, |push| matches!(push, pb::push::Push::Seat(_)).then_some(()));
+        drop((attendance, stranger));
+        let gone = || job.master_said().matches("(stranger, 127.0.0.200) is gone: ").count();
+        job.wait("the end of a stranger", || (gone() > number as usize).then_some(()));
+    }
+    assert!(job.master_said().contains("losses of this rank: 0"), "{}", job.master_said());
+    job.ends_well(nodes);
+}

@@ -338,7 +338,7 @@ async fn beats(mut client: Client, secret: NodeSecret, first_millis: u64) -> Box
     let mut millis = first_millis;
     while millis > 0 {
         sleep(Duration::from_millis(millis)).await;
-        let beat = pb::BeatRequest { node_id: node_id.clone() };
+        let beat = pb::BeatRequest { node_id: node_id.clone(), taken_round: None };
         match answered(client.beat(signed(&secret, beat))).await {
             Ok(pb::BeatReply { is_known: true, next_millis }) => millis = next_millis,
             Ok(_) => return "forgotten".into(),

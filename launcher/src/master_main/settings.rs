@@ -133,6 +133,8 @@ impl Settings {
                 has_topology: topology_file.is_some(),
                 host_timeout: HOST_TIMEOUT,
                 reconnect_grace,
+                terms: None,
+                is_open: trust.token.is_none() && trust.tls.ca.is_none(),
                 taint_guard_permille: said.taint_guard()?,
             },
             patience: Patience { reconnect_grace, heartbeat_timeout: Some(heartbeat_timeout) },

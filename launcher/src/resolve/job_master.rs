@@ -104,6 +104,8 @@ pub(super) fn resolve(
             has_topology: topology_file.is_some(),
             host_timeout: HOST_TIMEOUT,
             reconnect_grace,
+            terms: None,
+            is_open: trust.token.is_none(),
             taint_guard_permille: taint_guard(cli)?,
         },
         // Inside one process nobody beats: an idle run costs nothing.

@@ -161,6 +161,7 @@ impl From<Pending> for pb::Pending {
                 })
             }
             Pending::Spare { nodes } => Wire::Spare(pb::Spare { nodes }),
+            Pending::Aside { point } => Wire::Aside(pb::WaitingAside { point: cut(point) }),
         };
         Self { pending: Some(pending) }
     }
@@ -181,6 +182,7 @@ impl TryFrom<pb::Pending> for Pending {
                 limit: Duration::from_millis(wire.limit_millis),
             },
             Wire::Spare(pb::Spare { nodes }) => Self::Spare { nodes },
+            Wire::Aside(pb::WaitingAside { point }) => Self::Aside { point },
         })
     }
 }

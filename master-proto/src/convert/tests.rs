@@ -154,6 +154,7 @@ fn every_push_survives_the_wire() {
             is_inconclusive: true,
         }),
         Push::Pending(Pending::Spare { nodes: 4 }),
+        Push::Pending(Pending::Aside { point: "the job has --rdzv-id=a, this node has --rdzv-id=b".into() }),
         Push::Pending(Pending::Gathering {
             joined: 1,
             needed: 4,
@@ -354,7 +355,7 @@ fn nonsense_is_refused_with_the_field_and_the_value() {
     );
     assert_eq!(
         refused(pb::JoinRequest { after_round: Some(u32::MAX), ..wire() }),
-        "after_round is 4294967295, expected at most 1073741824"
+        "after_round is 4294967295, expected at most 2147483648"
     );
     assert_eq!(refused(pb::JoinRequest { terms: None, ..wire() }), "terms is missing");
     assert_eq!(

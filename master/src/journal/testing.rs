@@ -16,6 +16,8 @@ pub(crate) fn policy() -> Policy {
         has_topology: false,
         host_timeout: Duration::from_secs(60),
         reconnect_grace: Duration::from_secs(2),
+        terms: None,
+        is_open: false,
         taint_guard_permille: 300,
     }
 }

@@ -62,6 +62,8 @@ pub fn config(lines: &Arc<Lines>) -> MasterConfig {
             has_topology: false,
             host_timeout: LIMIT,
             reconnect_grace: GRACE,
+            terms: None,
+            is_open: false,
             taint_guard_permille: 300,
         },
         patience: Patience { reconnect_grace: GRACE, heartbeat_timeout: Some(Duration::from_secs(15)) },
@@ -337,7 +339,13 @@ impl Node {
 
     pub async fn seat(&mut self) -> Assignment {
         match self.next().await {
-            Push::Seat(assignment) => assignment,
+            Push::Seat(assignment) => {
+                let taken = Some(assignment.round.0);
+                let beat = pb::BeatRequest { node_id: node_id(&self.id).0, taken_round: taken };
+                let beat = self.signed(beat);
+                self.client.beat(beat).await.unwrap();
+                assignment
+            }
             other => panic!("expected a seat, got {other:?}"),
         }
     }

@@ -222,7 +222,7 @@ impl Job {
             _ => return Vec::new(),
         };
         let awaited = members.iter().filter(|member| self.nodes.contains_key(*member)).cloned().collect();
-        self.phase = Phase::Gathering { since: Some(now), last_join: now, awaited };
+        self.phase = Phase::gathering(now, awaited);
         Vec::new()
     }
 

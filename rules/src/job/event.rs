@@ -11,7 +11,8 @@ use crate::{
     ids::{NodeId, NodeRank, Round},
     liveness::LossCause,
     network_check::Probed,
-    node::{JoinRequest, NodeName},
+    node::{JoinRequest, NodeName, Terms},
+    pending::Pending,
     taint_report::TaintReport,
     topology::Topology,
     verdict::JobVerdict,
@@ -33,6 +34,10 @@ pub struct Policy {
     pub host_timeout: Duration,
     /// How long members of a round may take to come back to a master that has lost its memory.
     pub reconnect_grace: Duration,
+    /// What the launcher that serves this master expects of the job. `None`: the first nodes say it.
+    pub terms: Option<Terms>,
+    /// Anybody who reaches the port may join: nothing that a node must show keeps strangers out.
+    pub is_open: bool,
     /// The share of the nodes, in thousandths, above which a check taints nobody and the job fails.
     pub taint_guard_permille: u32,
 }
@@ -61,6 +66,8 @@ pub enum Event {
     TopologyRead(Result<Topology, String>),
     /// The host of a round serves the store here. Without an address, the node's own is taken.
     Hosted { node: NodeId, round: Round, master_addr: Option<String>, master_port: u16 },
+    /// A node has heard of its seat and takes it.
+    SeatTaken { node: NodeId, round: Round },
     /// What a node's accelerators are.
     InventoryTold { node: NodeId, inventory: Box<Inventory> },
     /// What a node's part in a round of a check came to.
@@ -88,6 +95,7 @@ impl Event {
         match self {
             Self::Attended { node }
             | Self::Hosted { node, .. }
+            | Self::SeatTaken { node, .. }
             | Self::InventoryTold { node, .. }
             | Self::CheckReported { node, .. }
             | Self::CheckProgressed { node, .. }
@@ -165,6 +173,8 @@ pub enum Effect {
     Seat { node: NodeId, assignment: Assignment },
     /// Tell a node to stop its workers and join again.
     Regroup { node: NodeId, round: Round, why: Regroup },
+    /// Tell a node why it has no seat yet, beside what all are told that wait.
+    TellPending { node: NodeId, pending: Pending },
     /// Tell a node that it cannot take part. It leaves for good.
     Refuse { node: NodeId, reason: Refusal },
     /// Tell a node that the job is over.
@@ -259,6 +269,8 @@ pub enum Log {
     TopologyUnusable { reason: String },
     /// A node told of accelerators of which some need a look.
     Accelerators { node: NodeName, words: String },
+    /// A node came for another job, before it is settled whose job this is.
+    Aside { node: NodeName, point: String },
     /// A check has begun.
     Checking { check: u32, nodes: u32 },
     /// A further round of a check has begun.
@@ -297,6 +309,10 @@ impl fmt::Display for Log {
                 write!(f, "warning: the topology file cannot be used, the last good one holds: {reason}")
             }
             Self::Accelerators { node, words } => write!(f, "{node}: {words}"),
+            Self::Aside { node, point } => write!(
+                f,
+                "{node} came for another job: {point}; whichever has enough nodes first is the job of this master"
+            ),
             Self::Checking { check, nodes } => write!(f, "network check {check} of {nodes} node(s) begins"),
             Self::CheckRound { check, round, tests } => {
                 write!(f, "network check {check}, round {round}: {tests} test(s)")

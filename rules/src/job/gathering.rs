@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::{
-    Effect, FAREWELL, Job, Log, Node, Phase, Refusal, Regroup, TOPOLOGY_PATIENCE, count, sightings::Machine,
+    Claim, Effect, FAREWELL, Job, Log, Node, Phase, Refusal, Regroup, TOPOLOGY_PATIENCE, count,
+    sightings::Machine,
 };
 use crate::{
     ids::{NodeId, NodeRank, Round},
@@ -23,7 +24,7 @@ impl Job {
         if self.was_said_before_its_seat(&request) {
             return Vec::new();
         }
-        let mut effects = match self.admit(now, request) {
+        let mut effects = match self.admit(now, request, None) {
             Ok(effects) => effects,
             Err(refused) => return refused,
         };
@@ -33,7 +34,7 @@ impl Job {
                 unaware.insert(node.clone());
                 vec![Effect::TellEnd { node, verdict: verdict.clone() }]
             }
-            Phase::Gathering { since, last_join, awaited } => {
+            Phase::Gathering { since, last_join, awaited, .. } => {
                 since.get_or_insert(now);
                 if !awaited.remove(&node) && self.waiting.insert(node.clone()) {
                     *last_join = now;
@@ -112,7 +113,12 @@ impl Job {
 
     /// Takes note of who a node is, or refuses it. A launcher that lives keeps its rank; one whose stream is
     /// broken gives way to its replacement.
-    pub(super) fn admit(&mut self, now: Moment, request: JoinRequest) -> Result<Vec<Effect>, Vec<Effect>> {
+    pub(super) fn admit(
+        &mut self,
+        now: Moment,
+        request: JoinRequest,
+        claim: Option<&Claim>,
+    ) -> Result<Vec<Effect>, Vec<Effect>> {
         let node = request.node_id.clone();
         let refuse = |reason| Err(vec![Effect::Refuse { node: node.clone(), reason }]);
         if matches!(self.phase, Phase::Over { .. }) {
@@ -123,6 +129,9 @@ impl Job {
             return Err(vec![Effect::Exclude { node, exclusion: exclusion.clone() }]);
         }
         if let Some(point) = self.terms.as_ref().and_then(|terms| terms.difference(&request.terms)) {
+            if self.is_unsettled() {
+                return Err(self.set_aside(now, request, claim, point));
+            }
             return refuse(Refusal::Differs { point });
         }
         if request.terms.require_uniform
@@ -156,7 +165,7 @@ impl Job {
         self.terms.get_or_insert_with(|| request.terms.clone());
         if let Some(after) = request.after {
             // Rounds grow for everyone, also for a node that a master without a memory knows nothing of.
-            self.next_round = self.next_round.max(Round(after.0.saturating_add(1)));
+            self.hear_of_round(after);
         }
         if let Some(before) = self.nodes.get(&node).and_then(|known| known.request.wish)
             && self.wishes.get(&before) == Some(&node)
@@ -167,6 +176,7 @@ impl Job {
         if let Some(rank) = request.wish {
             self.wishes.insert(rank, node.clone());
         }
+        let has_taken_seat = self.nodes.get(&node).is_some_and(|known| known.has_taken_seat);
         let arrival = match self.nodes.get(&node) {
             Some(known) => known.arrival,
             None => {
@@ -176,7 +186,7 @@ impl Job {
                 self.arrivals
             }
         };
-        let known = Node { request, is_connected: true, seated: None, arrival };
+        let known = Node { request, is_connected: true, seated: None, has_taken_seat, arrival };
         if self.nodes.insert(node.clone(), known).is_none() {
             self.newcomer(now, &node);
         }
@@ -185,7 +195,7 @@ impl Job {
 
     /// The end of the last call of a first round, when there are enough nodes for one.
     pub(super) fn last_call(&self) -> Option<Moment> {
-        let Phase::Gathering { since: Some(_), last_join, awaited } = &self.phase else { return None };
+        let Phase::Gathering { since: Some(_), last_join, awaited, .. } = &self.phase else { return None };
         let terms = self.terms.as_ref()?;
         let is_enough = terms.world_of(self.waiting.len()).is_some();
         (is_enough && awaited.is_empty() && !self.has_run).then(|| *last_join + terms.last_call)
@@ -322,7 +332,7 @@ impl Job {
         let members = std::mem::take(members);
         let Some(master_addr) = address.or_else(|| master_addr(&members)) else { return Vec::new() };
         let world = World { round: hosted, members, master_addr, master_port };
-        self.has_run = true;
+        let mut effects = self.settle();
         self.use_check();
         self.lost.clear();
         for member in &world.members {
@@ -332,10 +342,11 @@ impl Job {
         }
         self.seats =
             (0..).map(NodeRank).zip(&world.members).map(|(seat, it)| (it.node_id.clone(), seat)).collect();
-        let mut effects: Vec<Effect> = world
-            .assignments()
-            .map(|(member, assignment)| Effect::Seat { node: member.node_id.clone(), assignment })
-            .collect();
+        effects.extend(
+            world
+                .assignments()
+                .map(|(member, assignment)| Effect::Seat { node: member.node_id.clone(), assignment }),
+        );
         self.phase = Phase::Running { world, succeeded: BTreeSet::new(), grow_at: None };
         effects.extend(self.consider_growth(now));
         effects
@@ -401,13 +412,14 @@ impl Job {
                 why: why.clone(),
             }),
         );
-        self.has_run = true;
-        self.phase = Phase::Gathering { since: Some(now), last_join: now, awaited };
+        effects.extend(self.settle());
+        self.phase = Phase::gathering(now, awaited);
         effects
     }
 
     /// The nodes that are there have waited long enough.
     pub(super) fn on_gathering_deadline(&mut self, now: Moment) -> Vec<Effect> {
+        self.give_up_the_awaited(now);
         let Some(terms) = &self.terms else { return Vec::new() };
         let Phase::Gathering { since: Some(since), awaited, .. } = &self.phase else { return Vec::new() };
         let (is_timeout, is_awaited) = (*since + terms.join_timeout <= now, !awaited.is_empty());

@@ -176,9 +176,11 @@ impl Job {
             return self.on_end_heard(node);
         }
         if !self.nodes.contains_key(node) {
+            self.aside.remove(node);
             return Vec::new();
         }
         let (had_part, name) = (self.has_part(node), self.name_of(node));
+        let had_taken_seat = self.nodes.get(node).is_some_and(|known| known.has_taken_seat);
         // However it went: it may say so before its workers are gone, and the next round does not wait for them.
         self.is_port_stale |= had_part;
         let is_done = matches!(&self.phase, Phase::Running { succeeded, .. } if succeeded.contains(node));
@@ -189,7 +191,9 @@ impl Job {
             effects.extend(self.end_if_all_succeeded(now));
             return effects;
         }
-        if had_part && let Some(failure) = self.charge(&name, reason, &how, &mut effects) {
+        // Whoever never took a seat costs no rank one of its replacements: it may be anybody.
+        let is_charged = had_taken_seat && !matches!(how, Departure::Announced);
+        if had_part && let Some(failure) = self.charge(&name, reason, is_charged, &mut effects) {
             effects.extend(self.end(now, JobVerdict::Failed(failure)));
             return effects;
         }
@@ -203,7 +207,7 @@ impl Job {
         self.is_port_stale |= self.has_part(node);
         self.remove(node);
         let mut effects = vec![Effect::Forget { node: node.clone() }];
-        if let Some(failure) = self.charge(&name, reason, &Departure::Charged, &mut effects) {
+        if let Some(failure) = self.charge(&name, reason, true, &mut effects) {
             effects.extend(self.end(now, JobVerdict::Failed(failure)));
         }
         effects
@@ -214,7 +218,7 @@ impl Job {
         &mut self,
         name: &NodeName,
         reason: &str,
-        how: &Departure,
+        is_charged: bool,
         effects: &mut Vec<Effect>,
     ) -> Option<JobFailure> {
         let limit = self.policy.restart_count;
@@ -225,7 +229,7 @@ impl Job {
         // A node that was chosen and had no seat yet, nor a wish, has no rank: rank 0's budget is its own.
         let losses = name.rank.map(|rank| {
             let losses = self.losses.entry(rank).or_default();
-            *losses = losses.saturating_add(u32::from(!matches!(how, Departure::Announced)));
+            *losses = losses.saturating_add(u32::from(is_charged));
             (rank, *losses)
         });
         let (node, reason) = (name.clone(), reason.to_owned());
@@ -251,6 +255,9 @@ impl Job {
             Phase::Gathering { awaited, .. } => {
                 awaited.remove(node);
                 self.wait_for_anybody();
+                if let Some(effects) = self.give_way(now) {
+                    return effects;
+                }
                 self.complete(now)
             }
             Phase::Placing { members, .. } => {
@@ -289,8 +296,11 @@ impl Job {
     /// The members of a round that nobody has heard of yet wait again.
     fn gather_again(&mut self, now: Moment, members: Vec<NodeId>) -> Vec<Effect> {
         self.waiting.extend(members.into_iter().filter(|member| self.nodes.contains_key(member)));
-        self.phase = Phase::Gathering { since: Some(now), last_join: now, awaited: BTreeSet::new() };
+        self.phase = Phase::gathering(now, BTreeSet::new());
         self.wait_for_anybody();
+        if let Some(effects) = self.give_way(now) {
+            return effects;
+        }
         self.complete(now)
     }
 
@@ -301,7 +311,7 @@ impl Job {
             && !self.has_run
         {
             *since = None;
-            self.terms = None;
+            self.terms.clone_from(&self.policy.terms);
         }
     }
 
@@ -334,7 +344,8 @@ impl Job {
 
     /// Tells every node that the job is over.
     pub(super) fn end(&mut self, now: Moment, verdict: JobVerdict) -> Vec<Effect> {
-        let unaware: BTreeSet<NodeId> = self.nodes.keys().cloned().collect();
+        let aside = std::mem::take(&mut self.aside);
+        let unaware: BTreeSet<NodeId> = self.nodes.keys().cloned().chain(aside.into_keys()).collect();
         let mut effects: Vec<Effect> = unaware
             .iter()
             .map(|node| Effect::TellEnd { node: node.clone(), verdict: verdict.clone() })

@@ -141,7 +141,7 @@ impl Job {
     }
 
     fn end_if_measured(&mut self, now: Moment) -> Vec<Effect> {
-        let gathering = Phase::Gathering { since: Some(now), last_join: now, awaited: Default::default() };
+        let gathering = Phase::gathering(now, Default::default());
         let Phase::Measuring(measuring) = &self.phase else { return Vec::new() };
         if !measuring.orders.is_empty() {
             return Vec::new();

@@ -1,6 +1,9 @@
 //! Nodes come back: to a master that never died, that remembers, or that has lost its memory.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use super::{Claim, Effect, Job, Log, NodeEnd, Phase, Regroup, Standing, count};
 use crate::{
@@ -11,6 +14,14 @@ use crate::{
     world::World,
 };
 
+/// Rounds of which nodes may still tell a master that does not know them. One that restarts every second comes there
+/// after 34 years, and as many numbers again are left.
+const LAST_HEARD: u32 = 1 << 30;
+
+/// How long nodes may take to stop their workers whose round this master knows by their own words only, and never
+/// took over: whoever has made one up holds up the others no longer.
+const CLAIMANTS_PATIENCE: Duration = Duration::from_secs(30);
+
 impl Job {
     /// A node says where it stands after its stream was broken, and is told what it has missed.
     pub(super) fn on_resumed(&mut self, now: Moment, request: JoinRequest, claim: Claim) -> Vec<Effect> {
@@ -20,22 +31,34 @@ impl Job {
             return vec![Effect::TellEnd { node, verdict: verdict.clone() }];
         }
         let is_known = self.nodes.contains_key(&node);
-        let mut effects = match self.admit(now, request) {
+        let mut effects = match self.admit(now, request, Some(&claim)) {
             Ok(effects) => effects,
             Err(refused) => return refused,
         };
-        self.next_round = self.next_round.max(Round(claim.round.0.saturating_add(1)));
+        self.hear_of_round(claim.round);
         if !is_known && !self.has_run && matches!(self.phase, Phase::Gathering { .. }) {
             self.begin_restoring(now, &claim, &mut effects);
         }
         let is_restored = matches!(&self.phase, Phase::Restoring { round, .. } if *round == claim.round);
         // It was given up, or this master has no memory and went on without it. It has workers, and so may others.
         self.is_port_stale |= !is_known && !is_restored;
-        effects.extend(self.hear_claim(now, &node, claim));
+        effects.extend(self.hear_claim(now, &node, claim, is_known));
         effects
     }
 
-    fn hear_claim(&mut self, now: Moment, node: &NodeId, claim: Claim) -> Vec<Effect> {
+    /// A node speaks of a round: those that follow have higher numbers, also where this master has no memory of it.
+    /// But a number that no job comes to is one that somebody made up, and must not use the numbers up.
+    pub(super) fn hear_of_round(&mut self, round: Round) {
+        if round.0 < LAST_HEARD {
+            self.next_round = self.next_round.max(Round(round.0.saturating_add(1)));
+        }
+    }
+
+    fn hear_claim(&mut self, now: Moment, node: &NodeId, claim: Claim, is_known: bool) -> Vec<Effect> {
+        if claim.standing == Standing::Running {
+            let _nothing = self.on_seat_taken(node, claim.round);
+        }
+
         let late =
             |node: &NodeId, round| vec![Effect::Regroup { node: node.clone(), round, why: Regroup::Late }];
         match &mut self.phase {
@@ -61,15 +84,21 @@ impl Job {
                 }
             }
             // Of two that claim one seat the first is believed; the other stops and joins again.
-            Phase::Restoring { round, claims, .. }
-                if *round == claim.round && claims.get(&claim.seat).is_none_or(|holder| holder == node) =>
+            Phase::Restoring { round, nodes, claims, .. }
+                if *round == claim.round
+                    && *nodes == claim.nodes
+                    && claims.get(&claim.seat).is_none_or(|holder| holder == node) =>
             {
                 self.on_claim(now, node, claim)
             }
             Phase::Gathering { awaited, since, .. } => {
-                // It has workers, so it does not wait; the next round waits for it as for any other member.
+                // It has workers, so it does not wait; the next round waits for it as for any other member. Not for
+                // one that is not known: it was given up, or has made itself up, and what its workers speak to is
+                // another port.
                 since.get_or_insert(now);
-                awaited.insert(node.clone());
+                if is_known {
+                    awaited.insert(node.clone());
+                }
                 self.waiting.remove(node);
                 late(node, claim.round)
             }
@@ -84,6 +113,8 @@ impl Job {
 
     fn begin_restoring(&mut self, now: Moment, claim: &Claim, effects: &mut Vec<Effect>) {
         let Claim { round, nodes, master_addr, master_port, .. } = claim.clone();
+        // Who claims more nodes than the job may have holds up nobody for longer.
+        let most = self.terms.as_ref().map_or(nodes, |terms| terms.most());
         effects.push(Effect::Log(Log::Restoring { round, nodes }));
         self.phase = Phase::Restoring {
             round,
@@ -92,7 +123,7 @@ impl Job {
             master_port,
             claims: BTreeMap::new(),
             succeeded: BTreeSet::new(),
-            until: now + return_grace(self.policy.reconnect_grace, nodes),
+            until: now + return_grace(self.policy.reconnect_grace, nodes.min(most)),
         };
     }
 
@@ -134,10 +165,15 @@ impl Job {
             master_port: *master_port,
         };
         let mut effects = vec![Effect::Log(Log::Restored { round: *round, nodes: *nodes })];
+        for node in claims.values() {
+            if let Some(known) = self.nodes.get_mut(node) {
+                known.has_taken_seat = true;
+            }
+        }
         self.seats = claims.iter().map(|(seat, node)| (node.clone(), *seat)).collect();
-        self.has_run = true;
         let succeeded = succeeded.clone();
         self.phase = Phase::Running { world, succeeded, grow_at: None };
+        effects.extend(self.settle());
         effects.extend(self.end_if_all_succeeded(now));
         effects.extend(self.consider_growth(now));
         effects
@@ -145,9 +181,18 @@ impl Job {
 
     /// Not all members came back in time.
     pub(super) fn on_restoring_deadline(&mut self, now: Moment) -> Vec<Effect> {
+        if !matches!(self.phase, Phase::Restoring { .. }) {
+            return Vec::new();
+        }
+        if let Some(effects) = self.give_way(now) {
+            return effects;
+        }
         let Phase::Restoring { nodes, claims, .. } = &self.phase else { return Vec::new() };
         let why = Regroup::NotAllCameBack { back: count(claims.len()), nodes: *nodes };
         let mut effects = self.regroup(now, why, None);
+        if let Phase::Gathering { awaited_until, .. } = &mut self.phase {
+            *awaited_until = Some(now + CLAIMANTS_PATIENCE);
+        }
         effects.extend(self.complete(now));
         effects
     }

@@ -80,6 +80,8 @@ impl Test {
             has_topology: false,
             host_timeout: Duration::from_secs(60),
             reconnect_grace: GRACE,
+            terms: None,
+            is_open: false,
             taint_guard_permille: 300,
         };
         Self { master: JobMaster::new(policy, patience), now: Moment::START }
@@ -106,7 +108,7 @@ impl Test {
 
     /// Beats say nothing and are not journalled.
     fn beat(&mut self, name: &str) {
-        assert_eq!(self.master.handle(self.now, Input::Beat { node: id(name) }), Turn::default());
+        assert_eq!(self.master.handle(self.now, Input::Beat { node: id(name), seat: None }), Turn::default());
     }
 
     fn deadline(&mut self) -> Turn {
@@ -141,6 +143,10 @@ fn running() -> Test {
 fn runs_in(mut test: Test) -> Test {
     let _ = test.join("a", 1, 1);
     let _ = test.tell(hosted("a"));
+    let taken = Input::Beat { node: id("a"), seat: Some(Round(0)) };
+    let journal = vec![Event::SeatTaken { node: id("a"), round: Round(0) }];
+    assert_eq!(test.master.handle(test.now, taken.clone()).journal, journal);
+    assert_eq!(test.master.handle(test.now, taken), Turn::default(), "said again");
     test
 }
 

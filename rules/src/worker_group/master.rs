@@ -264,7 +264,13 @@ impl WorkerGroup {
     }
 
     pub(super) fn on_job_ended(&mut self, now: Moment, verdict: JobVerdict) -> Vec<Effect> {
+        // Success takes the good end of all workers, and this node knows of its own.
+        let has_unfinished = matches!(
+            &self.state,
+            State::Preparing(_) | State::Running(_) | State::Stopping { then: Then::Rejoin(_), .. }
+        );
         let of_the_job = match verdict {
+            JobVerdict::Succeeded if has_unfinished => Outcome::Failed(Failure::EndedWithout),
             JobVerdict::Succeeded => Outcome::Succeeded,
             JobVerdict::Failed(failure) => Outcome::Failed(Failure::Job(failure)),
         };

@@ -22,7 +22,7 @@ const NAMED: usize = 8;
 
 impl Job {
     pub(in crate::job) fn on_check_over(&mut self, now: Moment, outcome: Outcome) -> Vec<Effect> {
-        let gathering = Phase::Gathering { since: Some(now), last_join: now, awaited: BTreeSet::new() };
+        let gathering = Phase::gathering(now, BTreeSet::new());
         let Phase::Checking(checking) = std::mem::replace(&mut self.phase, gathering) else {
             return Vec::new();
         };

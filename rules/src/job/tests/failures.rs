@@ -219,8 +219,8 @@ fn a_member_lost_while_the_round_is_made_ready_is_not_in_it() {
     assert_eq!(test.join("b"), placed(0, &["a", "b"]));
     assert_eq!(
         test.lose("b"),
-        [hang_up("b"), forget("b"), gone("b", Some(1), BROKE, 1)],
-        "a first round has a last call"
+        [hang_up("b"), forget("b"), gone("b", Some(1), BROKE, 0)],
+        "a first round has a last call, and nobody had taken a seat"
     );
     assert_eq!(test.hosted("a", 0), [], "nobody waits for that round any more");
     assert_eq!(test.due(), placed_afresh(1, &["a"]));

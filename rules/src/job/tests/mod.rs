@@ -13,6 +13,7 @@ mod promises;
 mod rendezvous;
 mod replacement;
 mod restoring;
+mod strangers;
 
 use super::*;
 use crate::{ids::RunId, liveness::LossCause, node::NodeAttributes, topology::Topology, verdict::JobFailure};
@@ -34,6 +35,8 @@ fn policy() -> Policy {
         has_topology: false,
         host_timeout: HOST,
         reconnect_grace: GRACE,
+        terms: None,
+        is_open: false,
         taint_guard_permille: 300,
     }
 }
@@ -148,7 +151,14 @@ impl Test {
 
     fn hosted(&mut self, name: &str, round: u32) -> Vec<Effect> {
         let round = Round(round);
-        self.tell(Event::Hosted { node: id(name), round, master_addr: None, master_port: PORT })
+        let effects =
+            self.tell(Event::Hosted { node: id(name), round, master_addr: None, master_port: PORT });
+        for effect in &effects {
+            if let Effect::Seat { node, .. } = effect {
+                assert_eq!(self.tell(Event::SeatTaken { node: node.clone(), round }), []);
+            }
+        }
+        effects
     }
 
     fn lose(&mut self, name: &str) -> Vec<Effect> {

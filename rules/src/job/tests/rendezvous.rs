@@ -302,7 +302,7 @@ fn a_host_that_stays_silent_is_lost_and_does_not_hold_the_others() {
     let mut test = Test::new(policy(), terms(2, 2));
     assert_eq!(test.join_as("a", 0), []);
     assert_eq!(test.at(590).join_as("b", 1), placed(0, &["a", "b"]));
-    assert_eq!(test.due(), [hang_up("a"), forget("a"), gone("a", Some(0), silent, 1)]);
+    assert_eq!(test.due(), [hang_up("a"), forget("a"), gone("a", Some(0), silent, 0)]);
     assert_eq!(test.now, Moment::at_secs(650));
     assert_eq!(test.job.deadline(), Some(Moment::at_secs(1250)), "as after any loss");
     assert_eq!(test.join_as("c", 0), placed_afresh(1, &["c", "b"]));

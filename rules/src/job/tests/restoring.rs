@@ -144,7 +144,7 @@ fn a_claimant_that_is_lost_is_missing() {
     let mut test = new(1, 3);
     assert_eq!(test.resume("a", 7, ABC, Standing::Running), [restoring(7, 3)]);
     assert_eq!(test.resume("b", 7, ABC, Standing::Running), []);
-    assert_eq!(test.lose("b"), [hang_up("b"), forget("b"), gone("b", Some(1), BROKE, 1)]);
+    assert_eq!(test.lose("b"), [hang_up("b"), forget("b"), gone("b", Some(1), BROKE, 0)]);
     assert_eq!(test.resume("c", 7, ABC, Standing::Running), []);
     assert_eq!(test.due(), regrouped(7, &["a", "c"], &Regroup::NotAllCameBack { back: 2, nodes: 3 }));
 }
@@ -245,7 +245,7 @@ fn a_rank_may_be_replaced_before_its_holder_is_back_at_the_restarted_master() {
     let reason = LossCause::Replaced.to_string();
     assert_eq!(
         test.join_as("b", 0),
-        [hang_up("a"), forget("a"), gone("a", Some(0), &reason, 1)]
+        [hang_up("a"), forget("a"), gone("a", Some(0), &reason, 0)]
             .into_iter()
             .chain(placed_afresh(1, &["b"]))
             .collect::<Vec<_>>()

@@ -290,6 +290,29 @@ fn the_jobs_end_is_acknowledged_first_and_stops_the_workers() {
 }
 
 #[test]
+fn success_is_believed_by_nobody_whose_workers_have_not_ended_well() {
+    let now = Moment::at_secs(1);
+    let failed = || finished(Outcome::Failed(Failure::EndedWithout));
+    let mut group = joining(0);
+    let _prepare = group.handle(now, seated(0, 1));
+    assert_eq!(group.handle(now, job_succeeded()), [Effect::AcknowledgeEnd, failed()]);
+
+    let mut group = running(1, 3);
+    assert_eq!(group.handle(now, job_succeeded()), [Effect::AcknowledgeEnd, TERM_TREE]);
+    assert_eq!(group.handle(now, gone(0)), [failed()]);
+
+    let mut group = running(1, 3);
+    let _stopping = group.handle(now, regroup(0));
+    assert_eq!(group.handle(now, job_succeeded()), [Effect::AcknowledgeEnd]);
+    assert_eq!(group.handle(now, gone(0)), [failed()]);
+
+    let mut group = running(1, 3);
+    let _stopping = group.handle(now, exited(0, 0, OK));
+    assert_eq!(group.handle(now, job_succeeded()), [Effect::AcknowledgeEnd]);
+    assert_eq!(group.handle(now, gone(0)), [finished(Outcome::Succeeded)], "its own have");
+}
+
+#[test]
 fn the_jobs_end_does_not_change_an_outcome_that_was_settled() {
     let now = Moment::at_secs(1);
     // A restart is not one.

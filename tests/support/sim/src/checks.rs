@@ -36,6 +36,8 @@ pub(crate) struct Checks {
     ledger: BTreeMap<NodeRank, u32>,
     /// Nodes that were charged since they last joined.
     charged: BTreeSet<NodeId>,
+    /// Nodes that have said that they took a seat, or were taken over with one.
+    taken: BTreeSet<NodeId>,
     verdict: Option<JobVerdict>,
     /// Masters without a memory that came after the first.
     pub(crate) memory: u64,
@@ -56,6 +58,7 @@ impl Checks {
             books: BTreeMap::new(),
             ledger: BTreeMap::new(),
             charged: BTreeSet::new(),
+            taken: BTreeSet::new(),
             verdict: None,
             memory: 0,
             last_world: None,
@@ -130,6 +133,15 @@ impl Simulation {
         if let Event::Joined(request) | Event::Resumed { request, .. } = event {
             self.checks.charged.remove(&request.node_id);
         }
+        match event {
+            Event::SeatTaken { node, round } => {
+                let world = self.master.shadow.world();
+                if world.is_some_and(|world| world.round == *round && world.seat_of(node).is_some()) {
+                    self.checks.taken.insert(node.clone());
+                }
+            }
+            _ => {}
+        }
         let is_announced = matches!(event, Event::NodeEnded { end: NodeEnd::Left { .. }, .. });
         let was_excluded = |node: &NodeId| {
             effects.iter().any(|effect| matches!(effect, Effect::Exclude { node: it, .. } if it == node))
@@ -148,6 +160,7 @@ impl Simulation {
             let before = self.checks.ledger.insert(rank, *losses).unwrap_or_default();
             match losses.checked_sub(before) {
                 Some(0) if is_announced => {}
+                Some(0) if self.is_seat_perhaps_untaken(&node.node_id) => {}
                 Some(1) if !is_announced || was_excluded(&node.node_id) => {
                     charged += 1;
                     if !self.checks.charged.insert(node.node_id.clone()) {
@@ -162,11 +175,22 @@ impl Simulation {
                 self.fail(|| format!("rank {rank} was lost {losses} times of {limit} and the job goes on"));
             }
         }
+        for effect in effects {
+            // Should it come back, it is a newcomer.
+            if let Effect::Forget { node } = effect {
+                self.checks.taken.remove(node);
+            }
+        }
         // A check may leave out several.
         let excluded = effects.iter().filter(|effect| matches!(effect, Effect::Exclude { .. })).count();
         if charged > usize::from(charges(event)) + excluded {
             self.fail(|| format!("{charged} losses were charged for {event:?}"));
         }
+    }
+
+    /// Whether the loss of a node need not be charged: it never said that it took its seat.
+    fn is_seat_perhaps_untaken(&self, node: &NodeId) -> bool {
+        !self.checks.taken.contains(node)
     }
 
     /// Once a record is durable. Whoever says where it stands is told what it has missed, or has missed nothing;
@@ -359,6 +383,7 @@ fn charges(event: &Event) -> bool {
         | Event::TopologyRead(_)
         | Event::InventoryTold { .. }
         | Event::Hosted { .. }
+        | Event::SeatTaken { .. }
         | Event::WorkersFailed { gives_up: false, .. }
         | Event::NodeEnded { .. }
         | Event::EndHeard { .. }

@@ -351,6 +351,9 @@ impl Simulation {
                     self.doom(conn, "given up", wait, Some(Duration::from_millis(1)));
                 }
             }
+            Effect::TellPending { node, pending } => {
+                self.push(Life::index_of(&node), NodeEvent::Pending(pending));
+            }
             Effect::ReadTopology => {
                 let incarnation = self.master.incarnation;
                 let fails = self.strikes(self.plan.rates.topology_fails);

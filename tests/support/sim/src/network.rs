@@ -134,7 +134,7 @@ impl Simulation {
         let interval = core.beat_interval().unwrap_or_default().max(timeout / 4);
         if !self.conns[conn].is_doomed {
             let node = self.lives[life].id.clone();
-            self.tell_master(Input::Beat { node }, None);
+            self.tell_master(Input::Beat { node, seat: None }, None);
         }
         self.after(interval, Action::Beat { conn });
     }
@@ -154,7 +154,15 @@ impl Simulation {
         let life = self.conns[conn].life;
         if self.lives[life].link.stream == Stream::Open(conn) {
             self.check_push(conn, &event);
+            let seat = match &event {
+                NodeEvent::Seated { assignment } => Some(assignment.round),
+                _ => None,
+            };
             self.tell_node(life, event);
+            if let Some(round) = seat {
+                let node = self.lives[life].id.clone();
+                self.say(life, JobEvent::SeatTaken { node, round });
+            }
         }
     }
 

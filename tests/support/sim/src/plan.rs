@@ -151,6 +151,8 @@ impl Plan {
                 has_topology: false,
                 host_timeout: Duration::from_secs(15),
                 reconnect_grace: Duration::from_secs(30),
+                terms: None,
+                is_open: false,
                 taint_guard_permille: 300,
             },
             is_embedded: false,

@@ -1,0 +1,148 @@
+//! Nodes of two jobs at one master, before either of them has run. Where nothing keeps strangers out, nobody can say
+//! which of them is meant: the first to come may be somebody who made itself up. So nobody is refused because others
+//! were there before it. Those that differ wait aside, and the job is the one that has enough nodes first, or the most.
+//!
+//! A master whose launcher has a part in the job knows what it is for, and one with a token knows its nodes: both refuse at
+//! once whoever differs.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Claim, Effect, Job, Log, Phase, Refusal};
+use crate::{
+    ids::NodeId,
+    moment::Moment,
+    node::{JoinRequest, Terms},
+    pending::Pending,
+};
+
+/// A node that came for another job than the one that gathers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Aside {
+    request: JoinRequest,
+    /// Where it said that it stands, if it has workers.
+    claim: Option<Claim>,
+    since: Moment,
+}
+
+impl Job {
+    /// Whether it is open whose job this is.
+    pub(super) fn is_unsettled(&self) -> bool {
+        let may_be_anybody = self.policy.is_open && self.policy.terms.is_none();
+        may_be_anybody && !self.has_run && !matches!(self.phase, Phase::Over { .. })
+    }
+
+    /// Keeps a node that came for another job, and lets that be the job when it is time.
+    pub(super) fn set_aside(
+        &mut self,
+        now: Moment,
+        request: JoinRequest,
+        claim: Option<&Claim>,
+        point: String,
+    ) -> Vec<Effect> {
+        let (node, name) = (request.node_id.clone(), self.name_in(&request));
+        // It may have been there for the other job, under the same id.
+        self.remove(&node);
+        let since = self.aside.get(&node).map_or(now, |aside| aside.since);
+        let is_new =
+            self.aside.insert(node.clone(), Aside { request, claim: claim.cloned(), since }).is_none();
+        if let Some(effects) = self.give_way(now) {
+            return effects;
+        }
+        let mut effects = Vec::new();
+        if is_new {
+            effects.push(Effect::Log(Log::Aside { node: name, point: point.clone() }));
+        }
+        effects.push(Effect::TellPending { node, pending: Pending::Aside { point } });
+        effects
+    }
+
+    /// Those that wait aside for one job.
+    fn party(&self, terms: &Terms) -> Vec<NodeId> {
+        let same = |aside: &&Aside| terms.difference(&aside.request.terms).is_none();
+        self.aside.values().filter(same).map(|aside| aside.request.node_id.clone()).collect()
+    }
+
+    /// When the nodes here give way to others that came for another job: that has enough of them and this one has not,
+    /// or more of them, or nobody is here. `None`: they do not.
+    pub(super) fn give_way(&mut self, now: Moment) -> Option<Vec<Effect>> {
+        let has_enough = match &self.phase {
+            _ if !self.is_unsettled() => return None,
+            Phase::Gathering { .. } => {
+                self.terms.as_ref().is_some_and(|terms| terms.world_of(self.waiting.len()).is_some())
+            }
+            Phase::Restoring { .. } => false,
+            _ => return None,
+        };
+        let parties = self.aside.values().map(|aside| self.party(&aside.request.terms));
+        let largest = parties.max_by_key(Vec::len)?;
+        let terms = &self.aside.get(largest.first()?)?.request.terms;
+        let is_enough = terms.world_of(largest.len()).is_some();
+        let gives_way =
+            self.nodes.is_empty() || is_enough && (!has_enough || largest.len() > self.nodes.len());
+        gives_way.then(|| self.change_job(now, &largest))
+    }
+
+    /// From now on this is the job of these nodes.
+    fn change_job(&mut self, now: Moment, party: &[NodeId]) -> Vec<Effect> {
+        let taken: Vec<Aside> = party.iter().filter_map(|node| self.aside.remove(node)).collect();
+        let Some(terms) = taken.first().map(|first| first.request.terms.clone()) else { return Vec::new() };
+        let before: Vec<NodeId> = self.nodes.keys().cloned().collect();
+        let mut effects = Vec::new();
+        for node in before {
+            let theirs = self.nodes.get(&node).map(|known| &known.request.terms);
+            let point = theirs.and_then(|theirs| terms.difference(theirs)).unwrap_or_default();
+            self.remove(&node);
+            effects.push(Effect::Refuse { node, reason: Refusal::Differs { point } });
+        }
+        self.terms = Some(terms);
+        self.phase = Phase::gathering(now, BTreeSet::new());
+        for Aside { request, claim, .. } in taken {
+            effects.extend(match claim {
+                None => self.on_joined(now, request),
+                Some(claim) => self.on_resumed(now, request, claim),
+            });
+        }
+        effects
+    }
+
+    /// A round runs: whoever came for another job does not take part.
+    pub(super) fn settle(&mut self) -> Vec<Effect> {
+        self.has_run = true;
+        let aside = std::mem::take(&mut self.aside);
+        aside.into_values().map(|aside| self.refuse_aside(&aside)).collect()
+    }
+
+    fn refuse_aside(&self, aside: &Aside) -> Effect {
+        let theirs = &aside.request.terms;
+        let point = self.terms.as_ref().and_then(|terms| terms.difference(theirs)).unwrap_or_default();
+        Effect::Refuse { node: aside.request.node_id.clone(), reason: Refusal::Differs { point } }
+    }
+
+    /// When one of those that wait aside has waited for as long as it would have for its own job.
+    pub(super) fn aside_deadline(&self) -> Option<Moment> {
+        self.aside.values().map(|aside| aside.since + aside.request.terms.join_timeout).min()
+    }
+
+    pub(super) fn refuse_who_waited_aside(&mut self, now: Moment) -> Vec<Effect> {
+        let is_over = |aside: &Aside| aside.since + aside.request.terms.join_timeout <= now;
+        let over: Vec<NodeId> =
+            self.aside.iter().filter(|(_, aside)| is_over(aside)).map(|(node, _)| node.clone()).collect();
+        let over = over.into_iter().filter_map(|node| self.aside.remove(&node)).collect::<Vec<_>>();
+        over.iter().map(|aside| self.refuse_aside(aside)).collect()
+    }
+
+    /// Members that are known by their own words only have had their time to stop their workers: nobody waits for them
+    /// any longer.
+    pub(super) fn give_up_the_awaited(&mut self, now: Moment) {
+        if let Phase::Gathering { awaited, awaited_until, .. } = &mut self.phase
+            && awaited_until.is_some_and(|until| until <= now)
+        {
+            *awaited_until = None;
+            // They may still speak to the store of their round.
+            self.is_port_stale |= !awaited.is_empty();
+            awaited.clear();
+        }
+    }
+}

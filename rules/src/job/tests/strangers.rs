@@ -1,0 +1,145 @@
+//! What words of nodes that somebody has made up can do to a job that anybody may join.
+
+use super::*;
+
+fn open() -> Policy {
+    Policy { is_open: true, ..policy() }
+}
+
+fn named_job(run_id: &str, min_nodes: u32, max_nodes: u32) -> Terms {
+    Terms { run_id: RunId(run_id.into()), ..terms(min_nodes, max_nodes) }
+}
+
+fn join_for(test: &mut Test, name: &str, terms: &Terms) -> Vec<Effect> {
+    test.tell(Event::Joined(request(name, terms)))
+}
+
+fn point(job: &str, node: &str) -> String {
+    format!("the job has --rdzv-id={job}, this node has --rdzv-id={node}")
+}
+
+fn waits_aside(name: &str, point: &str) -> Vec<Effect> {
+    let (node, point) = (named(name, None), point.to_owned());
+    let pending = Pending::Aside { point: point.clone() };
+    vec![Effect::Log(Log::Aside { node, point }), Effect::TellPending { node: id(name), pending }]
+}
+
+fn refused(name: &str, point: &str) -> Effect {
+    Effect::Refuse { node: id(name), reason: Refusal::Differs { point: point.to_owned() } }
+}
+
+#[test]
+fn whoever_comes_first_with_another_job_gives_way_to_one_that_has_its_nodes() {
+    let (theirs, ours) = (named_job("theirs", 2, 2), named_job("ours", 2, 2));
+    let mut test = Test::new(open(), ours.clone());
+    assert_eq!(join_for(&mut test, "x", &theirs), []);
+    assert_eq!(join_for(&mut test, "a", &ours), waits_aside("a", &point("theirs", "ours")));
+    assert!(test.job.knows(&id("a")));
+    assert_eq!(
+        join_for(&mut test, "b", &ours),
+        all([vec![refused("x", &point("ours", "theirs"))], placed(0, &["a", "b"])])
+    );
+    assert_eq!(test.hosted("a", 0), seats(0, &["a", "b"]));
+    assert_eq!(join_for(&mut test, "y", &theirs), [refused("y", &point("ours", "theirs"))], "it is settled");
+}
+
+#[test]
+fn whoever_waits_aside_is_refused_when_the_job_runs_or_its_own_time_is_over() {
+    let (ours, theirs) = (named_job("ours", 2, 2), named_job("theirs", 3, 3));
+    let mut test = Test::new(open(), ours.clone());
+    assert_eq!(test.join("a"), []);
+    assert_eq!(join_for(&mut test, "x", &theirs), waits_aside("x", &point("ours", "theirs")));
+    assert_eq!(test.join("b"), placed(0, &["a", "b"]));
+    let refusal = vec![refused("x", &point("ours", "theirs"))];
+    assert_eq!(test.hosted("a", 0), all([refusal, seats(0, &["a", "b"])]));
+
+    let mut test = Test::new(open(), ours.clone());
+    assert_eq!(test.at(5).join("a"), []);
+    let hasty = Terms { join_timeout: Duration::from_secs(7), ..theirs.clone() };
+    let effects = join_for(&mut test, "x", &hasty);
+    assert!(matches!(&effects[1], Effect::TellPending { .. }), "{effects:?}");
+    assert!(matches!(&test.due()[..], [Effect::Refuse { node, .. }] if *node == id("x")));
+    assert_eq!(test.now, Moment::at_secs(12));
+    assert_eq!(test.join("b"), placed(0, &["a", "b"]));
+}
+
+#[test]
+fn when_the_first_are_gone_the_others_are_the_job() {
+    let (theirs, ours) = (named_job("theirs", 2, 2), named_job("ours", 2, 2));
+    let mut test = Test::new(open(), ours.clone());
+    assert_eq!(join_for(&mut test, "x", &theirs), []);
+    assert_eq!(join_for(&mut test, "a", &ours).len(), 2);
+    assert_eq!(test.lose("x"), [hang_up("x"), forget("x")]);
+    assert_eq!(test.job.terms(), Some(&ours));
+    assert_eq!(join_for(&mut test, "b", &ours), placed(0, &["a", "b"]));
+
+    let mut test = Test::new(open(), ours.clone());
+    assert_eq!(join_for(&mut test, "x", &theirs), []);
+    assert_eq!(join_for(&mut test, "a", &ours).len(), 2);
+    assert_eq!(test.tell(Event::LinkBroken { node: id("a") }), [], "one that went is not counted");
+    assert_eq!(join_for(&mut test, "b", &ours).len(), 2);
+}
+
+#[test]
+fn a_launcher_that_serves_its_job_and_a_master_with_a_token_refuse_others_at_once() {
+    let (theirs, ours) = (named_job("theirs", 1, 2), named_job("ours", 1, 2));
+    let policy = Policy { terms: Some(ours.clone()), ..open() };
+    let mut test = Test::new(policy, ours.clone());
+    assert_eq!(join_for(&mut test, "x", &theirs), [refused("x", &point("ours", "theirs"))]);
+    assert_eq!(test.join("a"), []);
+    assert_eq!(test.leave("a"), [forget("a")]);
+    assert_eq!(join_for(&mut test, "x", &theirs), [refused("x", &point("ours", "theirs"))]);
+
+    let mut test = Test::new(Policy { is_open: false, ..open() }, ours);
+    assert_eq!(test.join("a"), []);
+    assert_eq!(join_for(&mut test, "x", &theirs), [refused("x", &point("ours", "theirs"))]);
+}
+
+#[test]
+fn a_node_that_never_took_its_seat_costs_no_rank_a_replacement() {
+    let mut test = Test::running(open(), terms(2, 3), &["a", "b"]);
+    for round in 0..4 {
+        let _grows = test.join("x");
+        assert_eq!(test.rejoin("a", round * 2), []);
+        assert_eq!(test.rejoin("b", round * 2).len(), 2);
+        let world = [NodeRank(0), NodeRank(1), NodeRank(2)];
+        let seated = test.tell(Event::Hosted {
+            node: id("a"),
+            round: Round(round * 2 + 1),
+            master_addr: None,
+            master_port: PORT,
+        });
+        assert_eq!(seated.len(), world.len());
+        let lost = test.lose("x");
+        assert!(lost.contains(&gone("x", Some(2), BROKE, 0)), "{lost:?}");
+        assert_eq!(test.rejoin("a", round * 2 + 1), []);
+        assert_eq!(test.rejoin("b", round * 2 + 1).len(), 2);
+        let _seats = test.hosted("a", round * 2 + 2);
+    }
+    assert_eq!(test.job.verdict(), None);
+    // One that was there is a loss.
+    assert!(test.lose("b").contains(&gone("b", Some(1), BROKE, 1)));
+}
+
+#[test]
+fn a_made_up_round_neither_holds_up_the_next_one_nor_uses_the_numbers_up() {
+    let mut test = Test::running(open(), terms(2, 2), &["a", "b"]);
+    let _regroup = test.workers_fail("a", 0, false);
+    assert_eq!(
+        test.resume("x", u32::MAX >> 1, &["x", "y"], Standing::Running).len(),
+        1,
+        "it is told to join"
+    );
+    assert_eq!(test.rejoin("a", 0), []);
+    assert_eq!(test.rejoin("b", 0), placed_afresh(1, &["a", "b"]));
+
+    // Before the first round a master without a memory has to believe it, but not for long.
+    let mut test = Test::new(open(), terms(2, 2));
+    assert_eq!(test.join("a"), []);
+    let _restoring = test.resume("x", 7, &["x", "y"], Standing::Running);
+    let _regroup = test.due();
+    assert_eq!(test.now, Moment::START + GRACE);
+    assert_eq!(test.join("b"), [], "it is waited for as if it had workers");
+    assert_eq!(test.due(), placed_afresh(8, &["a", "b"]));
+    assert!(test.now < Moment::at_secs(60));
+}
