@@ -2,19 +2,29 @@
 //! with `PRI *`, a TLS client with 0x16, and a client of the workers' store with 0x00. A static torchrun line
 //! (`--master-addr`, `--master-port`) wants both behind one port; elsewhere there is no store here.
 
-use std::{io, net::TcpListener as StdListener, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::TcpListener as StdListener,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
 
 use agent::store_host::SharedStore;
+use master::{
+    crowd::{Crowd, Place},
+    most_connections,
+};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{Semaphore, mpsc},
+    sync::mpsc,
     time::timeout,
 };
 
 /// How long a connection may stay silent before it is closed.
 const FIRST_BYTE: Duration = Duration::from_secs(10);
 
-/// Connections that may be silent at once. Further ones wait in the listen queue.
+/// Connections that may be silent at once, where there are descriptors for them. One more takes the place of one that
+/// has been silent for longest.
 const UNDECIDED: usize = 4096;
 
 /// gRPC connections that the master has not taken yet.
@@ -36,7 +46,7 @@ pub fn serve(
     store: Option<&Arc<SharedStore>>,
 ) -> io::Result<mpsc::Receiver<io::Result<TcpStream>>> {
     let (for_master, connections) = mpsc::channel(WAITING);
-    let undecided = Arc::new(Semaphore::new(UNDECIDED));
+    let undecided = Arc::new(Mutex::new(Crowd::new(UNDECIDED.min(most_connections() / 2))));
     for listener in listeners {
         listener.set_nonblocking(true)?;
         let listener = TcpListener::from_std(listener)?;
@@ -44,18 +54,18 @@ pub fn serve(
         let undecided = Arc::clone(&undecided);
         tokio::spawn(async move {
             loop {
-                let Ok(permit) = Arc::clone(&undecided).acquire_owned().await else { return };
-                match listener.accept().await {
-                    Ok((stream, _)) => {
-                        let (store, for_master) = (store.clone(), for_master.clone());
-                        tokio::spawn(async move {
-                            decide(stream, store.as_deref(), &for_master).await;
-                            drop(permit);
-                        });
-                    }
+                let Ok((stream, peer)) = listener.accept().await else {
                     // Out of descriptors: they come back when a connection ends.
-                    Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
-                }
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    continue;
+                };
+                let mut crowd = undecided.lock().unwrap_or_else(PoisonError::into_inner);
+                let place = crowd.admit(peer.ip().to_canonical(), Instant::now());
+                drop(crowd);
+                // Without a place it is closed, and comes again.
+                let Some(place) = place else { continue };
+                let (store, for_master) = (store.clone(), for_master.clone());
+                tokio::spawn(async move { decide(stream, place, store.as_deref(), &for_master).await });
             }
         });
     }
@@ -65,11 +75,18 @@ pub fn serve(
 /// A connection that breaks, stays silent or speaks something else is dropped, which closes it.
 async fn decide(
     stream: TcpStream,
+    mut place: Place,
     store: Option<&SharedStore>,
     for_master: &mpsc::Sender<io::Result<TcpStream>>,
 ) {
     let mut first = [0];
-    match (timeout(FIRST_BYTE, stream.peek(&mut first)).await, first[0]) {
+    let peeked = tokio::select! {
+        peeked = timeout(FIRST_BYTE, stream.peek(&mut first)) => peeked,
+        _ = &mut place.evicted => return,
+    };
+    // Whoever takes it from here counts it anew.
+    drop(place);
+    match (peeked, first[0]) {
         (Ok(Ok(1)), STORE) => {
             if let (Some(store), Ok(stream)) = (store, stream.into_std()) {
                 store.adopt(stream);

@@ -1,4 +1,5 @@
-//! Who connects: not more than there are descriptors for, and not for long without a word.
+//! Who connects: not more than there are descriptors for, and not for long without a word. Half of the room is for nodes
+//! that have a part in the job, whatever others do.
 
 use std::{
     io,
@@ -6,10 +7,10 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use nix::sys::resource::{Resource, getrlimit};
@@ -25,10 +26,17 @@ use tonic::{
     transport::server::{Connected, TlsConnectInfo},
 };
 
-use crate::lines::{Log, say};
+use crate::{
+    crowd::{Crowd, Face, Place},
+    lines::{Log, say},
+};
 
 /// How long a connection may stand without a call that makes sense.
 pub(crate) const SILENCE: Duration = Duration::from_secs(30);
+
+/// Streams of pushes over one connection: a launcher has one, and another one when it has not seen yet that the first
+/// ended.
+const ATTENDANCES: usize = 2;
 
 /// Descriptors that are left for everything else: files, the runtime, listeners.
 const HEADROOM: u64 = 64;
@@ -37,30 +45,28 @@ const HEADROOM: u64 = 64;
 const MOST: usize = 2 * crate::streams::MOST_ATTENDEES;
 
 /// How many connections this process has room for.
-pub(crate) fn most() -> usize {
+#[must_use]
+pub fn most() -> usize {
     // Where it cannot be asked it is what systems give at least.
     let open_files = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
     usize::try_from(open_files.saturating_sub(HEADROOM)).unwrap_or(MOST).clamp(16, MOST)
 }
 
-/// Lets in what `connections` accepts, at most `most` at a time. Further ones are closed: they come again.
+/// Lets in what `connections` accepts, at most `most` at a time, of which half may be from whoever has no part in the
+/// job. Further ones are closed: they come again.
 pub(crate) fn guarded(
     connections: impl Stream<Item = io::Result<TcpStream>> + Send + 'static,
     most: usize,
     log: Log,
 ) -> impl Stream<Item = io::Result<Guarded>> + Send + 'static {
     let permits = Arc::new(Semaphore::new(most));
-    let is_full = Arc::new(AtomicBool::new(false));
+    let mut crowd = Crowd::new(most / 2);
+    let (mut is_full, mut is_crowded) = (false, false);
     let admitted = connections.then(move |accepted| {
-        let (permits, is_full, log) = (Arc::clone(&permits), Arc::clone(&is_full), log.clone());
-        async move {
-            let Ok(stream) = accepted else {
-                // Out of descriptors: they come back when a connection ends.
-                sleep(Duration::from_millis(50)).await;
-                return None;
-            };
-            let Ok(permit) = permits.try_acquire_owned() else {
-                if !is_full.swap(true, Ordering::Relaxed) {
+        let guarded = accepted.ok().map(|stream| {
+            let ip = stream.peer_addr().ok()?.ip().to_canonical();
+            let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
+                if !std::mem::replace(&mut is_full, true) {
                     say(&log, format_args!(
                         "warning: {most} connections are open, as many as the limit of open files (ulimit -n) leaves \
                          room for; further ones are closed"
@@ -68,7 +74,27 @@ pub(crate) fn guarded(
                 }
                 return None;
             };
-            Guarded::new(stream, permit)
+            let Some(place) = crowd.admit(ip, Instant::now()) else {
+                if !std::mem::replace(&mut is_crowded, true) {
+                    say(&log, format_args!(
+                        "warning: {ip}: closed its connection: {} connections are open that have no part in the job, \
+                         and the rest of the room is kept for nodes that have (said once)",
+                        most / 2
+                    ));
+                }
+                return None;
+            };
+            Some(Guarded::new(stream, ip, permit, place))
+        });
+        async move {
+            match guarded {
+                Some(guarded) => guarded,
+                None => {
+                    // Out of descriptors: they come back when a connection ends.
+                    sleep(Duration::from_millis(50)).await;
+                    None
+                }
+            }
         }
     });
     admitted.filter_map(|guarded| guarded.map(Ok))
@@ -80,6 +106,20 @@ pub(crate) struct Peer {
     /// Its address; an IPv4 one is never written as IPv6.
     pub(crate) ip: IpAddr,
     made_sense: Arc<AtomicBool>,
+    face: Face,
+    attendances: Arc<AtomicUsize>,
+}
+
+/// A stream of pushes over a connection.
+#[derive(Debug)]
+pub(crate) struct Attendance {
+    of: Arc<AtomicUsize>,
+}
+
+impl Drop for Attendance {
+    fn drop(&mut self) {
+        self.of.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Peer {
@@ -92,6 +132,18 @@ impl Peer {
     /// Its connection may stay.
     pub(crate) fn made_sense(&self) {
         self.made_sense.store(true, Ordering::Relaxed);
+        self.face.speaks();
+    }
+
+    /// The node at its other end has a part in the job: the reserve is for it.
+    pub(crate) fn has_part(&self) {
+        self.face.is_known();
+    }
+
+    /// Counts a stream of pushes; `None`: there are as many as a launcher ever has.
+    pub(crate) fn attends(&self) -> Option<Attendance> {
+        let attendance = Attendance { of: Arc::clone(&self.attendances) };
+        (self.attendances.fetch_add(1, Ordering::Relaxed) < ATTENDANCES).then_some(attendance)
     }
 }
 
@@ -102,17 +154,16 @@ pub(crate) struct Guarded {
     peer: Peer,
     /// `None` once it made sense.
     until: Option<Pin<Box<Sleep>>>,
+    place: Place,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Guarded {
-    /// `None` when it is gone already.
-    fn new(stream: TcpStream, permit: OwnedSemaphorePermit) -> Option<Self> {
-        let ip = stream.peer_addr().ok()?.ip().to_canonical();
+    fn new(stream: TcpStream, ip: IpAddr, permit: OwnedSemaphorePermit, place: Place) -> Self {
         // Small messages that somebody waits for. A connection that cannot have it works as well, only slower.
         let _as_it_is = stream.set_nodelay(true);
-        let peer = Peer { ip, made_sense: Arc::default() };
-        Some(Self { stream, peer, until: Some(Box::pin(sleep(SILENCE))), _permit: permit })
+        let peer = Peer { ip, made_sense: Arc::default(), face: place.face(), attendances: Arc::default() };
+        Self { stream, peer, until: Some(Box::pin(sleep(SILENCE))), place, _permit: permit }
     }
 }
 
@@ -137,6 +188,10 @@ impl AsyncRead for Guarded {
             && until.as_mut().poll(cx).is_ready()
         {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        // An error: nobody is left who could ask it to go.
+        if let Poll::Ready(Ok(())) = Pin::new(&mut self.place.evicted).poll(cx) {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
@@ -189,9 +244,10 @@ mod tests {
 
     #[tokio::test]
     async fn no_more_come_in_than_there_is_room_for() {
-        let (address, mut door) = door(1).await;
+        let (address, mut door) = door(2).await;
         let _first = TcpStream::connect(address).await.unwrap();
         let held = door.next().await.unwrap().unwrap();
+        // The other half is for those that have a part in the job.
         let mut second = TcpStream::connect(address).await.unwrap();
         let third = async {
             // The second is seen to be closed before the third comes.
@@ -204,8 +260,24 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn who_has_no_part_in_the_job_leaves_room_for_those_that_have() {
+        let (address, mut door) = door(4).await;
+        let _members =
+            (TcpStream::connect(address).await.unwrap(), TcpStream::connect(address).await.unwrap());
+        let mut held = vec![door.next().await.unwrap().unwrap(), door.next().await.unwrap().unwrap()];
+        held.iter().for_each(|member| member.peer.has_part());
+        let _others =
+            (TcpStream::connect(address).await.unwrap(), TcpStream::connect(address).await.unwrap());
+        held.extend([door.next().await.unwrap().unwrap(), door.next().await.unwrap().unwrap()]);
+        let streams: Vec<_> = (0..3).map(|_| held[0].peer.attends()).collect();
+        assert_eq!(streams.iter().map(Option::is_some).collect::<Vec<_>>(), [true, true, false]);
+        drop(streams);
+        assert!(held[0].peer.attends().is_some());
+    }
+
+    #[tokio::test]
     async fn who_says_nothing_that_makes_sense_is_closed() {
-        let (address, mut door) = door(2).await;
+        let (address, mut door) = door(4).await;
         let _both = (TcpStream::connect(address).await.unwrap(), TcpStream::connect(address).await.unwrap());
         let mut silent = door.next().await.unwrap().unwrap();
         let mut sensible = door.next().await.unwrap().unwrap();

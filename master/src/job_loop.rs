@@ -49,6 +49,18 @@ pub(crate) enum Unheard {
     Full,
 }
 
+/// Whose word was noted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Heed {
+    /// A node that has a part in the job, or waits for one.
+    Member,
+    /// One that has none.
+    Stranger,
+}
+
+/// A caller that waits for its word to be durable.
+type Answer = oneshot::Sender<Result<Heed, Unheard>>;
+
 /// Whether the master listens to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Heard {
@@ -62,16 +74,11 @@ pub(crate) struct Heard {
 #[derive(Debug)]
 pub(crate) enum Command {
     /// A node opened its stream. The answer says that pushes will reach it from now on.
-    Attend {
-        node: NodeId,
-        attendance: u64,
-        pushes: mpsc::Sender<Word>,
-        attended: oneshot::Sender<Result<(), Unheard>>,
-    },
+    Attend { node: NodeId, attendance: u64, pushes: mpsc::Sender<Word>, attended: Answer },
     /// The stream of a node ended. It may have opened another one since.
     Closed { node: NodeId, attendance: u64 },
     /// Something happened. The answer says that the job has taken note, and will not forget.
-    Happened { event: Box<Event>, noted: oneshot::Sender<Result<(), Unheard>> },
+    Happened { event: Box<Event>, noted: Answer },
     /// A node lives.
     Beat { node: NodeId, seat: Option<Round>, heard: oneshot::Sender<Heard> },
     /// Somebody wants to see the round.
@@ -95,7 +102,7 @@ struct Deed {
     mark: u64,
     change: Option<Change>,
     turn: Turn,
-    answer: Option<oneshot::Sender<Result<(), Unheard>>>,
+    answer: Option<(Answer, Heed)>,
 }
 
 /// The owner of one job.
@@ -175,7 +182,8 @@ impl JobLoop {
     fn take(&mut self, command: Command) {
         match command {
             Command::Attend { node, attendance, pushes, attended } => {
-                if self.attending.len() >= MOST_ATTENDEES && !self.attending.contains_key(&node) {
+                let is_member = self.attending.contains_key(&node) || self.master.job().knows(&node);
+                if self.attending.len() >= MOST_ATTENDEES && !is_member {
                     let _gone = attended.send(Err(Unheard::Full));
                     return;
                 }
@@ -227,26 +235,21 @@ impl JobLoop {
         }
     }
 
-    fn decide(
-        &mut self,
-        input: Input,
-        change: Option<Change>,
-        answer: Option<oneshot::Sender<Result<(), Unheard>>>,
-    ) {
+    fn decide(&mut self, input: Input, change: Option<Change>, answer: Option<Answer>) {
         let now = self.clock.now();
         debug!(%now, ?input, "input");
+        let speaker = match &input {
+            Input::Event(event) => event.speaker().cloned(),
+            Input::Beat { .. } | Input::Deadline => None,
+        };
         let turn = self.master.handle(now, input);
-        self.queue(now, turn, change, answer);
+        let is_member = speaker.is_some_and(|node| self.master.job().knows(&node));
+        let heed = if is_member { Heed::Member } else { Heed::Stranger };
+        self.queue(now, turn, change, answer.map(|answer| (answer, heed)));
     }
 
     /// Writes down what the job was told, and notes what is to be done when that is durable.
-    fn queue(
-        &mut self,
-        now: Moment,
-        mut turn: Turn,
-        change: Option<Change>,
-        answer: Option<oneshot::Sender<Result<(), Unheard>>>,
-    ) {
+    fn queue(&mut self, now: Moment, mut turn: Turn, change: Option<Change>, answer: Option<(Answer, Heed)>) {
         for effect in &turn.effects {
             if let Effect::HangUp { node } = effect {
                 self.attending.remove(node);
@@ -282,8 +285,8 @@ impl JobLoop {
                     self.desk.publish(report);
                 }
                 if let Some(verdict) = self.streams.carry_out(effect) {
-                    if let Some(answer) = answer {
-                        let _gone = answer.send(Ok(()));
+                    if let Some((answer, heed)) = answer {
+                        let _gone = answer.send(Ok(heed));
                     }
                     return Some(verdict);
                 }
@@ -292,9 +295,9 @@ impl JobLoop {
                 self.streams.tell(pending, nodes);
             }
             crash_point("after-effects");
-            if let Some(answer) = answer {
+            if let Some((answer, heed)) = answer {
                 // Who waits for this word no longer wants it if it is gone.
-                let _gone = answer.send(Ok(()));
+                let _gone = answer.send(Ok(heed));
             }
             crash_point("after-answer");
         }

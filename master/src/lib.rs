@@ -1,8 +1,9 @@
 //! The job master: a thin shell around [`rules::job_master`], which decides everything.
 //!
 //! [`job_loop`] owns the state, [`streams`] carries out what was decided once [`journal`] says that it is durable,
-//! [`service`] turns calls into events and back, [`door`] bounds who connects.
+//! [`service`] turns calls into events and back, [`door`] and [`crowd`] bound who connects.
 
+pub mod crowd;
 mod door;
 mod job_loop;
 mod journal;
@@ -35,14 +36,15 @@ use tonic::{
 
 #[cfg(debug_assertions)]
 pub use self::journal::crash::crash_at;
-use self::{job_loop::JobLoop, lines::LogTo, service::MasterService, taint_desk::TaintDesk};
 pub use self::{
+    door::most as most_connections,
     journal::JournalError,
     lines::Log,
     taint_desk::{TaintConfig, TaintFileError},
     tls::TlsError,
     topology::TopologyFileError,
 };
+use self::{job_loop::JobLoop, lines::LogTo, service::MasterService, taint_desk::TaintDesk};
 
 /// Words that may wait for the job's owner before callers are held back.
 const QUEUE: usize = 1024;

@@ -22,7 +22,7 @@ use tonic::{Extensions, Request, Response, Status, metadata::MetadataMap, servic
 
 use crate::{
     door::Peer,
-    job_loop::{Command, Unheard},
+    job_loop::{Command, Heed, Unheard},
     lines::{Log, Once},
     streams::{MOST_ATTENDEES, PUSHES},
 };
@@ -93,12 +93,16 @@ impl MasterService {
         event: Result<Event, ConvertError>,
     ) -> Result<(), Status> {
         let event = self.sense(sent_by, call, event, Event::speaker)?;
-        self.happened(event).await
+        self.happened(sent_by.1, event).await
     }
 
-    async fn happened(&self, event: Event) -> Result<(), Status> {
+    async fn happened(&self, from: &Extensions, event: Event) -> Result<(), Status> {
         let event = Box::new(event);
-        self.ask(|noted| Command::Happened { event, noted }).await?.map_err(unheard)
+        let heard = self.ask(|noted| Command::Happened { event, noted }).await?.map_err(unheard)?;
+        if let (Heed::Member, Some(peer)) = (heard, Peer::of(from)) {
+            peer.has_part();
+        }
+        Ok(())
     }
 
     async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, Status> {
@@ -110,6 +114,12 @@ impl MasterService {
 
 fn over() -> Status {
     Status::unavailable("the job is over, or its master is about to end")
+}
+
+fn crowded() -> Status {
+    Status::resource_exhausted(
+        "this connection carries the streams of other nodes; a launcher has a connection of its own",
+    )
 }
 
 fn unheard(why: Unheard) -> Status {
@@ -145,6 +155,10 @@ impl pb::master_server::Master for MasterService {
         }
         let node =
             self.sense((&metadata, &from), "attendance", speaker(request.node_id), |node| Some(node))?;
+        let counted = match Peer::of(&from) {
+            Some(peer) => Some(peer.attends().ok_or_else(crowded)?),
+            None => None,
+        };
         let (pushes, words) = mpsc::channel(PUSHES);
         let attendance = self.attendances.fetch_add(1, Ordering::Relaxed);
         // `open` lives as long as this call and then the stream, however that ends.
@@ -152,12 +166,14 @@ impl pb::master_server::Master for MasterService {
         let (commands, gone) = (self.commands.clone(), node.clone());
         tokio::spawn(async move {
             let _closed = closed.await;
+            drop(counted);
             // When the owner is gone too, nobody needs to know.
             let _gone = commands.send(Command::Closed { node: gone, attendance }).await;
         });
-        self.ask(|attended| Command::Attend { node, attendance, pushes, attended })
-            .await?
-            .map_err(unheard)?;
+        let heed = self.ask(|attended| Command::Attend { node, attendance, pushes, attended });
+        if let (Heed::Member, Some(peer)) = (heed.await?.map_err(unheard)?, Peer::of(&from)) {
+            peer.has_part();
+        }
         let pushes = ReceiverStream::new(words).map(move |word| {
             let _until_dropped = &open;
             Ok(Pushed::from(word).into())
@@ -169,7 +185,7 @@ impl pb::master_server::Master for MasterService {
         let (metadata, from, request) = request.into_parts();
         let join =
             self.sense((&metadata, &from), "join", Join::try_from(request), |join| Some(join.speaker()))?;
-        self.happened(Event::Joined(join.from_peer(|| sender(&from)))).await?;
+        self.happened(&from, Event::Joined(join.from_peer(|| sender(&from)))).await?;
         Ok(Response::new(pb::JoinReply {}))
     }
 
@@ -229,7 +245,7 @@ impl pb::master_server::Master for MasterService {
         let (metadata, from, request) = request.into_parts();
         let node =
             self.sense((&metadata, &from), "acknowledgement", speaker(request.node_id), |node| Some(node))?;
-        self.happened(Event::EndHeard { node }).await?;
+        self.happened(&from, Event::EndHeard { node }).await?;
         Ok(Response::new(pb::EndAcknowledgementReply {}))
     }
 

@@ -128,3 +128,43 @@ fn strangers_that_join_and_hang_up_do_not_use_up_the_replacements() {
     assert!(job.master_said().contains("losses of this rank: 0"), "{}", job.master_said());
     job.ends_well(nodes);
 }
+
+/// Idle connections from 127.0.0.99, each opened again as soon as it is closed, for as long as this lives.
+struct Flood {
+    _runtime: tokio::runtime::Runtime,
+}
+
+impl Flood {
+    fn of(number: usize, address: &str) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let to: std::net::SocketAddr = address.replace("0.0.0.0", "127.0.0.1").parse().expect("host:port");
+        for _ in 0..number {
+            runtime.spawn(async move {
+                loop {
+                    let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+                    socket.bind(([127, 0, 0, 99], 0).into()).expect("an address of this host");
+                    if let Ok(stream) = socket.connect(to).await {
+                        let _closed = stream.readable().await;
+                    }
+                    tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+                }
+            });
+        }
+        Self { _runtime: runtime }
+    }
+}
+
+#[test]
+fn idle_connections_of_strangers_keep_no_node_out() {
+    let mut job = Cluster::of_lines(programs!());
+    let master = job.master_line_in(&["sh", "-c", "ulimit -n 200; exec \"$@\"", "sh"]);
+    job.start_master(master.flags(["--port=0", "--reconnect-grace=0.5"]));
+    let flood = Flood::of(300, job.address());
+    let _full = job.await_master_said("closed");
+    let nodes = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).start());
+    let _world = job.await_world(2, 0);
+    job.ends_well(nodes);
+    assert_eq!(job.ran(), [(0, 0), (0, 1)]);
+    drop(flood);
+}

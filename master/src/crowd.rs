@@ -1,0 +1,213 @@
+//! Those that have connected and are not known yet: how many there may be, and which of them goes when there are too
+//! many. A node is known within moments of its connection, so whoever stays unknown longest, and comes from where most
+//! of the unknown come from, is the one that can be spared.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use tokio::sync::oneshot;
+
+/// From then on one that has said nothing may have to go for another. A node speaks at once.
+const SILENT_FOR: Duration = Duration::from_secs(1);
+
+/// The same for one that speaks and has no part in the job. A node may check itself before it joins.
+const IDLE_FOR: Duration = Duration::from_secs(30);
+
+/// It has said nothing that makes sense.
+const SILENT: u8 = 0;
+/// It speaks.
+const SPEAKS: u8 = 1;
+/// It is known: it counts no more.
+const KNOWN: u8 = 2;
+/// It has ended, or was told to.
+const GONE: u8 = 3;
+
+/// What is known of one connection.
+#[derive(Debug)]
+struct Standing {
+    is: AtomicU8,
+    /// How many are unknown in all.
+    unknown: Arc<AtomicUsize>,
+}
+
+impl Standing {
+    /// It only ever grows.
+    fn becomes(&self, standing: u8) {
+        let before = self.is.fetch_max(standing, Ordering::Relaxed);
+        if before < KNOWN && standing >= KNOWN {
+            self.unknown.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What others see of a connection in the crowd.
+#[derive(Debug, Clone)]
+pub struct Face(Arc<Standing>);
+
+impl Face {
+    /// It has said something that makes sense.
+    pub fn speaks(&self) {
+        self.0.becomes(SPEAKS);
+    }
+
+    /// It is one of those for whom there is a reserve.
+    pub fn is_known(&self) {
+        self.0.becomes(KNOWN);
+    }
+}
+
+/// A connection's place in the crowd, for as long as it lives.
+#[derive(Debug)]
+pub struct Place {
+    face: Face,
+    /// Resolves when it must go.
+    pub evicted: oneshot::Receiver<()>,
+}
+
+impl Place {
+    /// What others may know it by.
+    #[must_use]
+    pub fn face(&self) -> Face {
+        self.face.clone()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.face.0.becomes(GONE);
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    ip: IpAddr,
+    since: Instant,
+    standing: Arc<Standing>,
+    evict: Option<oneshot::Sender<()>>,
+}
+
+impl Entry {
+    fn is(&self) -> u8 {
+        self.standing.is.load(Ordering::Relaxed)
+    }
+}
+
+/// All connections that are not known yet.
+#[derive(Debug)]
+pub struct Crowd {
+    most: usize,
+    unknown: Arc<AtomicUsize>,
+    /// The oldest first. Those that are known or gone are cleared away now and then.
+    entries: VecDeque<Entry>,
+}
+
+impl Crowd {
+    /// At most so many, at least one.
+    #[must_use]
+    pub fn new(most: usize) -> Self {
+        Self { most: most.max(1), unknown: Arc::default(), entries: VecDeque::new() }
+    }
+
+    /// A place for a connection from `ip`; `None`: there is none, and nobody that can be spared.
+    pub fn admit(&mut self, ip: IpAddr, now: Instant) -> Option<Place> {
+        if self.unknown.load(Ordering::Relaxed) >= self.most {
+            self.make_room(ip, now)?;
+        }
+        if self.entries.len() >= 2 * self.most {
+            self.entries.retain(|entry| entry.is() < KNOWN);
+        }
+        self.unknown.fetch_add(1, Ordering::Relaxed);
+        let standing = Arc::new(Standing { is: AtomicU8::new(SILENT), unknown: Arc::clone(&self.unknown) });
+        let (evict, evicted) = oneshot::channel();
+        let entry = Entry { ip, since: now, standing: Arc::clone(&standing), evict: Some(evict) };
+        self.entries.push_back(entry);
+        Some(Place { face: Face(standing), evicted })
+    }
+
+    /// Of the address that most of the unknown come from, whoever is silent, and has been for longest. Not one that
+    /// has only just come, unless the newcomer's address has far fewer.
+    fn make_room(&mut self, newcomer: IpAddr, now: Instant) -> Option<()> {
+        self.entries.retain(|entry| entry.is() < KNOWN);
+        let mut from: BTreeMap<IpAddr, usize> = BTreeMap::new();
+        for entry in &self.entries {
+            *from.entry(entry.ip).or_default() += 1;
+        }
+        let of_newcomer = from.get(&newcomer).copied().unwrap_or_default();
+        let (crowded, most) = from.into_iter().max_by_key(|(_, count)| *count)?;
+        let is_unfair = most / 2 > of_newcomer;
+        let may_go = |entry: &Entry| {
+            let patience = if entry.is() == SILENT { SILENT_FOR } else { IDLE_FOR };
+            entry.ip == crowded && (is_unfair || now.saturating_duration_since(entry.since) >= patience)
+        };
+        let silent = self.entries.iter().position(|entry| entry.is() == SILENT && may_go(entry));
+        let goes = silent.or_else(|| self.entries.iter().position(may_go))?;
+        let mut entry = self.entries.remove(goes)?;
+        entry.standing.becomes(GONE);
+        if let Some(evict) = entry.evict.take() {
+            // Its connection may have ended just now.
+            let _gone = evict.send(());
+        }
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(last: u8) -> IpAddr {
+        [10, 0, 0, last].into()
+    }
+
+    fn is_evicted(place: &mut Place) -> bool {
+        place.evicted.try_recv().is_ok()
+    }
+
+    #[test]
+    fn whoever_is_silent_for_longest_goes_for_another() {
+        let start = Instant::now();
+        let mut crowd = Crowd::new(3);
+        let mut places: Vec<Place> = (0..3).map(|_| crowd.admit(ip(1), start).unwrap()).collect();
+        places[0].face().speaks();
+        assert!(crowd.admit(ip(1), start).is_none(), "they have only just come");
+        let _fourth = crowd.admit(ip(1), start + SILENT_FOR).unwrap();
+        assert_eq!(places.iter_mut().map(is_evicted).collect::<Vec<_>>(), [false, true, false]);
+        let _fifth = crowd.admit(ip(1), start + SILENT_FOR).unwrap();
+        assert!(is_evicted(&mut places[2]));
+        assert!(crowd.admit(ip(1), start + SILENT_FOR).is_none());
+        let _sixth = crowd.admit(ip(1), start + IDLE_FOR).unwrap();
+        assert!(!is_evicted(&mut places[0]), "a silent one goes first");
+    }
+
+    #[test]
+    fn an_address_that_has_few_gets_in_at_once_where_another_has_many() {
+        let start = Instant::now();
+        let mut crowd = Crowd::new(4);
+        let mut many: Vec<Place> = (0..4).map(|_| crowd.admit(ip(1), start).unwrap()).collect();
+        let _one = crowd.admit(ip(2), start).unwrap();
+        assert!(is_evicted(&mut many[0]));
+        assert!(crowd.admit(ip(1), start).is_none());
+    }
+
+    #[test]
+    fn the_known_and_the_gone_take_no_room() {
+        let start = Instant::now();
+        let mut crowd = Crowd::new(1);
+        for _ in 0..10 {
+            let known = crowd.admit(ip(1), start).unwrap();
+            known.face().is_known();
+            known.face().speaks();
+            drop(crowd.admit(ip(1), start).unwrap());
+            drop(known);
+        }
+        let _one = crowd.admit(ip(1), start).unwrap();
+        assert!(crowd.admit(ip(1), start).is_none());
+    }
+}
