@@ -189,7 +189,7 @@ impl Agent {
             children,
             windows,
             attributes: attributes::gather(config.attributes.clone()),
-            master: master_link::start(master, config.secret.clone(), happened.clone()),
+            master: master_link::start(master, config.secret.clone(), store.allowed(), happened.clone()),
             console,
             logs: Arc::new(Mutex::new(logs)),
             prober: None,

@@ -44,6 +44,8 @@ pub struct AgentConfig {
     pub shutdown_timeout: Duration,
     /// Where MASTER_PORT comes from.
     pub master_port: MasterPort,
+    /// Only members of the round may connect to the store (`DLROVER_STORE_ALLOW=members`).
+    pub is_store_for_members: bool,
     /// The ports that MASTER_PORT may take, in order of preference (`HOST_PORTS`); empty: any free one. A
     /// static line's own port is not held to it.
     pub port_choices: Vec<RangeInclusive<u16>>,

@@ -5,6 +5,7 @@
 //! the agent hears [`Event::MasterBack`] and says again where it stands.
 
 mod connect;
+mod members;
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use master_proto::{
     trust::NodeSecret,
 };
 use rules::{
-    NodeId, Round,
+    NodeId, NodeRank, Round,
     check_order::CheckReport,
     gpus::Inventory,
     job::{Claim, NodeEnd},
@@ -30,7 +31,7 @@ use tonic::{Code, Status, Streaming, transport::Channel};
 
 use self::connect::Door;
 pub use self::connect::{ConnectError, MasterAt};
-use crate::chain;
+use crate::{chain, store_host::Allowed};
 
 /// How long the master may take to acknowledge a call. It only takes note; what follows is pushed.
 const CALL: Duration = Duration::from_secs(10);
@@ -112,7 +113,12 @@ pub struct MasterLink {
 }
 
 /// Starts the task. Words go in by the returned channel; events come out by `events`.
-pub fn start<E>(master: MasterAt, secret: NodeSecret, events: mpsc::Sender<E>) -> MasterLink
+pub fn start<E>(
+    master: MasterAt,
+    secret: NodeSecret,
+    allowed: Option<Allowed>,
+    events: mpsc::Sender<E>,
+) -> MasterLink
 where
     E: From<Event> + Send + 'static,
 {
@@ -120,7 +126,8 @@ where
     let task = tokio::spawn(async move {
         let node = secret.node_id();
         let door = Door::new(master, secret);
-        let mut link = Link { door, node, events, words: inbox, is_open: false, heard: None };
+        let mut link =
+            Link { door, node, events, words: inbox, is_open: false, heard: None, allowed, hosted: None };
         link.run().await;
     });
     MasterLink { words, task }
@@ -135,6 +142,10 @@ struct Link<E> {
     is_open: bool,
     /// The last push: the master's life, and its number.
     heard: Option<(u64, u64)>,
+    /// Who may connect to the store here, when not everybody may.
+    allowed: Option<Allowed>,
+    /// The round whose store is here and whose members are not known yet.
+    hosted: Option<Round>,
 }
 
 /// The agent is gone; nothing is left to do.
@@ -193,6 +204,7 @@ impl<E: From<Event>> Link<E> {
         if self.tell(Event::MasterBack).await.is_some() {
             return Ok(AgentGone);
         }
+        self.let_members_in(&mut client).await?;
         loop {
             tokio::select! {
                 word = self.words.recv() => match word {
@@ -206,6 +218,9 @@ impl<E: From<Event>> Link<E> {
                 push = pushes.message() => {
                     let pushed = self.pushed(push)?;
                     let Some(event) = self.event(pushed) else { continue };
+                    if let Event::Seated { assignment } = &event {
+                        self.hosted = (assignment.seat == NodeRank(0)).then_some(assignment.round);
+                    }
                     let seat = match &event {
                         Event::Seated { assignment } => Some(assignment.round),
                         _ => None,
@@ -217,10 +232,24 @@ impl<E: From<Event>> Link<E> {
                     if let (Some(round), Some(_)) = (seat, first_beat) {
                         self.take_seat(&mut client, round).await?;
                     }
+                    self.let_members_in(&mut client).await?;
                 }
                 error = &mut beats => return Err(error),
             }
         }
+    }
+
+    /// Tells the store here whom it may listen to, once a round has its members.
+    async fn let_members_in(&mut self, client: &mut MasterClient<Channel>) -> Result<(), LinkError> {
+        let (Some(round), Some(allowed)) = (self.hosted, self.allowed.clone()) else { return Ok(()) };
+        let world = self.door.signed(pb::ShowWorldRequest {});
+        let world = self.door.answered(client.show_world(world)).await?;
+        // Another round is on its way, and its seats will be told.
+        if world.round == Some(round.0) {
+            allowed.set(members::addresses(&world.members).await);
+        }
+        self.hosted = None;
+        Ok(())
     }
 
     /// From now on the master counts the loss of this node as that of a rank.

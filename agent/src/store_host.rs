@@ -8,7 +8,7 @@ use std::{
 };
 
 use socket2::{Domain, Protocol, Socket, Type};
-pub use store::{Limits as StoreLimits, StoreServer as SharedStore};
+pub use store::{Allowed, Limits as StoreLimits, StoreServer as SharedStore};
 use store::{Limits, StoreServer, bind_any, bind_loopback};
 
 /// Who may reach the store.
@@ -55,6 +55,8 @@ fn show(choices: &[RangeInclusive<u16>]) -> String {
 #[derive(Debug)]
 pub struct StoreHost {
     master_addr: Option<String>,
+    /// Filled in when it is known who takes part in a round.
+    allowed: Option<Allowed>,
     kind: Kind,
 }
 
@@ -72,6 +74,7 @@ pub struct Opened {
 /// What a port of our own was chosen from.
 #[derive(Debug, Clone)]
 struct Choice {
+    allowed: Option<Allowed>,
     reach: Reach,
     ports: Vec<RangeInclusive<u16>>,
 }
@@ -100,23 +103,35 @@ impl StoreHost {
         master_addr: Option<String>,
         reach: Reach,
         choices: &[RangeInclusive<u16>],
+        allowed: Option<Allowed>,
     ) -> Result<Self, StoreHostError> {
-        let choice = Choice { reach, ports: choices.to_vec() };
+        let choice = Choice { allowed: allowed.clone(), reach, ports: choices.to_vec() };
         let (server, port) = launch(&choice)?;
         let kind = Kind::Served { server, port, choice: Some(choice), used: false };
-        Ok(Self { master_addr, kind })
+        Ok(Self { master_addr, allowed, kind })
     }
 
     /// Uses a store that somebody else feeds with the connections of `port`.
     #[must_use]
-    pub fn shared(master_addr: Option<String>, port: u16, server: Arc<StoreServer>) -> Self {
-        Self { master_addr, kind: Kind::Served { server, port, choice: None, used: false } }
+    pub fn shared(
+        master_addr: Option<String>,
+        port: u16,
+        server: Arc<StoreServer>,
+        allowed: Option<Allowed>,
+    ) -> Self {
+        Self { master_addr, allowed, kind: Kind::Served { server, port, choice: None, used: false } }
     }
 
     /// Rank 0 serves; each round gets a port that is free and held for it.
     #[must_use]
     pub fn left_to_rank_zero(master_addr: Option<String>, choices: Vec<RangeInclusive<u16>>) -> Self {
-        Self { master_addr, kind: Kind::LeftToRankZero { choices, held: None } }
+        Self { master_addr, allowed: None, kind: Kind::LeftToRankZero { choices, held: None } }
+    }
+
+    /// Who may connect, when not everybody may.
+    #[must_use]
+    pub fn allowed(&self) -> Option<Allowed> {
+        self.allowed.clone()
     }
 
     /// The store, when this launcher serves it.
@@ -143,6 +158,9 @@ impl StoreHost {
     /// # Errors
     /// When no allowed port is free.
     pub async fn open(&mut self, fresh_port: bool) -> Result<Opened, StoreHostError> {
+        if let Some(allowed) = &self.allowed {
+            allowed.forget();
+        }
         let mut moved_to = None;
         let master_port = match &mut self.kind {
             Kind::Served { server, port, choice: Some(choice), used: true } if fresh_port => {
@@ -181,7 +199,8 @@ fn launch(choice: &Choice) -> Result<(Arc<StoreServer>, u16), StoreHostError> {
         .local_addr()
         .map_err(StoreHostError::Bind)?
         .port();
-    let server = StoreServer::launch(listeners, Limits::default()).map_err(StoreHostError::Start)?;
+    let server = StoreServer::launch_for(choice.allowed.clone(), listeners, Limits::default())
+        .map_err(StoreHostError::Start)?;
     Ok((Arc::new(server), port))
 }
 
@@ -243,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_served_port_stays_the_same_over_rounds_unless_a_node_was_lost() {
-        let mut host = StoreHost::serve(Some("localhost".into()), Reach::Loopback, &[]).unwrap();
+        let mut host = StoreHost::serve(Some("localhost".into()), Reach::Loopback, &[], None).unwrap();
         let mut open = |fresh_port| run(host.open(fresh_port)).unwrap();
         let first = open(false).master_port;
         assert_ne!(first, 0);
@@ -256,7 +275,8 @@ mod tests {
     fn a_taken_port_of_the_choice_is_passed_over_and_none_left_is_said() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = taken.local_addr().unwrap().port();
-        let error = StoreHost::serve(Some("localhost".into()), Reach::Loopback, &[port..=port]).unwrap_err();
+        let error =
+            StoreHost::serve(Some("localhost".into()), Reach::Loopback, &[port..=port], None).unwrap_err();
         assert!(error.to_string().ends_with(&format!("HOST_PORTS={port}")), "{error}");
     }
 

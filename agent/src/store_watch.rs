@@ -125,8 +125,8 @@ mod tests {
 
     #[test]
     fn nobody_is_looked_for_before_all_workers_are_known() {
-        let host =
-            StoreHost::serve(Some("localhost".into()), crate::store_host::Reach::Loopback, &[]).unwrap();
+        let host = StoreHost::serve(Some("localhost".into()), crate::store_host::Reach::Loopback, &[], None)
+            .unwrap();
         let port = host.port().unwrap();
         let mut watch = StoreWatch::new(&host);
         watch.begin(Round(0), Moment::START, 2);

@@ -60,6 +60,10 @@ pub(crate) enum Invalid {
     StateDirIsFile { said: Said },
     #[error("`{said}` cannot be read: {source}; give the path of a text file that this user may read")]
     Unreadable { said: Said, source: std::io::Error },
+    #[error(
+        "`{said}` says who may connect to the workers' store: `members`, or nothing, which lets everybody"
+    )]
+    StoreAllow { said: Said },
     #[error("`{said}` cannot be used: {why}")]
     Token { said: Said, why: TokenError },
     #[error("a certificate and its key go together: give both of --tls-cert and --tls-key")]

@@ -30,6 +30,7 @@ mod nproc;
 mod numa;
 mod numbers;
 mod open_files;
+mod open_job;
 mod options;
 mod place;
 mod python_number;
@@ -41,6 +42,7 @@ mod story;
 mod telemetry;
 #[cfg(test)]
 mod testing;
+mod token_in_environment;
 mod usage;
 
 pub use box_pairs::BoxPair;
@@ -58,6 +60,8 @@ pub fn main() -> ExitCode {
     }
     let args: Vec<_> = std::env::args_os().collect();
     let env: Vec<_> = std::env::vars_os().collect();
+    // SAFETY: no thread has been started yet, and the environment was copied.
+    unsafe { token_in_environment::forget() };
     let own_error_file = failure::own_error_file(&env);
     match front_door(&args, env, &host::ThisHost) {
         FrontDoor::Run(plan) => run::run(*plan),

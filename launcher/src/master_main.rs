@@ -23,7 +23,7 @@ use self::{
 use crate::{
     environment::Environment,
     failure::{FAILED, SIGNAL_BASE, SUCCEEDED, USAGE, tell},
-    misread, open_files,
+    misread, open_files, token_in_environment,
 };
 
 /// The master could not serve, which says nothing about the job. An ElasticJob's operator starts another one, as
@@ -62,6 +62,8 @@ pub fn main() -> ExitCode {
         Err(error) => return misread::answer("dlrover-master", error),
     };
     let env: Vec<_> = std::env::vars_os().collect();
+    // SAFETY: no thread has been started yet, and the environment was copied.
+    unsafe { token_in_environment::forget() };
     #[cfg(debug_assertions)]
     if let Some(words) = Environment(&env).get_filled("DLROVER_MASTER_CRASH_AT") {
         master::crash_at(&words.to_string_lossy());
@@ -73,6 +75,10 @@ pub fn main() -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
+    // First of all lines.
+    if let Some(open) = &settings.open {
+        say(open);
+    }
     for notice in &settings.notices {
         say(notice);
     }
@@ -110,8 +116,18 @@ fn serve(settings: Settings) -> Result<End, MasterMainError> {
         .enable_all()
         .build()
         .map_err(MasterMainError::Runtime)?;
-    let Settings { job_name, reach, policy, patience, state_dir, topology_file, taints, trust, notices: _ } =
-        settings;
+    let Settings {
+        job_name,
+        reach,
+        policy,
+        patience,
+        state_dir,
+        topology_file,
+        taints,
+        trust,
+        notices: _,
+        open: _,
+    } = settings;
     let end = runtime.block_on(async {
         // Before anybody is told of the port.
         let signals = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));

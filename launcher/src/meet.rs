@@ -7,7 +7,7 @@ use agent::{
     config::{AgentConfig, MasterPort},
     logs::Console,
     master_link::MasterAt,
-    store_host::{Reach, SharedStore, StoreHost, StoreHostError, StoreLimits},
+    store_host::{Allowed, Reach, SharedStore, StoreHost, StoreHostError, StoreLimits},
 };
 use master::MasterConfig;
 use rules::{NodeRank, job::Policy, node::Terms};
@@ -18,6 +18,7 @@ use crate::{
     embedded::{self, Embedded, EmbeddedError},
     endpoint::{Endpoint, is_loopback},
     host_names::master_addr_of_one_node,
+    open_job,
     place::{self, CannotOpen, Place},
     resolve::{LaunchPlan, MasterPlan, Meeting},
 };
@@ -87,6 +88,11 @@ pub async fn meet(plan: &mut LaunchPlan, console: &Console) -> Result<Met, MeetE
         let master = MasterAt { host, port, trust: master.trust.clone() };
         return Ok(Met { master, store: own_store(agent, endpoint)?, embedded: None, writes: None });
     };
+    if agent.terms.max_nodes == 1 && master.trust.token.is_none() && !master.trust.tls.is_on() {
+        // Nobody else has a part in it, so nobody else needs to know.
+        master.trust.token.clone_from(&master.own_token);
+        master.policy.is_open = false;
+    }
     let tls = &master.trust.tls;
     if tls.is_on() && tls.cert.is_none() {
         return Err(MeetError::NoCertificate { endpoint: endpoint.clone() });
@@ -107,9 +113,11 @@ pub async fn meet(plan: &mut LaunchPlan, console: &Console) -> Result<Met, MeetE
     }
     let (shared, store) = match meeting {
         Meeting::Static(_) => {
-            let server = SharedStore::start(Vec::new(), StoreLimits::default());
+            let allowed = agent.is_store_for_members.then(Allowed::default);
+            let server = SharedStore::start_for(allowed.clone(), Vec::new(), StoreLimits::default());
             let server = Arc::new(server.map_err(StoreHostError::Start)?);
-            let store = StoreHost::shared(Some(endpoint.host.clone()), endpoint.port, Arc::clone(&server));
+            let store =
+                StoreHost::shared(Some(endpoint.host.clone()), endpoint.port, Arc::clone(&server), allowed);
             (Some(server), store)
         }
         Meeting::Loopback | Meeting::C10d(_) | Meeting::Master(_) => (None, own_store(agent, endpoint)?),
@@ -157,7 +165,11 @@ fn store(
     reach: Reach,
 ) -> Result<StoreHost, StoreHostError> {
     match agent.master_port {
-        MasterPort::Served => StoreHost::serve(master_addr, reach, &agent.port_choices),
+        MasterPort::Served => {
+            // Behind loopback everybody is on this host.
+            let is_for_members = agent.is_store_for_members && reach == Reach::Anyone;
+            StoreHost::serve(master_addr, reach, &agent.port_choices, is_for_members.then(Allowed::default))
+        }
         MasterPort::LeftToRankZero => {
             Ok(StoreHost::left_to_rank_zero(master_addr, agent.port_choices.clone()))
         }
@@ -190,13 +202,10 @@ fn config_of(master: &MasterPlan, terms: &Terms, console: Option<&Console>) -> M
 
 /// Who serves, and whom that lets in.
 fn announce(endpoint: &Endpoint, place: &Place, master: &MasterPlan, tell: &dyn Fn(String)) {
-    let reach = if place.is_loopback { ", which only this host reaches" } else { "" };
-    tell(format!("this launcher serves the job master at {endpoint}{reach}"));
     let trust = &master.trust;
     if !place.is_loopback && trust.token.is_none() && !trust.tls.is_on() {
-        tell(format!(
-            "{endpoint} is open to anybody who reaches it; a DLROVER_JOB_TOKEN, the same on every node, keeps \
-             strangers out"
-        ));
+        tell(open_job::words(endpoint, "a DLROVER_JOB_TOKEN"));
     }
+    let reach = if place.is_loopback { ", which only this host reaches" } else { "" };
+    tell(format!("this launcher serves the job master at {endpoint}{reach}"));
 }

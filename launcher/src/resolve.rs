@@ -40,6 +40,7 @@ use crate::{
     numa,
     options::Flag,
     resolve::{identity::Identity, meeting::Rendezvous},
+    token_in_environment,
 };
 
 /// A run, ready to start.
@@ -98,6 +99,7 @@ pub(crate) fn resolve(
     let command = command::resolve(&cli, environment, host, &mut notices)?;
     let virtual_local_rank = virtual_local_rank(&cli, environment, nodes.local_world_size)?;
     let port_choices = ports::choices(environment)?;
+    let is_store_for_members = ports::is_store_for_members(environment)?;
     let gpu_share = gpu_share::resolve(&cli, environment, host, nodes.local_world_size, &mut notices)?;
     env.extend(gpu_share.variables);
     let environment = Environment(&env);
@@ -138,7 +140,7 @@ pub(crate) fn resolve(
     };
     let tool_path = environment.tool_path().to_owned();
     let sets_threads = environment.get("OMP_NUM_THREADS").is_none() && nodes.local_world_size > 1;
-    let mut inherited = env;
+    let mut inherited = token_in_environment::without(env);
     if sets_threads {
         notices.push(format!(
             "OMP_NUM_THREADS is not set: each of the {} workers gets 1, so that together they do not overload this node",
@@ -162,6 +164,7 @@ pub(crate) fn resolve(
             max_restarts,
             shutdown_timeout,
             master_port,
+            is_store_for_members,
             port_choices,
             signals,
             check_command: checks.command.clone(),

@@ -10,7 +10,7 @@ use std::{
 
 use support::{cluster::Cluster, programs};
 
-use crate::cluster;
+use crate::{cluster, lines};
 
 #[test]
 fn only_nodes_with_the_jobs_token_take_part() {
@@ -36,9 +36,83 @@ fn only_nodes_with_the_jobs_token_take_part() {
 fn a_master_that_trusts_anybody_says_so() {
     let mut job = cluster();
     let said = job.master_said();
-    assert!(said.contains("DLROVER_JOB_TOKEN"), "{said}");
+    let first = said.lines().next().unwrap_or_default();
+    assert!(first.contains("this job is open to the network: anybody who reaches its port can"), "{said}");
+    assert!(
+        first.contains("a DLROVER_JOB_TOKEN, the same for every node and the job master, keeps"),
+        "{said}"
+    );
     let node = job.ranked(0).start();
     job.ends_well([node]);
+}
+
+#[test]
+fn neither_workers_nor_what_is_between_them_and_the_launcher_have_the_token() {
+    let mut job = Cluster::of_lines(programs!());
+    let token = "a-token-that-nobody-else-has";
+    let master = job.master_line().flags(["--port=0"]).env("DLROVER_JOB_TOKEN", token);
+    job.start_master(master);
+    let node = job.ranked(0).env("DLROVER_JOB_TOKEN", token).start();
+    let world = job.await_world(1, 0);
+    // The worker, the guard, the launcher.
+    let mut pid = world[0].pid;
+    for _ in 0..3 {
+        let environment = fs::read(format!("/proc/{pid}/environ")).expect("our own process");
+        let environment = String::from_utf8_lossy(&environment);
+        assert!(environment.contains("PATH="), "{environment}");
+        assert!(!environment.contains(token), "process {pid} shows the token");
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("our own process");
+        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+        pid = parent.and_then(|pid| pid.trim().parse().ok()).expect("a parent");
+    }
+    job.ends_well([node]);
+}
+
+#[test]
+fn a_meeting_of_one_node_is_closed_to_others() {
+    let job = Cluster::of_lines(programs!());
+    let address = format!("127.0.0.7:{}", support::free_port());
+    let node = job.node(1).env("DLROVER_MASTER_ADDR", &address).flags(["--nnodes=1"]).start();
+    let world = job.await_world(1, 0);
+    let mut stranger = support::stranger::Stranger::at(&address);
+    let refused = stranger.attend(&stranger.own_id()).expect_err("it has no token");
+    assert_eq!(refused.code(), tonic::Code::Unauthenticated, "{refused}");
+    assert!(support::cluster::alive(world[0].pid));
+    job.go();
+    let _ended = job.finish([node], 0);
+}
+
+/// Whether a store answers a client that comes from `from`: its first words, and a ping.
+fn is_answered(from: [u8; 4], port: u16) -> bool {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let mut stream = runtime.block_on(async {
+        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+        socket.bind((from, 0).into()).expect("an address of this host");
+        let stream = socket.connect(([127, 0, 0, 1], port).into()).await.expect("it listens");
+        let stream = stream.into_std().expect("our own socket");
+        stream.set_nonblocking(false).expect("our own socket");
+        stream
+    });
+    let _hung_up = stream.write_all(&[0, 0xce, 0xf7, 0x85, 0x3c, 0x0d, 1, 2, 3, 4]);
+    let mut pong = [0; 4];
+    stream.read_exact(&mut pong).is_ok() && pong == [1, 2, 3, 4]
+}
+
+#[test]
+fn the_store_can_be_for_members_only() {
+    for (allow, strangers) in [("", true), ("members", false)] {
+        let mut job = cluster();
+        let line = |rank| job.ranked(rank).env("DLROVER_STORE_ALLOW", allow).flags(["--nnodes=2"]);
+        let nodes = [0, 1].map(|rank| line(rank).start());
+        let world = job.await_world(2, 0);
+        let port: u16 = world[0].var("MASTER_PORT").parse().expect("a port");
+        assert!(is_answered([127, 0, 0, 2], port), "a member, DLROVER_STORE_ALLOW={allow}");
+        assert_eq!(is_answered([127, 0, 0, 99], port), strangers, "DLROVER_STORE_ALLOW={allow}");
+        job.ends_well(nodes);
+    }
+    let job = lines();
+    let refused = job.node(1).env("DLROVER_STORE_ALLOW", "friends").finish().expect_code(1);
+    assert!(refused.stderr.contains("`DLROVER_STORE_ALLOW=friends` says who may connect"), "{refused:#?}");
 }
 
 /// A CA, and a certificate of it for this host.

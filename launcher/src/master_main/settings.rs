@@ -15,6 +15,7 @@ use super::listen::ListenOn;
 use crate::{
     environment::Environment,
     invalid::Invalid,
+    open_job,
     resolve::{permille, ports},
 };
 
@@ -40,6 +41,8 @@ pub(super) struct Settings {
     pub(super) trust: Trust,
     /// Lines for people.
     pub(super) notices: Vec<String>,
+    /// Said before all else: anybody may join.
+    pub(super) open: Option<String>,
 }
 
 /// What cannot be meant.
@@ -122,7 +125,16 @@ impl Settings {
             master::check_taint_report(file)?;
         }
         let trust = said.trust()?;
-        let notices = said.notices(&trust);
+        let notices = said.notices();
+        let is_open = trust.token.is_none() && trust.tls.ca.is_none();
+        let open = is_open.then(|| {
+            let hint = if trust.tls.is_on() {
+                "a DLROVER_JOB_TOKEN or --tls-client-ca"
+            } else {
+                "a DLROVER_JOB_TOKEN"
+            };
+            open_job::words("its port", hint)
+        });
         Ok(Self {
             job_name: said.text("job-name", Some("ELASTIC_JOB_NAME")).unwrap_or_else(|| "job".into()),
             reach: ListenOn { address: said.text("bind", None), port, choices },
@@ -134,7 +146,7 @@ impl Settings {
                 host_timeout: HOST_TIMEOUT,
                 reconnect_grace,
                 terms: None,
-                is_open: trust.token.is_none() && trust.tls.ca.is_none(),
+                is_open,
                 taint_guard_permille: said.taint_guard()?,
             },
             patience: Patience { reconnect_grace, heartbeat_timeout: Some(heartbeat_timeout) },
@@ -147,6 +159,7 @@ impl Settings {
             },
             trust,
             notices,
+            open,
         })
     }
 }
@@ -230,7 +243,7 @@ impl Said<'_> {
         token(&text, format!("the job token in {}", path.display()))
     }
 
-    fn notices(&self, trust: &Trust) -> Vec<String> {
+    fn notices(&self) -> Vec<String> {
         let platform = self.text("platform", None);
         let is_known = |platform: &&String| PLATFORMS.contains(&platform.as_str());
         let unknown = platform.as_ref().filter(|platform| !is_known(platform)).map(|platform| {
@@ -253,13 +266,7 @@ impl Said<'_> {
         });
         let http = self.text("service-type", None).filter(|kind| kind == "http");
         let no_http = http.map(|_| "warning: --service-type http: this master speaks gRPC only".to_owned());
-        let is_open = trust.token.is_none() && trust.tls.ca.is_none();
-        let open = is_open.then(|| {
-            let hint =
-                if trust.tls.is_on() { "DLROVER_JOB_TOKEN or --tls-client-ca" } else { "DLROVER_JOB_TOKEN" };
-            format!("warning: anybody who reaches the port can join this job; {hint} keeps strangers out")
-        });
-        [no_pods, unknown, no_number, no_http, open].into_iter().flatten().collect()
+        [no_pods, unknown, no_number, no_http].into_iter().flatten().collect()
     }
 }
 
@@ -286,11 +293,8 @@ mod tests {
         assert_eq!(settings.policy.restart_count, 3);
         assert_eq!(settings.patience.reconnect_grace, Duration::from_secs(2));
         assert_eq!(settings.patience.heartbeat_timeout, Some(Duration::from_secs(15)));
-        assert!(
-            settings.notices[0].contains("anybody who reaches the port can join"),
-            "{:?}",
-            settings.notices
-        );
+        let open = settings.open.unwrap();
+        assert!(open.contains("anybody who reaches its port can see who takes part"), "{open}");
     }
 
     #[test]

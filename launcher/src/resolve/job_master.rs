@@ -42,6 +42,8 @@ pub struct MasterPlan {
     pub taints: TaintConfig,
     /// Who may speak, on either side.
     pub trust: Trust,
+    /// For a master that is served here for this node alone.
+    pub own_token: Option<Token>,
     /// What was said that only the master cares for.
     pub said: Vec<String>,
 }
@@ -71,10 +73,10 @@ pub(super) fn resolve(
         Meeting::Static(_) => max_nodes == 1,
         Meeting::C10d(_) | Meeting::Master(_) => false,
     };
+    let own_token = Token::new(&host.fresh_id()).ok();
     let (state_dir, topology_file, trust) = if is_alone {
         // Nobody else has a part in it, and of whoever shares the host nobody shall.
-        let token = Token::new(&host.fresh_id()).ok();
-        (None, None, Trust { token, tls: TlsFiles::default() })
+        (None, None, Trust { token: own_token.clone(), tls: TlsFiles::default() })
     } else {
         let files = Files { cli, env, host };
         let state_dir = files.named(Flag::StateDir, None).map(|(path, said)| match host.is_file(&path) {
@@ -120,6 +122,7 @@ pub(super) fn resolve(
                 .ok_or_else(|| Invalid::TaintKey { said: cli.said(Flag::TaintKey) })?,
         },
         trust,
+        own_token,
         said: given.map(|flag| cli.said(flag).to_string()).collect(),
     })
 }

@@ -197,6 +197,7 @@ impl From<Option<&World>> for pb::WorldTable {
             role: member.role.clone(),
             address: member.address.clone(),
             host_name: member.host_name.clone(),
+            addresses: member.addresses.clone(),
         };
         Self {
             round: Some(round.0),

@@ -4,6 +4,7 @@
 //! name look-ups (torch's own server asks for the name of each peer on its only thread, and stands still for as
 //! long as the name server does), and nothing at all while no client speaks.
 
+mod allowed;
 mod connection;
 mod hub;
 mod listen;
@@ -20,7 +21,10 @@ use std::{
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-pub use self::listen::{bind_any, bind_loopback};
+pub use self::{
+    allowed::Allowed,
+    listen::{bind_any, bind_loopback},
+};
 use self::{hub::Arrivals, thread::Command};
 use crate::limits::Limits;
 
@@ -48,7 +52,19 @@ impl StoreServer {
     /// # Errors
     /// No thread, no event queue, or a listener that is none.
     pub fn start(listeners: Vec<TcpListener>, limits: Limits) -> io::Result<Self> {
-        let server = Self::launch(listeners, limits)?;
+        Self::start_for(None, listeners, limits)
+    }
+
+    /// The same for these addresses only; `None`: for all.
+    ///
+    /// # Errors
+    /// As [`StoreServer::start`].
+    pub fn start_for(
+        allowed: Option<Allowed>,
+        listeners: Vec<TcpListener>,
+        limits: Limits,
+    ) -> io::Result<Self> {
+        let server = Self::launch_for(allowed, listeners, limits)?;
         server.ready()?;
         Ok(server)
     }
@@ -59,12 +75,24 @@ impl StoreServer {
     /// # Errors
     /// No thread.
     pub fn launch(listeners: Vec<TcpListener>, limits: Limits) -> io::Result<Self> {
+        Self::launch_for(None, listeners, limits)
+    }
+
+    /// The same for these addresses only; `None`: for all.
+    ///
+    /// # Errors
+    /// No thread.
+    pub fn launch_for(
+        allowed: Option<Allowed>,
+        listeners: Vec<TcpListener>,
+        limits: Limits,
+    ) -> io::Result<Self> {
         let arrivals = Arrivals::default();
         let (commands, orders) = mpsc::unbounded_channel();
         let (started, outcome) = std_mpsc::sync_channel(1);
         let thread = std::thread::Builder::new().name("store".into()).stack_size(STACK_BYTES).spawn({
             let arrivals = arrivals.clone();
-            move || thread::run(listeners, limits, arrivals, orders, &started)
+            move || thread::run(listeners, limits, allowed, arrivals, orders, &started)
         })?;
         let outcome = Mutex::new(Some(outcome));
         Ok(StoreServer { commands: Some(commands), arrivals, outcome, thread: Some(thread) })

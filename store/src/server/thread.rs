@@ -1,5 +1,5 @@
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     fmt,
     future::poll_fn,
     io,
@@ -19,6 +19,7 @@ use tokio::{
 use tracing::{debug, warn};
 
 use super::{
+    allowed::Allowed,
     hub::{Arrivals, Hub},
     listen::BACKLOG,
 };
@@ -38,6 +39,7 @@ pub(super) enum Command {
 pub(super) fn run(
     listeners: Vec<net::TcpListener>,
     limits: Limits,
+    allowed: Option<Allowed>,
     arrivals: Arrivals,
     orders: UnboundedReceiver<Command>,
     started: &SyncSender<io::Result<()>>,
@@ -55,19 +57,30 @@ pub(super) fn run(
         };
         let hub = Rc::new(RefCell::new(Hub::new(limits, arrivals)));
         for listener in &listeners {
-            spawn_local(accept(listener.clone(), hub.clone()));
+            spawn_local(accept(listener.clone(), hub.clone(), allowed.clone()));
         }
         if started.send(Ok(())).is_ok() {
-            obey(orders, &hub, &listeners).await;
+            obey(orders, &hub, &listeners, allowed.as_ref()).await;
         }
     });
 }
 
-async fn obey(mut orders: UnboundedReceiver<Command>, hub: &Rc<RefCell<Hub>>, listeners: &[Rc<TcpListener>]) {
+async fn obey(
+    mut orders: UnboundedReceiver<Command>,
+    hub: &Rc<RefCell<Hub>>,
+    listeners: &[Rc<TcpListener>],
+    allowed: Option<&Allowed>,
+) {
+    let waiting = Rc::new(Cell::new(0));
     while let Some(order) = orders.recv().await {
         match order {
             Command::Adopt(stream) => match adopt(stream) {
-                Ok((stream, peer)) => serve(hub, stream, peer),
+                Ok((stream, peer)) => match allowed {
+                    Some(allowed) => {
+                        serve_when_allowed(hub, stream, peer, allowed.clone(), Rc::clone(&waiting))
+                    }
+                    None => serve(hub, stream, peer),
+                },
                 Err(error) => debug!(%error, "store connection lost before it was adopted"),
             },
             Command::BeginGeneration(done) => {
@@ -79,10 +92,45 @@ async fn obey(mut orders: UnboundedReceiver<Command>, hub: &Rc<RefCell<Hub>>, li
     }
 }
 
-async fn accept(listener: Rc<TcpListener>, hub: Rc<RefCell<Hub>>) {
+/// One that somebody else has accepted waits here until it is known who may connect.
+fn serve_when_allowed(
+    hub: &Rc<RefCell<Hub>>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    allowed: Allowed,
+    waiting: Rc<Cell<i32>>,
+) {
+    if waiting.get() >= BACKLOG {
+        return;
+    }
+    waiting.set(waiting.get() + 1);
+    let hub = Rc::clone(hub);
+    spawn_local(async move {
+        allowed.is_known().await;
+        waiting.set(waiting.get() - 1);
+        if is_allowed(Some(&allowed), peer) {
+            serve(&hub, stream, peer);
+        }
+    });
+}
+
+fn is_allowed(allowed: Option<&Allowed>, peer: SocketAddr) -> bool {
+    let is_allowed = allowed.is_none_or(|allowed| allowed.has(peer.ip()));
+    if !is_allowed {
+        warn!(%peer, "store connection refused: it comes from no member of the job");
+    }
+    is_allowed
+}
+
+async fn accept(listener: Rc<TcpListener>, hub: Rc<RefCell<Hub>>, allowed: Option<Allowed>) {
     loop {
+        if let Some(allowed) = &allowed {
+            // They wait in the listen queue.
+            allowed.is_known().await;
+        }
         match listener.accept().await {
-            Ok((stream, peer)) => serve(&hub, stream, peer),
+            Ok((stream, peer)) if is_allowed(allowed.as_ref(), peer) => serve(&hub, stream, peer),
+            Ok(_) => {}
             // The client gave up while it was in the queue; the next may be fine.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
