@@ -423,10 +423,10 @@ impl Job {
         let Some(terms) = &self.terms else { return Vec::new() };
         let Phase::Gathering { since: Some(since), awaited, .. } = &self.phase else { return Vec::new() };
         let (is_timeout, is_awaited) = (*since + terms.join_timeout <= now, !awaited.is_empty());
+        if !is_timeout {
+            return self.complete(now);
+        }
         if let Some(size) = terms.world_of(self.waiting.len()) {
-            if !is_timeout {
-                return self.complete(now);
-            }
             // A member that cannot stop its workers holds up nobody for ever; it may come back later.
             self.is_port_stale |= is_awaited;
             return self.choose(now, size);

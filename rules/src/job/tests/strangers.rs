@@ -1,6 +1,7 @@
 //! What words of nodes that somebody has made up can do to a job that anybody may join.
 
 use super::*;
+use crate::liveness::return_grace;
 
 fn open() -> Policy {
     Policy { is_open: true, ..policy() }
@@ -138,8 +139,17 @@ fn a_made_up_round_neither_holds_up_the_next_one_nor_uses_the_numbers_up() {
     assert_eq!(test.join("a"), []);
     let _restoring = test.resume("x", 7, &["x", "y"], Standing::Running);
     let _regroup = test.due();
-    assert_eq!(test.now, Moment::START + GRACE);
+    let grace = return_grace(GRACE, 2);
+    assert_eq!(test.now, Moment::START + grace);
     assert_eq!(test.join("b"), [], "it is waited for as if it had workers");
     assert_eq!(test.due(), placed_afresh(8, &["a", "b"]));
     assert!(test.now < Moment::at_secs(60));
+
+    let mut test = Test::new(open(), terms(2, 2));
+    assert_eq!(test.join("a"), []);
+    let _restoring = test.resume("x", 7, &["x", "y"], Standing::Running);
+    let _regroup = test.due();
+    assert_eq!(test.due(), [], "too few are there, and they may come yet");
+    assert_eq!(test.job.deadline(), Some(Moment::START + grace + JOIN));
+    assert_eq!(test.join("b"), placed_afresh(8, &["a", "b"]));
 }

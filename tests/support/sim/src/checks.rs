@@ -133,14 +133,11 @@ impl Simulation {
         if let Event::Joined(request) | Event::Resumed { request, .. } = event {
             self.checks.charged.remove(&request.node_id);
         }
-        match event {
-            Event::SeatTaken { node, round } => {
-                let world = self.master.shadow.world();
-                if world.is_some_and(|world| world.round == *round && world.seat_of(node).is_some()) {
-                    self.checks.taken.insert(node.clone());
-                }
+        if let Event::SeatTaken { node, round } = event {
+            let world = self.master.shadow.world();
+            if world.is_some_and(|world| world.round == *round && world.seat_of(node).is_some()) {
+                self.checks.taken.insert(node.clone());
             }
-            _ => {}
         }
         let is_announced = matches!(event, Event::NodeEnded { end: NodeEnd::Left { .. }, .. });
         let was_excluded = |node: &NodeId| {
