@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use master_proto::pb::{self, master_client::MasterClient};
 use prost::Message as _;
+use rules::liveness::return_grace;
 use tokio::{sync::mpsc, time::timeout};
 
 use super::agent::{Agent, Said, What, Word};
@@ -12,8 +13,9 @@ use crate::{Outcome, launcher::is_interrupted};
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How long to look for agents that are told to stop although nothing happened. Longer than the master's grace.
-const QUIET: Duration = Duration::from_secs(4);
+/// How much longer than the master waits for its nodes the bench looks for agents that are told to stop although nothing
+/// happened.
+const QUIET: Duration = Duration::from_secs(2);
 
 /// The agents.
 #[derive(Debug)]
@@ -183,7 +185,8 @@ impl Crowd {
         };
         self.until("come back", true, |said| hear(&mut storm, said).0).await?;
         // Who is told to stop now is told so because others were late.
-        let until = Instant::now() + QUIET;
+        let grace = return_grace(Duration::ZERO, u32::try_from(count)?);
+        let until = Instant::now() + grace + QUIET;
         let mut seats = 0;
         while let Some(left) = until.checked_duration_since(Instant::now()) {
             check_interrupt()?;
