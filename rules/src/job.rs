@@ -39,7 +39,7 @@ pub use self::event::{Claim, Effect, Event, Log, NodeEnd, OnGiveUp, Policy, Refu
 use self::{
     checking::{Checking, LastCheck},
     measuring::Measuring,
-    parties::Aside,
+    parties::Asides,
     sightings::Sightings,
 };
 use crate::{
@@ -167,7 +167,7 @@ pub struct Job {
     excluded: BTreeMap<NodeId, Exclusion>,
     sightings: Sightings,
     /// Those that came for another job, while it is not settled whose this one is.
-    aside: BTreeMap<NodeId, Aside>,
+    aside: Asides,
     phase: Phase,
 }
 
@@ -194,7 +194,7 @@ impl Job {
             last_check: None,
             excluded: BTreeMap::new(),
             sightings: Sightings::default(),
-            aside: BTreeMap::new(),
+            aside: Asides::default(),
             phase: Phase::Gathering {
                 since: None,
                 last_join: Moment::START,
@@ -292,7 +292,7 @@ impl Job {
     /// Whether a node takes part or waits.
     #[must_use]
     pub fn knows(&self, node: &NodeId) -> bool {
-        self.nodes.contains_key(node) || self.aside.contains_key(node)
+        self.nodes.contains_key(node) || self.aside.contains(node)
     }
 
     /// Whether it is news that this node has taken its seat in this round.
@@ -410,7 +410,7 @@ impl Job {
     /// Nobody is connected yet, and what was asked of the shell may never have been done.
     fn on_restarted(&mut self, now: Moment) -> Vec<Effect> {
         // They come again.
-        self.aside.clear();
+        self.aside = Asides::default();
         for node in self.nodes.values_mut() {
             node.is_connected = false;
             node.seated = None;

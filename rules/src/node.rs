@@ -58,6 +58,10 @@ impl Terms {
     /// The first point in which `theirs` is not the same, in words.
     #[must_use]
     pub fn difference(&self, theirs: &Self) -> Option<String> {
+        // Mostly there is none, and every join asks.
+        if self == theirs {
+            return None;
+        }
         let nodes = |terms: &Self| format!("--nnodes={}:{}", terms.min_nodes, terms.max_nodes);
         let seconds = |wait: Duration| wait.as_secs_f64();
         let mut points = vec![

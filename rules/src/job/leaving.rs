@@ -345,7 +345,7 @@ impl Job {
     /// Tells every node that the job is over.
     pub(super) fn end(&mut self, now: Moment, verdict: JobVerdict) -> Vec<Effect> {
         let aside = std::mem::take(&mut self.aside);
-        let unaware: BTreeSet<NodeId> = self.nodes.keys().cloned().chain(aside.into_keys()).collect();
+        let unaware: BTreeSet<NodeId> = self.nodes.keys().cloned().chain(aside.into_nodes()).collect();
         let mut effects: Vec<Effect> = unaware
             .iter()
             .map(|node| Effect::TellEnd { node: node.clone(), verdict: verdict.clone() })

@@ -5,7 +5,7 @@
 //! A master whose launcher has a part in the job knows what it is for, and one with a token knows its nodes: both refuse at
 //! once whoever differs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +26,58 @@ pub(super) struct Aside {
     since: Moment,
 }
 
+/// All that wait aside. Each node is found in a party by its terms once, when it comes: a crowd may come.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Asides {
+    nodes: BTreeMap<NodeId, Aside>,
+    parties: Vec<Party>,
+}
+
+/// Those of them that came for one job, at least one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Party {
+    terms: Terms,
+    nodes: BTreeSet<NodeId>,
+}
+
+impl Asides {
+    pub(super) fn contains(&self, node: &NodeId) -> bool {
+        self.nodes.contains_key(node)
+    }
+
+    pub(super) fn remove(&mut self, node: &NodeId) -> Option<Aside> {
+        let aside = self.nodes.remove(node)?;
+        for party in &mut self.parties {
+            party.nodes.remove(node);
+        }
+        self.parties.retain(|party| !party.nodes.is_empty());
+        Some(aside)
+    }
+
+    /// Whether it is new.
+    fn insert(&mut self, aside: Aside) -> bool {
+        let (node, terms) = (aside.request.node_id.clone(), aside.request.terms.clone());
+        let is_new = self.remove(&node).is_none();
+        match self.parties.iter_mut().find(|party| party.terms.difference(&terms).is_none()) {
+            Some(party) => {
+                party.nodes.insert(node.clone());
+            }
+            None => self.parties.push(Party { terms, nodes: [node.clone()].into() }),
+        }
+        self.nodes.insert(node, aside);
+        is_new
+    }
+
+    /// Of the parties of the same size the last.
+    fn largest(&self) -> Option<&Party> {
+        self.parties.iter().max_by_key(|party| party.nodes.len())
+    }
+
+    pub(super) fn into_nodes(self) -> impl Iterator<Item = NodeId> {
+        self.nodes.into_keys()
+    }
+}
+
 impl Job {
     /// Whether it is open whose job this is.
     pub(super) fn is_unsettled(&self) -> bool {
@@ -44,9 +96,8 @@ impl Job {
         let (node, name) = (request.node_id.clone(), self.name_in(&request));
         // It may have been there for the other job, under the same id.
         self.remove(&node);
-        let since = self.aside.get(&node).map_or(now, |aside| aside.since);
-        let is_new =
-            self.aside.insert(node.clone(), Aside { request, claim: claim.cloned(), since }).is_none();
+        let since = self.aside.nodes.get(&node).map_or(now, |aside| aside.since);
+        let is_new = self.aside.insert(Aside { request, claim: claim.cloned(), since });
         if let Some(effects) = self.give_way(now) {
             return effects;
         }
@@ -56,12 +107,6 @@ impl Job {
         }
         effects.push(Effect::TellPending { node, pending: Pending::Aside { point } });
         effects
-    }
-
-    /// Those that wait aside for one job.
-    fn party(&self, terms: &Terms) -> Vec<NodeId> {
-        let same = |aside: &&Aside| terms.difference(&aside.request.terms).is_none();
-        self.aside.values().filter(same).map(|aside| aside.request.node_id.clone()).collect()
     }
 
     /// When the nodes here give way to others that came for another job: that has enough of them and this one has not,
@@ -75,13 +120,12 @@ impl Job {
             Phase::Restoring { .. } => false,
             _ => return None,
         };
-        let parties = self.aside.values().map(|aside| self.party(&aside.request.terms));
-        let largest = parties.max_by_key(Vec::len)?;
-        let terms = &self.aside.get(largest.first()?)?.request.terms;
+        let Party { terms, nodes: largest } = self.aside.largest()?;
         let is_enough = terms.world_of(largest.len()).is_some();
         let gives_way =
             self.nodes.is_empty() || is_enough && (!has_enough || largest.len() > self.nodes.len());
-        gives_way.then(|| self.change_job(now, &largest))
+        let party: Vec<NodeId> = largest.iter().filter(|_| gives_way).cloned().collect();
+        gives_way.then(|| self.change_job(now, &party))
     }
 
     /// From now on this is the job of these nodes.
@@ -110,7 +154,7 @@ impl Job {
     /// A round runs: whoever came for another job does not take part.
     pub(super) fn settle(&mut self) -> Vec<Effect> {
         self.has_run = true;
-        let aside = std::mem::take(&mut self.aside);
+        let aside = std::mem::take(&mut self.aside).nodes;
         aside.into_values().map(|aside| self.refuse_aside(&aside)).collect()
     }
 
@@ -122,13 +166,18 @@ impl Job {
 
     /// When one of those that wait aside has waited for as long as it would have for its own job.
     pub(super) fn aside_deadline(&self) -> Option<Moment> {
-        self.aside.values().map(|aside| aside.since + aside.request.terms.join_timeout).min()
+        self.aside.nodes.values().map(|aside| aside.since + aside.request.terms.join_timeout).min()
     }
 
     pub(super) fn refuse_who_waited_aside(&mut self, now: Moment) -> Vec<Effect> {
         let is_over = |aside: &Aside| aside.since + aside.request.terms.join_timeout <= now;
-        let over: Vec<NodeId> =
-            self.aside.iter().filter(|(_, aside)| is_over(aside)).map(|(node, _)| node.clone()).collect();
+        let over: Vec<NodeId> = self
+            .aside
+            .nodes
+            .iter()
+            .filter(|(_, aside)| is_over(aside))
+            .map(|(node, _)| node.clone())
+            .collect();
         let over = over.into_iter().filter_map(|node| self.aside.remove(&node)).collect::<Vec<_>>();
         over.iter().map(|aside| self.refuse_aside(aside)).collect()
     }
