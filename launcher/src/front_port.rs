@@ -82,7 +82,7 @@ async fn decide(
     let mut first = [0];
     let peeked = tokio::select! {
         peeked = timeout(FIRST_BYTE, stream.peek(&mut first)) => peeked,
-        _ = &mut place.evicted => return,
+        () = &mut place.evicted => return,
     };
     // Whoever takes it from here counts it anew.
     drop(place);

@@ -5,10 +5,12 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     net::IpAddr,
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicU8, AtomicUsize, Ordering},
     },
+    task::{Context, Poll},
     time::{Duration, Instant},
 };
 
@@ -68,7 +70,31 @@ impl Face {
 pub struct Place {
     face: Face,
     /// Resolves when it must go.
-    pub evicted: oneshot::Receiver<()>,
+    pub evicted: Evicted,
+}
+
+/// Resolves when a connection must go for another; never where that can no more happen. May be polled again.
+#[derive(Debug)]
+pub struct Evicted(Option<oneshot::Receiver<()>>);
+
+impl Future for Evicted {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(receiver) = &mut self.0 else { return Poll::Pending };
+        match Pin::new(receiver).poll(cx) {
+            Poll::Ready(Ok(())) => {
+                self.0 = None;
+                Poll::Ready(())
+            }
+            // It is known, so it is in the crowd no more. A receiver must not be asked again.
+            Poll::Ready(Err(_)) => {
+                self.0 = None;
+                Poll::Pending
+            }
+            Poll::Pending => Poll::Pending,
+        }
+    }
 }
 
 impl Place {
@@ -128,7 +154,7 @@ impl Crowd {
         let (evict, evicted) = oneshot::channel();
         let entry = Entry { ip, since: now, standing: Arc::clone(&standing), evict: Some(evict) };
         self.entries.push_back(entry);
-        Some(Place { face: Face(standing), evicted })
+        Some(Place { face: Face(standing), evicted: Evicted(Some(evicted)) })
     }
 
     /// Of the address that most of the unknown come from, whoever is silent, and has been for longest. Not one that
@@ -160,6 +186,8 @@ impl Crowd {
 
 #[cfg(test)]
 mod tests {
+    use std::task::Waker;
+
     use super::*;
 
     fn ip(last: u8) -> IpAddr {
@@ -167,7 +195,8 @@ mod tests {
     }
 
     fn is_evicted(place: &mut Place) -> bool {
-        place.evicted.try_recv().is_ok()
+        let mut cx = Context::from_waker(Waker::noop());
+        Pin::new(&mut place.evicted).poll(&mut cx).is_ready()
     }
 
     #[test]
@@ -194,6 +223,18 @@ mod tests {
         let _one = crowd.admit(ip(2), start).unwrap();
         assert!(is_evicted(&mut many[0]));
         assert!(crowd.admit(ip(1), start).is_none());
+    }
+
+    #[test]
+    fn one_that_is_known_never_has_to_go_however_often_that_is_asked() {
+        let start = Instant::now();
+        let mut crowd = Crowd::new(1);
+        let mut known = crowd.admit(ip(1), start).unwrap();
+        known.face().is_known();
+        for _ in 0..3 {
+            drop(crowd.admit(ip(2), start).unwrap());
+        }
+        assert!(!is_evicted(&mut known) && !is_evicted(&mut known));
     }
 
     #[test]

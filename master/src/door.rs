@@ -189,8 +189,7 @@ impl AsyncRead for Guarded {
         {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
-        // An error: nobody is left who could ask it to go.
-        if let Poll::Ready(Ok(())) = Pin::new(&mut self.place.evicted).poll(cx) {
+        if Pin::new(&mut self.place.evicted).poll(cx).is_ready() {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
         Pin::new(&mut self.stream).poll_read(cx, buf)
