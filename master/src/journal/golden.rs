@@ -37,6 +37,7 @@ fn shape() -> String {
             Err(error) => panic!("every type of the journal can be read from a journal: {error}"),
         }
     };
+    assert!(["Event", "Phase", "Standing"].iter().all(|name| registry.contains_key(*name)), "{registry:?}");
     registry.iter().fold(String::new(), |mut text, (name, format)| {
         writeln!(text, "{name} = {format:#?}").expect("a string takes all");
         text
@@ -52,7 +53,7 @@ fn traced(enums: &BTreeSet<String>) -> serde_reflection::Result<Registry> {
     while is_more {
         tracer.trace_type::<Entry>(&samples)?;
         tracer.trace_type::<Event>(&samples)?;
-        is_more = enums.iter().fold(false, |more, name| tracer.check_incomplete_enum(name).is_some() || more);
+        is_more = enums.iter().filter(|name| tracer.check_incomplete_enum(name).is_some()).count() > 0;
     }
     tracer.registry()
 }
