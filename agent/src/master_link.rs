@@ -75,6 +75,11 @@ enum LinkError {
     Refused { at: String, status: Status },
     #[error("the connection to the job master at {at} broke off")]
     BrokeOff { at: String },
+    #[error(
+        "at {at} the other side speaks torchrun's rendezvous (the TCPStore protocol) and is no job master; all nodes of \
+         a job need the same launcher: start dlrover-run there too"
+    )]
+    Torchrun { at: String },
     #[error("the job master at {at} does not know this node any more")]
     Forgotten { at: String },
     #[error("the job master at {at} said what makes no sense")]
@@ -96,9 +101,11 @@ impl LinkError {
                 Code::FailedPrecondition | Code::Unauthenticated | Code::Unimplemented => !was_ever_open,
                 _ => false,
             },
-            Self::Silent { .. } | Self::BrokeOff { .. } | Self::Forgotten { .. } | Self::Nonsense { .. } => {
-                false
-            }
+            Self::Silent { .. }
+            | Self::BrokeOff { .. }
+            | Self::Torchrun { .. }
+            | Self::Forgotten { .. }
+            | Self::Nonsense { .. } => false,
         }
     }
 }
@@ -163,6 +170,12 @@ impl<E: From<Event>> Link<E> {
                 Err(error) => error,
             };
             was_ever_open |= self.is_open;
+            let error = match error {
+                LinkError::BrokeOff { at } if !was_ever_open && self.door.is_tcp_store().await => {
+                    LinkError::Torchrun { at }
+                }
+                error => error,
+            };
             if self.is_open {
                 pause = FIRST_PAUSE;
             }
@@ -429,6 +442,35 @@ mod tests {
     fn a_node_is_back_within_the_gap_that_a_master_waits_for() {
         let gap = connect::ACKNOWLEDGE + connect::CONNECT + LONGEST_PAUSE;
         assert!(gap < rules::liveness::LONGEST_GAP, "{gap:?}");
+    }
+
+    #[tokio::test]
+    async fn a_torchrun_that_serves_the_meeting_is_named() {
+        let listeners = store::bind_loopback(0).unwrap();
+        let port = listeners[0].local_addr().unwrap().port();
+        let _torchruns = store::StoreServer::start(listeners, store::Limits::default()).unwrap();
+        let master =
+            MasterAt { host: "127.0.0.1".into(), port, trust: master_proto::trust::Trust::default() };
+        let (events, mut told) = mpsc::channel::<Event>(16);
+        let _link = start(master, NodeSecret::new("of a node"), None, events);
+        let Some(Event::MasterAway { reason }) = told.recv().await else { panic!("it is no master") };
+        assert!(
+            reason.contains(&format!("at 127.0.0.1:{port} the other side speaks torchrun's rendezvous")),
+            "{reason}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_port_that_only_hangs_up_is_not_called_a_torchrun() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let _hangs_up = tokio::spawn(async move { while listener.accept().await.is_ok() {} });
+        let master =
+            MasterAt { host: "127.0.0.1".into(), port, trust: master_proto::trust::Trust::default() };
+        let (events, mut told) = mpsc::channel::<Event>(16);
+        let _link = start(master, NodeSecret::new("of a node"), None, events);
+        let Some(Event::MasterAway { reason }) = told.recv().await else { panic!("it is no master") };
+        assert!(!reason.contains("torchrun"), "{reason}");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::{
     process::ExitCode,
 };
 
+use agent::logs::plain;
 use clap::Command;
 
 use crate::{
@@ -61,10 +62,15 @@ fn say(words: impl std::fmt::Display) {
     tell(format_args!("dlrover-diag: {words}"));
 }
 
+/// A line, or several, on standard output, in words that move no cursor: other ends and tools of vendors have a say.
+fn line(text: &str) -> io::Result<()> {
+    writeln!(io::stdout(), "{}", plain(text))
+}
+
 /// Prints what was asked for; gives `code`, or that of a failure when it cannot be written. A reader that has seen
 /// enough (`| head`) is no failure of anyone.
 fn print(text: &str, code: u8) -> ExitCode {
-    match writeln!(io::stdout(), "{}", text.trim_end()) {
+    match line(text.trim_end()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             say(format_args!("error: cannot write the outcome: {error}"));
             ExitCode::from(FAILED)

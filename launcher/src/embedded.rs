@@ -73,7 +73,8 @@ fn serve(
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(EmbeddedError::Start)?;
     let verdict = runtime.block_on(async {
-        let connections = front_port::serve(listeners, store.as_ref()).map_err(EmbeddedError::Start)?;
+        let connections =
+            front_port::serve(listeners, store.as_ref(), &config.log).map_err(EmbeddedError::Start)?;
         master::serve(ReceiverStream::new(connections), config).await.map_err(EmbeddedError::Serve)
     });
     runtime.shutdown_background();

@@ -11,6 +11,7 @@ use std::{
 
 use agent::{
     chain,
+    logs::plain,
     report::{Report, WorkerEvidence},
 };
 use rules::{
@@ -61,9 +62,9 @@ pub fn cannot_run(error: &dyn std::error::Error) -> ExitCode {
     ExitCode::from(FAILED)
 }
 
-/// A line on standard error where there is no console. `eprintln!` panics when nobody reads it or the disk is full.
+/// A line on standard error where there is no console, in words that move no cursor. `eprintln!` panics when nobody reads it or the disk is full.
 pub(crate) fn tell(words: impl fmt::Display) {
-    let _nobody_reads = writeln!(io::stderr(), "{words}");
+    let _nobody_reads = writeln!(io::stderr(), "{}", plain(&words.to_string()));
 }
 
 /// The exit code of a run.

@@ -5,16 +5,21 @@
 use std::{
     io,
     net::TcpListener as StdListener,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use agent::store_host::SharedStore;
 use master::{
+    Log,
     crowd::{Crowd, Place},
     most_connections,
 };
 use tokio::{
+    io::AsyncReadExt as _,
     net::{TcpListener, TcpStream},
     sync::mpsc,
     time::timeout,
@@ -36,7 +41,15 @@ const TLS: u8 = 0x16;
 /// The store protocol's VALIDATE.
 const STORE: u8 = 0;
 
-/// Accepts on `listeners` for ever, gives store clients to `store` and gRPC clients to the returned receiver.
+/// VALIDATE and the magic number, with which every client of a TCPStore begins.
+const HELLO: [u8; 5] = [STORE, 0xce, 0xf7, 0x85, 0x3c];
+
+/// What is said once of a torchrun that knocks. Its c10d rendezvous speaks the store's protocol.
+pub const TORCHRUN: &str = "the other side speaks torchrun's rendezvous (the TCPStore protocol) at this job master's \
+                            port; all nodes of a job need the same launcher: start dlrover-run there";
+
+/// Accepts on `listeners` for ever, gives store clients to `store` and gRPC clients to the returned receiver. A store
+/// client where there is no store is a torchrun: `log` hears of the first.
 /// Must be called inside the runtime.
 ///
 /// # Errors
@@ -44,13 +57,16 @@ const STORE: u8 = 0;
 pub fn serve(
     listeners: Vec<StdListener>,
     store: Option<&Arc<SharedStore>>,
+    log: &Log,
 ) -> io::Result<mpsc::Receiver<io::Result<TcpStream>>> {
+    let was_told = Arc::new(AtomicBool::new(false));
     let (for_master, connections) = mpsc::channel(WAITING);
     let undecided = Arc::new(Mutex::new(Crowd::new(UNDECIDED.min(most_connections() / 2))));
     for listener in listeners {
         listener.set_nonblocking(true)?;
         let listener = TcpListener::from_std(listener)?;
         let (store, for_master) = (store.map(Arc::clone), for_master.clone());
+        let (was_told, log) = (Arc::clone(&was_told), Arc::clone(log));
         let undecided = Arc::clone(&undecided);
         tokio::spawn(async move {
             loop {
@@ -65,25 +81,39 @@ pub fn serve(
                 // Without a place it is closed, and comes again.
                 let Some(place) = place else { continue };
                 let (store, for_master) = (store.clone(), for_master.clone());
-                tokio::spawn(async move { decide(stream, place, store.as_deref(), &for_master).await });
+                let (was_told, log) = (Arc::clone(&was_told), Arc::clone(&log));
+                tokio::spawn(async move {
+                    let is_torchrun = decide(stream, place, store.as_deref(), &for_master).await;
+                    if is_torchrun && !was_told.swap(true, Ordering::Relaxed) {
+                        log(format!("warning: {}: {TORCHRUN} (said once)", peer.ip().to_canonical()));
+                    }
+                });
             }
         });
     }
     Ok(connections)
 }
 
-/// A connection that breaks, stays silent or speaks something else is dropped, which closes it.
+/// A connection that breaks, stays silent or speaks something else is dropped, which closes it. Gives whether a
+/// torchrun knocked: no job of ours needs a store here.
 async fn decide(
     stream: TcpStream,
     mut place: Place,
     store: Option<&SharedStore>,
     for_master: &mpsc::Sender<io::Result<TcpStream>>,
-) {
+) -> bool {
     let mut first = [0];
     let peeked = tokio::select! {
         peeked = timeout(FIRST_BYTE, stream.peek(&mut first)) => peeked,
-        () = &mut place.evicted => return,
+        () = &mut place.evicted => return false,
     };
+    if store.is_none() && matches!((&peeked, first[0]), (Ok(Ok(1)), STORE)) {
+        // It has its place for as long as it takes.
+        return tokio::select! {
+            is_torchrun = is_store_hello(stream) => is_torchrun,
+            () = &mut place.evicted => false,
+        };
+    }
     // Whoever takes it from here counts it anew.
     drop(place);
     match (peeked, first[0]) {
@@ -98,6 +128,13 @@ async fn decide(
         }
         _ => {}
     }
+    false
+}
+
+/// Whether a whole VALIDATE with torch's magic number comes: 0x00 alone may be anything.
+async fn is_store_hello(mut stream: TcpStream) -> bool {
+    let mut hello = [0; HELLO.len()];
+    matches!(timeout(FIRST_BYTE, stream.read_exact(&mut hello)).await, Ok(Ok(_)) if hello == HELLO)
 }
 
 #[cfg(test)]
@@ -123,7 +160,7 @@ mod tests {
     async fn the_first_byte_decides_and_stays_in_the_stream() {
         let (listener, address) = listener();
         let store = store();
-        let mut for_master = serve(vec![listener], Some(&store)).unwrap();
+        let mut for_master = serve(vec![listener], Some(&store), &silent()).unwrap();
 
         for hello in [&b"PRI * HTTP/2.0"[..], b"\x16\x03\x01 client"] {
             let mut grpc = Client::connect(address).unwrap();
@@ -145,10 +182,35 @@ mod tests {
         assert_eq!(pong.await.unwrap(), [1, 2, 3, 4]);
     }
 
+    fn silent() -> Log {
+        Arc::new(|words| panic!("nothing to say: {words}"))
+    }
+
+    #[tokio::test]
+    async fn a_torchrun_is_named_once_by_its_first_bytes() {
+        let (listener, address) = listener();
+        let (told, mut words) = tokio::sync::mpsc::unbounded_channel();
+        let log: Log = Arc::new(move |line| told.send(line).unwrap());
+        let _for_master = serve(vec![listener], None, &log).unwrap();
+        for _knock in 0..2 {
+            let end = tokio::task::spawn_blocking(move || {
+                let mut client = Client::connect(address).unwrap();
+                // What torch sends: VALIDATE, then PING; in pieces, as a network may deliver it.
+                client.write_all(&[0, 0xce]).unwrap();
+                client.write_all(&[0xf7, 0x85, 0x3c, 0x0d, 1, 2, 3, 4]).unwrap();
+                client.read(&mut [0]).is_ok_and(|read| read > 0)
+            });
+            assert!(!end.await.unwrap(), "it is hung up on");
+        }
+        let said = words.recv().await.unwrap();
+        assert!(said.contains("127.0.0.1: the other side speaks torchrun's rendezvous"), "{said}");
+        assert!(words.try_recv().is_err(), "said once");
+    }
+
     #[tokio::test]
     async fn who_speaks_something_else_is_hung_up_on() {
         let (listener, address) = listener();
-        let _for_master = serve(vec![listener], None).unwrap();
+        let _for_master = serve(vec![listener], None, &silent()).unwrap();
         for hello in ["GET / HTTP/1.1", "SSH-2.0", "\0"] {
             let end = tokio::task::spawn_blocking(move || {
                 let mut client = Client::connect(address).unwrap();

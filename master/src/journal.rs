@@ -10,6 +10,8 @@ pub(crate) mod crash;
 mod error;
 mod folder;
 mod frame;
+#[cfg(test)]
+mod golden;
 mod recovery;
 #[cfg(test)]
 mod testing;

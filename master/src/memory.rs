@@ -93,7 +93,9 @@ impl Memory {
             say(
                 log,
                 format_args!(
-                    "the last {torn_bytes} bytes of its memory were never finished; nobody had been answered for them"
+                    "the last {torn_bytes} bytes of its memory are no whole record: it was being written when the master \
+                     died (then no node had an answer to it), or the file was cut or changed since; the job goes on \
+                     from the record before, and nodes that know more say so"
                 ),
             );
         }

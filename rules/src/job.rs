@@ -30,6 +30,7 @@ mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::RangeInclusive,
     time::Duration,
 };
 
@@ -168,6 +169,8 @@ pub struct Job {
     sightings: Sightings,
     /// Those that came for another job, while it is not settled whose this one is.
     aside: Asides,
+    /// Rounds that nodes were in and this master never heard of: its memory is older than the job.
+    unknown: Option<RangeInclusive<Round>>,
     phase: Phase,
 }
 
@@ -195,6 +198,7 @@ impl Job {
             excluded: BTreeMap::new(),
             sightings: Sightings::default(),
             aside: Asides::default(),
+            unknown: None,
             phase: Phase::Gathering {
                 since: None,
                 last_join: Moment::START,

@@ -1,6 +1,12 @@
 //! Real PyTorch on two nodes of two workers: DDP over gloo that outlives a node, and torchrun's own lines.
 
-use std::ffi::OsString;
+use std::{
+    ffi::OsString,
+    net::TcpStream,
+    process::{Child, Command, Stdio},
+};
+
+use nix::sys::signal::Signal;
 
 use support::{
     cluster::{Cluster, kill_node},
@@ -59,6 +65,56 @@ fn ddp_on_unchanged_c10d_lines_outlives_a_worker() {
     let args = ["--steps=60", "--die-at=25", "--die-rank=3", &checkpoint];
     let nodes = [(); 2].map(|()| ddp(job.line(), &python).flags(line).args(args).start());
     trained(&job, nodes);
+}
+
+/// A line of a meeting of two at `port`.
+fn c10d(port: u16) -> [String; 5] {
+    let endpoint = format!("--rdzv-endpoint=127.0.0.1:{port}");
+    ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-id=mixed", &endpoint]
+        .map(str::to_owned)
+}
+
+/// The real torchrun, ended with this.
+struct Torchrun(Child);
+
+impl Torchrun {
+    fn start(python: &OsString, port: u16) -> Self {
+        let mut torchrun = Command::new(python);
+        torchrun.args(["-m", "torch.distributed.run"]).args(c10d(port)).arg(trainer("probe.py"));
+        Self(torchrun.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("torch's own launcher"))
+    }
+}
+
+impl Drop for Torchrun {
+    fn drop(&mut self) {
+        // It has no workers: the meeting is never complete.
+        let _ended = self.0.kill();
+        let _reaped = self.0.wait();
+    }
+}
+
+#[test]
+fn a_torchrun_that_knocks_is_named() {
+    let Some(python) = python() else { return };
+    let (job, port) = (Cluster::of_lines(programs!()), free_port());
+    let node = job.line().flags(c10d(port)).script(trainer("probe.py")).start();
+    let _serves = job.await_said(&node, "serves the job master");
+    let _torchrun = Torchrun::start(&python, port);
+    let _named = job.await_said(&node, "the other side speaks torchrun's rendezvous");
+    node.signal(Signal::SIGTERM);
+    let _ended = node.finish();
+}
+
+#[test]
+fn a_torchrun_that_serves_the_meeting_is_named() {
+    let Some(python) = python() else { return };
+    let (job, port) = (Cluster::of_lines(programs!()), free_port());
+    let _torchrun = Torchrun::start(&python, port);
+    job.wait("torchrun's port", || TcpStream::connect(("127.0.0.1", port)).ok());
+    let node = job.line().flags(c10d(port)).script(trainer("probe.py")).start();
+    let _named = job.await_said(&node, "the other side speaks torchrun's rendezvous");
+    node.signal(Signal::SIGTERM);
+    let _ended = node.finish();
 }
 
 #[test]

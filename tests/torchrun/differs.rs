@@ -28,6 +28,10 @@ const DIFFERENCES: &[Difference] = &[
         reason: "torchrun meets the others first, and then lets every worker say it",
     },
     Difference {
+        case: "words_of_a_worker_move_no_cursor_in_the_report",
+        reason: "torchrun prints terminal escapes of an error file as they are",
+    },
+    Difference {
         case: "output_that_the_console_does_not_take_is_told_of_once",
         reason: "torchrun's tailer dies of it with a traceback, and the run goes on",
     },

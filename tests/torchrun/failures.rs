@@ -168,6 +168,19 @@ fn an_error_file_is_told() {
 }
 
 #[test]
+fn words_of_a_worker_move_no_cursor_in_the_report() {
+    if torchrun_differs("words_of_a_worker_move_no_cursor_in_the_report") {
+        return;
+    }
+    let record = r#"{"message": {"message": "\u001b[2J\u001b]0;owned\u0007boom", "extraInfo": {"py_callstack": "Traceback:\n  \u001b[1A\rline 1\n", "timestamp": "1763683200"}}}"#;
+    let run = launch().flags(["--standalone"]).steps(&[&format!("error {record}"), "exit 4"]);
+    let run = run.finish().expect_code(1);
+    assert!(run.stderr.contains("line 1"), "{run:#?}");
+    let moves = run.stderr.chars().find(|letter| letter.is_control() && !matches!(letter, '\n' | '\t'));
+    assert_eq!(moves, None, "{run:#?}");
+}
+
+#[test]
 fn an_error_file_may_be_a_plain_message_and_its_time_decides() {
     let run = launch()
         .flags(["--standalone", "--nproc-per-node=2"])

@@ -24,6 +24,7 @@ use nix::{
 
 use super::{
     cut_off::CutOff,
+    plain::plain,
     queues::{LAST_WORDS_BOUND, Queues, SOURCE_BOUND, SourceId, Text},
     stream::Stream,
 };
@@ -89,10 +90,10 @@ impl Console {
         Source { id, writer, room }
     }
 
-    /// Says something on standard error for the launcher, a line or several. Never blocks: when the console is
-    /// stuck the oldest messages are dropped, and their number is said later.
+    /// Says something on standard error for the launcher, a line or several, in [`plain`] words. Never blocks: when
+    /// the console is stuck the oldest messages are dropped, and their number is said later.
     pub fn say(&self, message: impl AsRef<[u8]>) {
-        self.err.say(message.as_ref());
+        self.err.say(plain(&String::from_utf8_lossy(message.as_ref())).as_bytes());
     }
 
     /// What was lost of the two streams, a sentence each.
@@ -382,6 +383,18 @@ mod tests {
     use std::io::Read as _;
 
     use super::*;
+
+    #[test]
+    fn words_of_the_launcher_move_no_cursor() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let console = Console::new(writer.try_clone().unwrap().into(), writer.into());
+        console.say(b"node \x1b]0;title\x07 said: \xff\rnothing\n".as_slice());
+        assert!(console.flush(Duration::from_secs(20)));
+        drop(console);
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "node \u{fffd}]0;title\u{fffd} said: \u{fffd}\u{fffd}nothing\n");
+    }
 
     #[test]
     fn without_a_thread_words_are_written_and_a_full_pipe_holds_nobody() {

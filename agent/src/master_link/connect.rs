@@ -8,7 +8,11 @@ use std::{
 
 use hyper_util::client::legacy::connect::HttpConnector;
 use master_proto::trust::{NodeSecret, TlsFiles, Trust};
-use tokio::time::timeout;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    time::timeout,
+};
 use tonic::{
     Request,
     transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity},
@@ -25,6 +29,9 @@ pub(super) const ACKNOWLEDGE: Duration = Duration::from_secs(5);
 
 /// How long an attempt may take in all: the name is looked up, the host accepts, TLS is agreed upon.
 const ATTEMPT: Duration = Duration::from_secs(20);
+
+/// How long a TCPStore may take to answer a greeting: what it is shall be said within a second.
+const GREETING: Duration = Duration::from_millis(500);
 
 /// Where the master is.
 #[derive(Debug, Clone)]
@@ -119,6 +126,20 @@ impl Door {
         }
         let opened = timeout(ATTEMPT, endpoint.connect_with_connector(tcp())).await;
         opened.map_err(|_| ConnectError::Slow { at: self.to_string() })?.map_err(connect)
+    }
+
+    /// Whether what hung up on us is a TCPStore: it answers its greeting and a ping with the ping's number.
+    pub(super) async fn is_tcp_store(&self) -> bool {
+        const NONCE: u32 = 0x646c_7276;
+        let mut hello = Vec::new();
+        store::Request::Validate.encode(&mut hello);
+        store::Request::Ping { nonce: NONCE }.encode(&mut hello);
+        let asked = async {
+            let mut stream = TcpStream::connect((self.at.host.as_str(), self.at.port)).await.ok()?;
+            stream.write_all(&hello).await.ok()?;
+            stream.read_u32_le().await.ok()
+        };
+        matches!(timeout(GREETING, asked).await, Ok(Some(NONCE)))
     }
 
     /// A request with this node's secret, and with the job's token, if there is one.

@@ -1,7 +1,7 @@
 //! `dlrover-diag pair`: the pair check of the network check, by hand, between two hosts.
 
 use std::{
-    io::{self, Write as _},
+    io,
     net::ToSocketAddrs as _,
     process::ExitCode,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -181,7 +181,7 @@ pub(super) fn main(arguments: &ArgMatches) -> ExitCode {
             false => figures.for_people(),
         };
         // Who closed our output does not want to know.
-        let _closed = writeln!(io::stdout(), "{line}");
+        let _closed = super::line(&line);
     };
     let end = if let Some(address) = arguments.get_one::<String>("connect") {
         if !is_host_and_port(address) {

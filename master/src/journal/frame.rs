@@ -57,7 +57,8 @@ pub(super) enum BadHeader {
 pub(super) enum Found {
     /// A whole frame; its payload.
     Frame(Range<usize>),
-    /// A commit that was being written when the master died. Nobody was answered for it.
+    /// No whole frame, and nothing behind it: as a rule a commit that was being written when the master died, for
+    /// which no node was answered. A file that was cut later looks the same.
     Torn,
     /// Bytes that were durable once and have changed.
     Damaged,

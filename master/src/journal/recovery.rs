@@ -17,7 +17,7 @@ pub(crate) struct Recovered {
     pub(crate) life: u64,
     /// The job, and what it was started with, at the moment of the last event.
     pub(crate) last: Snapshot,
-    /// Bytes of a commit that was not written to its end. Nobody was answered for it.
+    /// Bytes at the end that are no whole commit: not written to its end, or cut or changed since.
     pub(crate) torn_bytes: usize,
 }
 

@@ -204,6 +204,8 @@ pub enum Regroup {
     NotAllCameBack { back: u32, nodes: u32 },
     /// This node speaks of a round that is over.
     Late,
+    /// This node is in a round that the master never heard of: of its own rounds, `next` would be the next.
+    UnknownRound { next: Round },
 }
 
 impl Regroup {
@@ -211,7 +213,7 @@ impl Regroup {
     /// first, and workers fail when their peers are gone.
     #[must_use]
     pub fn excuses(&self) -> bool {
-        *self != Self::Late
+        !matches!(self, Self::Late | Self::UnknownRound { .. })
     }
 }
 
@@ -226,6 +228,11 @@ impl fmt::Display for Regroup {
                 write!(f, "{back} of {nodes} nodes came back to the restarted job master")
             }
             Self::Late => f.write_str("the job went on without this node while it could not be reached"),
+            Self::UnknownRound { next } => write!(
+                f,
+                "the job master that was started again does not know this node's round: its memory is older than the \
+                 job and ends before round {next}"
+            ),
         }
     }
 }
@@ -287,6 +294,8 @@ pub enum Log {
     Restoring { round: Round, nodes: u32 },
     /// It has, and this is what it cannot know.
     Restored { round: Round, nodes: u32 },
+    /// A node is in a round that this master never heard of, and its memory ends before `next`.
+    OldMemory { node: NodeName, round: Round, next: Round },
 }
 
 impl fmt::Display for Log {
@@ -336,6 +345,13 @@ impl fmt::Display for Log {
                 f,
                 "took over round {round} of {nodes} node(s); how often ranks were replaced before is not known and \
                  starts from 0"
+            ),
+            Self::OldMemory { node, round, next } => write!(
+                f,
+                "warning: {node} is in round {round}, and what this master remembers ends before round {next}: its \
+                 --state-dir is an older copy of the job's state, or it went on without one. Nodes of rounds that it \
+                 does not know stop their workers and join again; give a master that comes back the folder as the \
+                 last one left it, or an empty one: without a memory it asks the nodes and restarts none"
             ),
         }
     }

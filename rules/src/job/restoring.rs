@@ -35,6 +35,7 @@ impl Job {
             Ok(effects) => effects,
             Err(refused) => return refused,
         };
+        let next = self.next_round;
         self.hear_of_round(claim.round);
         if !is_known && !self.has_run && matches!(self.phase, Phase::Gathering { .. }) {
             self.begin_restoring(now, &claim, &mut effects);
@@ -42,8 +43,18 @@ impl Job {
         let is_restored = matches!(&self.phase, Phase::Restoring { round, .. } if *round == claim.round);
         // It was given up, or this master has no memory and went on without it. It has workers, and so may others.
         self.is_port_stale |= !is_known && !is_restored;
+        if next <= claim.round && claim.round < self.next_round && !is_restored {
+            effects.push(self.on_unknown_round(&node, claim.round, next));
+        }
         effects.extend(self.hear_claim(now, &node, claim, is_known));
         effects
+    }
+
+    /// This master remembers no such round, and now it will not give out the number of it or of those in between.
+    fn on_unknown_round(&mut self, node: &NodeId, round: Round, next: Round) -> Effect {
+        let before = self.unknown.take().filter(|unknown| unknown.end().0.saturating_add(1) == next.0);
+        self.unknown = Some(before.map_or(next, |unknown| *unknown.start())..=round);
+        Effect::Log(Log::OldMemory { node: self.name_of(node), round, next })
     }
 
     /// A node speaks of a round: those that follow have higher numbers, also where this master has no memory of it.
@@ -59,8 +70,9 @@ impl Job {
             let _nothing = self.on_seat_taken(node, claim.round);
         }
 
-        let late =
-            |node: &NodeId, round| vec![Effect::Regroup { node: node.clone(), round, why: Regroup::Late }];
+        let unknown = self.unknown.as_ref().filter(|unknown| unknown.contains(&claim.round));
+        let why = unknown.map_or(Regroup::Late, |unknown| Regroup::UnknownRound { next: *unknown.start() });
+        let late = |node: &NodeId, round| vec![Effect::Regroup { node: node.clone(), round, why }];
         match &mut self.phase {
             Phase::Over { verdict, unaware, .. } => {
                 unaware.insert(node.clone());

@@ -8,6 +8,7 @@ use super::ComputeTime;
 
 /// How a check judges.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename = "CheckPolicy")] // For the journal's golden file, which knows types by name.
 pub struct Policy {
     /// Pairs differ from check to check, so that in time every path is tested; one seed always gives the same.
     pub seed: u64,

@@ -29,6 +29,7 @@ pub(super) fn apart(pairs: impl Iterator<Item = Pair>) -> usize {
 
 /// A node and what is known of it outside tests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename = "KnownNode")] // For the journal's golden file, which knows types by name.
 pub(super) struct Node {
     /// Index into the names of the racks.
     pub(super) rack: u32,

@@ -76,6 +76,29 @@ fn one_that_comes_back_while_the_others_stop_takes_part_in_the_next_round() {
 }
 
 #[test]
+fn a_memory_older_than_the_job_is_named_to_every_node_and_in_the_log() {
+    let mut test = new(2, 4);
+    assert_eq!(test.join("a"), []);
+    let _placed = test.join("b");
+    let _waited = test.due();
+    let _seats = test.hosted("a", 0);
+    assert!(test.job.world().is_some_and(|world| world.round == Round(0)), "{:?}", test.job);
+    // An old copy of the folder was put back: the nodes are in round 3 by now.
+    let why = Regroup::UnknownRound { next: Round(1) };
+    let told = |name: &str| Effect::Regroup { node: id(name), round: Round(3), why: why.clone() };
+    let log = Log::OldMemory { node: named("a", Some(0)), round: Round(3), next: Round(1) };
+    assert_eq!(test.resume("a", 3, &["a", "b"], Standing::Running), [Effect::Log(log.clone()), told("a")]);
+    assert_eq!(test.resume("b", 3, &["a", "b"], Standing::Running), [told("b")]);
+    let words = why.to_string();
+    assert!(words.contains("older than the job") && words.contains("round 1"), "{words}");
+    let words = log.to_string();
+    assert!(words.contains("is in round 3") && words.contains("--state-dir"), "{words}");
+    // Not so one that was merely late.
+    let _regrouped = test.rejoin("a", 3);
+    assert_eq!(test.resume("c", 0, &["a", "c"], Standing::Running), [late("c", 0)]);
+}
+
+#[test]
 fn members_that_came_back_keep_their_seats_before_a_spare() {
     let mut test = new(1, 2);
     assert_eq!(test.join("a"), []);
