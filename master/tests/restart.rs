@@ -93,7 +93,8 @@ async fn a_member_that_does_not_come_back_is_missed() {
     let mut a = master.attend("a").await;
     a.resume(2, &seats[0], Standing::Running).await.unwrap();
     let Push::Regroup { why, .. } = a.next().await else { panic!("expected a regroup") };
-    assert!(why.contains(&format!("did not come back within {} s", common::GRACE.as_secs_f64())), "{why}");
+    let grace = rules::liveness::return_grace(common::GRACE, 2).as_secs_f64();
+    assert!(why.contains(&format!("did not come back within {grace} s")), "{why}");
 }
 
 #[tokio::test]
