@@ -405,40 +405,46 @@ fn an_inventory_comes_through_whole_and_nonsense_is_refused() {
     }
     let long = pb::InventoryReport { json: " ".repeat(64 << 10), ..wire };
     assert!(matches!(Event::try_from(long), Err(ConvertError::TooLong { .. })));
-    // The longest that is cut to size is taken.
-    let words = || "\"".repeat(300);
-    let gpu = |index: usize| Gpu {
-        index: u32::MAX,
-        name: Some(words()),
-        uuid: Some(words()),
-        pci: Some(words()),
-        memory_total: Some(u64::MAX),
-        memory_used: Some(u64::MAX),
-        processes: vec![GpuProcess { pid: u32::MAX, memory: Some(u64::MAX) }; 100],
-        throttled: vec![words(); 100],
-        ecc_uncorrected: Some(u64::MAX),
-        remapped: Some(RemappedRows {
-            correctable: u32::MAX,
-            uncorrectable: u32::MAX,
-            pending: true,
-            failed: false,
-        }),
-        nvlinks: vec![NvLink { number: u32::MAX, is_active: false }; 100],
-        xids: vec![Xid { code: u64::MAX, count: u32::MAX }; 100],
-        numa_node: u32::try_from(index).ok(),
-        trouble: Some(GpuTrouble::CannotOpen(words())),
-        ..Gpu::default()
-    };
-    let link = GpuLink { a: u32::MAX, b: u32::MAX, link: "NV18".parse().unwrap() };
-    let longest = Inventory {
-        gpus: (0..2 * MOST_GPUS).map(gpu).collect(),
-        links: vec![link; 10_000],
-        notes: vec![words(); 100],
-        hangs_at: Some(words()),
-        ..Inventory::default()
-    };
-    let wire = inventory_report("a".into(), &longest.bounded());
-    assert!(wire.encoded_len() <= MOST_REQUEST_BYTES, "{}", wire.encoded_len());
-    let Event::InventoryTold { inventory, .. } = Event::try_from(wire).unwrap() else { panic!() };
-    assert_eq!(inventory.gpus.len(), MOST_GPUS);
+}
+
+/// Of letters that JSON doubles, and of letters of four bytes.
+#[test]
+fn the_longest_inventory_is_cut_to_what_the_master_takes() {
+    for letter in ["\"", "\\", "\u{10000}"] {
+        let words = || letter.repeat(300);
+        let gpu = |index: usize| Gpu {
+            index: u32::MAX,
+            name: Some(words()),
+            uuid: Some(words()),
+            pci: Some(words()),
+            memory_total: Some(u64::MAX),
+            memory_used: Some(u64::MAX),
+            processes: vec![GpuProcess { pid: u32::MAX, memory: Some(u64::MAX) }; 100],
+            throttled: vec![words(); 100],
+            ecc_uncorrected: Some(u64::MAX),
+            remapped: Some(RemappedRows {
+                correctable: u32::MAX,
+                uncorrectable: u32::MAX,
+                pending: true,
+                failed: false,
+            }),
+            nvlinks: vec![NvLink { number: u32::MAX, is_active: false }; 100],
+            xids: vec![Xid { code: u64::MAX, count: u32::MAX }; 100],
+            numa_node: u32::try_from(index).ok(),
+            trouble: Some(GpuTrouble::CannotOpen(words())),
+            ..Gpu::default()
+        };
+        let link = GpuLink { a: u32::MAX, b: u32::MAX, link: "NV18".parse().unwrap() };
+        let longest = Inventory {
+            gpus: (0..2 * MOST_GPUS).map(gpu).collect(),
+            links: vec![link; 10_000],
+            notes: vec![words(); 100],
+            hangs_at: Some(words()),
+            ..Inventory::default()
+        };
+        let wire = inventory_report("a".into(), &longest.bounded());
+        assert!(wire.encoded_len() <= MOST_REQUEST_BYTES, "{}", wire.encoded_len());
+        let Event::InventoryTold { inventory, .. } = Event::try_from(wire).unwrap() else { panic!() };
+        assert_eq!(inventory.gpus.len(), MOST_GPUS);
+    }
 }

@@ -1,6 +1,6 @@
 //! What is known of a node's accelerators and its host, as numbers. No verdict is in here.
 
-use std::{fmt, mem::take};
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -267,10 +267,14 @@ impl Inventory {
     /// As JSON it has less than 60 KiB.
     #[must_use]
     pub fn outline(self) -> Self {
+        /// Bytes, of letters that JSON writes as they are.
         const WORD: usize = 60;
         const ERRORS: usize = 4;
         let mut inventory = self.bounded();
-        let cut = |word: &mut String| *word = take(word).chars().filter(|it| *it != '"').take(WORD).collect();
+        let cut = |word: &mut String| {
+            word.retain(|it| !['"', '\\'].contains(&it));
+            word.truncate(word.floor_char_boundary(WORD));
+        };
         inventory.links.clear();
         inventory.notes.clear();
         for gpu in &mut inventory.gpus {
