@@ -25,6 +25,8 @@ mod local;
 mod pattern;
 mod process;
 mod progress;
+#[doc(hidden)]
+pub mod readers;
 mod ring;
 mod session;
 mod switchbox;

@@ -47,7 +47,9 @@ impl Process {
         !matches!(self.state, 'Z' | 'X') || self.threads > 1
     }
 
-    fn parse(pid: i32, stat: &str) -> Option<Self> {
+    /// From the line of `/proc/<pid>/stat`; `None` when it is none.
+    #[must_use]
+    pub fn parse(pid: i32, stat: &str) -> Option<Self> {
         // The name stands in parentheses and may itself hold blanks and parentheses.
         let open = stat.find('(')?;
         let close = stat.rfind(')')?;

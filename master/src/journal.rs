@@ -6,6 +6,7 @@
 //! [`frame`]: the bytes. [`folder`]: the files and the lock. [`writer`]: the thread. [`recovery`]: after a
 //! restart.
 
+pub mod bytes;
 pub(crate) mod crash;
 mod error;
 mod folder;

@@ -34,6 +34,8 @@ use tonic::{
     transport::{Server, ServerTlsConfig},
 };
 
+#[doc(hidden)]
+pub use self::journal::bytes as journal_bytes;
 #[cfg(debug_assertions)]
 pub use self::journal::crash::crash_at;
 pub use self::{

@@ -20,7 +20,7 @@
 //! `"checksum_ok":false` is a failure. So is any exit code but 0, and no such last line. What it says on standard
 //! error is for people.
 
-mod answer;
+pub(super) mod answer;
 mod output;
 pub(super) mod supervisor;
 

@@ -5,10 +5,10 @@
 //! once some are found nobody else is asked.
 
 mod host;
-mod metax;
-mod nvidia_smi;
+pub(super) mod metax;
+pub(super) mod nvidia_smi;
 mod nvml;
-mod table;
+pub(super) mod table;
 mod tool;
 pub(super) mod watch;
 

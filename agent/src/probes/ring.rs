@@ -6,9 +6,9 @@
 
 pub(super) mod by_hand;
 pub(super) mod error;
-mod hello;
+pub(super) mod hello;
 mod link;
-mod meet;
+pub(super) mod meet;
 mod reduce;
 mod transfer;
 

@@ -12,15 +12,15 @@
 //! * `contract`: any program that reads and writes two JSON documents. Our own two probes are such programs:
 //!   `cuda` (peer copies) and `host` (a copy between two processes, which tests no link).
 
-mod call;
-mod contract;
+pub(super) mod call;
+pub(super) mod contract;
 mod copy;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod host;
-mod layout;
+pub(super) mod layout;
 mod measure;
-mod mxom;
+pub(super) mod mxom;
 pub(super) mod supervisor;
 
 use std::{

@@ -27,18 +27,18 @@ struct ProgressLine {
 
 /// How far it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-pub(super) struct SoFar {
-    pub(super) bytes: u64,
-    pub(super) total: u64,
+pub(in crate::probes) struct SoFar {
+    pub(in crate::probes) bytes: u64,
+    pub(in crate::probes) total: u64,
 }
 
 /// A line of progress. `None`: it is another.
-pub(super) fn progress(line: &[u8]) -> Option<SoFar> {
+pub(in crate::probes) fn progress(line: &[u8]) -> Option<SoFar> {
     serde_json::from_slice::<ProgressLine>(line).ok().map(|line| line.progress)
 }
 
 /// What the last line comes to, of a program that ended well.
-pub(super) fn judge(line: Option<&[u8]>) -> Probed {
+pub(in crate::probes) fn judge(line: Option<&[u8]>) -> Probed {
     read(line).unwrap_or_else(|reason| Probed::Failed { reason })
 }
 

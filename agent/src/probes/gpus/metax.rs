@@ -97,8 +97,8 @@ fn names_in(folder: &Path) -> Vec<String> {
 }
 
 /// A line of the list.
-struct Listed {
-    gpu: Gpu,
+pub(in crate::probes) struct Listed {
+    pub(in crate::probes) gpu: Gpu,
     /// What the tool says of it, in its own words.
     state: String,
 }
@@ -106,7 +106,7 @@ struct Listed {
 impl Listed {
     /// What the tool says of one that works has been seen, and little of what it says of others. A word that says nothing
     /// clear costs nobody his node.
-    fn unknown_word(&self) -> Option<String> {
+    pub(in crate::probes) fn unknown_word(&self) -> Option<String> {
         let Self { gpu, state } = self;
         let is_known = state.is_empty() || state.eq_ignore_ascii_case("Available") || gpu.trouble.is_some();
         (!is_known)
@@ -122,7 +122,7 @@ fn says_broken(state: &str) -> bool {
 }
 
 /// `GPU#0  MXC500  0000:0e:00.0  Available (UUID: GPU-...)`.
-fn listed(text: &str) -> Vec<Listed> {
+pub(in crate::probes) fn listed(text: &str) -> Vec<Listed> {
     let one = |line: &str| -> Option<Listed> {
         let (number, rest) = line.trim().strip_prefix("GPU#")?.split_once(char::is_whitespace)?;
         let index = number.parse().ok().filter(|index| (*index as usize) < MOST_GPUS)?;
@@ -161,7 +161,7 @@ fn merge(gpus: &mut Vec<Gpu>, listed: Vec<Gpu>) {
 }
 
 /// Blocks that begin with `GPU#0 ...` and hold `vis_vram total : 67108864 KB` and `vis_vram used : 846264 KB`.
-fn memory(gpus: &mut [Gpu], text: &str) {
+pub(in crate::probes) fn memory(gpus: &mut [Gpu], text: &str) {
     let mut current = None;
     for line in text.lines().map(str::trim) {
         if let Some(rest) = line.strip_prefix("GPU#") {

@@ -46,7 +46,7 @@ impl Source for NvidiaSmi {
 }
 
 /// `0, GPU-..., 00000000:3B:00.0, 1024, 81559` a line.
-fn queried(text: &str, root: &Path) -> Result<Vec<Gpu>, String> {
+pub(in crate::probes) fn queried(text: &str, root: &Path) -> Result<Vec<Gpu>, String> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).take(MOST_GPUS);
     let gpus = (0..).zip(lines).map(|(index, line)| {
         let shown = || line.chars().take(60).collect::<String>();

@@ -30,7 +30,7 @@ pub(super) fn take(taking: &mut Taking<'_>, tool: &Path) {
 }
 
 /// A table of so many.
-fn read(text: &str, count: usize) -> Result<Matrix, String> {
+pub(in crate::probes) fn read(text: &str, count: usize) -> Result<Matrix, String> {
     let matrix = Matrix::parse(text).map_err(|why| why.to_string())?;
     if matrix.size() != count {
         return Err(format!("the topology has {} GPUs, and this node shows {count}", matrix.size()));

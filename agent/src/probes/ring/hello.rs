@@ -7,11 +7,11 @@ const MAGIC: [u8; 8] = *b"DLRVRING";
 const VERSION: u32 = 1;
 
 /// Bytes of a [`Hello`].
-pub(super) const LENGTH: usize = 48;
+pub(in crate::probes) const LENGTH: usize = 48;
 
 /// What a hello is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in crate::probes) enum Kind {
     /// From who dialled; it will lead (measure round trips).
     Lead,
     /// From who dialled; the other end is to lead. For a pair by hand, where one end dials both connections.
@@ -28,22 +28,22 @@ impl Kind {
 
 /// The first word of either end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Hello {
+pub(in crate::probes) struct Hello {
     /// What it is.
-    pub(super) kind: Kind,
+    pub(in crate::probes) kind: Kind,
     /// Of the test.
-    pub(super) token: u64,
+    pub(in crate::probes) token: u64,
     /// How many members the ring has.
-    pub(super) members: u64,
+    pub(in crate::probes) members: u64,
     /// Who says it.
-    pub(super) from: u64,
+    pub(in crate::probes) from: u64,
     /// To whom.
-    pub(super) to: u64,
+    pub(in crate::probes) to: u64,
 }
 
 impl Hello {
     /// As it is sent.
-    pub(super) fn encode(&self) -> [u8; LENGTH] {
+    pub(in crate::probes) fn encode(&self) -> [u8; LENGTH] {
         let mut bytes = [0; LENGTH];
         let kind = Kind::ALL.iter().position(|kind| *kind == self.kind).unwrap_or_default();
         bytes[..8].copy_from_slice(&MAGIC);
@@ -56,7 +56,7 @@ impl Hello {
     }
 
     /// What was sent. `None`: no hello of this version.
-    pub(super) fn decode(bytes: &[u8; LENGTH]) -> Option<Self> {
+    pub(in crate::probes) fn decode(bytes: &[u8; LENGTH]) -> Option<Self> {
         if bytes[..8] != MAGIC || bytes[8..12] != VERSION.to_le_bytes() {
             return None;
         }
@@ -69,12 +69,12 @@ impl Hello {
     }
 
     /// Whether what has come so far, at most [`LENGTH`] bytes, may be the beginning of a hello.
-    pub(super) fn may_begin_with(bytes: &[u8]) -> bool {
+    pub(in crate::probes) fn may_begin_with(bytes: &[u8]) -> bool {
         bytes.iter().zip(&MAGIC).all(|(theirs, ours)| theirs == ours)
     }
 
     /// The answer to it.
-    pub(super) fn answer(&self, kind: Kind) -> Self {
+    pub(in crate::probes) fn answer(&self, kind: Kind) -> Self {
         Self { kind, from: self.to, to: self.from, ..*self }
     }
 }

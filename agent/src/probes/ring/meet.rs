@@ -89,7 +89,7 @@ impl Door {
     }
 }
 
-fn greet(mut stream: TcpStream, token: u64) -> Option<(Hello, TcpStream)> {
+pub(in crate::probes) fn greet(mut stream: TcpStream, token: u64) -> Option<(Hello, TcpStream)> {
     stream.set_read_timeout(Some(SAY_WHO_YOU_ARE)).ok()?;
     let mut bytes = [0; LENGTH];
     stream.read_exact(&mut bytes).ok()?;
@@ -170,7 +170,7 @@ pub(super) struct DialLimits {
 }
 
 /// Why an attempt failed, in words.
-enum Missed {
+pub(in crate::probes) enum Missed {
     /// It may go better the next time.
     TryAgain(String),
     /// Whoever is there is not who was looked for.
@@ -230,7 +230,11 @@ fn connect(address: SocketAddr, deadline: Instant) -> Result<TcpStream, String> 
     })
 }
 
-fn introduce(mut stream: TcpStream, hello: &Hello, answer: Option<Duration>) -> Result<TcpStream, Missed> {
+pub(in crate::probes) fn introduce(
+    mut stream: TcpStream,
+    hello: &Hello,
+    answer: Option<Duration>,
+) -> Result<TcpStream, Missed> {
     let closed = |error: io::Error| Missed::TryAgain(format!("it closed the connection at once ({error})"));
     stream.set_nodelay(true).map_err(closed)?;
     stream.write_all(&hello.encode()).map_err(closed)?;

@@ -70,10 +70,10 @@ pub(super) struct Call {
 
 /// One that has ended.
 #[derive(Debug)]
-pub(super) struct CallEnd {
-    pub(super) cause: ExitCause,
-    pub(super) stdout: Vec<u8>,
-    pub(super) stderr: Vec<u8>,
+pub(in crate::probes) struct CallEnd {
+    pub(in crate::probes) cause: ExitCause,
+    pub(in crate::probes) stdout: Vec<u8>,
+    pub(in crate::probes) stderr: Vec<u8>,
 }
 
 impl Call {

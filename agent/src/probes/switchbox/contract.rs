@@ -78,7 +78,7 @@ impl Request {
 
 /// What was measured.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub(super) struct Response {
+pub(in crate::probes) struct Response {
     pub(super) v: u32,
     #[serde(default)]
     pub(super) probe: Option<String>,
@@ -131,7 +131,7 @@ impl Response {
     ///
     /// # Errors
     /// When it gave no such document.
-    pub(super) fn of(end: &CallEnd) -> Result<Self, Wrong> {
+    pub(in crate::probes) fn of(end: &CallEnd) -> Result<Self, Wrong> {
         if let Some(wrong) = end.wrong() {
             return Err(wrong);
         }
@@ -157,13 +157,13 @@ impl Response {
     }
 
     /// What hangs on the sockets of a pair.
-    pub(super) fn devices_of(&self, pair: SocketPair) -> Option<(String, String)> {
+    pub(in crate::probes) fn devices_of(&self, pair: SocketPair) -> Option<(String, String)> {
         let (one, other) = self.of_pair(pair).find_map(|it| it.gpus.as_ref())?;
         Some((shown(one), shown(other)))
     }
 
     /// What it says of a pair.
-    pub(super) fn answer(&self, pair: SocketPair, style: Style) -> Answer {
+    pub(in crate::probes) fn answer(&self, pair: SocketPair, style: Style) -> Answer {
         self.measured(pair, style).unwrap_or_else(Answer::Failed)
     }
 

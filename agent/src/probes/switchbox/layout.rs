@@ -112,7 +112,7 @@ fn read(path: &Path) -> io::Result<String> {
 }
 
 /// The number of the first line with this name. `None`: no such line; `Some(None)`: no number in it.
-fn number(text: &str, key: &str) -> Option<Option<u32>> {
+pub(in crate::probes) fn number(text: &str, key: &str) -> Option<Option<u32>> {
     let line = text.lines().find_map(|line| line.trim().strip_prefix(key)?.strip_prefix([' ', '\t']))?;
     Some(line.trim().parse().ok())
 }

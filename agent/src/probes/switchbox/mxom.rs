@@ -62,7 +62,7 @@ pub(super) fn cannot_start(path: &Path, error: &io::Error) -> Wrong {
 }
 
 /// What a tool that has ended came to.
-pub(super) fn read(end: &CallEnd) -> Answer {
+pub(in crate::probes) fn read(end: &CallEnd) -> Answer {
     if let Some(wrong) = end.wrong() {
         // One that has never run says nothing of a link.
         let trouble = end.never_ran().unwrap_or(wrong.trouble);
