@@ -201,6 +201,18 @@ impl Job {
         effects
     }
 
+    /// A node of this job came again for another one: a round that is about to begin goes on without it. Its stream stays.
+    pub(super) fn give_up_for_another_job(
+        &mut self,
+        now: Moment,
+        node: &NodeId,
+        reason: &str,
+    ) -> Vec<Effect> {
+        let mut effects = self.depart(now, node, reason, Departure::Announced);
+        effects.retain(|effect| !matches!(effect, Effect::Forget { node: gone } if gone == node));
+        effects
+    }
+
     /// Takes a waiting node out of the job for good, as one that is to be replaced.
     pub(super) fn take_out(&mut self, now: Moment, node: &NodeId, reason: &str) -> Vec<Effect> {
         let name = self.name_of(node);

@@ -94,8 +94,15 @@ impl Job {
         point: String,
     ) -> Vec<Effect> {
         let (node, name) = (request.node_id.clone(), self.name_in(&request));
-        // It may have been there for the other job, under the same id.
-        self.remove(&node);
+        // It was there for the other job, under the same id. With it gone that may be another one, or none.
+        if self.nodes.contains_key(&node) {
+            let mut effects = self.give_up_for_another_job(now, &node, &point);
+            effects.extend(match claim {
+                None => self.on_joined(now, request),
+                Some(claim) => self.on_resumed(now, request, claim.clone()),
+            });
+            return effects;
+        }
         let since = self.aside.nodes.get(&node).map_or(now, |aside| aside.since);
         let is_new = self.aside.insert(Aside { request, claim: claim.cloned(), since });
         if let Some(effects) = self.give_way(now) {

@@ -153,3 +153,27 @@ fn a_made_up_round_neither_holds_up_the_next_one_nor_uses_the_numbers_up() {
     assert_eq!(test.job.deadline(), Some(Moment::START + grace + JOIN));
     assert_eq!(test.join("b"), placed_afresh(8, &["a", "b"]));
 }
+
+/// Found by `fuzz/run job`: the round waited for ever for a host that nobody knew any more, and its deadline stayed in the
+/// past, so the master did nothing else.
+#[test]
+fn a_member_that_comes_again_for_another_job_leaves_the_round_that_is_about_to_begin() {
+    let (ours, theirs) = (named_job("ours", 2, 2), named_job("theirs", 3, 3));
+    let mut test = Test::new(open(), ours.clone());
+    test.join("a");
+    assert_eq!(test.join("b"), placed(0, &["a", "b"]));
+    let effects = join_for(&mut test, "a", &theirs);
+    assert!(effects.ends_with(&waits_aside("a", &point("ours", "theirs"))[1..]), "{effects:?}");
+    assert!(!effects.contains(&Effect::Forget { node: id("a") }), "it waits still: {effects:?}");
+    assert_eq!(test.hosted("a", 0), [], "it is no host any more");
+    assert_eq!(test.join("c"), placed_afresh(1, &["b", "c"]));
+
+    // Alone in a round that has no host yet, it is another job's first node.
+    let alone = named_job("alone", 1, 1);
+    let mut test = Test::new(open(), alone.clone());
+    test.join("a");
+    let effects = join_for(&mut test, "a", &theirs);
+    assert!(matches!(&effects[..], [Effect::Log(Log::Gone { losses: 0, .. })]), "{effects:?}");
+    assert_eq!(test.job.name(), Some(&theirs.run_id));
+    assert_eq!(test.job.deadline(), Some(test.now + theirs.join_timeout));
+}
