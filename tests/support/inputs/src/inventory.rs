@@ -1,0 +1,26 @@
+//! A node's accelerators as a document: from a node, from a probe, from a file (`dlrover-diag gpus --from`); and the
+//! report of a check that hands it on. Nothing of ours reads such a report, but others' tools do: it is JSON, whatever is
+//! in it.
+
+use master_proto::convert::inventory_report;
+use rules::{gpus::Inventory, job::Event, taint_report::TaintReport};
+
+/// What is read can be told to the master, and comes there as it was; a report of any kind is a document and a table.
+pub(crate) fn inventory(bytes: &[u8]) {
+    if let Ok(inventory) = serde_json::from_slice::<Inventory>(bytes) {
+        let inventory = inventory.bounded();
+        assert_eq!(inventory.clone().bounded(), inventory);
+        let _words = inventory.troubles();
+        let told = inventory_report("n".to_owned(), &inventory);
+        let Event::InventoryTold { inventory: came, .. } = Event::try_from(told).expect("a node may tell it")
+        else {
+            unreachable!("an inventory")
+        };
+        assert!(*came == inventory || came.notes.is_empty());
+    }
+    if let Ok(report) = serde_json::from_slice::<TaintReport>(bytes) {
+        let document = serde_json::to_string(&report.document("k", 0)).expect("a document");
+        let _read: serde_json::Value = serde_json::from_str(&document).expect("a document");
+        assert!(!report.to_string().is_empty());
+    }
+}

@@ -1,0 +1,178 @@
+//! The master behind its gate: whatever nodes say, in whatever order, it decides and goes on.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use master_proto::{
+    convert::{Push, Pushed, speaker},
+    pb,
+};
+use prost::Message as _;
+use rules::{
+    Moment, NodeId, Round,
+    job::{Effect, Event, Job},
+    job_master::{Input, JobMaster, Turn},
+    liveness::Patience,
+    topology::Topology,
+};
+
+use crate::{journal, steps, wire};
+
+/// So many words of one input are heard.
+const MOST_STEPS: usize = 200;
+
+/// More turns than there are deadlines at once.
+const MOST_TURNS: usize = 16;
+
+const PATIENCE: Patience =
+    Patience { reconnect_grace: Duration::from_secs(2), heartbeat_timeout: Some(Duration::from_secs(15)) };
+
+/// The words of nodes, as the gate lets them in, to a master: its deadlines pass and do not stay, and one that is started
+/// again at any moment is the same.
+pub(crate) fn job(bytes: &[u8]) {
+    let Some((flags, bytes)) = bytes.split_first() else { return };
+    let policy = rules::job::Policy {
+        has_topology: flags & 1 != 0,
+        is_open: flags & 2 != 0,
+        host: (flags & 4 != 0).then(|| NodeId("a".to_owned())),
+        ..journal::policy()
+    };
+    let mut world = World {
+        master: JobMaster::new(policy, PATIENCE),
+        now: Moment::START,
+        attending: BTreeSet::new(),
+        said: 0,
+    };
+    for step in steps::of(bytes).take(MOST_STEPS) {
+        world.take(step);
+    }
+}
+
+struct World {
+    master: JobMaster,
+    now: Moment,
+    attending: BTreeSet<NodeId>,
+    said: u64,
+}
+
+impl World {
+    fn take(&mut self, step: steps::Step<'_>) {
+        self.now = self.now + Duration::from_millis(1) * 2u32.pow(u32::from(step.by % 20));
+        match step.kind % 16 {
+            10 => self.hear(Input::Deadline),
+            11 => {
+                self.now = self.master.deadline().unwrap_or(self.now).max(self.now);
+                self.hear(Input::Deadline);
+            }
+            12 => {
+                let Ok(beat) = pb::BeatRequest::decode(step.bytes) else { return };
+                let Ok(node) = speaker(beat.node_id) else { return };
+                self.hear(Input::Beat { node, seat: beat.taken_round.map(Round) });
+            }
+            13 => {
+                let Ok(text) = std::str::from_utf8(step.bytes) else { return };
+                let topology = Topology::parse(text).map_err(|error| error.to_string());
+                self.hear(Input::Event(Event::TopologyRead(topology)));
+            }
+            14 => {
+                let known = self.attending.iter().nth(usize::from(step.by) % self.attending.len().max(1));
+                let Some(node) = known.cloned() else { return };
+                self.attending.remove(&node);
+                self.hear(Input::Event(Event::LinkBroken { node }));
+            }
+            15 => self.start_again(),
+            kind => {
+                let Some(event) = wire::event(kind, step.bytes) else { return };
+                match &event {
+                    Event::Attended { node } => {
+                        self.attending.insert(node.clone());
+                    }
+                    // The shell takes no other word of who has no stream.
+                    other if !other.speaker().is_some_and(|node| self.attending.contains(node)) => return,
+                    _ => {}
+                }
+                self.hear(Input::Event(event));
+            }
+        }
+    }
+
+    fn hear(&mut self, input: Input) {
+        let is_deadline = input == Input::Deadline;
+        let turn = self.master.handle(self.now, input);
+        self.carry_out(turn);
+        // A master that stood still for minutes finds several deadlines that have passed, and takes one a turn.
+        let mut turns = 0;
+        while is_deadline && self.master.deadline().is_some_and(|deadline| deadline <= self.now) {
+            turns += 1;
+            assert!(
+                turns < MOST_TURNS,
+                "{:?} stays at {:?}: {:?}",
+                self.master.deadline(),
+                self.now,
+                self.master
+            );
+            let turn = self.master.handle(self.now, Input::Deadline);
+            self.carry_out(turn);
+        }
+    }
+
+    /// The master is killed, and started again with the job as it was kept.
+    fn start_again(&mut self) {
+        let bytes = postcard::to_stdvec(self.master.job()).expect("a job can be kept");
+        let job: Job = postcard::from_bytes(&bytes).expect("a job that was kept");
+        assert_eq!(&job, self.master.job());
+        self.attending.clear();
+        let (master, turn) = JobMaster::restored(job, PATIENCE, self.now);
+        self.master = master;
+        self.carry_out(turn);
+    }
+
+    fn carry_out(&mut self, turn: Turn) {
+        let Turn { journal, effects, pending } = turn;
+        for event in journal {
+            let bytes = postcard::to_stdvec(&event).expect("an event can be kept");
+            assert_eq!(postcard::from_bytes(&bytes), Ok(event));
+        }
+        self.say(pending.map(|(pending, _)| Push::Pending(pending)));
+        for effect in effects {
+            let push = match effect {
+                Effect::AskToHost { round, fresh_port, .. } => Push::Host { round, fresh_port },
+                Effect::Check { order, .. } => Push::Check(order),
+                Effect::CancelCheck { at, .. } => Push::CancelCheck(at),
+                Effect::CheckOver { words, .. } => Push::CheckOver { words },
+                Effect::Exclude { exclusion, .. } => Push::Excluded(exclusion),
+                Effect::Seat { assignment, .. } => Push::Seat(assignment),
+                Effect::Regroup { round, why, .. } => {
+                    Push::Regroup { round, why: why.to_string(), excuses: why.excuses() }
+                }
+                Effect::TellPending { pending, .. } => Push::Pending(pending),
+                Effect::Refuse { reason, .. } => Push::Refused { reason: reason.to_string() },
+                Effect::TellEnd { verdict, .. } => Push::JobEnd(verdict),
+                Effect::Report(report) => {
+                    let document = serde_json::to_string(&report.document("k", 0)).expect("a document");
+                    let _read: serde_json::Value = serde_json::from_str(&document).expect("a document");
+                    assert!(!report.to_string().is_empty());
+                    continue;
+                }
+                Effect::Log(line) => {
+                    assert!(!line.to_string().is_empty());
+                    continue;
+                }
+                Effect::Forget { node } | Effect::HangUp { node } => {
+                    self.attending.remove(&node);
+                    continue;
+                }
+                Effect::ReadTopology | Effect::Finish { .. } => continue,
+            };
+            self.say(Some(push));
+        }
+    }
+
+    /// Whatever the master says, an agent understands.
+    fn say(&mut self, push: Option<Push>) {
+        let Some(push) = push else { return };
+        self.said += 1;
+        let wire = pb::Push::from(Pushed { epoch: 1, seq: self.said, push: Some(push) });
+        let came = pb::Push::decode(&wire.encode_to_vec()[..]).expect("our own message");
+        assert!(Pushed::try_from(came.clone()).is_ok(), "no agent takes {came:?}");
+    }
+}

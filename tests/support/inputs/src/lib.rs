@@ -1,0 +1,48 @@
+//! Foreign bytes, fed to whatever of ours reads them.
+//!
+//! Each function here takes any bytes, gives them to one reader and panics when that does what it must not: panics
+//! itself, hangs, or breaks a promise that is said beside it. `fuzz/` looks for such bytes; `tests/corpus.rs` feeds those
+//! that were found interesting, in `fuzz/corpus`, on every `cargo test`.
+
+mod agents;
+mod answers;
+mod gpu_texts;
+mod inventory;
+mod job;
+pub mod journal;
+mod ring;
+pub mod steps;
+mod store;
+mod wire;
+
+/// A reader, and the name of its corpus and of its fuzz target.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All of them.
+pub const TARGETS: [Target; 16] = [
+    ("check_command", answers::check_command),
+    ("error_file", agents::error_file),
+    ("gate", wire::gate),
+    ("gpu_topology", gpu_texts::gpu_topology),
+    ("guard", agents::guard),
+    ("inventory", inventory::inventory),
+    ("job", job::job),
+    ("journal", journal::journal),
+    ("journal_header", journal::header),
+    ("mx_smi", gpu_texts::mx_smi),
+    ("nvidia_smi", gpu_texts::nvidia_smi),
+    ("proc_stat", agents::proc_stat),
+    ("ring_meet", ring::meet),
+    ("store", store::store),
+    ("switchbox", answers::switchbox),
+    ("topology", gpu_texts::topology),
+];
+
+/// Feeds one of them.
+///
+/// # Panics
+/// When there is none of this name, or when the reader breaks a promise.
+pub fn feed(target: &str, bytes: &[u8]) {
+    let (_, feed) = TARGETS.into_iter().find(|(name, _)| *name == target).expect("a target of this name");
+    feed(bytes);
+}

@@ -1,0 +1,65 @@
+//! The gate between the wire's messages and ours.
+
+use master_proto::{
+    convert::{Join, Pushed, check_report, join_request, resume_request, speaker},
+    pb,
+};
+use prost::Message;
+use rules::{check_order::CheckReport, job::Event};
+
+/// What kinds of messages there are here.
+pub(crate) const KINDS: u8 = 10;
+
+/// One message of one kind. What is let in can be said, and is let in again as it was.
+pub(crate) fn gate(bytes: &[u8]) {
+    let Some((kind, bytes)) = bytes.split_first() else { return };
+    if kind % KINDS == 7 {
+        let Ok(Ok(pushed)) = pb::Push::decode(bytes).map(Pushed::try_from) else { return };
+        // What is only said and never checked may be cut once.
+        let again = Pushed::try_from(pb::Push::from(pushed)).expect("what was let in is let in again");
+        let third = Pushed::try_from(pb::Push::from(again.clone()));
+        assert_eq!(third.as_ref(), Ok(&again));
+        return;
+    }
+    match event(*kind, bytes) {
+        Some(Event::Joined(request)) => {
+            let again = Join::try_from(join_request(request.clone())).map(|join| join.from_peer(String::new));
+            assert_eq!(again, Ok(request));
+        }
+        Some(Event::Resumed { request, claim }) => {
+            let again = resume_request((request.clone(), claim.clone()).into(), String::new);
+            assert_eq!(again, Ok(Event::Resumed { request, claim }));
+        }
+        Some(Event::CheckReported { node, report }) => {
+            let again = Event::try_from(check_report(node.0.clone(), report.clone(), false));
+            assert_eq!(again, Ok(Event::CheckReported { node, report }));
+        }
+        Some(Event::CheckProgressed { node, at, probed }) => {
+            let report = CheckReport { at, probed: probed.clone(), compute: None };
+            let again = Event::try_from(check_report(node.0.clone(), report, true));
+            assert_eq!(again, Ok(Event::CheckProgressed { node, at, probed }));
+        }
+        _ => {}
+    }
+}
+
+/// What a message of a node means; `None` when the gate refuses it.
+pub(crate) fn event(kind: u8, bytes: &[u8]) -> Option<Event> {
+    let peer = || "10.0.0.9".to_owned();
+    match kind % KINDS {
+        0 => Some(Event::Joined(Join::try_from(message::<pb::JoinRequest>(bytes)?).ok()?.from_peer(peer))),
+        1 => resume_request(message(bytes)?, peer).ok(),
+        2 => Event::try_from(message::<pb::HostingReport>(bytes)?).ok(),
+        3 => Event::try_from(message::<pb::InventoryReport>(bytes)?).ok(),
+        4 => Event::try_from(message::<pb::CheckReport>(bytes)?).ok(),
+        5 => Event::try_from(message::<pb::FailureReport>(bytes)?).ok(),
+        6 => Event::try_from(message::<pb::EndReport>(bytes)?).ok(),
+        8 => Some(Event::Attended { node: speaker(message::<pb::AttendRequest>(bytes)?.node_id).ok()? }),
+        9 => Some(Event::EndHeard { node: speaker(message::<pb::EndAcknowledgement>(bytes)?.node_id).ok()? }),
+        _ => None,
+    }
+}
+
+fn message<M: Message + Default>(bytes: &[u8]) -> Option<M> {
+    M::decode(bytes).ok()
+}

@@ -1,0 +1,56 @@
+//! Every file of `fuzz/corpus`, to the reader that it is for. Needs no fuzzer.
+
+use std::{fs, path::PathBuf};
+
+use dlrover_inputs::{TARGETS, feed};
+
+fn corpus() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus")
+}
+
+/// Names the file that was being read when something panics.
+struct Reading(PathBuf);
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("while it was fed {}", self.0.display());
+        }
+    }
+}
+
+fn all_of(target: &str) {
+    let files = fs::read_dir(corpus().join(target)).expect("a corpus");
+    let mut fed = 0;
+    for file in files {
+        let reading = Reading(file.unwrap().path());
+        feed(target, &fs::read(&reading.0).unwrap());
+        fed += 1;
+    }
+    assert!(fed > 0, "the corpus of {target} is empty");
+    feed(target, &[]);
+}
+
+macro_rules! corpora {
+    ($($name:ident)*) => {
+        $(#[test] fn $name() { all_of(stringify!($name)); })*
+
+        /// A target without a corpus or a test is forgotten.
+        #[test]
+        fn every_target_has_a_corpus_and_a_test() {
+            let mut folders: Vec<String> = fs::read_dir(corpus())
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .collect();
+            folders.sort();
+            let names: Vec<&str> = TARGETS.iter().map(|(name, _)| *name).collect();
+            assert_eq!(folders, names);
+            assert_eq!([$(stringify!($name)),*], names[..]);
+        }
+    };
+}
+
+corpora! {
+    check_command error_file gate gpu_topology guard inventory job journal journal_header mx_smi nvidia_smi proc_stat
+    ring_meet store switchbox topology
+}
