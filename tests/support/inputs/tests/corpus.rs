@@ -11,6 +11,7 @@ fn corpus() -> PathBuf {
 /// Names the file that was being read when something panics.
 struct Reading(PathBuf);
 
+#[expect(clippy::print_stderr, reason = "a panicking test has no other way to say it")]
 impl Drop for Reading {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -23,8 +24,8 @@ fn all_of(target: &str) {
     let files = fs::read_dir(corpus().join(target)).expect("a corpus");
     let mut fed = 0;
     for file in files {
-        let reading = Reading(file.unwrap().path());
-        feed(target, &fs::read(&reading.0).unwrap());
+        let reading = Reading(file.expect("an entry").path());
+        feed(target, &fs::read(&reading.0).expect("readable"));
         fed += 1;
     }
     assert!(fed > 0, "the corpus of {target} is empty");
@@ -39,8 +40,8 @@ macro_rules! corpora {
         #[test]
         fn every_target_has_a_corpus_and_a_test() {
             let mut folders: Vec<String> = fs::read_dir(corpus())
-                .unwrap()
-                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .expect("a corpus")
+                .map(|entry| entry.expect("an entry").file_name().into_string().expect("a name"))
                 .collect();
             folders.sort();
             let names: Vec<&str> = TARGETS.iter().map(|(name, _)| *name).collect();
