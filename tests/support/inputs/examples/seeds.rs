@@ -396,12 +396,8 @@ fn reported(
 }
 
 fn attend(node: &str) -> Vec<u8> {
-    pb::AttendRequest {
-        node_id: node.into(),
-        protocol_version: master_proto::PROTOCOL_VERSION,
-        ..pb::AttendRequest::default()
-    }
-    .encode_to_vec()
+    pb::AttendRequest { node_id: node.into(), protocol_version: master_proto::PROTOCOL_VERSION }
+        .encode_to_vec()
 }
 
 /// Words of whole jobs.
