@@ -78,9 +78,8 @@ pub(super) async fn measure(plan: &Plan, state_dir: Option<&Path>, amount: Amoun
     let doing = |what: &str| progress(format_args!("{count} agents {with} --state-dir: {what}"));
     doing("connect")?;
     let mut master = start(plan, 0, state_dir).await?;
-    let (mut crowd, attend) =
+    let (mut crowd, attend, first_seats) =
         Crowd::gather(master.port, count).await.map_err(|error| with_lines(error, &master))?;
-    let first_seats = crowd.join_all().await.map_err(|error| with_lines(error, &master))?;
     let mut measured = Measured { agents: count, attend, first_seats, ..Measured::default() };
     for round in 0..amount.rounds {
         doing(&format!("round {} of {}", round + 1, amount.rounds))?;

@@ -50,31 +50,29 @@ pub(super) struct Storm {
 }
 
 impl Crowd {
-    /// Connects all at once; milliseconds until the last has attended.
-    pub(super) async fn gather(port: u16, count: usize) -> Outcome<(Self, f64)> {
+    /// All connect and join at once, for the first time; milliseconds until the last has attended and until it has its
+    /// seat. They join as they come, as real ones do: the master keeps half of its room for those that have a part.
+    pub(super) async fn gather(port: u16, count: usize) -> Outcome<(Self, f64, f64)> {
         let (tell, said) = mpsc::unbounded_channel();
         let (began, of) = (Instant::now(), u32::try_from(count)?);
         let agents = (0..count).map(|number| Agent::start(number, of, port, tell.clone())).collect();
         let mut crowd = Self { port, agents, said, round: None, seat_bytes: 0 };
-        let mut left = count;
+        for agent in 0..count {
+            crowd.tell(agent, Word::Join)?;
+        }
+        let (mut left, mut has_attended) = (count, vec![false; count]);
         // A master that is not quick enough may turn an agent away, which comes again.
         crowd
             .until("attend", true, |said| {
-                left -= usize::from(matches!(said.what, What::Attended));
+                if matches!(said.what, What::Attended) {
+                    left -= usize::from(!std::mem::replace(&mut has_attended[said.agent], true));
+                }
                 left == 0
             })
             .await?;
-        Ok((crowd, ms(began, Instant::now())))
-    }
-
-    /// All join at once, for the first time; milliseconds until the last has its seat.
-    pub(super) async fn join_all(&mut self) -> Outcome<f64> {
-        let began = Instant::now();
-        for agent in 0..self.agents.len() {
-            self.tell(agent, Word::Join)?;
-        }
-        let seated = self.seats(began, |_| ()).await?;
-        Ok(last(&seated))
+        let attended = ms(began, Instant::now());
+        let seated = crowd.seats(began, |_| ()).await?;
+        Ok((crowd, attended, last(&seated)))
     }
 
     /// One agent fails, the others are told and join again at once.

@@ -32,8 +32,8 @@ pub(super) fn failed(agents: usize, has_memory: bool, error: &dyn Error) -> Outc
 pub(super) fn print(case: &Measured, has_memory: bool) -> Outcome<()> {
     heading(&title(case.agents, has_memory))?;
     let mut out = io::stdout().lock();
-    writeln!(out, "  {:34} {} ms", "all connect at once, last attends", Short(case.attend))?;
-    writeln!(out, "  {:34} {} ms", "all join at once, last seat", Short(case.first_seats))?;
+    writeln!(out, "  {:34} {} ms", "all connect and join, last attends", Short(case.attend))?;
+    writeln!(out, "  {:34} {} ms", "all connect and join, last seat", Short(case.first_seats))?;
     times("last join -> seats", &case.join)?;
     judge(case.agents, JOIN_GOAL, "1000 ms to 99 % of 4096 agents", case.join.agents.at(0.99), " ms")?;
     judge(case.agents, JOIN_GOAL, "1000 ms to the last, in every round", case.join.last.at(1.0), " ms")?;
