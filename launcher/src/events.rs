@@ -95,7 +95,7 @@ impl EventLog {
     /// The run is over.
     pub fn ended(&self, report: &Report) {
         let total_run_secs = self.started.elapsed().as_secs();
-        let none = GroupFailure { attempt: report.attempt, failures: Vec::new() };
+        let none = GroupFailure { attempt: report.attempt, failures: Vec::new(), ended_before: Vec::new() };
         let (state, failed) = match &report.outcome {
             Outcome::Succeeded => ("SUCCEEDED", &none),
             Outcome::Failed(Failure::Workers(group)) => ("FAILED", group),

@@ -15,7 +15,8 @@ use agent::{
     report::{Report, WorkerEvidence},
 };
 use rules::{
-    LocalRank,
+    LocalRank, Rank,
+    counted::counted,
     failure::{ExitCause, Failure, GroupFailure, Outcome, Survivor, WorkerFailure, root_cause},
     signal_name::signal_words,
     verdict::JobFailure,
@@ -52,6 +53,9 @@ pub const INCONCLUSIVE: u8 = 202;
 
 /// A network check found fault with more nodes than can be a matter of nodes.
 pub const MASS_FAILURE: u8 = 203;
+
+/// Ranks that are named one by one.
+const NAMED_RANKS: usize = 8;
 
 /// Lines of standard error that the report repeats.
 const TAIL_LINES: usize = 20;
@@ -165,6 +169,9 @@ fn workers_failed(report: &Report, group: &GroupFailure, asked: &Asked) -> Strin
         let attempts = u64::from(*max_restarts) + 1;
         text.push_str(&format!("  attempt: {} of {attempts}, no restart is left\n", group.attempt.0 + 1));
     }
+    if !group.ended_before.is_empty() {
+        text.push_str(&ended_before(*rank, &group.ended_before));
+    }
     let worker = report.workers.get(local_rank);
     for (other, evidence) in &report.workers {
         if let Some(Err(error)) = &evidence.error_file {
@@ -197,6 +204,18 @@ fn workers_failed(report: &Report, group: &GroupFailure, asked: &Asked) -> Strin
         }
     }
     text
+}
+
+/// A rank that is through while its peers still connect to it closes what they connect to. Scripts that make a process group
+/// and never use it do that: found with one of accelerate's.
+fn ended_before(failed: Rank, ended: &[Rank]) -> String {
+    let what = counted(ended.len(), "rank");
+    let names = ended.iter().take(NAMED_RANKS).map(Rank::to_string).collect::<Vec<_>>().join(", ");
+    let more = if ended.len() > NAMED_RANKS { ", ..." } else { "" };
+    format!(
+        "  before it, {what} of this node had exited with code 0: {names}{more}. If rank {failed} lost its connection to one of \
+         them, let all ranks meet at a barrier before they exit\n"
+    )
 }
 
 /// What an end means, for a person.
@@ -322,7 +341,7 @@ pub struct CopyError {
 mod tests {
     use std::time::Duration;
 
-    use rules::{Attempt, NodeRank, Rank};
+    use rules::{Attempt, NodeRank};
 
     use super::*;
     use crate::endpoint::Endpoint;
@@ -338,7 +357,11 @@ mod tests {
             unix_secs: 5,
             out_of_memory,
         };
-        let group = GroupFailure { attempt: Attempt(1), failures: vec![failure] };
+        let group = GroupFailure {
+            attempt: Attempt(1),
+            failures: vec![failure],
+            ended_before: vec![Rank(0), Rank(2)],
+        };
         let evidence = WorkerEvidence {
             stderr_tail: Some(b"first\nTraceback\x1b[2J\n\nValueError: boom\n".to_vec()),
             stderr_log: Some("/logs/1/stderr.log".into()),
@@ -416,7 +439,9 @@ mod tests {
         assert_eq!(
             after,
             "rank 1 (local rank 1, pid 42) failed first: SIGKILL, killed by the kernel's OOM killer; use less \
-             memory or raise the container's memory limit\n  attempt: 2 of 2, no restart is left\n  never reached \
+             memory or raise the container's memory limit\n  attempt: 2 of 2, no restart is left\n  before it, 2 \
+             ranks of this node had exited with code 0: 0, 2. If rank 1 lost its connection to one of them, let all ranks meet \
+             at a barrier before they exit\n  never reached \
              the workers' store: local rank 1\n  last lines of its standard error:\n    | first\n    | Traceback[2J\n    \
              | ValueError: boom\n  log: /logs/1/stderr.log\n  all logs: /logs\n"
         );

@@ -73,6 +73,9 @@ pub struct GroupFailure {
     pub attempt: Attempt,
     /// First noticed first.
     pub failures: Vec<WorkerFailure>,
+    /// Ranks of this node that had exited with code 0 before the first failure. A peer that still connects to one of them, or
+    /// waits for it, fails.
+    pub ended_before: Vec<Rank>,
 }
 
 /// The index of the root cause: the earliest in whole seconds, and the first noticed among equals

@@ -291,6 +291,7 @@ impl WorkerGroup {
             alive: (0..assignment.local_world_size).map(LocalRank).collect(),
             assignment: assignment.clone(),
             failures: Vec::new(),
+            ended_before: Vec::new(),
         };
         let had_others = self.last.as_ref().is_some_and(|last| last.nodes > 1);
         self.last = Some(assignment.clone());
@@ -386,7 +387,8 @@ impl WorkerGroup {
             Then::FailWithWorkers { told } => {
                 let until = *told + EXCUSE_PATIENCE;
                 let failures = std::mem::take(&mut generation.failures);
-                let failure = GroupFailure { attempt: self.attempt, failures };
+                let ended_before = std::mem::take(&mut generation.ended_before);
+                let failure = GroupFailure { attempt: self.attempt, failures, ended_before };
                 let outcome = Outcome::Failed(Failure::Workers(failure));
                 if now >= until || self.cannot_start.is_some() || self.end_noted || !self.link.is_up() {
                     return self.leave(now, outcome);

@@ -19,6 +19,8 @@ pub(super) struct Generation {
     pub(super) alive: BTreeSet<LocalRank>,
     /// Ends that were not well, in the order in which they were noticed.
     pub(super) failures: Vec<WorkerFailure>,
+    /// Those that ended well before the first of these.
+    pub(super) ended_before: Vec<Rank>,
 }
 
 impl Generation {
@@ -28,10 +30,13 @@ impl Generation {
 
     pub(super) fn took_note_of(&mut self, exit: &WorkerExit) -> Option<WorkerFailure> {
         self.alive.remove(&exit.local_rank);
+        let rank = self.assignment.place(exit.local_rank).map_or(Rank(exit.local_rank.0), |p| p.rank);
         if exit.cause.is_success() {
+            if self.failures.is_empty() {
+                self.ended_before.push(rank);
+            }
             return None;
         }
-        let rank = self.assignment.place(exit.local_rank).map_or(Rank(exit.local_rank.0), |p| p.rank);
         let failure = WorkerFailure {
             rank,
             local_rank: exit.local_rank,

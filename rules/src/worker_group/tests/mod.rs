@@ -188,7 +188,8 @@ fn failure(local_rank: u32, cause: ExitCause) -> WorkerFailure {
 
 fn group_failed(attempt: u32, failures: &[(u32, ExitCause)]) -> Outcome {
     let failures = failures.iter().map(|(local_rank, cause)| failure(*local_rank, *cause)).collect();
-    Outcome::Failed(Failure::Workers(GroupFailure { attempt: Attempt(attempt), failures }))
+    let group = GroupFailure { attempt: Attempt(attempt), failures, ended_before: Vec::new() };
+    Outcome::Failed(Failure::Workers(group))
 }
 
 fn told(local_rank: u32, cause: ExitCause, attempt: u32, then: AfterStop) -> Effect {

@@ -51,6 +51,20 @@ fn a_spent_restart_budget_fails_the_node_with_all_that_was_seen() {
 }
 
 #[test]
+fn ranks_that_had_ended_well_before_the_first_failure_are_told() {
+    let mut group = running(3, 0);
+    assert_eq!(group.handle(Moment::START, exited(0, 2, ExitCause::Code(0))), []);
+    assert_eq!(group.handle(Moment::START, exited(0, 1, CODE)).len(), 3);
+    assert_eq!(group.handle(Moment::START, exited(0, 0, ExitCause::Code(0))), []);
+    assert_eq!(group.handle(Moment::START, gone(0)), []);
+    let effects = group.handle(Moment::START, away());
+    let [Effect::Finish { outcome: Outcome::Failed(Failure::Workers(failed)) }] = &effects[..] else {
+        panic!("{effects:?}")
+    };
+    assert_eq!((&failed.failures[..], &failed.ended_before[..]), (&[failure(1, CODE)][..], &[Rank(6)][..]));
+}
+
+#[test]
 fn an_excuse_or_the_jobs_end_may_come_when_no_restart_is_left_and_the_workers_are_gone() {
     let spent = || {
         let mut group = running(1, 0);
