@@ -114,23 +114,102 @@ fn a_client_that_never_reads_holds_up_nobody() {
 fn one_reply_too_long_closes_the_client() {
     let served = serve(Limits { max_reply_bytes: 1 << 20, ..Limits::default() });
     let mut client = served.client();
-    client.send(&[set("/k", &[1; 300_000])]);
+    client.send(&[set("/k", &[1; 300_000]), set("/long", &[1; 2 << 20])]);
     client.ask(get("/k"), &value(&[1; 300_000]));
-    client.send(&[Request::MultiGet(vec!["/k".into(); 4])]);
+    // Told piece by piece, as the client reads.
+    client.send(&[Request::MultiGet(vec!["/k".into(); 20])]);
+    for _ in 0..20 {
+        client.expect(&value(&[1; 300_000]));
+    }
+    client.send(&[get("/long")]);
     client.expect_closed();
     served.client().ask(get("/k"), &value(&[1; 300_000]));
 }
 
 #[test]
-fn a_full_table_closes_the_client_that_overfills_it() {
-    let served = serve(Limits { max_table_bytes: 1 << 20, ..Limits::default() });
+fn a_full_table_ends_the_connection_that_overfills_it_in_order() {
+    let served = serve(Limits { max_table_bytes: 4 << 20, ..Limits::default() });
     let mut good = served.client();
-    good.send(&[set("/good", &[1; 500_000])]);
+    good.send(&[set("/good", &[1; 3 << 20])]);
     good.settle();
     let mut greedy = served.client();
-    greedy.send(&[set("/greedy", &[1; 600_000])]);
-    greedy.expect_closed();
+    // What it is owed, what does not fit, and a good deal behind it that nobody reads.
+    let mut bytes = Vec::new();
+    for request in [get("/good"), set("/greedy", &[1; 2 << 20]), set("/more", &[1; 6 << 20])] {
+        request.encode(&mut bytes);
+    }
+    let mut writer = common::Client::on(greedy.0.try_clone().unwrap());
+    let writing = std::thread::spawn(move || {
+        writer.send_bytes(&bytes);
+    });
+    greedy.expect(&value(&[1; 3 << 20]));
+    let mut rest = Vec::new();
+    std::io::Read::read_to_end(&mut greedy.0, &mut rest).expect("an end in order, and no reset");
+    assert_eq!(rest, [0; 0]);
+    writing.join().expect("all that was sent was taken");
     good.ask(Request::CountKeys, &Reply::Number(1));
+}
+
+#[test]
+fn a_client_that_was_refused_and_stays_is_let_go_after_a_while() {
+    let served = serve(Limits { max_keys: 1, max_connections: 2, ..Limits::default() });
+    let mut greedy = served.client();
+    greedy.send(&[set("/a", b""), set("/b", b"")]);
+    greedy.expect_closed();
+    let mut good = served.client();
+    good.ask(Request::CountKeys, &Reply::Number(1));
+    // Its side is still open, and it counts as a connection until it is let go. Then its socket is reset.
+    let mut outcome = Ok(());
+    while outcome.is_ok() {
+        outcome = std::io::Write::write_all(&mut greedy.0, &[0; 64]);
+        std::thread::yield_now();
+    }
+    served.client().ask(Request::CountKeys, &Reply::Number(1));
+}
+
+#[test]
+fn lists_are_whole_while_keys_come_and_go() {
+    const STABLE: usize = 5000;
+    let served = serve(Limits::default());
+    let name = |number: usize| format!("/stable {number:05}");
+    let pairs = (0..STABLE).map(|number| (name(number).as_str().into(), "".into())).collect();
+    let mut first = served.client();
+    first.send(&[Request::MultiSet(pairs)]);
+    first.settle();
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut restless = served.client();
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                for number in 0..200 {
+                    restless
+                        .send(&[set(&format!("/come {number}"), b""), set(&format!("/zoo {number}"), b"")]);
+                }
+                for number in 0..200 {
+                    restless
+                        .ask(Request::Delete(format!("/come {number}").as_str().into()), &Reply::Number(1));
+                    restless
+                        .ask(Request::Delete(format!("/zoo {number}").as_str().into()), &Reply::Number(1));
+                }
+            }
+        });
+        let listers: Vec<_> = (0..8)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut lister = served.client();
+                    for _ in 0..20 {
+                        let keys = lister.list_keys();
+                        let stable = keys.iter().filter(|key| key.starts_with(b"/stable ")).count();
+                        assert_eq!(stable, STABLE);
+                        assert!(keys.is_sorted_by(|a, b| a < b), "in order, and none twice");
+                    }
+                })
+            })
+            .collect();
+        let outcomes: Vec<_> = listers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(outcomes.iter().all(Result::is_ok));
+    });
 }
 
 #[test]

@@ -118,6 +118,10 @@ const DIFFERENCES: &[Difference] = &[
         reason: "torchrun takes SIGSEGV too; in Rust no handler can go on after one. Ours says so and runs",
     },
     Difference {
+        case: "a_full_store_ends_the_connection_in_order_and_says_so",
+        reason: "torchrun's store has no limit",
+    },
+    Difference {
         case: "a_parent_that_blocked_all_signals_delays_nothing",
         reason: "torchrun leaves them blocked and never sees a SIGTERM",
     },

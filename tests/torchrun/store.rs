@@ -135,3 +135,24 @@ fn a_restart_starts_from_an_empty_store() {
     let stale = torchrun_differs("a_restart_starts_from_an_empty_store");
     assert_eq!(run.file("0.1.has.old").as_deref(), Some(if stale { "True" } else { "False" }));
 }
+
+#[test]
+fn a_full_store_ends_the_connection_in_order_and_says_so() {
+    if torchrun_differs("a_full_store_ends_the_connection_in_order_and_says_so") {
+        return;
+    }
+    let run = launch()
+        .flags(["--standalone", "--nproc-per-node=2"])
+        .steps(&["1 set mine kept", "0 get mine", "0 overfill", "0 touch full", "1 await full", "1 get mine"])
+        .finish()
+        .expect_code(0);
+    assert_eq!(run.file("0.0.overfill").as_deref(), Some("end"));
+    assert_eq!(run.file("1.0.get.mine").as_deref(), Some("kept"));
+    let said: Vec<&str> = run.stderr.lines().filter(|line| line.contains("the workers' store")).collect();
+    let [line] = said[..] else { panic!("not one line: {said:#?}") };
+    assert!(line.contains("refused a write of 127.0.0.1:"), "{line}");
+    assert!(
+        line.contains("the table is full: 1048576 keys; delete keys that are no longer needed"),
+        "{line}"
+    );
+}

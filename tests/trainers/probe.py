@@ -23,6 +23,7 @@ PROBE_ATTEMPT names the variable that counts attempts: DLROVER_ROUND where sever
     stdin                reads one line and writes it down
     gone DUMP            waits until the worker that wrote the file DUMP is gone
     serve                serves a TCPStore at MASTER_PORT from here on
+    overfill             sets more keys than a store of ours takes, and writes down how the connection ends
     set KEY VALUE, get KEY, add KEY, has KEY     the TCPStore at MASTER_ADDR:MASTER_PORT
 """
 import codecs
@@ -174,6 +175,8 @@ def perform(action, value):
     elif action == "set":
         key, value = value.split(" ", 1)
         store().set(key, value.encode())
+    elif action == "overfill":
+        note("overfill", store().overfill())
     elif action == "get":
         note(f"get.{value}", store().get(value).decode())
     elif action == "add":

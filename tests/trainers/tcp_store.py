@@ -9,7 +9,7 @@ import struct
 import threading
 import time
 
-VALIDATE, SET, GET, ADD, CHECK, WAIT, PING = 0, 1, 3, 4, 5, 6, 13
+VALIDATE, SET, GET, ADD, CHECK, WAIT, MULTI_SET, PING = 0, 1, 3, 4, 5, 6, 11, 13
 MAGIC = 0x3C85F7CE
 
 
@@ -79,6 +79,17 @@ class Store:
     def has(self, key):
         self._ask(CHECK, u64(1), counted(b"/" + key.encode()))
         return unpack(self.sock, "B") == 0
+
+    def overfill(self):
+        """Sets 17 times 65536 keys; then how the other side ends it: `end`, or what went wrong."""
+        try:
+            for part in range(17):
+                pairs = b"".join(counted(b"/fill %x %x" % (part, i)) + u64(0) for i in range(65536))
+                self._ask(MULTI_SET, u64(65536), pairs)
+            self._ask(WAIT, u64(1), counted(b"/never"))
+            return "end" if self.sock.recv(1) == b"" else "an answer"
+        except OSError as error:
+            return str(error)
 
 
 class StoreServer:

@@ -28,6 +28,8 @@ pub struct Decoder {
     announced: usize,
     /// What the finished fields of this request hold.
     held: usize,
+    /// What the request before held.
+    request_bytes: usize,
 }
 
 /// Why a client's bytes are not a request. Its connection must be closed.
@@ -91,6 +93,7 @@ impl Decoder {
             body: Vec::new(),
             announced: 0,
             held: 0,
+            request_bytes: 0,
         }
     }
 
@@ -157,7 +160,7 @@ impl Decoder {
             };
             if request.is_some() {
                 self.field = Field::Op;
-                (self.announced, self.held) = (0, 0);
+                (self.announced, self.held, self.request_bytes) = (0, 0, self.held);
                 return Ok(request);
             }
         }
@@ -167,6 +170,12 @@ impl Decoder {
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         self.held + self.body.capacity()
+    }
+
+    /// The memory of the request that was whole last, in bytes.
+    #[must_use]
+    pub fn request_bytes(&self) -> usize {
+        self.request_bytes
     }
 
     fn on_op(&mut self, byte: u8) -> Result<Option<Request>, DecodeError> {

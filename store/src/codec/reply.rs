@@ -1,4 +1,4 @@
-use super::key::{Key, Value};
+use super::key::Value;
 
 /// One whole answer to a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,11 +16,17 @@ pub enum Reply {
     /// CANCEL_WAIT.
     WaitCanceled,
     /// PING: the client's own number.
-    Pong { nonce: u32 },
+    Pong {
+        nonce: u32,
+    },
     /// QUEUE_POP: how many there were before, and the oldest of them.
-    Popped { before: i64, value: Option<Value> },
-    /// LIST_KEYS.
-    Keys(Vec<Key>),
+    Popped {
+        before: i64,
+        value: Option<Value>,
+    },
+    /// LIST_KEYS, in pieces: how many there are, and then each key with its length before it.
+    KeyCount(u64),
+    KeyPart(Vec<u8>),
 }
 
 /// Where encoded replies go. The out-queue of a connection keeps a large value shared instead of copied.
@@ -47,11 +53,11 @@ impl Reply {
         match self {
             Reply::Value(value) => LENGTH + value.as_bytes().len(),
             Reply::Values(values) => values.iter().map(|value| LENGTH + value.as_bytes().len()).sum(),
-            Reply::Number(_) => 8,
+            Reply::Number(_) | Reply::KeyCount(_) => 8,
+            Reply::KeyPart(part) => part.len(),
             Reply::Present(_) | Reply::StopWaiting | Reply::WaitCanceled => 1,
             Reply::Pong { .. } => 4,
             Reply::Popped { value, .. } => 8 + value.as_ref().map_or(0, |v| LENGTH + v.as_bytes().len()),
-            Reply::Keys(keys) => 8 + keys.iter().map(|key| LENGTH + key.as_bytes().len()).sum::<usize>(),
         }
     }
 
@@ -70,13 +76,8 @@ impl Reply {
                     put_value(out, value);
                 }
             }
-            Reply::Keys(keys) => {
-                out.put_bytes(&(keys.len() as u64).to_le_bytes());
-                for key in keys {
-                    out.put_bytes(&(key.as_bytes().len() as u64).to_le_bytes());
-                    out.put_bytes(key.as_bytes());
-                }
-            }
+            Reply::KeyCount(keys) => out.put_bytes(&keys.to_le_bytes()),
+            Reply::KeyPart(part) => out.put_bytes(part),
         }
     }
 }
@@ -92,7 +93,7 @@ mod tests {
 
     #[test]
     fn replies_have_the_bytes_that_torch_sends_and_the_length_foretold() {
-        let cases: [(Reply, &[u8]); 11] = [
+        let cases: [(Reply, &[u8]); 12] = [
             (Reply::Value("v1".into()), b"\x02\0\0\0\0\0\0\0v1"),
             (Reply::Values(vec!["".into(), "x".into()]), b"\0\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0x"),
             (Reply::Number(-7), b"\xf9\xff\xff\xff\xff\xff\xff\xff"),
@@ -103,7 +104,8 @@ mod tests {
             (Reply::Pong { nonce: 0x0403_0201 }, b"\x01\x02\x03\x04"),
             (Reply::Popped { before: 0, value: None }, b"\0\0\0\0\0\0\0\0"),
             (Reply::Popped { before: 2, value: Some("q".into()) }, b"\x02\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0q"),
-            (Reply::Keys(vec!["/k".into()]), b"\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0/k"),
+            (Reply::KeyCount(1), b"\x01\0\0\0\0\0\0\0"),
+            (Reply::KeyPart(b"\x02\0\0\0\0\0\0\0/k".to_vec()), b"\x02\0\0\0\0\0\0\0/k"),
         ];
         for (reply, bytes) in cases {
             let mut out = Vec::new();

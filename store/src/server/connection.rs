@@ -1,10 +1,12 @@
 use std::{
     io::{self, IoSlice},
-    net::SocketAddr,
+    mem,
+    net::{Shutdown, SocketAddr},
     pin::Pin,
     task::{Context, Poll, Waker},
 };
 
+use socket2::SockRef;
 use thiserror::Error;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
@@ -15,7 +17,7 @@ use super::outbox::Outbox;
 use crate::{
     codec::{DecodeError, Decoder, Reply, Request},
     limits::Limits,
-    table::{ClientId, Refused, Replies, Table},
+    table::{ClientId, Errand, Refused, Replies, Table},
 };
 
 /// A client that has this much unread is asked nothing more until it has read.
@@ -27,8 +29,13 @@ pub(super) struct Connection {
     stream: TcpStream,
     peer: SocketAddr,
     decoder: Decoder,
-    /// Received, but behind a request whose reply the client is slow to read.
+    /// Received, but behind a request that takes its time, or whose reply the client is slow to read. The bytes
+    /// before `served` are done with.
     unserved: Vec<u8>,
+    served: usize,
+    /// What is left of the request that takes its time.
+    errand: Option<Errand>,
+    errand_bytes: usize,
     outbox: Outbox,
     max_reply_bytes: usize,
     /// What the server's sum of in-flight bytes has of this connection.
@@ -37,6 +44,10 @@ pub(super) struct Connection {
     waker: Waker,
     validated: bool,
     input_ended: bool,
+    /// In the hub's queue of those that have more to do.
+    pub(super) is_queued: bool,
+    /// Refused: how much came since it was told that nothing more will be said. `None`: not told yet.
+    ending: Option<usize>,
 }
 
 /// Why a connection ended.
@@ -65,6 +76,31 @@ pub(super) enum Input {
     Ended,
 }
 
+/// How far the end of a refused connection is.
+pub(super) enum Ended {
+    /// The task will be woken.
+    NotYet,
+    /// The client still sends.
+    MoreComes,
+    Done,
+}
+
+impl Closed {
+    /// Whether the client did nothing to the server but ask for something: then it is told in order that nothing
+    /// more comes. A reset would also destroy answers on their way.
+    pub(super) fn is_in_order(&self) -> bool {
+        match self {
+            Closed::Refused(_) => true,
+            Closed::Decode(DecodeError::NotValidated { .. } | DecodeError::WrongMagic { .. }) => false,
+            Closed::Decode(_) => true,
+            Closed::ByClient
+            | Closed::Socket(_)
+            | Closed::UnreadReplies { .. }
+            | Closed::LargestOfTooMuch => false,
+        }
+    }
+}
+
 impl Connection {
     pub(super) fn new(stream: TcpStream, peer: SocketAddr, limits: Limits) -> Self {
         Connection {
@@ -72,12 +108,17 @@ impl Connection {
             peer,
             decoder: Decoder::new(limits),
             unserved: Vec::new(),
+            served: 0,
+            errand: None,
+            errand_bytes: 0,
             outbox: Outbox::default(),
             max_reply_bytes: limits.max_reply_bytes,
             counted_bytes: 0,
             waker: Waker::noop().clone(),
             validated: false,
             input_ended: false,
+            is_queued: false,
+            ending: None,
         }
     }
 
@@ -104,7 +145,6 @@ impl Connection {
 
     pub(super) fn end_input(&mut self) {
         self.input_ended = true;
-        self.unserved = Vec::new();
     }
 
     pub(super) fn has_pending(&self) -> bool {
@@ -115,13 +155,20 @@ impl Connection {
         self.outbox.pending() > PAUSE_AT
     }
 
+    /// Whether it can go on without anything new from the client.
+    pub(super) fn has_work(&self) -> bool {
+        !self.is_paused() && self.has_unserved()
+    }
+
+    /// Whether nothing new can be received yet.
     pub(super) fn has_unserved(&self) -> bool {
-        !self.unserved.is_empty()
+        self.errand.is_some() || !self.unserved.is_empty()
     }
 
     /// Memory that this client makes the server hold beside the table.
     pub(super) fn in_flight_bytes(&self) -> usize {
-        self.decoder.held_bytes() + self.unserved.capacity() + self.outbox.owned_bytes()
+        let errand = self.errand.as_ref().map_or(0, |errand| self.errand_bytes + errand.gathered_bytes());
+        self.decoder.held_bytes() + self.unserved.capacity() + self.outbox.owned_bytes() + errand
     }
 
     pub(super) fn counted_bytes(&self) -> usize {
@@ -146,23 +193,42 @@ impl Connection {
         }
     }
 
-    /// Serves every whole request in `input`, or in what was left before. Replies to this client go straight
-    /// to its out-queue, those to others into `to_others`.
+    /// Serves what was left before, or else what is whole in `input`, for as long as `budget` lasts. Replies to
+    /// this client go straight to its out-queue, those to others into `to_others`.
     pub(super) fn serve(
         &mut self,
         id: ClientId,
         input: &[u8],
+        budget: &mut usize,
         table: &mut Table,
         replies: &mut Replies,
         to_others: &mut Replies,
     ) -> Result<(), Closed> {
-        let earlier = std::mem::take(&mut self.unserved);
-        let mut rest = if earlier.is_empty() { input } else { &earlier[..] };
-        while let Some(request) = self.decoder.decode(&mut rest)? {
-            if request == Request::Validate {
-                self.validated = true;
+        let left = mem::take(&mut self.unserved);
+        let mut rest = if left.is_empty() { input } else { &left[self.served..] };
+        while *budget > 0 && !self.is_paused() {
+            let step = match self.errand.take() {
+                Some(errand) => table.go_on(errand, replies),
+                None => match self.decoder.decode(&mut rest)? {
+                    Some(request) => {
+                        self.validated |= request == Request::Validate;
+                        self.errand_bytes = self.decoder.request_bytes();
+                        table.begin(id, request, replies)
+                    }
+                    None => break,
+                },
+            };
+            // Each of those that waited is written to.
+            let mut work = replies.len();
+            let mut outcome = Ok(());
+            match step {
+                Ok(step) => {
+                    work = work.max(step.work);
+                    self.errand = step.rest;
+                }
+                Err(refused) => outcome = Err(Closed::from(refused)),
             }
-            let mut outcome = table.handle(id, request, replies).map_err(Closed::from);
+            *budget = budget.saturating_sub(work);
             for (client, reply) in replies.drain(..) {
                 if client != id {
                     to_others.push((client, reply));
@@ -171,12 +237,50 @@ impl Connection {
                 }
             }
             outcome?;
-            if self.is_paused() {
-                self.unserved = rest.to_vec();
-                break;
-            }
+        }
+        if rest.is_empty() {
+            return Ok(());
+        }
+        if left.is_empty() {
+            (self.unserved, self.served) = (rest.to_vec(), 0);
+        } else {
+            self.served = left.len() - rest.len();
+            self.unserved = left;
         }
         Ok(())
+    }
+
+    /// From now on it is only sent what it is owed.
+    pub(super) fn begin_end(&mut self, limits: Limits) {
+        self.decoder = Decoder::new(limits);
+        self.unserved = Vec::new();
+        self.errand = None;
+    }
+
+    /// Sends what is owed, says that this was all, and lets what still comes pass: a socket that is closed with
+    /// bytes unread resets the connection, and the reset would destroy what the client has not read yet. Ready
+    /// when the client has closed its side, or goes on sending more than `most`.
+    pub(super) fn end(&mut self, buffer: &mut [u8], most: usize) -> io::Result<Ended> {
+        if self.has_pending() {
+            self.send()?;
+            if self.has_pending() {
+                return Ok(Ended::NotYet);
+            }
+        }
+        if self.ending.is_none() {
+            SockRef::from(&self.stream).shutdown(Shutdown::Write)?;
+        }
+        let mut passed = self.ending.unwrap_or(0);
+        let outcome = match self.receive(buffer)? {
+            Input::Bytes(received) => {
+                passed += received;
+                if passed > most { Ended::Done } else { Ended::MoreComes }
+            }
+            Input::None => Ended::NotYet,
+            Input::Ended => Ended::Done,
+        };
+        self.ending = Some(passed);
+        Ok(outcome)
     }
 
     pub(super) fn enqueue(&mut self, reply: &Reply) -> Result<(), Closed> {

@@ -1,5 +1,5 @@
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     net::SocketAddr,
     sync::Arc,
     task::{Context, Poll},
@@ -8,10 +8,10 @@ use std::{
 use tokio::{net::TcpStream, sync::watch};
 use tracing::{debug, warn};
 
-use super::connection::{Closed, Connection, Input};
+use super::connection::{Closed, Connection, Ended, Input};
 use crate::{
     limits::Limits,
-    table::{ClientId, Replies, Table},
+    table::{ClientId, KEYS_A_STEP, Refused, Replies, Table},
 };
 
 /// Received at a time. Most requests are far shorter, and then only the first page of it is ever touched.
@@ -19,6 +19,12 @@ const READ_BYTES: usize = 64 << 10;
 
 /// How many full buffers one client may send before the others get their turn.
 const READS_A_TURN: usize = 4;
+
+/// How many keys are looked at for one client before the others get their turn; it may be one step more.
+const WORK_A_TURN: usize = KEYS_A_STEP;
+
+/// How often a generation says that its table is full.
+const FULL_WARNINGS: usize = 16;
 
 /// Arrivals that are remembered.
 const MAX_ARRIVALS: usize = 64 << 10;
@@ -37,6 +43,10 @@ pub(super) struct Hub {
     connections: HashMap<ClientId, Connection>,
     next_client: u64,
     in_flight_bytes: usize,
+    /// Those that have more to do than one turn takes. Only the first of them goes on, and between two of its turns
+    /// all that is ready elsewhere is served: however many they are, a short request waits for one turn of theirs.
+    queue: VecDeque<ClientId>,
+    full_warnings: usize,
     arrivals: Arrivals,
     buffer: Box<[u8]>,
     /// Empty between turns; kept for its memory.
@@ -52,6 +62,8 @@ impl Hub {
             connections: HashMap::new(),
             next_client: 0,
             in_flight_bytes: 0,
+            queue: VecDeque::new(),
+            full_warnings: 0,
             arrivals,
             buffer: vec![0; READ_BYTES].into_boxed_slice(),
             replies: Vec::new(),
@@ -85,24 +97,92 @@ impl Hub {
         }
         self.table = Table::new(&self.limits);
         self.in_flight_bytes = 0;
+        self.queue.clear();
+        self.full_warnings = 0;
         self.arrivals.send_modify(Vec::clear);
     }
 
-    /// Does for one client all that can be done now. Ready: its connection is gone, and with it the task.
-    pub(super) fn turn(&mut self, id: ClientId, context: &mut Context<'_>) -> Poll<()> {
-        let Some(connection) = self.connections.get_mut(&id) else { return Poll::Ready(()) };
+    /// Does for one client all that can be done now. Pending: it is woken when there is more to do.
+    pub(super) fn turn(&mut self, id: ClientId, context: &mut Context<'_>) -> Poll<Turn> {
+        let Some(connection) = self.connections.get_mut(&id) else { return Poll::Ready(Turn::Gone) };
         connection.set_waker(context.waker());
         match self.advance(id) {
-            Ok(()) => Poll::Pending,
+            Ok(false) => Poll::Pending,
+            Ok(true) => Poll::Ready(Turn::More),
+            Err(why) if why.is_in_order() => {
+                self.begin_end(id, &why);
+                Poll::Ready(Turn::Ends)
+            }
             Err(why) => {
                 self.close(id, &why);
-                Poll::Ready(())
+                Poll::Ready(Turn::Gone)
             }
         }
     }
 
-    /// Ok: woken again when there is more to do.
-    fn advance(&mut self, id: ClientId) -> Result<(), Closed> {
+    /// After [`Turn::More`], when the others have been served: the next of those that have more to do may go on.
+    pub(super) fn pass_on(&mut self, id: ClientId) {
+        if self.queue.front() != Some(&id) {
+            return;
+        }
+        self.queue.rotate_left(1);
+        self.wake_first();
+    }
+
+    /// Carries the end of a refused client on. Ready: there is nothing more to wait for.
+    pub(super) fn end(&mut self, id: ClientId, context: &mut Context<'_>) -> Poll<()> {
+        let Some(connection) = self.connections.get_mut(&id) else { return Poll::Ready(()) };
+        connection.set_waker(context.waker());
+        for _ in 0..READS_A_TURN {
+            let ended = connection.end(&mut self.buffer, self.limits.max_request_bytes);
+            connection.recount(&mut self.in_flight_bytes);
+            match ended {
+                Ok(Ended::NotYet) => return Poll::Pending,
+                Ok(Ended::MoreComes) => {}
+                Ok(Ended::Done) | Err(_) => return Poll::Ready(()),
+            }
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// The client's end is over, or took too long.
+    pub(super) fn forget(&mut self, id: ClientId) {
+        self.close(id, &Closed::ByClient);
+    }
+
+    /// Whether it may go on with what it has left; else it is woken when it may.
+    fn is_first(&mut self, id: ClientId) -> bool {
+        if let Some(connection) = self.connections.get_mut(&id)
+            && !connection.is_queued
+        {
+            connection.is_queued = true;
+            self.queue.push_back(id);
+        }
+        self.queue.front() == Some(&id)
+    }
+
+    fn leave_queue(&mut self, id: ClientId) {
+        match self.connections.get_mut(&id) {
+            Some(connection) if connection.is_queued => connection.is_queued = false,
+            _ => return,
+        }
+        let was_first = self.queue.front() == Some(&id);
+        self.queue.retain(|queued| *queued != id);
+        if was_first {
+            self.wake_first();
+        }
+    }
+
+    fn wake_first(&self) {
+        if let Some(next) = self.queue.front().and_then(|id| self.connections.get(id)) {
+            next.waker().wake_by_ref();
+        }
+    }
+
+    /// Whether there is more to do at once; else it is woken when there is.
+    fn advance(&mut self, id: ClientId) -> Result<bool, Closed> {
+        let mut budget = WORK_A_TURN;
         for _ in 0..READS_A_TURN {
             let Some(connection) = self.connections.get_mut(&id) else {
                 return Err(Closed::LargestOfTooMuch);
@@ -112,17 +192,21 @@ impl Hub {
                 connection.recount(&mut self.in_flight_bytes);
             }
             if connection.is_paused() {
-                return Ok(());
+                self.leave_queue(id);
+                return Ok(false);
             }
             if connection.input_ended() {
-                return if connection.has_pending() { Ok(()) } else { Err(Closed::ByClient) };
+                return if connection.has_pending() { Ok(false) } else { Err(Closed::ByClient) };
             }
-            let received = if connection.has_unserved() {
+            let received = if connection.has_work() {
+                if !self.is_first(id) {
+                    return Ok(false);
+                }
                 0
             } else {
                 match connection.receive(&mut self.buffer)? {
                     Input::Bytes(received) => received,
-                    Input::None => return Ok(()),
+                    Input::None => return Ok(false),
                     Input::Ended => {
                         connection.end_input();
                         self.table.disconnect(id);
@@ -130,21 +214,28 @@ impl Hub {
                     }
                 }
             };
-            self.serve(id, received)?;
+            self.serve(id, received, &mut budget)?;
+            let Some(connection) = self.connections.get(&id) else {
+                return Err(Closed::LargestOfTooMuch);
+            };
+            if !connection.has_work() {
+                self.leave_queue(id);
+            }
+            if budget == 0 {
+                break;
+            }
         }
         // The others first; then on.
-        if let Some(connection) = self.connections.get(&id) {
-            connection.waker().wake_by_ref();
-        }
-        Ok(())
+        Ok(true)
     }
 
-    fn serve(&mut self, id: ClientId, received: usize) -> Result<(), Closed> {
+    fn serve(&mut self, id: ClientId, received: usize, budget: &mut usize) -> Result<(), Closed> {
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
         let was_validated = connection.is_validated();
         let served = connection.serve(
             id,
             &self.buffer[..received],
+            budget,
             &mut self.table,
             &mut self.replies,
             &mut self.to_others,
@@ -189,7 +280,29 @@ impl Hub {
         }
     }
 
+    fn begin_end(&mut self, id: ClientId, why: &Closed) {
+        self.leave_queue(id);
+        self.table.disconnect(id);
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.begin_end(self.limits);
+        connection.recount(&mut self.in_flight_bytes);
+        let peer = connection.peer();
+        match why {
+            Closed::Refused(full @ (Refused::TableFull { .. } | Refused::TooManyKeys { .. }))
+                if self.full_warnings < FULL_WARNINGS =>
+            {
+                self.full_warnings += 1;
+                warn!(
+                    "the workers' store refused a write of {peer} and ends that connection: {full}; delete keys \
+                     that are no longer needed (delete_key), or keep large data elsewhere"
+                );
+            }
+            _ => debug!(%peer, reason = why as &dyn std::error::Error, "store connection refused"),
+        }
+    }
+
     fn close(&mut self, id: ClientId, why: &Closed) {
+        self.leave_queue(id);
         let Some(connection) = self.connections.remove(&id) else { return };
         self.table.disconnect(id);
         self.in_flight_bytes -= connection.counted_bytes();
@@ -200,6 +313,17 @@ impl Hub {
     }
 }
 
+/// What follows from a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// The connection is gone, and with it the task.
+    Gone,
+    /// There is more to do, but first for the others.
+    More,
+    /// The client was refused; [`Hub::end`] is next.
+    Ends,
+}
+
 fn on_arrival(arrivals: &Arrivals, peer: SocketAddr) {
     arrivals.send_if_modified(|arrivals| {
         let has_room = arrivals.len() < MAX_ARRIVALS;
@@ -208,4 +332,167 @@ fn on_arrival(arrivals: &Arrivals, peer: SocketAddr) {
         }
         has_room
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        future::poll_fn,
+        io::{Read, Write},
+        net,
+    };
+
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::codec::{Key, Request};
+
+    /// A hub without a server around it: the test says whose turn it is.
+    struct Served {
+        hub: Hub,
+        listener: TcpListener,
+    }
+
+    impl Served {
+        async fn new(keys: usize) -> Self {
+            let mut hub = Hub::new(Limits { max_keys: keys, ..Limits::default() }, Arrivals::default());
+            let pair = |number: usize| (Key::from(&*format!("key {number:07}")), "".into());
+            let all = Request::MultiSet((0..keys).map(pair).collect());
+            hub.table.handle(ClientId(u64::MAX), all, &mut Vec::new()).unwrap();
+            Served { hub, listener: TcpListener::bind("127.0.0.1:0").await.unwrap() }
+        }
+
+        /// A client that has been greeted.
+        async fn client(&mut self) -> (ClientId, net::TcpStream) {
+            let client = net::TcpStream::connect(self.listener.local_addr().unwrap()).unwrap();
+            let (stream, peer) = self.listener.accept().await.unwrap();
+            let id = self.hub.add(stream, peer).unwrap();
+            send(&client, &Request::Validate);
+            self.turn_until(id, |hub| hub.connections[&id].is_validated()).await;
+            (id, client)
+        }
+
+        async fn turn(&mut self, id: ClientId) -> Option<Turn> {
+            poll_fn(|context| {
+                Poll::Ready(match self.hub.turn(id, context) {
+                    Poll::Ready(turn) => Some(turn),
+                    Poll::Pending => None,
+                })
+            })
+            .await
+        }
+
+        /// Turns until what was sent has come.
+        async fn turn_until(&mut self, id: ClientId, is_so: impl Fn(&Hub) -> bool) {
+            while !is_so(&self.hub) {
+                self.turn(id).await;
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    fn send(mut client: &net::TcpStream, request: &Request) {
+        let mut bytes = Vec::new();
+        request.encode(&mut bytes);
+        client.write_all(&bytes).unwrap();
+    }
+
+    fn run<F: Future>(case: F) -> F::Output {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(case)
+    }
+
+    #[test]
+    fn another_is_answered_while_a_million_keys_are_listed() {
+        run(async {
+            const KEYS: usize = 1_000_000;
+            let mut served = Served::new(KEYS).await;
+            let (lister, listing) = served.client().await;
+            let (other, mut stream) = served.client().await;
+            send(&listing, &Request::ListKeys);
+            served.turn_until(lister, |hub| hub.connections[&lister].has_unserved()).await;
+            stream.set_nonblocking(true).unwrap();
+            let mut turns = 1;
+            // It is not read, so it is all gathered when the turns are over.
+            while served.turn(lister).await == Some(Turn::More) {
+                turns += 1;
+                served.hub.pass_on(lister);
+                if turns % 100 == 0 {
+                    send(&stream, &Request::Get("key 0000007".into()));
+                    let mut answer = [1; 8];
+                    while stream.read(&mut answer).is_err() {
+                        served.turn(other).await;
+                        tokio::task::yield_now().await;
+                    }
+                    assert_eq!(answer, [0; 8]);
+                    assert!(served.hub.connections[&lister].has_unserved(), "the list is at its end");
+                }
+            }
+            assert!(turns >= KEYS / KEYS_A_STEP, "{turns} turns for {KEYS} keys");
+            assert!(served.hub.in_flight_bytes > 10 * KEYS, "the list is gathered, and not yet told");
+        });
+    }
+
+    #[test]
+    fn those_that_have_much_to_do_take_turns() {
+        run(async {
+            let mut served = Served::new(20_000).await;
+            let mut listers = Vec::new();
+            for _ in 0..5 {
+                listers.push(served.client().await);
+            }
+            for (id, stream) in &listers {
+                send(stream, &Request::ListKeys);
+                served.turn_until(*id, |hub| hub.connections[id].has_unserved()).await;
+            }
+            // Only the first goes on, however often all are asked.
+            let mut order = Vec::new();
+            for _ in 0..10 {
+                let mut went = Vec::new();
+                for (id, _) in &listers {
+                    if served.turn(*id).await == Some(Turn::More) {
+                        went.push(*id);
+                    }
+                }
+                assert_eq!(went.len(), 1, "{went:?}");
+                served.hub.pass_on(went[0]);
+                order.extend(went);
+            }
+            assert_eq!(order[..5], order[5..], "all in turn");
+            // The first of them hangs up: the next is not held up by it.
+            let gone = *served.hub.queue.front().unwrap();
+            served.hub.forget(gone);
+            let next = *served.hub.queue.front().unwrap();
+            assert_eq!(served.turn(next).await, Some(Turn::More));
+        });
+    }
+
+    #[test]
+    fn a_client_that_asks_for_much_at_once_gives_the_others_their_turn() {
+        run(async {
+            let mut served = Served::new(10).await;
+            let (id, stream) = served.client().await;
+            let mut bytes = Vec::new();
+            (0..3 * WORK_A_TURN).for_each(|_| Request::QueueLen("q".into()).encode(&mut bytes));
+            (&stream).write_all(&bytes).unwrap();
+            served.turn_until(id, |hub| hub.connections[&id].has_unserved()).await;
+            stream.set_nonblocking(true).unwrap();
+            let mut answers = vec![0; 1 << 20];
+            let mut first = 0;
+            while let Ok(read) = (&stream).read(&mut answers) {
+                first += read;
+            }
+            assert!(first <= 8 * WORK_A_TURN, "{} answers in one turn", first / 8);
+            let mut all = first;
+            while all < 8 * 3 * WORK_A_TURN {
+                if served.turn(id).await == Some(Turn::More) {
+                    served.hub.pass_on(id);
+                }
+                tokio::task::yield_now().await;
+                while let Ok(read) = (&stream).read(&mut answers) {
+                    all += read;
+                }
+            }
+            assert!(served.hub.queue.is_empty());
+        });
+    }
 }

@@ -14,19 +14,23 @@ use tokio::{
     net::{TcpListener, TcpStream},
     runtime::{Builder, LocalOptions},
     sync::mpsc::UnboundedReceiver,
-    task::spawn_local,
+    task::{spawn_local, yield_now},
+    time::timeout,
 };
 use tracing::{debug, warn};
 
 use super::{
     allowed::Allowed,
-    hub::{Arrivals, Hub},
+    hub::{Arrivals, Hub, Turn},
     listen::BACKLOG,
 };
-use crate::limits::Limits;
+use crate::{limits::Limits, table::ClientId};
 
 /// Until the next try when no connection can be accepted, for want of file descriptors above all.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How long a client that was refused may take to read what it is owed and to close its side.
+const END_DEADLINE: Duration = Duration::from_secs(5);
 
 /// What the handle asks of the thread, in order.
 pub(super) enum Command {
@@ -145,9 +149,26 @@ fn serve(hub: &Rc<RefCell<Hub>>, stream: TcpStream, peer: SocketAddr) {
     let added = hub.borrow_mut().add(stream, peer);
     if let Some(id) = added {
         let hub = hub.clone();
-        // Its end is in the hub, which forgets the connection before the task ends.
-        spawn_local(poll_fn(move |context| hub.borrow_mut().turn(id, context)));
+        spawn_local(drive(hub, id));
     }
+}
+
+/// The life of one connection; the hub forgets it before the task ends.
+async fn drive(hub: Rc<RefCell<Hub>>, id: ClientId) {
+    loop {
+        match poll_fn(|context| hub.borrow_mut().turn(id, context)).await {
+            Turn::Gone => return,
+            Turn::More => {
+                // All that is ready runs before, sockets that have become so included.
+                yield_now().await;
+                hub.borrow_mut().pass_on(id);
+            }
+            Turn::Ends => break,
+        }
+    }
+    // Whether it came to its end or not, it is over.
+    let _ = timeout(END_DEADLINE, poll_fn(|context| hub.borrow_mut().end(id, context))).await;
+    hub.borrow_mut().forget(id);
 }
 
 fn register(listener: net::TcpListener) -> io::Result<TcpListener> {

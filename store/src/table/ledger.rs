@@ -5,8 +5,9 @@ use crate::limits::Limits;
 /// What one stored thing costs beyond its bytes: map slots, allocations, counts.
 const ENTRY_OVERHEAD: usize = 96;
 
-/// Why the table will not do what a client asks. The client's connection must be closed: the protocol has no
-/// reply that says no.
+/// Why the table will not do what a client asks. The client's connection must be closed: SET, APPEND and
+/// QUEUE_PUSH have no reply, those of ADD and COMPARE_SET are the new value and nothing else, and to a WAIT or
+/// BARRIER that is answered with anything but "go on" torch's client says only that it expected that.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Refused {
     #[error("the table is full: {max} bytes")]

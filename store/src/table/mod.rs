@@ -4,6 +4,7 @@
 //! documentation is silent its 2.15 server was asked; where that server is plainly wrong ours is not, and the
 //! place says so.
 
+mod errand;
 #[cfg(test)]
 mod invariants;
 mod ledger;
@@ -11,6 +12,7 @@ mod number;
 mod space;
 mod waits;
 
+pub use errand::{Errand, KEYS_A_STEP, Step};
 pub use ledger::Refused;
 pub use space::{Replies, Table};
 

@@ -1,7 +1,8 @@
-use std::collections::{HashMap, VecDeque, hash_map::Entry};
+use std::collections::{BTreeMap, HashMap, VecDeque, btree_map, hash_map::Entry};
 
 use super::{
     ClientId,
+    errand::{Errand, Step},
     ledger::{Ledger, Refused},
     number,
     waits::Waits,
@@ -14,7 +15,8 @@ use crate::{
 /// One key space: all keys, queues and waits of a generation.
 #[derive(Debug)]
 pub struct Table {
-    pub(super) values: HashMap<Key, Value>,
+    /// In order, so that a list of all keys can be made in steps while others come and go.
+    pub(super) values: BTreeMap<Key, Value>,
     /// Apart from the values, as in torch: a queue is seen by WAIT, CHECK and QUEUE_*, and by nothing else.
     /// An empty queue is not kept.
     pub(super) queues: HashMap<Key, VecDeque<Value>>,
@@ -29,7 +31,7 @@ impl Table {
     #[must_use]
     pub fn new(limits: &Limits) -> Self {
         Table {
-            values: HashMap::new(),
+            values: BTreeMap::new(),
             queues: HashMap::new(),
             waits: Waits::default(),
             ledger: Ledger::new(limits),
@@ -47,18 +49,48 @@ impl Table {
         request: Request,
         replies: &mut Replies,
     ) -> Result<(), Refused> {
+        let mut rest = self.begin(client, request, replies)?.rest;
+        while let Some(errand) = rest {
+            rest = self.go_on(errand, replies)?.rest;
+        }
+        Ok(())
+    }
+
+    /// The same, but of a request about many keys only the first step: the rest is an errand for
+    /// [`Table::go_on`], before any other request of this client.
+    ///
+    /// # Errors
+    /// As [`Table::handle`].
+    pub fn begin(
+        &mut self,
+        client: ClientId,
+        request: Request,
+        replies: &mut Replies,
+    ) -> Result<Step, Refused> {
+        match Errand::new(client, request) {
+            Ok(errand) => self.go_on(errand, replies),
+            Err(request) => {
+                self.handle_short(client, request, replies).map(|()| Step { work: 1, rest: None })
+            }
+        }
+    }
+
+    fn handle_short(
+        &mut self,
+        client: ClientId,
+        request: Request,
+        replies: &mut Replies,
+    ) -> Result<(), Refused> {
         let reply = match request {
+            Request::MultiSet(_)
+            | Request::MultiGet(_)
+            | Request::Check(_)
+            | Request::Wait(_)
+            | Request::ListKeys => unreachable!("{:?} is an errand", request.op()),
             Request::Validate => return Ok(()),
             Request::Set { key, value } => return self.on_set(key, value, replies),
             Request::Append { key, value } => return self.on_append(key, value, replies),
-            Request::MultiSet(pairs) => {
-                for (key, value) in pairs {
-                    self.on_set(key, value, replies)?;
-                }
-                return Ok(());
-            }
             Request::QueuePush { key, value } => return self.on_queue_push(key, value, replies),
-            Request::Wait(keys) => return self.on_wait(client, keys, replies),
             Request::Barrier { key, world_size } => {
                 return self.on_barrier(client, key, world_size, replies);
             }
@@ -72,12 +104,7 @@ impl Table {
             }
             Request::Delete(key) => Reply::Number(i64::from(self.remove(&key))),
             Request::Get(key) => Reply::Value(self.value_or_empty(&key)),
-            Request::MultiGet(keys) => {
-                Reply::Values(keys.iter().map(|key| self.value_or_empty(key)).collect())
-            }
-            Request::Check(keys) => Reply::Present(keys.iter().all(|key| self.is_present(key))),
             Request::CountKeys => Reply::Number(count(self.values.len())),
-            Request::ListKeys => Reply::Keys(self.values.keys().cloned().collect()),
             Request::Ping { nonce } => Reply::Pong { nonce },
             Request::QueuePop(key) => self.on_queue_pop(key),
             Request::QueueLen(key) => Reply::Number(count(self.queues.get(&key).map_or(0, VecDeque::len))),
@@ -108,7 +135,7 @@ impl Table {
         }
     }
 
-    fn on_set(&mut self, key: Key, value: Value, replies: &mut Replies) -> Result<(), Refused> {
+    pub(super) fn on_set(&mut self, key: Key, value: Value, replies: &mut Replies) -> Result<(), Refused> {
         self.put(key.clone(), value)?;
         self.wake(&key, replies);
         Ok(())
@@ -154,20 +181,6 @@ impl Table {
         let after = before.wrapping_add(delta);
         self.on_set(key, decimal(after), replies)?;
         Ok(after)
-    }
-
-    fn on_wait(
-        &mut self,
-        client: ClientId,
-        mut keys: Vec<Key>,
-        replies: &mut Replies,
-    ) -> Result<(), Refused> {
-        keys.retain(|key| !self.is_present(key));
-        if keys.is_empty() {
-            replies.push((client, Reply::StopWaiting));
-            return Ok(());
-        }
-        self.waits.wait(client, keys, &mut self.ledger)
     }
 
     /// The number of arrivals is kept under the key, as in torch: a barrier that was full stays open until its
@@ -226,11 +239,11 @@ impl Table {
         Reply::Popped { before, value }
     }
 
-    fn is_present(&self, key: &Key) -> bool {
+    pub(super) fn is_present(&self, key: &Key) -> bool {
         self.values.contains_key(key) || self.queues.contains_key(key)
     }
 
-    fn value_or_empty(&self, key: &Key) -> Value {
+    pub(super) fn value_or_empty(&self, key: &Key) -> Value {
         self.values.get(key).cloned().unwrap_or_default()
     }
 
@@ -241,11 +254,11 @@ impl Table {
     fn put(&mut self, key: Key, value: Value) -> Result<(), Refused> {
         let new_len = value.as_bytes().len();
         match self.values.entry(key) {
-            Entry::Occupied(mut place) => {
+            btree_map::Entry::Occupied(mut place) => {
                 self.ledger.resize(place.get().as_bytes().len(), new_len)?;
                 place.insert(value);
             }
-            Entry::Vacant(place) => {
+            btree_map::Entry::Vacant(place) => {
                 self.ledger.charge_key(place.key().as_bytes().len() + new_len)?;
                 place.insert(value);
             }
@@ -386,9 +399,11 @@ pub(super) mod tests {
         assert_eq!(ask(&mut table, A, Request::MultiSet(pairs)), []);
         ask(&mut table, A, push("q", "x"));
         assert_eq!(answer(&mut table, Request::CountKeys), Reply::Number(2));
-        let Reply::Keys(mut listed) = answer(&mut table, Request::ListKeys) else { panic!("no list") };
-        listed.sort();
-        assert_eq!(listed, keys(&["a", "b"]));
+        let listed = [
+            (A, Reply::KeyCount(2)),
+            (A, Reply::KeyPart(b"\x01\0\0\0\0\0\0\0a\x01\0\0\0\0\0\0\0b".to_vec())),
+        ];
+        assert_eq!(ask(&mut table, A, Request::ListKeys), listed);
         assert_eq!(answer(&mut table, Request::Get("a".into())), value("3"));
         assert_eq!(answer(&mut table, Request::Delete("a".into())), Reply::Number(1));
         assert_eq!(answer(&mut table, Request::Delete("a".into())), Reply::Number(0));

@@ -18,7 +18,7 @@ pub(super) struct Waits {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-struct WaitId(u64);
+pub(super) struct WaitId(u64);
 
 #[derive(Debug)]
 struct Wait {
@@ -33,29 +33,44 @@ enum On {
     Keys {
         missing_at_start: Vec<Key>,
         still_missing: usize,
+        /// All its keys are named.
+        is_told: bool,
     },
     Barrier(Key),
 }
 
 impl Waits {
-    /// `missing` may name a key twice; it must not be empty.
-    pub(super) fn wait(
-        &mut self,
-        client: ClientId,
-        mut missing: Vec<Key>,
-        ledger: &mut Ledger,
-    ) -> Result<(), Refused> {
-        missing.sort_unstable();
-        missing.dedup();
-        missing.shrink_to_fit();
-        let id =
-            self.enter(client, On::Keys { still_missing: missing.len(), missing_at_start: missing }, ledger)?;
-        if let On::Keys { missing_at_start, .. } = &self.waits[&id].on {
-            for key in missing_at_start {
-                self.by_key.entry(key.clone()).or_default().insert(id);
+    /// A wait for the keys that [`Waits::add`] names. It ends by [`Waits::is_over`] or later.
+    pub(super) fn begin(&mut self, client: ClientId) -> WaitId {
+        let on = On::Keys { missing_at_start: Vec::new(), still_missing: 0, is_told: false };
+        self.enter(client, on)
+    }
+
+    /// The wait is for this key too, which is missing. It may be named twice.
+    pub(super) fn add(&mut self, id: WaitId, key: Key, ledger: &mut Ledger) -> Result<(), Refused> {
+        let Some(Wait { on: On::Keys { missing_at_start, still_missing, .. }, .. }) = self.waits.get_mut(&id)
+        else {
+            return Ok(());
+        };
+        ledger.charge(place_cost(&key))?;
+        if !self.by_key.entry(key.clone()).or_default().insert(id) {
+            ledger.refund(place_cost(&key));
+            return Ok(());
+        }
+        missing_at_start.push(key);
+        *still_missing += 1;
+        Ok(())
+    }
+
+    /// All keys are named. Whether the wait is over, because all of them have come since.
+    pub(super) fn is_over(&mut self, id: WaitId, ledger: &mut Ledger) -> bool {
+        if let Some(Wait { on: On::Keys { still_missing, is_told, .. }, .. }) = self.waits.get_mut(&id) {
+            *is_told = true;
+            if *still_missing > 0 {
+                return false;
             }
         }
-        Ok(())
+        self.leave(id, ledger).is_some()
     }
 
     pub(super) fn arrive(
@@ -64,7 +79,8 @@ impl Waits {
         barrier: Key,
         ledger: &mut Ledger,
     ) -> Result<(), Refused> {
-        let id = self.enter(client, On::Barrier(barrier.clone()), ledger)?;
+        ledger.charge(place_cost(&barrier))?;
+        let id = self.enter(client, On::Barrier(barrier.clone()));
         self.by_barrier.entry(barrier).or_default().insert(id);
         Ok(())
     }
@@ -126,26 +142,30 @@ impl Waits {
     }
 
     fn on_key_for(&mut self, id: WaitId, ledger: &mut Ledger) -> Option<ClientId> {
-        if let On::Keys { still_missing, .. } = &mut self.waits.get_mut(&id)?.on {
+        if let On::Keys { still_missing, is_told, .. } = &mut self.waits.get_mut(&id)?.on {
             *still_missing -= 1;
-            if *still_missing > 0 {
+            if *still_missing > 0 || !*is_told {
                 return None;
             }
         }
         self.leave(id, ledger).map(|wait| wait.client)
     }
 
-    fn enter(&mut self, client: ClientId, on: On, ledger: &mut Ledger) -> Result<WaitId, Refused> {
-        ledger.charge(on.cost())?;
+    fn enter(&mut self, client: ClientId, on: On) -> WaitId {
         self.next.0 += 1;
         self.waits.insert(self.next, Wait { client, on });
         self.by_client.entry(client).or_default().insert(self.next);
-        Ok(self.next)
+        self.next
     }
 
     fn leave(&mut self, id: WaitId, ledger: &mut Ledger) -> Option<Wait> {
         let wait = self.waits.remove(&id)?;
-        ledger.refund(wait.on.cost());
+        match &wait.on {
+            On::Keys { missing_at_start, .. } => {
+                missing_at_start.iter().for_each(|key| ledger.refund(place_cost(key)));
+            }
+            On::Barrier(key) => ledger.refund(place_cost(key)),
+        }
         if let Some(ids) = self.by_client.get_mut(&wait.client) {
             ids.remove(&id);
             if ids.is_empty() {
@@ -170,17 +190,9 @@ impl Waits {
     }
 }
 
-impl On {
-    fn cost(&self) -> usize {
-        /// A key's place in the wait and the wait's place under the key.
-        const PLACES: usize = 96;
-        match self {
-            On::Keys { missing_at_start, .. } => {
-                missing_at_start.iter().map(|key| key.as_bytes().len() + PLACES).sum()
-            }
-            On::Barrier(key) => key.as_bytes().len() + PLACES,
-        }
-    }
+/// What a wait for one key costs: its place in the wait and the wait's place under the key.
+fn place_cost(key: &Key) -> usize {
+    key.as_bytes().len()
 }
 
 fn forget(places: &mut HashMap<Key, BTreeSet<WaitId>>, key: &Key, id: WaitId) {

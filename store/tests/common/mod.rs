@@ -81,6 +81,25 @@ impl Client {
         self.expect(reply);
     }
 
+    /// What LIST_KEYS answers.
+    pub fn list_keys(&mut self) -> Vec<Vec<u8>> {
+        self.send(&[Request::ListKeys]);
+        let count = self.number();
+        (0..count)
+            .map(|_| {
+                let mut key = vec![0; usize::try_from(self.number()).unwrap()];
+                self.0.read_exact(&mut key).unwrap();
+                key
+            })
+            .collect()
+    }
+
+    fn number(&mut self) -> u64 {
+        let mut bytes = [0; 8];
+        self.0.read_exact(&mut bytes).unwrap();
+        u64::from_le_bytes(bytes)
+    }
+
     /// Everything sent before has been served, and nothing unexpected was answered.
     #[track_caller]
     pub fn settle(&mut self) {
