@@ -2,7 +2,7 @@
 
 use std::{fs, net::IpAddr};
 
-use nix::{ifaddrs::getifaddrs, unistd::gethostname};
+use nix::{ifaddrs::getifaddrs, net::if_::InterfaceFlags, unistd::gethostname};
 use rules::node::NodeAttributes;
 
 /// The kernel's random id of this boot.
@@ -40,6 +40,23 @@ pub fn interface_addresses() -> Vec<IpAddr> {
         v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
     });
     ip.collect()
+}
+
+/// The loopback interface, if it is down. Then this host reaches none of its own addresses, those of its other
+/// interfaces included: the kernel sends all that it says to itself over loopback.
+#[must_use]
+pub fn loopback_that_is_down() -> Option<String> {
+    let mut down = None;
+    for interface in getifaddrs().into_iter().flatten() {
+        if !interface.flags.contains(InterfaceFlags::IFF_LOOPBACK) {
+            continue;
+        }
+        if interface.flags.contains(InterfaceFlags::IFF_UP) {
+            return None;
+        }
+        down = Some(interface.interface_name);
+    }
+    down
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use crate::{
     endpoint::{Endpoint, is_loopback},
     host_names::master_addr_of_one_node,
     open_job,
-    place::{self, CannotOpen, Place},
+    place::{self, CannotTake, CutOff, Place},
     resolve::{LaunchPlan, MasterPlan, Meeting},
 };
 
@@ -31,7 +31,7 @@ pub enum MeetError {
     Loopback(#[source] io::Error),
     /// The endpoint's.
     #[error(transparent)]
-    Place(#[from] CannotOpen),
+    Place(#[from] CannotTake),
     /// The store.
     #[error(transparent)]
     Store(#[from] StoreHostError),
@@ -80,6 +80,9 @@ pub async fn meet(plan: &mut LaunchPlan, console: &Console) -> Result<Met, MeetE
     };
     let is_one_node = agent.terms.max_nodes == 1 && matches!(meeting, Meeting::Static(_));
     let Some(place) = place::take(master.serves, endpoint, is_one_node, &tell).await? else {
+        if let Err(cut_off) = CutOff::check("the store of its workers, should this node serve it") {
+            tell(cut_off.to_string());
+        }
         if matches!(meeting, Meeting::Master(_)) && !master.said.is_empty() {
             let said = master.said.join("`, `");
             tell(format!("`{said}`: the job master at {endpoint} is served elsewhere; give this to it"));
@@ -129,6 +132,7 @@ pub async fn meet(plan: &mut LaunchPlan, console: &Console) -> Result<Met, MeetE
 
 /// In this process, and nobody else.
 async fn alone(agent: &AgentConfig, local_addr: Option<&str>, master: &MasterPlan) -> Result<Met, MeetError> {
+    CutOff::check("the job master of its run").map_err(CannotTake::from)?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(MeetError::Loopback)?;
     let port = listener.local_addr().map_err(MeetError::Loopback)?.port();
     check_taint_report(master)?;

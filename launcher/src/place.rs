@@ -10,7 +10,7 @@ use std::{
 };
 
 use agent::{
-    attributes::interface_addresses,
+    attributes::{interface_addresses, loopback_that_is_down},
     store_host::{Reach, bind},
 };
 use tokio::{
@@ -29,15 +29,47 @@ const LOOK_UP: Duration = Duration::from_secs(5);
 /// How soon a name that is not known is asked for again. A pod's own name may become known just now.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// A port that cannot be used.
+/// A place that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CannotTake {
+    /// Its port.
+    #[error(
+        "cannot open {endpoint} for the job master of this run; free the port, or choose another on every node"
+    )]
+    Open {
+        /// What was asked for.
+        endpoint: Endpoint,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The way to it.
+    #[error(transparent)]
+    CutOff(#[from] CutOff),
+}
+
+/// This host does not reach itself.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "cannot open {endpoint} for the job master of this run; free the port, or choose another on every node"
+    "the loopback interface `{loopback}` is down, so this node cannot reach {at}, which is on this host: the kernel \
+     sends all that a host says to its own addresses over it; run `ip link set {loopback} up`"
 )]
-pub struct CannotOpen {
-    endpoint: Endpoint,
-    #[source]
-    source: io::Error,
+pub struct CutOff {
+    loopback: String,
+    at: String,
+}
+
+impl CutOff {
+    /// An error if this host cannot reach itself, where this is.
+    ///
+    /// # Errors
+    /// When its loopback interface is down.
+    pub fn check(at: impl ToString) -> Result<(), Self> {
+        match loopback_that_is_down() {
+            Some(loopback) => Err(Self { loopback, at: at.to_string() }),
+            None => Ok(()),
+        }
+    }
 }
 
 /// What this launcher listens on.
@@ -54,15 +86,20 @@ pub struct Place {
 /// Takes the place, if it is this launcher's; `None`: somebody else serves. Of one node no name server is asked.
 ///
 /// # Errors
-/// When the port cannot be opened, or is taken where it must not be.
+/// When the port cannot be opened, or is taken where it must not be, or this host does not reach itself.
 pub async fn take(
     serves: Serves,
     endpoint: &Endpoint,
     is_one_node: bool,
     tell: &dyn Fn(String),
-) -> Result<Option<Place>, CannotOpen> {
+) -> Result<Option<Place>, CannotTake> {
     let found = match serves {
-        Serves::Never => return Ok(None),
+        Serves::Never => {
+            if is_here(&endpoint.host) {
+                CutOff::check(endpoint)?;
+            }
+            return Ok(None);
+        }
         Serves::Must if is_one_node => endpoint.host.parse().into_iter().collect(),
         Serves::Must | Serves::Unless | Serves::IfOwn => {
             let is_patient = serves == Serves::IfOwn;
@@ -79,6 +116,9 @@ pub async fn take(
         }
     };
     let whereabouts = Whereabouts::of(&endpoint.host, &found, &interface_addresses().into_iter().collect());
+    if serves != Serves::IfOwn || whereabouts != Whereabouts::Elsewhere {
+        CutOff::check(endpoint)?;
+    }
     let place = match whereabouts {
         Whereabouts::Elsewhere if serves == Serves::IfOwn => return Ok(None),
         Whereabouts::Elsewhere | Whereabouts::EveryAddress => {
@@ -109,8 +149,16 @@ pub async fn take(
             }
             Ok(None)
         }
-        Err(source) => Err(CannotOpen { endpoint: endpoint.clone(), source }),
+        Err(source) => Err(CannotTake::Open { endpoint: endpoint.clone(), source }),
     }
+}
+
+/// Whether a host that is written as an address, or as `localhost`, is this one.
+fn is_here(host: &str) -> bool {
+    host.parse::<IpAddr>().map_or_else(
+        |_| host.eq_ignore_ascii_case("localhost"),
+        |address| address.is_loopback() || interface_addresses().contains(&address),
+    )
 }
 
 /// Where an endpoint is, seen from this host.

@@ -12,6 +12,7 @@
 //! * [`master_dies`], [`crash_points`] and [`journal`]: the master does, and comes back.
 //! * [`trust`]: whom the master listens to; [`strangers`]: what somebody who has no part in a job can do to it.
 //! * [`hosts`]: network namespaces; [`network`]: the links between them go down; [`back_off`]: so does the master, too.
+//! * [`no_loopback`]: hosts that do not reach themselves.
 //! * [`network_check`]: data paths between them are broken, and the check before the start says whose.
 
 mod back_off;
@@ -25,6 +26,7 @@ mod master_dies;
 mod meeting;
 mod network;
 mod network_check;
+mod no_loopback;
 mod refusals;
 mod rendezvous;
 mod replacements;
