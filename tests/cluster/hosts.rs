@@ -19,12 +19,12 @@ const NOBODY: &str = "02:00:00:00:00:99";
 
 /// A network namespace, and the process that holds it.
 #[derive(Debug)]
-struct Namespace {
+pub(crate) struct Namespace {
     holder: Child,
 }
 
 impl Namespace {
-    fn new() -> Result<Self, String> {
+    pub(crate) fn new() -> Result<Self, String> {
         let mut command = Command::new("unshare");
         // It ends with its standard input, should nobody be left to end it.
         command.args(["--net", "sh", "-c", "echo here; exec cat"]);
@@ -39,8 +39,13 @@ impl Namespace {
         Ok(this)
     }
 
+    /// The process that holds it.
+    pub(crate) fn holder(&self) -> u32 {
+        self.holder.id()
+    }
+
     /// What enters it.
-    fn entering(&self) -> [String; 2] {
+    pub(crate) fn entering(&self) -> [String; 2] {
         ["nsenter".to_owned(), format!("--net=/proc/{}/ns/net", self.holder.id())]
     }
 
@@ -54,7 +59,7 @@ impl Namespace {
     }
 
     /// Lines for `ip` or `tc`, inside of it.
-    fn batch(&self, program: &str, lines: &[String]) -> Result<(), String> {
+    pub(crate) fn batch(&self, program: &str, lines: &[String]) -> Result<(), String> {
         let [nsenter, flag] = self.entering();
         let mut command = Command::new(nsenter);
         command.args([&flag, program, "-batch", "-"]).stdin(Stdio::piped()).stderr(Stdio::piped());

@@ -12,6 +12,7 @@
 //! * [`master_dies`], [`crash_points`] and [`journal`]: the master does, and comes back.
 //! * [`trust`]: whom the master listens to; [`strangers`]: what somebody who has no part in a job can do to it.
 //! * [`hosts`]: network namespaces; [`network`]: the links between them go down; [`back_off`]: so does the master, too.
+//! * [`weather`]: packets between them are lost, late, too large or get through one way only, by seeded schedules.
 //! * [`no_loopback`]: hosts that do not reach themselves.
 //! * [`network_check`]: data paths between them are broken, and the check before the start says whose.
 
@@ -35,6 +36,7 @@ mod strangers;
 mod topology;
 mod trust;
 mod waiting;
+mod weather;
 
 use support::{cluster::Cluster, programs};
 

@@ -17,6 +17,7 @@ PROBE_ATTEMPT names the variable that counts attempts: DLROVER_ROUND where sever
     until SIGNAL         writes down every signal that comes, until this one
     touch NAME           makes the file NAME
     await NAME           waits for it
+    work                 waits for the file `go`; fails if it finds the file `fail`, which it takes away
     hang                 waits for ever
     error TEXT           writes TEXT to TORCHELASTIC_ERROR_FILE
     child KIND           leaves a grandchild behind: plain, stubborn, setsid or double
@@ -94,6 +95,16 @@ def wait_for_file(name):
         time.sleep(0.005)
 
 
+def work():
+    where = os.environ["PROBE_OUT"]
+    while not os.path.exists(os.path.join(where, "go")):
+        try:
+            os.rename(os.path.join(where, "fail"), os.path.join(where, f"{RANK}.{ATTEMPT}.failed"))
+            os._exit(3)
+        except FileNotFoundError:
+            time.sleep(0.02)
+
+
 def wait_for_death(dump_file):
     with open(os.path.join(os.environ["PROBE_OUT"], dump_file)) as file:
         pid = json.load(file)["pid"]
@@ -155,6 +166,8 @@ def perform(action, value):
         touch(value)
     elif action == "await":
         wait_for_file(value)
+    elif action == "work":
+        work()
     elif action == "hang":
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         while True:
