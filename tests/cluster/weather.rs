@@ -79,6 +79,9 @@ fn random_weather() {
                             return failed;
                         }
                         match tale(&Plan::of(seed)) {
+                            Some(tale) if seeds.end == seeds.start + 1 => {
+                                println!("{:#?}\n{tale:?}", Plan::of(seed))
+                            }
                             Some(tale) => tally.lock().expect("adding does not panic").add(&tale),
                             None => failed.push(seed),
                         }
@@ -230,7 +233,7 @@ impl<'a> Run<'a> {
         }
         self.hosts.relay.set(BTreeMap::new());
         let cleared = Instant::now();
-        while !sight.is_whole() {
+        while !(sight.is_whole() && self.is_settled(&sight)) {
             self.look(&mut sight);
             assert!(
                 cleared.elapsed() < TOGETHER,
@@ -241,6 +244,23 @@ impl<'a> Run<'a> {
             thread::sleep(Duration::from_millis(20));
         }
         self.end(&mut sight)
+    }
+
+    /// Whether the master counts on all of the workers that are seen: a node that was cut off goes on with its old ones
+    /// for a while, after the master has given it up.
+    fn is_settled(&self, sight: &Sight<'_>) -> bool {
+        let said = match self.plan.master {
+            Master::OfItsOwn => self.job.master_said(),
+            Master::InALauncher => self.nodes[0].as_ref().map(Running::stderr).unwrap_or_default(),
+        };
+        let lines: Vec<&str> = said.lines().collect();
+        let last = lines.iter().rposition(|line| round_of(line).is_some());
+        // A master that came back has formed none yet, and remembers the one before.
+        let is_whole = last.is_none_or(|last| {
+            let expected = sight.youngest().map(|round| (round, self.plan.nodes()));
+            round_of(lines[last]) == expected
+        });
+        is_whole && !lines[last.unwrap_or(0)..].iter().any(|line| line.contains(" is gone: "))
     }
 
     fn touch(&self, node: usize, name: &str) {
@@ -261,9 +281,15 @@ impl<'a> Run<'a> {
 
     /// All end, for the same reason.
     fn end(mut self, sight: &mut Sight<'_>) -> Tale {
-        let nodes: Vec<Running> = self.nodes.drain(..).map(|node| node.expect("all were started")).collect();
         let file = if self.plan.fails { "fail" } else { "go" };
         (0..self.folders.len()).for_each(|node| self.touch(node, file));
+        let told = Instant::now();
+        while let Some(node) = self.nodes.iter_mut().flatten().position(|node| !node.has_ended()) {
+            let left = TOGETHER.checked_sub(told.elapsed());
+            assert!(left.is_some(), "node {node} does not end\n{}", self.job.all_said());
+            thread::sleep(Duration::from_millis(20));
+        }
+        let nodes: Vec<Running> = self.nodes.drain(..).map(|node| node.expect("all were started")).collect();
         let code = i32::from(self.plan.fails);
         let outcomes = self.job.finish(nodes, code);
         if self.plan.fails {
@@ -321,6 +347,12 @@ impl<'a> Run<'a> {
         ]);
         self.job.start_master(line);
     }
+}
+
+/// The round that a master forms by this line, and how many nodes have a part in it.
+fn round_of(line: &str) -> Option<(u32, usize)> {
+    let (round, nodes) = line.split_once(": round ")?.1.split_once(" node")?.0.split_once(": ")?;
+    Some((round.parse().ok()?, nodes.parse().ok()?))
 }
 
 /// All that a schedule does, in order.

@@ -84,10 +84,15 @@ impl<'a> Sight<'a> {
         Ok(())
     }
 
+    /// The round that began last.
+    pub(super) fn youngest(&self) -> Option<u32> {
+        self.workers.iter().map(|worker| worker.round).max()
+    }
+
     /// Whether the youngest world has a living worker on every node, and none of them has failed.
     pub(super) fn is_whole(&self) -> bool {
         let nodes = self.plan.nodes();
-        let round = self.workers.iter().map(|worker| worker.round).max();
+        let round = self.youngest();
         let is_failing = self.folders.iter().any(|folder| folder.join("fail").exists());
         if is_failing || self.failures.iter().any(|(_, failed)| Some(*failed) == round) {
             return false;
@@ -180,4 +185,51 @@ fn are_charged_for_failures_only(sight: &Sight<'_>) -> Option<String> {
 fn go_on_in_mild_weather(sight: &Sight<'_>) -> Option<String> {
     let is_second = |worker: &&Worker| worker.round != 0;
     sight.workers.iter().find(is_second).filter(|_| sight.plan.is_mild).map(|worker| format!("{worker:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn worker(node: usize, round: u32, rank: u32) -> Worker {
+        Worker {
+            node,
+            round,
+            rank,
+            started: SystemTime::UNIX_EPOCH + Duration::from_secs(round.into()),
+            is_alive: false,
+            world: ["2", "2", "10.80.0.1", "4000"].map(str::to_owned),
+            restarts: "0".to_owned(),
+            process: None,
+        }
+    }
+
+    /// The names of what does not hold.
+    fn broken(plan: &Plan, workers: Vec<Worker>) -> Vec<&'static str> {
+        let sight = Sight { workers, ..Sight::new(plan, &[]) };
+        INVARIANTS.iter().filter(|(_, fails)| fails(&sight).is_some()).map(|(name, _)| *name).collect()
+    }
+
+    #[test]
+    fn every_check_of_the_weather_can_fail() {
+        let plan = Plan { is_mild: false, ..Plan::of(0) };
+        let of = |workers: [Worker; 2]| broken(&plan, workers.into());
+        assert_eq!(of([worker(0, 0, 0), worker(1, 0, 1)]), [""; 0]);
+        let mut other = worker(1, 0, 1);
+        other.world[3] = "4001".to_owned();
+        assert_eq!(of([worker(0, 0, 0), other]), [INVARIANTS[0].0]);
+        assert_eq!(of([worker(0, 0, 1), worker(1, 0, 1)]), [INVARIANTS[1].0]);
+        assert_eq!(of([worker(0, 0, 0), worker(1, 0, 2)]), [INVARIANTS[1].0]);
+        let alive = |worker| Worker { is_alive: true, ..worker };
+        assert_eq!(of([alive(worker(0, 0, 0)), alive(worker(0, 1, 0))]), [INVARIANTS[2].0]);
+        assert_eq!(of([alive(worker(0, 0, 0)), alive(worker(1, 1, 0))]), [""; 0]);
+        let late = Worker { started: SystemTime::now(), ..worker(0, 0, 0) };
+        assert_eq!(of([late, worker(0, 1, 0)]), [INVARIANTS[3].0]);
+        let charged = Worker { restarts: "1".to_owned(), ..worker(1, 1, 1) };
+        assert_eq!(of([worker(0, 1, 0), charged]), [INVARIANTS[4].0]);
+        let mild = Plan { is_mild: true, ..Plan::of(0) };
+        assert_eq!(broken(&mild, vec![worker(0, 0, 0), worker(0, 1, 0)]), [INVARIANTS[5].0]);
+    }
 }
