@@ -79,7 +79,7 @@ pub fn serve(
                 let place = crowd.admit(peer.ip().to_canonical(), Instant::now());
                 drop(crowd);
                 // Without a place it is closed, and comes again.
-                let Some(place) = place else { continue };
+                let Ok(place) = place else { continue };
                 let (store, for_master) = (store.clone(), for_master.clone());
                 let (was_told, log) = (Arc::clone(&was_told), Arc::clone(&log));
                 tokio::spawn(async move {

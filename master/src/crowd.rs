@@ -14,10 +14,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 /// From then on one that has said nothing may have to go for another. A node speaks at once.
-const SILENT_FOR: Duration = Duration::from_secs(1);
+pub const SILENT_FOR: Duration = Duration::from_secs(1);
+
+/// An address with no more unknown connections than this may wait for room. Many launchers may share one address, and thousands
+/// of nodes may come at once.
+const FEW: usize = 16;
 
 /// The same for one that speaks and has no part in the job. A node may check itself before it joins.
 const IDLE_FOR: Duration = Duration::from_secs(30);
@@ -31,12 +35,18 @@ const KNOWN: u8 = 2;
 /// It has ended, or was told to.
 const GONE: u8 = 3;
 
+/// How many connections are unknown.
+#[derive(Debug, Default)]
+struct Unknown {
+    count: AtomicUsize,
+    fewer: Notify,
+}
+
 /// What is known of one connection.
 #[derive(Debug)]
 struct Standing {
     is: AtomicU8,
-    /// How many are unknown in all.
-    unknown: Arc<AtomicUsize>,
+    all: Arc<Unknown>,
 }
 
 impl Standing {
@@ -44,7 +54,8 @@ impl Standing {
     fn becomes(&self, standing: u8) {
         let before = self.is.fetch_max(standing, Ordering::Relaxed);
         if before < KNOWN && standing >= KNOWN {
-            self.unknown.fetch_sub(1, Ordering::Relaxed);
+            self.all.count.fetch_sub(1, Ordering::Relaxed);
+            self.all.fewer.notify_one();
         }
     }
 }
@@ -125,11 +136,20 @@ impl Entry {
     }
 }
 
+/// There is no place, and no connection that can be spared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Full {
+    /// There may be one soon: see [`Crowd::fewer`].
+    Wait,
+    /// The newcomer's address has enough of them already.
+    Enough,
+}
+
 /// All connections that are not known yet.
 #[derive(Debug)]
 pub struct Crowd {
     most: usize,
-    unknown: Arc<AtomicUsize>,
+    unknown: Arc<Unknown>,
     /// The oldest first. Those that are known or gone are cleared away now and then.
     entries: VecDeque<Entry>,
 }
@@ -141,46 +161,57 @@ impl Crowd {
         Self { most: most.max(1), unknown: Arc::default(), entries: VecDeque::new() }
     }
 
-    /// A place for a connection from `ip`; `None`: there is none, and nobody that can be spared.
-    pub fn admit(&mut self, ip: IpAddr, now: Instant) -> Option<Place> {
-        if self.unknown.load(Ordering::Relaxed) >= self.most {
+    /// Ends when there are fewer than there were, or at once if that was so since the last time. Needs no borrow: the
+    /// crowd may be asked meanwhile.
+    pub fn fewer(&self) -> impl Future<Output = ()> + Send + 'static {
+        let all = Arc::clone(&self.unknown);
+        async move { all.fewer.notified().await }
+    }
+
+    /// A place for a connection from `ip`.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn admit(&mut self, ip: IpAddr, now: Instant) -> Result<Place, Full> {
+        if self.unknown.count.load(Ordering::Relaxed) >= self.most {
             self.make_room(ip, now)?;
         }
         if self.entries.len() >= 2 * self.most {
             self.entries.retain(|entry| entry.is() < KNOWN);
         }
-        self.unknown.fetch_add(1, Ordering::Relaxed);
-        let standing = Arc::new(Standing { is: AtomicU8::new(SILENT), unknown: Arc::clone(&self.unknown) });
+        self.unknown.count.fetch_add(1, Ordering::Relaxed);
+        let standing = Arc::new(Standing { is: AtomicU8::new(SILENT), all: Arc::clone(&self.unknown) });
         let (evict, evicted) = oneshot::channel();
         let entry = Entry { ip, since: now, standing: Arc::clone(&standing), evict: Some(evict) };
         self.entries.push_back(entry);
-        Some(Place { face: Face(standing), evicted: Evicted(Some(evicted)) })
+        Ok(Place { face: Face(standing), evicted: Evicted(Some(evicted)) })
     }
 
     /// Of the address that most of the unknown come from, whoever is silent, and has been for longest. Not one that
     /// has only just come, unless the newcomer's address has far fewer.
-    fn make_room(&mut self, newcomer: IpAddr, now: Instant) -> Option<()> {
+    fn make_room(&mut self, newcomer: IpAddr, now: Instant) -> Result<(), Full> {
         self.entries.retain(|entry| entry.is() < KNOWN);
         let mut from: BTreeMap<IpAddr, usize> = BTreeMap::new();
         for entry in &self.entries {
             *from.entry(entry.ip).or_default() += 1;
         }
         let of_newcomer = from.get(&newcomer).copied().unwrap_or_default();
-        let (crowded, most) = from.into_iter().max_by_key(|(_, count)| *count)?;
+        let full = if of_newcomer < FEW { Full::Wait } else { Full::Enough };
+        let (crowded, most) = from.into_iter().max_by_key(|(_, count)| *count).ok_or(full)?;
         let is_unfair = most / 2 > of_newcomer;
         let may_go = |entry: &Entry| {
             let patience = if entry.is() == SILENT { SILENT_FOR } else { IDLE_FOR };
             entry.ip == crowded && (is_unfair || now.saturating_duration_since(entry.since) >= patience)
         };
         let silent = self.entries.iter().position(|entry| entry.is() == SILENT && may_go(entry));
-        let goes = silent.or_else(|| self.entries.iter().position(may_go))?;
-        let mut entry = self.entries.remove(goes)?;
+        let goes = silent.or_else(|| self.entries.iter().position(may_go)).ok_or(full)?;
+        let mut entry = self.entries.remove(goes).ok_or(full)?;
         entry.standing.becomes(GONE);
         if let Some(evict) = entry.evict.take() {
             // Its connection may have ended just now.
             let _gone = evict.send(());
         }
-        Some(())
+        Ok(())
     }
 }
 
@@ -205,12 +236,12 @@ mod tests {
         let mut crowd = Crowd::new(3);
         let mut places: Vec<Place> = (0..3).map(|_| crowd.admit(ip(1), start).unwrap()).collect();
         places[0].face().speaks();
-        assert!(crowd.admit(ip(1), start).is_none(), "they have only just come");
+        assert_eq!(crowd.admit(ip(1), start).unwrap_err(), Full::Wait, "they have only just come");
         let _fourth = crowd.admit(ip(1), start + SILENT_FOR).unwrap();
         assert_eq!(places.iter_mut().map(is_evicted).collect::<Vec<_>>(), [false, true, false]);
         let _fifth = crowd.admit(ip(1), start + SILENT_FOR).unwrap();
         assert!(is_evicted(&mut places[2]));
-        assert!(crowd.admit(ip(1), start + SILENT_FOR).is_none());
+        assert!(crowd.admit(ip(1), start + SILENT_FOR).is_err());
         let _sixth = crowd.admit(ip(1), start + IDLE_FOR).unwrap();
         assert!(!is_evicted(&mut places[0]), "a silent one goes first");
     }
@@ -222,7 +253,7 @@ mod tests {
         let mut many: Vec<Place> = (0..4).map(|_| crowd.admit(ip(1), start).unwrap()).collect();
         let _one = crowd.admit(ip(2), start).unwrap();
         assert!(is_evicted(&mut many[0]));
-        assert!(crowd.admit(ip(1), start).is_none());
+        assert!(crowd.admit(ip(1), start).is_err());
     }
 
     #[test]
@@ -237,6 +268,22 @@ mod tests {
         assert!(!is_evicted(&mut known) && !is_evicted(&mut known));
     }
 
+    #[tokio::test]
+    async fn one_of_few_from_its_address_may_wait_until_there_are_fewer() {
+        let start = Instant::now();
+        let mut crowd = Crowd::new(FEW);
+        let mut places: Vec<Place> = (0..FEW).map(|_| crowd.admit(ip(1), start).unwrap()).collect();
+        assert_eq!(crowd.admit(ip(1), start).unwrap_err(), Full::Enough);
+        places.iter().for_each(|place| place.face().speaks());
+        let one = places.pop().unwrap();
+        drop(one);
+        crowd.fewer().await;
+        places.push(crowd.admit(ip(1), start).unwrap());
+        places.pop().unwrap().face().is_known();
+        crowd.fewer().await;
+        assert!(crowd.admit(ip(2), start).is_ok());
+    }
+
     #[test]
     fn the_known_and_the_gone_take_no_room() {
         let start = Instant::now();
@@ -249,6 +296,6 @@ mod tests {
             drop(known);
         }
         let _one = crowd.admit(ip(1), start).unwrap();
-        assert!(crowd.admit(ip(1), start).is_none());
+        assert!(crowd.admit(ip(1), start).is_err());
     }
 }

@@ -13,12 +13,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::stream::unfold;
 use nix::sys::resource::{Resource, getrlimit};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
     sync::{OwnedSemaphorePermit, Semaphore},
-    time::{Sleep, sleep},
+    time::{Sleep, sleep, timeout_at},
 };
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::{
@@ -27,7 +28,7 @@ use tonic::{
 };
 
 use crate::{
-    crowd::{Crowd, Face, Place},
+    crowd::{Crowd, Face, Full, Place, SILENT_FOR},
     lines::{Log, say},
 };
 
@@ -40,6 +41,9 @@ const ATTENDANCES: usize = 2;
 
 /// Descriptors that are left for everything else: files, the runtime, listeners.
 const HEADROOM: u64 = 64;
+
+/// Until the next try when there is no descriptor for a connection: they come back when one ends.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What one master is made for: two connections of each attendee.
 const MOST: usize = 2 * crate::streams::MOST_ATTENDEES;
@@ -60,44 +64,83 @@ pub(crate) fn guarded(
     log: Log,
 ) -> impl Stream<Item = io::Result<Guarded>> + Send + 'static {
     let permits = Arc::new(Semaphore::new(most));
-    let mut crowd = Crowd::new(most / 2);
-    let (mut is_full, mut is_crowded) = (false, false);
-    let admitted = connections.then(move |accepted| {
-        let guarded = accepted.ok().map(|stream| {
-            let ip = stream.peer_addr().ok()?.ip().to_canonical();
-            let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
-                if !std::mem::replace(&mut is_full, true) {
-                    say(&log, format_args!(
-                        "warning: {most} connections are open, as many as the limit of open files (ulimit -n) leaves \
-                         room for; further ones are closed"
-                    ));
-                }
-                return None;
-            };
-            let Some(place) = crowd.admit(ip, Instant::now()) else {
-                if !std::mem::replace(&mut is_crowded, true) {
-                    say(&log, format_args!(
-                        "warning: {ip}: closed its connection: {} connections are open that have no part in the job, \
-                         and the rest of the room is kept for nodes that have (said once)",
-                        most / 2
-                    ));
-                }
-                return None;
-            };
-            Some(Guarded::new(stream, ip, permit, place))
-        });
-        async move {
-            match guarded {
-                Some(guarded) => guarded,
-                None => {
-                    // Out of descriptors: they come back when a connection ends.
-                    sleep(Duration::from_millis(50)).await;
+    let entrance =
+        Entrance { permits, crowd: Crowd::new(most / 2), most, is_full: false, is_crowded: false, log };
+    unfold((Box::pin(connections), entrance), async |(mut connections, mut entrance)| {
+        loop {
+            let guarded = match connections.next().await? {
+                Ok(stream) => entrance.let_in(stream).await,
+                Err(_) => {
+                    sleep(ACCEPT_PAUSE).await;
                     None
                 }
+            };
+            if let Some(guarded) = guarded {
+                return Some((Ok(guarded), (connections, entrance)));
             }
         }
-    });
-    admitted.filter_map(|guarded| guarded.map(Ok))
+    })
+}
+
+/// Where connections become guarded ones, one after the other.
+struct Entrance {
+    permits: Arc<Semaphore>,
+    crowd: Crowd,
+    most: usize,
+    /// That has been said.
+    is_full: bool,
+    is_crowded: bool,
+    log: Log,
+}
+
+impl Entrance {
+    /// `None`: it was closed.
+    async fn let_in(&mut self, stream: TcpStream) -> Option<Guarded> {
+        let ip = stream.peer_addr().ok()?.ip().to_canonical();
+        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
+            if !std::mem::replace(&mut self.is_full, true) {
+                say(
+                    &self.log,
+                    format_args!(
+                        "warning: {} connections are open, as many as the limit of open files (ulimit -n) leaves room for; \
+                     further ones are closed",
+                        self.most
+                    ),
+                );
+            }
+            sleep(ACCEPT_PAUSE).await;
+            return None;
+        };
+        let Some(place) = self.place(ip).await else {
+            if !std::mem::replace(&mut self.is_crowded, true) {
+                say(
+                    &self.log,
+                    format_args!(
+                        "warning: {ip}: closed its connection: {} connections are open that have no part in the job, and the \
+                     rest of the room is kept for nodes that have (said once)",
+                        self.most / 2
+                    ),
+                );
+            }
+            return None;
+        };
+        Some(Guarded::new(stream, ip, permit, place))
+    }
+
+    /// A place in the crowd. Where thousands of nodes come at once one is free in a moment, for they are known as soon
+    /// as they have joined; the others wait in the kernel's queue.
+    async fn place(&mut self, ip: IpAddr) -> Option<Place> {
+        let until = tokio::time::Instant::now() + SILENT_FOR;
+        loop {
+            let fewer = self.crowd.fewer();
+            match self.crowd.admit(ip, Instant::now()) {
+                Ok(place) => return Some(place),
+                Err(Full::Wait) if timeout_at(until, fewer).await.is_ok() => {}
+                Err(Full::Wait) => return self.crowd.admit(ip, Instant::now()).ok(),
+                Err(Full::Enough) => return None,
+            }
+        }
+    }
 }
 
 /// Who is at the other end.
@@ -246,6 +289,7 @@ mod tests {
         let (address, mut door) = door(2).await;
         let _first = TcpStream::connect(address).await.unwrap();
         let held = door.next().await.unwrap().unwrap();
+        held.peer.made_sense();
         // The other half is for those that have a part in the job.
         let mut second = TcpStream::connect(address).await.unwrap();
         let third = async {

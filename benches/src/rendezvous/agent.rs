@@ -2,6 +2,7 @@
 
 use std::{
     error::Error,
+    net::IpAddr,
     time::{Duration, Instant},
 };
 
@@ -166,7 +167,11 @@ impl Agent {
 
     async fn attend(&self) -> Talk<(Client, Streaming<pb::Push>, u64)> {
         let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{}", self.port))?;
-        let channel = endpoint.connect_timeout(CALL).tcp_nodelay(true).connect().await?;
+        // Nodes have addresses of their own.
+        let [_, high, middle, low] = u32::try_from(self.number + 1)?.to_be_bytes();
+        let own = IpAddr::from([127, high + 1, middle, low]);
+        let endpoint = endpoint.connect_timeout(CALL).tcp_nodelay(true).local_address(Some(own));
+        let channel = endpoint.connect().await?;
         let mut client = MasterClient::new(channel);
         let request = pb::AttendRequest { protocol_version: PROTOCOL_VERSION, node_id: self.node_id() };
         let mut pushes = answered(client.attend(self.signed(request))).await?;
