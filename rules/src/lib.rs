@@ -17,6 +17,7 @@ pub mod check_terms;
 pub mod counted;
 pub mod exclusion;
 pub mod failure;
+pub mod fence;
 pub mod gpu_topology;
 pub mod gpus;
 pub mod ids;
