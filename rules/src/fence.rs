@@ -17,13 +17,83 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ids::NodeId, moment::Moment};
+use crate::{
+    ids::{NodeId, Round},
+    moment::Moment,
+    node::is_loopback,
+    world::{Member, reachable_address},
+};
 
 /// How many nodes of a round are asked at most. Any two majorities of one jury share a juror, so it need not be all nodes.
 pub const MOST_JURORS: usize = 31;
 
 /// How long killing the workers may take; less where the lease is shorter than four times that.
 const KILL: Duration = Duration::from_secs(2);
+
+/// How long before the end of a lease workers are killed.
+#[must_use]
+pub fn kill_before(lease: Duration) -> Duration {
+    KILL.min(lease / 4)
+}
+
+/// How long the launcher of a node takes to be told the end of its workers by before the guard ends them without it.
+#[must_use]
+pub fn guard_after(lease: Duration) -> Duration {
+    kill_before(lease) / 4
+}
+
+/// How long one question to one juror may take.
+#[must_use]
+pub fn question_patience(lease: Duration) -> Duration {
+    lease / 6
+}
+
+/// What a node needs to know to judge whether it may go on without the master, and the master whether it has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FenceTerms {
+    /// For how long the workers may run after a sign that they may.
+    pub lease: Duration,
+    /// Whom to ask.
+    pub jury: Vec<Juror>,
+    /// The master lives in a launcher of the job and goes nowhere else: where its host refuses the connection, it is dead.
+    pub is_master_within: bool,
+}
+
+impl FenceTerms {
+    /// Those of a round of these members.
+    #[must_use]
+    pub fn of(lease: Duration, members: &[Member], is_master_within: bool) -> Self {
+        let is_local_job = members.iter().all(|member| is_loopback(&member.address));
+        let able: Vec<&Member> = members.iter().filter(|member| member.question_port > 0).collect();
+        let seats = able.len().min(MOST_JURORS);
+        // Spread over the ranks: neighbours fail together.
+        let jury = (0..seats).filter_map(|seat| able.get(seat * able.len() / seats)).map(|member| Juror {
+            node: member.node_id.clone(),
+            address: reachable_address(&member.address, &member.addresses, is_local_job),
+            port: member.question_port,
+        });
+        Self { lease, jury: jury.collect(), is_master_within }
+    }
+}
+
+/// Where a node stands, as far as others may ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Standpoint {
+    /// It was given a seat in a later round than these.
+    pub over: Option<Round>,
+}
+
+impl Standpoint {
+    /// What it says of a round. `hears`: a stream to the master is open, and the master answers on it.
+    #[must_use]
+    pub fn answer(self, hears: bool, round: Round) -> Answer {
+        match self.over {
+            Some(over) if round <= over => Answer::MovedOn,
+            _ if hears => Answer::Hears,
+            _ => Answer::Lost,
+        }
+    }
+}
 
 /// A node that the others of its round ask whether it hears the master.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,6 +136,8 @@ pub enum Finding {
         /// How many there are.
         of: u32,
     },
+    /// The master lived in a launcher that is dead.
+    MasterGone,
     /// A juror hears the master or was called to another round by it.
     CutOff,
     /// Too few jurors answer.
@@ -124,10 +196,15 @@ impl Fence {
         Some(Step::Ask)
     }
 
-    /// What the jurors that were reached have answered; those that were not reached are not among them.
-    pub fn answered(&mut self, answers: &[Answer]) -> Option<Finding> {
+    /// What the jurors that were reached have answered; those that were not reached are not among them, nor is this node.
+    /// `is_master_gone`: the only host where the master may be says that it is not there.
+    pub fn answered(&mut self, answers: &[Answer], is_master_gone: bool) -> Option<Finding> {
         let began = self.asked.take()?;
         self.next = began + self.lease / 6;
+        if is_master_gone {
+            self.granted = self.granted.max(began);
+            return Some(Finding::MasterGone);
+        }
         if answers.iter().any(|answer| *answer != Answer::Lost) {
             return Some(Finding::CutOff);
         }
@@ -140,8 +217,10 @@ impl Fence {
         Some(Finding::MasterDead { lost, of })
     }
 
-    fn kill_at(&self) -> Moment {
-        self.granted + (self.lease - KILL.min(self.lease / 4))
+    /// When the workers are killed, unless something renews the lease before.
+    #[must_use]
+    pub fn kill_at(&self) -> Moment {
+        self.granted + (self.lease - kill_before(self.lease))
     }
 }
 
@@ -177,15 +256,15 @@ mod tests {
     #[test]
     fn with_a_majority_that_has_lost_the_master_the_workers_go_on_for_as_long_as_it_lasts() {
         let mut fence = asked(4);
-        assert_eq!(fence.answered(&[LOST, LOST]), Some(Finding::MasterDead { lost: 3, of: 4 }));
+        assert_eq!(fence.answered(&[LOST, LOST], false), Some(Finding::MasterDead { lost: 3, of: 4 }));
         for round in 0..100 {
             let now = at(6 + 2 * round);
             assert_eq!((fence.deadline(), fence.due(now)), (now, Some(Step::Ask)));
-            assert_eq!(fence.answered(&[LOST, LOST]), Some(Finding::MasterDead { lost: 3, of: 4 }));
+            assert_eq!(fence.answered(&[LOST, LOST], false), Some(Finding::MasterDead { lost: 3, of: 4 }));
         }
         // The last time at 204 s.
         assert_eq!(fence.due(at(206)), Some(Step::Ask));
-        assert_eq!(fence.answered(&[LOST]), Some(Finding::Alone { lost: 2, of: 4 }));
+        assert_eq!(fence.answered(&[LOST], false), Some(Finding::Alone { lost: 2, of: 4 }));
         assert_eq!(fence.due(at(213)), Some(Step::Ask));
         assert_eq!((fence.deadline(), fence.due(at(214))), (at(214), Some(Step::Kill)));
     }
@@ -193,7 +272,7 @@ mod tests {
     #[test]
     fn half_is_no_majority_and_a_node_alone_stops_before_its_lease_is_over() {
         let mut fence = asked(2);
-        assert_eq!(fence.answered(&[]), Some(Finding::Alone { lost: 1, of: 2 }));
+        assert_eq!(fence.answered(&[], false), Some(Finding::Alone { lost: 1, of: 2 }));
         assert_eq!(fence.due(at(10)), Some(Step::Kill));
     }
 
@@ -201,7 +280,7 @@ mod tests {
     fn one_that_hears_the_master_or_has_moved_on_outweighs_all_others() {
         for answer in [Answer::Hears, Answer::MovedOn] {
             let mut fence = asked(5);
-            assert_eq!(fence.answered(&[LOST, LOST, answer, LOST]), Some(Finding::CutOff));
+            assert_eq!(fence.answered(&[LOST, LOST, answer, LOST], false), Some(Finding::CutOff));
             assert_eq!(fence.due(at(10)), Some(Step::Kill));
         }
     }
@@ -210,16 +289,16 @@ mod tests {
     fn who_is_no_juror_does_not_count_itself() {
         let mut fence = Fence::new(Moment::START, LEASE, 3, false);
         assert_eq!(fence.due(at(4)), Some(Step::Ask));
-        assert_eq!(fence.answered(&[LOST]), Some(Finding::Alone { lost: 1, of: 3 }));
+        assert_eq!(fence.answered(&[LOST], false), Some(Finding::Alone { lost: 1, of: 3 }));
         assert_eq!(fence.due(at(6)), Some(Step::Ask));
-        assert_eq!(fence.answered(&[LOST, LOST]), Some(Finding::MasterDead { lost: 2, of: 3 }));
+        assert_eq!(fence.answered(&[LOST, LOST], false), Some(Finding::MasterDead { lost: 2, of: 3 }));
     }
 
     #[test]
     fn the_only_node_of_a_round_goes_on_for_ever() {
         let mut fence = asked(1);
         for second in 5..50 {
-            let _answer = fence.answered(&[]);
+            let _answer = fence.answered(&[], false);
             assert_ne!(fence.due(at(2 * second)), Some(Step::Kill));
         }
     }
@@ -228,8 +307,8 @@ mod tests {
     fn answers_of_an_earlier_life_count_for_nothing() {
         let mut fence = asked(3);
         fence.heard(at(5));
-        assert_eq!(fence.answered(&[LOST, LOST]), Some(Finding::MasterDead { lost: 3, of: 3 }));
-        assert_eq!(fence.answered(&[LOST, LOST]), None, "asked once");
+        assert_eq!(fence.answered(&[LOST, LOST], false), Some(Finding::MasterDead { lost: 3, of: 3 }));
+        assert_eq!(fence.answered(&[LOST, LOST], false), None, "asked once");
         // From the later of the two.
         assert_eq!(fence.due(at(14)), Some(Step::Ask));
         assert_eq!(fence.due(at(15)), Some(Step::Kill));

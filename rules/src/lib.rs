@@ -30,6 +30,7 @@ pub mod network_check;
 pub mod node;
 pub mod notice;
 pub mod pending;
+pub mod presence;
 pub mod redirects;
 pub mod restart;
 pub mod signal_name;
