@@ -134,10 +134,12 @@ impl Job {
         }
     }
 
-    /// A node joins, and so its workers of that round and of all before are gone.
-    pub(super) fn is_back_without_workers(&mut self, node: &NodeId, after: Option<Round>) {
+    /// A node joins, and so its workers of that round and of all before are gone. One that was given up says it on a stream
+    /// that it has opened since: should it have heard nothing of that round, it will not, for its seat was told to the
+    /// stream before. One that has said on the present stream that it has workers must have left their round.
+    pub(super) fn is_back_without_workers(&mut self, node: &NodeId, after: Option<Round>, was_known: bool) {
         if let Some(absence) = self.absences.nodes.get(node)
-            && after >= Some(absence.round)
+            && (after >= Some(absence.round) || !was_known)
         {
             self.absences.nodes.remove(node);
         }

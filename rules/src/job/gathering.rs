@@ -26,6 +26,7 @@ impl Job {
             return Vec::new();
         }
         let unknown = request.after.filter(|after| self.next_round <= *after);
+        let was_known = self.nodes.contains_key(&node);
         let mut effects = match self.admit(now, request, None) {
             Ok(effects) => effects,
             Err(refused) => return refused,
@@ -34,7 +35,7 @@ impl Job {
             self.hear_that_there_was(now, round);
         }
         let after = self.nodes.get(&node).and_then(|known| known.request.after);
-        self.is_back_without_workers(&node, after);
+        self.is_back_without_workers(&node, after, was_known);
         effects.extend(match &mut self.phase {
             Phase::Over { verdict, unaware, .. } => {
                 unaware.insert(node.clone());

@@ -55,9 +55,15 @@ fn a_node_that_joins_again_has_no_workers() {
     let mut test = running_fenced();
     let _ = test.lose("c");
     let _ = (test.rejoin("a", 0), test.rejoin("b", 0));
-    // Said before it had its seat, and late.
-    assert_eq!((test.join("c"), absent(&test)), (vec![], vec![id("c")]));
     assert_eq!(test.rejoin("c", 0), placed_afresh(1, &["a", "b", "c"]));
+}
+
+#[test]
+fn a_node_that_never_heard_of_its_seat_has_no_workers_either() {
+    let mut test = running_fenced();
+    let _ = test.lose("c");
+    let _ = (test.rejoin("a", 0), test.rejoin("b", 0));
+    assert_eq!(test.join("c"), placed_afresh(1, &["a", "b", "c"]));
 }
 
 #[test]
