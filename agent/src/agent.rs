@@ -9,11 +9,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use master_proto::question::Key;
 use nix::sys::signal::Signal;
 use rules::{
     Moment, Round,
     check_order::{CheckReport, Checked},
     failure::{ExitCause, Outcome},
+    fence::{Juror, guard_after},
     network_check::LocalCheck,
     node::{JoinRequest, NodeAttributes},
     worker_env::EnvSettings,
@@ -42,9 +44,10 @@ use crate::{
     },
     launcher_id::LauncherId,
     logs::{Console, Generation, Logs},
-    master_link::{self, MasterAt, MasterLink, Word},
+    master_link::{self, LinkParts, MasterAt, MasterLink, Word},
     oom::OomCounter,
     prober::{Command, Prober},
+    questions::{self, Answering, Desk},
     reap::{Reaped, next_ended},
     report::Report,
     signals,
@@ -122,6 +125,12 @@ pub struct Agent {
     windows: SignalStream,
     attributes: NodeAttributes,
     master: MasterLink,
+    master_at: MasterAt,
+    desk: Arc<Desk>,
+    answering: Answering,
+    question_key: Key,
+    /// What the guard was told last of when the workers must be gone.
+    kill_at: Option<Moment>,
     store: Arc<AsyncMutex<StoreHost>>,
     console: Console,
     logs: Arc<Mutex<Logs>>,
@@ -180,6 +189,21 @@ impl Agent {
             gpu_share: config.gpu_share,
         };
         let group = WorkerGroup::new(limits);
+        let (started, desk) = (Instant::now(), Arc::new(Desk::default()));
+        let question_key = Key::new(master.trust.token.as_ref());
+        let answering = Answering::start(config.node_id.clone(), question_key.clone(), Arc::clone(&desk));
+        let answering = answering.unwrap_or_else(|error| {
+            // The others decide without it whether they go on when the master is lost.
+            warn!(%error, "no port for questions of other launchers");
+            Answering::nowhere()
+        });
+        let link = LinkParts {
+            master: master.clone(),
+            secret: config.secret.clone(),
+            allowed: store.allowed(),
+            desk: Arc::clone(&desk),
+            started,
+        };
         let mut agent = Self {
             settings: Arc::new(workers::env_settings(&config, launcher_id.to_string())),
             group,
@@ -189,7 +213,12 @@ impl Agent {
             children,
             windows,
             attributes: attributes::gather(config.attributes.clone()),
-            master: master_link::start(master, config.secret.clone(), store.allowed(), happened.clone()),
+            master: master_link::start(link, happened.clone()),
+            master_at: master,
+            desk,
+            answering,
+            question_key,
+            kill_at: None,
             console,
             logs: Arc::new(Mutex::new(logs)),
             prober: None,
@@ -202,7 +231,7 @@ impl Agent {
             oom_kills: None,
             happenings,
             happened,
-            started: Instant::now(),
+            started,
             launcher_id,
             cgroup,
             has_strangers,
@@ -222,6 +251,8 @@ impl Agent {
             debug!(?event, "event");
             let effects = self.group.handle(now, event.clone());
             (self.observer)(&event, &effects);
+            self.desk.set_standpoint(self.group.standpoint());
+            self.fence(now);
             for effect in effects {
                 debug!(?effect, "effect");
                 if let Effect::Finish { outcome } = effect {
@@ -375,11 +406,34 @@ impl Agent {
             Effect::SignalWorkers { signal } => self.tell_guard(&ToGuard::SignalWorkers { signal }),
             Effect::KillWorker { local_rank } => self.tell_guard(&ToGuard::KillWorker { local_rank }),
             Effect::KillTree => self.tell_guard(&ToGuard::KillTree),
+            Effect::Ask { round, jury, patience, of_master } => self.ask(round, jury, patience, of_master),
             Effect::AbandonTree => self.is_abandoned = true,
             Effect::Tell(notice) => self.console.say(format!("dlrover-run: {notice}")),
             Effect::ReportEnd { end } => self.say(Word::End(end)),
             Effect::Finish { .. } => {}
         }
+    }
+
+    /// Should this process stand still, the guard ends the workers when it is time.
+    fn fence(&mut self, now: Moment) {
+        let kill_at = self.group.kill_at();
+        if std::mem::replace(&mut self.kill_at, kill_at) != kill_at {
+            let lease = self.group.lease().unwrap_or_default();
+            let within = kill_at.map(|kill_at| (kill_at - now) + guard_after(lease));
+            self.tell_guard(&ToGuard::Fence { within });
+        }
+    }
+
+    fn ask(&self, round: Round, jury: Vec<Juror>, patience: Duration, of_master: bool) {
+        let (key, happened) = (self.question_key.clone(), self.happened.clone());
+        let MasterAt { host, port, .. } = self.master_at.clone();
+        tokio::spawn(async move {
+            let is_refused = async { of_master && questions::is_refused(&host, port, patience).await };
+            let (answers, is_master_gone) =
+                tokio::join!(questions::ask(&key, round, jury, patience), is_refused);
+            let event = Event::Answered { round, answers, is_master_gone };
+            let _gone = happened.send(event.into()).await;
+        });
     }
 
     /// A master link that has ended has said so by an event.
@@ -436,6 +490,7 @@ impl Agent {
             attributes: self.attributes.clone(),
             after,
             checked: None,
+            question_port: self.answering.port,
         }
     }
 

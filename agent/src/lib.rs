@@ -19,6 +19,7 @@ pub mod master_link;
 pub mod oom;
 pub mod prober;
 pub mod probes;
+pub mod questions;
 pub mod reap;
 pub mod report;
 pub mod signals;

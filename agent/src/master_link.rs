@@ -7,7 +7,10 @@
 mod connect;
 mod members;
 
-use std::time::Duration;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use master_proto::{
     convert::{ConvertError, Push, Pushed, check_report, cut, end_report, inventory_report, join_request},
@@ -15,7 +18,7 @@ use master_proto::{
     trust::NodeSecret,
 };
 use rules::{
-    NodeId, NodeRank, Round,
+    Moment, NodeId, NodeRank, Round,
     check_order::CheckReport,
     gpus::Inventory,
     job::{Claim, NodeEnd},
@@ -31,10 +34,13 @@ use tonic::{Code, Status, Streaming, transport::Channel};
 
 use self::connect::Door;
 pub use self::connect::{ConnectError, MasterAt};
-use crate::{chain, store_host::Allowed};
+use crate::{chain, questions::Desk, store_host::Allowed};
 
 /// How long the master may take to acknowledge a call. It only takes note; what follows is pushed.
 const CALL: Duration = Duration::from_secs(10);
+
+/// Connections that are kept after their streams were given up.
+const MOST_KEPT: usize = 64;
 
 /// The first pause after a broken stream; each further one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -69,8 +75,8 @@ pub enum Word {
 enum LinkError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    #[error("the job master at {at} did not answer within {} s", CALL.as_secs())]
-    Silent { at: String },
+    #[error("the job master at {at} did not answer within {} s", patience.as_secs_f64())]
+    Silent { at: String, patience: Duration },
     #[error("the job master at {at} said: {}", status.message())]
     Refused { at: String, status: Status },
     #[error("the connection to the job master at {at} broke off")]
@@ -119,22 +125,43 @@ pub struct MasterLink {
     pub task: JoinHandle<()>,
 }
 
+/// What the task works with beside its channels.
+#[derive(Debug)]
+pub struct LinkParts {
+    /// Where the master is.
+    pub master: MasterAt,
+    /// What this node proves by that it speaks for itself.
+    pub secret: NodeSecret,
+    /// Who may connect to the store here, when not everybody may.
+    pub allowed: Option<Allowed>,
+    /// Where others are told whether a stream is open.
+    pub desk: Arc<Desk>,
+    /// When the agent's clock began.
+    pub started: Instant,
+}
+
 /// Starts the task. Words go in by the returned channel; events come out by `events`.
-pub fn start<E>(
-    master: MasterAt,
-    secret: NodeSecret,
-    allowed: Option<Allowed>,
-    events: mpsc::Sender<E>,
-) -> MasterLink
+pub fn start<E>(parts: LinkParts, events: mpsc::Sender<E>) -> MasterLink
 where
     E: From<Event> + Send + 'static,
 {
     let (words, inbox) = mpsc::unbounded_channel();
+    let LinkParts { master, secret, allowed, desk, started } = parts;
     let task = tokio::spawn(async move {
         let node = secret.node_id();
-        let door = Door::new(master, secret);
-        let mut link =
-            Link { door, node, events, words: inbox, is_open: false, heard: None, allowed, hosted: None };
+        let mut link = Link {
+            door: Door::new(master, secret),
+            node,
+            events,
+            words: inbox,
+            is_open: false,
+            heard: None,
+            allowed,
+            hosted: None,
+            desk,
+            started,
+            kept: Vec::new(),
+        };
         link.run().await;
     });
     MasterLink { words, task }
@@ -153,6 +180,22 @@ struct Link<E> {
     allowed: Option<Allowed>,
     /// The round whose store is here and whose members are not known yet.
     hosted: Option<Round>,
+    desk: Arc<Desk>,
+    started: Instant,
+    /// Connections whose streams were given up. They are closed when another stream is open, or with the process: a
+    /// master that sees one closed takes the launcher for dead, and its workers for gone.
+    kept: Vec<Channel>,
+}
+
+/// A stream that is open.
+#[derive(Debug, Clone, Copy)]
+struct Welcome {
+    /// When the first beat is due; `None`: none is wanted.
+    beat: Option<Duration>,
+    /// The stream's number.
+    attendance: u64,
+    /// How long the answer to a beat may take.
+    patience: Duration,
 }
 
 /// The agent is gone; nothing is left to do.
@@ -165,7 +208,9 @@ impl<E: From<Event>> Link<E> {
         let mut was_ever_open = false;
         loop {
             self.is_open = false;
-            let error = match self.converse().await {
+            let conversed = self.converse().await;
+            self.desk.set_hears(false);
+            let error = match conversed {
                 Ok(AgentGone) => return,
                 Err(error) => error,
             };
@@ -208,21 +253,40 @@ impl<E: From<Event>> Link<E> {
 
     /// One stream, from its opening to its end.
     async fn converse(&mut self) -> Result<AgentGone, LinkError> {
+        let sent = Instant::now();
         let (mut client, mut pushes) = self.attend().await?;
-        let first_beat = self.welcome(&mut pushes).await?;
-        let beats = beats(self.door.clone(), self.node.clone(), client.clone(), first_beat);
-        tokio::pin!(beats);
+        let welcome = self.welcome(&mut pushes).await?;
+        // The last one is this one's.
+        self.kept.drain(..self.kept.len().saturating_sub(1));
+        // Before the first beat: see `Desk`.
+        self.desk.set_hears(true);
         self.is_open = true;
         while self.words.try_recv().is_ok() {}
-        if self.tell(Event::MasterBack).await.is_some() {
+        if self.tell(self.heard_at(sent)).await.is_some() || self.tell(Event::MasterBack).await.is_some() {
             return Ok(AgentGone);
         }
-        self.let_members_in(&mut client).await?;
+        // Beside everything else: a word that takes long to be answered makes the node no less alive.
+        let beats = self.beats(client.clone(), welcome);
+        let talk = self.talk(&mut client, &mut pushes, welcome);
+        tokio::select! {
+            ended = talk => ended,
+            error = beats => Err(error),
+        }
+    }
+
+    /// Words and pushes, until the stream is no more.
+    async fn talk(
+        &mut self,
+        client: &mut MasterClient<Channel>,
+        pushes: &mut Streaming<pb::Push>,
+        welcome: Welcome,
+    ) -> Result<AgentGone, LinkError> {
+        self.let_members_in(client).await?;
         loop {
             tokio::select! {
                 word = self.words.recv() => match word {
                     Some(word) => {
-                        if self.say(&mut client, word).await?.is_some() {
+                        if self.say(client, word).await?.is_some() {
                             return Ok(AgentGone);
                         }
                     }
@@ -242,13 +306,49 @@ impl<E: From<Event>> Link<E> {
                         return Ok(AgentGone);
                     }
                     // Not where nobody beats: alone in one process there is nothing to tell.
-                    if let (Some(round), Some(_)) = (seat, first_beat) {
-                        self.take_seat(&mut client, round).await?;
+                    if let (Some(round), Some(_)) = (seat, welcome.beat) {
+                        self.take_seat(client, round, welcome).await?;
                     }
-                    self.let_members_in(&mut client).await?;
+                    self.let_members_in(client).await?;
                 }
-                error = &mut beats => return Err(error),
             }
+        }
+    }
+
+    /// The master has answered what was said then.
+    fn heard_at(&self, sent: Instant) -> Event {
+        Event::Heard { sent: Moment::new(sent.saturating_duration_since(self.started)) }
+    }
+
+    /// Says that the node lives, for as long as the master wants to hear it and listens. Each beat waits for the answer to
+    /// the one before: what the master makes of that is in `rules::presence`.
+    fn beats(
+        &self,
+        mut client: MasterClient<Channel>,
+        welcome: Welcome,
+    ) -> impl Future<Output = LinkError> + use<E> {
+        let (door, node, events) = (self.door.clone(), self.node.clone(), self.events.clone());
+        let started = self.started;
+        async move {
+            let mut next = welcome.beat;
+            while let Some(pause) = next {
+                sleep(pause).await;
+                let sent = Instant::now();
+                let attendance = welcome.attendance;
+                let beat = pb::BeatRequest { node_id: node.0.clone(), taken_round: None, attendance };
+                match door.answered_within(welcome.patience, client.beat(door.signed(beat))).await {
+                    Ok(pb::BeatReply { is_known: true, next_millis }) => {
+                        next = (next_millis > 0).then(|| Duration::from_millis(next_millis));
+                    }
+                    Ok(_) => return LinkError::Forgotten { at: door.to_string() },
+                    Err(error) => return error,
+                }
+                let sent = Moment::new(sent.saturating_duration_since(started));
+                if events.send(Event::Heard { sent }.into()).await.is_err() {
+                    break;
+                }
+            }
+            std::future::pending().await
         }
     }
 
@@ -266,8 +366,13 @@ impl<E: From<Event>> Link<E> {
     }
 
     /// From now on the master counts the loss of this node as that of a rank.
-    async fn take_seat(&self, client: &mut MasterClient<Channel>, round: Round) -> Result<(), LinkError> {
-        let beat = pb::BeatRequest { node_id: self.node.0.clone(), taken_round: Some(round.0) };
+    async fn take_seat(
+        &self,
+        client: &mut MasterClient<Channel>,
+        round: Round,
+        Welcome { attendance, .. }: Welcome,
+    ) -> Result<(), LinkError> {
+        let beat = pb::BeatRequest { node_id: self.node.0.clone(), taken_round: Some(round.0), attendance };
         self.door.answered(client.beat(self.door.signed(beat))).await.map(drop)
     }
 
@@ -277,6 +382,11 @@ impl<E: From<Event>> Link<E> {
 
     async fn attend(&mut self) -> Result<(MasterClient<Channel>, Streaming<pb::Push>), LinkError> {
         let channel = self.door.open().await?;
+        // From here on the master may know of it.
+        if self.kept.len() >= MOST_KEPT {
+            self.kept.remove(0);
+        }
+        self.kept.push(channel.clone());
         let mut client = MasterClient::new(channel);
         let request = pb::AttendRequest {
             protocol_version: master_proto::PROTOCOL_VERSION,
@@ -286,14 +396,17 @@ impl<E: From<Event>> Link<E> {
         Ok((client, pushes))
     }
 
-    /// The first push, and when the first beat is due.
-    async fn welcome(&mut self, pushes: &mut Streaming<pb::Push>) -> Result<Option<Duration>, LinkError> {
+    /// The first push.
+    async fn welcome(&mut self, pushes: &mut Streaming<pb::Push>) -> Result<Welcome, LinkError> {
         let Ok(push) = timeout(CALL, pushes.message()).await else {
-            return Err(LinkError::Silent { at: self.door.to_string() });
+            return Err(LinkError::Silent { at: self.door.to_string(), patience: CALL });
         };
         match self.pushed(push)?.push {
-            Some(Push::Welcome { beat }) => Ok(beat),
-            _ => Ok(None),
+            Some(Push::Welcome { beat, attendance, patience }) => {
+                let patience = patience.map_or(CALL, |patience| patience.min(CALL));
+                Ok(Welcome { beat, attendance, patience })
+            }
+            _ => Ok(Welcome { beat: None, attendance: 0, patience: CALL }),
         }
     }
 
@@ -382,10 +495,18 @@ impl Door {
         &self,
         call: impl Future<Output = Result<tonic::Response<T>, Status>>,
     ) -> Result<T, LinkError> {
-        match timeout(CALL, call).await {
+        self.answered_within(CALL, call).await
+    }
+
+    async fn answered_within<T>(
+        &self,
+        patience: Duration,
+        call: impl Future<Output = Result<tonic::Response<T>, Status>>,
+    ) -> Result<T, LinkError> {
+        match timeout(patience, call).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
             Ok(Err(status)) => Err(self.refused(status)),
-            Err(_) => Err(LinkError::Silent { at: self.to_string() }),
+            Err(_) => Err(LinkError::Silent { at: self.to_string(), patience }),
         }
     }
 
@@ -401,29 +522,6 @@ impl Door {
     }
 }
 
-/// Says that the node lives, for as long as the master wants to hear it and listens. Beside everything else: what
-/// the master has to say does not wait for its answer to a beat.
-async fn beats(
-    door: Door,
-    node: NodeId,
-    mut client: MasterClient<Channel>,
-    first: Option<Duration>,
-) -> LinkError {
-    let mut next = first;
-    while let Some(pause) = next {
-        sleep(pause).await;
-        let beat = pb::BeatRequest { node_id: node.0.clone(), taken_round: None };
-        match door.answered(client.beat(door.signed(beat))).await {
-            Ok(pb::BeatReply { is_known: true, next_millis }) => {
-                next = (next_millis > 0).then(|| Duration::from_millis(next_millis));
-            }
-            Ok(_) => return LinkError::Forgotten { at: door.to_string() },
-            Err(error) => return error,
-        }
-    }
-    std::future::pending().await
-}
-
 /// Somewhere between half of it and all of it, so that a thousand agents do not come back in one moment.
 fn jittered(pause: Duration) -> Duration {
     // The last bytes of a random id are random.
@@ -435,6 +533,11 @@ fn jittered(pause: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn parts(master: MasterAt) -> LinkParts {
+        let (secret, desk, started) = (NodeSecret::new("of a node"), Arc::default(), Instant::now());
+        LinkParts { master, secret, allowed: None, desk, started }
+    }
 
     /// The path is back: what was sent before is not acknowledged in time, the attempt that is on fails, a pause follows,
     /// and the next attempt gets through.
@@ -452,7 +555,7 @@ mod tests {
         let master =
             MasterAt { host: "127.0.0.1".into(), port, trust: master_proto::trust::Trust::default() };
         let (events, mut told) = mpsc::channel::<Event>(16);
-        let _link = start(master, NodeSecret::new("of a node"), None, events);
+        let _link = start(parts(master), events);
         let Some(Event::MasterAway { reason }) = told.recv().await else { panic!("it is no master") };
         assert!(
             reason.contains(&format!("at 127.0.0.1:{port} the other side speaks torchrun's rendezvous")),
@@ -468,7 +571,7 @@ mod tests {
         let master =
             MasterAt { host: "127.0.0.1".into(), port, trust: master_proto::trust::Trust::default() };
         let (events, mut told) = mpsc::channel::<Event>(16);
-        let _link = start(master, NodeSecret::new("of a node"), None, events);
+        let _link = start(parts(master), events);
         let Some(Event::MasterAway { reason }) = told.recv().await else { panic!("it is no master") };
         assert!(!reason.contains("torchrun"), "{reason}");
     }

@@ -212,6 +212,7 @@ mod tests {
         let console = Console::new(writer.try_clone().unwrap(), writer);
         let mut log = EventLog::new(console, "j1", "default", "c10d", "/usr/bin/python3");
         let assignment = Assignment {
+            fence: None,
             round: Round(0),
             seat: NodeRank(0),
             nodes: 1,

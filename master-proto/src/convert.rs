@@ -1,10 +1,11 @@
 //! The gate between wire messages and the types of `rules`: the only place that validates what came in.
 //!
-//! [`requests`] is what agents say, [`inventory`] of their accelerators, [`pushes`] what the master says, [`checks`] both of a network check, [`ends`]
-//! how a job ended.
+//! [`requests`] is what agents say, [`inventory`] of their accelerators, [`pushes`] what the master says, [`checks`] both of a network check,
+//! [`fence`] of going on without the master, [`ends`] how a job ended.
 
 mod checks;
 mod ends;
+mod fence;
 mod inventory;
 mod pushes;
 mod requests;

@@ -2,11 +2,12 @@
 //!
 //! [`pb`] is generated from `proto/master.proto`; its types stay in [`convert`], the master's `service.rs`
 //! and the agent's `master_link.rs`. [`convert`] is the only gate to the types of `rules`: it validates.
-//! [`codec`] is what the generated code writes and reads with; [`trust`] is what both sides know of tokens, of
+//! [`question`] is what launchers ask each other. [`codec`] is what the generated code writes and reads with; [`trust`] is what both sides know of tokens, of
 //! nodes' secrets and of certificates.
 
 pub mod codec;
 pub mod convert;
+pub mod question;
 pub mod trust;
 
 /// Generated messages, client and server.
@@ -15,7 +16,7 @@ pub mod pb {
 }
 
 /// Spoken by this build. An agent and a master of different versions refuse each other by name.
-pub const PROTOCOL_VERSION: u32 = 6;
+pub const PROTOCOL_VERSION: u32 = 7;
 
 /// The largest message the master takes, in bytes.
 pub const MOST_REQUEST_BYTES: usize = 64 << 10;

@@ -55,6 +55,11 @@ impl Token {
         Ok(Self { header })
     }
 
+    /// As the key of what is signed with it.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        self.header.as_encoded_bytes()
+    }
+
     /// Puts it on a request.
     pub fn put_on<T>(&self, request: &mut Request<T>) {
         request.metadata_mut().insert(KEY, self.header.clone());

@@ -18,7 +18,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
-    sync::{OwnedSemaphorePermit, Semaphore},
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
     time::{Sleep, sleep, timeout_at},
 };
 use tokio_stream::{Stream, StreamExt as _};
@@ -149,6 +149,7 @@ pub(crate) struct Peer {
     /// Its address; an IPv4 one is never written as IPv6.
     pub(crate) ip: IpAddr,
     made_sense: Arc<AtomicBool>,
+    is_off: watch::Receiver<bool>,
     face: Face,
     attendances: Arc<AtomicUsize>,
 }
@@ -178,6 +179,18 @@ impl Peer {
         self.face.speaks();
     }
 
+    /// Its kernel has closed the connection, as it does when the process at its end is gone. A reset is no such word: a
+    /// firewall or an address translator on the way says it too, and so does a host whose kernel has given up the
+    /// connection while the process lives.
+    pub(crate) fn has_hung_up(&self) -> bool {
+        *self.is_off.borrow()
+    }
+
+    /// Waits for the end of the connection. Whether [`Self::has_hung_up`] then.
+    pub(crate) async fn ended(mut self) -> bool {
+        self.is_off.wait_for(|is_off| *is_off).await.is_ok()
+    }
+
     /// The node at its other end has a part in the job: the reserve is for it.
     pub(crate) fn has_part(&self) {
         self.face.is_known();
@@ -195,6 +208,8 @@ impl Peer {
 pub(crate) struct Guarded {
     stream: TcpStream,
     peer: Peer,
+    /// Told of the other side's end.
+    hangs_up: watch::Sender<bool>,
     /// `None` once it made sense.
     until: Option<Pin<Box<Sleep>>>,
     place: Place,
@@ -205,8 +220,10 @@ impl Guarded {
     fn new(stream: TcpStream, ip: IpAddr, permit: OwnedSemaphorePermit, place: Place) -> Self {
         // Small messages that somebody waits for. A connection that cannot have it works as well, only slower.
         let _as_it_is = stream.set_nodelay(true);
-        let peer = Peer { ip, made_sense: Arc::default(), face: place.face(), attendances: Arc::default() };
-        Self { stream, peer, until: Some(Box::pin(sleep(SILENCE))), place, _permit: permit }
+        let (hangs_up, is_off) = watch::channel(false);
+        let peer =
+            Peer { ip, made_sense: Arc::default(), is_off, face: place.face(), attendances: Arc::default() };
+        Self { stream, peer, hangs_up, until: Some(Box::pin(sleep(SILENCE))), place, _permit: permit }
     }
 }
 
@@ -235,7 +252,12 @@ impl AsyncRead for Guarded {
         if Pin::new(&mut self.place.evicted).poll(cx).is_ready() {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        let (before, room) = (buf.filled().len(), buf.remaining());
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if matches!(read, Poll::Ready(Ok(()))) && buf.filled().len() == before && room > 0 {
+            self.hangs_up.send_replace(true);
+        }
+        read
     }
 }
 

@@ -75,12 +75,14 @@ pub(crate) struct Heard {
 pub(crate) enum Command {
     /// A node opened its stream. The answer says that pushes will reach it from now on.
     Attend { node: NodeId, attendance: u64, pushes: mpsc::Sender<Word>, attended: Answer },
-    /// The stream of a node ended. It may have opened another one since.
-    Closed { node: NodeId, attendance: u64 },
+    /// The stream of a node ended. It may have opened another one since. `is_off`: its kernel closed it.
+    Closed { node: NodeId, attendance: u64, is_off: bool },
+    /// The connection of a stream that ended has ended, too.
+    Ended { node: NodeId, attendance: u64, is_off: bool },
     /// Something happened. The answer says that the job has taken note, and will not forget.
     Happened { event: Box<Event>, noted: Answer },
-    /// A node lives.
-    Beat { node: NodeId, seat: Option<Round>, heard: oneshot::Sender<Heard> },
+    /// A node lives, and says so beside this stream of its.
+    Beat { node: NodeId, attendance: u64, seat: Option<Round>, heard: oneshot::Sender<Heard> },
     /// Somebody wants to see the round.
     ShowWorld { shown: oneshot::Sender<pb::WorldTable> },
     /// Somebody wants to see the last report of a check.
@@ -114,6 +116,8 @@ pub(crate) struct JobLoop {
     inbox: mpsc::Receiver<Command>,
     /// Whose stream is open, as far as decisions know. [`Streams`] follows when it is durable.
     attending: BTreeMap<NodeId, u64>,
+    /// Whose last stream has ended, and whose connection may not have.
+    ending: BTreeMap<NodeId, u64>,
     streams: Streams,
     deeds: VecDeque<Deed>,
     /// The last mark that was given out.
@@ -138,6 +142,7 @@ impl JobLoop {
             record,
             inbox,
             attending: BTreeMap::new(),
+            ending: BTreeMap::new(),
             desk: TaintDesk::open(taints, Arc::clone(&log)),
             streams: Streams::new(epoch, log),
             deeds: VecDeque::new(),
@@ -188,19 +193,35 @@ impl JobLoop {
                     return;
                 }
                 self.attending.insert(node.clone(), attendance);
+                self.ending.remove(&node);
                 let beat = self.master.beat_interval();
-                let opened = Opened { node: node.clone(), attendance, pushes, beat };
+                let patience = self.master.beat_patience();
+                let opened = Opened { node: node.clone(), attendance, pushes, beat, patience };
                 let event = Input::Event(Event::Attended { node });
                 self.decide(event, Some(Change::Opened(opened)), Some(attended));
             }
-            Command::Closed { node, attendance } => {
+            Command::Closed { node, attendance, is_off } => {
                 let change = Some(Change::Closed(node.clone(), attendance));
                 // A node that attends again is not broken off.
                 if self.attending.get(&node) == Some(&attendance) {
                     self.attending.remove(&node);
-                    self.decide(Input::Event(Event::LinkBroken { node }), change, None);
+                    if !is_off {
+                        self.ending.insert(node.clone(), attendance);
+                    }
+                    self.decide(Input::Event(Event::LinkBroken { node: node.clone() }), change, None);
+                    if is_off {
+                        self.decide(Input::HungUp { node }, None, None);
+                    }
                 } else {
                     self.queue(self.clock.now(), Turn::default(), change, None);
+                }
+            }
+            Command::Ended { node, attendance, is_off } => {
+                if self.ending.get(&node) == Some(&attendance) {
+                    self.ending.remove(&node);
+                    if is_off {
+                        self.decide(Input::HungUp { node }, None, None);
+                    }
                 }
             }
             Command::Happened { event, noted } => {
@@ -216,10 +237,13 @@ impl JobLoop {
                 }
                 self.decide(Input::Event(*event), None, Some(noted));
             }
-            Command::Beat { node, seat, heard } => {
-                let is_known = self.attending.contains_key(&node);
+            Command::Beat { node, attendance, seat, heard } => {
+                // A word beside an older stream says nothing of the present one.
+                let is_known = self.attending.get(&node) == Some(&attendance);
                 // It changes no decision that anybody was told, so the answer does not wait for the disk.
-                self.decide(Input::Beat { node, seat }, None, None);
+                if is_known {
+                    self.decide(Input::Beat { node, seat }, None, None);
+                }
                 let _gone = heard.send(Heard { is_known, next: self.master.beat_interval() });
             }
             Command::ShowWorld { shown } => {
@@ -240,7 +264,7 @@ impl JobLoop {
         debug!(%now, ?input, "input");
         let speaker = match &input {
             Input::Event(event) => event.speaker().cloned(),
-            Input::Beat { .. } | Input::Deadline => None,
+            Input::Beat { .. } | Input::HungUp { .. } | Input::Deadline => None,
         };
         let turn = self.master.handle(now, input);
         let is_member = speaker.is_some_and(|node| self.master.job().knows(&node));
@@ -251,8 +275,10 @@ impl JobLoop {
     /// Writes down what the job was told, and notes what is to be done when that is durable.
     fn queue(&mut self, now: Moment, mut turn: Turn, change: Option<Change>, answer: Option<(Answer, Heed)>) {
         for effect in &turn.effects {
-            if let Effect::HangUp { node } = effect {
-                self.attending.remove(node);
+            if let Effect::HangUp { node } = effect
+                && let Some(attendance) = self.attending.remove(node)
+            {
+                self.ending.insert(node.clone(), attendance);
             }
         }
         let events = std::mem::take(&mut turn.journal);

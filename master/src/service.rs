@@ -23,6 +23,7 @@ use tonic::{Extensions, Request, Response, Status, metadata::MetadataMap, servic
 use crate::{
     door::Peer,
     job_loop::{Command, Heed, Unheard},
+    journal::random,
     lines::{Log, Once},
     streams::{MOST_ATTENDEES, PUSHES},
 };
@@ -31,7 +32,8 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct MasterService {
     commands: mpsc::Sender<Command>,
-    /// Numbers the streams, so that the end of an old one is told from the end of its successor.
+    /// Numbers the streams, so that the end of an old one is told from the end of its successor. They begin anywhere: a
+    /// beat beside a stream of an earlier life of the master is not one beside a stream of this one.
     attendances: AtomicU64,
     refusals: Once,
 }
@@ -55,7 +57,7 @@ pub(crate) fn gate(token: Option<Token>, log: Log) -> impl Interceptor + Clone +
 impl MasterService {
     /// Calls go to whoever reads `commands`.
     pub(crate) fn new(commands: mpsc::Sender<Command>, log: Log) -> Self {
-        Self { commands, attendances: AtomicU64::new(0), refusals: Once::new(log) }
+        Self { commands, attendances: AtomicU64::new(random() >> 1), refusals: Once::new(log) }
     }
 
     /// What a message means, or the field that makes no sense; and whether it is from the node that it speaks for.
@@ -164,11 +166,18 @@ impl pb::master_server::Master for MasterService {
         // `open` lives as long as this call and then the stream, however that ends.
         let (open, closed) = oneshot::channel::<()>();
         let (commands, gone) = (self.commands.clone(), node.clone());
+        let peer = Peer::of(&from).cloned();
         tokio::spawn(async move {
             let _closed = closed.await;
             drop(counted);
+            let is_off = peer.as_ref().is_some_and(Peer::has_hung_up);
             // When the owner is gone too, nobody needs to know.
-            let _gone = commands.send(Command::Closed { node: gone, attendance }).await;
+            let _gone = commands.send(Command::Closed { node: gone.clone(), attendance, is_off }).await;
+            // A stream ends before its connection does: with a launcher that ends, or when the master gives it up.
+            if let (Some(peer), false) = (peer, is_off) {
+                let is_off = peer.ended().await;
+                let _gone = commands.send(Command::Ended { node: gone, attendance, is_off }).await;
+            }
         });
         let heed = self.ask(|attended| Command::Attend { node, attendance, pushes, attended });
         if let (Heed::Member, Some(peer)) = (heed.await?.map_err(unheard)?, Peer::of(&from)) {
@@ -252,8 +261,8 @@ impl pb::master_server::Master for MasterService {
     async fn beat(&self, request: Request<pb::BeatRequest>) -> Result<Response<pb::BeatReply>, Status> {
         let (metadata, from, request) = request.into_parts();
         let node = self.sense((&metadata, &from), "beat", speaker(request.node_id), |node| Some(node))?;
-        let seat = request.taken_round.map(Round);
-        let heard = self.ask(|heard| Command::Beat { node, seat, heard }).await?;
+        let (seat, attendance) = (request.taken_round.map(Round), request.attendance);
+        let heard = self.ask(|heard| Command::Beat { node, attendance, seat, heard }).await?;
         let millis = |next: Duration| u64::try_from(next.as_millis()).unwrap_or(u64::MAX);
         let next_millis = heard.next.map_or(0, millis);
         Ok(Response::new(pb::BeatReply { is_known: heard.is_known, next_millis }))

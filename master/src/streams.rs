@@ -45,6 +45,8 @@ pub(crate) struct Opened {
     pub(crate) pushes: mpsc::Sender<Word>,
     /// When the first beat is due.
     pub(crate) beat: Option<Duration>,
+    /// How long the node waits for its answer.
+    pub(crate) patience: Option<Duration>,
 }
 
 /// All open streams.
@@ -70,9 +72,9 @@ impl Streams {
     }
 
     /// From now on words to the node go here. Its old stream ends.
-    pub(crate) fn open(&mut self, Opened { node, attendance, pushes, beat }: Opened) {
+    pub(crate) fn open(&mut self, Opened { node, attendance, pushes, beat, patience }: Opened) {
         self.open.insert(node.clone(), (attendance, pushes));
-        self.push(&node, Push::Welcome { beat });
+        self.push(&node, Push::Welcome { beat, attendance, patience });
     }
 
     /// A stream has ended; the node may have opened another one since.
@@ -156,7 +158,7 @@ mod tests {
 
     fn open(streams: &mut Streams, attendance: u64) -> mpsc::Receiver<Word> {
         let (pushes, words) = mpsc::channel(PUSHES);
-        streams.open(Opened { node: node(), attendance, pushes, beat: None });
+        streams.open(Opened { node: node(), attendance, pushes, beat: None, patience: None });
         words
     }
 
@@ -172,7 +174,10 @@ mod tests {
         let mut new = open(&mut streams, 2);
         streams.closed(&node(), 1);
         host(&mut streams);
-        assert!(matches!(*old.blocking_recv().unwrap().push, Push::Welcome { beat: None }));
+        assert!(matches!(
+            *old.blocking_recv().unwrap().push,
+            Push::Welcome { beat: None, attendance: 1, .. }
+        ));
         assert!(old.blocking_recv().is_none(), "attending again ends the old stream");
         let words = [new.blocking_recv().unwrap(), new.blocking_recv().unwrap()];
         assert!(matches!(*words[1].push, Push::Host { .. }));

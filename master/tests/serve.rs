@@ -131,12 +131,17 @@ async fn beats_and_the_table_are_answered() {
     let table = nodes[0].client.show_world(pb::ShowWorldRequest {}).await.unwrap().into_inner();
     assert_eq!((table.round, table.master_port), (Some(0), 29_500));
     assert_eq!(table.members[1].host_name, "host-b");
-    let mut beat = async |id: &str| {
-        let beat = pb::BeatRequest { node_id: common::node_id(id).0, taken_round: None };
+    let attendance = nodes[0].attendance;
+    let mut beat = async |id: &str, attendance: u64| {
+        let beat = pb::BeatRequest { node_id: common::node_id(id).0, taken_round: None, attendance };
         nodes[0].client.beat(common::signed_by(id, beat)).await.unwrap().into_inner()
     };
-    assert_eq!(beat("a").await, pb::BeatReply { is_known: true, next_millis: 1000 });
-    assert!(!beat("stranger").await.is_known);
+    assert_eq!(beat("a", attendance).await, pb::BeatReply { is_known: true, next_millis: 1000 });
+    assert!(
+        !beat("a", attendance.wrapping_sub(1)).await.is_known,
+        "it is not said beside the present stream"
+    );
+    assert!(!beat("stranger", attendance).await.is_known);
 }
 
 #[tokio::test]

@@ -16,6 +16,7 @@
 //! Every word of a node may come twice, or late, or in a state that has moved on: who speaks is told by its
 //! [`NodeId`], a life of a launcher, and what it speaks of by a round.
 
+mod absences;
 mod checking;
 mod event;
 mod gathering;
@@ -38,6 +39,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::event::{Claim, Effect, Event, Log, NodeEnd, OnGiveUp, Policy, Refusal, Regroup, Standing};
 use self::{
+    absences::Absences,
     checking::{Checking, LastCheck},
     measuring::Measuring,
     parties::Asides,
@@ -169,6 +171,7 @@ pub struct Job {
     sightings: Sightings,
     /// Those that came for another job, while it is not settled whose this one is.
     aside: Asides,
+    absences: Absences,
     /// Rounds that nodes were in and this master never heard of: its memory is older than the job.
     unknown: Option<RangeInclusive<Round>>,
     phase: Phase,
@@ -198,6 +201,7 @@ impl Job {
             excluded: BTreeMap::new(),
             sightings: Sightings::default(),
             aside: Asides::default(),
+            absences: Absences::default(),
             unknown: None,
             phase: Phase::Gathering {
                 since: None,
@@ -253,6 +257,7 @@ impl Job {
             Event::NodeEnded { node, end } => self.on_node_ended(now, &node, end),
             Event::NodeLost { node, cause } => self.on_lost(now, &node, cause),
             Event::EndHeard { node } => self.on_end_heard(&node),
+            Event::WorkersGone { nodes } => self.on_workers_gone(now, &nodes),
             Event::Restarted => self.on_restarted(now),
             Event::Deadline => self.on_deadline(now),
         }
@@ -331,6 +336,10 @@ impl Job {
             Phase::Gathering { since, awaited, .. } => {
                 let terms = self.terms.as_ref()?;
                 let needed = terms.least();
+                if self.has_absent() && awaited.is_empty() && terms.world_of(self.waiting.len()).is_some() {
+                    let pending = self.pending_absent(now, (*since)?)?;
+                    return (!self.waiting.is_empty()).then_some((pending, &self.waiting));
+                }
                 Pending::Gathering {
                     joined: count(self.waiting.len()),
                     needed,
@@ -415,6 +424,7 @@ impl Job {
     fn on_restarted(&mut self, now: Moment) -> Vec<Effect> {
         // They come again.
         self.aside = Asides::default();
+        self.absent_since(now);
         for node in self.nodes.values_mut() {
             node.is_connected = false;
             node.seated = None;

@@ -7,11 +7,13 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
+    fence::question_patience,
     ids::{NodeId, Round},
     job::{Effect, Event, Job, Policy},
     liveness::{Liveness, Patience},
     moment::Moment,
     pending::Pending,
+    presence::{MayRun, Presence},
 };
 
 /// The line that waiting nodes are told comes at least this often.
@@ -30,12 +32,18 @@ const STOOD_STILL: Duration = Duration::from_millis(100);
 pub enum Input {
     /// Something for the job.
     Event(Event),
-    /// A node says that it lives.
+    /// A node says that it lives, on the stream of its that stands: it has had the answer to the beat before.
     Beat {
         /// Which.
         node: NodeId,
         /// The round whose seat it takes, when it says so.
         seat: Option<Round>,
+    },
+    /// The kernel of a node has closed its last stream, which was told as broken: the launcher is gone, and a guard ends
+    /// the workers of such.
+    HungUp {
+        /// Which.
+        node: NodeId,
     },
     /// The moment of [`JobMaster::deadline`] has come.
     Deadline,
@@ -66,6 +74,9 @@ struct Board {
 pub struct JobMaster {
     job: Job,
     liveness: Liveness,
+    presence: Presence,
+    /// When it is to be seen again whether nodes that were given up have workers yet.
+    look_at: Option<Moment>,
     board: Board,
 }
 
@@ -73,7 +84,7 @@ impl JobMaster {
     /// A master that nobody has spoken to.
     #[must_use]
     pub fn new(policy: Policy, patience: Patience) -> Self {
-        Self { job: Job::new(policy), liveness: Liveness::new(patience), board: Board::default() }
+        Self::of(Job::new(policy), Liveness::new(patience))
     }
 
     /// A master that was started again with the job as it was journalled. All nodes get the grace to come back,
@@ -81,10 +92,15 @@ impl JobMaster {
     pub fn restored(job: Job, patience: Patience, now: Moment) -> (Self, Turn) {
         let mut liveness = Liveness::new(patience);
         liveness.all_disconnected(now, job.nodes());
-        let mut master = Self { job, liveness, board: Board::default() };
+        let mut master = Self::of(job, liveness);
         let mut turn = Turn::default();
         master.tell(now, Event::Restarted, &mut turn);
+        master.look(now, &mut turn);
         (master, turn)
+    }
+
+    fn of(job: Job, liveness: Liveness) -> Self {
+        Self { job, liveness, presence: Presence::default(), look_at: None, board: Board::default() }
     }
 
     /// The job, to look at.
@@ -96,13 +112,23 @@ impl JobMaster {
     /// How often a node shall say that it lives; `None`: not at all.
     #[must_use]
     pub fn beat_interval(&self) -> Option<Duration> {
-        self.liveness.beat_interval()
+        let interval = self.liveness.beat_interval()?;
+        // A crowd that came since must not make the beats of a round rarer than its lease bears.
+        let lease = self.job.world().and_then(|world| world.fence.as_ref()).map(|fence| fence.lease);
+        Some(lease.map_or(interval, |lease| interval.min(lease / 6)))
+    }
+
+    /// How long a node waits for the answer to a beat before it looks for the master anew; `None`: for ever.
+    #[must_use]
+    pub fn beat_patience(&self) -> Option<Duration> {
+        self.liveness.silence().map(question_patience)
     }
 
     /// When to call [`Self::handle`] with [`Input::Deadline`], if nothing else happens first.
     #[must_use]
     pub fn deadline(&self) -> Option<Moment> {
-        [self.job.deadline(), self.liveness.deadline(), self.board.due].into_iter().flatten().min()
+        let due = [self.job.deadline(), self.liveness.deadline(), self.board.due, self.look_at];
+        due.into_iter().flatten().min()
     }
 
     /// What to do about `input`.
@@ -114,11 +140,18 @@ impl JobMaster {
         match input {
             Input::Beat { node, seat } => {
                 self.liveness.heard(now, &node);
-                let Some(round) = seat.filter(|round| self.job.is_seat_untaken(&node, *round)) else {
+                match seat {
+                    // It is said beside the others, and has waited for no answer.
+                    Some(_) => self.presence.heard(now, &node),
+                    None => self.presence.beat(now, &node),
+                }
+                if let Some(round) = seat.filter(|round| self.job.is_seat_untaken(&node, *round)) {
+                    self.tell(now, Event::SeatTaken { node, round }, &mut turn);
+                } else if self.job.absent().is_none() {
                     return turn;
-                };
-                self.tell(now, Event::SeatTaken { node, round }, &mut turn);
+                }
             }
+            Input::HungUp { node } => self.presence.broken(now, &node, true),
             Input::Event(event) => self.tell(now, event, &mut turn),
             Input::Deadline => {
                 for (node, cause) in self.liveness.expired(now) {
@@ -129,18 +162,51 @@ impl JobMaster {
                 }
             }
         }
+        self.look(now, &mut turn);
         self.post(now, &mut turn);
         turn
     }
 
+    /// Which of the nodes that were given up have no workers any more, as follows from when they and others were heard.
+    fn look(&mut self, now: Moment, turn: &mut Turn) {
+        self.look_at = None;
+        let Some((terms, absent)) = self.job.absent() else { return };
+        let mut gone = BTreeSet::new();
+        for (node, away) in absent {
+            match self.presence.may_run(now, node, away, terms) {
+                MayRun::No => {
+                    gone.insert(node.clone());
+                }
+                MayRun::Until(due) => self.look_at = Some(self.look_at.map_or(due, |at| at.min(due))),
+                MayRun::AsLongAsOthersAreAway => {}
+            }
+        }
+        if !gone.is_empty() {
+            self.tell(now, Event::WorkersGone { nodes: gone }, turn);
+        }
+    }
+
     fn tell(&mut self, now: Moment, event: Event, turn: &mut Turn) {
         match &event {
-            Event::Attended { node } => self.liveness.connected(now, node),
-            Event::LinkBroken { node } if self.job.knows(node) => self.liveness.disconnected(now, node),
-            Event::LinkBroken { node } => self.liveness.forget(node),
+            Event::Attended { node } => {
+                self.liveness.connected(now, node);
+                self.presence.attended(now, node);
+            }
+            Event::LinkBroken { node } => {
+                self.presence.broken(now, node, false);
+                if self.job.knows(node) {
+                    self.liveness.disconnected(now, node);
+                } else {
+                    self.liveness.forget(node);
+                    if !self.job.is_watched(node) {
+                        self.presence.forget(node);
+                    }
+                }
+            }
             other => {
                 if let Some(node) = other.speaker() {
                     self.liveness.heard(now, node);
+                    self.presence.heard(now, node);
                 }
             }
         }
@@ -148,6 +214,9 @@ impl JobMaster {
         for effect in &effects {
             if let Effect::Forget { node } | Effect::HangUp { node } | Effect::Refuse { node, .. } = effect {
                 self.liveness.forget(node);
+                if !self.job.is_watched(node) && !self.job.knows(node) {
+                    self.presence.forget(node);
+                }
             }
         }
         let ghost = match &event {

@@ -11,10 +11,13 @@ use serde::{Deserialize, Serialize};
 use crate::{ids::NodeId, moment::Moment};
 
 /// Beats that may go missing before a node counts as silent, however short the timeout was chosen.
-const BEATS: u32 = 3;
+const BEATS: u32 = 6;
 
 /// Beats that all nodes together may send in a second: what one master takes without noticing.
-const BEATS_PER_SECOND: u32 = 500;
+const BEATS_PER_SECOND: u32 = 1000;
+
+/// Connections that all nodes together may make in a second.
+const RETURNS_PER_SECOND: u32 = 500;
 
 /// Why a node is given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +30,8 @@ pub enum LossCause {
     Replaced,
     /// So did one on the same machine.
     StartedAgain,
+    /// It did not stop its workers for so long, and the others wait for it.
+    Slow { timeout: Duration },
 }
 
 impl fmt::Display for LossCause {
@@ -44,6 +49,9 @@ impl fmt::Display for LossCause {
                 f.write_str("its connection to the job master was broken when a replacement came")
             }
             Self::StartedAgain => f.write_str("its launcher was started again"),
+            Self::Slow { timeout } => {
+                write!(f, "its workers had not ended {} s after they were to", timeout.as_secs_f64())
+            }
         }
     }
 }
@@ -70,22 +78,27 @@ struct Watched {
 /// 1 s, and a pause of up to 1 s follows. One second is for what the machine adds.
 pub const LONGEST_GAP: Duration = Duration::from_secs(8);
 
-/// How long members may take to come back to a master that was started again: max(grace, beat + [`LONGEST_GAP`]), where
-/// beat = max(1 s, nodes / 500 s) is how often a node says something: before that it cannot notice. The connections of
-/// thousands are made within a beat, too.
+/// How long members may take to come back to a master that was started again: max(grace, max(1 s, nodes / 500 s) +
+/// [`LONGEST_GAP`]): a node notices with its next beat, and the connections of thousands take their time.
 #[must_use]
 pub fn return_grace(reconnect_grace: Duration, nodes: u32) -> Duration {
-    reconnect_grace.max(beat_of(nodes) + LONGEST_GAP)
+    reconnect_grace.max(shared(nodes, RETURNS_PER_SECOND) + LONGEST_GAP)
 }
 
-/// How often each of so many nodes says something: max(1 s, nodes / 500 s).
+/// How often each of so many nodes says something: max(1 s, nodes / 1000 s).
 fn beat_of(nodes: u32) -> Duration {
-    shared_second(nodes).max(Duration::from_secs(1))
+    shared(nodes, BEATS_PER_SECOND)
 }
 
-/// The time in which so many nodes may each say one thing.
-fn shared_second(nodes: u32) -> Duration {
-    Duration::from_secs(1).saturating_mul(nodes) / BEATS_PER_SECOND
+/// How long a node of so many may be silent: the timeout, but never less than six beats.
+#[must_use]
+pub fn silence_of(timeout: Duration, nodes: u32) -> Duration {
+    timeout.max(beat_of(nodes) * BEATS)
+}
+
+/// The time in which so many nodes may each do one thing, at least a second.
+fn shared(nodes: u32, in_a_second: u32) -> Duration {
+    (Duration::from_secs(1).saturating_mul(nodes) / in_a_second).max(Duration::from_secs(1))
 }
 
 /// The nodes that are listened to. Not journalled: after a restart of the master all start as broken.
@@ -103,7 +116,7 @@ impl Liveness {
         Self { patience, nodes: BTreeMap::new(), due: BTreeSet::new() }
     }
 
-    /// How often a node shall say that it lives; `None`: not at all. max(1 s, nodes / 500 s).
+    /// How often a node shall say that it lives; `None`: not at all. max(1 s, nodes / 1000 s).
     #[must_use]
     pub fn beat_interval(&self) -> Option<Duration> {
         self.patience.heartbeat_timeout.map(|_| beat_of(self.count()))
@@ -113,10 +126,10 @@ impl Liveness {
         u32::try_from(self.nodes.len()).unwrap_or(u32::MAX)
     }
 
-    /// How long a node may be silent: the timeout, but never less than three beats.
-    fn silence(&self) -> Option<Duration> {
-        let beats = self.beat_interval()? * BEATS;
-        self.patience.heartbeat_timeout.map(|timeout| timeout.max(beats))
+    /// How long a node may be silent; `None`: for ever.
+    #[must_use]
+    pub fn silence(&self) -> Option<Duration> {
+        self.patience.heartbeat_timeout.map(|timeout| silence_of(timeout, self.count()))
     }
 
     /// Its stream is open.
@@ -272,12 +285,12 @@ mod tests {
     }
 
     #[test]
-    fn many_nodes_beat_less_often_and_are_given_three_beats() {
+    fn many_nodes_beat_less_often_and_are_given_six_beats() {
         let mut liveness = liveness(Some(TIMEOUT));
         for node in 0..5000 {
             liveness.connected(Moment::START, &id(&node.to_string()));
         }
-        assert_eq!(liveness.beat_interval(), Some(Duration::from_secs(10)));
+        assert_eq!(liveness.beat_interval(), Some(Duration::from_secs(5)));
         liveness.heard(Moment::START, &id("7"));
         assert_eq!(liveness.silence(), Some(Duration::from_secs(30)));
     }

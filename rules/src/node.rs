@@ -142,6 +142,8 @@ pub struct JoinRequest {
     pub after: Option<Round>,
     /// What it found out about itself, where the terms ask for checks.
     pub checked: Option<Checked>,
+    /// Where its launcher answers questions of others; 0: nowhere.
+    pub question_port: u16,
 }
 
 impl JoinRequest {
@@ -155,6 +157,7 @@ impl JoinRequest {
             address: self.address.clone(),
             addresses: self.attributes.addresses.clone(),
             host_name: self.attributes.host_name.clone(),
+            question_port: self.question_port,
             restore_from_disk,
         }
     }

@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     check_order::{CheckOrder, CheckRound, Partner, Test},
+    counted::counted,
     failure::WorkerFailure,
+    fence::Finding,
     gpus,
     ids::{Attempt, LocalRank},
     network_check::{ComputeKind, ComputeTime, LocalCheck, LocalFault},
@@ -54,6 +56,10 @@ pub enum Notice {
     WaitingForMaster { reason: String, waited: Duration, limit: Duration },
     /// It is there again.
     MasterBack,
+    /// So many of so many launchers that were asked have lost it too.
+    MasterDead { lost: u32, of: u32 },
+    /// This node may be cut off, and its workers are killed: the last word that the master answered is so old.
+    Fenced { silent: Duration, found: Option<Finding>, limit: Duration },
 }
 
 /// What follows once the old workers are gone.
@@ -139,6 +145,31 @@ impl fmt::Display for Notice {
                 write!(f, "waiting for the job master, {waited} s of {limit} s: {reason}")
             }
             Self::MasterBack => f.write_str("the job master is back"),
+            Self::MasterDead { lost, of } => write!(
+                f,
+                "{lost} of {} that were asked have lost the job master too: it is taken for dead, and the workers go on",
+                counted(*of as usize, "node")
+            ),
+            Self::Fenced { silent, found, limit } => {
+                write!(f, "nothing was heard of the job master for {} s, and ", silent.as_secs())?;
+                match found {
+                    Some(Finding::CutOff) => f.write_str("another node of the round still hears it")?,
+                    Some(Finding::Alone { lost, of }) => write!(
+                        f,
+                        "{lost} of {} that decide on it have lost it too and can be reached, which is no majority",
+                        counted(*of as usize, "node")
+                    )?,
+                    Some(Finding::MasterDead { .. } | Finding::MasterGone) | None => {
+                        f.write_str("the other nodes did not say in time that they lost it too")?;
+                    }
+                }
+                write!(
+                    f,
+                    ": this node may be the one that is cut off, so its workers are killed before the job goes on \
+                     without it; it tries to reach the master for {} s and joins again when it does",
+                    limit.as_secs_f64()
+                )
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::missing::Missing;
+use crate::{missing::Missing, node::NodeName};
 
 /// Why a node has no seat yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +29,19 @@ pub enum Pending {
         /// How many nodes run.
         nodes: u32,
     },
+    /// Nodes that were given up may have workers yet, and so no round begins.
+    Fenced {
+        /// Some of them.
+        nodes: Vec<NodeName>,
+        /// How many more there are.
+        more: u32,
+        /// How long their workers may run without a sign that they may.
+        lease: Duration,
+        /// How long it has been.
+        waited: Duration,
+        /// How long it may be.
+        limit: Duration,
+    },
     /// Nodes of two jobs have come to one master, and neither job runs.
     Aside {
         /// What differs.
@@ -43,6 +56,9 @@ impl Pending {
         let timeless = |pending: &Self| match pending.clone() {
             Self::Gathering { joined, needed, missing, stopping, limit, .. } => {
                 Self::Gathering { joined, needed, missing, stopping, limit, waited: Duration::ZERO }
+            }
+            Self::Fenced { nodes, more, lease, limit, .. } => {
+                Self::Fenced { nodes, more, lease, limit, waited: Duration::ZERO }
             }
             other @ (Self::Spare { .. } | Self::Aside { .. }) => other,
         };
@@ -66,6 +82,24 @@ impl fmt::Display for Pending {
                     f.write_str(", which is enough; giving further nodes a moment to come")?;
                 }
                 write!(f, ", {} s of {} s", waited.as_secs(), limit.as_secs_f64())
+            }
+            Self::Fenced { nodes, more, lease, waited, limit } => {
+                f.write_str("PENDING enough nodes are here, and ")?;
+                for (number, node) in nodes.iter().enumerate() {
+                    write!(f, "{}{node}", if number > 0 { ", " } else { "" })?;
+                }
+                if *more > 0 {
+                    write!(f, " and {more} more")?;
+                }
+                write!(
+                    f,
+                    " cannot be reached and may run workers yet: the next round begins {} s after the last word of them \
+                     while half of their round's nodes are here, else when those are back, or their launchers are ended, \
+                     or others take their node ranks (NODE_RANK), {} s of {} s",
+                    lease.as_secs_f64(),
+                    waited.as_secs(),
+                    limit.as_secs_f64()
+                )
             }
             Self::Spare { nodes } => {
                 write!(

@@ -43,6 +43,12 @@ impl StopLadder {
         Self { rung: Rung::Asked { until: now + grace } }
     }
 
+    /// They have just been killed.
+    #[must_use]
+    pub fn killed(now: Moment) -> Self {
+        Self { rung: Rung::Killed { until: now + KILL_PATIENCE } }
+    }
+
     /// When to call [`Self::expired`].
     #[must_use]
     pub fn deadline(&self) -> Moment {

@@ -183,6 +183,7 @@ mod tests {
             master_addr: "localhost".into(),
             master_port: 34697,
             restore_from_disk: false,
+            fence: None,
         }
     }
 

@@ -13,6 +13,7 @@
 
 mod checks;
 mod event;
+mod fencing;
 mod generation;
 mod inventory;
 mod master;
@@ -28,6 +29,7 @@ pub use self::event::{Effect, Event, Limits, WorkerExit};
 use self::{checks::Checks, generation::Generation, inventory::Accelerators, master::Link};
 use crate::{
     failure::{ExitCause, Failure, GroupFailure, Outcome, WorkerFailure},
+    fence::{Fence, Finding},
     ids::{Attempt, LocalRank, Round},
     job::{Claim, NodeEnd, Standing},
     moment::Moment,
@@ -116,6 +118,16 @@ pub struct WorkerGroup {
     end_noted: bool,
     checks: Checks,
     accelerators: Accelerators,
+    /// When the last word was said that the master has answered.
+    heard: Moment,
+    /// How long the workers of the last seat may run without such a word.
+    fence: Option<Fence>,
+    /// What asking others came to, since then.
+    finding: Option<Finding>,
+    /// A person was told that the master is taken for dead.
+    is_told_dead: bool,
+    /// It was given a seat in a later round than these.
+    over: Option<Round>,
     state: State,
 }
 
@@ -136,6 +148,11 @@ impl WorkerGroup {
             end_noted: false,
             checks: Checks::default(),
             accelerators: Accelerators::default(),
+            heard: Moment::START,
+            fence: None,
+            finding: None,
+            is_told_dead: false,
+            over: None,
             state: State::Joining { since: Moment::START },
         }
     }
@@ -143,6 +160,10 @@ impl WorkerGroup {
     /// When to call [`Self::handle`] with [`Event::Deadline`], if nothing else happens first.
     #[must_use]
     pub fn deadline(&self) -> Option<Moment> {
+        self.state_deadline().into_iter().chain(self.fence_deadline()).min()
+    }
+
+    fn state_deadline(&self) -> Option<Moment> {
         match &self.state {
             // While the stream stands, the master holds the deadline of a rendezvous.
             State::Joining { since } => {
@@ -166,16 +187,29 @@ impl WorkerGroup {
     /// What to do about `event`.
     #[must_use = "an effect not carried out leaves the workers and this state apart"]
     pub fn handle(&mut self, now: Moment, event: Event) -> Vec<Effect> {
-        if self.is_stale(&event) {
-            return Vec::new();
+        if let Event::Heard { sent } = event {
+            self.on_heard(sent);
         }
+        let mut effects = self.fall(now);
+        if !self.is_stale(&event) {
+            effects.extend(self.on(now, event));
+        }
+        effects
+    }
+
+    fn on(&mut self, now: Moment, event: Event) -> Vec<Effect> {
         match event {
+            // It has been.
+            Event::Heard { .. } => Vec::new(),
+            Event::Answered { round, answers, is_master_gone } => {
+                self.on_answered(round, &answers, is_master_gone)
+            }
             Event::AskedToHost { round, fresh_port } => self.on_asked_to_host(round, fresh_port),
             Event::Hosting { round, master_addr, master_port } => {
                 self.on_hosting(round, master_addr, master_port)
             }
             Event::CannotHost { reason } => self.leave(now, Outcome::Failed(Failure::Store { reason })),
-            Event::Seated { assignment } => self.on_seated(assignment),
+            Event::Seated { assignment } => self.on_seated(now, assignment),
             Event::Pending(pending) => vec![Effect::Tell(Notice::Pending(pending))],
             Event::SelfCheckSays { words } => vec![Effect::Tell(Notice::SelfCheck { words })],
             Event::CannotCheck { reason } => self.leave(now, Outcome::Failed(Failure::SelfCheck { reason })),
@@ -262,6 +296,8 @@ impl WorkerGroup {
             | Event::MasterAway { .. }
             | Event::EndNoted
             | Event::GuardDied { .. }
+            | Event::Heard { .. }
+            | Event::Answered { .. }
             | Event::Deadline => return matches!(self.state, State::Done),
         };
         !allowed || self.round() != Some(round)
@@ -283,7 +319,12 @@ impl WorkerGroup {
         }
     }
 
-    fn on_seated(&mut self, mut assignment: Assignment) -> Vec<Effect> {
+    fn on_seated(&mut self, now: Moment, mut assignment: Assignment) -> Vec<Effect> {
+        if !self.raise_fence(now, &assignment) {
+            // It had the seat for no moment.
+            self.last = Some(assignment);
+            return self.join(now, self.attempt);
+        }
         // Whatever moved its ranks: what this node keeps in memory belongs to those that it had.
         assignment.restore_from_disk |=
             self.last.as_ref().is_some_and(|last| last.first_rank != assignment.first_rank);
@@ -485,6 +526,11 @@ impl WorkerGroup {
     }
 
     fn on_deadline(&mut self, now: Moment) -> Vec<Effect> {
+        let ask = self.ask(now);
+        ask.into_iter().chain(self.on_state_deadline(now)).collect()
+    }
+
+    fn on_state_deadline(&mut self, now: Moment) -> Vec<Effect> {
         match &mut self.state {
             State::Stopping { ladder, then, .. } => match ladder.expired(now) {
                 None => Vec::new(),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    fence::FenceTerms,
     ids::{LocalRank, NodeId, NodeRank, Rank, Round},
     node::is_loopback,
 };
@@ -24,6 +25,8 @@ pub struct Member {
     pub addresses: Vec<String>,
     /// Its host name.
     pub host_name: String,
+    /// Where its launcher answers questions of others; 0: nowhere.
+    pub question_port: u16,
     /// Its rank differs from the one that whatever it keeps in memory belongs to.
     pub restore_from_disk: bool,
 }
@@ -39,9 +42,11 @@ pub struct World {
     pub master_addr: String,
     /// `MASTER_PORT`.
     pub master_port: u16,
+    /// When its workers may go on without the master; `None`: always.
+    pub fence: Option<FenceTerms>,
 }
 
-/// All that one node needs to know of a round. About 100 bytes on the wire, however large the world is.
+/// All that one node needs to know of a round. At most some 3 KiB on the wire, however large the world is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Assignment {
     /// Which round.
@@ -68,6 +73,8 @@ pub struct Assignment {
     pub master_port: u16,
     /// What this node keeps in memory belongs to other ranks than those that its workers have in this round.
     pub restore_from_disk: bool,
+    /// When its workers may go on without the master; `None`: always.
+    pub fence: Option<FenceTerms>,
 }
 
 /// Every number torchrun tells a worker about its place.
@@ -137,6 +144,7 @@ impl World {
                 master_addr: self.master_addr.clone(),
                 master_port: self.master_port,
                 restore_from_disk: member.restore_from_disk,
+                fence: self.fence.clone(),
             };
             first_rank = first_rank.saturating_add(member.local_world_size);
             *first_role_rank = first_role_rank.saturating_add(member.local_world_size);
@@ -183,13 +191,14 @@ mod tests {
             address: "127.0.0.1".into(),
             addresses: vec!["10.0.0.1".into()],
             host_name: id.into(),
+            question_port: 0,
             restore_from_disk: false,
         }
     }
 
     fn world(members: &[(&str, u32, &str)]) -> World {
         let members = members.iter().map(|(id, size, role)| member(id, *size, role)).collect();
-        World { round: Round(0), members, master_addr: "localhost".into(), master_port: 1 }
+        World { round: Round(0), members, master_addr: "localhost".into(), master_port: 1, fence: None }
     }
 
     #[test]

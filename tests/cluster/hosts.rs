@@ -159,6 +159,20 @@ impl Network {
         self.hub.batch("ip", &[format!("link set c{host} {state}")]).expect("the link is ours");
     }
 
+    /// What a host sends to another one on the control network goes to nobody, and nobody says so; the other way stays as
+    /// it is.
+    pub(crate) fn lose_control(&self, from: usize, to: usize) {
+        let address = control_address(to);
+        let line = format!("neigh replace {address} lladdr {NOBODY} dev control nud permanent");
+        self.hosts[from].batch("ip", &[line]).expect("the neighbours are ours");
+    }
+
+    /// It comes through again.
+    pub(crate) fn restore_control(&self, from: usize, to: usize) {
+        let line = format!("neigh del {} dev control", control_address(to));
+        self.hosts[from].batch("ip", &[line]).expect("the neighbours are ours");
+    }
+
     /// Breaks the data path between a host and all others.
     pub(crate) fn break_host(&self, host: usize, fault: Fault) {
         for other in (0..self.len()).filter(|other| *other != host) {
@@ -207,4 +221,9 @@ impl Network {
 /// Where workers and probes of a host are reached.
 pub(crate) fn data_address(host: usize) -> String {
     format!("10.78.0.{}", host + 1)
+}
+
+/// Where launchers and the master of a host are reached.
+pub(crate) fn control_address(host: usize) -> String {
+    format!("10.77.0.{}", host + 1)
 }

@@ -14,11 +14,13 @@
 //! * [`hosts`]: network namespaces; [`network`]: the links between them go down; [`back_off`]: so does the master, too.
 //! * [`weather`]: packets between them are lost, late, too large or get through one way only, by seeded schedules.
 //! * [`no_loopback`]: hosts that do not reach themselves.
+//! * [`fence`]: ways are cut, also in one direction: two generations of workers never run at once.
 //! * [`network_check`]: data paths between them are broken, and the check before the start says whose.
 
 mod back_off;
 mod crash_points;
 mod failures;
+mod fence;
 mod gpu_share;
 mod hosts;
 mod journal;

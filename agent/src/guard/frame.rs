@@ -5,6 +5,7 @@ use std::{
     collections::VecDeque,
     io::{self, IoSlice, IoSliceMut},
     os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
+    time::Duration,
 };
 
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, RecvMsg, recvmsg, sendmsg};
@@ -34,6 +35,8 @@ pub enum ToGuard {
     KillWorker { local_rank: LocalRank },
     /// SIGKILL to every process below the guard, until none is left.
     KillTree,
+    /// The same when so much time has passed without another of this word; `None`: however much has.
+    Fence { within: Option<Duration> },
 }
 
 /// One worker to start.

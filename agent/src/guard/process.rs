@@ -92,6 +92,8 @@ struct Guard {
     born: Vec<(LocalRank, Born)>,
     workers: BTreeMap<Pid, LocalRank>,
     killing: bool,
+    /// Nothing may run from then on, unless the launcher says so.
+    fence: Option<Instant>,
     /// When the launcher was found dead.
     orphaned: Option<Instant>,
 }
@@ -127,6 +129,7 @@ impl Guard {
             born: Vec::new(),
             workers: BTreeMap::new(),
             killing: false,
+            fence: None,
             orphaned: None,
         })
     }
@@ -143,10 +146,12 @@ impl Guard {
             if self.orphaned.is_some_and(|since| since.elapsed() > ORPHAN_PATIENCE) {
                 return 1;
             }
+            // A launcher that stands still, or is swapped out, cannot say it.
+            self.killing |= !nobody_is_left && self.fence.is_some_and(|fence| fence <= Instant::now());
             if self.killing && !nobody_is_left {
                 self.kill_pass();
             }
-            self.wait();
+            self.wait(nobody_is_left);
             if self.orphaned.is_none() && self.listen().is_err() {
                 // The launcher is gone, however it went: nothing of it may stay.
                 self.orphaned = Some(Instant::now());
@@ -156,7 +161,7 @@ impl Guard {
     }
 
     /// Waits for a word of the launcher or the end of a child.
-    fn wait(&self) {
+    fn wait(&self, nobody_is_left: bool) {
         let mut fds = vec![PollFd::new(self.children.as_fd(), PollFlags::POLLIN)];
         if self.orphaned.is_none() {
             fds.push(PollFd::new(self.socket.as_fd(), PollFlags::POLLIN));
@@ -164,7 +169,12 @@ impl Guard {
         let patience = if self.killing {
             PollTimeout::try_from(KILL_AGAIN).unwrap_or(PollTimeout::ZERO)
         } else {
-            PollTimeout::NONE
+            let fence = self.fence.filter(|_| !nobody_is_left);
+            fence.map_or(PollTimeout::NONE, |fence| {
+                // Rounded up: a turn too early is one more turn.
+                let left = fence.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+                PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
+            })
         };
         // An interrupted or failed wait only means one more turn of the loop.
         let _ready = poll(&mut fds, patience);
@@ -270,6 +280,10 @@ impl Guard {
                 }
             }
             ToGuard::KillTree => self.killing = true,
+            ToGuard::Fence { within } => {
+                // Too far away to be told is never.
+                self.fence = within.and_then(|within| Instant::now().checked_add(within));
+            }
         }
     }
 

@@ -165,7 +165,7 @@ impl Agent {
         }
     }
 
-    async fn attend(&self) -> Talk<(Client, Streaming<pb::Push>, u64)> {
+    async fn attend(&self) -> Talk<(Client, Streaming<pb::Push>, pb::Welcome)> {
         let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{}", self.port))?;
         // Nodes have addresses of their own.
         let [_, high, middle, low] = u32::try_from(self.number + 1)?.to_be_bytes();
@@ -176,7 +176,7 @@ impl Agent {
         let request = pb::AttendRequest { protocol_version: PROTOCOL_VERSION, node_id: self.node_id() };
         let mut pushes = answered(client.attend(self.signed(request))).await?;
         match timeout(CALL, pushes.message()).await??.and_then(|push| push.push) {
-            Some(Push::Welcome(pb::Welcome { beat_millis })) => Ok((client, pushes, beat_millis)),
+            Some(Push::Welcome(welcome)) => Ok((client, pushes, welcome)),
             other => Err(format!("no welcome but {other:?}").into()),
         }
     }
@@ -269,6 +269,7 @@ impl Agent {
 
     async fn resume(&mut self, client: &mut Client, standing: pb::Standing) -> Talk<()> {
         let request = pb::ResumeRequest {
+            fence: None,
             node: Some(self.request.clone()),
             round: self.seat.round,
             seat: self.seat.seat,
@@ -338,12 +339,12 @@ async fn answered<T>(call: impl Future<Output = Result<tonic::Response<T>, tonic
 }
 
 /// Says that a node lives, for ever or until the master does not listen. Pushes do not wait for it.
-async fn beats(mut client: Client, secret: NodeSecret, first_millis: u64) -> Box<dyn Error + Send + Sync> {
+async fn beats(mut client: Client, secret: NodeSecret, welcome: pb::Welcome) -> Box<dyn Error + Send + Sync> {
     let node_id = secret.node_id().0;
-    let mut millis = first_millis;
+    let pb::Welcome { beat_millis: mut millis, attendance, .. } = welcome;
     while millis > 0 {
         sleep(Duration::from_millis(millis)).await;
-        let beat = pb::BeatRequest { node_id: node_id.clone(), taken_round: None };
+        let beat = pb::BeatRequest { node_id: node_id.clone(), taken_round: None, attendance };
         match answered(client.beat(signed(&secret, beat))).await {
             Ok(pb::BeatReply { is_known: true, next_millis }) => millis = next_millis,
             Ok(_) => return "forgotten".into(),

@@ -148,6 +148,7 @@ impl Settings {
                 terms: None,
                 is_open,
                 taint_guard_permille: said.taint_guard()?,
+                lease: Some(heartbeat_timeout),
             },
             patience: Patience { reconnect_grace, heartbeat_timeout: Some(heartbeat_timeout) },
             state_dir: said.file("state-dir", None),

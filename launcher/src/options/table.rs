@@ -679,7 +679,7 @@ pub(crate) static OPTIONS: &[OptionSpec] = &[
             "heartbeat-timeout",
             Kind::Float,
             Group::Master,
-            "How long a node may say nothing before it is lost; at least 3 beats, of 1 s each up to 500 nodes",
+            "How long a node may say nothing before it is lost; at least 6 beats, of 1 s each up to 1000 nodes",
         )
     },
     OptionSpec {

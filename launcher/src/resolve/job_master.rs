@@ -109,6 +109,7 @@ pub(super) fn resolve(
             terms: None,
             is_open: trust.token.is_none(),
             taint_guard_permille: taint_guard(cli)?,
+            lease: (!is_alone).then_some(heartbeat_timeout),
         },
         // Inside one process nobody beats: an idle run costs nothing.
         patience: Patience { reconnect_grace, heartbeat_timeout: (!is_alone).then_some(heartbeat_timeout) },

@@ -19,7 +19,7 @@ use crate::pb::{self, push::Push as Wire};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Push {
     /// The stream is open. `None`: no beats are wanted.
-    Welcome { beat: Option<Duration> },
+    Welcome { beat: Option<Duration>, attendance: u64, patience: Option<Duration> },
     /// Serve the store of this round.
     Host { round: Round, fresh_port: bool },
     /// Take your seat.
@@ -56,7 +56,11 @@ pub struct Pushed {
 impl From<Pushed> for pb::Push {
     fn from(Pushed { epoch, seq, push }: Pushed) -> Self {
         let push = push.map(|push| match push {
-            Push::Welcome { beat } => Wire::Welcome(pb::Welcome { beat_millis: beat.map_or(0, millis) }),
+            Push::Welcome { beat, attendance, patience } => Wire::Welcome(pb::Welcome {
+                beat_millis: beat.map_or(0, millis),
+                attendance,
+                patience_millis: patience.map_or(0, millis),
+            }),
             Push::Host { round, fresh_port } => Wire::Host(pb::Host { round: round.0, fresh_port }),
             Push::Seat(assignment) => Wire::Seat(assignment.into()),
             Push::Regroup { round, why, excuses } => {
@@ -80,9 +84,9 @@ impl TryFrom<pb::Push> for Pushed {
     fn try_from(pb::Push { epoch, seq, push }: pb::Push) -> Result<Self, ConvertError> {
         let push = push.map(|push| {
             Ok(match push {
-                Wire::Welcome(pb::Welcome { beat_millis }) => {
-                    let beat = Duration::from_millis(beat_millis);
-                    Push::Welcome { beat: (!beat.is_zero()).then_some(beat) }
+                Wire::Welcome(pb::Welcome { beat_millis, attendance, patience_millis }) => {
+                    let some = |millis| Some(Duration::from_millis(millis)).filter(|it| !it.is_zero());
+                    Push::Welcome { beat: some(beat_millis), attendance, patience: some(patience_millis) }
                 }
                 Wire::Host(pb::Host { round, fresh_port }) => Push::Host { round: Round(round), fresh_port },
                 Wire::Seat(assignment) => Push::Seat(assignment.try_into()?),
@@ -117,6 +121,7 @@ impl From<Assignment> for pb::Assignment {
             master_addr: assignment.master_addr,
             master_port: u32::from(assignment.master_port),
             restore_from_disk: assignment.restore_from_disk,
+            fence: assignment.fence.map(pb::Fence::from),
         }
     }
 }
@@ -142,6 +147,7 @@ impl TryFrom<pb::Assignment> for Assignment {
             master_addr: wire.master_addr,
             master_port: port(wire.master_port, "seat.master_port")?,
             restore_from_disk: wire.restore_from_disk,
+            fence: wire.fence.map(TryInto::try_into).transpose()?,
         })
     }
 }
@@ -161,6 +167,13 @@ impl From<Pending> for pb::Pending {
                 })
             }
             Pending::Spare { nodes } => Wire::Spare(pb::Spare { nodes }),
+            Pending::Fenced { nodes, more, lease, waited, limit } => Wire::Fenced(pb::Fenced {
+                nodes: nodes.into_iter().map(pb::NodeName::from).collect(),
+                more,
+                lease_millis: millis(lease),
+                waited_millis: millis(waited),
+                limit_millis: millis(limit),
+            }),
             Pending::Aside { point } => Wire::Aside(pb::WaitingAside { point: cut(point) }),
         };
         Self { pending: Some(pending) }
@@ -182,6 +195,13 @@ impl TryFrom<pb::Pending> for Pending {
                 limit: Duration::from_millis(wire.limit_millis),
             },
             Wire::Spare(pb::Spare { nodes }) => Self::Spare { nodes },
+            Wire::Fenced(wire) => Self::Fenced {
+                nodes: wire.nodes.into_iter().map(Into::into).collect(),
+                more: wire.more,
+                lease: Duration::from_millis(wire.lease_millis),
+                waited: Duration::from_millis(wire.waited_millis),
+                limit: Duration::from_millis(wire.limit_millis),
+            },
             Wire::Aside(pb::WaitingAside { point }) => Self::Aside { point },
         })
     }
@@ -190,7 +210,9 @@ impl TryFrom<pb::Pending> for Pending {
 /// The whole table, for whoever asks; an empty one between rounds.
 impl From<Option<&World>> for pb::WorldTable {
     fn from(world: Option<&World>) -> Self {
-        let Some(World { round, members, master_addr, master_port }) = world else { return Self::default() };
+        let Some(World { round, members, master_addr, master_port, fence: _ }) = world else {
+            return Self::default();
+        };
         let member = |member: &Member| pb::Member {
             node_id: member.node_id.0.clone(),
             local_world_size: member.local_world_size,

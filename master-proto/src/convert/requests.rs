@@ -56,6 +56,11 @@ impl TryFrom<pb::JoinRequest> for Join {
             attributes: wire.attributes.unwrap_or_default().try_into()?,
             after: wire.after_round.map(|after| round(after, "after_round")).transpose()?,
             checked: wire.checked.map(TryInto::try_into).transpose()?,
+            question_port: u16::try_from(wire.question_port).map_err(|_| ConvertError::Range {
+                field: "question_port",
+                value: u64::from(wire.question_port),
+                expected: "0 to 65535",
+            })?,
         };
         Ok(Self { request })
     }
@@ -75,6 +80,7 @@ pub fn join_request(request: JoinRequest) -> pb::JoinRequest {
         attributes,
         after,
         checked,
+        question_port,
     } = request;
     pb::JoinRequest {
         node_id: node_id.0,
@@ -87,6 +93,7 @@ pub fn join_request(request: JoinRequest) -> pb::JoinRequest {
         attributes: Some(attributes.into()),
         after_round: after.map(|round| round.0),
         checked: checked.map(pb::Checked::from),
+        question_port: u32::from(question_port),
     }
 }
 
@@ -207,13 +214,14 @@ pub fn resume_request(wire: pb::ResumeRequest, peer: impl FnOnce() -> String) ->
         master_addr: name(wire.master_addr, "master_addr")?,
         master_port: port(wire.master_port, "master_port")?,
         standing,
+        fence: wire.fence.map(TryInto::try_into).transpose()?,
     };
     Ok(Event::Resumed { request: Join::try_from(node)?.from_peer(peer), claim })
 }
 
 impl From<(JoinRequest, Claim)> for pb::ResumeRequest {
     fn from((request, claim): (JoinRequest, Claim)) -> Self {
-        let Claim { round, seat, nodes, master_addr, master_port, standing } = claim;
+        let Claim { round, seat, nodes, master_addr, master_port, standing, fence } = claim;
         let standing = match standing {
             Standing::Running => pb::Standing::Running,
             Standing::Stopping => pb::Standing::Stopping,
@@ -227,6 +235,7 @@ impl From<(JoinRequest, Claim)> for pb::ResumeRequest {
             master_addr,
             master_port: u32::from(master_port),
             standing: standing.into(),
+            fence: fence.map(pb::Fence::from),
         }
     }
 }

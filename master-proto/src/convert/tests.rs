@@ -7,6 +7,7 @@ use rules::{
     check_order::{CheckOrder, CheckReport, CheckRound, Checked, Partner, Test},
     check_terms::{CheckTerms, OnInconclusive},
     exclusion::Exclusion,
+    fence::{FenceTerms, Juror},
     gpus::{Gpu, GpuLink, GpuProcess, GpuTrouble, Inventory, MOST_GPUS, NvLink, RemappedRows, Vendor, Xid},
     job::{Claim, Event, NodeEnd, Standing},
     network_check::{
@@ -37,7 +38,13 @@ fn assignment() -> Assignment {
         master_addr: "10.0.0.1".into(),
         master_port: 29500,
         restore_from_disk: true,
+        fence: Some(fence()),
     }
+}
+
+fn fence() -> FenceTerms {
+    let juror = Juror { node: NodeId("b".into()), address: "10.0.0.2".into(), port: 4711 };
+    FenceTerms { lease: Duration::from_secs(15), jury: vec![juror], is_master_within: true }
 }
 
 fn request(wish: Option<u32>) -> JoinRequest {
@@ -68,6 +75,7 @@ fn request(wish: Option<u32>) -> JoinRequest {
         },
         after: Some(Round(2)),
         checked: Some(checked(None)),
+        question_port: 4711,
     }
 }
 
@@ -120,8 +128,12 @@ fn name() -> NodeName {
 fn every_push_survives_the_wire() {
     let failed = |failure| Push::JobEnd(JobVerdict::Failed(failure));
     let pushes = [
-        Push::Welcome { beat: None },
-        Push::Welcome { beat: Some(Duration::from_secs(1)) },
+        Push::Welcome { beat: None, attendance: 0, patience: None },
+        Push::Welcome {
+            beat: Some(Duration::from_secs(1)),
+            attendance: u64::MAX,
+            patience: Some(Duration::from_secs(2)),
+        },
         Push::Host { round: Round(1), fresh_port: true },
         Push::Seat(assignment()),
         Push::Regroup { round: Round(2), why: "w".into(), excuses: true },
@@ -154,6 +166,13 @@ fn every_push_survives_the_wire() {
             is_inconclusive: true,
         }),
         Push::Pending(Pending::Spare { nodes: 4 }),
+        Push::Pending(Pending::Fenced {
+            nodes: vec![request(Some(1)).name()],
+            more: 2,
+            lease: Duration::from_secs(15),
+            waited: Duration::from_secs(3),
+            limit: Duration::from_secs(600),
+        }),
         Push::Pending(Pending::Aside { point: "the job has --rdzv-id=a, this node has --rdzv-id=b".into() }),
         Push::Pending(Pending::Gathering {
             joined: 1,
@@ -319,6 +338,7 @@ fn a_request_survives_the_wire_and_a_wish_for_seat_zero_is_not_no_wish() {
 fn a_claim_survives_the_wire() {
     for standing in [Standing::Running, Standing::Stopping, Standing::Succeeded] {
         let claim = Claim {
+            fence: Some(fence()),
             round: Round(4),
             seat: NodeRank(1),
             nodes: 2,
@@ -446,5 +466,21 @@ fn the_longest_inventory_is_cut_to_what_the_master_takes() {
         assert!(wire.encoded_len() <= MOST_REQUEST_BYTES, "{}", wire.encoded_len());
         let Event::InventoryTold { inventory, .. } = Event::try_from(wire).unwrap() else { panic!() };
         assert_eq!(inventory.gpus.len(), MOST_GPUS);
+    }
+}
+
+#[test]
+fn a_fence_that_makes_no_sense_is_refused() {
+    let good = pb::Fence::from(fence());
+    assert_eq!(FenceTerms::try_from(good.clone()), Ok(fence()));
+    let juror = good.jury[0].clone();
+    for wrong in [
+        pb::Fence { lease_millis: 0, ..good.clone() },
+        pb::Fence { lease_millis: u64::MAX, ..good.clone() },
+        pb::Fence { jury: vec![juror.clone(); 32], ..good.clone() },
+        pb::Fence { jury: vec![pb::Juror { port: 0, ..juror.clone() }], ..good.clone() },
+        pb::Fence { jury: vec![pb::Juror { node_id: String::new(), ..juror.clone() }], ..good.clone() },
+    ] {
+        assert!(FenceTerms::try_from(wrong.clone()).is_err(), "{wrong:?}");
     }
 }

@@ -62,6 +62,7 @@ fn traced(enums: &BTreeSet<String>) -> serde_reflection::Result<Registry> {
 fn entries() -> Vec<(&'static str, Entry)> {
     let node = |name: &str| NodeId(name.into());
     let claim = Claim {
+        fence: None,
         round: Round(4),
         seat: NodeRank(1),
         nodes: 2,

@@ -19,6 +19,7 @@ pub(crate) fn policy() -> Policy {
         terms: None,
         is_open: false,
         taint_guard_permille: 300,
+        lease: Some(std::time::Duration::from_secs(15)),
     }
 }
 
@@ -43,6 +44,7 @@ pub(crate) fn joined(node: &str) -> Event {
         attributes: NodeAttributes::default(),
         after: None,
         checked: None,
+        question_port: 0,
     })
 }
 

@@ -65,6 +65,7 @@ pub fn config(lines: &Arc<Lines>) -> MasterConfig {
             terms: None,
             is_open: false,
             taint_guard_permille: 300,
+            lease: None,
         },
         patience: Patience { reconnect_grace: GRACE, heartbeat_timeout: Some(Duration::from_secs(15)) },
         state_dir: None,
@@ -182,6 +183,8 @@ pub struct Node {
     pub pushes: Streaming<pb::Push>,
     way: Way,
     last: Option<(u64, u64)>,
+    /// That of its welcome.
+    pub attendance: u64,
 }
 
 pub fn terms(min_nodes: u32, max_nodes: u32) -> Terms {
@@ -209,6 +212,7 @@ pub fn request(id: &str, terms: Terms) -> JoinRequest {
         attributes: NodeAttributes { host_name: format!("host-{id}"), ..NodeAttributes::default() },
         after: None,
         checked: None,
+        question_port: 0,
     }
 }
 
@@ -237,9 +241,12 @@ impl Node {
             token.put_on(&mut request);
         }
         let pushes = client.attend(request).await?.into_inner();
-        let mut node = Self { id: id.into(), client, pushes, way, last: None };
+        let mut node = Self { id: id.into(), client, pushes, way, last: None, attendance: 0 };
         match node.push().await? {
-            Some(Push::Welcome { .. }) => Ok(node),
+            Some(Push::Welcome { attendance, .. }) => {
+                node.attendance = attendance;
+                Ok(node)
+            }
             other => panic!("expected a welcome, got {other:?}"),
         }
     }
@@ -265,6 +272,7 @@ impl Node {
 
     pub async fn resume(&mut self, nodes: u32, seat: &Assignment, standing: Standing) -> Result<(), Status> {
         let claim = Claim {
+            fence: None,
             round: seat.round,
             seat: seat.seat,
             nodes: seat.nodes,
@@ -341,7 +349,8 @@ impl Node {
         match self.next().await {
             Push::Seat(assignment) => {
                 let taken = Some(assignment.round.0);
-                let beat = pb::BeatRequest { node_id: node_id(&self.id).0, taken_round: taken };
+                let (node_id, attendance) = (node_id(&self.id).0, self.attendance);
+                let beat = pb::BeatRequest { node_id, taken_round: taken, attendance };
                 let beat = self.signed(beat);
                 self.client.beat(beat).await.unwrap();
                 assignment

@@ -1,12 +1,13 @@
 //! What a job is told, and what it answers.
 
-use std::{fmt, time::Duration};
+use std::{collections::BTreeSet, fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
     check_order::{CheckOrder, CheckReport, CheckRound},
     exclusion::Exclusion,
+    fence::FenceTerms,
     gpus::Inventory,
     ids::{NodeId, NodeRank, Round},
     liveness::LossCause,
@@ -40,6 +41,8 @@ pub struct Policy {
     pub is_open: bool,
     /// The share of the nodes, in thousandths, above which a check taints nobody and the job fails.
     pub taint_guard_permille: u32,
+    /// How long workers may run without a sign of the master, at least; `None`: for ever, as where nodes do not beat.
+    pub lease: Option<Duration>,
 }
 
 /// What follows when a node gives up: its own restarts are spent, or it cannot start its workers.
@@ -82,6 +85,8 @@ pub enum Event {
     NodeLost { node: NodeId, cause: LossCause },
     /// A node has heard that the job is over.
     EndHeard { node: NodeId },
+    /// Workers of nodes that were given up have ended, as follows from when those and others were heard.
+    WorkersGone { nodes: BTreeSet<NodeId> },
     /// The master was started again and knows what was journalled.
     Restarted,
     /// The moment of [`super::Job::deadline`] has come.
@@ -106,6 +111,7 @@ impl Event {
             Self::LinkBroken { .. }
             | Self::TopologyRead(_)
             | Self::NodeLost { .. }
+            | Self::WorkersGone { .. }
             | Self::Restarted
             | Self::Deadline => None,
         }
@@ -127,6 +133,8 @@ pub struct Claim {
     pub master_port: u16,
     /// What its workers do.
     pub standing: Standing,
+    /// When its workers may go on without the master; `None`: always.
+    pub fence: Option<FenceTerms>,
 }
 
 /// What a node's workers do.

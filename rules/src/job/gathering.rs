@@ -1,14 +1,15 @@
 //! Nodes join, a round is completed and placed, its members are seated.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use super::{
     Claim, Effect, FAREWELL, Job, Log, Node, Phase, Refusal, Regroup, TOPOLOGY_PATIENCE, count,
     sightings::Machine,
 };
 use crate::{
+    fence::FenceTerms,
     ids::{NodeId, NodeRank, Round},
-    liveness::LossCause,
+    liveness::{LossCause, silence_of},
     moment::Moment,
     node::{JoinRequest, address_order},
     topology::Topology,
@@ -24,11 +25,17 @@ impl Job {
         if self.was_said_before_its_seat(&request) {
             return Vec::new();
         }
+        let unknown = request.after.filter(|after| self.next_round <= *after);
+        let was_known = self.nodes.contains_key(&node);
         let mut effects = match self.admit(now, request, None) {
             Ok(effects) => effects,
             Err(refused) => return refused,
         };
+        if let Some(round) = unknown {
+            self.hear_that_there_was(now, round);
+        }
         let after = self.nodes.get(&node).and_then(|known| known.request.after);
+        self.is_back_without_workers(&node, after, was_known);
         effects.extend(match &mut self.phase {
             Phase::Over { verdict, unaware, .. } => {
                 unaware.insert(node.clone());
@@ -198,7 +205,8 @@ impl Job {
         let Phase::Gathering { since: Some(_), last_join, awaited, .. } = &self.phase else { return None };
         let terms = self.terms.as_ref()?;
         let is_enough = terms.world_of(self.waiting.len()).is_some();
-        (is_enough && awaited.is_empty() && !self.has_run).then(|| *last_join + terms.last_call)
+        (is_enough && awaited.is_empty() && !self.has_run && !self.has_absent())
+            .then(|| *last_join + terms.last_call)
     }
 
     /// Completes the round when it is time: at once with all the nodes it may have, or when every member of the
@@ -209,7 +217,7 @@ impl Job {
         let Some(terms) = &self.terms else { return Vec::new() };
         let Some(size) = terms.world_of(self.waiting.len()) else { return Vec::new() };
         let is_due = self.has_run || size == terms.most() || self.last_call().is_some_and(|due| due <= now);
-        if is_awaited || !is_due {
+        if is_awaited || !is_due || self.has_absent() {
             return Vec::new();
         }
         self.choose(now, size)
@@ -330,8 +338,17 @@ impl Job {
             return Vec::new();
         }
         let members = std::mem::take(members);
+        // A node has said meanwhile that it has workers.
+        if self.has_absent() {
+            return self.gather_again(now, members.into_iter().map(|member| member.node_id).collect());
+        }
         let Some(master_addr) = address.or_else(|| master_addr(&members)) else { return Vec::new() };
-        let world = World { round: hosted, members, master_addr, master_port };
+        let fence = self.policy.lease.map(|timeout| {
+            let lease = silence_of(timeout, count(self.nodes.len()));
+            FenceTerms::of(lease, &members, self.policy.host.is_some())
+        });
+        (self.absences.begun, self.absences.terms) = (Some(hosted), fence.clone());
+        let world = World { round: hosted, members, master_addr, master_port, fence };
         let mut effects = self.settle();
         self.use_check();
         self.lost.clear();
@@ -390,10 +407,15 @@ impl Job {
             Phase::Running { world, .. } => {
                 (world.round, world.members.iter().map(|member| member.node_id.clone()).collect())
             }
-            Phase::Restoring { round, claims, .. } => {
+            Phase::Restoring { round, nodes, claims, .. } => {
+                let is_all = claims.len() >= *nodes as usize;
                 // Workers of those that did not come back yet may still speak to the store.
                 self.is_port_stale = true;
-                (*round, claims.values().cloned().collect())
+                let known = (*round, claims.values().cloned().collect());
+                if !is_all {
+                    self.miss_unknown(now, known.0);
+                }
+                known
             }
             Phase::Gathering { .. }
             | Phase::Placing { .. }
@@ -417,6 +439,16 @@ impl Job {
         effects
     }
 
+    /// Members that have not stopped their workers in all that time are given up; what they run is still waited for.
+    fn give_up_the_slow(&mut self, now: Moment) -> Vec<Effect> {
+        let Phase::Gathering { since, awaited, .. } = &mut self.phase else { return Vec::new() };
+        *since = Some(now);
+        let slow = awaited.clone();
+        let patience = self.terms.as_ref().map_or(Duration::ZERO, |terms| terms.join_timeout);
+        let silent = LossCause::Slow { timeout: patience };
+        slow.iter().flat_map(|node| self.on_lost(now, node, silent)).collect()
+    }
+
     /// The nodes that are there have waited long enough.
     pub(super) fn on_gathering_deadline(&mut self, now: Moment) -> Vec<Effect> {
         self.give_up_the_awaited(now);
@@ -426,12 +458,24 @@ impl Job {
         if !is_timeout {
             return self.complete(now);
         }
-        if let Some(size) = terms.world_of(self.waiting.len()) {
+        if let Some(size) = terms.world_of(self.waiting.len())
+            && !self.has_absent()
+        {
             // A member that cannot stop its workers holds up nobody for ever; it may come back later.
+            if is_awaited && self.policy.lease.is_some() {
+                return self.give_up_the_slow(now);
+            }
             self.is_port_stale |= is_awaited;
             return self.choose(now, size);
         }
         let needed = terms.least();
+        if let (Some(_), Some(held)) = (
+            terms.world_of(self.waiting.len()),
+            self.pending_absent(now, *since).filter(|_| self.has_absent()),
+        ) {
+            self.lost.push(held.to_string());
+        }
+        let Some(terms) = &self.terms else { return Vec::new() };
         let failure = JobFailure::TimedOut {
             joined: count(self.waiting.len()),
             needed,

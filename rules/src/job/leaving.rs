@@ -127,7 +127,8 @@ impl Job {
             OnGiveUp::Replace => is_host,
         };
         if !ends_the_job {
-            return self.depart(now, node, &reason, Departure::Charged);
+            let workers = self.round_of_workers(node);
+            return self.depart(now, node, &reason, Departure::Charged, workers);
         }
         let failure = JobFailure::Node { node: self.name_of(node), reason };
         self.remove(node);
@@ -153,7 +154,9 @@ impl Job {
             effects.extend(self.end(now, JobVerdict::Failed(failure)));
             return effects;
         }
-        self.depart(now, node, &reason, Departure::Announced)
+        // It says so before its workers are gone.
+        let workers = self.round_of_workers(node);
+        self.depart(now, node, &reason, Departure::Announced, workers)
     }
 
     /// A node is given up: its stream stayed broken, or it was silent for too long.
@@ -161,17 +164,29 @@ impl Job {
         let mut effects = vec![Effect::HangUp { node: node.clone() }];
         let how = match cause {
             LossCause::StartedAgain => Departure::StartedAgain,
+            // It may come back later.
+            LossCause::Slow { .. } => Departure::Announced,
             LossCause::Disconnected { .. } | LossCause::Silent { .. } | LossCause::Replaced => {
                 Departure::Charged
             }
         };
-        effects.extend(self.depart(now, node, &cause.to_string(), how));
+        // Where its machine or its rank has another launcher, it is gone itself.
+        let is_off = matches!(cause, LossCause::StartedAgain | LossCause::Replaced);
+        let workers = self.round_of_workers(node).filter(|_| !is_off);
+        effects.extend(self.depart(now, node, &cause.to_string(), how, workers));
         effects
     }
 
     /// Takes a node out of the job. With enough nodes left the others go on at once; with too few they stop and
     /// wait for a replacement.
-    fn depart(&mut self, now: Moment, node: &NodeId, reason: &str, how: Departure) -> Vec<Effect> {
+    fn depart(
+        &mut self,
+        now: Moment,
+        node: &NodeId,
+        reason: &str,
+        how: Departure,
+        workers: Option<Round>,
+    ) -> Vec<Effect> {
         if let Phase::Over { .. } = self.phase {
             return self.on_end_heard(node);
         }
@@ -184,6 +199,9 @@ impl Job {
         // However it went: it may say so before its workers are gone, and the next round does not wait for them.
         self.is_port_stale |= had_part;
         let is_done = matches!(&self.phase, Phase::Running { succeeded, .. } if succeeded.contains(node));
+        if let Some(round) = workers {
+            self.miss(now, node, round);
+        }
         self.remove(node);
         let mut effects = vec![Effect::Forget { node: node.clone() }];
         // Its workers have all ended well, so nobody misses it and no rank is charged.
@@ -208,7 +226,8 @@ impl Job {
         node: &NodeId,
         reason: &str,
     ) -> Vec<Effect> {
-        let mut effects = self.depart(now, node, reason, Departure::Announced);
+        // Nobody knows whose words its claim was.
+        let mut effects = self.depart(now, node, reason, Departure::Announced, None);
         effects.retain(|effect| !matches!(effect, Effect::Forget { node: gone } if gone == node));
         effects
     }
@@ -306,7 +325,7 @@ impl Job {
     }
 
     /// The members of a round that nobody has heard of yet wait again.
-    fn gather_again(&mut self, now: Moment, members: Vec<NodeId>) -> Vec<Effect> {
+    pub(super) fn gather_again(&mut self, now: Moment, members: Vec<NodeId>) -> Vec<Effect> {
         self.waiting.extend(members.into_iter().filter(|member| self.nodes.contains_key(member)));
         self.phase = Phase::gathering(now, BTreeSet::new());
         self.wait_for_anybody();

@@ -30,7 +30,10 @@ impl Job {
             unaware.insert(node.clone());
             return vec![Effect::TellEnd { node, verdict: verdict.clone() }];
         }
-        let is_known = self.nodes.contains_key(&node);
+        let known = self.nodes.get(&node);
+        let is_known = known.is_some();
+        // A word that was overtaken by a later one: the workers that it tells of are gone.
+        let has_left = known.is_some_and(|known| known.request.after >= Some(claim.round));
         let mut effects = match self.admit(now, request, Some(&claim)) {
             Ok(effects) => effects,
             Err(refused) => return refused,
@@ -40,11 +43,20 @@ impl Job {
         if !is_known && !self.has_run && matches!(self.phase, Phase::Gathering { .. }) {
             self.begin_restoring(now, &claim, &mut effects);
         }
+        if (next <= claim.round && self.next_round > next) || self.knows_no_jury_of(claim.round) {
+            self.take_terms_of(&claim);
+        }
         let is_restored = matches!(&self.phase, Phase::Restoring { round, .. } if *round == claim.round);
         // It was given up, or this master has no memory and went on without it. It has workers, and so may others.
         self.is_port_stale |= !is_known && !is_restored;
         if next <= claim.round && claim.round < self.next_round && !is_restored {
+            if !self.policy.is_open {
+                self.miss_unknown(now, claim.round);
+            }
             effects.push(self.on_unknown_round(&node, claim.round, next));
+        }
+        if !has_left && !self.is_claim_good(&node, &claim, is_known) {
+            self.miss_claimant(now, &node, &claim);
         }
         effects.extend(self.hear_claim(now, &node, claim, is_known));
         effects
@@ -123,6 +135,24 @@ impl Job {
         }
     }
 
+    /// Whether what a node claims is what the phase below takes it for.
+    fn is_claim_good(&self, node: &NodeId, claim: &Claim, is_known: bool) -> bool {
+        match &self.phase {
+            Phase::Running { world, .. } => {
+                world.round == claim.round && (self.seats.contains_key(node) || world.seat_of(node).is_some())
+            }
+            Phase::Restoring { round, nodes, claims, .. } => {
+                *round == claim.round
+                    && *nodes == claim.nodes
+                    && claims.get(&claim.seat).is_none_or(|holder| holder == node)
+            }
+            // It is awaited from now on.
+            Phase::Gathering { .. } => is_known,
+            Phase::Over { .. } => true,
+            Phase::Placing { .. } | Phase::Checking(_) | Phase::Measuring(_) | Phase::Hosting { .. } => false,
+        }
+    }
+
     fn begin_restoring(&mut self, now: Moment, claim: &Claim, effects: &mut Vec<Effect>) {
         let Claim { round, nodes, master_addr, master_port, .. } = claim.clone();
         // Who claims more nodes than the job may have holds up nobody for longer.
@@ -175,6 +205,7 @@ impl Job {
             members: members.collect(),
             master_addr: master_addr.clone(),
             master_port: *master_port,
+            fence: self.absences.terms.clone(),
         };
         let mut effects = vec![Effect::Log(Log::Restored { round: *round, nodes: *nodes })];
         for node in claims.values() {

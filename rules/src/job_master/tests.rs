@@ -45,6 +45,7 @@ fn joined(name: &str, min_nodes: u32, max_nodes: u32) -> Event {
         attributes: NodeAttributes::default(),
         after: None,
         checked: None,
+        question_port: 0,
     })
 }
 
@@ -83,6 +84,7 @@ impl Test {
             terms: None,
             is_open: false,
             taint_guard_permille: 300,
+            lease: None,
         };
         Self { master: JobMaster::new(policy, patience), now: Moment::START }
     }

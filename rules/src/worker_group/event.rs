@@ -8,9 +8,11 @@ use crate::{
     check_order::{CheckOrder, CheckReport, CheckRound},
     exclusion::Exclusion,
     failure::{ExitCause, Outcome},
+    fence::{Answer, Juror},
     gpus::{GpuUse, Inventory, share::ShareTerms},
     ids::{Attempt, LocalRank, NodeId, Round},
     job::{Claim, NodeEnd},
+    moment::Moment,
     network_check::{LocalCheck, Probed},
     notice::Notice,
     pending::Pending,
@@ -102,6 +104,11 @@ pub enum Event {
     MasterBack,
     /// There is none. It is being tried again; another reason may follow.
     MasterAway { reason: String },
+    /// The master has answered a word that was sent then.
+    Heard { sent: Moment },
+    /// What those said that were asked of this round and were reached, and whether the only host where the master may be
+    /// says that it is not there.
+    Answered { round: Round, answers: Vec<Answer>, is_master_gone: bool },
     /// The master has taken note of this node's end.
     EndNoted,
     /// The guard process died; the shell has already cleared away whatever was left of the workers.
@@ -170,6 +177,9 @@ pub enum Effect {
     KillTree,
     /// The processes that are left cannot be killed: say so at the end, and go on without waiting for them.
     AbandonTree,
+    /// Ask each of these launchers whether it hears the master in this round, for no longer than this; and the host of the
+    /// master, when its word is good, whether it is there.
+    Ask { round: Round, jury: Vec<Juror>, patience: Duration, of_master: bool },
     /// Tell a person.
     Tell(Notice),
     /// Tell the master how this node's part ended.

@@ -91,6 +91,7 @@ impl WorkerGroup {
             master_addr: last.master_addr.clone(),
             master_port: last.master_port,
             standing,
+            fence: last.fence.clone(),
         };
         Some(Effect::Resume { claim })
     }

@@ -3,6 +3,7 @@
 //! Nodes are called `a` to `z`: `a` has the address 10.0.0.1 and the host name `host-a`, and so on. Time stands
 //! still unless a test moves it.
 
+mod absences;
 mod checking;
 mod ending;
 mod failures;
@@ -38,6 +39,7 @@ fn policy() -> Policy {
         terms: None,
         is_open: false,
         taint_guard_permille: 300,
+        lease: None,
     }
 }
 
@@ -83,6 +85,7 @@ fn request(name: &str, terms: &Terms) -> JoinRequest {
         attributes: NodeAttributes { host_name: host(name), ..NodeAttributes::default() },
         after: None,
         checked: None,
+        question_port: 0,
     }
 }
 
@@ -190,6 +193,7 @@ impl Test {
             master_addr: address(of[0]),
             master_port: PORT,
             standing,
+            fence: None,
         };
         self.tell(Event::Resumed { request, claim })
     }
@@ -208,6 +212,7 @@ fn member(name: &str) -> Member {
         address: address(name),
         addresses: Vec::new(),
         host_name: host(name),
+        question_port: 0,
         restore_from_disk: false,
     }
 }
@@ -218,6 +223,7 @@ fn world(round: u32, names: &[&str]) -> World {
         members: names.iter().map(|name| member(name)).collect(),
         master_addr: address(names[0]),
         master_port: PORT,
+        fence: None,
     }
 }
 

@@ -61,6 +61,7 @@ fn any_claim() -> impl Strategy<Value = Claim> {
         Standing::Succeeded,
     ]);
     (any_round(), 0_u32..4, 1_u32..4, standing).prop_map(|(round, seat, nodes, standing)| Claim {
+        fence: None,
         round,
         seat: NodeRank(seat),
         nodes,

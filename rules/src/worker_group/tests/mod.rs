@@ -2,6 +2,7 @@
 
 mod accelerators;
 mod checks;
+mod fencing;
 mod link;
 mod promises;
 mod workers;
@@ -49,6 +50,7 @@ fn seat(round: u32, workers: u32) -> Assignment {
         master_addr: "10.0.0.1".into(),
         master_port: 29500,
         restore_from_disk: false,
+        fence: None,
     }
 }
 
@@ -165,6 +167,7 @@ fn regrouping() -> Effect {
 
 fn resumed(round: u32, standing: Standing) -> Effect {
     let claim = Claim {
+        fence: None,
         round: Round(round),
         seat: NodeRank(1),
         nodes: 2,

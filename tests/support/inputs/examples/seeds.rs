@@ -229,6 +229,7 @@ fn request(node: &str, terms: Terms) -> JoinRequest {
         },
         after: None,
         checked: has_check.then_some(Checked { local, port: 4000 }),
+        question_port: 4711,
     }
 }
 
@@ -274,6 +275,7 @@ fn seat() -> Assignment {
         master_addr: "10.0.0.1".into(),
         master_port: 29500,
         restore_from_disk: true,
+        fence: None,
     }
 }
 
@@ -297,7 +299,11 @@ fn pushes() -> Vec<Push> {
         is_inconclusive: true,
     };
     vec![
-        Push::Welcome { beat: Some(Duration::from_secs(1)) },
+        Push::Welcome {
+            beat: Some(Duration::from_secs(1)),
+            attendance: 7,
+            patience: Some(Duration::from_secs(2)),
+        },
         Push::Host { round: Round(1), fresh_port: true },
         Push::Seat(seat()),
         Push::Regroup { round: Round(2), why: "w".into(), excuses: true },
@@ -329,6 +335,7 @@ fn probed() -> [Probed; 3] {
 
 fn claim() -> Claim {
     Claim {
+        fence: None,
         round: Round(0),
         seat: NodeRank(0),
         nodes: 2,
@@ -405,7 +412,11 @@ fn jobs() -> Vec<Vec<u8>> {
     let join = |node: &str, terms: Terms| (0, 0, join_request(request(node, terms)).encode_to_vec());
     let end = |node: &str, end| (6, 0, end_report(&NodeId(node.into()), end).encode_to_vec());
     let beat = |node: &str, round| {
-        (12, 5, pb::BeatRequest { node_id: node.into(), taken_round: Some(round) }.encode_to_vec())
+        (
+            12,
+            5,
+            pb::BeatRequest { node_id: node.into(), taken_round: Some(round), attendance: 7 }.encode_to_vec(),
+        )
     };
     let attend = |node: &str| (8, 0, attend(node));
     let begun = |nodes: &[&str], check: Option<CheckTerms>| {

@@ -47,5 +47,6 @@ pub fn policy() -> Policy {
         terms: None,
         is_open: false,
         taint_guard_permille: 300,
+        lease: Some(std::time::Duration::from_secs(15)),
     }
 }

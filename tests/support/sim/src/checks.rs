@@ -41,6 +41,10 @@ pub(crate) struct Checks {
     verdict: Option<JobVerdict>,
     /// Masters without a memory that came after the first.
     pub(crate) memory: u64,
+    /// Rounds that nodes have told this memory of, saying where they stand.
+    pub(crate) claimed: BTreeSet<Round>,
+    /// Those of which it knew when it gave out its last seats.
+    pub(crate) known: BTreeSet<Round>,
     last_world: Option<World>,
     /// What the nodes of that world agreed on.
     terms: Option<Terms>,
@@ -61,6 +65,8 @@ impl Checks {
             taken: BTreeSet::new(),
             verdict: None,
             memory: 0,
+            claimed: BTreeSet::new(),
+            known: BTreeSet::new(),
             last_world: None,
             terms: None,
             is_success_checked: false,
@@ -104,6 +110,7 @@ impl Simulation {
             let (world, terms) = (world.clone(), job.terms().unwrap_or(&self.plan.terms).clone());
             self.check_world(&world, &terms);
             self.checks.terms = Some(terms);
+            self.checks.known = self.checks.claimed.clone();
             self.checks.last_world = Some(world);
         }
         let Some(core) = &self.master.core else { return };
@@ -146,7 +153,7 @@ impl Simulation {
         let mut charged = 0;
         let limit = self.checks.limit;
         for effect in effects {
-            let Effect::Log(Log::Gone { node, losses, .. }) = effect else { continue };
+            let Effect::Log(Log::Gone { node, losses, reason, .. }) = effect else { continue };
             let Some(rank) = node.rank else {
                 // No wish is not rank 0.
                 if *losses > 0 {
@@ -156,7 +163,7 @@ impl Simulation {
             };
             let before = self.checks.ledger.insert(rank, *losses).unwrap_or_default();
             match losses.checked_sub(before) {
-                Some(0) if is_announced => {}
+                Some(0) if is_announced || reason.starts_with("its workers had not ended") => {}
                 Some(0) if self.is_seat_perhaps_untaken(&node.node_id) => {}
                 Some(1) if !is_announced || was_excluded(&node.node_id) => {
                     charged += 1;
@@ -384,6 +391,7 @@ fn charges(event: &Event) -> bool {
         | Event::WorkersFailed { gives_up: false, .. }
         | Event::NodeEnded { .. }
         | Event::EndHeard { .. }
+        | Event::WorkersGone { .. }
         | Event::Restarted => false,
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use rules::{
-    LocalRank, Moment, failure::ExitCause, job::Event as JobEvent, worker_group::Event as NodeEvent,
+    LocalRank, Moment, Round, failure::ExitCause, fence::Answer, job::Event as JobEvent,
+    worker_group::Event as NodeEvent,
 };
 
 use crate::plan::Fault;
@@ -51,6 +52,8 @@ pub(crate) enum Action {
     /// The master does.
     LinkBroken {
         conn: ConnId,
+        /// The launcher is gone, and its kernel said so.
+        is_off: bool,
     },
     /// The node's word reaches the master.
     Word {
@@ -64,6 +67,44 @@ pub(crate) enum Action {
     },
     Beat {
         conn: ConnId,
+    },
+    /// The master hears it.
+    BeatArrives {
+        conn: ConnId,
+        sent: Moment,
+    },
+    /// The node hears the answer.
+    BeatAnswered {
+        conn: ConnId,
+        sent: Moment,
+        is_known: bool,
+    },
+    /// The node has waited for an answer to its last word for as long as it does.
+    Unanswered {
+        conn: ConnId,
+        beats: u64,
+    },
+    /// A launcher is asked by another one whether it hears the master.
+    Question {
+        life: LifeId,
+        of: LifeId,
+        asking: u64,
+        round: Round,
+    },
+    /// The other one hears what it says.
+    Answer {
+        life: LifeId,
+        asking: u64,
+        answer: Answer,
+    },
+    /// Nobody is waited for any longer.
+    AskingOver {
+        life: LifeId,
+        asking: u64,
+    },
+    /// The guard of a launcher that stands still has waited for its word for as long as it may.
+    GuardFences {
+        life: LifeId,
     },
     /// Something on the node's own machine.
     Local {

@@ -8,7 +8,7 @@ use crate::{
     clock::{Action, LifeId},
     network::Stream,
     node::Process,
-    plan::Fault,
+    plan::{End, Fault},
     simulation::Simulation,
 };
 
@@ -26,12 +26,15 @@ impl Simulation {
                 self.crash_life(life);
                 if let Some(wait) = replaced_after.filter(|_| !self.is_host_slot(slot)) {
                     self.checks.replacements += 1;
+                    // A guard ends the workers of a launcher that is gone sooner than another one starts.
+                    let wait = wait.max(Duration::from_millis(500));
                     self.after(wait, Action::Start { slot });
                 }
             }
             Fault::Freeze { slot, lasts } => {
                 if let Some(life) = self.living(slot).filter(|_| !self.is_host_slot(slot)) {
                     self.lives[life].process = Process::Frozen;
+                    self.watch_frozen(life);
                     self.after(lasts, Action::Thaw { life });
                 }
             }
@@ -50,6 +53,23 @@ impl Simulation {
                     let client = self.prng.millis(0, 10_000);
                     let server = self.prng.chance(500).then(|| self.prng.millis(0, 10_000));
                     self.doom(conn, "nothing is heard", client, server);
+                }
+            }
+            Fault::Cut { from, to, lasts } => self.cut(from, to, lasts),
+            Fault::Split { slots, with_master, from, to, lasts } => {
+                let all = (0..self.plan.slots.len()).map(End::Slot).chain([End::Master]);
+                let is_in = |end: &End| match end {
+                    End::Slot(slot) => *slot < slots,
+                    End::Master => with_master,
+                };
+                let (inside, outside): (Vec<End>, Vec<End>) = all.partition(is_in);
+                for (a, b) in inside.iter().flat_map(|a| outside.iter().map(move |b| (*a, *b))) {
+                    if from {
+                        self.cut(a, b, lasts);
+                    }
+                    if to {
+                        self.cut(b, a, lasts);
+                    }
                 }
             }
             Fault::BreakLink { slot } => {

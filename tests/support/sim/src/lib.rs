@@ -15,10 +15,11 @@ mod node;
 pub mod plan;
 pub mod prng;
 mod probes;
+mod questions;
 mod simulation;
 pub mod suite;
 
 pub use self::{
-    plan::{Fault, Plan, Rates, Slot},
+    plan::{End, Fault, Plan, Rates, Slot},
     simulation::{Report, Simulation},
 };

@@ -213,13 +213,16 @@ impl Simulation {
     pub(crate) fn tell_master(&mut self, input: Input, reply: Option<Reply>) {
         let now = self.master.local(self.now);
         let Some(core) = &mut self.master.core else { return };
+        if let Input::Event(Event::Resumed { claim, .. }) = &input {
+            self.checks.claimed.insert(claim.round);
+        }
         let (is_deadline, is_beat) = (matches!(input, Input::Deadline), matches!(input, Input::Beat { .. }));
         let turn = core.handle(now, input);
         if is_deadline && core.deadline().is_some_and(|deadline| deadline <= now) {
             let deadline = core.deadline();
             self.fail(|| format!("the master's deadline {deadline:?} was handled and stays"));
         }
-        if is_beat {
+        if is_beat && turn == Turn::default() {
             return self.set_master_timer();
         }
         self.check_turn();

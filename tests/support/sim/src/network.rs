@@ -4,6 +4,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use rules::{
     Moment,
+    fence::question_patience,
     job::{Event as JobEvent, NodeEnd},
     job_master::Input,
     worker_group::Event as NodeEvent,
@@ -12,8 +13,12 @@ use rules::{
 use crate::{
     clock::{Action, ConnId, LifeId},
     master::Reply,
+    plan::End,
     simulation::Simulation,
 };
+
+/// How long a stream may take to open.
+const CALL: Duration = Duration::from_secs(10);
 
 /// A stream from one launcher to one master.
 #[derive(Debug, Clone, Copy)]
@@ -23,6 +28,10 @@ pub(crate) struct Conn {
     pub(crate) is_doomed: bool,
     /// When the last push arrives: they do not overtake each other.
     last_push: Moment,
+    /// When its last word arrives.
+    last_word: Moment,
+    /// When the node asked for it.
+    asked: Moment,
     /// Which memory the master has.
     pub(crate) memory: u64,
 }
@@ -37,6 +46,10 @@ pub(crate) struct Link {
     words: VecDeque<JobEvent>,
     /// One is on its way.
     is_saying: bool,
+    /// Answers to beats on the present stream.
+    beats: u64,
+    /// The stream that was given up: it is closed when another one is open.
+    kept: Option<ConnId>,
     /// Nothing gets through until then.
     pub(crate) cut_until: Moment,
 }
@@ -63,7 +76,9 @@ impl Simulation {
             return;
         }
         let wait = self.latency();
-        if self.lives[life].link.cut_until > self.now {
+        let (here, there) = (self.end_of_life(life), self.master_end());
+        let is_cut = self.cut_until(here, there).or(self.cut_until(there, here)).is_some();
+        if is_cut || self.lives[life].link.cut_until > self.now {
             let wait = wait + self.prng.millis(0, 1000);
             return self.after(wait, Action::ConnectFails { life, reason: "timed out" });
         }
@@ -71,8 +86,11 @@ impl Simulation {
             return self.after(wait, Action::ConnectFails { life, reason: "refused" });
         }
         let conn = self.conns.len();
-        self.conns.push(Conn { life, is_doomed: false, last_push: self.now, memory: self.checks.memory });
-        self.lives[life].link.stream = Stream::Opening(conn);
+        let (now, memory) = (self.now, self.checks.memory);
+        self.conns.push(Conn { life, is_doomed: false, last_push: now, last_word: now, asked: now, memory });
+        let link = &mut self.lives[life].link;
+        (link.stream, link.beats) = (Stream::Opening(conn), 0);
+        self.after(CALL, Action::Unanswered { conn, beats: 0 });
         self.after(wait, Action::ConnectArrives { conn });
     }
 
@@ -107,9 +125,7 @@ impl Simulation {
         if self.strikes(self.plan.rates.ack_lost) && !self.is_host(self.conns[conn].life) {
             return self.break_stream(conn);
         }
-        let at = self.now + self.latency();
-        self.conns[conn].last_push = at;
-        self.queue.push(at, Action::Opened { conn });
+        self.send_down(conn, Action::Opened { conn });
     }
 
     pub(crate) fn on_opened(&mut self, conn: ConnId) {
@@ -118,9 +134,16 @@ impl Simulation {
         if link.stream != Stream::Opening(conn) {
             return;
         }
-        (link.stream, link.told) = (Stream::Open(conn), None);
+        (link.stream, link.told, link.beats, link.kept) = (Stream::Open(conn), None, 1, None);
         self.after(Duration::from_secs(1), Action::Beat { conn });
+        let sent = self.conns[conn].asked;
+        self.heard(life, sent);
         self.tell_node(life, NodeEvent::MasterBack);
+    }
+
+    fn heard(&mut self, life: LifeId, sent: Moment) {
+        let sent = Moment::new(sent - self.lives[life].born);
+        self.tell_node(life, NodeEvent::Heard { sent });
     }
 
     pub(crate) fn on_beat(&mut self, conn: ConnId) {
@@ -128,15 +151,112 @@ impl Simulation {
         if self.lives[life].link.stream != Stream::Open(conn) {
             return;
         }
-        let Some(core) = &self.master.core else { return };
         let timeout = self.plan.patience.heartbeat_timeout.unwrap_or_default();
-        // Coarser than in life, so that a schedule is not mostly beats.
-        let interval = core.beat_interval().unwrap_or_default().max(timeout / 4);
-        if !self.conns[conn].is_doomed {
+        let beats = self.lives[life].link.beats;
+        self.after(question_patience(timeout), Action::Unanswered { conn, beats });
+        self.send_up(conn, Action::BeatArrives { conn, sent: self.now });
+    }
+
+    pub(crate) fn on_beat_arrived(&mut self, conn: ConnId, sent: Moment) {
+        let life = self.conns[conn].life;
+        if self.master.core.is_none() || self.conns[conn].is_doomed {
+            return;
+        }
+        let is_known = self.master.stream_of(life) == Some(conn);
+        if is_known {
             let node = self.lives[life].id.clone();
             self.tell_master(Input::Beat { node, seat: None }, None);
         }
+        self.send_down(conn, Action::BeatAnswered { conn, sent, is_known });
+    }
+
+    pub(crate) fn on_beat_answered(&mut self, conn: ConnId, sent: Moment, is_known: bool) {
+        let life = self.conns[conn].life;
+        if self.lives[life].link.stream != Stream::Open(conn) {
+            return;
+        }
+        if !is_known {
+            return self.give_up(conn, "it does not know this node");
+        }
+        self.lives[life].link.beats += 1;
+        let timeout = self.plan.patience.heartbeat_timeout.unwrap_or_default();
+        let interval = self.master.core.as_ref().and_then(rules::job_master::JobMaster::beat_interval);
+        // Coarser than in life, so that a schedule is not mostly beats.
+        let interval = interval.unwrap_or_default().max(timeout / 6);
         self.after(interval, Action::Beat { conn });
+        self.heard(life, sent);
+    }
+
+    pub(crate) fn on_unanswered(&mut self, conn: ConnId, beats: u64) {
+        if self.lives[self.conns[conn].life].link.beats == beats {
+            self.give_up(conn, "no answer");
+        }
+    }
+
+    /// The launcher looks for the master anew. It keeps its side of the stream open meanwhile, so that the master does
+    /// not take it for gone.
+    fn give_up(&mut self, conn: ConnId, reason: &'static str) {
+        let link = &mut self.lives[self.conns[conn].life].link;
+        if link.stream == Stream::Open(conn) {
+            link.kept = Some(conn);
+        }
+        self.leave_stream(conn, reason);
+    }
+
+    /// From the node to the master, in order; what a cut holds up may come when it has healed, or the stream is dead.
+    fn send_up(&mut self, conn: ConnId, action: Action) {
+        let (here, there) = (self.end_of_life(self.conns[conn].life), self.master_end());
+        if let Some(at) = self.carried(conn, here, there) {
+            let at = at.max(self.conns[conn].last_word);
+            self.conns[conn].last_word = at;
+            self.queue.push(at, action);
+        }
+    }
+
+    /// From the master to the node.
+    fn send_down(&mut self, conn: ConnId, action: Action) {
+        let (here, there) = (self.master_end(), self.end_of_life(self.conns[conn].life));
+        if let Some(at) = self.carried(conn, here, there) {
+            let at = at.max(self.conns[conn].last_push);
+            self.conns[conn].last_push = at;
+            self.queue.push(at, action);
+        }
+    }
+
+    fn carried(&mut self, conn: ConnId, from: End, to: End) -> Option<Moment> {
+        if self.conns[conn].is_doomed {
+            return None;
+        }
+        let arrives = self.now + self.latency();
+        let Some(heals) = self.cut_until(from, to) else { return Some(arrives) };
+        if self.prng.chance(500) {
+            return Some(arrives.max(heals + Duration::from_millis(200)));
+        }
+        self.conns[conn].is_doomed = true;
+        None
+    }
+
+    pub(crate) fn end_of_life(&self, life: LifeId) -> End {
+        End::Slot(self.lives[life].slot)
+    }
+
+    pub(crate) fn master_end(&self) -> End {
+        if self.plan.is_embedded { End::Slot(0) } else { End::Master }
+    }
+
+    pub(crate) fn cut(&mut self, from: End, to: End, lasts: Duration) {
+        let at = |end| if end == End::Master { self.master_end() } else { end };
+        let way = (at(from), at(to));
+        let until = self.now + lasts;
+        if way.0 != way.1 {
+            let known = self.cuts.entry(way).or_insert(until);
+            *known = (*known).max(until);
+        }
+    }
+
+    /// When something will get through from here to there again; `None`: it does.
+    pub(crate) fn cut_until(&self, from: End, to: End) -> Option<Moment> {
+        self.cuts.get(&(from, to)).copied().filter(|until| self.now < *until)
     }
 
     /// The master's word to a node; dropped when the node has no stream.
@@ -145,9 +265,7 @@ impl Simulation {
         if self.conns[conn].is_doomed {
             return;
         }
-        let at = (self.now + self.latency()).max(self.conns[conn].last_push);
-        self.conns[conn].last_push = at;
-        self.queue.push(at, Action::Push { conn, event: Box::new(event) });
+        self.send_down(conn, Action::Push { conn, event: Box::new(event) });
     }
 
     pub(crate) fn on_push(&mut self, conn: ConnId, event: NodeEvent) {
@@ -186,13 +304,17 @@ impl Simulation {
         let client = (self.now + client).max(self.conns[conn].last_push);
         self.queue.push(client, Action::StreamEnds { conn, reason });
         if let Some(server) = server {
-            self.after(server, Action::LinkBroken { conn });
+            self.after(server, Action::LinkBroken { conn, is_off: false });
         }
     }
 
     pub(crate) fn on_stream_ended(&mut self, conn: ConnId, reason: &'static str) {
-        let life = self.conns[conn].life;
         self.conns[conn].is_doomed = true;
+        self.leave_stream(conn, reason);
+    }
+
+    fn leave_stream(&mut self, conn: ConnId, reason: &'static str) {
+        let life = self.conns[conn].life;
         let link = &mut self.lives[life].link;
         if link.stream != Stream::Open(conn) && link.stream != Stream::Opening(conn) {
             return;
@@ -203,11 +325,14 @@ impl Simulation {
         self.on_connect_failed(life, reason);
     }
 
-    pub(crate) fn on_link_broken(&mut self, conn: ConnId) {
+    pub(crate) fn on_link_broken(&mut self, conn: ConnId, is_off: bool) {
         let life = self.conns[conn].life;
         if self.master.core.is_some() && self.master.end_of(life, conn) {
             let node = self.lives[life].id.clone();
-            self.tell_master(Input::Event(JobEvent::LinkBroken { node }), None);
+            self.tell_master(Input::Event(JobEvent::LinkBroken { node: node.clone() }), None);
+            if is_off {
+                self.tell_master(Input::HungUp { node }, None);
+            }
         }
     }
 
@@ -234,8 +359,7 @@ impl Simulation {
         if !is_safe && self.strikes(self.plan.rates.word_lost) {
             return self.break_stream(conn);
         }
-        let wait = self.latency();
-        self.after(wait, Action::Word { conn, word: Box::new(word) });
+        self.send_up(conn, Action::Word { conn, word: Box::new(word) });
         if !is_safe && self.strikes(self.plan.rates.ack_lost) {
             // The node hears nothing of it; the word may still be on its way when the stream is gone.
             self.break_stream(conn);
@@ -254,10 +378,7 @@ impl Simulation {
     }
 
     pub(crate) fn send_acked(&mut self, conn: ConnId, ends: bool) {
-        if !self.conns[conn].is_doomed {
-            let wait = self.latency();
-            self.after(wait, Action::Acked { conn, ends });
-        }
+        self.send_down(conn, Action::Acked { conn, ends });
     }
 
     pub(crate) fn on_acked(&mut self, conn: ConnId, ends: bool) {
@@ -274,21 +395,28 @@ impl Simulation {
 
     /// The launcher is gone, and its side of the stream with it. Its last words may be said yet.
     pub(crate) fn close_link(&mut self, life: LifeId, says_last_words: bool) {
-        let (Stream::Open(conn) | Stream::Opening(conn)) = self.lives[life].link.stream else { return };
-        self.lives[life].link.stream = Stream::None;
-        let words = std::mem::take(&mut self.lives[life].link.words);
-        let was_doomed = std::mem::replace(&mut self.conns[conn].is_doomed, true);
-        if was_doomed {
-            return;
-        }
-        let mut wait = self.latency();
-        if says_last_words {
+        let link = &mut self.lives[life].link;
+        let (conn, is_open) = match (link.stream, link.kept) {
+            (Stream::Open(conn), _) => (conn, true),
+            // Of two that are not closed yet the master knows the last that it saw.
+            (Stream::Opening(conn), kept) => (kept.unwrap_or(conn), false),
+            (Stream::None, Some(conn)) => (conn, false),
+            (Stream::None, None) => return,
+        };
+        link.stream = Stream::None;
+        let words = std::mem::take(&mut link.words);
+        if says_last_words && is_open {
             for word in words {
-                self.after(wait, Action::Word { conn, word: Box::new(word) });
-                wait += Duration::from_micros(100);
+                self.send_up(conn, Action::Word { conn, word: Box::new(word) });
             }
         }
+        // The kernel says it when it gets through.
         let late = if self.prng.chance(100) { self.prng.millis(0, 3000) } else { Duration::ZERO };
-        self.after(wait + late, Action::LinkBroken { conn });
+        let (here, there) = (self.end_of_life(life), self.master_end());
+        if let Some(at) = self.carried(conn, here, there) {
+            let at = at.max(self.conns[conn].last_word + Duration::from_micros(100)) + late;
+            self.queue.push(at, Action::LinkBroken { conn, is_off: true });
+        }
+        self.conns[conn].is_doomed = true;
     }
 }

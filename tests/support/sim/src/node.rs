@@ -17,6 +17,7 @@ use rules::{
 use crate::{
     clock::{Action, LifeId},
     network::Link,
+    questions::Asking,
     simulation::{Simulation, Spawned},
 };
 
@@ -35,11 +36,13 @@ pub(crate) struct Workers {
     pub(crate) round: Round,
     /// Where they meet the others.
     pub(crate) endpoint: (String, u16),
-    alive: BTreeSet<LocalRank>,
+    pub(crate) alive: BTreeSet<LocalRank>,
     all_well: bool,
     is_stubborn: bool,
-    is_unkillable: bool,
-    is_killed: bool,
+    pub(crate) is_unkillable: bool,
+    pub(crate) is_killed: bool,
+    /// Of the master that was there when they were started.
+    pub(crate) memory: u64,
 }
 
 /// One launcher, from its start to its end.
@@ -49,8 +52,8 @@ pub(crate) struct Life {
     pub(crate) slot: usize,
     /// Of those in its slot.
     pub(crate) is_first: bool,
-    born: Moment,
-    group: WorkerGroup,
+    pub(crate) born: Moment,
+    pub(crate) group: WorkerGroup,
     pub(crate) process: Process,
     /// What it will see once it runs again.
     pub(crate) held: Vec<Action>,
@@ -69,6 +72,8 @@ pub(crate) struct Life {
     pub(crate) done_well: Option<Round>,
     pub(crate) heard: Option<JobVerdict>,
     pub(crate) outcome: Option<Outcome>,
+    /// The other launchers that are being asked.
+    pub(crate) asking: Asking,
     /// The test with others that is under way.
     pub(crate) probe: Option<CheckRound>,
 }
@@ -120,6 +125,7 @@ impl Simulation {
             done_well: None,
             heard: None,
             outcome: None,
+            asking: Asking::default(),
             probe: None,
         });
         self.slots[slot] = Some(life);
@@ -155,6 +161,7 @@ impl Simulation {
             attributes: NodeAttributes { host_name: format!("host-{slot}"), ..NodeAttributes::default() },
             after,
             checked: checked.map(|local| Checked { local, port: 1 }),
+            question_port: 1,
         }
     }
 
@@ -251,6 +258,9 @@ impl Simulation {
                 self.close_link(life, says_last_words);
                 self.end_life(life);
             }
+            Effect::Ask { round, jury, patience, of_master } => {
+                self.ask(life, round, &jury, patience, of_master);
+            }
             Effect::SignalWorkers { .. } | Effect::KillWorker { .. } | Effect::Tell(_) => {}
         }
     }
@@ -304,6 +314,7 @@ impl Simulation {
             attempt: self.lives[life].group.attempt().0,
         });
         self.check_running(life);
+        self.check_generations(life);
     }
 
     fn workers(&mut self, seat: &Assignment, spawn: u64, alive: BTreeSet<LocalRank>) -> Workers {
@@ -316,6 +327,7 @@ impl Simulation {
             is_stubborn: self.strikes(self.plan.rates.stubborn),
             is_unkillable: self.strikes(self.plan.rates.unkillable),
             is_killed: false,
+            memory: self.checks.memory,
         }
     }
 
@@ -332,7 +344,7 @@ impl Simulation {
         }
     }
 
-    fn kill_tree(&mut self, life: LifeId) {
+    pub(crate) fn kill_tree(&mut self, life: LifeId) {
         let Some(workers) = &mut self.lives[life].workers else { return };
         workers.is_killed = true;
         if workers.alive.is_empty() {
@@ -400,7 +412,7 @@ impl Simulation {
     pub(crate) fn crash_life(&mut self, life: LifeId) {
         self.end_life(life);
         self.close_link(life, false);
-        let wait = self.prng.millis(0, 500);
+        let wait = self.prng.millis(0, 400);
         self.after(wait, Action::OrphansGone { life });
         if self.plan.is_embedded && life == 0 {
             self.crash_master(None);

@@ -58,6 +58,20 @@ pub enum Fault {
     GuardDies { slot: usize },
     /// A worker fails.
     WorkerFails { slot: usize },
+    /// Nothing gets through from here to there; the other way stays as it is.
+    Cut { from: End, to: End, lasts: Duration },
+    /// Nothing gets through, either way or both, between so many of the first slots, with or without the master, and the
+    /// rest.
+    Split { slots: usize, with_master: bool, from: bool, to: bool, lasts: Duration },
+}
+
+/// One end of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum End {
+    /// The host of this slot.
+    Slot(usize),
+    /// The master's host, where it has one of its own.
+    Master,
 }
 
 /// How often things go wrong by themselves, in a thousand, until the plan heals.
@@ -154,6 +168,7 @@ impl Plan {
                 terms: None,
                 is_open: false,
                 taint_guard_permille: 300,
+                lease: Some(Duration::from_secs(15)),
             },
             is_embedded: false,
             has_journal: true,
@@ -182,6 +197,61 @@ impl Plan {
         let nodes = prng.small(2, 16);
         let faults = if prng.chance(250) { prng.index(40) } else { prng.index(10) };
         Self::drawn(seed, &mut prng, nodes, faults)
+    }
+
+    /// The schedule of a seed in which ways are cut, nodes are lost and the master dies, while workers run.
+    #[must_use]
+    pub fn of_cuts(seed: u64) -> Self {
+        let mut prng = Prng::new(seed ^ 0x0F0F);
+        let nodes = prng.small(2, 9);
+        let mut plan = Self::drawn(seed, &mut prng, nodes, 0);
+        plan.terms.check = None;
+        plan.terms.max_nodes = nodes;
+        plan.terms.min_nodes = if prng.chance(700) { prng.small(1, nodes) } else { nodes };
+        plan.terms.node_unit = 1;
+        plan.is_embedded = prng.chance(200);
+        plan.has_journal = !plan.is_embedded && prng.chance(800);
+        plan.policy.restart_count = 9;
+        plan.work = (40_000, 200_000);
+        plan.heals_at = Moment::at_secs(150);
+        plan.rates.workers_fail = plan.rates.workers_fail.min(50);
+        for slot in &mut plan.slots {
+            (slot.is_misfit, slot.flaw) = (false, None);
+        }
+        for _ in 0..prng.small(1, 6) {
+            let at = Moment::START + prng.millis(8_000, 120_000);
+            let fault = plan.draw_cut(&mut prng);
+            plan.faults.push((at, fault));
+            // Other things go wrong because of it, or by chance.
+            if prng.chance(500) {
+                let then = at + prng.millis(0, 40_000);
+                let fault =
+                    if prng.chance(600) { plan.draw_cut(&mut prng) } else { plan.draw_fault(&mut prng) };
+                plan.faults.push((then.min(plan.heals_at), fault));
+            }
+        }
+        plan
+    }
+
+    fn draw_cut(&self, prng: &mut Prng) -> Fault {
+        let slots = self.slots.len();
+        let most = [5_000, 20_000, 60_000, 100_000][prng.index(4)];
+        let lasts = prng.millis(0, most);
+        let any = |prng: &mut Prng| match prng.index(slots + 1) {
+            slot if slot < slots => End::Slot(slot),
+            _ => End::Master,
+        };
+        match prng.index(8) {
+            0 | 1 => Fault::Cut { from: End::Slot(prng.index(slots)), to: End::Master, lasts },
+            2 | 3 => Fault::Cut { from: End::Master, to: End::Slot(prng.index(slots)), lasts },
+            4 => Fault::Cut { from: any(prng), to: any(prng), lasts },
+            5 => Fault::MasterCrash { down: lasts },
+            _ => {
+                let way = prng.index(3);
+                let (from, to) = (way != 1, way != 0);
+                Fault::Split { slots: prng.index(slots + 1), with_master: prng.chance(300), from, to, lasts }
+            }
+        }
     }
 
     /// A schedule of so many nodes.
@@ -299,7 +369,8 @@ impl Plan {
         let slot = prng.index(self.slots.len());
         let most = [3000, 5000, 20_000, 60_000][prng.index(4)];
         let lasts = prng.millis(0, most);
-        match prng.index(12) {
+        match prng.index(14) {
+            12 | 13 => self.draw_cut(prng),
             0 | 1 => Fault::MasterCrash { down: lasts },
             2..=4 => Fault::NodeCrash { slot, replaced_after: prng.chance(700).then_some(lasts) },
             5 => Fault::Freeze { slot, lasts },

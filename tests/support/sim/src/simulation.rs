@@ -1,6 +1,6 @@
 //! The wiring: one queue of actions, and what each does.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use rules::{Moment, NodeId, Round, verdict::JobVerdict, worker_group::Event as NodeEvent};
 
@@ -10,7 +10,7 @@ use crate::{
     master::Master,
     network::Conn,
     node::{Life, Process},
-    plan::{Fault, Plan},
+    plan::{End, Fault, Plan},
     prng::Prng,
 };
 
@@ -66,6 +66,8 @@ pub struct Simulation {
     /// The life that a slot has now.
     pub(crate) slots: Vec<Option<LifeId>>,
     pub(crate) conns: Vec<Conn>,
+    /// Ways that nothing gets through, and until when.
+    pub(crate) cuts: BTreeMap<(End, End), Moment>,
     pub(crate) master: Master,
     pub(crate) checks: Checks,
     pub(crate) report: Report,
@@ -102,6 +104,7 @@ impl Simulation {
             alive: 0,
             slots: vec![None; plan.slots.len()],
             conns: Vec::new(),
+            cuts: BTreeMap::new(),
             master: Master::new(&plan),
             checks: Checks::new(plan.policy.restart_count),
             report: Report::default(),
@@ -232,10 +235,17 @@ impl Simulation {
             Action::Opened { conn } => self.on_opened(conn),
             Action::Push { conn, event } => self.on_push(conn, *event),
             Action::StreamEnds { conn, reason } => self.on_stream_ended(conn, reason),
-            Action::LinkBroken { conn } => self.on_link_broken(conn),
+            Action::LinkBroken { conn, is_off } => self.on_link_broken(conn, is_off),
             Action::Word { conn, word } => self.on_word(conn, *word),
             Action::Acked { conn, ends } => self.on_acked(conn, ends),
             Action::Beat { conn } => self.on_beat(conn),
+            Action::BeatArrives { conn, sent } => self.on_beat_arrived(conn, sent),
+            Action::BeatAnswered { conn, sent, is_known } => self.on_beat_answered(conn, sent, is_known),
+            Action::Unanswered { conn, beats } => self.on_unanswered(conn, beats),
+            Action::Question { life, of, asking, round } => self.on_question(life, of, asking, round),
+            Action::Answer { life, asking, answer } => self.on_answer(life, asking, answer),
+            Action::AskingOver { life, asking } => self.on_asking_over(life, asking),
+            Action::GuardFences { life } => self.on_guard_fences(life),
             Action::Local { life, event } => self.tell_node(life, *event),
             Action::NodeTimer { life, generation } => {
                 if self.lives[life].timer.0 == generation {
@@ -264,11 +274,16 @@ impl Simulation {
             Action::Connect { life }
             | Action::ConnectFails { life, .. }
             | Action::Local { life, .. }
+            | Action::Question { life, .. }
+            | Action::Answer { life, .. }
+            | Action::AskingOver { life, .. }
             | Action::NodeTimer { life, .. } => Some(*life),
             Action::Opened { conn }
             | Action::Push { conn, .. }
             | Action::StreamEnds { conn, .. }
             | Action::Acked { conn, .. }
+            | Action::BeatAnswered { conn, .. }
+            | Action::Unanswered { conn, .. }
             | Action::Beat { conn } => Some(self.conns[*conn].life),
             _ => None,
         }

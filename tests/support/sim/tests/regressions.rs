@@ -24,6 +24,7 @@ fn policy() -> Policy {
         terms: None,
         is_open: false,
         taint_guard_permille: 300,
+        lease: None,
     }
 }
 
@@ -72,6 +73,7 @@ impl Scene {
             attributes: NodeAttributes::default(),
             after: after.map(Round),
             checked: None,
+            question_port: 1,
         }
     }
 
@@ -93,6 +95,7 @@ impl Scene {
     fn claim(&mut self, node: &str, round: u32, seat: u32, standing: Standing) -> Vec<Effect> {
         let request = self.request(node, None);
         let claim = Claim {
+            fence: None,
             round: Round(round),
             seat: NodeRank(seat),
             nodes: 2,

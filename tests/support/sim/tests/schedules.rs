@@ -40,6 +40,29 @@ fn small() {
 }
 
 #[test]
+fn cuts() {
+    let runs = number("DLROVER_SIM_RUNS").unwrap_or(10_000);
+    run(Family { test: "cuts", plan: Plan::of_cuts }, "2-9 nodes whose ways are cut", runs);
+}
+
+/// The invariant would not hold by itself.
+#[test]
+fn without_the_fence_two_generations_run_at_once() {
+    let found = (0..1000).filter_map(|seed| {
+        let mut plan = Plan::of_cuts(seed);
+        plan.policy.lease = None;
+        dlrover_sim::Simulation::new(plan).run().err()
+    });
+    let found: Vec<String> = found.filter(|words| words.contains("two generations")).collect();
+    println!(
+        "without the fence two generations ran at once in {} of 1000 schedules: {}",
+        found.len(),
+        found[0]
+    );
+    assert!(found.len() > 10);
+}
+
+#[test]
 fn a_thousand_nodes() {
     run(Family { test: "a_thousand_nodes", plan: |seed| Plan::of_size(seed, 1000) }, "1,000 nodes", 10);
 }
@@ -56,7 +79,8 @@ fn survey() {
     let mut kinds: std::collections::BTreeMap<String, (u64, u64, u64)> = std::collections::BTreeMap::new();
     std::panic::set_hook(Box::new(|_| {}));
     for seed in 0..number("DLROVER_SIM_RUNS").unwrap_or(1000) {
-        let mut plan = Plan::of_seed(seed);
+        let of_cuts = std::env::var_os("DLROVER_SIM_CUTS").is_some();
+        let mut plan = if of_cuts { Plan::of_cuts(seed) } else { Plan::of_seed(seed) };
         plan.stray_words = std::env::var_os("DLROVER_SIM_STRAY").is_some();
         let mut simulation = dlrover_sim::Simulation::new(plan);
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| simulation.run().err()))

@@ -1,0 +1,52 @@
+//! When workers may go on without the master.
+
+use std::time::Duration;
+
+use rules::fence::{FenceTerms, Juror, MOST_JURORS};
+
+use super::{ConvertError, millis, name, node_id, port};
+use crate::pb;
+
+/// The shortest lease that a node lets itself be told: questions come every sixth of it.
+const SHORTEST: u64 = 100;
+
+/// The longest: a month.
+const LONGEST: u64 = 31 * 24 * 3600 * 1000;
+
+impl From<FenceTerms> for pb::Fence {
+    fn from(FenceTerms { lease, jury, is_master_within }: FenceTerms) -> Self {
+        let jury = jury.into_iter().map(|Juror { node, address, port }| pb::Juror {
+            node_id: node.0,
+            address,
+            port: u32::from(port),
+        });
+        Self { lease_millis: millis(lease), jury: jury.collect(), is_master_within }
+    }
+}
+
+impl TryFrom<pb::Fence> for FenceTerms {
+    type Error = ConvertError;
+
+    fn try_from(wire: pb::Fence) -> Result<Self, ConvertError> {
+        if !(SHORTEST..=LONGEST).contains(&wire.lease_millis) {
+            let (value, expected) = (wire.lease_millis, "100 to 2678400000");
+            return Err(ConvertError::Range { field: "fence.lease_millis", value, expected });
+        }
+        let length = wire.jury.len();
+        if length > MOST_JURORS {
+            return Err(ConvertError::TooLong { field: "fence.jury", length, most: MOST_JURORS });
+        }
+        let jury = wire.jury.into_iter().map(|juror| {
+            Ok(Juror {
+                node: node_id(juror.node_id, "fence.jury.node_id")?,
+                address: name(juror.address, "fence.jury.address")?,
+                port: port(juror.port, "fence.jury.port")?,
+            })
+        });
+        Ok(Self {
+            lease: Duration::from_millis(wire.lease_millis),
+            jury: jury.collect::<Result<_, _>>()?,
+            is_master_within: wire.is_master_within,
+        })
+    }
+}

@@ -1,0 +1,322 @@
+//! Whether the workers of a node that has lost the job master may go on.
+//!
+//! A launcher that does not hear the master cannot tell a dead master from a cut of its own. If the master lives, it gives the
+//! work to a new world once the node has been silent for the lease, and two generations of workers must never run at once: an
+//! old rank 0 would write over a new one's checkpoint. So the launcher asks the jurors of its round.
+//!
+//! * A majority of them has lost the master too, and no juror that answers hears it: the master is dead, and the workers may
+//!   run for another lease from the moment at which they were asked. For the master seats no new world without nodes that
+//!   may still run unless it has heard half of the jurors since, and waits a lease from then.
+//! * A juror hears the master, or has left the round, or no majority answers: this node may be the one that is cut off. Its
+//!   workers are stopped before the lease is over.
+//!
+//! Clocks are compared with themselves only: the lease counts here from the moment at which the last answered beat was sent, at
+//! the master from the moment at which it came.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    ids::{NodeId, Round},
+    moment::Moment,
+    node::is_loopback,
+    world::{Member, reachable_address},
+};
+
+/// How many nodes of a round are asked at most. Any two majorities of one jury share a juror, so it need not be all nodes.
+pub const MOST_JURORS: usize = 31;
+
+/// How long killing the workers may take; less where the lease is shorter than four times that.
+const KILL: Duration = Duration::from_secs(2);
+
+/// How long before the end of a lease workers are killed.
+#[must_use]
+pub fn kill_before(lease: Duration) -> Duration {
+    KILL.min(lease / 4)
+}
+
+/// How long the launcher of a node takes to be told the end of its workers by before the guard ends them without it.
+#[must_use]
+pub fn guard_after(lease: Duration) -> Duration {
+    kill_before(lease) / 4
+}
+
+/// How long one question to one juror may take.
+#[must_use]
+pub fn question_patience(lease: Duration) -> Duration {
+    lease / 6
+}
+
+/// What a node needs to know to judge whether it may go on without the master, and the master whether it has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FenceTerms {
+    /// For how long the workers may run after a sign that they may.
+    pub lease: Duration,
+    /// Whom to ask.
+    pub jury: Vec<Juror>,
+    /// The master lives in a launcher of the job and goes nowhere else: where its host refuses the connection, it is dead.
+    pub is_master_within: bool,
+}
+
+impl FenceTerms {
+    /// Those of a round of these members.
+    #[must_use]
+    pub fn of(lease: Duration, members: &[Member], is_master_within: bool) -> Self {
+        let is_local_job = members.iter().all(|member| is_loopback(&member.address));
+        let able: Vec<&Member> = members.iter().filter(|member| member.question_port > 0).collect();
+        let seats = able.len().min(MOST_JURORS);
+        // Spread over the ranks: neighbours fail together.
+        let jury = (0..seats).filter_map(|seat| able.get(seat * able.len() / seats)).map(|member| Juror {
+            node: member.node_id.clone(),
+            address: reachable_address(&member.address, &member.addresses, is_local_job),
+            port: member.question_port,
+        });
+        Self { lease, jury: jury.collect(), is_master_within }
+    }
+}
+
+/// Where a node stands, as far as others may ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Standpoint {
+    /// It was given a seat in a later round than these.
+    pub over: Option<Round>,
+}
+
+impl Standpoint {
+    /// What it says of a round. `hears`: a stream to the master is open, and the master answers on it.
+    #[must_use]
+    pub fn answer(self, hears: bool, round: Round) -> Answer {
+        match self.over {
+            Some(over) if round <= over => Answer::MovedOn,
+            _ if hears => Answer::Hears,
+            _ => Answer::Lost,
+        }
+    }
+}
+
+/// A node that the others of its round ask whether it hears the master.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Juror {
+    /// The launcher.
+    pub node: NodeId,
+    /// Where it is reached.
+    pub address: String,
+    /// Its port for this question.
+    pub port: u16,
+}
+
+/// What a juror that was reached says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// It takes part in the round and does not hear the master.
+    Lost,
+    /// It takes part in the round and hears the master.
+    Hears,
+    /// It has left the round: the master has called it to another one.
+    MovedOn,
+}
+
+/// What is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Ask all jurors, each with a deadline of its own, and give the answers to [`Fence::answered`].
+    Ask,
+    /// Kill the workers, without a grace.
+    Kill,
+}
+
+/// Why the workers may go on, or may not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Finding {
+    /// So many of so many jurors have lost the master, this node among them if it is one.
+    MasterDead {
+        /// How many have.
+        lost: u32,
+        /// How many there are.
+        of: u32,
+    },
+    /// The master lived in a launcher that is dead.
+    MasterGone,
+    /// A juror hears the master or was called to another round by it.
+    CutOff,
+    /// Too few jurors answer.
+    Alone {
+        /// How many have lost the master.
+        lost: u32,
+        /// How many there are.
+        of: u32,
+    },
+}
+
+/// One node's right to run the workers of one round.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fence {
+    lease: Duration,
+    jurors: u32,
+    /// This node is one of them.
+    is_juror: bool,
+    /// The workers may run for a lease from then.
+    granted: Moment,
+    next: Moment,
+    /// The jurors are being asked since then.
+    asked: Option<Moment>,
+}
+
+impl Fence {
+    /// `heard` is the moment at which the last word was sent that the master has answered.
+    #[must_use]
+    pub fn new(heard: Moment, lease: Duration, jurors: u32, is_juror: bool) -> Self {
+        Self { lease, jurors, is_juror, granted: heard, next: heard + lease / 3, asked: None }
+    }
+
+    /// The master has answered a word that was sent then.
+    pub fn heard(&mut self, sent: Moment) {
+        if self.granted <= sent {
+            self.granted = sent;
+            self.next = sent + self.lease / 3;
+        }
+    }
+
+    /// When to call [`Self::due`].
+    #[must_use]
+    pub fn deadline(&self) -> Moment {
+        if self.asked.is_some() { self.kill_at() } else { self.next.min(self.kill_at()) }
+    }
+
+    /// What to do now.
+    pub fn due(&mut self, now: Moment) -> Option<Step> {
+        if self.kill_at() <= now {
+            return Some(Step::Kill);
+        }
+        if self.asked.is_some() || now < self.next {
+            return None;
+        }
+        self.asked = Some(now);
+        Some(Step::Ask)
+    }
+
+    /// What the jurors that were reached have answered; those that were not reached are not among them, nor is this node.
+    /// `is_master_gone`: the only host where the master may be says that it is not there.
+    pub fn answered(&mut self, answers: &[Answer], is_master_gone: bool) -> Option<Finding> {
+        let began = self.asked.take()?;
+        self.next = began + self.lease / 6;
+        if is_master_gone {
+            self.granted = self.granted.max(began);
+            return Some(Finding::MasterGone);
+        }
+        if answers.iter().any(|answer| *answer != Answer::Lost) {
+            return Some(Finding::CutOff);
+        }
+        let lost = u32::try_from(answers.len()).unwrap_or(u32::MAX).saturating_add(u32::from(self.is_juror));
+        let of = self.jurors;
+        if lost.saturating_mul(2) <= of {
+            return Some(Finding::Alone { lost, of });
+        }
+        self.granted = self.granted.max(began);
+        Some(Finding::MasterDead { lost, of })
+    }
+
+    /// When the workers are killed, unless something renews the lease before.
+    #[must_use]
+    pub fn kill_at(&self) -> Moment {
+        self.granted + (self.lease - kill_before(self.lease))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(12);
+    const LOST: Answer = Answer::Lost;
+
+    fn at(secs: u64) -> Moment {
+        Moment::at_secs(secs)
+    }
+
+    /// One of `jurors`, heard last at the start, and asked at the first time.
+    fn asked(jurors: u32) -> Fence {
+        let mut fence = Fence::new(Moment::START, LEASE, jurors, true);
+        assert_eq!((fence.deadline(), fence.due(at(3))), (at(4), None));
+        assert_eq!(fence.due(at(4)), Some(Step::Ask));
+        assert_eq!((fence.deadline(), fence.due(at(5))), (at(10), None), "the answers are awaited");
+        fence
+    }
+
+    #[test]
+    fn while_the_master_answers_nothing_is_asked() {
+        let mut fence = Fence::new(Moment::START, LEASE, 4, true);
+        for second in 1..100 {
+            fence.heard(at(second));
+            assert_eq!((fence.due(at(second + 1)), fence.deadline()), (None, at(second + 4)));
+        }
+    }
+
+    #[test]
+    fn with_a_majority_that_has_lost_the_master_the_workers_go_on_for_as_long_as_it_lasts() {
+        let mut fence = asked(4);
+        assert_eq!(fence.answered(&[LOST, LOST], false), Some(Finding::MasterDead { lost: 3, of: 4 }));
+        for round in 0..100 {
+            let now = at(6 + 2 * round);
+            assert_eq!((fence.deadline(), fence.due(now)), (now, Some(Step::Ask)));
+            assert_eq!(fence.answered(&[LOST, LOST], false), Some(Finding::MasterDead { lost: 3, of: 4 }));
+        }
+        // The last time at 204 s.
+        assert_eq!(fence.due(at(206)), Some(Step::Ask));
+        assert_eq!(fence.answered(&[LOST], false), Some(Finding::Alone { lost: 2, of: 4 }));
+        assert_eq!(fence.due(at(213)), Some(Step::Ask));
+        assert_eq!((fence.deadline(), fence.due(at(214))), (at(214), Some(Step::Kill)));
+    }
+
+    #[test]
+    fn half_is_no_majority_and_a_node_alone_stops_before_its_lease_is_over() {
+        let mut fence = asked(2);
+        assert_eq!(fence.answered(&[], false), Some(Finding::Alone { lost: 1, of: 2 }));
+        assert_eq!(fence.due(at(10)), Some(Step::Kill));
+    }
+
+    #[test]
+    fn one_that_hears_the_master_or_has_moved_on_outweighs_all_others() {
+        for answer in [Answer::Hears, Answer::MovedOn] {
+            let mut fence = asked(5);
+            assert_eq!(fence.answered(&[LOST, LOST, answer, LOST], false), Some(Finding::CutOff));
+            assert_eq!(fence.due(at(10)), Some(Step::Kill));
+        }
+    }
+
+    #[test]
+    fn who_is_no_juror_does_not_count_itself() {
+        let mut fence = Fence::new(Moment::START, LEASE, 3, false);
+        assert_eq!(fence.due(at(4)), Some(Step::Ask));
+        assert_eq!(fence.answered(&[LOST], false), Some(Finding::Alone { lost: 1, of: 3 }));
+        assert_eq!(fence.due(at(6)), Some(Step::Ask));
+        assert_eq!(fence.answered(&[LOST, LOST], false), Some(Finding::MasterDead { lost: 2, of: 3 }));
+    }
+
+    #[test]
+    fn the_only_node_of_a_round_goes_on_for_ever() {
+        let mut fence = asked(1);
+        for second in 5..50 {
+            let _answer = fence.answered(&[], false);
+            assert_ne!(fence.due(at(2 * second)), Some(Step::Kill));
+        }
+    }
+
+    #[test]
+    fn answers_of_an_earlier_life_count_for_nothing() {
+        let mut fence = asked(3);
+        fence.heard(at(5));
+        assert_eq!(fence.answered(&[LOST, LOST], false), Some(Finding::MasterDead { lost: 3, of: 3 }));
+        assert_eq!(fence.answered(&[LOST, LOST], false), None, "asked once");
+        // From the later of the two.
+        assert_eq!(fence.due(at(14)), Some(Step::Ask));
+        assert_eq!(fence.due(at(15)), Some(Step::Kill));
+    }
+
+    #[test]
+    fn a_short_lease_leaves_three_quarters_of_itself() {
+        let mut fence = Fence::new(Moment::START, Duration::from_secs(4), 2, true);
+        assert_eq!((fence.due(at(2)), fence.due(at(3))), (Some(Step::Ask), Some(Step::Kill)));
+    }
+}

@@ -1,0 +1,155 @@
+//! Nodes that are given up may have workers yet, and so no round begins.
+
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::fence::FenceTerms;
+
+const LEASE: Duration = Duration::from_secs(15);
+
+fn fenced() -> Policy {
+    Policy { lease: Some(LEASE), ..policy() }
+}
+
+/// Three nodes of which two are enough; they run round 0.
+fn running_fenced() -> Test {
+    let mut test = Test::new(fenced(), terms(2, 3));
+    for name in ["a", "b", "c"] {
+        let _ = test.join(name);
+    }
+    let seated = test.hosted("a", 0);
+    assert!(
+        matches!(&seated[0], Effect::Seat { assignment, .. } if assignment.fence.is_some()),
+        "{seated:?}"
+    );
+    test
+}
+
+fn workers_gone(names: &[&str]) -> Event {
+    Event::WorkersGone { nodes: names.iter().map(|name| id(name)).collect() }
+}
+
+fn absent(test: &Test) -> Vec<NodeId> {
+    test.job.absent().map_or_else(Vec::new, |(_, nodes)| nodes.map(|(node, _)| node.clone()).collect())
+}
+
+#[test]
+fn no_round_begins_before_the_workers_of_a_lost_node_have_ended() {
+    let mut test = running_fenced();
+    let _ = test.lose("c");
+    assert_eq!(absent(&test), [id("c")]);
+    assert_eq!((test.rejoin("a", 0), test.rejoin("b", 0)), (vec![], vec![]));
+    let pending = test.job.pending(test.now).expect("they wait");
+    assert_eq!(
+        pending.0.to_string(),
+        "PENDING enough nodes are here, and node rank 2 (host-c, 10.0.0.3) cannot be reached and may run workers yet: \
+         the next round begins 15 s after the last word of them while half of their round's nodes are here, else when \
+         those are back, or their launchers are ended, or others take their node ranks (NODE_RANK), 0 s of 600 s"
+    );
+    assert_eq!(test.tell(workers_gone(&["c"])), placed_afresh(1, &["a", "b"]));
+    assert_eq!(absent(&test), []);
+}
+
+#[test]
+fn a_node_that_joins_again_has_no_workers() {
+    let mut test = running_fenced();
+    let _ = test.lose("c");
+    let _ = (test.rejoin("a", 0), test.rejoin("b", 0));
+    assert_eq!(test.rejoin("c", 0), placed_afresh(1, &["a", "b", "c"]));
+}
+
+#[test]
+fn a_node_that_never_heard_of_its_seat_has_no_workers_either() {
+    let mut test = running_fenced();
+    let _ = test.lose("c");
+    let _ = (test.rejoin("a", 0), test.rejoin("b", 0));
+    assert_eq!(test.join("c"), placed_afresh(1, &["a", "b", "c"]));
+}
+
+#[test]
+fn a_node_that_leaves_is_waited_for_until_its_workers_are_gone() {
+    let mut test = running_fenced();
+    let _ = test.leave("c");
+    assert_eq!((test.rejoin("a", 0), test.rejoin("b", 0)), (vec![], vec![]));
+    assert_eq!(test.tell(workers_gone(&["c"])), placed_afresh(1, &["a", "b"]));
+}
+
+#[test]
+fn a_node_whose_work_is_done_or_whose_place_is_taken_has_none() {
+    let mut test = running_fenced();
+    let _ = test.succeed("c", 0);
+    let _ = test.lose("c");
+    assert_eq!(absent(&test), []);
+    for cause in [LossCause::StartedAgain, LossCause::Replaced] {
+        let mut test = running_fenced();
+        let _ = test.tell(Event::NodeLost { node: id("c"), cause });
+        assert_eq!(absent(&test), [], "{cause}");
+    }
+}
+
+#[test]
+fn a_master_that_was_started_again_counts_from_then() {
+    let mut test = running_fenced();
+    let _ = test.at(5).lose("c");
+    let _ = test.at(9).tell(Event::Restarted);
+    let since: Vec<Moment> = test.job.absent().expect("one").1.map(|(_, away)| away).collect();
+    assert_eq!(since, [Moment::at_secs(9)]);
+}
+
+#[test]
+fn a_job_that_waits_in_vain_says_for_whom() {
+    let mut test = running_fenced();
+    let _ = test.lose("c");
+    let _ = (test.rejoin("a", 0), test.rejoin("b", 0));
+    let ended = test.due();
+    let Some(Effect::TellEnd { verdict: JobVerdict::Failed(failure), .. }) = ended.first() else {
+        panic!("{ended:?}")
+    };
+    assert!(
+        failure.to_string().contains("(host-c, 10.0.0.3) cannot be reached and may run workers yet"),
+        "{failure}"
+    );
+}
+
+#[test]
+fn members_that_do_not_stop_in_time_are_waited_for_once_more() {
+    let mut test = running_fenced();
+    let _ = test.workers_fail("a", 0, false);
+    let _ = (test.rejoin("a", 0), test.rejoin("b", 0));
+    let effects = test.due();
+    assert!(effects.contains(&hang_up("c")), "{effects:?}");
+    assert_eq!(absent(&test), [id("c")]);
+    assert_eq!(test.tell(workers_gone(&["c"])), placed_afresh(1, &["a", "b"]));
+}
+
+#[test]
+fn a_master_without_a_memory_asks_a_member_for_the_jury_and_waits_for_the_rest() {
+    let mut test = Test::new(fenced(), terms(1, 3));
+    let claim = Claim {
+        round: Round(7),
+        seat: NodeRank(0),
+        nodes: 3,
+        master_addr: address("a"),
+        master_port: PORT,
+        standing: Standing::Running,
+        fence: Some(FenceTerms { lease: LEASE, jury: Vec::new(), is_master_within: false }),
+    };
+    let request = request("a", &test.terms);
+    let _ = test.tell(Event::Resumed { request, claim });
+    // The others do not come back in time.
+    let _ = test.due();
+    assert_eq!(test.rejoin("a", 7), []);
+    let nodes: BTreeSet<NodeId> = absent(&test).into_iter().collect();
+    assert_eq!(nodes, [NodeId("members of round 7".into())].into());
+    assert_eq!(test.tell(Event::WorkersGone { nodes }), placed_afresh(8, &["a"]));
+}
+
+#[test]
+fn where_anybody_may_join_what_a_stranger_makes_up_holds_up_nobody() {
+    let mut test = Test::new(Policy { is_open: true, ..fenced() }, terms(1, 3));
+    assert_eq!(test.rejoin("a", 7), []);
+    assert_eq!(absent(&test), []);
+    let mut test = Test::new(fenced(), terms(1, 3));
+    let _ = test.rejoin("a", 7);
+    assert_eq!(absent(&test), [NodeId("members of round 7".into())]);
+}

@@ -1,0 +1,237 @@
+//! When nodes were heard, and since when their streams stand: what the master knows of nodes that it has given up and
+//! whose workers may run yet. Not journalled; after a restart of the master it is learnt anew.
+//!
+//! A node that says a beat has had the answer to the one before, on the same stream. So its stream stood, in its own
+//! eyes, from the first beat to the last but one, and all the while it told whoever asked that it hears the master. No
+//! clock of a node is read for that.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use crate::{
+    fence::{FenceTerms, kill_before},
+    ids::NodeId,
+    moment::Moment,
+};
+
+/// How long a guard takes at most to notice that its launcher is gone, and to kill.
+const GUARD: Duration = Duration::from_millis(500);
+
+/// Two clocks may run by so much apart: one part in fifty.
+const DRIFT: u32 = 50;
+
+/// What is known of one node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    heard: Moment,
+    /// The first beat on the stream that stands.
+    since: Option<Moment>,
+    /// The last one, and the one before.
+    beat: Option<Moment>,
+    proven: Option<Moment>,
+    /// Its kernel has closed the stream: the launcher is gone.
+    off: Option<Moment>,
+}
+
+/// Whether workers of a node that was given up may run yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MayRun {
+    /// They have ended.
+    No,
+    /// Until then at least.
+    Until(Moment),
+    /// Too few launchers of its round are there: the others may keep each other going.
+    AsLongAsOthersAreAway,
+}
+
+/// What is known of all.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Presence {
+    nodes: BTreeMap<NodeId, Seen>,
+}
+
+impl Presence {
+    /// It opened a stream.
+    pub fn attended(&mut self, now: Moment, node: &NodeId) {
+        let seen = Seen { heard: now, since: None, beat: None, proven: None, off: None };
+        self.nodes.insert(node.clone(), seen);
+    }
+
+    /// It said something.
+    pub fn heard(&mut self, now: Moment, node: &NodeId) {
+        if let Some(seen) = self.nodes.get_mut(node) {
+            seen.heard = now;
+        }
+    }
+
+    /// It said that it lives, on the stream that stands.
+    pub fn beat(&mut self, now: Moment, node: &NodeId) {
+        if let Some(seen) = self.nodes.get_mut(node) {
+            seen.heard = now;
+            seen.since.get_or_insert(now);
+            seen.proven = seen.beat.replace(now);
+        }
+    }
+
+    /// Its stream is no more; `is_off`: because its kernel closed it.
+    pub fn broken(&mut self, now: Moment, node: &NodeId, is_off: bool) {
+        if let Some(seen) = self.nodes.get_mut(node) {
+            (seen.since, seen.beat, seen.proven) = (None, None, None);
+            seen.off = is_off.then_some(now);
+        }
+    }
+
+    /// Nobody will ask of it.
+    pub fn forget(&mut self, node: &NodeId) {
+        self.nodes.remove(node);
+    }
+
+    /// Whether workers of `node` may run yet. It is away at least since `away`, and was in a round of these terms.
+    ///
+    /// Its own lease ends a lease after the master heard it last. Beyond that, the jurors may have told it that they have
+    /// lost the master, too. A majority of them did not after half of them had opened the streams that stand: one of that
+    /// half would have been among them. So it is over a lease after both, when that half is known to have heard the
+    /// master until then.
+    #[must_use]
+    pub fn may_run(&self, now: Moment, node: &NodeId, away: Moment, terms: &FenceTerms) -> MayRun {
+        let seen = self.nodes.get(node);
+        if let Some(off) = seen.and_then(|seen| seen.off) {
+            let gone = off + GUARD;
+            return if gone <= now { MayRun::No } else { MayRun::Until(gone) };
+        }
+        let heard = seen.map_or(away, |seen| seen.heard);
+        let jurors = || terms.jury.iter().filter_map(|juror| self.nodes.get(&juror.node));
+        let half = terms.jury.len().div_ceil(2);
+        let mut opened: Vec<Moment> = jurors().filter_map(|seen| seen.off.or(seen.since)).collect();
+        opened.sort_unstable();
+        if opened.len() < half {
+            return MayRun::AsLongAsOthersAreAway;
+        }
+        let mut next = None;
+        for opened in opened.into_iter().skip(half.saturating_sub(1)).chain((half == 0).then_some(heard)) {
+            let from = heard.max(opened);
+            let slack = terms.lease / DRIFT;
+            let over = from + terms.lease + slack;
+            let killed = from + (terms.lease - kill_before(terms.lease)) + slack;
+            if now < over {
+                next = Some(next.map_or(over, |next: Moment| next.min(over)));
+                continue;
+            }
+            let proven = jurors().filter(|seen| match seen.off {
+                Some(off) => off <= from,
+                None => {
+                    seen.since.is_some_and(|since| since <= from)
+                        && seen.proven.is_some_and(|proven| killed <= proven)
+                }
+            });
+            if proven.count() >= half {
+                return MayRun::No;
+            }
+        }
+        // Else the next beats tell.
+        next.map_or(MayRun::AsLongAsOthersAreAway, MayRun::Until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fence::Juror;
+
+    const LEASE: Duration = Duration::from_secs(12);
+
+    fn id(name: &str) -> NodeId {
+        NodeId(name.into())
+    }
+
+    fn terms(names: &[&str]) -> FenceTerms {
+        let jury = names.iter().map(|name| Juror { node: id(name), address: (*name).into(), port: 1 });
+        FenceTerms { lease: LEASE, jury: jury.collect(), is_master_within: false }
+    }
+
+    fn millis(millis: u64) -> Moment {
+        Moment::at_millis(millis)
+    }
+
+    /// Streams of these, on which each says a beat a second, from a second to another.
+    fn beating(presence: &mut Presence, names: &[&str], seconds: std::ops::Range<u64>) {
+        for second in seconds.clone() {
+            for name in names {
+                if second == seconds.start {
+                    presence.attended(Moment::at_secs(second), &id(name));
+                }
+                presence.beat(Moment::at_secs(second), &id(name));
+            }
+        }
+    }
+
+    #[test]
+    fn one_silent_node_among_others_costs_its_lease_and_no_more() {
+        let mut presence = Presence::default();
+        beating(&mut presence, &["a", "b", "c"], 0..11);
+        presence.broken(Moment::at_secs(10), &id("c"), false);
+        for name in ["a", "b"] {
+            for second in 11..23 {
+                presence.beat(Moment::at_secs(second), &id(name));
+            }
+        }
+        let may = |now| presence.may_run(now, &id("c"), Moment::START, &terms(&["a", "b", "c"]));
+        assert_eq!(may(Moment::at_secs(22)), MayRun::Until(millis(22_240)));
+        assert_eq!(may(millis(22_240)), MayRun::No);
+    }
+
+    #[test]
+    fn a_launcher_that_is_gone_takes_its_workers_along() {
+        let mut presence = Presence::default();
+        beating(&mut presence, &["a", "b"], 0..2);
+        presence.broken(Moment::at_secs(2), &id("b"), true);
+        let may = |now| presence.may_run(now, &id("b"), Moment::START, &terms(&["a", "b"]));
+        assert_eq!(may(Moment::at_secs(2)), MayRun::Until(millis(2500)));
+        assert_eq!(may(millis(2500)), MayRun::No);
+    }
+
+    #[test]
+    fn while_less_than_half_are_there_the_others_may_keep_each_other_going() {
+        let mut presence = Presence::default();
+        beating(&mut presence, &["a"], 0..100);
+        let of_three = terms(&["a", "b", "c"]);
+        let may = |presence: &Presence, now| {
+            presence.may_run(Moment::at_secs(now), &id("b"), Moment::START, &of_three)
+        };
+        assert_eq!(may(&presence, 99), MayRun::AsLongAsOthersAreAway);
+        // With another one, from its first beat on.
+        beating(&mut presence, &["c"], 100..113);
+        assert_eq!(may(&presence, 112), MayRun::Until(millis(112_240)));
+        beating(&mut presence, &["a"], 0..113);
+        assert_eq!(presence.may_run(millis(112_240), &id("b"), Moment::START, &of_three), MayRun::No);
+        // Or when its launcher is known to be gone.
+        presence.broken(Moment::at_secs(120), &id("c"), true);
+        let _more: Vec<()> =
+            (113..140).map(|second| presence.beat(Moment::at_secs(second), &id("a"))).collect();
+        assert_eq!(may(&presence, 125), MayRun::Until(millis(132_240)));
+        assert_eq!(may(&presence, 133), MayRun::No);
+    }
+
+    #[test]
+    fn a_stream_that_may_have_broken_since_proves_nothing() {
+        let mut presence = Presence::default();
+        beating(&mut presence, &["a", "b"], 0..10);
+        // Nothing came of `a` for as long; that it was answered since, nobody knows.
+        let may = |presence: &Presence, now| {
+            presence.may_run(Moment::at_secs(now), &id("b"), Moment::START, &terms(&["a", "b"]))
+        };
+        assert_eq!(may(&presence, 30), MayRun::AsLongAsOthersAreAway);
+        presence.beat(Moment::at_secs(30), &id("a"));
+        assert_eq!(may(&presence, 30), MayRun::AsLongAsOthersAreAway, "it was open at 9 s");
+        presence.beat(Moment::at_secs(31), &id("a"));
+        assert_eq!(may(&presence, 31), MayRun::No, "it was at 30 s");
+    }
+
+    #[test]
+    fn of_a_node_that_this_master_never_heard_it_counts_since_when_that_is() {
+        let mut presence = Presence::default();
+        beating(&mut presence, &["a"], 100..130);
+        let may = |now| presence.may_run(now, &id("b"), Moment::at_secs(105), &terms(&["a", "b"]));
+        assert_eq!(may(Moment::at_secs(117)), MayRun::Until(millis(117_240)));
+        assert_eq!(may(millis(117_240)), MayRun::No);
+    }
+}

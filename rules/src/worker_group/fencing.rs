@@ -1,0 +1,129 @@
+//! Workers that nobody may stop from afar stop by themselves: see [`crate::fence`].
+
+use super::{Effect, State, Then, WorkerGroup};
+use crate::{
+    fence::{Answer, Fence, Finding, Standpoint, Step, question_patience},
+    ids::Round,
+    moment::Moment,
+    notice::Notice,
+    stop_ladder::StopLadder,
+    world::Assignment,
+};
+
+impl WorkerGroup {
+    /// When the workers here are killed, unless a sign comes that they may go on; `None`: there are none, or they need no
+    /// sign. Whatever becomes of this process, they must be gone then.
+    #[must_use]
+    pub fn kill_at(&self) -> Option<Moment> {
+        self.fence.as_ref().filter(|_| self.may_have_workers()).map(Fence::kill_at)
+    }
+
+    /// How long that sign is good for.
+    #[must_use]
+    pub fn lease(&self) -> Option<std::time::Duration> {
+        Some(self.last.as_ref()?.fence.as_ref()?.lease)
+    }
+
+    /// What others may know of where this node stands.
+    #[must_use]
+    pub fn standpoint(&self) -> Standpoint {
+        Standpoint { over: self.over }
+    }
+
+    pub(super) fn fence_deadline(&self) -> Option<Moment> {
+        self.fence.as_ref().filter(|_| self.may_have_workers()).map(Fence::deadline)
+    }
+
+    fn may_have_workers(&self) -> bool {
+        matches!(self.state, State::Preparing(_) | State::Running(_) | State::Stopping { .. })
+    }
+
+    /// A seat begins its lease with the last word that the master has answered. `false`: that is over already, for the
+    /// seat was long on its way, and the job may be elsewhere by now.
+    pub(super) fn raise_fence(&mut self, now: Moment, assignment: &Assignment) -> bool {
+        self.over = self.over.max(assignment.round.0.checked_sub(1).map(Round));
+        (self.finding, self.is_told_dead) = (None, false);
+        self.fence = assignment.fence.as_ref().map(|terms| {
+            let is_juror = terms.jury.iter().any(|juror| juror.node == self.limits.node_id);
+            let jurors = u32::try_from(terms.jury.len()).unwrap_or(u32::MAX);
+            Fence::new(self.heard, terms.lease, jurors, is_juror)
+        });
+        self.fence.as_ref().is_none_or(|fence| now < fence.kill_at())
+    }
+
+    pub(super) fn on_heard(&mut self, sent: Moment) {
+        self.heard = self.heard.max(sent);
+        if let Some(fence) = &mut self.fence {
+            fence.heard(sent);
+        }
+        (self.finding, self.is_told_dead) = (None, false);
+    }
+
+    pub(super) fn on_answered(
+        &mut self,
+        round: Round,
+        answers: &[Answer],
+        is_master_gone: bool,
+    ) -> Vec<Effect> {
+        if self.round() != Some(round) {
+            return Vec::new();
+        }
+        let found = self.fence.as_mut().and_then(|fence| fence.answered(answers, is_master_gone));
+        let Some(found) = found else { return Vec::new() };
+        self.finding = Some(found);
+        match found {
+            Finding::MasterDead { lost, of } if !self.is_told_dead && !self.link.is_up() => {
+                self.is_told_dead = true;
+                vec![Effect::Tell(Notice::MasterDead { lost, of })]
+            }
+            Finding::MasterDead { .. } | Finding::MasterGone | Finding::CutOff | Finding::Alone { .. } => {
+                Vec::new()
+            }
+        }
+    }
+
+    /// The jurors are asked when it is time.
+    pub(super) fn ask(&mut self, now: Moment) -> Option<Effect> {
+        let round = self.round().filter(|_| self.may_have_workers())?;
+        let terms = self.last.as_ref()?.fence.as_ref()?;
+        let Some(Step::Ask) = self.fence.as_mut()?.due(now) else { return None };
+        let others = terms.jury.iter().filter(|juror| juror.node != self.limits.node_id);
+        Some(Effect::Ask {
+            round,
+            jury: others.cloned().collect(),
+            patience: question_patience(terms.lease),
+            of_master: terms.is_master_within,
+        })
+    }
+
+    /// The lease is over: nothing of the round may run on.
+    pub(super) fn fall(&mut self, now: Moment) -> Vec<Effect> {
+        if self.kill_at().is_none_or(|kill_at| now < kill_at) {
+            return Vec::new();
+        }
+        let silent = now - self.heard;
+        self.fence = None;
+        let found = self.finding.take();
+        let tell = Effect::Tell(Notice::Fenced { silent, found, limit: self.limits.join_timeout });
+        let attempt = self.attempt;
+        match &mut self.state {
+            State::Preparing(_) => std::iter::once(tell).chain(self.join(now, attempt)).collect(),
+            State::Running(_) => {
+                let joining = State::Joining { since: now };
+                let State::Running(generation) = std::mem::replace(&mut self.state, joining) else {
+                    unreachable!("it was just looked at");
+                };
+                let (ladder, then) = (StopLadder::killed(now), Then::Rejoin(attempt));
+                self.state = State::Stopping { generation, ladder, then };
+                vec![tell, Effect::KillTree]
+            }
+            State::Stopping { ladder, .. } => match ladder.hurry(now) {
+                Some(_) => vec![tell, Effect::KillTree],
+                None => Vec::new(),
+            },
+            State::Joining { .. } | State::AwaitingExcuse { .. } | State::Leaving { .. } | State::Done => {
+                Vec::new()
+            }
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The master is lost: the jurors are asked, and the workers go on or are killed.
+
+use super::*;
+use crate::fence::{Answer, FenceTerms, Finding, Juror};
+
+const LEASE: Duration = Duration::from_secs(12);
+
+fn at(secs: u64) -> Moment {
+    Moment::at_secs(secs)
+}
+
+fn juror(name: &str) -> Juror {
+    Juror { node: NodeId(name.into()), address: "10.0.0.9".into(), port: 1 }
+}
+
+fn fenced(round: u32) -> Assignment {
+    let jury = vec![juror("me"), juror("b"), juror("c")];
+    let fence = Some(FenceTerms { lease: LEASE, jury, is_master_within: false });
+    Assignment { fence, ..seat(round, 1) }
+}
+
+fn heard(secs: u64) -> Event {
+    Event::Heard { sent: at(secs) }
+}
+
+/// A seat in round 0, taken at 0 s; the master was heard last then.
+fn fenced_and_running() -> WorkerGroup {
+    let mut group = joining(0);
+    let assignment = fenced(0);
+    let _ = group.handle(at(0), Event::Seated { assignment });
+    assert_eq!(group.handle(at(0), prepared(0)), [Effect::Spawn { round: Round(0) }]);
+    group
+}
+
+fn asking() -> Effect {
+    let jury = vec![juror("b"), juror("c")];
+    Effect::Ask { round: Round(0), jury, patience: LEASE / 6, of_master: false }
+}
+
+fn answered(answers: &[Answer]) -> Event {
+    Event::Answered { round: Round(0), answers: answers.to_vec(), is_master_gone: false }
+}
+
+fn told(silent: u64, found: Option<Finding>) -> Effect {
+    Effect::Tell(Notice::Fenced { silent: Duration::from_secs(silent), found, limit: JOIN })
+}
+
+#[test]
+fn a_node_that_a_peer_tells_that_the_master_lives_kills_its_workers_and_joins_again_without_a_charge() {
+    let mut group = fenced_and_running();
+    assert_eq!((group.deadline(), group.kill_at()), (Some(at(4)), Some(at(10))));
+    assert_eq!(group.handle(at(4), Event::Deadline), [asking()]);
+    assert_eq!(group.handle(at(5), answered(&[Answer::Lost, Answer::Hears])), []);
+    assert_eq!(group.handle(at(6), Event::Deadline), [asking()]);
+    let _ = group.handle(at(7), away());
+    assert_eq!(group.handle(at(8), answered(&[Answer::Hears])), []);
+    assert_eq!(group.handle(at(8), Event::Deadline), [asking()]);
+    let killed = group.handle(at(10), Event::Deadline);
+    assert_eq!(killed, [told(10, Some(Finding::CutOff)), Effect::KillTree]);
+    assert_eq!(group.deadline(), Some(at(10) + KILL_PATIENCE));
+    assert_eq!(group.handle(at(10), exited(0, 0, ExitCause::Signal(9))), []);
+    assert_eq!((group.handle(at(10), gone(0)), group.kill_at()), (vec![], None));
+    assert_eq!(group.handle(at(30), Event::MasterBack).last(), Some(&join(0, Some(0))));
+}
+
+#[test]
+fn with_most_jurors_without_a_master_the_workers_go_on_and_a_person_hears_it_once() {
+    let mut group = fenced_and_running();
+    let _ = group.handle(at(1), away());
+    let dead = Effect::Tell(Notice::MasterDead { lost: 2, of: 3 });
+    for time in 0..50 {
+        assert_eq!(group.handle(at(4 + 2 * time), Event::Deadline), [asking()]);
+        let said = group.handle(at(5 + 2 * time), answered(&[Answer::Lost]));
+        assert_eq!(said, if time == 0 { vec![dead.clone()] } else { vec![] });
+    }
+    assert_eq!(group.kill_at(), Some(at(4 + 2 * 49 + 10)));
+    // The master is back, and goes away once more.
+    let _ = group.handle(at(110), heard(109));
+    assert_eq!(group.kill_at(), Some(at(119)));
+}
+
+#[test]
+fn a_launcher_that_stood_still_finds_its_workers_killed_and_takes_no_blame() {
+    let mut group = fenced_and_running();
+    // Its guard has killed them.
+    let seen = group.handle(at(20), exited(0, 0, ExitCause::Signal(9)));
+    assert_eq!(seen, [told(20, None), Effect::KillTree]);
+    assert_eq!(group.attempt(), Attempt(0));
+    assert_eq!(group.handle(at(20), gone(0)), [join(0, Some(0))]);
+}
+
+#[test]
+fn a_seat_that_was_too_long_on_its_way_starts_nobody() {
+    let mut group = joining(0);
+    let assignment = fenced(0);
+    assert_eq!(group.handle(at(11), Event::Seated { assignment }), [join(0, Some(0))]);
+    let mut group = joining(0);
+    let assignment = fenced(0);
+    let _ = group.handle(at(0), Event::Seated { assignment });
+    assert_eq!(group.handle(at(11), prepared(0)), [told(11, None), join(0, Some(0))]);
+}
+
+#[test]
+fn workers_that_are_being_stopped_have_no_longer_than_the_lease() {
+    let mut group = fenced_and_running();
+    assert_eq!(group.handle(at(1), regroup(0)), [regrouping(), Effect::SignalTree { signal: 15 }]);
+    assert_eq!(group.handle(at(10), Event::Deadline), [told(10, None), Effect::KillTree]);
+    assert_eq!(group.handle(at(11), gone(0)), [join(0, Some(0))]);
+}
+
+#[test]
+fn what_is_answered_in_time_keeps_the_workers_and_what_comes_too_late_does_not() {
+    let mut group = fenced_and_running();
+    for secs in 0..100 {
+        assert_eq!(group.handle(at(secs), heard(secs)), []);
+        assert_eq!(group.deadline(), Some(at(secs + 4)));
+    }
+    assert_eq!(group.handle(at(103), Event::Deadline), [asking()]);
+    let late = group.handle(at(109), answered(&[Answer::Lost, Answer::Lost]));
+    assert_eq!(late, [told(10, None), Effect::KillTree]);
+}
+
+#[test]
+fn what_others_may_know_is_which_rounds_are_over() {
+    let mut group = fenced_and_running();
+    let of = |group: &WorkerGroup, round| group.standpoint().answer(false, Round(round));
+    assert_eq!(of(&group, 0), Answer::Lost);
+    assert_eq!(group.standpoint().answer(true, Round(0)), Answer::Hears);
+    let _ = group.handle(at(1), heard(1));
+    let _ = group.handle(at(1), regroup(0));
+    let _ = group.handle(at(1), gone(0));
+    let assignment = fenced(1);
+    let _ = group.handle(at(1), Event::Seated { assignment });
+    assert_eq!((of(&group, 0), of(&group, 1)), (Answer::MovedOn, Answer::Lost));
+}
