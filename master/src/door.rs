@@ -143,13 +143,34 @@ impl Entrance {
     }
 }
 
+/// How the other side has ended a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// Its kernel has closed it, as it does when the process at its end is gone.
+    Closed,
+    /// It was reset. A firewall or an address translator on the way does that too, and so does a host whose kernel has given
+    /// up the connection while the process lives.
+    Reset,
+}
+
+impl Ended {
+    /// What a read or a write came to.
+    fn of(result: &io::Result<usize>) -> Option<Self> {
+        match result {
+            Ok(0) => Some(Self::Closed),
+            Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionReset) => Some(Self::Reset),
+            Ok(_) | Err(_) => None,
+        }
+    }
+}
+
 /// Who is at the other end.
 #[derive(Debug, Clone)]
 pub(crate) struct Peer {
     /// Its address; an IPv4 one is never written as IPv6.
     pub(crate) ip: IpAddr,
     made_sense: Arc<AtomicBool>,
-    is_off: watch::Receiver<bool>,
+    ended: watch::Receiver<Option<Ended>>,
     face: Face,
     attendances: Arc<AtomicUsize>,
 }
@@ -179,16 +200,14 @@ impl Peer {
         self.face.speaks();
     }
 
-    /// Its kernel has closed the connection, as it does when the process at its end is gone. A reset is no such word: a
-    /// firewall or an address translator on the way says it too, and so does a host whose kernel has given up the
-    /// connection while the process lives.
-    pub(crate) fn has_hung_up(&self) -> bool {
-        *self.is_off.borrow()
+    /// How the other side has ended the connection, if it has.
+    pub(crate) fn has_ended(&self) -> Option<Ended> {
+        *self.ended.borrow()
     }
 
-    /// Waits for the end of the connection. Whether [`Self::has_hung_up`] then.
-    pub(crate) async fn ended(mut self) -> bool {
-        self.is_off.wait_for(|is_off| *is_off).await.is_ok()
+    /// Waits for the end of the connection. `None`: this side ended it.
+    pub(crate) async fn ended(mut self) -> Option<Ended> {
+        self.ended.wait_for(Option::is_some).await.ok().and_then(|ended| *ended)
     }
 
     /// The node at its other end has a part in the job: the reserve is for it.
@@ -209,7 +228,7 @@ pub(crate) struct Guarded {
     stream: TcpStream,
     peer: Peer,
     /// Told of the other side's end.
-    hangs_up: watch::Sender<bool>,
+    ends: watch::Sender<Option<Ended>>,
     /// `None` once it made sense.
     until: Option<Pin<Box<Sleep>>>,
     place: Place,
@@ -220,10 +239,35 @@ impl Guarded {
     fn new(stream: TcpStream, ip: IpAddr, permit: OwnedSemaphorePermit, place: Place) -> Self {
         // Small messages that somebody waits for. A connection that cannot have it works as well, only slower.
         let _as_it_is = stream.set_nodelay(true);
-        let (hangs_up, is_off) = watch::channel(false);
+        let (ends, ended) = watch::channel(None);
         let peer =
-            Peer { ip, made_sense: Arc::default(), is_off, face: place.face(), attendances: Arc::default() };
-        Self { stream, peer, hangs_up, until: Some(Box::pin(sleep(SILENCE))), place, _permit: permit }
+            Peer { ip, made_sense: Arc::default(), ended, face: place.face(), attendances: Arc::default() };
+        Self { stream, peer, ends, until: Some(Box::pin(sleep(SILENCE))), place, _permit: permit }
+    }
+
+    fn note(&self, ended: Option<Ended>) {
+        if ended.is_some() {
+            self.ends.send_if_modified(|known| {
+                known.is_none() && {
+                    *known = ended;
+                    true
+                }
+            });
+        }
+    }
+}
+
+/// A write that fails ends a connection before it is read to its end: what the other side did is yet to be seen.
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        let mut rest = [0; 4096];
+        for _ in 0..16 {
+            let result = self.stream.try_read(&mut rest);
+            self.note(Ended::of(&result));
+            if !matches!(result, Ok(1..)) {
+                break;
+            }
+        }
     }
 }
 
@@ -254,8 +298,12 @@ impl AsyncRead for Guarded {
         }
         let (before, room) = (buf.filled().len(), buf.remaining());
         let read = Pin::new(&mut self.stream).poll_read(cx, buf);
-        if matches!(read, Poll::Ready(Ok(()))) && buf.filled().len() == before && room > 0 {
-            self.hangs_up.send_replace(true);
+        if let Poll::Ready(read) = &read
+            && room > 0
+        {
+            let came = buf.filled().len() - before;
+            let result = read.as_ref().map(|()| came).map_err(|error| io::Error::from(error.kind()));
+            self.note(Ended::of(&result));
         }
         read
     }

@@ -29,6 +29,7 @@ use tokio::{
 use tracing::debug;
 
 use crate::{
+    door::Ended,
     journal::{JournalError, crash_point},
     lines::Log,
     memory::{Clock, Memory, Record},
@@ -75,10 +76,10 @@ pub(crate) struct Heard {
 pub(crate) enum Command {
     /// A node opened its stream. The answer says that pushes will reach it from now on.
     Attend { node: NodeId, attendance: u64, pushes: mpsc::Sender<Word>, attended: Answer },
-    /// The stream of a node ended. It may have opened another one since. `is_off`: its kernel closed it.
-    Closed { node: NodeId, attendance: u64, is_off: bool },
-    /// The connection of a stream that ended has ended, too.
-    Ended { node: NodeId, attendance: u64, is_off: bool },
+    /// The stream of a node ended. It may have opened another one since. `ended`: how its connection has, if it has.
+    Closed { node: NodeId, attendance: u64, ended: Option<Ended> },
+    /// The connection of a stream that ended has ended, too. `None`: by this side.
+    Ended { node: NodeId, attendance: u64, ended: Option<Ended> },
     /// Something happened. The answer says that the job has taken note, and will not forget.
     Happened { event: Box<Event>, noted: Answer },
     /// A node lives, and says so beside this stream of its.
@@ -200,28 +201,24 @@ impl JobLoop {
                 let event = Input::Event(Event::Attended { node });
                 self.decide(event, Some(Change::Opened(opened)), Some(attended));
             }
-            Command::Closed { node, attendance, is_off } => {
+            Command::Closed { node, attendance, ended } => {
                 let change = Some(Change::Closed(node.clone(), attendance));
                 // A node that attends again is not broken off.
                 if self.attending.get(&node) == Some(&attendance) {
                     self.attending.remove(&node);
-                    if !is_off {
+                    if ended.is_none() {
                         self.ending.insert(node.clone(), attendance);
                     }
                     self.decide(Input::Event(Event::LinkBroken { node: node.clone() }), change, None);
-                    if is_off {
-                        self.decide(Input::HungUp { node }, None, None);
-                    }
+                    self.connection_ended(node, ended);
                 } else {
                     self.queue(self.clock.now(), Turn::default(), change, None);
                 }
             }
-            Command::Ended { node, attendance, is_off } => {
+            Command::Ended { node, attendance, ended } => {
                 if self.ending.get(&node) == Some(&attendance) {
                     self.ending.remove(&node);
-                    if is_off {
-                        self.decide(Input::HungUp { node }, None, None);
-                    }
+                    self.connection_ended(node, ended);
                 }
             }
             Command::Happened { event, noted } => {
@@ -264,12 +261,20 @@ impl JobLoop {
         debug!(%now, ?input, "input");
         let speaker = match &input {
             Input::Event(event) => event.speaker().cloned(),
-            Input::Beat { .. } | Input::HungUp { .. } | Input::Deadline => None,
+            Input::Beat { .. } | Input::HungUp { .. } | Input::Reset { .. } | Input::Deadline => None,
         };
         let turn = self.master.handle(now, input);
         let is_member = speaker.is_some_and(|node| self.master.job().knows(&node));
         let heed = if is_member { Heed::Member } else { Heed::Stranger };
         self.queue(now, turn, change, answer.map(|answer| (answer, heed)));
+    }
+
+    fn connection_ended(&mut self, node: NodeId, ended: Option<Ended>) {
+        match ended {
+            Some(Ended::Closed) => self.decide(Input::HungUp { node }, None, None),
+            Some(Ended::Reset) => self.decide(Input::Reset { node }, None, None),
+            None => {}
+        }
     }
 
     /// Writes down what the job was told, and notes what is to be done when that is durable.

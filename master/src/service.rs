@@ -170,13 +170,13 @@ impl pb::master_server::Master for MasterService {
         tokio::spawn(async move {
             let _closed = closed.await;
             drop(counted);
-            let is_off = peer.as_ref().is_some_and(Peer::has_hung_up);
+            let ended = peer.as_ref().and_then(Peer::has_ended);
             // When the owner is gone too, nobody needs to know.
-            let _gone = commands.send(Command::Closed { node: gone.clone(), attendance, is_off }).await;
+            let _gone = commands.send(Command::Closed { node: gone.clone(), attendance, ended }).await;
             // A stream ends before its connection does: with a launcher that ends, or when the master gives it up.
-            if let (Some(peer), false) = (peer, is_off) {
-                let is_off = peer.ended().await;
-                let _gone = commands.send(Command::Ended { node: gone, attendance, is_off }).await;
+            if let (Some(peer), None) = (peer, ended) {
+                let ended = peer.ended().await;
+                let _gone = commands.send(Command::Ended { node: gone, attendance, ended }).await;
             }
         });
         let heed = self.ask(|attended| Command::Attend { node, attendance, pushes, attended });

@@ -9,7 +9,7 @@ use std::{collections::BTreeSet, time::Duration};
 use crate::{
     fence::question_patience,
     ids::{NodeId, Round},
-    job::{Effect, Event, Job, Policy},
+    job::{Effect, Event, Job, NodeEnd, Policy},
     liveness::{Liveness, Patience},
     moment::Moment,
     pending::Pending,
@@ -42,6 +42,11 @@ pub enum Input {
     /// The kernel of a node has closed its last stream, which was told as broken: the launcher is gone, and a guard ends
     /// the workers of such.
     HungUp {
+        /// Which.
+        node: NodeId,
+    },
+    /// The last stream of a node, which was told as broken, was reset.
+    Reset {
         /// Which.
         node: NodeId,
     },
@@ -152,6 +157,7 @@ impl JobMaster {
                 }
             }
             Input::HungUp { node } => self.presence.broken(now, &node, true),
+            Input::Reset { node } => self.presence.reset(now, &node),
             Input::Event(event) => self.tell(now, event, &mut turn),
             Input::Deadline => {
                 for (node, cause) in self.liveness.expired(now) {
@@ -207,6 +213,9 @@ impl JobMaster {
                 if let Some(node) = other.speaker() {
                     self.liveness.heard(now, node);
                     self.presence.heard(now, node);
+                }
+                if let Event::NodeEnded { node, end: NodeEnd::Left { .. } | NodeEnd::Failed { .. } } = other {
+                    self.presence.leaves(node);
                 }
             }
         }

@@ -30,6 +30,8 @@ struct Seen {
     proven: Option<Moment>,
     /// Its kernel has closed the stream: the launcher is gone.
     off: Option<Moment>,
+    /// It has said that it ends.
+    is_leaving: bool,
 }
 
 /// Whether workers of a node that was given up may run yet.
@@ -52,7 +54,7 @@ pub struct Presence {
 impl Presence {
     /// It opened a stream.
     pub fn attended(&mut self, now: Moment, node: &NodeId) {
-        let seen = Seen { heard: now, since: None, beat: None, proven: None, off: None };
+        let seen = Seen { heard: now, since: None, beat: None, proven: None, off: None, is_leaving: false };
         self.nodes.insert(node.clone(), seen);
     }
 
@@ -69,6 +71,22 @@ impl Presence {
             seen.heard = now;
             seen.since.get_or_insert(now);
             seen.proven = seen.beat.replace(now);
+        }
+    }
+
+    /// It says that it ends, workers and all.
+    pub fn leaves(&mut self, node: &NodeId) {
+        if let Some(seen) = self.nodes.get_mut(node) {
+            seen.is_leaving = true;
+        }
+    }
+
+    /// Its stream was reset, after it was told as broken. Of most nodes that says nothing: firewalls do it too, and
+    /// kernels that have given up a connection. Of one that was about to end it says that it has: a kernel resets what a
+    /// process leaves unread.
+    pub fn reset(&mut self, now: Moment, node: &NodeId) {
+        if self.nodes.get(node).is_some_and(|seen| seen.is_leaving) {
+            self.broken(now, node, true);
         }
     }
 
@@ -187,6 +205,20 @@ mod tests {
         let may = |now| presence.may_run(now, &id("b"), Moment::START, &terms(&["a", "b"]));
         assert_eq!(may(Moment::at_secs(2)), MayRun::Until(millis(2500)));
         assert_eq!(may(millis(2500)), MayRun::No);
+    }
+
+    #[test]
+    fn a_reset_is_the_end_of_a_launcher_that_was_about_to_end_and_of_no_other() {
+        let mut presence = Presence::default();
+        beating(&mut presence, &["a", "b", "c"], 0..2);
+        presence.leaves(&id("b"));
+        for name in ["b", "c"] {
+            presence.broken(Moment::at_secs(2), &id(name), false);
+            presence.reset(Moment::at_secs(2), &id(name));
+        }
+        let of_three = terms(&["a", "b", "c"]);
+        let may = |name: &str| presence.may_run(millis(2500), &id(name), Moment::START, &of_three);
+        assert_eq!((may("b"), may("c")), (MayRun::No, MayRun::Until(millis(14_240))));
     }
 
     #[test]
