@@ -3,7 +3,8 @@
 
 use std::{
     io,
-    net::IpAddr,
+    net::{IpAddr, Shutdown},
+    os::fd::AsFd as _,
     pin::Pin,
     sync::{
         Arc,
@@ -16,10 +17,11 @@ use std::{
 use futures_util::stream::unfold;
 use nix::sys::resource::{Resource, getrlimit};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf},
     net::TcpStream,
+    runtime::Handle,
     sync::{OwnedSemaphorePermit, Semaphore, watch},
-    time::{Sleep, sleep, timeout_at},
+    time::{Sleep, sleep, timeout, timeout_at},
 };
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::{
@@ -38,6 +40,9 @@ pub(crate) const SILENCE: Duration = Duration::from_secs(30);
 /// Streams of pushes over one connection: a launcher has one, and another one when it has not seen yet that the first
 /// ended.
 const ATTENDANCES: usize = 2;
+
+/// How long the other side may take to end a connection that this side has ended.
+const LINGER: Duration = Duration::from_secs(5);
 
 /// Descriptors that are left for everything else: files, the runtime, listeners.
 const HEADROOM: u64 = 64;
@@ -232,7 +237,7 @@ pub(crate) struct Guarded {
     /// `None` once it made sense.
     until: Option<Pin<Box<Sleep>>>,
     place: Place,
-    _permit: OwnedSemaphorePermit,
+    permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Guarded {
@@ -242,31 +247,47 @@ impl Guarded {
         let (ends, ended) = watch::channel(None);
         let peer =
             Peer { ip, made_sense: Arc::default(), ended, face: place.face(), attendances: Arc::default() };
-        Self { stream, peer, ends, until: Some(Box::pin(sleep(SILENCE))), place, _permit: permit }
-    }
-
-    fn note(&self, ended: Option<Ended>) {
-        if ended.is_some() {
-            self.ends.send_if_modified(|known| {
-                known.is_none() && {
-                    *known = ended;
-                    true
-                }
-            });
-        }
+        Self { stream, peer, ends, until: Some(Box::pin(sleep(SILENCE))), place, permit: Some(permit) }
     }
 }
 
-/// A write that fails ends a connection before it is read to its end: what the other side did is yet to be seen.
+/// A client that ends says so (GOAWAY) and then closes its side, and between the two this side ends the connection: what
+/// the other one did is yet to be seen. So it is after a write that failed.
 impl Drop for Guarded {
     fn drop(&mut self) {
-        let mut rest = [0; 4096];
-        for _ in 0..16 {
-            let result = self.stream.try_read(&mut rest);
-            self.note(Ended::of(&result));
-            if !matches!(result, Ok(1..)) {
-                break;
+        let is_open = self.ends.borrow().is_none();
+        if !is_open || !self.peer.made_sense.load(Ordering::Relaxed) {
+            return;
+        }
+        let (Ok(runtime), Ok(socket)) = (Handle::try_current(), self.stream.as_fd().try_clone_to_owned())
+        else {
+            return;
+        };
+        let (ends, permit) = (self.ends.clone(), self.permit.take());
+        runtime.spawn(async move {
+            let _permit = permit;
+            if let Ok(Some(ended)) = timeout(LINGER, end_of(socket.into())).await {
+                note(&ends, ended);
             }
+        });
+    }
+}
+
+fn note(ends: &watch::Sender<Option<Ended>>, ended: Ended) {
+    ends.send_if_modified(|known| known.is_none() && known.replace(ended).is_none());
+}
+
+/// How the other side ends a connection that this side has ended.
+async fn end_of(socket: std::net::TcpStream) -> Option<Ended> {
+    // Where it is not connected any more, the first read tells.
+    let _ended = socket.shutdown(Shutdown::Write);
+    let mut stream = TcpStream::from_std(socket).ok()?;
+    let mut rest = [0; 4096];
+    loop {
+        let read = stream.read(&mut rest).await;
+        match Ended::of(&read) {
+            None if read.is_ok() => {}
+            ended => return ended,
         }
     }
 }
@@ -303,7 +324,9 @@ impl AsyncRead for Guarded {
         {
             let came = buf.filled().len() - before;
             let result = read.as_ref().map(|()| came).map_err(|error| io::Error::from(error.kind()));
-            self.note(Ended::of(&result));
+            if let Some(ended) = Ended::of(&result) {
+                note(&self.ends, ended);
+            }
         }
         read
     }
@@ -386,6 +409,31 @@ mod tests {
         assert_eq!(streams.iter().map(Option::is_some).collect::<Vec<_>>(), [true, true, false]);
         drop(streams);
         assert!(held[0].peer.attends().is_some());
+    }
+
+    #[tokio::test]
+    async fn how_the_other_side_ends_is_seen_also_after_this_side_has() {
+        let (address, mut door) = door(4).await;
+        for reset in [false, true] {
+            let client = TcpStream::connect(address).await.unwrap();
+            let guarded = door.next().await.unwrap().unwrap();
+            let peer = guarded.peer.clone();
+            peer.made_sense();
+            drop(guarded);
+            assert_eq!(peer.has_ended(), None);
+            if reset {
+                client.set_zero_linger().unwrap();
+            }
+            drop(client);
+            let ended = if reset { Ended::Reset } else { Ended::Closed };
+            assert_eq!(peer.ended().await, Some(ended));
+        }
+        // One that is evicted, or a stranger, is not waited for.
+        let _client = TcpStream::connect(address).await.unwrap();
+        let guarded = door.next().await.unwrap().unwrap();
+        let peer = guarded.peer.clone();
+        drop(guarded);
+        assert_eq!(peer.ended().await, None);
     }
 
     #[tokio::test]
