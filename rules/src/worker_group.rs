@@ -351,12 +351,17 @@ impl WorkerGroup {
     }
 
     fn on_prepared(&mut self, now: Moment, round: Round) -> Vec<Effect> {
-        let joining = State::Joining { since: now };
-        let State::Preparing(generation) = std::mem::replace(&mut self.state, joining) else {
-            unreachable!("is_stale lets Prepared through in Preparing only");
-        };
-        self.state = State::Running(generation);
-        vec![Effect::Spawn { round }]
+        match std::mem::replace(&mut self.state, State::Joining { since: now }) {
+            State::Preparing(generation) => {
+                self.state = State::Running(generation);
+                vec![Effect::Spawn { round }]
+            }
+            // `is_stale` lets Prepared through in Preparing only.
+            other => {
+                self.state = other;
+                Vec::new()
+            }
+        }
     }
 
     /// One worker's failure ends the group: its peers would hang in the next collective, so they are
@@ -404,8 +409,13 @@ impl WorkerGroup {
 
     /// Ends the running group politely; `then` follows when no process of it is left.
     fn stop(&mut self, now: Moment, signal: i32, then: Then) -> Vec<Effect> {
-        let State::Running(generation) = std::mem::replace(&mut self.state, State::Done) else {
-            unreachable!("only a running group is stopped");
+        let generation = match std::mem::replace(&mut self.state, State::Done) {
+            State::Running(generation) => generation,
+            // Only a running group is stopped.
+            other => {
+                self.state = other;
+                return Vec::new();
+            }
         };
         let mut ladder = StopLadder::asked(now, self.limits.shutdown_timeout);
         if generation.alive.is_empty() {

@@ -76,8 +76,8 @@ fn a_master_that_stood_still_takes_nobody_for_silent() {
     let nodes = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).start());
     let world = job.await_world(2, 0);
     job.signal_master(Signal::SIGSTOP);
-    // Longer than any node may be silent; how much longer does not matter.
-    std::thread::sleep(std::time::Duration::from_secs(5));
+    // Longer than any node may be silent, which is six beats of a second each; how much longer does not matter.
+    std::thread::sleep(std::time::Duration::from_secs(9));
     job.signal_master(Signal::SIGCONT);
     // Its log would say it at once; a further node is heard only after that.
     let spare = job.ranked(2).flags(["--nnodes=2"]).start();

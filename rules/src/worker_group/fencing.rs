@@ -106,22 +106,21 @@ impl WorkerGroup {
         let found = self.finding.take();
         let tell = Effect::Tell(Notice::Fenced { silent, found, limit: self.limits.join_timeout });
         let attempt = self.attempt;
-        match &mut self.state {
+        let joining = State::Joining { since: now };
+        match std::mem::replace(&mut self.state, joining) {
             State::Preparing(_) => std::iter::once(tell).chain(self.join(now, attempt)).collect(),
-            State::Running(_) => {
-                let joining = State::Joining { since: now };
-                let State::Running(generation) = std::mem::replace(&mut self.state, joining) else {
-                    unreachable!("it was just looked at");
-                };
+            State::Running(generation) => {
                 let (ladder, then) = (StopLadder::killed(now), Then::Rejoin(attempt));
                 self.state = State::Stopping { generation, ladder, then };
                 vec![tell, Effect::KillTree]
             }
-            State::Stopping { ladder, .. } => match ladder.hurry(now) {
-                Some(_) => vec![tell, Effect::KillTree],
-                None => Vec::new(),
-            },
-            State::Joining { .. } | State::AwaitingExcuse { .. } | State::Leaving { .. } | State::Done => {
+            State::Stopping { generation, mut ladder, then } => {
+                let hurried = ladder.hurry(now);
+                self.state = State::Stopping { generation, ladder, then };
+                hurried.map_or_else(Vec::new, |_| vec![tell, Effect::KillTree])
+            }
+            without_workers => {
+                self.state = without_workers;
                 Vec::new()
             }
         }
