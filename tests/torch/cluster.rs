@@ -33,7 +33,7 @@ fn trained(job: &Cluster, nodes: impl IntoIterator<Item = Running>) {
     let said = &of_rank_0.unwrap_or_else(|| panic!("nobody trained: {outcomes:#?}")).stdout;
     let losses = said.lines().filter_map(|line| line.split_once("loss ")?.1.split(' ').next()?.parse().ok());
     let losses: Vec<f32> = losses.collect();
-    assert!(losses.len() >= 2 && losses.last() < losses.first(), "the loss goes down: {said}");
+    assert!(losses.len() >= 2 && losses.last() < losses.first(), "the loss goes down: {outcomes:#?}");
 }
 
 #[test]

@@ -42,6 +42,15 @@ def batch(step, rank, world, device):
     return points[rank::world].to(device), labels[rank::world].to(device)
 
 
+def all_are_done(world):
+    """Waits for every rank, over the store. With gloo a rank that closes its connections while data for it is still on
+    its way resets them, and a rank that is still in the last collective fails, although the training is over."""
+    store = dist.distributed_c10d._get_default_store()
+    if store.add("all_are_done/count", 1) == world:
+        store.set("all_are_done", "yes")
+    store.wait(["all_are_done"])
+
+
 @record
 def main():
     args = arguments()
@@ -97,6 +106,7 @@ def main():
               f"all {world} ranks hold the same weights", flush=True)
         if not args.checkpoint and os.path.exists(path):
             os.remove(path)
+    all_are_done(world)
     dist.destroy_process_group()
 
 

@@ -31,7 +31,24 @@ pub(super) fn all(known: &Known, facts: &Facts, links: &[LinkFault], partial: &[
         let parts = std::iter::once(&blamed.part).chain(&blamed.rivals);
         // Where no pods are known their switches are all that is between racks.
         let is_told = |part: &&Part| has_pods || **part == blamed.part || !matches!(part, Part::PodSwitch(_));
-        add(parts.filter(is_told).map(|part| cut::element(&rack, &pod, *part)).collect());
+        let parts = parts.filter(is_told).map(|part| cut::element(&rack, &pod, *part));
+        // So few may all have met the part of the paths that is dead.
+        let is_few = blamed.pairs.len() < TESTED;
+        let of_racks = match blamed.part {
+            Part::Path(a, b) => vec![a, b],
+            Part::Uplink(of) => vec![of],
+            Part::PodOut(_) | Part::PodSwitch(_) => Vec::new(),
+        };
+        let of_racks = of_racks.into_iter().filter(|_| is_few).map(|of| Element::PartialUplink(rack(of)));
+        add(parts.chain(of_racks).collect());
+    }
+    // Where all its dead pairs lead to one other rack, that one's ways out are as likely.
+    for partial in partial {
+        let ends = partial.dead.iter().flat_map(|(a, b)| [known.rack(*a), known.rack(*b)]);
+        let racks: BTreeSet<u32> = ends.collect();
+        if racks.len() == 2 {
+            add(racks.into_iter().map(|of| Element::PartialUplink(rack(of))).collect());
+        }
     }
     let is_open = |of: &u32| partial::tested(known, facts, *of).len() < TESTED;
     let unpassed = |ends: (u32, u32)| {
@@ -51,9 +68,11 @@ pub(super) fn all(known: &Known, facts: &Facts, links: &[LinkFault], partial: &[
             candidates.push(Element::PartialUplink(rack(own)));
         }
         candidates.extend(standing.evidence.iter().filter_map(|piece| unpassed((number, piece.partner))));
-        if has_pods && is_dark_pod(known, facts, known.pod(number)) {
-            candidates.push(Element::Pod(pod(known.pod(number))));
-        }
+        // Of two pods that reach each other no more, either may be the one that is cut off.
+        let pods =
+            (0..).take(known.pods.len()).filter(|it| *it == known.pod(number) || known.pods.len() == 2);
+        let pods = pods.filter(|it| has_pods && is_dark_pod(known, facts, *it));
+        candidates.extend(pods.map(|it| Element::Pod(pod(it))));
         add(candidates);
     }
     for link in links.iter().filter(|link| link.kind == LinkKind::Dead) {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{
     super::{
-        LinkFault, LinkKind, NodeVerdict, Policy,
+        Element, LinkFault, LinkKind, NodeVerdict, Policy,
         rehearsal::{Cluster, rehearse},
     },
     clusters::{faults, patient, tainted, with},
@@ -153,4 +153,33 @@ fn a_dead_path_does_not_free_its_rack_from_the_doubt_about_the_other_ways_out() 
         let outcome = rehearse(&cluster, Policy { max_rounds: 8, ..patient(cluster.seed) });
         assert!(tainted(&outcome).is_empty(), "{outcome:#?}");
     }
+}
+
+#[test]
+fn few_dead_pairs_may_be_all_of_a_path_or_part_of_the_ways_out_of_either_rack() {
+    let of = |nodes, racks, seed, rack, share| {
+        let partial_uplinks = [(rack, share)].into();
+        let cluster = Cluster { seed, partial_uplinks, ..Cluster::healthy(nodes, racks) };
+        rehearse(&cluster, Policy::new(seed))
+    };
+    // All three tests out of a rack of two failed.
+    let dark = of(39, 31, 1_238_445_577_931_834, 4, 0.5);
+    assert_eq!(dark.uplinks, [4]);
+    let candidates = dark.ambiguous.iter().flat_map(|it| &it.candidates);
+    assert!(candidates.eq(&[Element::Uplink(4), Element::PartialUplink(4)]), "{:?}", dark.ambiguous);
+    // Two pairs of racks 2 and 3 are dead, and other pairs of the same two pass.
+    let mixed = of(41, 6, 4_109_628_295_282_467, 3, 0.25);
+    assert_eq!(mixed.partial_uplinks.iter().map(|it| it.rack).collect::<Vec<_>>(), [2]);
+    let candidates = mixed.ambiguous.iter().flat_map(|it| &it.candidates);
+    assert!(candidates.eq(&[Element::PartialUplink(2), Element::PartialUplink(3)]), "{:?}", mixed.ambiguous);
+}
+
+#[test]
+fn of_two_pods_that_do_not_reach_each_other_either_may_be_cut_off() {
+    let dead_pods = [0].into();
+    let seed = 7_862_277_849_701_792;
+    let cluster = Cluster { seed, pod_size: 2, dead_pods, ..Cluster::healthy(5, 3) };
+    let outcome = rehearse(&cluster, Policy::new(seed));
+    let candidates: Vec<_> = outcome.ambiguous.iter().flat_map(|it| it.candidates.clone()).collect();
+    assert!([Element::Pod(0), Element::Pod(1)].iter().all(|pod| candidates.contains(pod)), "{candidates:?}");
 }

@@ -25,9 +25,14 @@ pub(super) fn wrong(settings: &Settings, outcome: &Outcome) -> Vec<Vec<Element>>
     let partial = outcome.partial_uplinks.iter().map(|it| Element::PartialUplink(it.rack));
     let larger = pairs.chain(uplinks).chain(leaves).chain(pods).chain(partial);
     let larger = larger.filter(|element| !judge.is_right(*element)).map(|element| vec![element]);
-    let ambiguous = outcome.ambiguous.iter().map(|it| it.candidates.clone());
-    let ambiguous = ambiguous.filter(|it| !it.iter().any(|element| judge.is_right(*element)));
-    links.chain(larger).chain(ambiguous).collect()
+    let (honest, ambiguous): (Vec<_>, Vec<_>) = outcome
+        .ambiguous
+        .iter()
+        .map(|it| it.candidates.clone())
+        .partition(|it| it.iter().any(|element| judge.is_right(*element)));
+    // What is named with a doubt is not wrong where the doubt is right.
+    let is_doubted = |named: &Vec<Element>| honest.iter().any(|it| named.iter().all(|one| it.contains(one)));
+    links.chain(larger).filter(|named| !is_doubted(named)).chain(ambiguous).collect()
 }
 
 struct Judge<'a> {
