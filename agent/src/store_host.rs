@@ -8,7 +8,7 @@ use std::{
 };
 
 use socket2::{Domain, Protocol, Socket, Type};
-pub use store::{Allowed, Limits as StoreLimits, StoreServer as SharedStore};
+pub use store::{Allowed, Limits as StoreLimits, StoreServer as SharedStore, bind_at};
 use store::{Limits, StoreServer, bind_any, bind_loopback};
 
 /// Who may reach the store.

@@ -11,7 +11,7 @@ use std::{
 
 use agent::{
     attributes::{interface_addresses, loopback_that_is_down},
-    store_host::{Reach, bind},
+    store_host::{Reach, bind, bind_at},
 };
 use tokio::{
     sync::oneshot,
@@ -198,8 +198,7 @@ fn exactly(addresses: &[IpAddr], port: u16) -> io::Result<Place> {
     let mut listeners = Vec::new();
     let mut own = None;
     for address in addresses {
-        // Close-on-exec and SO_REUSEADDR by std.
-        match TcpListener::bind(SocketAddr::new(*address, port)) {
+        match bind_at(SocketAddr::new(*address, port)) {
             Ok(listener) => {
                 own.get_or_insert(*address);
                 listeners.push(listener);
@@ -306,6 +305,19 @@ mod tests {
         let second = take(Serves::Unless, &here, false, &|line| told.borrow_mut().push(line)).await.unwrap();
         assert!(second.is_none());
         assert!(told.borrow()[0].contains("is taken on this host"), "{told:?}");
+    }
+
+    #[tokio::test]
+    async fn hundreds_of_nodes_may_come_in_one_moment() {
+        let here = endpoint("127.0.0.1", free_port());
+        let _place = take(Serves::IfOwn, &here, false, &|line| panic!("{line}")).await.unwrap().unwrap();
+        let somaxconn = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
+        let most: usize = somaxconn.trim().parse().unwrap();
+        let address = SocketAddr::new(ip("127.0.0.1"), here.port);
+        // None is accepted: all of them wait in the kernel.
+        let connect = |_| std::net::TcpStream::connect_timeout(&address, Duration::from_secs(20)).unwrap();
+        let waiting: Vec<_> = (0..most.min(300)).map(connect).collect();
+        assert!(!waiting.is_empty());
     }
 
     #[tokio::test]

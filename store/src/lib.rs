@@ -15,5 +15,5 @@ pub mod table;
 
 pub use codec::{DecodeError, Decoder, Key, Reply, Request, Value};
 pub use limits::Limits;
-pub use server::{Allowed, StoreServer, bind_any, bind_loopback};
+pub use server::{Allowed, StoreServer, bind_any, bind_at, bind_loopback};
 pub use table::{ClientId, Refused, Table};

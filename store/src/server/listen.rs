@@ -19,10 +19,10 @@ const TRIES: usize = 64;
 pub fn bind_loopback(port: u16) -> io::Result<Vec<TcpListener>> {
     let mut tries = 0;
     loop {
-        let v4 = listen(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
+        let v4 = bind_at(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
         let v6 = SocketAddr::from((Ipv6Addr::LOCALHOST, v4.local_addr()?.port()));
         tries += 1;
-        match listen(v6) {
+        match bind_at(v6) {
             Ok(v6) => return Ok(vec![v4, v6]),
             Err(error) if is_no_ipv6(&error) => return Ok(vec![v4]),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && port == 0 && tries < TRIES => {}
@@ -36,14 +36,18 @@ pub fn bind_loopback(port: u16) -> io::Result<Vec<TcpListener>> {
 /// # Errors
 /// The port is taken, or there is no socket to be had.
 pub fn bind_any(port: u16) -> io::Result<Vec<TcpListener>> {
-    let listener = match listen(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))) {
-        Err(error) if is_no_ipv6(&error) => listen(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))?,
+    let listener = match bind_at(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))) {
+        Err(error) if is_no_ipv6(&error) => bind_at(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))?,
         outcome => outcome?,
     };
     Ok(vec![listener])
 }
 
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+/// Listens at this address.
+///
+/// # Errors
+/// The port is taken, the address is not of this host, or there is no socket to be had.
+pub fn bind_at(address: SocketAddr) -> io::Result<TcpListener> {
     // Close-on-exec by socket2: no worker inherits it.
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     // A restarted launcher gets its port back although connections of the last one linger in TIME_WAIT.

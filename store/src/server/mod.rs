@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 pub use self::{
     allowed::Allowed,
-    listen::{bind_any, bind_loopback},
+    listen::{bind_any, bind_at, bind_loopback},
 };
 use self::{hub::Arrivals, thread::Command};
 use crate::limits::Limits;
