@@ -93,9 +93,9 @@ impl fmt::Display for Pending {
                 }
                 write!(
                     f,
-                    " cannot be reached and may run workers yet: the next round begins {} s after the last word of them \
-                     while half of their round's nodes are here, else when those are back, or their launchers are ended, \
-                     or others take their node ranks (NODE_RANK), {} s of {} s",
+                    " may run workers of the last round yet, for nothing has said that they ended: the next round begins \
+                     {} s after the last word from there while half of that round's nodes are here, else when those are \
+                     back, or their launchers are ended, or others take their node ranks (NODE_RANK), {} s of {} s",
                     lease.as_secs_f64(),
                     waited.as_secs(),
                     limit.as_secs_f64()

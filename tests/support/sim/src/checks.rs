@@ -41,10 +41,11 @@ pub(crate) struct Checks {
     verdict: Option<JobVerdict>,
     /// Masters without a memory that came after the first.
     pub(crate) memory: u64,
-    /// Rounds that nodes have told this memory of, saying where they stand.
-    pub(crate) claimed: BTreeSet<Round>,
+    /// Rounds that nodes have told this memory of, saying where they stand. A memory that was lost counts them from 0
+    /// again, so the place where the workers meet tells two of one number apart.
+    pub(crate) claimed: BTreeSet<(Round, (String, u16))>,
     /// Those of which it knew when it gave out its last seats.
-    pub(crate) known: BTreeSet<Round>,
+    pub(crate) known: BTreeSet<(Round, (String, u16))>,
     last_world: Option<World>,
     /// What the nodes of that world agreed on.
     terms: Option<Terms>,

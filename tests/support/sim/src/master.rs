@@ -214,7 +214,7 @@ impl Simulation {
         let now = self.master.local(self.now);
         let Some(core) = &mut self.master.core else { return };
         if let Input::Event(Event::Resumed { claim, .. }) = &input {
-            self.checks.claimed.insert(claim.round);
+            self.checks.claimed.insert((claim.round, (claim.master_addr.clone(), claim.master_port)));
         }
         let (is_deadline, is_beat) = (matches!(input, Input::Deadline), matches!(input, Input::Beat { .. }));
         let turn = core.handle(now, input);

@@ -115,9 +115,9 @@ impl Simulation {
         let other = self.lives.iter().find(|it| {
             it.workers.as_ref().is_some_and(|workers| {
                 let is_dead = workers.alive.is_empty() || (workers.is_unkillable && workers.is_killed);
-                let is_unheard =
-                    workers.memory != self.checks.memory && !self.checks.known.contains(&workers.round);
-                (workers.round, workers.endpoint.clone()) != generation && !is_dead && !is_unheard
+                let its = (workers.round, workers.endpoint.clone());
+                let is_unheard = workers.memory != self.checks.memory && !self.checks.known.contains(&its);
+                its != generation && !is_dead && !is_unheard
             })
         });
         if let Some(other) = other {
