@@ -152,7 +152,7 @@ impl JobMaster {
                 }
                 if let Some(round) = seat.filter(|round| self.job.is_seat_untaken(&node, *round)) {
                     self.tell(now, Event::SeatTaken { node, round }, &mut turn);
-                } else if self.job.absent().is_none() {
+                } else if !self.job.has_absent() {
                     return turn;
                 }
             }
@@ -176,9 +176,8 @@ impl JobMaster {
     /// Which of the nodes that were given up have no workers any more, as follows from when they and others were heard.
     fn look(&mut self, now: Moment, turn: &mut Turn) {
         self.look_at = None;
-        let Some((terms, absent)) = self.job.absent() else { return };
         let mut gone = BTreeSet::new();
-        for (node, away) in absent {
+        for (node, away, terms) in self.job.absent() {
             match self.presence.may_run(now, node, away, terms) {
                 MayRun::No => {
                     gone.insert(node.clone());

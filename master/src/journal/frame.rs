@@ -19,7 +19,7 @@ use std::{
 const MAGIC: [u8; 8] = *b"DLRVJRNL";
 
 /// Changes with every change of what is written.
-pub(super) const FORMAT: u32 = 8;
+pub(super) const FORMAT: u32 = 9;
 
 /// Who writes.
 pub(super) const RELEASE: &str = env!("CARGO_PKG_VERSION");

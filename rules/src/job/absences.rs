@@ -33,28 +33,51 @@ struct Absence {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Absences {
     /// The last round that began, as far as this master knows.
-    pub(super) begun: Option<Round>,
-    /// Its terms.
-    pub(super) terms: Option<FenceTerms>,
+    begun: Option<Round>,
+    /// The terms of that round, and of the rounds that those who are away were in: one that this master never heard of may
+    /// have had other members than its own.
+    terms: BTreeMap<Round, FenceTerms>,
     nodes: BTreeMap<NodeId, Absence>,
 }
 
+impl Absences {
+    /// A round begins: no workers of any other are left.
+    pub(super) fn begin(&mut self, round: Round, terms: Option<FenceTerms>) {
+        self.begun = Some(round);
+        self.terms = terms.into_iter().map(|terms| (round, terms)).collect();
+    }
+
+    /// Those of this round, if it is known and may end by them.
+    pub(super) fn terms_of(&self, round: Round) -> Option<&FenceTerms> {
+        self.terms.get(&round)
+    }
+
+    /// Terms of a round, in the place of those of which nothing hangs any more.
+    fn learn(&mut self, round: Round, terms: FenceTerms) {
+        let mut used: BTreeSet<Round> = self.nodes.values().map(|absence| absence.round).collect();
+        used.extend(self.begun);
+        self.terms.retain(|round, _| used.contains(round));
+        self.terms.insert(round, terms);
+    }
+}
+
 impl Job {
-    /// Who may have workers that nobody stops, and since when it is away; and how long that may last.
-    pub fn absent(&self) -> Option<(&FenceTerms, impl Iterator<Item = (&NodeId, Moment)>)> {
+    /// The nodes that may have workers that nobody stops, since when each is away, and the terms of the round it was in.
+    pub fn absent(&self) -> impl Iterator<Item = (&NodeId, Moment, &FenceTerms)> {
         let Absences { terms, nodes, .. } = &self.absences;
-        let nodes = nodes.iter().map(|(node, absence)| (node, absence.away));
-        terms.as_ref().filter(|_| nodes.len() > 0).map(|terms| (terms, nodes))
+        nodes.iter().filter_map(|(node, absence)| Some((node, absence.away, terms.get(&absence.round)?)))
     }
 
     /// Whether anybody asks when a node was heard that has no part in the job.
     #[must_use]
     pub fn is_watched(&self, node: &NodeId) -> bool {
         let is_juror = |terms: &FenceTerms| terms.jury.iter().any(|juror| juror.node == *node);
-        self.absences.nodes.contains_key(node) || self.absences.terms.as_ref().is_some_and(is_juror)
+        self.absences.nodes.contains_key(node) || self.absences.terms.values().any(is_juror)
     }
 
-    pub(super) fn has_absent(&self) -> bool {
+    /// Whether there is any.
+    #[must_use]
+    pub fn has_absent(&self) -> bool {
         !self.absences.nodes.is_empty()
     }
 
@@ -80,7 +103,7 @@ impl Job {
 
     /// A node is taken out of the job, and its workers of this round may run on.
     pub(super) fn miss(&mut self, now: Moment, node: &NodeId, round: Round) {
-        if self.absences.terms.is_some() {
+        if self.absences.terms.contains_key(&round) {
             let name = self.name_of(node);
             self.absences.nodes.insert(node.clone(), Absence { name, round, away: now });
         }
@@ -91,7 +114,7 @@ impl Job {
         let host = format!("some of round {round}, which this master does not know");
         let node = NodeId(format!("members of round {round}"));
         let name = NodeName { rank: None, host, address: String::new(), node_id: node.clone() };
-        if self.absences.terms.is_some() {
+        if self.absences.terms.contains_key(&round) {
             self.absences.nodes.insert(node, Absence { name, round, away: now });
         }
     }
@@ -111,26 +134,33 @@ impl Job {
     pub(super) fn hear_that_there_was(&mut self, now: Moment, round: Round) {
         if let Some(timeout) = self.policy.lease.filter(|_| !self.policy.is_open) {
             let lease = silence_of(timeout, super::count(self.nodes.len()));
-            self.absences.begun = Some(round);
-            self.absences.terms = Some(FenceTerms { lease, jury: Vec::new(), is_master_within: false });
+            self.absences.learn(round, FenceTerms { lease, jury: Vec::new(), is_master_within: false });
             self.miss_unknown(now, round);
         }
     }
 
     /// Whether what a node says of its round's fence is news.
     pub(super) fn knows_no_jury_of(&self, round: Round) -> bool {
-        let is_empty = self.absences.terms.as_ref().is_none_or(|terms| terms.jury.is_empty());
-        self.absences.begun.is_none_or(|begun| begun == round && is_empty)
+        self.absences.terms_of(round).is_none_or(|terms| terms.jury.is_empty())
     }
 
     /// What a node says of its round's fence, where this master knows of none: of how many nodes nobody knows.
     pub(super) fn take_terms_of(&mut self, claim: &Claim) {
-        self.absences.begun = Some(claim.round);
+        // The members of a round that runs, or is left, are those of that one.
+        let is_ours = match &self.phase {
+            Phase::Running { .. } => true,
+            Phase::Gathering { awaited, .. } => !awaited.is_empty(),
+            _ => false,
+        };
+        if !is_ours && self.absences.begun.is_none_or(|begun| begun < claim.round) {
+            self.absences.begun = Some(claim.round);
+        }
         if let (Some(lease), Some(terms)) = (self.policy.lease, &claim.fence) {
             // A made-up jury would hold up the job.
             let jury = if self.policy.is_open { Vec::new() } else { terms.jury.clone() };
             let lease = terms.lease.clamp(lease, lease * 8);
-            self.absences.terms = Some(FenceTerms { lease, jury, is_master_within: terms.is_master_within });
+            let terms = FenceTerms { lease, jury, is_master_within: terms.is_master_within };
+            self.absences.learn(claim.round, terms);
         }
     }
 
@@ -161,12 +191,11 @@ impl Job {
     }
 
     pub(super) fn pending_absent(&self, now: Moment, since: Moment) -> Option<Pending> {
-        let Absences { terms, nodes, .. } = &self.absences;
-        let names = nodes.values().take(NAMES).map(|absence| absence.name.clone()).collect();
+        let names = self.absences.nodes.values().take(NAMES).map(|absence| absence.name.clone()).collect();
         Some(Pending::Fenced {
             nodes: names,
-            more: super::count(nodes.len().saturating_sub(NAMES)),
-            lease: terms.as_ref()?.lease,
+            more: super::count(self.absences.nodes.len().saturating_sub(NAMES)),
+            lease: self.absent().map(|(.., terms)| terms.lease).max()?,
             waited: now - since,
             limit: self.terms.as_ref()?.join_timeout,
         })

@@ -347,7 +347,7 @@ impl Job {
             let lease = silence_of(timeout, count(self.nodes.len()));
             FenceTerms::of(lease, &members, self.policy.host.is_some())
         });
-        (self.absences.begun, self.absences.terms) = (Some(hosted), fence.clone());
+        self.absences.begin(hosted, fence.clone());
         let world = World { round: hosted, members, master_addr, master_port, fence };
         let mut effects = self.settle();
         self.use_check();

@@ -43,7 +43,7 @@ impl Job {
         if !is_known && !self.has_run && matches!(self.phase, Phase::Gathering { .. }) {
             self.begin_restoring(now, &claim, &mut effects);
         }
-        if (next <= claim.round && self.next_round > next) || self.knows_no_jury_of(claim.round) {
+        if self.knows_no_jury_of(claim.round) {
             self.take_terms_of(&claim);
         }
         let is_restored = matches!(&self.phase, Phase::Restoring { round, .. } if *round == claim.round);
@@ -205,7 +205,7 @@ impl Job {
             members: members.collect(),
             master_addr: master_addr.clone(),
             master_port: *master_port,
-            fence: self.absences.terms.clone(),
+            fence: self.absences.terms_of(*round).cloned(),
         };
         let mut effects = vec![Effect::Log(Log::Restored { round: *round, nodes: *nodes })];
         for node in claims.values() {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::fence::FenceTerms;
+use crate::fence::{FenceTerms, Juror};
 
 const LEASE: Duration = Duration::from_secs(15);
 
@@ -30,7 +30,7 @@ fn workers_gone(names: &[&str]) -> Event {
 }
 
 fn absent(test: &Test) -> Vec<NodeId> {
-    test.job.absent().map_or_else(Vec::new, |(_, nodes)| nodes.map(|(node, _)| node.clone()).collect())
+    test.job.absent().map(|(node, ..)| node.clone()).collect()
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn a_master_that_was_started_again_counts_from_then() {
     let mut test = running_fenced();
     let _ = test.at(5).lose("c");
     let _ = test.at(9).tell(Event::Restarted);
-    let since: Vec<Moment> = test.job.absent().expect("one").1.map(|(_, away)| away).collect();
+    let since: Vec<Moment> = test.job.absent().map(|(_, away, _)| away).collect();
     assert_eq!(since, [Moment::at_secs(9)]);
 }
 
@@ -152,4 +152,32 @@ fn where_anybody_may_join_what_a_stranger_makes_up_holds_up_nobody() {
     let mut test = Test::new(fenced(), terms(1, 3));
     let _ = test.rejoin("a", 7);
     assert_eq!(absent(&test), [NodeId("members of round 7".into())]);
+}
+
+#[test]
+fn each_that_is_away_is_judged_by_the_jury_of_its_own_round() {
+    let mut test = running_fenced();
+    // A member of a round of another memory comes, whose jury was that node alone, and leaves that round.
+    let jury = vec![Juror { node: id("x"), address: address("x"), port: 1 }];
+    let claim = Claim {
+        round: Round(7),
+        seat: NodeRank(0),
+        nodes: 1,
+        master_addr: address("x"),
+        master_port: PORT,
+        standing: Standing::Running,
+        fence: Some(FenceTerms { lease: LEASE, jury, is_master_within: false }),
+    };
+    let request = request("x", &test.terms);
+    let _ = test.tell(Event::Resumed { request, claim });
+    let _ = test.rejoin("x", 7);
+    let _ = test.lose("c");
+    let juries: Vec<(NodeId, Vec<NodeId>)> = test
+        .job
+        .absent()
+        .map(|(node, _, terms)| (node.clone(), terms.jury.iter().map(|juror| juror.node.clone()).collect()))
+        .collect();
+    let of_another = (NodeId("members of round 7".into()), vec![id("x")]);
+    // No member of these tests answers questions.
+    assert_eq!(juries, [(id("c"), vec![]), of_another]);
 }
