@@ -3,8 +3,8 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use super::{
-    Claim, Effect, FAREWELL, Job, Log, Node, Phase, Refusal, Regroup, TOPOLOGY_PATIENCE, count,
-    sightings::Machine,
+    Claim, Effect, FAREWELL, Job, Log, Node, Phase, Refusal, Regroup, TOPOLOGY_PATIENCE,
+    absences::Generation, count, sightings::Machine,
 };
 use crate::{
     fence::FenceTerms,
@@ -347,8 +347,8 @@ impl Job {
             let lease = silence_of(timeout, count(self.nodes.len()));
             FenceTerms::of(lease, &members, self.policy.host.is_some())
         });
-        self.absences.begin(hosted, fence.clone());
         let world = World { round: hosted, members, master_addr, master_port, fence };
+        self.absences.begin(Generation::of(&world), world.fence.clone());
         let mut effects = self.settle();
         self.use_check();
         self.lost.clear();
@@ -412,8 +412,8 @@ impl Job {
                 // Workers of those that did not come back yet may still speak to the store.
                 self.is_port_stale = true;
                 let known = (*round, claims.values().cloned().collect());
-                if !is_all {
-                    self.miss_unknown(now, known.0);
+                if let Some(generation) = self.restored().filter(|_| !is_all) {
+                    self.miss_unknown(now, generation);
                 }
                 known
             }

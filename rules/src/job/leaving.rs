@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::{Effect, FAREWELL, Job, LOSSES_TOLD, Log, NodeEnd, OnGiveUp, Phase, Regroup};
+use super::{
+    Effect, FAREWELL, Job, LOSSES_TOLD, Log, NodeEnd, OnGiveUp, Phase, Regroup, absences::Generation,
+};
 use crate::{
     ids::{NodeId, Round},
     liveness::LossCause,
@@ -127,7 +129,7 @@ impl Job {
             OnGiveUp::Replace => is_host,
         };
         if !ends_the_job {
-            let workers = self.round_of_workers(node);
+            let workers = self.workers_of(node);
             return self.depart(now, node, &reason, Departure::Charged, workers);
         }
         let failure = JobFailure::Node { node: self.name_of(node), reason };
@@ -155,7 +157,7 @@ impl Job {
             return effects;
         }
         // It says so before its workers are gone.
-        let workers = self.round_of_workers(node);
+        let workers = self.workers_of(node);
         self.depart(now, node, &reason, Departure::Announced, workers)
     }
 
@@ -172,7 +174,7 @@ impl Job {
         };
         // Where its machine or its rank has another launcher, it is gone itself.
         let is_off = matches!(cause, LossCause::StartedAgain | LossCause::Replaced);
-        let workers = self.round_of_workers(node).filter(|_| !is_off);
+        let workers = self.workers_of(node).filter(|_| !is_off);
         effects.extend(self.depart(now, node, &cause.to_string(), how, workers));
         effects
     }
@@ -185,7 +187,7 @@ impl Job {
         node: &NodeId,
         reason: &str,
         how: Departure,
-        workers: Option<Round>,
+        workers: Option<Generation>,
     ) -> Vec<Effect> {
         if let Phase::Over { .. } = self.phase {
             return self.on_end_heard(node);
@@ -199,8 +201,8 @@ impl Job {
         // However it went: it may say so before its workers are gone, and the next round does not wait for them.
         self.is_port_stale |= had_part;
         let is_done = matches!(&self.phase, Phase::Running { succeeded, .. } if succeeded.contains(node));
-        if let Some(round) = workers {
-            self.miss(now, node, round);
+        if let Some(generation) = workers {
+            self.miss(now, node, generation);
         }
         self.remove(node);
         let mut effects = vec![Effect::Forget { node: node.clone() }];

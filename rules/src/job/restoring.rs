@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Claim, Effect, Job, Log, NodeEnd, Phase, Regroup, Standing, count};
+use super::{Claim, Effect, Job, Log, NodeEnd, Phase, Regroup, Standing, absences::Generation, count};
 use crate::{
     ids::{NodeId, NodeRank, Round},
     liveness::return_grace,
@@ -43,16 +43,14 @@ impl Job {
         if !is_known && !self.has_run && matches!(self.phase, Phase::Gathering { .. }) {
             self.begin_restoring(now, &claim, &mut effects);
         }
-        if self.knows_no_jury_of(claim.round) {
-            self.take_terms_of(&claim);
-        }
-        let is_restored = matches!(&self.phase, Phase::Restoring { round, .. } if *round == claim.round);
+        let is_restored = self.restored() == Some(Generation::claimed(&claim));
+        let is_news = self.hear_of_generation(&claim) && !is_restored;
         // It was given up, or this master has no memory and went on without it. It has workers, and so may others.
         self.is_port_stale |= !is_known && !is_restored;
+        if is_news && !self.policy.is_open {
+            self.miss_unknown(now, Generation::claimed(&claim));
+        }
         if next <= claim.round && claim.round < self.next_round && !is_restored {
-            if !self.policy.is_open {
-                self.miss_unknown(now, claim.round);
-            }
             effects.push(self.on_unknown_round(&node, claim.round, next));
         }
         if !has_left && !self.is_claim_good(&node, &claim, is_known) {
@@ -92,7 +90,7 @@ impl Job {
             }
             // All come back at once to a master that was started again; only one that has left is searched for.
             Phase::Running { world, .. }
-                if world.round == claim.round
+                if Generation::of(world) == Generation::claimed(&claim)
                     && (self.seats.contains_key(node) || world.seat_of(node).is_some()) =>
             {
                 match claim.standing {
@@ -108,8 +106,9 @@ impl Job {
                 }
             }
             // Of two that claim one seat the first is believed; the other stops and joins again.
-            Phase::Restoring { round, nodes, claims, .. }
-                if *round == claim.round
+            Phase::Restoring { round, nodes, master_addr, master_port, claims, .. }
+                if (*round, &*master_addr, *master_port)
+                    == (claim.round, &claim.master_addr, claim.master_port)
                     && *nodes == claim.nodes
                     && claims.get(&claim.seat).is_none_or(|holder| holder == node) =>
             {
@@ -139,10 +138,11 @@ impl Job {
     fn is_claim_good(&self, node: &NodeId, claim: &Claim, is_known: bool) -> bool {
         match &self.phase {
             Phase::Running { world, .. } => {
-                world.round == claim.round && (self.seats.contains_key(node) || world.seat_of(node).is_some())
+                Generation::of(world) == Generation::claimed(claim)
+                    && (self.seats.contains_key(node) || world.seat_of(node).is_some())
             }
-            Phase::Restoring { round, nodes, claims, .. } => {
-                *round == claim.round
+            Phase::Restoring { nodes, claims, .. } => {
+                self.restored() == Some(Generation::claimed(claim))
                     && *nodes == claim.nodes
                     && claims.get(&claim.seat).is_none_or(|holder| holder == node)
             }
@@ -205,7 +205,7 @@ impl Job {
             members: members.collect(),
             master_addr: master_addr.clone(),
             master_port: *master_port,
-            fence: self.absences.terms_of(*round).cloned(),
+            fence: self.restored().and_then(|it| self.absences.terms_of(&it).cloned()),
         };
         let mut effects = vec![Effect::Log(Log::Restored { round: *round, nodes: *nodes })];
         for node in claims.values() {

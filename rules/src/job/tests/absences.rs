@@ -140,7 +140,7 @@ fn a_master_without_a_memory_asks_a_member_for_the_jury_and_waits_for_the_rest()
     let _ = test.due();
     assert_eq!(test.rejoin("a", 7), []);
     let nodes: BTreeSet<NodeId> = absent(&test).into_iter().collect();
-    assert_eq!(nodes, [NodeId("members of round 7".into())].into());
+    assert_eq!(nodes, [NodeId(format!("members of round 7 at {}:{PORT}", address("a")))].into());
     assert_eq!(test.tell(Event::WorkersGone { nodes }), placed_afresh(8, &["a"]));
 }
 
@@ -151,7 +151,7 @@ fn where_anybody_may_join_what_a_stranger_makes_up_holds_up_nobody() {
     assert_eq!(absent(&test), []);
     let mut test = Test::new(fenced(), terms(1, 3));
     let _ = test.rejoin("a", 7);
-    assert_eq!(absent(&test), [NodeId("members of round 7".into())]);
+    assert_eq!(absent(&test), [NodeId("members of round 7 at :0".into())]);
 }
 
 #[test]
@@ -177,7 +177,28 @@ fn each_that_is_away_is_judged_by_the_jury_of_its_own_round() {
         .absent()
         .map(|(node, _, terms)| (node.clone(), terms.jury.iter().map(|juror| juror.node.clone()).collect()))
         .collect();
-    let of_another = (NodeId("members of round 7".into()), vec![id("x")]);
+    let of_another = (NodeId(format!("members of round 7 at {}:{PORT}", address("x"))), vec![id("x")]);
     // No member of these tests answers questions.
     assert_eq!(juries, [(id("c"), vec![]), of_another]);
+}
+
+#[test]
+fn a_round_of_a_lost_memory_is_told_from_one_of_the_same_number() {
+    let mut test = Test::new(fenced(), terms(1, 1));
+    // Round 0 of this memory is about to begin, without a node that was in round 0 of the last one.
+    let asked = test.join("a");
+    assert!(matches!(asked.last(), Some(Effect::AskToHost { round: Round(0), .. })), "{asked:?}");
+    let claim = Claim {
+        round: Round(0),
+        seat: NodeRank(0),
+        nodes: 3,
+        master_addr: address("x"),
+        master_port: PORT,
+        standing: Standing::Running,
+        fence: Some(FenceTerms { lease: LEASE, jury: Vec::new(), is_master_within: false }),
+    };
+    let request = request("x", &test.terms);
+    let _ = test.tell(Event::Resumed { request, claim });
+    let others = NodeId(format!("members of round 0 at {}:{PORT}", address("x")));
+    assert_eq!(absent(&test), [others, id("x")]);
 }
