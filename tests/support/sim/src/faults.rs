@@ -81,7 +81,7 @@ impl Simulation {
             }
             Fault::GuardDies { slot } => {
                 if let Some(life) = self.living(slot) {
-                    self.lives[life].workers = None;
+                    (self.lives[life].workers, self.lives[life].is_guard_dead) = (None, true);
                     let event = Event::GuardDied { cause: ExitCause::Signal(9) };
                     self.locally(Duration::ZERO, life, event);
                 }

@@ -60,6 +60,8 @@ pub(crate) struct Life {
     pub(crate) timer: (u64, Option<Moment>),
     pub(crate) link: Link,
     pub(crate) workers: Option<Workers>,
+    /// Nothing can be started any more.
+    pub(crate) is_guard_dead: bool,
     /// The seat that is being prepared, or whose workers run.
     seat: Option<Assignment>,
     port: Option<u16>,
@@ -117,6 +119,7 @@ impl Simulation {
             timer: (0, None),
             link: Link::default(),
             workers: None,
+            is_guard_dead: false,
             seat: None,
             port: None,
             own_failures: 0,
@@ -282,7 +285,9 @@ impl Simulation {
     }
 
     fn spawn(&mut self, life: LifeId, round: Round) {
-        let Some(seat) = self.lives[life].seat.clone() else { return };
+        let Some(seat) = self.lives[life].seat.clone().filter(|_| !self.lives[life].is_guard_dead) else {
+            return;
+        };
         if self.strikes(self.plan.rates.cannot) {
             let event =
                 Event::CannotStart { round, local_rank: LocalRank(0), reason: "no memory".to_owned() };
