@@ -177,6 +177,21 @@ impl Job {
         }
     }
 
+    /// A node that has workers is refused. They end when it has heard of that, and those of others of its round may run on.
+    pub(super) fn miss_refused(&mut self, now: Moment, name: NodeName, claim: &Claim) {
+        if self.policy.is_open || claim.standing == Standing::Succeeded {
+            return;
+        }
+        let generation = Generation::claimed(claim);
+        self.hear_of_round(claim.round);
+        if self.hear_of_generation(claim) {
+            self.miss_unknown(now, generation.clone());
+        }
+        if self.absences.terms.contains_key(&generation) {
+            self.absences.nodes.insert(name.node_id.clone(), Absence { name, generation, away: now });
+        }
+    }
+
     /// A node has left a round that this master never heard of. What is known of the others of that round is that there
     /// may be some: they are given a lease.
     pub(super) fn hear_that_there_was(&mut self, now: Moment, round: Round) {

@@ -34,9 +34,16 @@ impl Job {
         let is_known = known.is_some();
         // A word that was overtaken by a later one: the workers that it tells of are gone.
         let has_left = known.is_some_and(|known| known.request.after >= Some(claim.round));
+        let (name, run_id) = (request.name(), request.terms.run_id.clone());
         let mut effects = match self.admit(now, request, Some(&claim)) {
             Ok(effects) => effects,
-            Err(refused) => return refused,
+            Err(refused) => {
+                let is_of_this_job = self.terms.as_ref().is_some_and(|terms| terms.run_id == run_id);
+                if is_of_this_job && matches!(refused[..], [Effect::Refuse { .. }]) {
+                    self.miss_refused(now, name, &claim);
+                }
+                return refused;
+            }
         };
         let next = self.next_round;
         self.hear_of_round(claim.round);

@@ -202,3 +202,25 @@ fn a_round_of_a_lost_memory_is_told_from_one_of_the_same_number() {
     let others = NodeId(format!("members of round 0 at {}:{PORT}", address("x")));
     assert_eq!(absent(&test), [others, id("x")]);
 }
+
+#[test]
+fn a_node_that_is_refused_has_its_workers_until_it_has_heard_of_that() {
+    let mut test = Test::new(fenced(), terms(1, 3));
+    let _ = test.join("a");
+    let claim = Claim {
+        round: Round(4),
+        seat: NodeRank(0),
+        nodes: 1,
+        master_addr: address("x"),
+        master_port: PORT,
+        standing: Standing::Running,
+        fence: Some(FenceTerms { lease: LEASE, jury: Vec::new(), is_master_within: false }),
+    };
+    let mut request = request("x", &test.terms);
+    request.terms.max_nodes = 2;
+    // The job is settled: what differs is refused.
+    let _ = test.due();
+    let effects = test.tell(Event::Resumed { request, claim });
+    assert!(matches!(effects[..], [Effect::Refuse { .. }]), "{effects:?}");
+    assert!(absent(&test).contains(&id("x")), "{:?}", absent(&test));
+}
