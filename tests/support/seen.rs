@@ -7,6 +7,8 @@ use nix::sys::signal::Signal;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
+use crate::launch::Launcher;
+
 /// What `dump` of `trainers/probe.py` writes.
 #[derive(Debug, Deserialize)]
 pub struct Dump {
@@ -44,17 +46,20 @@ fn mask<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     Ok(mask & !OF_THE_C_LIBRARY)
 }
 
-/// What a Python worker ignores, as in a [`Dump`]: what this process does, what Python itself does (SIGPIPE
-/// and SIGXFSZ), and `more`.
+/// What a Python worker of `launcher` ignores, as in a [`Dump`]: what this process does, what Python itself does
+/// (SIGPIPE and SIGXFSZ), and `more`. torchrun handles SIGHUP even where it was told to ignore it (`nohup`), so its
+/// workers do not ignore it.
 ///
 /// # Panics
 /// On a system that is not Linux.
 #[must_use]
-pub fn ignored_signals(more: &[Signal]) -> u64 {
+pub fn ignored_signals(launcher: &Launcher, more: &[Signal]) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
     let ours = status.lines().find_map(|line| line.strip_prefix("SigIgn:\t")).expect("Linux says it");
     let ours = u64::from_str_radix(ours, 16).expect("it is a mask") & !OF_THE_C_LIBRARY;
-    more.iter().chain(&[Signal::SIGPIPE, Signal::SIGXFSZ]).fold(ours, |set, &one| set | 1 << (one as u32 - 1))
+    let bit = |signal: Signal| 1 << (signal as u32 - 1);
+    let ours = if launcher.is_torchrun { ours & !bit(Signal::SIGHUP) } else { ours };
+    more.iter().chain(&[Signal::SIGPIPE, Signal::SIGXFSZ]).fold(ours, |set, &one| set | bit(one))
 }
 
 /// The box in which torchrun reports a failed run.

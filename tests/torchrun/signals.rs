@@ -2,6 +2,7 @@
 
 use nix::sys::signal::Signal;
 use support::launch::{Launch, Outcome};
+use support::launcher;
 
 use crate::differs::torchrun_differs;
 use crate::launch;
@@ -122,7 +123,7 @@ fn nohup_survives_a_hangup() {
     }
     run.touch("go");
     let run = run.finish().expect_code(0);
-    let inherited = support::seen::ignored_signals(&[Signal::SIGHUP]);
+    let inherited = support::seen::ignored_signals(&launcher!(), &[Signal::SIGHUP]);
     assert_eq!(run.dump(0, 0).ignored_signals, inherited, "the workers ignore it like the launcher");
 }
 
@@ -137,7 +138,7 @@ fn a_notice_that_the_parent_ignores_reaches_nobody() {
     run.signal(Signal::SIGUSR1);
     run.touch("go");
     let run = run.finish().expect_code(0);
-    let inherited = support::seen::ignored_signals(&[Signal::SIGUSR1]);
+    let inherited = support::seen::ignored_signals(&launcher!(), &[Signal::SIGUSR1]);
     assert_eq!(run.dump(0, 0).ignored_signals, inherited);
 }
 

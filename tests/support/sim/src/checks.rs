@@ -46,6 +46,8 @@ pub(crate) struct Checks {
     pub(crate) claimed: BTreeSet<(Round, (String, u16))>,
     /// Those of which it knew when it gave out its last seats.
     pub(crate) known: BTreeSet<(Round, (String, u16))>,
+    /// Which memory began each of all of them.
+    pub(crate) begun: BTreeMap<(Round, (String, u16)), u64>,
     last_world: Option<World>,
     /// What the nodes of that world agreed on.
     terms: Option<Terms>,
@@ -68,6 +70,7 @@ impl Checks {
             memory: 0,
             claimed: BTreeSet::new(),
             known: BTreeSet::new(),
+            begun: BTreeMap::new(),
             last_world: None,
             terms: None,
             is_success_checked: false,
@@ -79,8 +82,9 @@ impl Checks {
 
     /// A master without a memory begins again.
     pub(crate) fn forget(&mut self) {
+        let begun = std::mem::take(&mut self.begun);
         let Self { limit, memory, replacements, ports, spawns, .. } = *self;
-        *self = Self { memory: memory + 1, replacements, ports, spawns, ..Self::new(limit) };
+        *self = Self { memory: memory + 1, begun, replacements, ports, spawns, ..Self::new(limit) };
     }
 
     pub(crate) fn next_port(&mut self) -> u16 {
@@ -112,6 +116,8 @@ impl Simulation {
             self.check_world(&world, &terms);
             self.checks.terms = Some(terms);
             self.checks.known = self.checks.claimed.clone();
+            let place = (world.master_addr.clone(), world.master_port);
+            self.checks.begun.entry((world.round, place)).or_insert(self.checks.memory);
             self.checks.last_world = Some(world);
         }
         let Some(core) = &self.master.core else { return };

@@ -41,8 +41,6 @@ pub(crate) struct Workers {
     is_stubborn: bool,
     pub(crate) is_unkillable: bool,
     pub(crate) is_killed: bool,
-    /// Of the master that was there when they were started.
-    pub(crate) memory: u64,
 }
 
 /// One launcher, from its start to its end.
@@ -332,7 +330,6 @@ impl Simulation {
             is_stubborn: self.strikes(self.plan.rates.stubborn),
             is_unkillable: self.strikes(self.plan.rates.unkillable),
             is_killed: false,
-            memory: self.checks.memory,
         }
     }
 

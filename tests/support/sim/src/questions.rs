@@ -9,6 +9,7 @@ use rules::{
 };
 
 use crate::{
+    checks::Checks,
     clock::{Action, LifeId},
     network::Stream,
     node::{Life, Process},
@@ -105,19 +106,26 @@ impl Simulation {
     }
 
     /// Workers were started: none of another generation may run anywhere. Those that were killed and cannot die run no
-    /// code of theirs any more. A master that has lost its memory can wait for those only of which some node tells it.
+    /// code of theirs any more. A master that has lost its memory can wait for those only of which some node tells it,
+    /// and hold back those only of which it was told before it gave out its own seats.
     pub(crate) fn check_generations(&mut self, life: LifeId) {
         if !self.is_thorough {
             return;
         }
         let Some(mine) = &self.lives[life].workers else { return };
         let generation = (mine.round, mine.endpoint.clone());
+        let is_unheard = |its: &(Round, (String, u16))| {
+            let Checks { begun, memory, known, .. } = &self.checks;
+            begun.get(its) != Some(memory) && !known.contains(its)
+        };
+        if is_unheard(&generation) {
+            return;
+        }
         let other = self.lives.iter().find(|it| {
             it.workers.as_ref().is_some_and(|workers| {
                 let is_dead = workers.alive.is_empty() || (workers.is_unkillable && workers.is_killed);
                 let its = (workers.round, workers.endpoint.clone());
-                let is_unheard = workers.memory != self.checks.memory && !self.checks.known.contains(&its);
-                its != generation && !is_dead && !is_unheard
+                its != generation && !is_dead && !is_unheard(&its)
             })
         });
         if let Some(other) = other {
