@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use diagnosis::network_check::LocalCheck;
 use master_proto::question::Key;
 use nix::sys::signal::Signal;
 use rules::{
@@ -16,7 +17,6 @@ use rules::{
     check_order::{CheckReport, Checked},
     failure::{ExitCause, Outcome},
     fence::{Juror, guard_after},
-    network_check::LocalCheck,
     node::{JoinRequest, NodeAttributes},
     worker_env::EnvSettings,
     worker_group::{Effect, Event, Limits, WorkerExit, WorkerGroup},

@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeSet, ffi::OsString, ops::RangeInclusive, path::PathBuf, time::Duration};
 
+use diagnosis::gpus::{health::GpuTerms, share::ShareTerms};
 use master_proto::trust::NodeSecret;
 use rules::{
     NodeId, NodeRank, RunId,
-    gpus::{health::GpuTerms, share::ShareTerms},
     node::{NodeAttributes, Terms},
     redirects::Streams,
 };

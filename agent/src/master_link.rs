@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use diagnosis::gpus::Inventory;
 use master_proto::{
     convert::{ConvertError, Push, Pushed, check_report, cut, end_report, inventory_report, join_request},
     pb::{self, master_client::MasterClient},
@@ -20,7 +21,6 @@ use master_proto::{
 use rules::{
     Moment, NodeId, NodeRank, Round,
     check_order::CheckReport,
-    gpus::Inventory,
     job::{Claim, NodeEnd},
     node::JoinRequest,
     worker_group::Event,

@@ -7,11 +7,13 @@ mod test;
 
 use std::{ffi::OsString, net::Ipv4Addr, sync::Arc, time::Duration};
 
-use rules::{
-    check_order::{CheckOrder, CheckRound},
+use diagnosis::{
     gpus::health::GpuTerms,
     network_check::{LocalCheck, LocalFault, Probed},
     switchbox::COMPONENT,
+};
+use rules::{
+    check_order::{CheckOrder, CheckRound},
     worker_group::Event,
 };
 use tokio::{

@@ -1,6 +1,6 @@
 //! The grammar of `--box-pairs`: pairs of switchbox sockets, `0:1 2:4`, between spaces or commas.
 
-pub use rules::switchbox::SocketPair as BoxPair;
+pub use diagnosis::switchbox::SocketPair as BoxPair;
 
 /// The pairs in one word of the command line; `None` when it is anything but pairs.
 pub(crate) fn parse(text: &str) -> Option<Vec<BoxPair>> {

@@ -14,9 +14,9 @@ use agent::{
     logs::plain,
     report::{Report, WorkerEvidence},
 };
+use diagnosis::counted::counted;
 use rules::{
     LocalRank, Rank,
-    counted::counted,
     failure::{ExitCause, Failure, GroupFailure, Outcome, Survivor, WorkerFailure, root_cause},
     signal_name::signal_words,
     verdict::JobFailure,

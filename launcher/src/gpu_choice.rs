@@ -3,14 +3,14 @@
 //! * [`inventory`]: what is known of them: the matrix, their ids, the memory that is taken.
 //! * [`locks`]: no two launchers on one host choose the same.
 //!
-//! What is best is decided in [`rules::gpu_topology`]. With `--gpu-select=first`, the default, nothing here runs.
+//! What is best is decided in [`diagnosis::gpu_topology`]. With `--gpu-select=first`, the default, nothing here runs.
 
 pub(crate) mod inventory;
 pub(crate) mod locks;
 
 use std::{collections::BTreeMap, ffi::OsString, io};
 
-use rules::{
+use diagnosis::{
     gpu_topology::{Allowed, CannotArrange, GpuSet, Objective, Wish, allowed, arrange},
     gpus::{
         Vendor,

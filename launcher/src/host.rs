@@ -53,7 +53,7 @@ pub trait Host {
     fn fresh_id(&self) -> String;
     /// What drivers say of the accelerators, and vendors' tools in the folders of `path`; asked in a process of its own,
     /// for 2 s at most.
-    fn accelerators(&self, path: &OsStr) -> rules::gpus::Inventory;
+    fn accelerators(&self, path: &OsStr) -> diagnosis::gpus::Inventory;
     /// Locks an accelerator by its id; `None` when another launcher of this user holds it.
     ///
     /// # Errors
@@ -116,7 +116,7 @@ impl Host for ThisHost {
         uuid::Uuid::new_v4().to_string()
     }
 
-    fn accelerators(&self, path: &OsStr) -> rules::gpus::Inventory {
+    fn accelerators(&self, path: &OsStr) -> diagnosis::gpus::Inventory {
         agent::probes::inventory_now(GpuPlan { path: path.to_owned(), ..GpuPlan::default() })
     }
 

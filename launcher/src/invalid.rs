@@ -1,8 +1,8 @@
 //! Values that can be read but not used. Each sentence names the value and where it came from, and says what
 //! would be right.
 
+use diagnosis::gpus::share::ShareError;
 use master_proto::trust::TokenError;
-use rules::gpus::share::ShareError;
 
 use crate::{cli::Said, gpu_choice::BadList, numa::CannotBind, redirects::BadStreams};
 

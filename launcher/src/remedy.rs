@@ -1,6 +1,7 @@
 //! What a person can do about a job that failed for a reason that is not this node's own.
 
-use rules::{exclusion::Exclusion, failure::Failure, verdict::JobFailure};
+use diagnosis::exclusion::Exclusion;
+use rules::{failure::Failure, verdict::JobFailure};
 
 use crate::resolve::Meeting;
 

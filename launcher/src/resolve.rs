@@ -20,8 +20,8 @@ pub(crate) mod switchbox;
 use std::ffi::OsString;
 
 use agent::config::{AgentConfig, EnvConfig, MasterPort};
+use diagnosis::gpus::health::GpuTerms;
 use master_proto::trust::NodeSecret;
-use rules::gpus::health::GpuTerms;
 
 pub(crate) use self::checks::permille;
 pub use self::{

@@ -1,8 +1,8 @@
 //! What a run does, in lines for whoever asks (`LOGLEVEL=INFO`): seats, workers that start and end, rounds that are over, and
 //! the job master that is lost and found. Failures are told anyway, in words of their own.
 
+use diagnosis::counted::counted;
 use rules::{
-    counted::counted,
     failure::{ExitCause, Outcome},
     worker_group::{Effect, Event},
     world::Assignment,

@@ -53,7 +53,7 @@ pub(crate) struct FakeHost {
     /// The accelerators that other launchers hold.
     pub(crate) taken: BTreeSet<String>,
     /// What drivers and tools say.
-    pub(crate) accelerators: rules::gpus::Inventory,
+    pub(crate) accelerators: diagnosis::gpus::Inventory,
     /// Where tools were when they were asked, each time.
     pub(crate) asked: RefCell<Vec<OsString>>,
 }
@@ -67,7 +67,7 @@ impl FakeHost {
             files: Vec::new(),
             missing: Vec::new(),
             taken: BTreeSet::new(),
-            accelerators: rules::gpus::Inventory::default(),
+            accelerators: diagnosis::gpus::Inventory::default(),
             asked: RefCell::default(),
         }
     }
@@ -118,7 +118,7 @@ impl Host for FakeHost {
         "fresh-id".to_owned()
     }
 
-    fn accelerators(&self, path: &OsStr) -> rules::gpus::Inventory {
+    fn accelerators(&self, path: &OsStr) -> diagnosis::gpus::Inventory {
         self.asked.borrow_mut().push(path.to_owned());
         self.accelerators.clone()
     }

@@ -7,6 +7,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Master, Node, request, terms};
+use diagnosis::network_check::{Deadlines, LocalCheck, OnBadPath, Probed, Tainting};
 use master_proto::{
     convert::{Push, check_report},
     pb,
@@ -15,7 +16,6 @@ use rules::{
     NodeRank,
     check_order::{CheckOrder, CheckReport, Checked},
     check_terms::{CheckTerms, OnInconclusive},
-    network_check::{Deadlines, LocalCheck, OnBadPath, Probed, Tainting},
     node::{JoinRequest, Terms},
 };
 

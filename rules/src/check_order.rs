@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    network_check::{ComputeTime, LocalCheck, Probed},
-    node::NodeName,
-};
+use crate::node::NodeName;
+use diagnosis::network_check::{ComputeTime, LocalCheck, Probed};
 
 /// Which round of which check of a job. Checks are counted from 0 and never twice, rounds within a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

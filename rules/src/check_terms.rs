@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::network_check::{Deadlines, OnBadPath, Policy, Tainting};
+use diagnosis::network_check::{Deadlines, OnBadPath, Policy, Tainting};
 
 /// What the nodes of a job agree on about their checks. The first node to join sets it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,26 +48,6 @@ impl fmt::Display for OnInconclusive {
             Self::Fail => "fail",
             Self::Proceed => "proceed",
             Self::Relaunch => "relaunch",
-        })
-    }
-}
-
-impl fmt::Display for Tainting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Now => "now",
-            Self::Confirmed => "confirmed",
-            Self::Never => "never",
-        })
-    }
-}
-
-impl fmt::Display for OnBadPath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Exclude => "exclude",
-            Self::Fail => "fail",
-            Self::Proceed => "proceed",
         })
     }
 }

@@ -5,11 +5,11 @@ use std::{fmt, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    exclusion::Exclusion,
     ids::{Attempt, LocalRank, Rank},
     signal_name::signal_words,
     verdict::JobFailure,
 };
+use diagnosis::exclusion::Exclusion;
 
 /// How a worker ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -19,10 +19,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     ids::{NodeId, Round},
-    moment::Moment,
     node::is_loopback,
     world::{Member, reachable_address},
 };
+use diagnosis::moment::Moment;
 
 /// How many nodes of a round are asked at most. Any two majorities of one jury share a juror, so it need not be all nodes.
 pub const MOST_JURORS: usize = 31;

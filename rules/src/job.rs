@@ -46,16 +46,14 @@ use self::{
     sightings::Sightings,
 };
 use crate::{
-    exclusion::Exclusion,
-    gpus::Inventory,
     ids::{NodeId, NodeRank, Round, RunId},
     missing::Missing,
-    moment::Moment,
     node::{JoinRequest, NodeName, Terms},
     pending::Pending,
     verdict::JobVerdict,
     world::{Member, World},
 };
+use diagnosis::{exclusion::Exclusion, gpus::Inventory, moment::Moment};
 
 /// How long nodes may take to hear that the job ended.
 pub const FAREWELL: Duration = Duration::from_secs(10);

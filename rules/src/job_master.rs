@@ -11,10 +11,10 @@ use crate::{
     ids::{NodeId, Round},
     job::{Effect, Event, Job, NodeEnd, Policy},
     liveness::{Liveness, Patience},
-    moment::Moment,
     pending::Pending,
     presence::{MayRun, Presence},
 };
+use diagnosis::moment::Moment;
 
 /// The line that waiting nodes are told comes at least this often.
 const EVERY: Duration = Duration::from_secs(10);

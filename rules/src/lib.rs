@@ -14,19 +14,13 @@
 
 pub mod check_order;
 pub mod check_terms;
-pub mod counted;
-pub mod exclusion;
 pub mod failure;
 pub mod fence;
-pub mod gpu_topology;
-pub mod gpus;
 pub mod ids;
 pub mod job;
 pub mod job_master;
 pub mod liveness;
 pub mod missing;
-pub mod moment;
-pub mod network_check;
 pub mod node;
 pub mod notice;
 pub mod pending;
@@ -36,7 +30,6 @@ pub mod restart;
 pub mod signal_name;
 pub mod start_watch;
 pub mod stop_ladder;
-pub mod switchbox;
 pub mod taint_key;
 pub mod taint_report;
 pub mod template;
@@ -46,5 +39,5 @@ pub mod worker_env;
 pub mod worker_group;
 pub mod world;
 
+pub use diagnosis::Moment;
 pub use ids::{Attempt, LocalRank, NodeId, NodeRank, Rank, Round, RunId};
-pub use moment::Moment;

@@ -8,7 +8,8 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ids::NodeId, moment::Moment};
+use crate::ids::NodeId;
+use diagnosis::moment::Moment;
 
 /// Beats that may go missing before a node counts as silent, however short the timeout was chosen.
 const BEATS: u32 = 6;

@@ -6,15 +6,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     check_order::{CheckOrder, CheckRound, Partner, Test},
-    counted::counted,
     failure::WorkerFailure,
     fence::Finding,
-    gpus,
     ids::{Attempt, LocalRank},
-    network_check::{ComputeKind, ComputeTime, LocalCheck, LocalFault},
     pending::Pending,
     signal_name::signal_words,
     world::Assignment,
+};
+use diagnosis::{
+    counted::counted,
+    gpus,
+    network_check::{ComputeKind, ComputeTime, LocalCheck, LocalFault},
 };
 
 /// Something a person wants to know while the run goes on.

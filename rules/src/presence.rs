@@ -10,8 +10,8 @@ use std::{collections::BTreeMap, time::Duration};
 use crate::{
     fence::{FenceTerms, kill_before},
     ids::NodeId,
-    moment::Moment,
 };
+use diagnosis::moment::Moment;
 
 /// How long a guard takes at most to notice that its launcher is gone, and to kill.
 const GUARD: Duration = Duration::from_millis(500);

@@ -7,7 +7,8 @@ use std::{collections::BTreeSet, fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ids::LocalRank, moment::Moment};
+use crate::ids::LocalRank;
+use diagnosis::moment::Moment;
 
 /// When to say so first. Importing a large framework from a cold disk takes tens of seconds.
 pub const FIRST_WORD: Duration = Duration::from_secs(60);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::moment::Moment;
+use diagnosis::moment::Moment;
 
 /// Time for what a worker left behind once the worker itself is gone. The grace was promised to the
 /// worker; a child that outlived it has no owner any more, but may be writing its last lines.

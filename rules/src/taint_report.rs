@@ -9,11 +9,10 @@ use serde::{Deserialize, Serialize};
 
 pub use self::document::{Document, EvidenceDocument, NodeDocument};
 use crate::{
-    gpus::Inventory,
     ids::{NodeId, NodeRank, RunId},
-    network_check::Outcome,
     node::JoinRequest,
 };
+use diagnosis::{gpus::Inventory, network_check::Outcome};
 
 /// The version of the document.
 pub const SCHEMA: &str = "dlrover.taint-report/v1";
@@ -126,7 +125,7 @@ impl TaintReport {
 
 #[cfg(test)]
 mod tests {
-    use crate::{
+    use diagnosis::{
         network_check::{LocalFault, NodeVerdict},
         switchbox,
     };

@@ -4,9 +4,8 @@ use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    counted::counted, ids::NodeRank, missing::Missing, network_check::CHECK_COMMAND, node::NodeName,
-};
+use crate::{ids::NodeRank, missing::Missing, node::NodeName};
+use diagnosis::{counted::counted, network_check::CHECK_COMMAND};
 
 /// How the whole job ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

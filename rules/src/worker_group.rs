@@ -18,6 +18,7 @@ mod generation;
 mod inventory;
 mod master;
 mod regroup;
+mod share_watch;
 #[cfg(test)]
 mod tests;
 
@@ -32,12 +33,12 @@ use crate::{
     fence::{Fence, Finding},
     ids::{Attempt, LocalRank, Round},
     job::{Claim, NodeEnd, Standing},
-    moment::Moment,
     notice::{AfterStop, Notice},
     restart::{self, AfterFailure},
     stop_ladder::{Step, StopLadder},
     world::Assignment,
 };
+use diagnosis::moment::Moment;
 
 /// How long a node that failed or was interrupted waits for the master to take note.
 pub const FAREWELL_PATIENCE: Duration = Duration::from_secs(10);

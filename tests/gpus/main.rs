@@ -13,7 +13,7 @@ use support::{launch::Launch, launcher};
 use tempfile::TempDir;
 
 /// The table of 8 V100 of a DGX-1V.
-const TABLE: &str = include_str!("../../rules/src/gpu_topology/fixtures/a_dgx1v.txt");
+const TABLE: &str = include_str!("../../diagnosis/src/gpu_topology/fixtures/a_dgx1v.txt");
 
 /// A folder for PATH with tools of its own, and one for locks.
 struct FakeNode {

@@ -81,7 +81,8 @@ fn a_list_that_cannot_be_had_is_refused_before_anything_starts() {
 #[test]
 fn metax_gpus_are_named_by_their_numbers_in_both_variables() {
     let node = FakeNode::dgx(&[]);
-    fs::write(node.path("table"), include_str!("../../rules/src/gpu_topology/fixtures/f_c500.txt")).unwrap();
+    fs::write(node.path("table"), include_str!("../../diagnosis/src/gpu_topology/fixtures/f_c500.txt"))
+        .unwrap();
     let list = (0..8).map(|gpu| format!("GPU#{gpu} MXC500 0000:{gpu}a:00.0 Available (UUID: GPU-{gpu})\n"));
     fs::write(node.path("list"), list.collect::<String>()).unwrap();
     let memory = "GPU#5\nvis_vram total : 67108864 KB\nvis_vram used : 60000000 KB\n";

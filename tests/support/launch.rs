@@ -218,11 +218,11 @@ impl Launch {
 
 /// Whoever runs the tests may ignore signals (`nohup cargo test`), and a launcher honours that.
 fn usual_signals() -> std::io::Result<()> {
-    for usual in
+    for baseline in
         [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGCHLD]
     {
         // SAFETY: the default action runs no handler.
-        unsafe { signal(usual, SigHandler::SigDfl) }?;
+        unsafe { signal(baseline, SigHandler::SigDfl) }?;
     }
     Ok(())
 }

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use rules::{
-    network_check::{CHECK_COMMAND, LocalCheck, LocalFault, Probed},
-    worker_group::Event,
-};
+use diagnosis::network_check::{CHECK_COMMAND, LocalCheck, LocalFault, Probed};
+use rules::worker_group::Event;
 use tokio::{
     sync::{mpsc, watch},
     time::timeout,

@@ -2,14 +2,14 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use rules::{
+use diagnosis::{
     gpus::{
         Inventory,
         health::{GpuTerms, Health, judge},
     },
     network_check::LocalFault,
-    worker_group::Event,
 };
+use rules::worker_group::Event;
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,

@@ -2,9 +2,9 @@
 
 use std::{ffi::OsString, io};
 
+use diagnosis::network_check::Probed;
 use rules::{
     check_order::{CheckOrder, CheckReport, Test},
-    network_check::Probed,
     worker_group::Event,
 };
 use tokio::sync::{mpsc, watch};

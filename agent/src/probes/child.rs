@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use diagnosis::network_check::Probed;
 use nix::{
     libc,
     sys::{
@@ -17,7 +18,6 @@ use nix::{
         signal::{SigSet, Signal},
     },
 };
-use rules::network_check::Probed;
 
 use super::{
     command, gpus, local,

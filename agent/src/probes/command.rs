@@ -26,7 +26,7 @@ pub(super) mod supervisor;
 
 use std::{ffi::OsString, time::Duration};
 
-use rules::network_check::Probed;
+use diagnosis::network_check::Probed;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 

@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use rules::{
+use diagnosis::{
     gpus::{Inventory, Vendor},
     network_check::LocalFault,
 };
@@ -179,7 +179,7 @@ fn take(sources: &[&dyn Source], inventory: Inventory, told: &mut dyn FnMut(Word
 
 #[cfg(test)]
 mod tests {
-    use rules::gpus::Gpu;
+    use diagnosis::gpus::Gpu;
 
     use super::*;
 

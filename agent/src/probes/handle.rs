@@ -2,8 +2,8 @@
 
 use std::{future, io, os::fd::OwnedFd, process::ExitStatus, time::Duration};
 
+use diagnosis::{gpus::Inventory, network_check::Probed};
 use nix::sys::signal::Signal;
-use rules::{gpus::Inventory, network_check::Probed};
 use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, Interest, unix::AsyncFd},

@@ -14,7 +14,7 @@ pub(super) use clock::cgroup_files;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use rules::network_check::{ComputeTime, LocalCheck, LocalFault};
+use diagnosis::network_check::{ComputeTime, LocalCheck, LocalFault};
 use tokio::sync::watch;
 
 use super::{

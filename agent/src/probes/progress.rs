@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rules::network_check::Probed;
+use diagnosis::network_check::Probed;
 
 /// Bytes that came, and when. All times are nanoseconds since `origin`.
 #[derive(Debug)]

@@ -3,13 +3,13 @@
 
 use std::{net::TcpStream, path::Path, time::Duration};
 
-use rules::{
-    failure::ExitCause,
+use diagnosis::{
     gpu_topology::Matrix,
     gpus::Gpu,
     network_check::Probed,
     switchbox::{Answer, SocketPair, Style},
 };
+use rules::failure::ExitCause;
 
 use super::{
     command::answer,

@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use rules::network_check::Probed;
+use diagnosis::network_check::Probed;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 

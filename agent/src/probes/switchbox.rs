@@ -1,7 +1,7 @@
 //! The switchbox check: pairs of accelerators are measured against each other, by whichever probe fits the host.
 //!
 //! ```text
-//! agent ---- plan ----> dlrover-probe (supervisor: drives rules::switchbox::Check) ----> one process a measurement
+//! agent ---- plan ----> dlrover-probe (supervisor: drives diagnosis::switchbox::Check) ----> one process a measurement
 //!       <--- lines for people, and what was found ---
 //! ```
 //!
@@ -29,7 +29,7 @@ use std::{
     time::Duration,
 };
 
-use rules::switchbox::{DEADLINE, Finding, NO_PROBE, Settings};
+use diagnosis::switchbox::{DEADLINE, Finding, NO_PROBE, Settings};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rules::{
+use diagnosis::{
     gpus::Inventory,
     network_check::{ComputeTime, LocalCheck, Probed},
 };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use agent::probes::{CommandPlan, Helper, ProbeHandle, start_command};
-use rules::network_check::Probed;
+use diagnosis::network_check::Probed;
 use tokio::sync::mpsc;
 
 use crate::support::{deaf, helper, in_time, is_alive, number_in, until};

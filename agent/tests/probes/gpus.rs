@@ -3,7 +3,7 @@
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, time::Duration};
 
 use agent::probes::{GpuPlan, Helper, take_inventory};
-use rules::{
+use diagnosis::{
     gpu_topology::{Link, PciPath},
     gpus::{Gpu, GpuTrouble, Inventory, Vendor},
 };

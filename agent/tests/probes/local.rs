@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use agent::probes::{LocalPlan, check_locally, measure_compute};
-use rules::network_check::ComputeKind;
+use diagnosis::network_check::ComputeKind;
 use tokio::sync::watch;
 
 use crate::support::{PATIENCE, helper, in_time};

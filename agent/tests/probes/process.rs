@@ -14,7 +14,7 @@ use agent::{
     probes::{Helper, LocalPlan, RingMode, check_locally, measure_compute, start_ring},
     tree,
 };
-use rules::network_check::{LocalCheck, Probed};
+use diagnosis::network_check::{LocalCheck, Probed};
 use tokio::{sync::watch, time::sleep};
 
 use crate::support::{

@@ -8,7 +8,7 @@ use std::{
 };
 
 use agent::probes::{Listener, Measured, RingMode, RingPlan, start_ring};
-use rules::network_check::Probed;
+use diagnosis::network_check::Probed;
 use tokio::sync::mpsc;
 
 use crate::{

@@ -12,7 +12,7 @@ use agent::{
     probes::{SwitchboxError, SwitchboxProbe, SwitchboxTask, check_switchbox},
     tree,
 };
-use rules::switchbox::{Expected, Finding, Path as Way, Rate, Settings, SocketPair, Standing, Trouble};
+use diagnosis::switchbox::{Expected, Finding, Path as Way, Rate, Settings, SocketPair, Standing, Trouble};
 use tokio::sync::mpsc;
 
 use crate::support::{helper, in_time, is_alive, number_in, until};

@@ -18,7 +18,7 @@ use agent::{
     },
     reap::{Reaped, next_ended},
 };
-use rules::switchbox::{Expected, Rate, Settings, SocketPair};
+use diagnosis::switchbox::{Expected, Rate, Settings, SocketPair};
 use tokio::signal::unix::{SignalKind, signal};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;

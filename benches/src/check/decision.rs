@@ -2,13 +2,13 @@
 
 use std::{io::Write as _, time::Duration};
 
+use diagnosis::network_check::{
+    Policy,
+    rehearsal::{Cluster, rehearse},
+};
 use nix::{
     sys::time::TimeValLike as _,
     time::{ClockId, clock_gettime},
-};
-use rules::network_check::{
-    Policy,
-    rehearsal::{Cluster, rehearse},
 };
 
 use crate::{

@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use rules::gpu_topology::{GpuSet, Matrix, Objective, choose, ranking};
+use diagnosis::gpu_topology::{GpuSet, Matrix, Objective, choose, ranking};
 
 use super::{A, C, ring::all_reduce};
 use crate::{

@@ -2,11 +2,11 @@
 
 use std::{hint::black_box, io::Write as _};
 
+use diagnosis::gpu_topology::{GpuSet, Link, Matrix, Objective, PciPath, choose};
 use nix::{
     sys::time::TimeValLike as _,
     time::{ClockId, clock_gettime},
 };
-use rules::gpu_topology::{GpuSet, Link, Matrix, Objective, PciPath, choose};
 
 use super::{A, C, D, F};
 use crate::{

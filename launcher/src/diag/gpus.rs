@@ -4,7 +4,7 @@ use std::{fs, io, path::PathBuf, process::ExitCode, time::Duration};
 
 use agent::probes::{GpuPlan, inventory_now};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use rules::{
+use diagnosis::{
     gpu_topology::Link,
     gpus::{
         Gpu, GpuTrouble, Host, Inventory, gigabytes,

@@ -20,7 +20,7 @@ mod words;
 use std::process::ExitCode;
 
 use clap::ArgMatches;
-use rules::network_check::rehearsal::rehearse;
+use diagnosis::network_check::rehearsal::rehearse;
 
 pub(super) use self::arguments::{NAME, command};
 use self::settings::{Asked, What};

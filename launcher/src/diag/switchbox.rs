@@ -6,7 +6,7 @@ use agent::probes::{
     GpuPlan, Helper, SwitchboxError, SwitchboxTask, TOOL_VARIABLE, check_switchbox, take_inventory,
 };
 use clap::{Arg, ArgAction, ArgMatches, Command, parser::ValueSource, value_parser};
-use rules::switchbox::{
+use diagnosis::switchbox::{
     Expected, Finding, NO_PROBE, PairFinding, Rate, Settings, SocketPair, Standing, Verdict, check_pairs,
 };
 use serde::Serialize;
@@ -313,7 +313,7 @@ fn json(finding: &Finding) -> String {
 #[cfg(test)]
 mod tests {
     use agent::probes::SwitchboxProbe;
-    use rules::switchbox::{Path, Repetition, Trouble, Wrong};
+    use diagnosis::switchbox::{Path, Repetition, Trouble, Wrong};
 
     use super::*;
 

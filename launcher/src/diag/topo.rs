@@ -9,7 +9,7 @@ use std::{
 };
 
 use clap::{Arg, ArgAction, ArgMatches, Command, builder::NonEmptyStringValueParser, value_parser};
-use rules::{
+use diagnosis::{
     gpu_topology::{CannotChoose, Choice, GpuSet, Matrix, Objective, Score, choose, ranking},
     gpus::health::BUSY_PERMILLE,
 };
@@ -38,7 +38,7 @@ enum TopoError {
     #[error("standard input cannot be read: {0}")]
     Stdin(#[source] io::Error),
     #[error("standard input: {0}")]
-    Matrix(#[from] rules::gpu_topology::BadMatrix),
+    Matrix(#[from] diagnosis::gpu_topology::BadMatrix),
     #[error("--busy names GPU {gpu}, and there are only {size}, from 0 on")]
     NoSuchGpu { gpu: usize, size: usize },
     #[error(transparent)]

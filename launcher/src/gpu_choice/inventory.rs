@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rules::{
+use diagnosis::{
     gpu_topology::{BadMatrix, Link, Matrix, PciPath},
     gpus::{self, Vendor},
 };

@@ -3,10 +3,8 @@
 use std::{ffi::OsString, time::Duration};
 
 use agent::probes::SwitchboxTask;
-use rules::{
-    check_terms::{CheckTerms, OnInconclusive},
-    network_check::{Deadlines, OnBadPath, Tainting},
-};
+use diagnosis::network_check::{Deadlines, OnBadPath, Tainting};
+use rules::check_terms::{CheckTerms, OnInconclusive};
 
 use crate::{
     cli::{Cli, Said},

@@ -3,7 +3,7 @@
 
 use std::{ffi::OsString, fs, path::Path};
 
-use rules::gpus::share::{INDEX, Share, ShareTerms, VISIBLE};
+use diagnosis::gpus::share::{INDEX, Share, ShareTerms, VISIBLE};
 
 use crate::{accelerators, cli::Cli, environment::Environment, host::Host, invalid::Invalid, options::Flag};
 

@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, path::Path};
 
-use rules::gpu_topology::Wish;
+use diagnosis::gpu_topology::Wish;
 
 use crate::{
     cli::Cli,

@@ -80,13 +80,13 @@ fn temporary_dir(env: Environment<'_>, host: &dyn Host, notices: &mut Vec<String
         .into_iter()
         .filter_map(|name| Some((crate::cli::Said::in_variable(name, env.get_filled(name)?), env.get(name)?)))
         .collect();
-    let usual = ["/tmp", "/var/tmp", "/usr/tmp"].map(Path::new);
-    let mut candidates = named.iter().map(|(_, dir)| Path::new(*dir)).chain(usual);
+    let baseline = ["/tmp", "/var/tmp", "/usr/tmp"].map(Path::new);
+    let mut candidates = named.iter().map(|(_, dir)| Path::new(*dir)).chain(baseline);
     let Some(place) = candidates.clone().position(|dir| host.takes_files(dir)) else {
         // The failure to use the first is the one to tell.
-        return candidates.next().unwrap_or(usual[0]).to_owned();
+        return candidates.next().unwrap_or(baseline[0]).to_owned();
     };
-    let dir = candidates.nth(place).unwrap_or(usual[0]).to_owned();
+    let dir = candidates.nth(place).unwrap_or(baseline[0]).to_owned();
     for (said, _) in named.iter().take(place) {
         notices.push(format!(
             "`{said}` is not a folder that can be written: logs go to {} unless --log-dir says where",

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 
 use agent::probes::{SwitchboxProbe, SwitchboxTask, TOOL_VARIABLE};
-use rules::switchbox::{Expected, Rate, Settings, check_pairs};
+use diagnosis::switchbox::{Expected, Rate, Settings, check_pairs};
 
 use crate::{
     cli::{Cli, Said},

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use rules::{
-    check_order::{CheckOrder, CheckReport, CheckRound, Checked, Partner, Test},
-    check_terms::{CheckTerms, OnInconclusive},
+use diagnosis::{
     exclusion::Exclusion,
-    job::Event,
     network_check::{
         ComputeKind, ComputeTime, Deadlines, LocalCheck, LocalFault, OnBadPath, Probed, Tainting,
     },
+};
+use rules::{
+    check_order::{CheckOrder, CheckReport, CheckRound, Checked, Partner, Test},
+    check_terms::{CheckTerms, OnInconclusive},
+    job::Event,
     node::NodeName,
 };
 

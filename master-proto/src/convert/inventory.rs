@@ -1,6 +1,7 @@
 //! What a node's accelerators are. A document, because it is only handed on: into reports, for people.
 
-use rules::{gpus::Inventory, job::Event};
+use diagnosis::gpus::Inventory;
+use rules::job::Event;
 
 use super::{ConvertError, limited, node_id};
 use crate::{MOST_REQUEST_BYTES, pb};

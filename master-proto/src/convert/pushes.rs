@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use diagnosis::exclusion::Exclusion;
 use rules::{
     NodeRank, Round,
     check_order::{CheckOrder, CheckRound},
-    exclusion::Exclusion,
     missing::Missing,
     pending::Pending,
     verdict::JobVerdict,

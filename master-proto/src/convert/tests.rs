@@ -2,17 +2,19 @@ mod compute_kinds;
 
 use std::time::Duration;
 
+use diagnosis::{
+    exclusion::Exclusion,
+    gpus::{Gpu, GpuLink, GpuProcess, GpuTrouble, Inventory, MOST_GPUS, NvLink, RemappedRows, Vendor, Xid},
+    network_check::{
+        ComputeKind, ComputeTime, Deadlines, LocalCheck, LocalFault, OnBadPath, Probed, Tainting,
+    },
+};
 use rules::{
     NodeId, NodeRank, Round, RunId,
     check_order::{CheckOrder, CheckReport, CheckRound, Checked, Partner, Test},
     check_terms::{CheckTerms, OnInconclusive},
-    exclusion::Exclusion,
     fence::{FenceTerms, Juror},
-    gpus::{Gpu, GpuLink, GpuProcess, GpuTrouble, Inventory, MOST_GPUS, NvLink, RemappedRows, Vendor, Xid},
     job::{Claim, Event, NodeEnd, Standing},
-    network_check::{
-        ComputeKind, ComputeTime, Deadlines, LocalCheck, LocalFault, OnBadPath, Probed, Tainting,
-    },
     node::{Accelerators, JoinRequest, NodeAttributes, NodeName, Terms},
     pending::Pending,
     verdict::{CutEnd, JobFailure, JobVerdict},

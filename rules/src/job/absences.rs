@@ -12,11 +12,11 @@ use crate::{
     fence::FenceTerms,
     ids::{NodeId, Round},
     liveness::silence_of,
-    moment::Moment,
     node::NodeName,
     pending::Pending,
     world::World,
 };
+use diagnosis::moment::Moment;
 
 /// Names that a line tells.
 const NAMES: usize = 3;

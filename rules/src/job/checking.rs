@@ -22,14 +22,16 @@ use super::{
 use crate::{
     check_order::{CheckOrder, CheckReport, CheckRound, Partner, Test},
     ids::NodeId,
-    moment::Moment,
-    network_check::{
-        Effect as Step, Event as Word, FabricNames, LocalCheck, NetworkCheck, Probed, Subject, mix,
-    },
     node::{JoinRequest, is_loopback},
     taint_report::CheckedNode,
     topology::Place,
     world::reachable_address,
+};
+
+use diagnosis::{
+    moment::Moment,
+    network_check::{Effect as Step, Event as Word, FabricNames, LocalCheck, NetworkCheck, Probed, Subject},
+    rng::mix,
 };
 
 /// How long a node that refuses connections, or cannot be reached, is tried again. A node's port is open from its
@@ -329,7 +331,7 @@ impl Checking {
         self.newcomers.insert(machine);
     }
 
-    fn give_orders(&mut self, round: u32, groups: &[crate::network_check::Group], again: &[(u32, u32)]) {
+    fn give_orders(&mut self, round: u32, groups: &[diagnosis::network_check::Group], again: &[(u32, u32)]) {
         let again: BTreeMap<u32, u32> = again.iter().copied().collect();
         let at = CheckRound { check: self.number, round };
         self.orders.clear();

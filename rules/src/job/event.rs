@@ -6,12 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     check_order::{CheckOrder, CheckReport, CheckRound},
-    exclusion::Exclusion,
     fence::FenceTerms,
-    gpus::Inventory,
     ids::{NodeId, NodeRank, Round},
     liveness::LossCause,
-    network_check::Probed,
     node::{JoinRequest, NodeName, Terms},
     pending::Pending,
     taint_report::TaintReport,
@@ -19,6 +16,7 @@ use crate::{
     verdict::JobVerdict,
     world::Assignment,
 };
+use diagnosis::{exclusion::Exclusion, gpus::Inventory, network_check::Probed};
 
 /// What the master itself was told.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,12 +10,12 @@ use crate::{
     fence::FenceTerms,
     ids::{NodeId, NodeRank, Round},
     liveness::{LossCause, silence_of},
-    moment::Moment,
     node::{JoinRequest, address_order},
     topology::Topology,
     verdict::{JobFailure, JobVerdict},
     world::{Member, World, master_addr},
 };
+use diagnosis::moment::Moment;
 
 impl Job {
     /// A node wants a seat: a newcomer, a member whose workers are gone, or one that says it again because it

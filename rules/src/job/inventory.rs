@@ -1,7 +1,8 @@
 //! Nodes tell of their accelerators. Nothing is decided by it; an operator reads it.
 
 use super::{Effect, Job, Log};
-use crate::{gpus::Inventory, ids::NodeId};
+use crate::ids::NodeId;
+use diagnosis::gpus::Inventory;
 
 impl Job {
     /// A line in the log where something needs a look, once for each new thing.

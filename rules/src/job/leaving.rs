@@ -8,10 +8,10 @@ use super::{
 use crate::{
     ids::{NodeId, Round},
     liveness::LossCause,
-    moment::Moment,
     node::NodeName,
     verdict::{JobFailure, JobVerdict},
 };
+use diagnosis::moment::Moment;
 
 /// How a node went.
 enum Departure {

@@ -9,9 +9,9 @@ use super::{Effect, Job, Log, Phase, count};
 use crate::{
     check_order::{CheckOrder, CheckReport, CheckRound, Partner, Test},
     ids::NodeId,
-    moment::Moment,
-    network_check::{Probed, mix},
 };
+
+use diagnosis::{moment::Moment, network_check::Probed, rng::mix};
 
 /// What is summed: 2^24 numbers of 4 bytes, as DLRover's own test does.
 const BYTES: u64 = 64 << 20;

@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 use super::{Claim, Effect, Job, Log, Phase, Refusal};
 use crate::{
     ids::NodeId,
-    moment::Moment,
     node::{JoinRequest, Terms},
     pending::Pending,
 };
+use diagnosis::moment::Moment;
 
 /// A node that came for another job than the one that gathers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

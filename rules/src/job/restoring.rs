@@ -9,10 +9,10 @@ use super::{Claim, Effect, Job, Log, NodeEnd, Phase, Regroup, Standing, absences
 use crate::{
     ids::{NodeId, NodeRank, Round},
     liveness::return_grace,
-    moment::Moment,
     node::JoinRequest,
     world::World,
 };
+use diagnosis::moment::Moment;
 
 /// Rounds of which nodes may still tell a master that does not know them. One that restarts every second comes there
 /// after 34 years, and as many numbers again are left.

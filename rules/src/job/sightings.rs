@@ -6,7 +6,8 @@ use std::{collections::BTreeMap, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use super::{Job, Phase};
-use crate::{ids::NodeId, moment::Moment, node::JoinRequest};
+use crate::{ids::NodeId, node::JoinRequest};
+use diagnosis::moment::Moment;
 
 /// Machines that are remembered. Beyond that, those that were seen longest ago are forgotten.
 const MOST: usize = 16_384;

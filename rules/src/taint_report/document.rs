@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::{CheckedNode, SCHEMA, Taint, TaintReport, fabric::FabricDocument};
-use crate::{
+use diagnosis::{
     gpus::Inventory,
     network_check::{
         ComputeFinding, Evidence, NodeFinding, NodeVerdict, Outcome, RoundRecord, TestRecord, TestResult,
@@ -42,13 +42,14 @@ struct RoundDocument<'a> {
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct TestDocument<'a> {
-    kind: crate::network_check::Kind,
+    kind: diagnosis::network_check::Kind,
     nodes: &'a [u32],
     across: bool,
     result: TestResult,
     ended_seconds: f64,
     comm_ms: Option<f64>,
-    usual: Option<UsualDocument>,
+    #[serde(rename = "usual")]
+    baseline: Option<BaselineDocument>,
     ratio: Option<f64>,
     mb_per_s: Option<f64>,
     reasons: Vec<ReasonDocument<'a>>,
@@ -57,7 +58,7 @@ struct TestDocument<'a> {
 
 /// What a test is held against.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-struct UsualDocument {
+struct BaselineDocument {
     ms: f64,
     nodes: u32,
     left_out: u32,
@@ -233,11 +234,11 @@ fn round_document(round: usize, record: &RoundRecord) -> RoundDocument<'_> {
         result: it.result,
         ended_seconds: it.ended.as_secs_f64(),
         comm_ms: it.comm.map(millis),
-        usual: it.usual.map(|usual| UsualDocument {
-            ms: millis(usual.time),
-            nodes: usual.counted,
-            left_out: usual.left_out,
-            of_all: usual.of_all,
+        baseline: it.baseline.map(|baseline| BaselineDocument {
+            ms: millis(baseline.time),
+            nodes: baseline.counted,
+            left_out: baseline.left_out,
+            of_all: baseline.of_all,
         }),
         ratio: it.ratio_permille.map(ratio),
         mb_per_s: it.bytes_per_second.map(megabytes),
@@ -252,7 +253,7 @@ fn compute_document(found: &ComputeFinding) -> ComputeDocument {
     ComputeDocument {
         timed: found.kind.to_string(),
         samples_ms: found.samples.iter().copied().map(millis).collect(),
-        usual_ms: found.usual.map(millis),
+        usual_ms: found.baseline.map(millis),
         nodes: found.counted,
         left_out: found.left_out,
     }

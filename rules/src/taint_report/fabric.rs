@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::TaintReport;
-use crate::network_check::{Ambiguity, Cut, Element, LinkKind, PartialUplink};
+use diagnosis::network_check::{Ambiguity, Cut, Element, LinkKind, PartialUplink};
 
 /// The part of the document that is about paths and switches.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -200,9 +200,11 @@ mod tests {
     use super::*;
     use crate::{
         ids::{NodeId, RunId},
+        taint_report::CheckedNode,
+    };
+    use diagnosis::{
         moment::Moment,
         network_check::{LocalCheck, NetworkCheck, Policy, Subject},
-        taint_report::CheckedNode,
     };
 
     /// One node in one rack of one pod, and nothing wrong.

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::TaintReport;
-use crate::network_check::{Evidence, NodeFinding, NodeVerdict, Outcome, RoundRecord, TestResult};
+use diagnosis::network_check::{Evidence, NodeFinding, NodeVerdict, Outcome, RoundRecord, TestResult};
 
 /// The most nodes that a table shows when nothing is wrong with them.
 const SHOWN: usize = 16;

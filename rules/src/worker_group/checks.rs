@@ -7,11 +7,13 @@ use serde::{Deserialize, Serialize};
 use super::{Effect, Link, WorkerGroup};
 use crate::{
     check_order::{CheckOrder, CheckReport, CheckRound},
-    exclusion::Exclusion,
     failure::{Failure, Outcome},
+    notice::Notice,
+};
+use diagnosis::{
+    exclusion::Exclusion,
     moment::Moment,
     network_check::{LocalCheck, Probed},
-    notice::Notice,
 };
 
 /// How often a person hears how far a test has come. Most end before that.

@@ -6,18 +6,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     check_order::{CheckOrder, CheckReport, CheckRound},
-    exclusion::Exclusion,
     failure::{ExitCause, Outcome},
     fence::{Answer, Juror},
-    gpus::{GpuUse, Inventory, share::ShareTerms},
     ids::{Attempt, LocalRank, NodeId, Round},
     job::{Claim, NodeEnd},
-    moment::Moment,
-    network_check::{LocalCheck, Probed},
     notice::Notice,
     pending::Pending,
     verdict::JobVerdict,
     world::Assignment,
+};
+use diagnosis::{
+    exclusion::Exclusion,
+    gpus::{GpuUse, Inventory, share::ShareTerms},
+    moment::Moment,
+    network_check::{LocalCheck, Probed},
 };
 
 /// What this node was told to do.

@@ -4,11 +4,11 @@ use super::{Effect, State, Then, WorkerGroup};
 use crate::{
     fence::{Answer, Fence, Finding, Standpoint, Step, question_patience},
     ids::Round,
-    moment::Moment,
     notice::Notice,
     stop_ladder::StopLadder,
     world::Assignment,
 };
+use diagnosis::moment::Moment;
 
 impl WorkerGroup {
     /// When the workers here are killed, unless a sign comes that they may go on; `None`: there are none, or they need no

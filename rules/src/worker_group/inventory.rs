@@ -5,15 +5,12 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Effect, WorkerGroup};
-use crate::{
-    gpus::{
-        GpuUse, Inventory, Vendor,
-        share::{ShareEffect, ShareTerms, ShareWatch},
-    },
-    ids::LocalRank,
-    notice::Notice,
+use super::{
+    Effect, WorkerGroup,
+    share_watch::{ShareEffect, ShareWatch},
 };
+use crate::{ids::LocalRank, notice::Notice};
+use diagnosis::gpus::{GpuUse, Inventory, Vendor, share::ShareTerms};
 
 /// Looks at who holds memory without a single process of ours among them, before a person hears that it is in vain.
 const IN_VAIN: u32 = 10;

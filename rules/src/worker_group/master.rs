@@ -9,10 +9,10 @@ use super::{Claim, EVERY, Effect, Hosted, NodeEnd, SIGTERM, Standing, State, The
 use crate::{
     failure::{Failure, Outcome},
     ids::Round,
-    moment::Moment,
     notice::Notice,
     verdict::JobVerdict,
 };
+use diagnosis::moment::Moment;
 
 /// The stream to the master.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

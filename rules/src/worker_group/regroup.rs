@@ -1,7 +1,8 @@
 //! The round is over for all its members: for another node's sake, and sometimes in spite of a failure here.
 
 use super::{Effect, SIGTERM, State, Then, WorkerGroup};
-use crate::{failure::Outcome, ids::Attempt, moment::Moment, notice::Notice};
+use crate::{failure::Outcome, ids::Attempt, notice::Notice};
+use diagnosis::moment::Moment;
 
 impl WorkerGroup {
     /// Another node's failure, loss or arrival does not spend this node's restarts.

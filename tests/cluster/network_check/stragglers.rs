@@ -20,9 +20,9 @@ fn a_host_behind_a_slow_link_is_left_out_and_its_partners_are_not() {
         report.rounds.iter().flat_map(|it| &it.tests).filter_map(|test| test.mb_per_s).collect();
     rates.sort_by(f64::total_cmp);
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "megabytes per second")]
-    let usual = (rates[rates.len() / 2] * 1e6) as u64;
+    let baseline = (rates[rates.len() / 2] * 1e6) as u64;
 
-    network.limit(2, usual / 20);
+    network.limit(2, baseline / 20);
     let job = Job::on(&network, &SIX);
     let mut nodes = job.start();
     let report = job.report(0);

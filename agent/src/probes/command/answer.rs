@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rules::network_check::Probed;
+use diagnosis::network_check::Probed;
 use serde::Deserialize;
 
 /// Of the request and the answer.

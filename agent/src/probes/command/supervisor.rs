@@ -14,11 +14,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use diagnosis::network_check::Probed;
 use nix::sys::{
     prctl,
     signal::{SigSet, Signal},
 };
-use rules::{failure::ExitCause, network_check::Probed};
+use rules::failure::ExitCause;
 
 use super::{
     CANNOT_RUN, CommandTask, answer,

@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf};
 
-use rules::gpus::{CgroupLimits, Host as Facts};
+use diagnosis::gpus::{CgroupLimits, Host as Facts};
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
 
 use super::{Source, Taking};
@@ -81,7 +81,7 @@ fn percent(load: f64) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use rules::gpus::Inventory;
+    use diagnosis::gpus::Inventory;
 
     use super::*;
 

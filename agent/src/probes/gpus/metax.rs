@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rules::gpus::{Gpu, GpuTrouble, MOST_GPUS, Vendor};
+use diagnosis::gpus::{Gpu, GpuTrouble, MOST_GPUS, Vendor};
 
 use super::{Source, Taking, bus, table};
 

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rules::gpus::{Gpu, MOST_GPUS, Vendor};
+use diagnosis::gpus::{Gpu, MOST_GPUS, Vendor};
 
 use super::{Source, Taking, bus, table};
 

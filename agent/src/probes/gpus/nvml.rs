@@ -7,6 +7,7 @@ mod links;
 
 use std::path::PathBuf;
 
+use diagnosis::gpus::{Gpu, GpuProcess, GpuTrouble, MOST_GPUS, RemappedRows, Vendor};
 use nvml_wrapper::{
     Device, Nvml as Library,
     bitmasks::{InitFlags, device::ThrottleReasons},
@@ -14,7 +15,6 @@ use nvml_wrapper::{
     enums::device::UsedGpuMemory,
     error::NvmlError,
 };
-use rules::gpus::{Gpu, GpuProcess, GpuTrouble, MOST_GPUS, RemappedRows, Vendor};
 
 use super::{Source, Taking, bus};
 

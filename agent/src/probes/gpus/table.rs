@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use rules::{
+use diagnosis::{
     gpu_topology::{BadMatrix, Matrix},
     gpus::{GpuLink, Inventory},
 };
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn a_table_is_that_of_this_node() {
-        let table = include_str!("../../../../rules/src/gpu_topology/fixtures/f_c500.txt");
+        let table = include_str!("../../../../diagnosis/src/gpu_topology/fixtures/f_c500.txt");
         assert_eq!(read(table, 8).unwrap().link(0, 1).unwrap().to_string(), "MX");
         for (text, count, words) in [
             (table, 4, "the topology has 8 GPUs, and this node shows 4"),

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use diagnosis::gpus::GpuUse;
 use nvml_wrapper::{
     Nvml as Library, bitmasks::event::EventTypes, enums::device::UsedGpuMemory, enums::event::XidError,
     error::NvmlError,
 };
-use rules::gpus::GpuUse;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 

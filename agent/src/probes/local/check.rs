@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use rules::network_check::{ComputeKind, ComputeTime, LocalCheck, LocalFault};
+use diagnosis::network_check::{ComputeKind, ComputeTime, LocalCheck, LocalFault};
 
 #[cfg(feature = "cuda")]
 use super::cuda;

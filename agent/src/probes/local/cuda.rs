@@ -23,7 +23,7 @@ use cudarc::driver::{
     CudaContext, CudaStream, DriverError, result,
     sys::{CUresult, cuDeviceGetPCIBusId, is_culib_present},
 };
-use rules::network_check::{ComputeKind, LocalFault};
+use diagnosis::network_check::{ComputeKind, LocalFault};
 
 use self::matmul::Matmul;
 use super::check::Timed;

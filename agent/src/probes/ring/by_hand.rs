@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rules::network_check::Probed;
+use diagnosis::network_check::Probed;
 
 use super::{
     error::{Neighbour, RingError},

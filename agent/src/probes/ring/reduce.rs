@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rules::network_check::Probed;
+use diagnosis::network_check::Probed;
 
 use super::{
     AllReduced, RingPlan,

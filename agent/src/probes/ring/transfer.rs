@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rules::network_check::Probed;
+use diagnosis::network_check::Probed;
 
 use super::{error::RingError, link::Link};
 use crate::probes::{

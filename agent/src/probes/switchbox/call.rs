@@ -12,15 +12,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use diagnosis::switchbox::{Trouble, Wrong};
 use nix::{
     sys::memfd::{MFdFlags, memfd_create},
     unistd::getpid,
 };
-use rules::{
-    failure::ExitCause,
-    signal_name::signal_words,
-    switchbox::{Trouble, Wrong},
-};
+use rules::{failure::ExitCause, signal_name::signal_words};
 
 use super::mxom::shown;
 use crate::{probes::session::in_a_session_of_its_own, tree};

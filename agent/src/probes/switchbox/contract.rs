@@ -12,7 +12,9 @@
 
 use std::time::Duration;
 
-use rules::switchbox::{Answer, FEWEST, Path, Rate, Repetition, Settings, SocketPair, Style, Trouble, Wrong};
+use diagnosis::switchbox::{
+    Answer, FEWEST, Path, Rate, Repetition, Settings, SocketPair, Style, Trouble, Wrong,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{call::CallEnd, mxom::shown};
@@ -20,7 +22,7 @@ use super::{call::CallEnd, mxom::shown};
 /// Of both documents.
 const VERSION: u32 = 1;
 
-/// More results than any answer has: [`rules::switchbox::MOST_PAIRS`], both ways, with repetitions.
+/// More results than any answer has: [`diagnosis::switchbox::MOST_PAIRS`], both ways, with repetitions.
 const MOST_RESULTS: usize = 4096;
 
 /// What is copied in one measurement, in bytes.
@@ -227,7 +229,8 @@ fn wrong_of(err: &str) -> Wrong {
 
 #[cfg(test)]
 mod tests {
-    use rules::{failure::ExitCause, switchbox::Expected};
+    use diagnosis::switchbox::Expected;
+    use rules::failure::ExitCause;
 
     use super::*;
 

@@ -62,7 +62,7 @@ fn of_cuda(request: &Request) -> Response {
 
 #[cfg(not(feature = "cuda"))]
 fn of_cuda(request: &Request) -> Response {
-    use rules::switchbox::{Trouble, Wrong};
+    use diagnosis::switchbox::{Trouble, Wrong};
     let mut response = Response { devices: None, ..Response::new("cuda", 0) };
     response.fail(&request.pairs, &Wrong::new(Trouble::ToolMissing, "this build has no CUDA probe"));
     response

@@ -17,7 +17,7 @@ use cudarc::driver::{
     CudaContext, CudaSlice, CudaStream, DevicePtr as _, DevicePtrMut as _, DriverError, sys,
     sys::{CUdevice_P2PAttribute_enum as Attribute, CUresult, is_culib_present},
 };
-use rules::switchbox::{Path, SocketPair, Trouble, Wrong};
+use diagnosis::switchbox::{Path, SocketPair, Trouble, Wrong};
 
 use super::contract::{Direction, Measured, Request, Response};
 use crate::probes::pattern::{BLOCK, Pattern};
@@ -279,15 +279,15 @@ mod tests {
         if unsafe { is_culib_present() } {
             return;
         }
-        let settings = rules::switchbox::Settings {
+        let settings = diagnosis::switchbox::Settings {
             pairs: vec![SocketPair(0, 1)],
             are_pairs_given: true,
-            min: rules::switchbox::Rate(1),
+            min: diagnosis::switchbox::Rate(1),
             min_channels: 1,
-            expected: rules::switchbox::Expected::Any,
+            expected: diagnosis::switchbox::Expected::Any,
             models: Vec::new(),
         };
-        let style = rules::switchbox::Style::Repetitions;
+        let style = diagnosis::switchbox::Style::Repetitions;
         let patience = std::time::Duration::from_secs(1);
         let request = Request::new(&settings, settings.pairs.clone(), style, patience);
         let response = measure(&request);

@@ -11,6 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use diagnosis::switchbox::{Path, SocketPair, Trouble, Wrong};
 use nix::{
     libc,
     sched::{CpuSet, sched_getaffinity, sched_setaffinity},
@@ -21,7 +22,6 @@ use nix::{
     },
     unistd::{ForkResult, Pid, fork},
 };
-use rules::switchbox::{Path, SocketPair, Trouble, Wrong};
 
 use super::contract::{Direction, Measured, Request, Response};
 use crate::probes::pattern::{BLOCK, Pattern};

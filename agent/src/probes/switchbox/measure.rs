@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use rules::switchbox::{Answer, Expected, Method, Path, Settings, SocketPair, Style, Trouble, Wrong};
+use diagnosis::switchbox::{Answer, Expected, Method, Path, Settings, SocketPair, Style, Trouble, Wrong};
 
 use super::{
     SwitchboxTask,

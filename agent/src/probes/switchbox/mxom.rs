@@ -6,7 +6,7 @@
 
 use std::{ffi::OsString, io, path::Path};
 
-use rules::switchbox::{Answer, Path as Way, Rate, Repetition, SocketPair, Trouble, Wrong};
+use diagnosis::switchbox::{Answer, Path as Way, Rate, Repetition, SocketPair, Trouble, Wrong};
 
 use super::{
     call::{CallEnd, Spec},

@@ -9,14 +9,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use diagnosis::switchbox::{Answer, Check, Effect, Event, Settings, Trouble, Wrong, in_words};
 use nix::sys::{
     prctl,
     signal::{SigSet, Signal},
 };
-use rules::{
-    Moment,
-    switchbox::{Answer, Check, Effect, Event, Settings, Trouble, Wrong, in_words},
-};
+use rules::Moment;
 
 use super::{
     SwitchboxEnd, SwitchboxProbe, SwitchboxTask,
@@ -185,7 +183,7 @@ impl<'a> Supervisor<'a> {
 
     /// How many devices NVIDIA's driver shows. One that hangs shows none.
     fn count_cuda(&mut self, settings: &Settings) -> u32 {
-        let style = rules::switchbox::Style::Repetitions;
+        let style = diagnosis::switchbox::Style::Repetitions;
         let request = Request::new(settings, Vec::new(), style, COUNTING);
         let spec = CopyTask { kind: Kind::Cuda, request }.spec();
         let Ok(call) = Call::start(&spec) else { return 0 };

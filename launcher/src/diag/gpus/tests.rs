@@ -1,4 +1,4 @@
-use rules::gpus::{CgroupLimits, GpuLink, GpuProcess, GpuTrouble, NvLink, Vendor, Xid};
+use diagnosis::gpus::{CgroupLimits, GpuLink, GpuProcess, GpuTrouble, NvLink, Vendor, Xid};
 
 use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use rules::network_check::{NodeVerdict, OnBadPath, Outcome, Policy};
+use diagnosis::network_check::{NodeVerdict, OnBadPath, Outcome, Policy};
 
 use super::words::count;
 use crate::failure::{INCONCLUSIVE, MASS_FAILURE};

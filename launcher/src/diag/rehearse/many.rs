@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use rules::network_check::{
+use diagnosis::network_check::{
     Policy,
     rehearsal::{rehearse, seed_of_run},
 };

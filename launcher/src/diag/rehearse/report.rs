@@ -6,7 +6,7 @@ mod tests;
 
 use std::fmt::{self, Display, Write as _};
 
-use rules::network_check::{Kind, LinkKind, NodeFinding, NodeVerdict, Outcome, RoundRecord, TestResult};
+use diagnosis::network_check::{Kind, LinkKind, NodeFinding, NodeVerdict, Outcome, RoundRecord, TestResult};
 
 pub(super) use self::json::json;
 use super::{

@@ -9,7 +9,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use clap::{ArgMatches, parser::ValueSource};
-use rules::network_check::{
+use diagnosis::network_check::{
     OnBadPath, Policy, Tainting,
     rehearsal::{Chance, Cluster},
 };

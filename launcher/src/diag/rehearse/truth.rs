@@ -18,7 +18,7 @@ mod wrong;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rules::network_check::{Element, NodeVerdict, Outcome, TestResult, rehearsal::Cluster};
+use diagnosis::network_check::{Element, NodeVerdict, Outcome, TestResult, rehearsal::Cluster};
 
 pub(super) use self::{
     blamed::{Blamed, word},

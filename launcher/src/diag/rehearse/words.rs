@@ -1,7 +1,7 @@
 //! Words that several reports share.
 
-pub(super) use rules::counted::counted as count;
-use rules::network_check::Element;
+pub(super) use diagnosis::counted::counted as count;
+use diagnosis::network_check::Element;
 
 /// An element of a fabric by its name.
 pub(super) fn element(element: Element) -> String {

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
-use rules::gpu_topology::{Choice, GpuSet, Matrix, Ranked, Score, ranking as rank};
+use diagnosis::gpu_topology::{Choice, GpuSet, Matrix, Ranked, Score, ranking as rank};
 use serde::Serialize;
 
 /// How many sets of a ranking are shown.

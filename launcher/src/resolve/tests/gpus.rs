@@ -1,14 +1,14 @@
 //! `--gpu-select` on machines that do not exist.
 
-use rules::{
+use diagnosis::{
     gpu_topology::Matrix,
     gpus::{Gpu, GpuLink, GpuTrouble, Inventory, Vendor},
 };
 
 use super::*;
 
-const TABLE: &str = include_str!("../../../../rules/src/gpu_topology/fixtures/a_dgx1v.txt");
-const ISLANDS: &str = include_str!("../../../../rules/src/gpu_topology/fixtures/f_c500.txt");
+const TABLE: &str = include_str!("../../../../diagnosis/src/gpu_topology/fixtures/a_dgx1v.txt");
+const ISLANDS: &str = include_str!("../../../../diagnosis/src/gpu_topology/fixtures/f_c500.txt");
 
 /// 8 accelerators, between which there is what a table says, some of them with their memory taken.
 fn inventory(vendor: Vendor, table: &str, busy: &[u32]) -> Inventory {

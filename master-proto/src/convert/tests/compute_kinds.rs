@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use diagnosis::network_check::{ComputeKind, ComputeTime, LocalCheck, Probed};
 use rules::{
     NodeId,
     check_order::{CheckReport, CheckRound, Checked},
     job::Event,
-    network_check::{ComputeKind, ComputeTime, LocalCheck, Probed},
 };
 
 use crate::{convert::check_report, pb};

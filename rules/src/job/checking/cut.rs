@@ -3,10 +3,10 @@
 use crate::{
     ids::NodeId,
     job::{Effect, Job, Log, count},
-    network_check::{Cut, OnBadPath},
     taint_report::TaintReport,
     verdict::{CutEnd, JobFailure},
 };
+use diagnosis::network_check::{Cut, OnBadPath};
 
 impl Job {
     fn on_bad_path(&self) -> Option<OnBadPath> {

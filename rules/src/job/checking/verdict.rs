@@ -7,14 +7,16 @@ use super::{Checking, LastCheck};
 use crate::{
     check_order::CheckRound,
     check_terms::OnInconclusive,
-    exclusion::Exclusion,
     ids::{NodeId, RunId},
     job::{Effect, Job, Log, Phase, count},
-    moment::Moment,
-    network_check::{NodeFinding, NodeVerdict, Outcome},
     node::NodeName,
     taint_report::TaintReport,
     verdict::{JobFailure, JobVerdict},
+};
+use diagnosis::{
+    exclusion::Exclusion,
+    moment::Moment,
+    network_check::{NodeFinding, NodeVerdict, Outcome},
 };
 
 /// Nodes that a sentence names.

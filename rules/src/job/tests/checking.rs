@@ -7,9 +7,9 @@ use super::*;
 use crate::{
     check_order::{CheckOrder, CheckReport, CheckRound, Checked, Test as What},
     check_terms::{CheckTerms, OnInconclusive},
-    network_check::{Deadlines, LocalCheck, LocalFault, NodeVerdict, OnBadPath, Probed, Tainting},
     taint_report::TaintReport,
 };
+use diagnosis::network_check::{Deadlines, LocalCheck, LocalFault, NodeVerdict, OnBadPath, Probed, Tainting};
 
 fn check() -> CheckTerms {
     CheckTerms {

@@ -1,7 +1,7 @@
 //! Nodes tell of their accelerators.
 
 use super::*;
-use crate::gpus::{Gpu, GpuTrouble, Inventory, Xid};
+use diagnosis::gpus::{Gpu, GpuTrouble, Inventory, Xid};
 
 fn told(node: &str, gpus: Vec<Gpu>) -> Event {
     let inventory = Box::new(Inventory { gpus, ..Inventory::default() });

@@ -1,7 +1,7 @@
 //! What the accelerators are is found out beside everything else.
 
 use super::*;
-use crate::gpus::{
+use diagnosis::gpus::{
     Gpu, GpuUse, Inventory, Vendor,
     share::{Share, ShareTerms},
 };
@@ -146,7 +146,7 @@ fn errors_that_were_heard_outlive_the_next_look() {
     let mut group = WorkerGroup::new(Limits { check: Some(Duration::ZERO), ..limits(3) });
     assert_eq!(group.handle(Moment::START, Event::MasterBack), [Effect::CheckLocally]);
     assert_eq!(group.handle(Moment::START, taken()), [reported()]);
-    let checked = crate::network_check::LocalCheck::default();
+    let checked = diagnosis::network_check::LocalCheck::default();
     assert_eq!(group.handle(Moment::START, Event::LocallyChecked { checked }).len(), 2);
     start(&mut group, 0, 1);
     let _watch = group.handle(Moment::START, worker_started(0));

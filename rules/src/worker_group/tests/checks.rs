@@ -1,8 +1,8 @@
 //! The node is checked: alone before it asks for a seat, and with others before it gets one.
 
 use super::*;
-use crate::{
-    check_order::{CheckOrder, CheckReport, CheckRound, Partner, Test},
+use crate::check_order::{CheckOrder, CheckReport, CheckRound, Partner, Test};
+use diagnosis::{
     exclusion::Exclusion,
     network_check::{LocalCheck, Probed},
 };

@@ -7,6 +7,11 @@ use agent::{
     guard::frame::{FromGuard, ToGuard, WorkerSpec, encode},
     probes::readers,
 };
+use diagnosis::{
+    exclusion::Exclusion,
+    gpus::{Gpu, GpuProcess, GpuTrouble, Inventory, NvLink, Vendor},
+    network_check::{ComputeTime, Deadlines, LocalCheck, LocalFault, OnBadPath, Probed, Tainting},
+};
 use dlrover_inputs::{
     TARGETS, journal,
     steps::{self, Step},
@@ -21,11 +26,8 @@ use rules::{
     LocalRank, Moment, NodeId, NodeRank, Round, RunId,
     check_order::{CheckOrder, CheckReport, CheckRound, Checked, Partner, Test},
     check_terms::{CheckTerms, OnInconclusive},
-    exclusion::Exclusion,
     failure::ExitCause,
-    gpus::{Gpu, GpuProcess, GpuTrouble, Inventory, NvLink, Vendor},
     job::{Claim, Event, NodeEnd, Standing},
-    network_check::{ComputeTime, Deadlines, LocalCheck, LocalFault, OnBadPath, Probed, Tainting},
     node::{Accelerators, JoinRequest, NodeAttributes, NodeName, Terms},
     pending::Pending,
     verdict::{JobFailure, JobVerdict},
@@ -98,7 +100,8 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
 }
 
 fn tables() -> Vec<Vec<u8>> {
-    let fixtures = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../rules/src/gpu_topology/fixtures");
+    let fixtures =
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../diagnosis/src/gpu_topology/fixtures");
     let names = ["a_dgx1v", "d_pcie", "e_bridges_4", "f_c500"];
     let read = |name: &str| fs::read(fixtures.join(format!("{name}.txt"))).unwrap_or_default();
     let mut tables: Vec<Vec<u8>> = names.iter().map(|name| read(name)).collect();

@@ -1,11 +1,11 @@
 //! Texts of vendors' tools, and the topology file.
 
 use agent::probes::readers;
-use rules::{
+use diagnosis::{
     gpu_topology::{GpuSet, Matrix, Objective, choose},
     gpus::{Inventory, MOST_GPUS},
-    topology::Topology,
 };
+use rules::topology::Topology;
 
 /// `nvidia-smi --query-gpu`: what it lists is in its order, and can be told.
 pub(crate) fn nvidia_smi(bytes: &[u8]) {

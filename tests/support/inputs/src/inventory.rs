@@ -2,8 +2,9 @@
 //! report of a check that hands it on. Nothing of ours reads such a report, but others' tools do: it is JSON, whatever is
 //! in it.
 
+use diagnosis::gpus::Inventory;
 use master_proto::convert::inventory_report;
-use rules::{gpus::Inventory, job::Event, taint_report::TaintReport};
+use rules::{job::Event, taint_report::TaintReport};
 
 /// What is read can be told to the master, and comes there as it was; a report of any kind is a document and a table.
 pub(crate) fn inventory(bytes: &[u8]) {

@@ -2,12 +2,12 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
+use diagnosis::network_check::LocalCheck;
 use rules::{
     LocalRank, Moment, NodeId, Round,
     check_order::{CheckRound, Checked},
     failure::{ExitCause, Outcome},
     job::Event as JobEvent,
-    network_check::LocalCheck,
     node::{JoinRequest, NodeAttributes},
     verdict::JobVerdict,
     worker_group::{Effect, Event, Limits, WorkerExit, WorkerGroup},

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use diagnosis::network_check::{Deadlines, OnBadPath, Tainting};
 use rules::{
     Moment, NodeRank, RunId,
     check_terms::{CheckTerms, OnInconclusive},
     job::{OnGiveUp, Policy},
     liveness::Patience,
-    network_check::{Deadlines, OnBadPath, Tainting},
     node::Terms,
 };
 

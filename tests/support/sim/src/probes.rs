@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use rules::{
-    check_order::{CheckOrder, CheckReport, CheckRound},
+use diagnosis::{
     gpus::{Gpu, Inventory, Vendor},
     network_check::{LocalCheck, LocalFault, Probed},
+};
+use rules::{
+    check_order::{CheckOrder, CheckReport, CheckRound},
     worker_group::Event,
 };
 

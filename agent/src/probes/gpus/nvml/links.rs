@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use diagnosis::{
+    gpu_topology::{Link, PciPath},
+    gpus::{Gpu, GpuLink, NvLink},
+};
 use nvml_wrapper::{Device, Nvml as Library, enum_wrappers::device::TopologyLevel, error::NvmlError};
 use nvml_wrapper_sys::bindings::{
     nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_SWITCH as SWITCH,
     nvmlReturn_enum_NVML_SUCCESS as SUCCESS,
-};
-use rules::{
-    gpu_topology::{Link, PciPath},
-    gpus::{Gpu, GpuLink, NvLink},
 };
 
 use crate::probes::gpus::bus::place;

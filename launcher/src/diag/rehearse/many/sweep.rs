@@ -1,6 +1,6 @@
 //! Random clusters of every kind, or of every two kinds.
 
-use rules::network_check::{
+use diagnosis::network_check::{
     Policy,
     rehearsal::{ELEMENT_KINDS, ElementKind, imagine, seed_of_run},
 };

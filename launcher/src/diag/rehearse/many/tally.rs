@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rules::network_check::Outcome;
+use diagnosis::network_check::Outcome;
 use serde::Serialize;
 
 use super::super::{

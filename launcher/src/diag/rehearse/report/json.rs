@@ -1,6 +1,6 @@
 //! One rehearsal as a line of JSON.
 
-use rules::network_check::{LinkKind, NodeVerdict, Outcome};
+use diagnosis::network_check::{LinkKind, NodeVerdict, Outcome};
 use serde_json::{Value, json};
 
 use super::{

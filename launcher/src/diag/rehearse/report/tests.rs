@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use rules::network_check::rehearsal::rehearse;
+use diagnosis::network_check::rehearsal::rehearse;
 
 use super::{
     super::{
@@ -88,7 +88,7 @@ fn what_a_job_would_do_is_told() {
 
 #[test]
 fn what_a_check_names_is_told_for_people_and_programs() {
-    use rules::network_check::{Ambiguity, Cut, Element, NodeVerdict, PartialUplink};
+    use diagnosis::network_check::{Ambiguity, Cut, Element, NodeVerdict, PartialUplink};
 
     let words = "rehearse --nodes 16 --racks 4 --pod-size 2 --dead-pod 0 --liar 3 --dies 4@1 --partial-uplink 3:0.5 \
                  --dead-uplink 2@9 --transient 0.5 --on-bad-path fail";

@@ -1,6 +1,6 @@
 //! Something broken, as the command line puts it into a cluster: by its number, or drawn at random.
 
-use rules::network_check::rehearsal::{Chance, Cluster};
+use diagnosis::network_check::rehearsal::{Chance, Cluster};
 
 /// Draws of a pair before the first free one is taken.
 const DRAWS: u32 = 64;

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Write as _};
 
-use rules::network_check::{OnBadPath, Policy, Tainting, rehearsal::Cluster};
+use diagnosis::network_check::{OnBadPath, Policy, Tainting, rehearsal::Cluster};
 
 use super::Settings;
 
@@ -69,18 +69,18 @@ fn write(text: &mut String, settings: &Settings) -> fmt::Result {
 }
 
 fn write_policy(text: &mut String, policy: &Policy) -> fmt::Result {
-    let usual = Policy::new(policy.seed);
-    if policy.max_rounds != usual.max_rounds {
+    let baseline = Policy::new(policy.seed);
+    if policy.max_rounds != baseline.max_rounds {
         write!(text, " --max-rounds {}", policy.max_rounds)?;
     }
     if policy.exclude_straggler {
         write!(text, " --exclude-straggler")?;
     }
     let share = |permille: u32| f64::from(permille) / 1000.0;
-    if policy.straggler_permille != usual.straggler_permille {
+    if policy.straggler_permille != baseline.straggler_permille {
         write!(text, " --straggler-ratio {}", share(policy.straggler_permille))?;
     }
-    if policy.taint_guard_permille != usual.taint_guard_permille {
+    if policy.taint_guard_permille != baseline.taint_guard_permille {
         write!(text, " --taint-guard {}", share(policy.taint_guard_permille))?;
     }
     match policy.taint_flaky {

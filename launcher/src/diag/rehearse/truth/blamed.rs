@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use rules::network_check::{NodeFinding, NodeVerdict, Outcome};
+use diagnosis::network_check::{NodeFinding, NodeVerdict, Outcome};
 use serde::Serialize;
 
 use super::super::settings::Settings;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use rules::network_check::{Outcome, rehearsal::Cluster};
+use diagnosis::network_check::{Outcome, rehearsal::Cluster};
 use serde::Serialize;
 
 use super::{

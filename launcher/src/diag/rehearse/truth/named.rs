@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use rules::network_check::{Element, LinkKind, Outcome, rehearsal::Cluster};
+use diagnosis::network_check::{Element, LinkKind, Outcome, rehearsal::Cluster};
 
 /// The elements that are named.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, ops::Range};
 
-use rules::network_check::{NodeFinding, NodeVerdict, Outcome, TestResult, rehearsal::Cluster};
+use diagnosis::network_check::{NodeFinding, NodeVerdict, Outcome, TestResult, rehearsal::Cluster};
 
 use super::{
     super::{settings::Settings, words::count},

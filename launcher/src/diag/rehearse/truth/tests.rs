@@ -1,7 +1,7 @@
 //! Checks that are judged. What a check names is put into its outcome by hand, so that these tests hold whatever the
 //! decision comes to.
 
-use rules::network_check::{
+use diagnosis::network_check::{
     Ambiguity, Cut, Element, LinkFault, LinkKind, NodeVerdict, PartialUplink, RackPairFault,
     rehearsal::rehearse,
 };

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rules::network_check::{Element, LinkKind, Outcome, rehearsal::Cluster};
+use diagnosis::network_check::{Element, LinkKind, Outcome, rehearsal::Cluster};
 
 use super::{super::settings::Settings, is_healthy, last_round};
 

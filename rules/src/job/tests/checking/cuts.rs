@@ -2,10 +2,8 @@
 //! finds is made up here.
 
 use super::*;
-use crate::{
-    network_check::{Cut, Evidence, OnBadPath, Outcome},
-    verdict::CutEnd,
-};
+use crate::verdict::CutEnd;
+use diagnosis::network_check::{Cut, Evidence, OnBadPath, Outcome};
 
 const WORDS: &str = "rack s0 and rack s1 do not reach each other";
 

@@ -1,0 +1,21 @@
+//! Which node, link, switch or accelerator is at fault: the decisions of every check. Pure, like `rules`: no IO, no clock,
+//! no environment and no randomness. Its `clippy.toml` enforces that.
+//!
+//! | question | module |
+//! |---|---|
+//! | which node, link or switch is at fault | [`network_check`] |
+//! | which channel of a switchbox is bad | [`switchbox`] |
+//! | which accelerators a node has, and whether they are fit for work | [`gpus`] |
+//! | which accelerators the workers get | [`gpu_topology`] |
+//! | what the excluded node is told | [`exclusion`] |
+
+pub mod counted;
+pub mod exclusion;
+pub mod gpu_topology;
+pub mod gpus;
+pub mod moment;
+pub mod network_check;
+pub mod rng;
+pub mod switchbox;
+
+pub use moment::Moment;

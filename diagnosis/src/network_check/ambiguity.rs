@@ -1,0 +1,94 @@
+//! Where the tests leave more than one explanation of the same size.
+
+use std::collections::BTreeSet;
+
+use super::{
+    Ambiguity, Element, LinkFault, LinkKind,
+    check_log::CheckLog,
+    cut,
+    fabric::Part,
+    facts::Facts,
+    partial::{self, Partial},
+};
+
+/// So many pairs out of a rack would have shown a part of its ways out that is dead.
+const TESTED: usize = 10;
+
+/// All of them.
+pub(super) fn all(log: &CheckLog, facts: &Facts, links: &[LinkFault], partial: &[Partial]) -> Vec<Ambiguity> {
+    let rack = |rack: u32| log.racks.get(rack as usize).copied().unwrap_or(rack);
+    let pod = |pod: u32| log.pods.get(pod as usize).copied().unwrap_or(pod);
+    let mut all: BTreeSet<Vec<Element>> = BTreeSet::new();
+    let mut add = |mut candidates: Vec<Element>| {
+        candidates.sort_unstable();
+        candidates.dedup();
+        if candidates.len() > 1 {
+            all.insert(candidates);
+        }
+    };
+    let has_pods = log.pods.len() > 1;
+    let is_replaced = |part: Part| partial.iter().any(|partial| partial.replaces(part));
+    for blamed in facts.fabric.blamed.iter().filter(|blamed| !is_replaced(blamed.part)) {
+        let parts = std::iter::once(&blamed.part).chain(&blamed.rivals);
+        // Where no pods are known their switches are all that is between racks.
+        let is_told = |part: &&Part| has_pods || **part == blamed.part || !matches!(part, Part::PodSwitch(_));
+        let parts = parts.filter(is_told).map(|part| cut::element(&rack, &pod, *part));
+        // So few may all have met the part of the paths that is dead.
+        let is_few = blamed.pairs.len() < TESTED;
+        let of_racks = match blamed.part {
+            Part::Path(a, b) => vec![a, b],
+            Part::Uplink(of) => vec![of],
+            Part::PodOut(_) | Part::PodSwitch(_) => Vec::new(),
+        };
+        let of_racks = of_racks.into_iter().filter(|_| is_few).map(|of| Element::PartialUplink(rack(of)));
+        add(parts.chain(of_racks).collect());
+    }
+    // Where all its dead pairs lead to one other rack, that one's ways out are as likely.
+    for partial in partial {
+        let ends = partial.dead.iter().flat_map(|(a, b)| [log.rack(*a), log.rack(*b)]);
+        let racks: BTreeSet<u32> = ends.collect();
+        if racks.len() == 2 {
+            add(racks.into_iter().map(|of| Element::PartialUplink(rack(of))).collect());
+        }
+    }
+    let is_open = |of: &u32| partial::tested(log, facts, *of).len() < TESTED;
+    let unpassed = |ends: (u32, u32)| {
+        let racks = log.racks_of(ends);
+        let is_unpassed = racks.0 != racks.1 && !facts.open_paths.contains(&racks);
+        is_unpassed.then(|| Element::RackPair(rack(racks.0), rack(racks.1)))
+    };
+    for (number, standing) in (0_u32..).zip(&facts.nodes) {
+        let own = log.rack(number);
+        let is_told = facts.racks.is_leaf_dead(own);
+        if is_told || !(standing.is_undecided || standing.is_held || standing.is_out_of_reach) {
+            continue;
+        }
+        let mut candidates =
+            vec![Element::Node(number), Element::Uplink(rack(own)), Element::Leaf(rack(own))];
+        if standing.is_held {
+            candidates.push(Element::PartialUplink(rack(own)));
+        }
+        candidates.extend(standing.evidence.iter().filter_map(|piece| unpassed((number, piece.partner))));
+        // Of two pods that reach each other no more, either may be the one that is cut off.
+        let pods = (0..).take(log.pods.len()).filter(|it| *it == log.pod(number) || log.pods.len() == 2);
+        let pods = pods.filter(|it| has_pods && is_dark_pod(log, facts, *it));
+        candidates.extend(pods.map(|it| Element::Pod(pod(it))));
+        add(candidates);
+    }
+    for link in links.iter().filter(|link| link.kind == LinkKind::Dead) {
+        let (racks, known_ends) = (log.racks_of(link.nodes), link.nodes);
+        let of_racks = [racks.0, racks.1].into_iter().filter(|of| racks.0 != racks.1 && is_open(of));
+        let link = Element::Link(link.nodes.0, link.nodes.1);
+        let of_racks = of_racks.map(|of| Element::PartialUplink(rack(of)));
+        add(std::iter::once(link).chain(unpassed(known_ends)).chain(of_racks).collect());
+    }
+    all.into_iter().map(|candidates| Ambiguity { candidates }).collect()
+}
+
+/// No node of it reaches a node outside it, as far as is known.
+fn is_dark_pod(log: &CheckLog, facts: &Facts, pod: u32) -> bool {
+    facts.pairs.iter().filter(|test| test.works).all(|test| {
+        let pods = (log.pod(test.ends.0), log.pod(test.ends.1));
+        pods.0 == pods.1 || (pods.0 != pod && pods.1 != pod)
+    })
+}

@@ -1,0 +1,109 @@
+//! Nodes that compute slowly. Known before any other node was asked, and measured again while the first round is on.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{
+    ComputeFinding, ComputeKind, ComputeTime,
+    check_log::{CheckLog, Node},
+    ratio::{self, Mean},
+};
+
+/// A node's compute time against the others' of its kind.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pace {
+    /// The shortest of its samples.
+    pub(super) shortest: Duration,
+    /// What the others take.
+    pub(super) others: Mean,
+    /// The shortest over that.
+    pub(super) lowest: f64,
+    pub(super) samples: u32,
+    /// So many samples a verdict takes.
+    pub(super) needed: u32,
+    /// Each of enough samples was over the policy's ratio.
+    pub(super) is_straggler: bool,
+}
+
+/// What a node measured first, where that may be held against others: not of one that knows that it is broken.
+fn first(node: &Node) -> Option<&ComputeTime> {
+    let compute = node.local.compute.as_ref().filter(|_| node.local.fault.is_none());
+    compute.filter(|compute| !compute.time.is_zero())
+}
+
+/// The paces of those that measured, by node. None where too few others timed the same, or they disagree.
+pub(super) fn paces(log: &CheckLog) -> Vec<Option<Pace>> {
+    let mut kinds: BTreeMap<&ComputeKind, Vec<(usize, Duration)>> = BTreeMap::new();
+    for (number, node) in log.nodes.iter().enumerate() {
+        if let Some(ComputeTime { time, kind }) = first(node) {
+            kinds.entry(kind).or_default().push((number, *time));
+        }
+    }
+    // False stragglers are counted over the whole check.
+    let measured = kinds.values().map(Vec::len).sum();
+    let mut paces = vec![None; log.nodes.len()];
+    for times in kinds.values() {
+        of_one_kind(log, measured, times, &mut paces);
+    }
+    paces
+}
+
+fn of_one_kind(log: &CheckLog, measured: usize, times: &[(usize, Duration)], paces: &mut [Option<Pace>]) {
+    let seconds: Vec<f64> = times.iter().map(|(_, time)| time.as_secs_f64()).collect();
+    let threshold = log.policy.straggler_ratio();
+    let needed = ratio::confirmations(measured, threshold, ratio::scatter(&seconds));
+    for ((number, own), others) in times.iter().zip(ratio::means_of_others(&seconds)) {
+        let (Some(node), Some(pace)) = (log.nodes.get(*number), paces.get_mut(*number)) else { continue };
+        let shortest = node.compute_again.iter().copied().fold(*own, Duration::min);
+        let samples = u32::try_from(node.compute_again.len()).unwrap_or(u32::MAX).saturating_add(1);
+        *pace = others.and_then(|others| {
+            let lowest = others.ratio_of(shortest.as_secs_f64())?;
+            let is_straggler = samples >= needed && lowest > threshold;
+            Some(Pace { shortest, others, lowest, samples, needed, is_straggler })
+        });
+    }
+}
+
+/// What is told of a node's compute times.
+pub(super) fn finding(log: &CheckLog, number: u32, pace: Option<Pace>) -> Option<ComputeFinding> {
+    let node = log.node(number)?;
+    let ComputeTime { time, kind } = first(node)?;
+    let others = pace.map(|pace| pace.others);
+    let baseline = |mean: Mean| Duration::try_from_secs_f64(mean.value).unwrap_or(Duration::MAX);
+    Some(ComputeFinding {
+        kind: kind.clone(),
+        samples: [time].into_iter().chain(&node.compute_again).copied().collect(),
+        baseline: others.map(baseline),
+        counted: others.map_or(0, |others| others.counted),
+        left_out: others.map_or(0, |others| others.left_out),
+    })
+}
+
+/// The first of the others that were left out of a node's mean, with what they took, ascending.
+pub(super) fn outliers(log: &CheckLog, number: u32, mean: Mean, most: usize) -> Vec<(u32, Duration)> {
+    let own = log.node(number).and_then(first);
+    let others = (0..).zip(&log.nodes).filter(|(other, _)| *other != number);
+    let alike = others.filter_map(|(other, node)| {
+        let theirs = first(node).filter(|theirs| own.is_some_and(|own| own.kind == theirs.kind))?;
+        mean.is_outlier(theirs.time.as_secs_f64()).then_some((other, theirs.time))
+    });
+    alike.take(most.min(mean.left_out as usize)).collect()
+}
+
+/// Nodes that were slow once, and how often they measure again.
+pub(super) fn suspects(log: &CheckLog) -> Vec<(u32, u32)> {
+    let paces = paces(log);
+    let threshold = log.policy.straggler_ratio();
+    let is_suspect = |node: u32| {
+        let pace = paces.get(node as usize).copied().flatten()?;
+        (pace.lowest > threshold).then_some((node, pace.needed.saturating_sub(1)))
+    };
+    log.live().filter_map(is_suspect).collect()
+}
+
+/// Those of the times of a node that measured again which may be held against its first: of the same kind.
+pub(super) fn alike(first: Option<&ComputeTime>, again: Vec<ComputeTime>) -> impl Iterator<Item = Duration> {
+    again
+        .into_iter()
+        .filter(move |again| first.is_some_and(|first| first.kind == again.kind))
+        .map(|again| again.time)
+}

@@ -1,0 +1,327 @@
+//! What a check is told, and what it answers.
+
+use std::{fmt, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use super::ComputeTime;
+
+/// How a check judges.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename = "CheckPolicy")] // For the journal's golden file, which knows types by name.
+pub struct Policy {
+    /// Pairs differ from check to check, so that in time every path is tested; one seed always gives the same.
+    pub seed: u64,
+    /// Rounds after which what is not known stays `inconclusive`; at least 1.
+    pub max_rounds: u32,
+    /// Distinct proven-good partners that a node must have failed with before it is blamed; at least 1.
+    pub confirm: u32,
+    /// Slower than this many thousandths of the mean of the others is a straggler; above 1000.
+    pub straggler_permille: u32,
+    /// Whether stragglers are confirmed, by further rounds, and left out.
+    pub exclude_straggler: bool,
+    /// Whether links are told from nodes, by further rounds.
+    pub diagnose_links: bool,
+    /// When a node that passes and fails by turns, or went away, is tainted.
+    pub taint_flaky: Tainting,
+    /// What follows from a path that is known to be cut.
+    pub on_bad_path: OnBadPath,
+    /// The share of the nodes, in thousandths, above which no taint is given; see [`Guard`](super::Guard).
+    pub taint_guard_permille: u32,
+    /// How long a round may take.
+    pub deadlines: Deadlines,
+    /// What sentences call racks and pods.
+    pub names: FabricNames,
+}
+
+/// What racks and pods are called, by the numbers that [`Subject`](super::Subject) has for them. One without a name is
+/// `rack 3`, `pod 3`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FabricNames {
+    /// The racks' switches.
+    pub racks: Vec<String>,
+    /// The pods' switches.
+    pub pods: Vec<String>,
+}
+
+impl FabricNames {
+    pub(super) fn rack(&self, rack: u32) -> String {
+        self.racks.get(rack as usize).cloned().unwrap_or_else(|| format!("rack {rack}"))
+    }
+
+    pub(super) fn pod(&self, pod: u32) -> String {
+        self.pods.get(pod as usize).map_or_else(|| format!("pod {pod}"), |name| format!("pod {name}"))
+    }
+}
+
+/// When a node is tainted for what may be a passing trouble: it passes and fails by turns (`flaky`), or went away (`lost`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Tainting {
+    /// In the check that sees it.
+    Now,
+    /// Once an earlier check of the job has seen it on that machine, too.
+    Confirmed,
+    /// Never.
+    Never,
+}
+
+impl fmt::Display for Tainting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Now => "now",
+            Self::Confirmed => "confirmed",
+            Self::Never => "never",
+        })
+    }
+}
+
+/// What follows from a path between fit nodes that is known to be cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OnBadPath {
+    /// The largest set of nodes in which every pair is connected takes part; the rest is `unreachable`.
+    Exclude,
+    /// The job fails.
+    Fail,
+    /// All of them take part.
+    Proceed,
+}
+
+impl fmt::Display for OnBadPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Exclude => "exclude",
+            Self::Fail => "fail",
+            Self::Proceed => "proceed",
+        })
+    }
+}
+
+/// How long the tests of a round may take.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Deadlines {
+    /// No test is cut short before this.
+    pub floor: Duration,
+    /// Every test is cut short at this.
+    pub hard: Duration,
+    /// Between the two: this many thousandths of the median of the tests that passed, ...
+    pub median_permille: u32,
+    /// ... once this share of a round's groups, in thousandths, has passed, or a round before it has any.
+    pub quorum_permille: u32,
+    /// From the word that cuts a test short to the death of its processes. Reports are waited for twice as long.
+    pub kill_grace: Duration,
+}
+
+/// A node as it comes to the check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Subject {
+    /// Nodes under one switch have one number; all 0 where nothing is known.
+    pub rack: u32,
+    /// Racks under one switch of the second level (`psw`) have one number; all 0 where nothing is known.
+    pub pod: u32,
+    /// An earlier check of the job called this machine `flaky` or `lost`.
+    pub seen_before: bool,
+    /// What it found out about itself.
+    pub local: LocalCheck,
+}
+
+/// What a node found out about itself before any other was asked.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct LocalCheck {
+    /// What is broken; the first thing found.
+    pub fault: Option<LocalFault>,
+    /// The median time of the compute probe, on the slowest device. `None`: it was not measured.
+    pub compute: Option<ComputeTime>,
+    /// What is wrong with it and not wrong enough to keep it out, one sentence each.
+    pub notes: Vec<String>,
+}
+
+/// A fault of a node that no other node was needed to see.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LocalFault {
+    /// What part: `cpu`, `gpu 3`, `loopback`, `probe`, `switchbox`, ...
+    pub component: String,
+    /// What happened, in words.
+    pub reason: String,
+}
+
+impl LocalFault {
+    /// The component of a node whose accelerators others use.
+    pub const BUSY: &str = "gpu-busy";
+
+    /// The component of a node whose switchbox nothing could measure: no tool, no permission.
+    pub const UNTESTED: &str = "switchbox-probe";
+
+    /// The component of a node that may not use as many of its accelerators as its workers take.
+    pub const FORBIDDEN: &str = "gpu-permission";
+
+    /// The component of a node on which the user's own program (`--check-command`) did not pass, tested alone: nobody can tell
+    /// which of the two is wrong.
+    pub const COMMAND: &str = "check-command";
+
+    /// The component of a check that died or hung before it came to anything.
+    pub const PROBE: &str = "probe";
+
+    /// A check of this node that gave no answer, for it died, or hung and was killed: what it was at is at fault, and
+    /// the check itself (`probe`) before it came to anything. Of `gpu 3 (NVIDIA H100)` the component is `gpu 3`.
+    #[must_use]
+    pub fn unanswered(at: Option<&str>, reason: impl Into<String>) -> Self {
+        let at = at.unwrap_or(Self::PROBE);
+        let component = at.split_once(" (").map_or(at, |(component, _)| component);
+        Self { component: component.to_owned(), reason: reason.into() }
+    }
+
+    /// Others are there first.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.component == Self::BUSY
+    }
+
+    /// Its switchbox could not be measured.
+    #[must_use]
+    pub fn is_untested(&self) -> bool {
+        self.component == Self::UNTESTED
+    }
+
+    /// It may not use its accelerators.
+    #[must_use]
+    pub fn is_forbidden(&self) -> bool {
+        self.component == Self::FORBIDDEN
+    }
+
+    /// The user's own program did not pass on it alone.
+    #[must_use]
+    pub fn is_command(&self) -> bool {
+        self.component == Self::COMMAND
+    }
+
+    /// Nothing is known to be broken: the node is left out and not tainted.
+    #[must_use]
+    pub fn is_nothing_broken(&self) -> bool {
+        self.is_busy() || self.is_untested() || self.is_forbidden() || self.is_command()
+    }
+}
+
+/// Why a group of nodes is tested together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// The first round: everybody, with a node of another rack where there is one.
+    Screen,
+    /// A suspect meets a node that is proven good.
+    Witness,
+    /// Nobody is proven good yet: suspects meet suspects they have not met.
+    Seed,
+    /// Nobody is suspected here; more paths are tested meanwhile.
+    Coverage,
+    /// Two good nodes that failed together meet again.
+    Retest,
+    /// Two others of the same two racks meet.
+    Sibling,
+    /// An end of a failed link meets a good node that it has not met.
+    Probe,
+    /// Two of a rack that failed as a whole meet inside it.
+    RackDiagnosis,
+    /// A node that is not needed in this round.
+    Idle,
+}
+
+/// Nodes that are tested together.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Group {
+    /// Counted from 0 within the round.
+    pub id: u32,
+    /// Why.
+    pub kind: Kind,
+    /// One (idle), two, or in the first round of an odd number of nodes three.
+    pub members: Vec<u32>,
+}
+
+/// What one node's probe of its group came to: numbers, never a judgement.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Probed {
+    /// All bytes were moved both ways, and were the right ones.
+    Passed {
+        /// How long moving them took, without getting ready.
+        comm: Duration,
+        /// The median of small round trips.
+        latency: Duration,
+        /// Of the largest transfer, in bytes per second.
+        bytes_per_second: u64,
+    },
+    /// It ended otherwise: an error, wrong bytes, a probe that died.
+    Failed {
+        /// In words.
+        reason: String,
+    },
+    /// It was cut short, or is still under way.
+    Unfinished {
+        /// Bytes that were received and were right.
+        bytes: u64,
+        /// Bytes that there are to receive.
+        total: u64,
+        /// Since its first byte was to be moved.
+        elapsed: Duration,
+        /// Since the last byte came; `elapsed` when none came.
+        idle: Duration,
+    },
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Event {
+    /// A node's probe of this round ended. The first such word of a node counts.
+    Reported {
+        /// Which node.
+        node: u32,
+        /// Which round; words of other rounds are dropped.
+        round: u32,
+        /// What it came to.
+        probed: Probed,
+        /// Times of the compute probe, when it was asked for in this round. Those of another kind than the node's first
+        /// are dropped. `None`: it still measures, and they follow.
+        compute: Option<Vec<ComputeTime>>,
+    },
+    /// A node's probe is still under way ([`Probed::Unfinished`]; anything else is dropped).
+    Progressed {
+        /// Which node.
+        node: u32,
+        /// Which round.
+        round: u32,
+        /// How far it is.
+        probed: Probed,
+    },
+    /// A node is gone.
+    NodeLost {
+        /// Which node.
+        node: u32,
+        /// Why, in words.
+        reason: String,
+        /// It said that it would go: nothing is wrong with its machine.
+        is_announced: bool,
+    },
+    /// The moment of the check's `deadline` has come.
+    Deadline,
+}
+
+/// What is to be done, in this order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Effect {
+    /// Every group begins its test now.
+    Start {
+        /// Counted from 0.
+        round: u32,
+        /// Every node that is not gone is in exactly one.
+        groups: Vec<Group>,
+        /// Nodes that measure their compute time again meanwhile, and how often.
+        compute_again: Vec<(u32, u32)>,
+    },
+    /// These nodes have not reported all: they end what they are at, and report how far they came.
+    Cancel {
+        /// Of this round.
+        round: u32,
+        /// Ascending.
+        nodes: Vec<u32>,
+    },
+    /// The check is over. Nothing follows.
+    Finish(Box<super::Outcome>),
+}

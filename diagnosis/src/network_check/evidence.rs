@@ -1,0 +1,280 @@
+//! What speaks for a verdict, in words with their numbers.
+
+use std::time::Duration;
+
+use super::{
+    Baseline, ComputeKind, Cut, Evidence, NodeVerdict, TestRecord, TestResult,
+    check_log::CheckLog,
+    compute::{self, Pace},
+    facts::{Facts, Piece, tests},
+    judged::Judged,
+};
+use crate::counted::counted;
+
+/// Tests that are listed for one node; what came first tells enough.
+const MOST_LISTED: usize = 8;
+
+/// A test of a node, and where it is.
+type Listed<'a> = (usize, &'a TestRecord, Judged);
+
+/// The tests of each node.
+pub(super) fn listed<'a>(log: &'a CheckLog, facts: &'a Facts) -> Vec<Vec<Listed<'a>>> {
+    let mut lists = vec![Vec::new(); log.nodes.len()];
+    for (round, _, test, judged) in tests(&log.rounds, &facts.judged) {
+        for member in &test.members {
+            if let Some(list) = lists.get_mut(*member as usize) {
+                list.push((round, test, judged));
+            }
+        }
+    }
+    lists
+}
+
+/// The lowest ratio of each node's tests.
+pub(super) fn comm_ratios(log: &CheckLog, facts: &Facts) -> Vec<Option<f64>> {
+    let mut lowest: Vec<Option<f64>> = vec![None; log.nodes.len()];
+    for (_, _, test, judged) in tests(&log.rounds, &facts.judged) {
+        let Some(ratio) = judged.ratio else { continue };
+        for member in &test.members {
+            if let Some(own) = lowest.get_mut(*member as usize) {
+                *own = Some(own.map_or(ratio, |own| own.min(ratio)));
+            }
+        }
+    }
+    lowest
+}
+
+fn index(round: usize) -> Option<u32> {
+    u32::try_from(round).ok()
+}
+
+pub(super) fn evidence(
+    log: &CheckLog,
+    facts: &Facts,
+    number: u32,
+    verdict: &NodeVerdict,
+    tests: &[Listed<'_>],
+    pace: Option<Pace>,
+    cut: Option<&Cut>,
+) -> Vec<Evidence> {
+    match verdict {
+        NodeVerdict::Healthy => Vec::new(),
+        NodeVerdict::LocalFault(fault) => {
+            let words = format!("{}: {}", fault.component, fault.reason);
+            vec![Evidence { round: None, partners: Vec::new(), words }]
+        }
+        NodeVerdict::Lost { reason } => {
+            let round = log.node(number).and_then(|node| Some(node.lost.as_ref()?.0));
+            let partners = tests.iter().filter(|(at, ..)| index(*at) == round);
+            let partners = partners.flat_map(|(_, test, _)| others(test, number)).collect();
+            vec![Evidence { round, partners, words: format!("lost: {reason}") }]
+        }
+        NodeVerdict::StragglerCompute => {
+            let words = pace.map(|pace| compute_words(log, number, pace));
+            let round = log.rounds.first().map(|_| 0);
+            words.map(|words| Evidence { round, partners: Vec::new(), words }).into_iter().collect()
+        }
+        NodeVerdict::Fault | NodeVerdict::StragglerNetwork | NodeVerdict::Flaky => {
+            let pieces = facts.node(number).map_or(&[][..], |node| &node.evidence);
+            let mut evidence: Vec<Evidence> = pieces
+                .iter()
+                .filter(|piece| piece.is_fail || *verdict != NodeVerdict::Flaky)
+                .filter_map(|piece| with_good_partner(log, facts, number, piece))
+                .collect();
+            if *verdict == NodeVerdict::Flaky {
+                evidence.extend(passes(number, tests));
+            }
+            if *verdict == NodeVerdict::Fault {
+                evidence.extend(died(number, tests));
+            }
+            evidence
+        }
+        NodeVerdict::Unreachable => unreachable(log, facts, number, tests, cut),
+        NodeVerdict::Inconclusive => inconclusive(facts, number, tests),
+    }
+}
+
+/// Why a node that may be fit is left out: what is dead, and what failed over it.
+fn unreachable(
+    log: &CheckLog,
+    facts: &Facts,
+    number: u32,
+    tests: &[Listed<'_>],
+    cut: Option<&Cut>,
+) -> Vec<Evidence> {
+    let rack = log.racks.get(log.rack(number) as usize).copied().unwrap_or(0);
+    let rack = log.policy.names.rack(rack);
+    let why = match cut {
+        Some(cut) => cut.words.clone(),
+        None if facts.racks.is_leaf_dead(log.rack(number)) => {
+            format!(
+                "no node of {rack} passed, not even with another of it: the switch of {rack} is dead, or all of its nodes are broken"
+            )
+        }
+        None => {
+            format!("the node is broken, or the way out of {rack} is: no test inside the rack tells")
+        }
+    };
+    // Known once all was tested.
+    let last = log.rounds.len().checked_sub(1).and_then(index);
+    let mut told = vec![Evidence { round: last, partners: Vec::new(), words: why }];
+    let failed = tests.iter().filter(|(_, _, judged)| judged.result == TestResult::Fail);
+    let tell = |(round, test, _): &Listed<'_>| {
+        let partners: Vec<u32> = others(test, number).collect();
+        let words = format!("failed with {}: {}", names(&partners), reason(test, number));
+        Evidence { round: index(*round), partners, words }
+    };
+    told.extend(failed.take(MOST_LISTED).map(tell));
+    told
+}
+
+/// `failed with node 4, which is proven good: connection timed out after 2.0 s`.
+fn with_good_partner(log: &CheckLog, facts: &Facts, number: u32, piece: &Piece) -> Option<Evidence> {
+    let test = log.rounds.get(piece.round)?.tests.get(piece.test)?;
+    let partner = format!("node {}, which is proven good", piece.partner);
+    let words = if piece.is_fail {
+        format!("failed with {partner}: {}", reason(test, number))
+    } else {
+        let judged = facts.judged.get(piece.round)?.get(piece.test)?;
+        slow_words(number, &partner, test, *judged)
+    };
+    Some(Evidence { round: index(piece.round), partners: vec![piece.partner], words })
+}
+
+/// `2.10 times the mean compute time of the others in 2 of 2 samples: at least 105.0 ms and they 50.0 ms, ...`.
+fn compute_words(log: &CheckLog, number: u32, pace: Pace) -> String {
+    let Pace { shortest, others, lowest, samples, .. } = pace;
+    let mean = Duration::try_from_secs_f64(others.value).unwrap_or(Duration::MAX);
+    let outliers = compute::outliers(log, number, others, MOST_LISTED);
+    let named: Vec<String> =
+        outliers.iter().map(|(node, time)| format!("node {node} ({})", millis(*time))).collect();
+    let more = match others.left_out as usize - outliers.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let left_out = if named.is_empty() {
+        String::new()
+    } else {
+        format!("; left out as outliers: {}{more}", named.join(", "))
+    };
+    format!(
+        "{lowest:.2} times the mean compute time of the others in {samples} of {samples} samples: at least {} and they \
+         {}{}; the mean is of {} that timed the same{left_out}",
+        millis(shortest),
+        millis(mean),
+        timed(log, number),
+        counted(others.counted as usize, "node"),
+    )
+}
+
+/// `took 400.0 ms with node 4, ...: 4.00 times the mean of what 6 other nodes take between racks, 100.0 ms`.
+fn slow_words(number: u32, partner: &str, test: &TestRecord, judged: Judged) -> String {
+    let took = test.comm.map_or_else(String::new, millis);
+    let against = match (judged.ratio, judged.baseline) {
+        (Some(ratio), Some(Baseline { time, counted: nodes, left_out, of_all })) => {
+            let class = match (of_all, test.across) {
+                (true, _) => "in all tests",
+                (false, true) => "between racks",
+                (false, false) => "within racks",
+            };
+            let left_out = match left_out {
+                0 => String::new(),
+                left_out => format!(", {} left out as outliers", counted(left_out as usize, "node")),
+            };
+            format!(
+                ": {ratio:.2} times the mean of what {} take {class}, {}{left_out}",
+                counted(nodes as usize, "other node"),
+                millis(time)
+            )
+        }
+        _ => String::new(),
+    };
+    let cut =
+        if test.result == TestResult::Slow { format!("; {}", reason(test, number)) } else { String::new() };
+    format!("took {took} with {partner}{against}{cut}")
+}
+
+/// It passed before it failed.
+fn died(number: u32, tests: &[Listed<'_>]) -> Option<Evidence> {
+    let (round, test, _) = tests.iter().rev().find(|(_, _, judged)| judged.works)?;
+    let (_, failed, _) =
+        tests.iter().find(|(at, _, judged)| at > round && judged.result == TestResult::Fail)?;
+    let partners: Vec<u32> = others(test, number).collect();
+    let words = format!(
+        "passed with {} at {:.2} s, failed from {:.2} s on",
+        names(&partners),
+        test.ended.as_secs_f64(),
+        failed.ended.as_secs_f64()
+    );
+    Some(Evidence { round: index(*round), partners, words })
+}
+
+/// The flaky node's other face.
+fn passes(number: u32, tests: &[Listed<'_>]) -> Option<Evidence> {
+    let mut passed = tests.iter().filter(|(_, _, judged)| judged.works);
+    let (round, test, _) = passed.next()?;
+    let partners: Vec<u32> = others(test, number).collect();
+    let further = passed.count();
+    let words = format!("passed with {} all the same, and in {further} further tests", names(&partners));
+    Some(Evidence { round: index(*round), partners, words })
+}
+
+fn inconclusive(facts: &Facts, number: u32, tests: &[Listed<'_>]) -> Vec<Evidence> {
+    if tests.is_empty() {
+        let words = "was not tested with anybody: nobody else was left".to_owned();
+        return vec![Evidence { round: None, partners: Vec::new(), words }];
+    }
+    let tell = |(round, test, judged): &Listed<'_>| {
+        let partners: Vec<u32> = others(test, number).collect();
+        let doubt = match &partners[..] {
+            [partner] if facts.is(*partner, |it| it.good) => {
+                "which is proven good, and one such test is not enough"
+            }
+            [partner] if facts.is(*partner, |it| it.is_gone) => "which is gone",
+            [_] => "which is not proven good either",
+            _ => "any two of whom may be at fault",
+        };
+        let who = format!("{}, {doubt}", names(&partners));
+        let words = match judged.result {
+            TestResult::Fail => format!("failed with {who}: {}", reason(test, number)),
+            TestResult::Pass | TestResult::Slow => slow_words(number, &who, test, *judged),
+        };
+        Evidence { round: index(*round), partners, words }
+    };
+    tests.iter().take(MOST_LISTED).map(tell).collect()
+}
+
+fn others(test: &TestRecord, number: u32) -> impl Iterator<Item = u32> {
+    test.members.iter().copied().filter(move |member| *member != number)
+}
+
+/// `node 4 and node 7`.
+fn names(nodes: &[u32]) -> String {
+    let names: Vec<String> = nodes.iter().map(|node| format!("node {node}")).collect();
+    names.join(" and ")
+}
+
+/// Why a test did not pass, in the words of this member, who knows most of itself; else in another's.
+fn reason(test: &TestRecord, number: u32) -> String {
+    let own = test.reasons.iter().find(|(node, _)| *node == number);
+    match own.or_else(|| test.reasons.first()) {
+        Some((node, reason)) if *node == number => reason.clone(),
+        Some((node, reason)) => format!("node {node} says: {reason}"),
+        None => "no reason was given".to_owned(),
+    }
+}
+
+/// What an accelerator did in that time; nothing of processors, which all do the same.
+fn timed(log: &CheckLog, number: u32) -> String {
+    let compute = log.node(number).and_then(|node| node.local.compute.as_ref());
+    match compute.map(|compute| &compute.kind) {
+        Some(kind @ (ComputeKind::OwnKernel { .. } | ComputeKind::Cublas { .. })) => format!(", for {kind}"),
+        Some(ComputeKind::Processor | ComputeKind::Untold) | None => String::new(),
+    }
+}
+
+/// `105.0 ms`; below a tenth of it in nanoseconds.
+fn millis(time: Duration) -> String {
+    let digits = if time < Duration::from_micros(100) { 6 } else { 1 };
+    format!("{:.digits$} ms", time.as_secs_f64() * 1000.0)
+}

@@ -1,0 +1,178 @@
+//! What a test came to, by what its members said.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Group, Probed, TestRecord, TestResult, check_log::CheckLog, judged};
+
+/// A probe whose last byte came longer ago than this, and than a quarter of its time, stands still.
+const STILL: Duration = Duration::from_millis(500);
+
+/// Reasons are cut to so many characters: they come from other programs.
+const LONGEST_REASON: usize = 400;
+
+/// What reasons call a program of the user's.
+pub const CHECK_COMMAND: &str = "the check command";
+
+/// What one node has said in this round.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(super) struct Said {
+    /// How far it was when it last said so.
+    pub(super) progress: Option<Probed>,
+    /// What it came to. The first such word counts.
+    pub(super) last: Option<Probed>,
+    /// It is gone, and says nothing more.
+    pub(super) is_lost: bool,
+}
+
+/// What is made of a member's words.
+enum Seen {
+    Passed {
+        comm: Duration,
+        bytes_per_second: u64,
+    },
+    /// Cut short while it worked; its time is an estimate.
+    Moving {
+        comm: Duration,
+        bytes_per_second: u64,
+        words: String,
+    },
+    Bad {
+        words: String,
+    },
+}
+
+impl Said {
+    /// Its probe ended.
+    pub(super) fn end(&mut self, probed: Probed, was_cut: bool) {
+        if self.last.is_some() {
+            return;
+        }
+        // Who is cut short first takes the connection away from its partner: an error that follows says nothing.
+        let follows = was_cut && matches!(probed, Probed::Failed { .. });
+        let progress = self.progress.take();
+        self.last = match progress {
+            Some(progress) if follows => Some(progress),
+            _ => Some(shortened(probed)),
+        };
+    }
+
+    /// Its group cannot pass any more.
+    pub(super) fn has_failed(&self) -> bool {
+        self.is_lost && self.last.is_none() || matches!(self.last, Some(Probed::Failed { .. }))
+    }
+
+    fn seen(&self, log: &CheckLog, node: u32, took: Duration) -> Seen {
+        let loss = log.node(node).and_then(|node| node.lost.as_ref());
+        match (&self.last, loss, &self.progress) {
+            (None, Some((_, reason)), _) => Seen::Bad { words: format!("lost: {reason}") },
+            (Some(Probed::Passed { comm, bytes_per_second, .. }), ..) => {
+                Seen::Passed { comm: *comm, bytes_per_second: *bytes_per_second }
+            }
+            (Some(Probed::Failed { reason }), ..) => Seen::Bad { words: reason.clone() },
+            (Some(Probed::Unfinished { bytes, total, elapsed, idle }), ..)
+            | (None, None, Some(Probed::Unfinished { bytes, total, elapsed, idle })) => {
+                unfinished(*bytes, *total, *elapsed, *idle)
+            }
+            (None, None, _) => Seen::Bad { words: format!("no report within {}", seconds(took)) },
+        }
+    }
+}
+
+/// At most 400 characters of it.
+pub(super) fn shorten(mut reason: String) -> String {
+    if let Some((cut, _)) = reason.char_indices().nth(LONGEST_REASON) {
+        reason.truncate(cut);
+        reason.push_str("...");
+    }
+    reason
+}
+
+fn shortened(probed: Probed) -> Probed {
+    match probed {
+        Probed::Failed { reason } => Probed::Failed { reason: shorten(reason) },
+        other @ (Probed::Passed { .. } | Probed::Unfinished { .. }) => other,
+    }
+}
+
+/// A probe that was cut short: slow when bytes were still moving, else at its end.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "an estimate"
+)]
+fn unfinished(bytes: u64, total: u64, elapsed: Duration, idle: Duration) -> Seen {
+    let words = format!(
+        "cut short after {} with {bytes} of {total} bytes moved, the last {} before",
+        seconds(elapsed),
+        seconds(idle)
+    );
+    if bytes == 0 || idle > STILL.max(elapsed / 4) {
+        return Seen::Bad {
+            words: match (bytes, total) {
+                // Of the built-in test it is known how much there is to move.
+                (0, 0) => format!("{CHECK_COMMAND} gave no answer within {}", seconds(elapsed)),
+                (0, _) => format!("no byte moved within {}", seconds(elapsed)),
+                _ => words,
+            },
+        };
+    }
+    let whole = elapsed.as_secs_f64() * (total.max(bytes) as f64) / (bytes as f64);
+    let comm = Duration::try_from_secs_f64(whole).unwrap_or(Duration::MAX);
+    let bytes_per_second = (bytes as f64 / elapsed.as_secs_f64().max(1e-9)) as u64;
+    Seen::Moving { comm, bytes_per_second, words }
+}
+
+/// The log's entry for a test.
+pub(super) fn record(
+    log: &CheckLog,
+    group: &Group,
+    said: &[Said],
+    took: Duration,
+    ended: Duration,
+) -> TestRecord {
+    let (mut result, mut reasons) = (TestResult::Pass, Vec::new());
+    let (mut longest, mut lowest): (Option<Duration>, Option<u64>) = (None, None);
+    let nothing = Said::default();
+    for member in &group.members {
+        let said = said.get(*member as usize).unwrap_or(&nothing);
+        let (comm, bytes_per_second) = match said.seen(log, *member, took) {
+            Seen::Passed { comm, bytes_per_second } => (comm, bytes_per_second),
+            Seen::Moving { comm, bytes_per_second, words } => {
+                result = result.max(TestResult::Slow);
+                reasons.push((*member, words));
+                (comm, bytes_per_second)
+            }
+            Seen::Bad { words } => {
+                result = TestResult::Fail;
+                reasons.push((*member, words));
+                continue;
+            }
+        };
+        longest = Some(longest.map_or(comm, |longest| longest.max(comm)));
+        lowest = Some(lowest.map_or(bytes_per_second, |lowest| lowest.min(bytes_per_second)));
+    }
+    let has_failed = result == TestResult::Fail;
+    let is_gone = |member: &u32| log.node(*member).is_some_and(super::check_log::Node::is_gone);
+    TestRecord {
+        kind: group.kind,
+        members: group.members.clone(),
+        across: judged::is_across(log, &group.members),
+        result,
+        ended,
+        comm: longest.filter(|_| !has_failed),
+        ratio_permille: None,
+        baseline: None,
+        bytes_per_second: lowest.filter(|_| !has_failed),
+        reasons,
+        explained: has_failed && group.members.iter().any(is_gone),
+    }
+}
+
+/// For people: `2.0 s`, below a tenth in more digits.
+pub(super) fn seconds(time: Duration) -> String {
+    let digits = if time < Duration::from_millis(100) { 4 } else { 1 };
+    format!("{:.digits$} s", time.as_secs_f64())
+}

@@ -1,0 +1,260 @@
+//! What the nodes of an imagined cluster do when they are told to test.
+
+use crate::rng::Rng;
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{
+    super::{ComputeKind, ComputeTime, Event, Group, LocalCheck, LocalFault, Probed, Subject},
+    Cluster,
+};
+use crate::moment::Moment;
+
+/// Purpose of chance.
+const FATE: u64 = 3;
+
+/// A pair's connections stand.
+const GETTING_READY: Duration = Duration::from_millis(50);
+/// A healthy pair's transfers.
+const COMM: f64 = 0.1;
+/// A healthy node's compute probe.
+const COMPUTE: f64 = 0.05;
+/// The bytes of a test.
+const BYTES: u64 = 64 << 20;
+/// An error shows after this; a hang never does.
+const ERROR_AFTER: Duration = Duration::from_millis(200);
+/// The share of failures that hang.
+const HANGS: f64 = 0.7;
+/// The job master gives up a node that went away.
+const LOSS_NOTICED: Duration = Duration::from_secs(2);
+/// From the word that cuts a probe short to its last report.
+const LAST_WORDS: Duration = Duration::from_millis(20);
+
+/// Something will happen on the stage; in the order of nodes when it happens at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Cue {
+    /// The test of a node in this round ends, unless it was cut short before.
+    Ends { node: u32, round: u32 },
+    /// It was cut short.
+    Cut { node: u32, round: u32 },
+    /// Its loss is noticed.
+    Lost { node: u32 },
+}
+
+/// How a test goes for its members.
+#[derive(Debug, Clone)]
+enum Course {
+    Works { comm: Duration },
+    Errs { reason: String },
+    Hangs,
+}
+
+/// What one node does in this round.
+#[derive(Debug, Clone)]
+struct Part {
+    round: u32,
+    since: Moment,
+    course: Course,
+    compute: Vec<ComputeTime>,
+    has_ended: bool,
+}
+
+/// The nodes of an imagined cluster.
+#[derive(Debug)]
+pub(super) struct Faults<'a> {
+    cluster: &'a Cluster,
+    rng: Rng,
+    parts: Vec<Option<Part>>,
+    groups: Vec<Group>,
+}
+
+impl<'a> Faults<'a> {
+    pub(super) fn new(cluster: &'a Cluster) -> Self {
+        let parts = vec![None; cluster.nodes as usize];
+        Self { cluster, rng: Rng::new(cluster.seed, FATE), parts, groups: Vec::new() }
+    }
+
+    fn noisy(&mut self, seconds: f64) -> Duration {
+        let factor =
+            if self.cluster.noise > 0.0 { (self.cluster.noise * self.rng.normal()).exp() } else { 1.0 };
+        Duration::try_from_secs_f64(seconds * factor).unwrap_or(Duration::MAX)
+    }
+
+    fn compute(&mut self, node: u32) -> ComputeTime {
+        let model = || "imagined".to_owned();
+        let (kind, seconds) = match self.cluster.other_kind.contains(&node) {
+            false => (ComputeKind::Cublas { model: model() }, COMPUTE),
+            true => (ComputeKind::OwnKernel { model: model() }, COMPUTE / 10.0),
+        };
+        let factor = self.cluster.slow_compute.get(&node).copied().unwrap_or(1.0);
+        if self.cluster.liars.contains(&node) {
+            let time = [Duration::from_nanos(1), Duration::from_secs(3600), Duration::from_millis(50)];
+            let time = time.get(self.rng.below(3)).copied().unwrap_or_default();
+            return ComputeTime { time, kind };
+        }
+        ComputeTime { time: self.noisy(seconds * factor), kind }
+    }
+
+    /// What a liar says of a test, whatever came of it.
+    fn lie(&mut self) -> Probed {
+        let passed =
+            |comm| Probed::Passed { comm, latency: Duration::from_micros(50), bytes_per_second: BYTES };
+        match self.rng.below(4) {
+            0 => Probed::Failed { reason: "connection refused by its partner".to_owned() },
+            1 => passed(Duration::from_nanos(1)),
+            2 => passed(Duration::from_secs(3600)),
+            _ => passed(Duration::from_millis(100)),
+        }
+    }
+
+    /// The nodes as they come to the check.
+    pub(super) fn subjects(&mut self) -> Vec<Subject> {
+        let nodes = self.cluster.nodes;
+        let subject = |node: u32| {
+            let fault = self.cluster.local_fault.contains(&node).then(|| LocalFault {
+                component: "gpu 0".to_owned(),
+                reason: "the compute probe gave wrong numbers".to_owned(),
+            });
+            let compute = fault.is_none().then(|| self.compute(node));
+            Subject {
+                rack: self.cluster.rack(node),
+                pod: self.cluster.pod(node),
+                seen_before: false,
+                local: LocalCheck { fault, compute, ..LocalCheck::default() },
+            }
+        };
+        (0..nodes).map(subject).collect()
+    }
+
+    /// What happens whatever the check does.
+    pub(super) fn first_cues(&self) -> Vec<(Moment, Cue)> {
+        let lost = self.cluster.lost.iter().filter(|node| !self.cluster.local_fault.contains(node));
+        lost.map(|node| (Moment::START + LOSS_NOTICED, Cue::Lost { node: *node })).collect()
+    }
+
+    /// A round begins.
+    pub(super) fn on_start(
+        &mut self,
+        now: Moment,
+        round: u32,
+        groups: &[Group],
+        again: &[(u32, u32)],
+    ) -> Vec<(Moment, Cue)> {
+        groups.clone_into(&mut self.groups);
+        let again: BTreeMap<u32, u32> = again.iter().copied().collect();
+        let mut cues = Vec::with_capacity(self.parts.len());
+        for group in groups.iter().filter(|group| group.members.len() > 1) {
+            let course = self.course(round, &group.members);
+            let after = match &course {
+                Course::Works { comm } => Some(GETTING_READY.saturating_add(*comm)),
+                Course::Errs { .. } => Some(ERROR_AFTER),
+                Course::Hangs => None,
+            };
+            for node in &group.members {
+                let compute =
+                    (0..again.get(node).copied().unwrap_or(0)).map(|_| self.compute(*node)).collect();
+                let part = Part { round, since: now, course: course.clone(), compute, has_ended: false };
+                if let Some(slot) = self.parts.get_mut(*node as usize) {
+                    *slot = Some(part);
+                }
+                if let Some(after) = after
+                    && !self.cluster.lost.contains(node)
+                {
+                    cues.push((now + after, Cue::Ends { node: *node, round }));
+                }
+            }
+        }
+        cues
+    }
+
+    /// How a test of these goes.
+    fn course(&mut self, round: u32, members: &[u32]) -> Course {
+        let cluster = self.cluster;
+        if members.iter().any(|node| cluster.lost.contains(node)) {
+            return Course::Hangs;
+        }
+        let is_broken = |node: &u32| {
+            cluster.faulty.contains(node) || cluster.dies.get(node).is_some_and(|last| round > *last)
+        };
+        let mut fails = members.iter().any(is_broken);
+        // Chance is asked only where there is any: a cluster without it stays the same.
+        if cluster.transient > 0.0 {
+            fails |= self.rng.share() < cluster.transient;
+        }
+        let mut slowest = 1.0_f64;
+        for (at, a) in members.iter().enumerate() {
+            for b in members.iter().skip(at + 1) {
+                fails |= cluster.is_cut_in(round, *a, *b);
+                let ends = (*a.min(b), *a.max(b));
+                slowest = cluster.slow_links.get(&ends).map_or(slowest, |factor| slowest.max(*factor));
+            }
+            slowest = cluster.slow_nic.get(a).map_or(slowest, |factor| slowest.max(*factor));
+            if let Some(chance) = cluster.flaky.get(a) {
+                fails |= self.rng.share() < *chance;
+            }
+        }
+        if fails {
+            return match self.rng.share() < HANGS {
+                true => Course::Hangs,
+                false => {
+                    Course::Errs { reason: format!("connection reset after {} s", ERROR_AFTER.as_secs_f64()) }
+                }
+            };
+        }
+        Course::Works { comm: self.noisy(COMM * slowest) }
+    }
+
+    /// The tests of these are cut short.
+    pub(super) fn on_cancel(&mut self, now: Moment, nodes: &[u32]) -> Vec<(Moment, Cue)> {
+        let open = nodes.iter().filter_map(|node| {
+            let part = self.parts.get(*node as usize)?.as_ref().filter(|part| !part.has_ended)?;
+            (!self.cluster.lost.contains(node))
+                .then_some((now + LAST_WORDS, Cue::Cut { node: *node, round: part.round }))
+        });
+        open.collect()
+    }
+
+    /// What the check hears of it.
+    pub(super) fn play(&mut self, now: Moment, cue: Cue) -> Option<Event> {
+        let (node, round, is_cut) = match cue {
+            Cue::Lost { node } => {
+                return Some(Event::NodeLost {
+                    node,
+                    reason: "nothing was heard of it for 2 s".to_owned(),
+                    is_announced: false,
+                });
+            }
+            Cue::Ends { node, round } => (node, round, false),
+            Cue::Cut { node, round } => (node, round, true),
+        };
+        let part = self.parts.get_mut(node as usize)?.as_mut();
+        let part = part.filter(|part| part.round == round && !part.has_ended)?;
+        part.has_ended = true;
+        let elapsed = now - (part.since + GETTING_READY);
+        let probed = match &part.course {
+            Course::Works { comm } if is_cut && elapsed < *comm => {
+                let idle = Duration::ZERO;
+                Probed::Unfinished { bytes: share_of(BYTES, elapsed, *comm), total: BYTES, elapsed, idle }
+            }
+            Course::Works { comm } => {
+                let bytes_per_second = share_of(BYTES, Duration::from_secs(1), *comm);
+                Probed::Passed { comm: *comm, latency: Duration::from_micros(50), bytes_per_second }
+            }
+            Course::Errs { reason } => Probed::Failed { reason: reason.clone() },
+            Course::Hangs => Probed::Unfinished { bytes: 0, total: BYTES, elapsed, idle: elapsed },
+        };
+        let compute = Some(std::mem::take(&mut part.compute));
+        let probed = if self.cluster.liars.contains(&node) { self.lie() } else { probed };
+        Some(Event::Reported { node, round, probed, compute })
+    }
+}
+
+/// Of `bytes` in `whole`, those of `elapsed`.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "an estimate"
+)]
+fn share_of(bytes: u64, elapsed: Duration, whole: Duration) -> u64 {
+    (bytes as f64 * elapsed.as_secs_f64() / whole.as_secs_f64().max(1e-9)) as u64
+}

@@ -1,0 +1,269 @@
+//! What a check comes to.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{ComputeKind, Kind, LocalFault};
+
+/// What a check comes to. Complete whatever the guard says; only taints are withheld.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// The policy's seed.
+    pub seed: u64,
+    /// What was tested, by round.
+    pub rounds: Vec<RoundRecord>,
+    /// By node.
+    pub nodes: Vec<NodeFinding>,
+    /// Paths between two good nodes that are bad, the lower node first.
+    pub links: Vec<LinkFault>,
+    /// Paths between two racks that are bad, the lower rack first.
+    pub rack_pairs: Vec<RackPairFault>,
+    /// Racks whose switch has lost its way out: their nodes reach each other and nobody else.
+    pub uplinks: Vec<u32>,
+    /// Racks of which nobody is reached, not even from inside: their switch is dead (or all of their nodes).
+    pub leaves: Vec<u32>,
+    /// Pods of which nobody gets out.
+    pub pods: Vec<u32>,
+    /// Racks of which part of the paths out is dead: some pairs work, and others fail each time.
+    pub partial_uplinks: Vec<PartialUplink>,
+    /// Where the tests leave more than one explanation of the same size. No node is tainted for it.
+    pub ambiguous: Vec<Ambiguity>,
+    /// What is known to be cut, and which nodes train. `None` where every pair is connected as far as is known.
+    pub cut: Option<Cut>,
+    /// Samples that it took to call a node slow, 2 to 6: more where times scatter.
+    pub slow_confirmations: u32,
+    /// Fewer than two nodes could be tested, or all but one went away before a test passed: nothing is known of the
+    /// network.
+    pub network_untested: bool,
+    /// Whether the taints stand.
+    pub guard: Guard,
+    /// From the first round's start to the last one's end.
+    pub took: Duration,
+}
+
+/// Taints of too large a share of a cluster are worse than none: what failed then is a switch, a driver, an image or
+/// the configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Guard {
+    /// Nodes that deserve a taint.
+    pub taints: u32,
+    /// More than this many are not given: the larger of 2 and the policy's share.
+    pub limit: u32,
+    /// `taints > limit`: no node is tainted.
+    pub mass_failure: bool,
+}
+
+/// What one round tested.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoundRecord {
+    /// From the check's start to its own.
+    pub began: Duration,
+    /// From its start to its last report.
+    pub took: Duration,
+    /// Its groups of two or three.
+    pub tests: Vec<TestRecord>,
+}
+
+/// One test.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TestRecord {
+    /// Why it was made.
+    pub kind: Kind,
+    /// Who took part.
+    pub members: Vec<u32>,
+    /// They are not all of one rack. Tests within racks and tests between racks are two classes.
+    pub across: bool,
+    /// What it came to.
+    pub result: TestResult,
+    /// From the check's start to its last report.
+    pub ended: Duration,
+    /// The longest of its members' times; an estimate when it was cut short.
+    pub comm: Option<Duration>,
+    /// `comm` as thousandths of what is usual.
+    pub ratio_permille: Option<u32>,
+    /// What is usual; `None` where it failed, or there is nothing to hold it against.
+    pub baseline: Option<Baseline>,
+    /// The lowest of its members' bandwidths.
+    pub bytes_per_second: Option<u64>,
+    /// What the members said that did not pass, with their numbers.
+    pub reasons: Vec<(u32, String)>,
+    /// A member is known to be broken or gone, so it says nothing of the others.
+    pub explained: bool,
+}
+
+/// What a test is held against: the mean of what the nodes take that were not in it. The formula is in
+/// `docs/network-check.md`, "How times are judged".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Baseline {
+    /// The mean.
+    pub time: Duration,
+    /// So many nodes it is the mean of.
+    pub counted: u32,
+    /// So many more were left out, as outliers.
+    pub left_out: u32,
+    /// Of all tests: too few other nodes were in tests of its class.
+    pub of_all: bool,
+}
+
+/// What a node's compute probe took, and what that is held against.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ComputeFinding {
+    /// What was timed.
+    pub kind: ComputeKind,
+    /// The first sample, and those of it that was asked for more, as they came.
+    pub samples: Vec<Duration>,
+    /// The mean of the other nodes' first samples of this kind; `None` where too few others timed the same, or they
+    /// disagree.
+    pub baseline: Option<Duration>,
+    /// So many nodes it is the mean of.
+    pub counted: u32,
+    /// So many more were left out, as outliers.
+    pub left_out: u32,
+}
+
+/// What a test came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TestResult {
+    /// Both ends are proven good.
+    Pass,
+    /// It worked, and took too long.
+    Slow,
+    /// It did not work.
+    Fail,
+}
+
+/// What is known of one node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeFinding {
+    /// In one word.
+    pub verdict: NodeVerdict,
+    /// A taint is given: deserved, and not withheld by the guard.
+    pub tainted: bool,
+    /// It does not take part in the job. Tainted nodes, and also those that are fit and cannot be reached.
+    pub excluded: bool,
+    /// What speaks for the verdict.
+    pub evidence: Vec<Evidence>,
+    /// Its compute time as thousandths of the mean of the others that timed the same; the lowest of its samples.
+    pub compute_permille: Option<u32>,
+    /// What it took to compute; `None` where it was not measured, or has a fault of its own.
+    pub compute: Option<ComputeFinding>,
+    /// The lowest of its tests' ratios.
+    pub comm_permille: Option<u32>,
+}
+
+/// What a node is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NodeVerdict {
+    /// It passed.
+    Healthy,
+    /// It never passed and failed with enough nodes that are good.
+    Fault,
+    /// It said itself what is broken.
+    LocalFault(LocalFault),
+    /// It went away during the check.
+    Lost {
+        /// Why, in words.
+        reason: String,
+    },
+    /// It is fit, and its rack cannot be reached from the others.
+    Unreachable,
+    /// Its compute time is too long, each time it was measured.
+    StragglerCompute,
+    /// Its transfers take too long, with enough nodes that are good.
+    StragglerNetwork,
+    /// It passes and fails by turns.
+    Flaky,
+    /// Not enough is known.
+    Inconclusive,
+}
+
+/// One fact that speaks for a verdict.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// Index into [`Outcome::rounds`]; `None`: it was found before any round.
+    pub round: Option<u32>,
+    /// With whom.
+    pub partners: Vec<u32>,
+    /// In words, with the numbers and their units. Nodes are called `node N` here.
+    pub words: String,
+}
+
+/// What is wrong with a path between two good nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LinkKind {
+    /// It failed twice and never worked.
+    Dead,
+    /// It was too slow twice.
+    Slow,
+    /// It works now and then.
+    Flaky,
+}
+
+/// A bad path between two good nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkFault {
+    /// The lower node first.
+    pub nodes: (u32, u32),
+    /// How bad.
+    pub kind: LinkKind,
+}
+
+/// A bad path between two racks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RackPairFault {
+    /// The lower rack first.
+    pub racks: (u32, u32),
+    /// The pairs of nodes that failed over it.
+    pub pairs: Vec<(u32, u32)>,
+}
+
+/// Part of a rack's paths out are dead, as where one of several uplinks died and a hash picks the path of each pair.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartialUplink {
+    /// Which rack.
+    pub rack: u32,
+    /// Pairs out of it that failed each time.
+    pub dead: u32,
+    /// Pairs out of it that were tested.
+    pub tested: u32,
+}
+
+/// Something of a fabric that may break.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Element {
+    /// A node, or its card.
+    Node(u32),
+    /// The path between two nodes, the lower first.
+    Link(u32, u32),
+    /// All paths between two racks, the lower first.
+    RackPair(u32, u32),
+    /// All ways out of a rack.
+    Uplink(u32),
+    /// Part of the ways out of a rack.
+    PartialUplink(u32),
+    /// The switch of a rack: nobody is reached, not even from inside.
+    Leaf(u32),
+    /// All ways out of a pod.
+    Pod(u32),
+}
+
+/// Explanations of the same size for the same tests.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ambiguity {
+    /// One of these, ascending.
+    pub candidates: Vec<Element>,
+}
+
+/// What is known to be cut, and what follows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cut {
+    /// Healthy nodes that cannot train together with the others: left out where the policy says so.
+    pub left_out: Vec<u32>,
+    /// In one sentence.
+    pub words: String,
+}
