@@ -34,21 +34,17 @@ use crate::{
     arrivals::{self, Arrived},
     aside::aside,
     attributes,
-    cgroup::Cgroup,
-    chain,
     config::AgentConfig,
     guard::{
         Guard,
         frame::{FromGuard, ToGuard},
         link::Link,
     },
-    launcher_id::LauncherId,
     logs::{Console, Generation, Logs},
     master_link::{self, LinkParts, MasterAt, MasterLink, Word},
     oom::OomCounter,
     prober::{Command, Prober},
     questions::{self, Answering, Desk},
-    reap::{Reaped, next_ended},
     report::Report,
     signals,
     store_host::{Opened, StoreHost},
@@ -56,6 +52,12 @@ use crate::{
     workers,
     workers::Prepared,
 };
+use processes::{
+    cgroup::Cgroup,
+    launcher_id::LauncherId,
+    reap::{Reaped, next_ended},
+};
+use rules::chain;
 
 /// Events that may wait for the loop.
 const QUEUE: usize = 1024;

@@ -9,7 +9,7 @@ use std::{
 
 use rules::LocalRank;
 
-use crate::tree;
+use processes::tree;
 
 /// What is known about some peers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -10,7 +10,7 @@ use rules::{
     redirects::Streams,
 };
 
-use crate::probes::SwitchboxTask;
+use probes::SwitchboxTask;
 
 /// Everything one node's agent needs to know.
 #[derive(Debug, Clone)]

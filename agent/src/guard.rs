@@ -14,7 +14,7 @@
 //! that no process of a generation is left, whatever it did to hide. The launcher cannot play that part for
 //! its own death. When the guard dies first, the launcher (a subreaper too) inherits its orphans and clears
 //! them away; workers are killed by PDEATHSIG at once. When both are killed at the same instant, workers die
-//! of PDEATHSIG and what they started is found by the sweep of the next start ([`crate::sweep`]).
+//! of PDEATHSIG and what they started is found by the sweep of the next start ([`processes::sweep`]).
 //!
 //! * [`frame`]: what the two say to each other.
 //! * [`process`]: the guard's side.
@@ -37,10 +37,10 @@ use nix::{
     unistd::{ForkResult, Pid, fork},
 };
 
-use crate::{cgroup::Cgroup, reap};
+use processes::{cgroup::Cgroup, reap};
 
 /// Its name in the list of processes.
-pub const NAME: &CStr = c"dlrover-guard";
+pub const NAME: &CStr = processes::GUARD_NAME;
 
 /// A guard that has just been started.
 #[derive(Debug)]

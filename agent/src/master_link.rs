@@ -34,7 +34,8 @@ use tonic::{Code, Status, Streaming, transport::Channel};
 
 use self::connect::Door;
 pub use self::connect::{ConnectError, MasterAt};
-use crate::{chain, questions::Desk, store_host::Allowed};
+use crate::{questions::Desk, store_host::Allowed};
+use rules::chain;
 
 /// How long the master may take to acknowledge a call. It only takes note; what follows is pushed.
 const CALL: Duration = Duration::from_secs(10);

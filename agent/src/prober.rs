@@ -24,7 +24,7 @@ use tokio::{
 use tracing::warn;
 
 use self::{alone::Alone, test::Probe};
-use crate::probes::{
+use probes::{
     CANNOT_RUN, CommandPlan, GpuPlan, Helper, Listener, LocalPlan, Reservation, SwitchboxError,
     SwitchboxTask, check_locally, check_switchbox,
 };

@@ -24,7 +24,7 @@ use crate::{
 #[must_use]
 pub fn main() -> ExitCode {
     // Before anything else: this process may be a probe.
-    if let Some(code) = agent::probes::run_if_probe() {
+    if let Some(code) = probes::run_if_probe() {
         return code;
     }
     let arguments = match command().try_get_matches_from(std::env::args_os()) {

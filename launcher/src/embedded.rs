@@ -3,8 +3,9 @@
 
 use std::{future, io, net::TcpListener, sync::Arc, thread, time::Duration};
 
-use agent::{chain, logs::Console, store_host::SharedStore};
+use agent::{logs::Console, store_host::SharedStore};
 use master::{MasterConfig, MasterError};
+use rules::chain;
 use rules::verdict::JobVerdict;
 use tokio::{
     select,

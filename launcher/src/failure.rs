@@ -10,11 +10,11 @@ use std::{
 };
 
 use agent::{
-    chain,
     logs::plain,
     report::{Report, WorkerEvidence},
 };
 use diagnosis::counted::counted;
+use rules::chain;
 use rules::{
     LocalRank, Rank,
     failure::{ExitCause, Failure, GroupFailure, Outcome, Survivor, WorkerFailure, root_cause},

@@ -9,11 +9,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use agent::probes::GpuPlan;
 use nix::{
     sched::{CpuSet, sched_getaffinity},
     unistd::{AccessFlags, Pid, access, gethostname},
 };
+use probes::GpuPlan;
 
 use crate::gpu_choice::locks;
 pub use crate::gpu_choice::locks::GpuLock;
@@ -117,7 +117,7 @@ impl Host for ThisHost {
     }
 
     fn accelerators(&self, path: &OsStr) -> diagnosis::gpus::Inventory {
-        agent::probes::inventory_now(GpuPlan { path: path.to_owned(), ..GpuPlan::default() })
+        probes::inventory_now(GpuPlan { path: path.to_owned(), ..GpuPlan::default() })
     }
 
     fn lock_gpu(&self, id: &str) -> io::Result<Option<GpuLock>> {

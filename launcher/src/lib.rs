@@ -55,7 +55,7 @@ use front_door::{FrontDoor, front_door};
 #[must_use]
 pub fn main() -> ExitCode {
     // Before anything else: this process may be a probe of another launcher's.
-    if let Some(code) = agent::probes::run_if_probe() {
+    if let Some(code) = probes::run_if_probe() {
         return code;
     }
     let args: Vec<_> = std::env::args_os().collect();
@@ -79,7 +79,7 @@ pub fn main() -> ExitCode {
             // A line that cannot be read leaves no record, as with argparse.
             let target = own_error_file.as_deref().filter(|_| exit_code == failure::FAILED);
             if let Err(error) = failure::record_own(&message, target) {
-                failure::tell(format_args!("dlrover-run: {}", agent::chain(&error)));
+                failure::tell(format_args!("dlrover-run: {}", rules::chain(&error)));
             }
             ExitCode::from(exit_code)
         }

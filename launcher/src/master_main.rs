@@ -10,8 +10,8 @@ mod words;
 
 use std::{future, io, process::ExitCode, sync::Arc};
 
-use agent::chain;
 use master::{MasterConfig, MasterError};
+use rules::chain;
 use rules::verdict::JobVerdict;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_stream::wrappers::TcpListenerStream;
@@ -53,7 +53,7 @@ enum End {
 /// `dlrover-master`: serves one job and gives the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
-    if let Some(code) = agent::probes::run_if_probe() {
+    if let Some(code) = probes::run_if_probe() {
         return code;
     }
     let known = words::without_dlrovers(std::env::args_os());

@@ -3,13 +3,13 @@
 use std::{io, net::Ipv4Addr, sync::Arc};
 
 use agent::{
-    chain,
     config::{AgentConfig, MasterPort},
     logs::Console,
     master_link::MasterAt,
     store_host::{Allowed, Reach, SharedStore, StoreHost, StoreHostError, StoreLimits},
 };
 use master::MasterConfig;
+use rules::chain;
 use rules::{NodeRank, job::Policy, node::Terms};
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_stream::wrappers::TcpListenerStream;

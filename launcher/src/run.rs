@@ -12,15 +12,13 @@ use std::{
 
 use agent::{
     agent::{Agent, AgentError, Observer, Parts},
-    cgroup::Cgroup,
-    chain,
     config::AgentConfig,
     guard,
-    launcher_id::LauncherId,
     logs::{Console, LogError, Logs},
     report::Report,
-    sweep,
 };
+use processes::{cgroup::Cgroup, launcher_id::LauncherId, sweep};
+use rules::chain;
 use rules::{failure::Outcome, worker_group::Event};
 
 use tokio::time::timeout;

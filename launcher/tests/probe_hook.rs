@@ -14,7 +14,7 @@ fn every_program_is_a_probe_when_it_is_called_so() {
         env!("CARGO_BIN_EXE_dlrover-diag"),
     ] {
         let mut probe = Command::new(program)
-            .arg0(agent::probes::NAME)
+            .arg0(probes::NAME)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -14,6 +14,7 @@
 
 pub mod check_order;
 pub mod check_terms;
+pub mod error_chain;
 pub mod failure;
 pub mod fence;
 pub mod ids;
@@ -40,4 +41,5 @@ pub mod worker_group;
 pub mod world;
 
 pub use diagnosis::Moment;
+pub use error_chain::chain;
 pub use ids::{Attempt, LocalRank, NodeId, NodeRank, Rank, Round, RunId};

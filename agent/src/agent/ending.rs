@@ -8,13 +8,10 @@ use tokio::time::timeout;
 use tracing::{debug, warn};
 
 use super::Agent;
-use crate::{
-    aside::aside,
-    clear_away::clear_away,
-    evidence,
-    master_link::MasterLink,
+use crate::{aside::aside, evidence, master_link::MasterLink, report::Report};
+use processes::{
+    kill_leftovers::kill_leftovers,
     reap::{Reaped, next_ended},
-    report::Report,
     tree,
 };
 
@@ -80,7 +77,7 @@ impl Agent {
 
     pub(super) fn clear_away_aside(&self) -> impl Future<Output = Vec<tree::Process>> + Send + 'static {
         let (id, cgroup, strangers) = (self.launcher_id.clone(), self.cgroup.clone(), self.has_strangers);
-        let clear = move || clear_away(&id, strangers, cgroup.as_ref(), CLEAR_AWAY);
+        let clear = move || kill_leftovers(&id, strangers, cgroup.as_ref(), CLEAR_AWAY);
         // Where there is no room for a thread, it is done here: what is left matters more than the loop.
         async move { aside(clear.clone()).await.unwrap_or_else(|_| clear()) }
     }

@@ -26,7 +26,7 @@ use super::{
     frame::{FromGuard, Inbox, ToGuard, WorkerSpec, encode, send},
     spawn::{self, Born},
 };
-use crate::{
+use processes::{
     cgroup::Cgroup,
     reap::{self, Reaped},
     tree,

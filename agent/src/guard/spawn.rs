@@ -28,7 +28,7 @@ use super::{
     fork::{Forked, fork_into},
     frame::WorkerSpec,
 };
-use crate::cgroup::Cgroup;
+use processes::cgroup::Cgroup;
 
 /// A worker between fork and exec.
 #[derive(Debug)]

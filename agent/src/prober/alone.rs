@@ -9,7 +9,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::probes::{CANNOT_RUN, CommandPlan, start_command};
+use probes::{CANNOT_RUN, CommandPlan, start_command};
 
 /// What to run, and for how long at most.
 pub(super) struct Alone {

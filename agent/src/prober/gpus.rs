@@ -18,7 +18,7 @@ use tokio::{
 use tracing::debug;
 
 use super::{CLOSE, Prober};
-use crate::probes::{GpuPlan, GpuWord, watch_gpus};
+use probes::{GpuPlan, GpuWord, watch_gpus};
 
 /// Words of the driver that may wait to be told.
 const WORDS: usize = 16;
@@ -45,7 +45,7 @@ impl Prober {
     pub fn take_inventory<E: From<Event> + Send + 'static>(&self, events: mpsc::Sender<E>) {
         let plan = self.gpu_plan();
         tokio::spawn(async move {
-            let inventory = Box::new(crate::probes::take_inventory(plan).await);
+            let inventory = Box::new(probes::take_inventory(plan).await);
             let _gone = events.send(Event::InventoryTaken { inventory }.into()).await;
         });
     }
@@ -87,7 +87,7 @@ pub(super) async fn fitness(plan: GpuPlan, terms: &GpuTerms) -> (Inventory, Resu
     let began = Instant::now();
     let mut waited = Duration::ZERO;
     loop {
-        let inventory = crate::probes::take_inventory(plan.clone()).await;
+        let inventory = probes::take_inventory(plan.clone()).await;
         match judge(&inventory, terms, waited) {
             Health::Fit { notes } => return (inventory, Ok(notes)),
             Health::Unfit(fault) => return (inventory, Err(fault)),

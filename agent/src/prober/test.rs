@@ -10,7 +10,7 @@ use rules::{
 use tokio::sync::{mpsc, watch};
 
 use super::{Command, Door};
-use crate::probes::{
+use probes::{
     CommandPlan, Helper, Listener, LocalPlan, ProbeHandle, RingMode, RingPlan, WITHOUT_OPTIC_LINK,
     measure_compute, start_command, start_ring,
 };

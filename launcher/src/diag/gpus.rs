@@ -2,7 +2,6 @@
 
 use std::{fs, io, path::PathBuf, process::ExitCode, time::Duration};
 
-use agent::probes::{GpuPlan, inventory_now};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use diagnosis::{
     gpu_topology::Link,
@@ -11,6 +10,7 @@ use diagnosis::{
         health::{BUSY_PERMILLE, is_busy, what_is_broken},
     },
 };
+use probes::{GpuPlan, inventory_now};
 use serde_json::{Value, json};
 
 use super::{say, table::Table};
@@ -85,7 +85,7 @@ pub(super) fn main(arguments: &ArgMatches) -> ExitCode {
     let inventory = match inventory(arguments) {
         Ok(inventory) => inventory,
         Err(error) => {
-            say(format_args!("error: {}", agent::chain(&error)));
+            say(format_args!("error: {}", rules::chain(&error)));
             return ExitCode::from(USAGE);
         }
     };

@@ -7,11 +7,9 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use agent::{
-    chain,
-    probes::{ByHand, Listener, RingError, dial_pair, listen_for_pair},
-};
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, parser::ValueSource};
+use probes::{ByHand, Listener, RingError, dial_pair, listen_for_pair};
+use rules::chain;
 use serde::Serialize;
 
 use super::say;

@@ -2,12 +2,12 @@
 
 use std::{ffi::OsString, process::ExitCode, time::Duration};
 
-use agent::probes::{
-    GpuPlan, Helper, SwitchboxError, SwitchboxTask, TOOL_VARIABLE, check_switchbox, take_inventory,
-};
 use clap::{Arg, ArgAction, ArgMatches, Command, parser::ValueSource, value_parser};
 use diagnosis::switchbox::{
     Expected, Finding, NO_PROBE, PairFinding, Rate, Settings, SocketPair, Standing, Verdict, check_pairs,
+};
+use probes::{
+    GpuPlan, Helper, SwitchboxError, SwitchboxTask, TOOL_VARIABLE, check_switchbox, take_inventory,
 };
 use serde::Serialize;
 
@@ -312,8 +312,8 @@ fn json(finding: &Finding) -> String {
 
 #[cfg(test)]
 mod tests {
-    use agent::probes::SwitchboxProbe;
     use diagnosis::switchbox::{Path, Repetition, Trouble, Wrong};
+    use probes::SwitchboxProbe;
 
     use super::*;
 

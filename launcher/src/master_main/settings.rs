@@ -284,7 +284,7 @@ mod tests {
         let words = words::without_dlrovers(line.split_whitespace().map(OsString::from));
         let env: Vec<_> = env.iter().map(|(key, value)| (key.into(), value.into())).collect();
         let arguments = command().try_get_matches_from(words).map_err(|error| error.to_string())?;
-        Settings::read(&arguments, Environment(&env)).map_err(|error| agent::chain(&error))
+        Settings::read(&arguments, Environment(&env)).map_err(|error| rules::chain(&error))
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use std::{ffi::OsString, time::Duration};
 
-use agent::probes::SwitchboxTask;
 use diagnosis::network_check::{Deadlines, OnBadPath, Tainting};
+use probes::SwitchboxTask;
 use rules::check_terms::{CheckTerms, OnInconclusive};
 
 use crate::{

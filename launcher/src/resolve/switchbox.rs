@@ -2,8 +2,8 @@
 
 use std::ffi::OsStr;
 
-use agent::probes::{SwitchboxProbe, SwitchboxTask, TOOL_VARIABLE};
 use diagnosis::switchbox::{Expected, Rate, Settings, check_pairs};
+use probes::{SwitchboxProbe, SwitchboxTask, TOOL_VARIABLE};
 
 use crate::{
     cli::{Cli, Said},

@@ -1,5 +1,5 @@
-use agent::probes::{SwitchboxProbe, SwitchboxTask};
 use diagnosis::switchbox::{Expected, Path, Rate};
+use probes::{SwitchboxProbe, SwitchboxTask};
 use proptest::prelude::*;
 
 use super::*;

@@ -3,10 +3,7 @@
 
 use std::{fs, io, path::PathBuf, time::Duration};
 
-use agent::{
-    guard::frame::{FromGuard, ToGuard, WorkerSpec, encode},
-    probes::readers,
-};
+use agent::guard::frame::{FromGuard, ToGuard, WorkerSpec, encode};
 use diagnosis::{
     exclusion::Exclusion,
     gpus::{Gpu, GpuProcess, GpuTrouble, Inventory, NvLink, Vendor},
@@ -21,6 +18,7 @@ use master_proto::{
     convert::{Push, Pushed, check_report, end_report, inventory_report, join_request},
     pb,
 };
+use probes::readers;
 use prost::Message;
 use rules::{
     LocalRank, Moment, NodeId, NodeRank, Round, RunId,

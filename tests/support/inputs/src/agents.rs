@@ -14,9 +14,9 @@ use std::{
 use agent::{
     error_file,
     guard::frame::{FromGuard, Inbox, ToGuard, encode},
-    tree::Process,
 };
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use processes::tree::Process;
 
 /// Both ends of the guard's socket. What is understood is said again in the same words.
 pub(crate) fn guard(bytes: &[u8]) {
@@ -69,7 +69,7 @@ pub(crate) fn error_file(bytes: &[u8]) {
         match error_file::read(&path) {
             Ok(None) => assert!(bytes.is_empty(), "only an empty file is none"),
             Ok(Some(found)) => assert!(found.document.get("message").is_some()),
-            Err(error) => assert!(!agent::chain(&error).is_empty()),
+            Err(error) => assert!(!rules::chain(&error).is_empty()),
         }
     });
 }

@@ -1,7 +1,7 @@
 //! What programs of others answer: the user's check command, and whatever measures the switchbox.
 
-use agent::probes::readers;
 use diagnosis::{network_check::Probed, switchbox::SocketPair};
+use probes::readers;
 
 /// A reason that is shown is no longer than this, whatever the program said.
 const SHOWN: usize = 4 << 10;

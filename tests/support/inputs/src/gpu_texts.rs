@@ -1,10 +1,10 @@
 //! Texts of vendors' tools, and the topology file.
 
-use agent::probes::readers;
 use diagnosis::{
     gpu_topology::{GpuSet, Matrix, Objective, choose},
     gpus::{Inventory, MOST_GPUS},
 };
+use probes::readers;
 use rules::topology::Topology;
 
 /// `nvidia-smi --query-gpu`: what it lists is in its order, and can be told.

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use agent::probes::readers;
+use probes::readers;
 use socket2::SockRef;
 
 /// Of the test that is on.

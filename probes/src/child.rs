@@ -1,0 +1,173 @@
+//! The probe's own side: a process with one task, its counters, and one voice.
+
+use std::{
+    fs::File,
+    io::{self, Read as _, Write as _},
+    os::fd::FromRawFd as _,
+    process::ExitCode,
+    sync::{Arc, Mutex, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use diagnosis::network_check::Probed;
+use nix::{
+    libc,
+    sys::{
+        prctl,
+        signal::{SigSet, Signal},
+    },
+};
+
+use super::{
+    command, gpus, local,
+    progress::Progress,
+    ring::{self, error::RingError},
+    switchbox,
+    wire::{End, Task, Word},
+};
+
+/// Between two lines of progress.
+const TELL_EVERY: Duration = Duration::from_millis(250);
+
+/// When a group is cancelled, its members hear of it one after the other. A member whose neighbour has gone waits so
+/// long for its own word: an end that was cut short must not look like a failure.
+const CANCELLED_TOO: Duration = Duration::from_secs(1);
+
+/// The only writer of standard output.
+#[derive(Debug, Clone)]
+pub(super) struct Voice(Arc<Mutex<File>>);
+
+impl Voice {
+    fn new() -> Self {
+        // SAFETY: nothing else in this process writes to standard output or closes it.
+        Self(Arc::new(Mutex::new(unsafe { File::from_raw_fd(libc::STDOUT_FILENO) })))
+    }
+
+    /// Says one word. An agent that does not hear it has ended, or is about to end us.
+    pub(super) fn say(&self, word: &Word) {
+        let mut line = serde_json::to_vec(word).unwrap_or_default();
+        line.push(b'\n');
+        let mut stdout = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let _agent_gone = stdout.write_all(&line);
+    }
+
+    /// Leaves without a last word, and without any other once it is called; `clear_up` comes in between.
+    pub(super) fn close(&self, clear_up: impl FnOnce()) -> ! {
+        let _silence = self.0.lock();
+        clear_up();
+        // SAFETY: as in `end`.
+        unsafe { libc::_exit(1) }
+    }
+
+    /// Says the last word, and leaves: whatever other threads hang in.
+    pub(super) fn end(&self, end: End) -> ! {
+        let mut line = serde_json::to_vec(&Word::End(end)).unwrap_or_default();
+        line.push(b'\n');
+        // Never let go of: nothing is said after it.
+        let mut stdout = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let _agent_gone = stdout.write_all(&line);
+        // SAFETY: `_exit` has no preconditions; a driver's clean-up, which may hang, is not run.
+        unsafe { libc::_exit(0) }
+    }
+}
+
+/// The whole life of a probe.
+pub(super) fn run() -> ExitCode {
+    let _cosmetic = prctl::set_name(c"dlrover-probe");
+    match task() {
+        Ok(task) => perform(task),
+        Err(error) => {
+            complain(&format!("cannot read what to do: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn task() -> io::Result<Task> {
+    let mut plan = Vec::new();
+    io::stdin().read_to_end(&mut plan)?;
+    serde_json::from_slice(&plan).map_err(io::Error::from)
+}
+
+#[expect(clippy::print_stderr, reason = "the agent reads it, and there is no log here")]
+fn complain(words: &str) {
+    eprintln!("{words}");
+}
+
+fn perform(task: Task) -> ! {
+    let voice = Voice::new();
+    match task {
+        Task::Local { accelerators, places } => {
+            let end = local::check::check(accelerators, &places, &voice);
+            voice.end(End::Local(end))
+        }
+        Task::Compute { times, accelerators } => {
+            let end = local::check::measure(times, accelerators, &voice);
+            voice.end(End::Compute(end))
+        }
+        Task::Gpus(task) => {
+            let inventory = gpus::gather(&task, &voice);
+            voice.end(End::Inventory(Box::new(inventory)))
+        }
+        Task::WatchGpus { and_memory } => {
+            if let Err(error) = gpus::watch::listen(and_memory, &voice) {
+                complain(&format!("the NVIDIA driver does not tell of errors: {error}"));
+            }
+            voice.close(|| {})
+        }
+        Task::Ring(task) => {
+            let progress = Arc::new(Progress::new(task.plan.total_bytes()));
+            if let Err(error) = tell_progress(voice.clone(), Arc::clone(&progress)) {
+                voice.end(End::Group(
+                    Probed::Failed { reason: format!("cannot start a thread: {error}") }.into(),
+                ));
+            }
+            match ring::run(task, &progress) {
+                Ok(measured) => voice.end(End::Group(measured)),
+                Err(error) => {
+                    if matches!(error, RingError::ClosedEarly { .. }) {
+                        thread::sleep(CANCELLED_TOO);
+                    }
+                    voice.end(End::Group(Probed::Failed { reason: rules::chain(&error) }.into()))
+                }
+            }
+        }
+        Task::Command(task) => {
+            let end = command::supervisor::run(task, &voice);
+            voice.end(End::Group(end))
+        }
+        Task::Switchbox(task) => {
+            let end = switchbox::supervisor::run(&task, &voice);
+            voice.end(End::Switchbox(end))
+        }
+        Task::SwitchboxCopy(task) => switchbox::run_copy(&task),
+    }
+}
+
+/// Tells how far the probe is, four times a second, and for the last time when it is asked to end.
+fn tell_progress(voice: Voice, progress: Arc<Progress>) -> io::Result<()> {
+    let asked = SigSet::from(Signal::SIGTERM);
+    // Threads that come later inherit it, so the signal waits for the one below.
+    asked.thread_block()?;
+    thread::Builder::new().name("voice".into()).spawn(move || {
+        loop {
+            if wait_for(&asked, TELL_EVERY).is_some() {
+                voice.end(End::Group(progress.unfinished().into()));
+            }
+            voice.say(&Word::Progress(progress.unfinished()));
+        }
+    })?;
+    Ok(())
+}
+
+/// Waits for one of these signals, which are blocked. `None`: none came.
+pub(super) fn wait_for(signals: &SigSet, patience: Duration) -> Option<Signal> {
+    let patience = libc::timespec {
+        tv_sec: libc::time_t::try_from(patience.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: libc::c_long::from(patience.subsec_nanos()),
+    };
+    // SAFETY: both are valid for the call, and nobody asks for more than the signal's number.
+    let signal = unsafe { libc::sigtimedwait(signals.as_ref(), std::ptr::null_mut(), &raw const patience) };
+    Signal::try_from(signal).ok()
+}

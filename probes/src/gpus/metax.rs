@@ -1,0 +1,261 @@
+//! `MetaX` accelerators: their places on the PCI bus, the driver's own tree in sysfs, and `mx-smi` where there is one.
+//!
+//! NOT RUN ON A DEVICE: the layout of the tree is that of the vendor's own reader, the lines of the tool are those of
+//! published transcripts (`mx-smi -L`, `mx-smi --show-memory`, `mx-smi topo -m`).
+
+use std::{
+    ffi::OsString,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use diagnosis::gpus::{Gpu, GpuTrouble, MOST_GPUS, Vendor};
+
+use super::{Source, Taking, bus, table};
+
+/// What the tool is called.
+const TOOL: &str = "mx-smi";
+
+/// Where the driver's package puts it.
+const PACKAGED: &str = "opt/mxdriver/bin/mx-smi";
+
+/// The PCI vendor id of `MetaX`.
+const VENDOR: &str = "0x9999";
+
+/// The PCI class of display controllers.
+const DISPLAY: &str = "0x03";
+
+/// The driver's tree, and the tool.
+pub(super) struct Metax {
+    /// Of a machine whose files are here.
+    pub(super) root: PathBuf,
+    /// Where the tool is looked for first, as in `PATH`.
+    pub(super) path: OsString,
+}
+
+impl Metax {
+    /// By their places on the bus.
+    fn on_the_bus(&self) -> Vec<Gpu> {
+        let bus = self.root.join("sys/bus/pci/devices");
+        let reads = |pci: &str, file: &str| fs::read_to_string(bus.join(pci).join(file)).unwrap_or_default();
+        let mut places: Vec<String> = names_in(&bus);
+        places
+            .retain(|pci| reads(pci, "vendor").trim() == VENDOR && reads(pci, "class").starts_with(DISPLAY));
+        places.sort();
+        let gpu = |(index, pci): (u32, String)| Gpu {
+            index,
+            numa_node: bus::numa_node(&self.root, &pci),
+            pci: Some(pci),
+            ..Gpu::default()
+        };
+        (0..).zip(places).take(MOST_GPUS).map(gpu).collect()
+    }
+}
+
+impl Source for Metax {
+    fn take(&self, taking: &mut Taking<'_>) {
+        // A node has those of one vendor.
+        if taking.inventory.vendor.is_some() {
+            return;
+        }
+        let packaged = || Some(self.root.join(PACKAGED)).filter(|it| it.is_file());
+        let tool = taking.find(&self.path, TOOL).or_else(packaged);
+        taking.at("the MetaX driver's files");
+        if !self.root.join("dev/mxcd").exists() && tool.is_none() {
+            return;
+        }
+        let mut gpus = self.on_the_bus();
+        let version = fs::read_to_string(self.root.join("sys/module/metax/version"));
+        if let Some(tool) = &tool {
+            if let Some(listed) = taking.ask(tool, &["-L"], |text| Ok(listed(text))) {
+                listed.iter().filter_map(Listed::unknown_word).for_each(|note| taking.note(note));
+                merge(&mut gpus, listed.into_iter().map(|it| it.gpu).collect());
+            }
+            taking.ask(tool, &["--show-memory"], |text| {
+                memory(&mut gpus, text);
+                Ok(())
+            });
+        } else {
+            taking.note("no mx-smi: neither models nor memory nor links are known");
+        }
+        if gpus.is_empty() {
+            return;
+        }
+        taking.found(Vendor::Metax);
+        taking.inventory.driver = version.ok().map(|version| version.trim().to_owned());
+        taking.inventory.gpus = gpus;
+        taking.keep();
+        if let Some(tool) = &tool {
+            table::take(taking, tool);
+        }
+    }
+}
+
+fn names_in(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten();
+    entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
+}
+
+/// A line of the list.
+pub(crate) struct Listed {
+    pub(crate) gpu: Gpu,
+    /// What the tool says of it, in its own words.
+    state: String,
+}
+
+impl Listed {
+    /// What the tool says of one that works has been seen, and little of what it says of others. A word that says nothing
+    /// clear costs nobody his node.
+    pub(crate) fn unknown_word(&self) -> Option<String> {
+        let Self { gpu, state } = self;
+        let is_known = state.is_empty() || state.eq_ignore_ascii_case("Available") || gpu.trouble.is_some();
+        (!is_known)
+            .then(|| format!("gpu {}: mx-smi calls it {state}, which is taken for no trouble", gpu.index))
+    }
+}
+
+/// Whether a state clearly says that there is something broken.
+fn says_broken(state: &str) -> bool {
+    let words = state.split(|it: char| !it.is_ascii_alphanumeric()).map(str::to_ascii_lowercase);
+    let is_broken = |word: &str| ["unavailable", "error", "lost"].contains(&word) || word.starts_with("fail");
+    words.into_iter().any(|word| is_broken(&word))
+}
+
+/// `GPU#0  MXC500  0000:0e:00.0  Available (UUID: GPU-...)`.
+pub(crate) fn listed(text: &str) -> Vec<Listed> {
+    let one = |line: &str| -> Option<Listed> {
+        let (number, rest) = line.trim().strip_prefix("GPU#")?.split_once(char::is_whitespace)?;
+        let index = number.parse().ok().filter(|index| (*index as usize) < MOST_GPUS)?;
+        let (facts, uuid) = match rest.split_once("(UUID:") {
+            Some((facts, uuid)) => (facts, uuid.split(')').next().map(|uuid| uuid.trim().to_owned())),
+            None => (rest, None),
+        };
+        let words: Vec<&str> = facts.split_whitespace().collect();
+        let place = words.iter().position(|word| bus::is_place(word))?;
+        let (name, state) = (words[..place].join(" "), words[place + 1..].join(" "));
+        let trouble = says_broken(&state).then(|| GpuTrouble::CannotOpen(format!("mx-smi calls it {state}")));
+        let gpu = Gpu {
+            index,
+            name: Some(format!("MetaX {name}")),
+            uuid,
+            pci: Some(words[place].to_ascii_lowercase()),
+            trouble,
+            ..Gpu::default()
+        };
+        Some(Listed { gpu, state })
+    };
+    text.lines().filter_map(one).take(MOST_GPUS).collect()
+}
+
+/// What the tool lists, with what the bus knows of the same device.
+fn merge(gpus: &mut Vec<Gpu>, listed: Vec<Gpu>) {
+    if listed.is_empty() {
+        return;
+    }
+    let of_bus = std::mem::take(gpus);
+    *gpus = listed;
+    for gpu in gpus {
+        let same = of_bus.iter().find(|it| it.pci == gpu.pci);
+        gpu.numa_node = same.and_then(|it| it.numa_node);
+    }
+}
+
+/// Blocks that begin with `GPU#0 ...` and hold `vis_vram total : 67108864 KB` and `vis_vram used : 846264 KB`.
+pub(crate) fn memory(gpus: &mut [Gpu], text: &str) {
+    let mut current = None;
+    for line in text.lines().map(str::trim) {
+        if let Some(rest) = line.strip_prefix("GPU#") {
+            let number = rest.split(|it: char| !it.is_ascii_digit()).next();
+            current = number.and_then(|number| number.parse::<u32>().ok());
+            continue;
+        }
+        let Some((name, value)) = line.split_once(':') else { continue };
+        let mut words = value.split_whitespace();
+        let (Some(number), Some("KB")) = (words.next().and_then(|it| it.parse::<u64>().ok()), words.next())
+        else {
+            continue;
+        };
+        let Some(gpu) = gpus.iter_mut().find(|gpu| Some(gpu.index) == current) else { continue };
+        match name.trim() {
+            "vis_vram total" => gpu.memory_total = number.checked_mul(1024),
+            "vis_vram used" => gpu.memory_used = number.checked_mul(1024),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_is_read_and_an_unwell_one_is_in_trouble() {
+        let list = "mx-smi  version: 2.2.9\n\n\
+                    GPU#0    MXC500    0000:0E:00.0    Available (UUID: GPU-aa)\n\
+                    GPU#1    MXC600-AL    0000:0f:00.0    Unavailable (UUID: GPU-bb)\n\
+                    GPU#x nonsense\nGPU#99 MXC500 0000:0f:00.0\nAttached GPUs: 2\n";
+        let gpus: Vec<Gpu> = listed(list).into_iter().map(|it| it.gpu).collect();
+        assert_eq!(gpus.len(), 2);
+        assert_eq!(gpus[0].name.as_deref(), Some("MetaX MXC500"));
+        assert_eq!((gpus[0].pci.as_deref(), gpus[0].uuid.as_deref()), (Some("0000:0e:00.0"), Some("GPU-aa")));
+        assert_eq!(gpus[0].trouble, None);
+        assert_eq!(gpus[1].trouble, Some(GpuTrouble::CannotOpen("mx-smi calls it Unavailable".into())));
+    }
+
+    #[test]
+    fn only_a_clear_word_is_trouble() {
+        for (state, is_broken, is_told) in [
+            ("Available", false, false),
+            ("available", false, false),
+            ("", false, false),
+            ("Unavailable", true, false),
+            ("State: ERROR", true, false),
+            ("Failed", true, false),
+            ("init-failure", true, false),
+            ("Lost", true, false),
+            ("In Use", false, true),
+            ("Errorless", false, true),
+            ("\u{1b}[2J", false, true),
+        ] {
+            let list = listed(&format!("GPU#3 MXC500 0000:0e:00.0 {state} (UUID: GPU-aa)"));
+            let [one] = &list[..] else { panic!("{state}") };
+            assert_eq!(
+                (one.gpu.trouble.is_some(), one.unknown_word().is_some()),
+                (is_broken, is_told),
+                "{state}"
+            );
+        }
+    }
+
+    #[test]
+    fn memory_is_read_by_device() {
+        let listed = listed("GPU#0 C500 0000:0e:00.0\nGPU#1 C500 0000:0f:00.0");
+        let mut gpus: Vec<Gpu> = listed.into_iter().map(|it| it.gpu).collect();
+        let text = "GPU#1  MXC500  0000:0f:00.0\n    Memory\n        vis_vram total : 67108864 KB\n        \
+                    vis_vram used  : 846264 KB\n        vis_vram usage : 1 %\nGPU#7\n vis_vram used : 1 KB\n";
+        memory(&mut gpus, text);
+        assert_eq!((gpus[0].memory_used, gpus[1].memory_total), (None, Some(64 << 30)));
+        assert_eq!(gpus[1].memory_used, Some(846_264 * 1024));
+    }
+
+    #[test]
+    fn without_the_tool_the_bus_says_how_many_there_are() {
+        let root = tempfile::tempdir().unwrap();
+        for (place, vendor) in
+            [("0000:1a:00.0", "0x9999\n"), ("0000:0e:00.0", "0x9999\n"), ("0000:00:01.0", "0x8086\n")]
+        {
+            let folder = root.path().join("sys/bus/pci/devices").join(place);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("vendor"), vendor).unwrap();
+            fs::write(folder.join("class"), "0x038000\n").unwrap();
+            fs::write(folder.join("numa_node"), "1\n").unwrap();
+        }
+        let source = Metax { root: root.path().into(), path: OsString::new() };
+        let places: Vec<_> =
+            source.on_the_bus().into_iter().map(|gpu| (gpu.index, gpu.pci, gpu.numa_node)).collect();
+        assert_eq!(
+            places,
+            [(0, Some("0000:0e:00.0".into()), Some(1)), (1, Some("0000:1a:00.0".into()), Some(1))]
+        );
+    }
+}

@@ -1,0 +1,112 @@
+//! NVIDIA accelerators by the driver's own tool, where its library is not to be had: a container into which only the tool
+//! was mounted, a library that does not start.
+//!
+//! NOT RUN ON A DEVICE: the lines of the tool are those of published transcripts.
+
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
+
+use diagnosis::gpus::{Gpu, MOST_GPUS, Vendor};
+
+use super::{Source, Taking, bus, table};
+
+/// What it is called.
+const TOOL: &str = "nvidia-smi";
+
+/// One line for each accelerator, with memory in MiB.
+const QUERY: [&str; 2] =
+    ["--query-gpu=index,uuid,pci.bus_id,memory.used,memory.total", "--format=csv,noheader,nounits"];
+
+/// What the tool knows.
+pub(super) struct NvidiaSmi {
+    /// Where `sys` is.
+    pub(super) root: PathBuf,
+    /// Where the tool is looked for, as in `PATH`.
+    pub(super) path: OsString,
+}
+
+impl Source for NvidiaSmi {
+    fn take(&self, taking: &mut Taking<'_>) {
+        // The library knows more, also that there is nothing.
+        if taking.inventory.vendor.is_some() || taking.inventory.driver.is_some() {
+            return;
+        }
+        let Some(tool) = taking.find(&self.path, TOOL) else {
+            taking.note("no nvidia-smi on PATH");
+            return;
+        };
+        let Some(gpus) = taking.ask(&tool, &QUERY, |text| queried(text, &self.root)) else { return };
+        taking.found(Vendor::Nvidia);
+        taking.inventory.gpus = gpus;
+        taking.keep();
+        table::take(taking, &tool);
+    }
+}
+
+/// `0, GPU-..., 00000000:3B:00.0, 1024, 81559` a line.
+pub(crate) fn queried(text: &str, root: &Path) -> Result<Vec<Gpu>, String> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).take(MOST_GPUS);
+    let gpus = (0..).zip(lines).map(|(index, line)| {
+        let shown = || line.chars().take(60).collect::<String>();
+        one(index, line, root).ok_or_else(|| format!("`{}` does not tell of gpu {index}", shown()))
+    });
+    let gpus = gpus.collect::<Result<Vec<Gpu>, String>>()?;
+    if gpus.is_empty() { Err("it lists no GPU".into()) } else { Ok(gpus) }
+}
+
+fn one(index: u32, line: &str, root: &Path) -> Option<Gpu> {
+    let fields: Vec<&str> = line.split(',').map(str::trim).collect();
+    let [number, uuid, bus_id, used, total] = fields[..] else { return None };
+    let is_id = uuid.starts_with("GPU-") && uuid.len() <= 64 && !uuid.contains(char::is_whitespace);
+    if number.parse() != Ok(index) || !is_id {
+        return None;
+    }
+    let pci = Some(bus::place(bus_id)).filter(|place| bus::is_place(place));
+    // `[N/A]` where the driver does not tell.
+    let bytes = |mib: &str| mib.parse::<u64>().ok()?.checked_mul(1 << 20);
+    Some(Gpu {
+        index,
+        uuid: Some(uuid.to_owned()),
+        numa_node: pci.as_ref().and_then(|place| bus::numa_node(root, place)),
+        pci,
+        memory_used: bytes(used),
+        memory_total: bytes(total),
+        ..Gpu::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_tool_tells_of_each() {
+        let root = tempfile::tempdir().unwrap();
+        let device = root.path().join("sys/bus/pci/devices/0000:3b:00.0");
+        std::fs::create_dir_all(&device).unwrap();
+        std::fs::write(device.join("numa_node"), "1\n").unwrap();
+        let text = "0, GPU-aa, 00000000:3B:00.0, 1024, 81559\n\n1, GPU-bb, ../../x, [N/A], [N/A]\n";
+        let gpus = queried(text, root.path()).unwrap();
+        assert_eq!((gpus[0].memory_used, gpus[0].memory_total), (Some(1 << 30), Some(81559 << 20)));
+        assert_eq!((gpus[0].pci.as_deref(), gpus[0].numa_node), (Some("0000:3b:00.0"), Some(1)));
+        let second = Gpu { index: 1, uuid: Some("GPU-bb".into()), ..Gpu::default() };
+        assert_eq!(gpus[1], second);
+    }
+
+    #[test]
+    fn what_is_no_list_is_told() {
+        assert_eq!(queried(" \n", Path::new("/")), Err("it lists no GPU".into()));
+        for text in [
+            "No devices were found\n",
+            "1, GPU-aa, 0, 1, 2\n",
+            "0, aa, 0, 1, 2\n",
+            "0, GPU-aa, 0, 1\n",
+            "0, GPU-a a, 0, 1, 2\n",
+        ] {
+            let why = queried(text, Path::new("/")).unwrap_err();
+            assert_eq!(why, format!("`{}` does not tell of gpu 0", text.trim()));
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! The first words on a connection: who are you, and is this your test?
+
+/// `DLRVRING`.
+const MAGIC: [u8; 8] = *b"DLRVRING";
+
+/// Of all that is said on a connection. Both ends have the same program in one job; a mixture is turned away.
+const VERSION: u32 = 1;
+
+/// Bytes of a [`Hello`].
+pub(crate) const LENGTH: usize = 48;
+
+/// What a hello is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// From who dialled; it will lead (measure round trips).
+    Lead,
+    /// From who dialled; the other end is to lead. For a pair by hand, where one end dials both connections.
+    Follow,
+    /// The answer: come in.
+    Welcome,
+    /// The answer: this is another test.
+    TurnedAway,
+}
+
+impl Kind {
+    const ALL: [Self; 4] = [Self::Lead, Self::Follow, Self::Welcome, Self::TurnedAway];
+}
+
+/// The first word of either end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Hello {
+    /// What it is.
+    pub(crate) kind: Kind,
+    /// Of the test.
+    pub(crate) token: u64,
+    /// How many members the ring has.
+    pub(crate) members: u64,
+    /// Who says it.
+    pub(crate) from: u64,
+    /// To whom.
+    pub(crate) to: u64,
+}
+
+impl Hello {
+    /// As it is sent.
+    pub(crate) fn encode(&self) -> [u8; LENGTH] {
+        let mut bytes = [0; LENGTH];
+        let kind = Kind::ALL.iter().position(|kind| *kind == self.kind).unwrap_or_default();
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[12] = u8::try_from(kind).unwrap_or_default();
+        for (index, number) in [self.token, self.members, self.from, self.to].into_iter().enumerate() {
+            bytes[16 + 8 * index..24 + 8 * index].copy_from_slice(&number.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// What was sent. `None`: no hello of this version.
+    pub(crate) fn decode(bytes: &[u8; LENGTH]) -> Option<Self> {
+        if bytes[..8] != MAGIC || bytes[8..12] != VERSION.to_le_bytes() {
+            return None;
+        }
+        let kind = *Kind::ALL.get(usize::from(bytes[12]))?;
+        let number = |index: usize| {
+            let start = 16 + 8 * index;
+            Some(u64::from_le_bytes(bytes.get(start..start + 8)?.try_into().ok()?))
+        };
+        Some(Self { kind, token: number(0)?, members: number(1)?, from: number(2)?, to: number(3)? })
+    }
+
+    /// Whether what has come so far, at most [`LENGTH`] bytes, may be the beginning of a hello.
+    pub(crate) fn may_begin_with(bytes: &[u8]) -> bool {
+        bytes.iter().zip(&MAGIC).all(|(theirs, ours)| theirs == ours)
+    }
+
+    /// The answer to it.
+    pub(crate) fn answer(&self, kind: Kind) -> Self {
+        Self { kind, from: self.to, to: self.from, ..*self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_sent_is_what_comes_and_nothing_else_is_a_hello() {
+        for kind in Kind::ALL {
+            let hello = Hello { kind, token: u64::MAX - 3, members: 3, from: 1, to: 2 };
+            assert_eq!(Hello::decode(&hello.encode()), Some(hello));
+        }
+        let bytes = Hello { kind: Kind::Lead, token: 1, members: 2, from: 0, to: 1 }.encode();
+        for at in 0..13 {
+            let mut other = bytes;
+            other[at] ^= 0x80;
+            assert_eq!(Hello::decode(&other), None, "byte {at}");
+        }
+        assert_eq!(Hello::decode(&[0; LENGTH]), None);
+        assert!(
+            Hello::may_begin_with(b"") && Hello::may_begin_with(&bytes[..3]) && Hello::may_begin_with(&bytes)
+        );
+        assert!(!Hello::may_begin_with(b"DLX") && !Hello::may_begin_with(b"SSH-2.0"));
+    }
+}

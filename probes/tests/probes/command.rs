@@ -1,0 +1,155 @@
+//! The user's own program in place of the ring.
+
+use std::time::Duration;
+
+use diagnosis::network_check::Probed;
+use probes::{CommandPlan, Helper, ProbeHandle, start_command};
+use tokio::sync::mpsc;
+
+use crate::support::{deaf, helper, in_time, is_alive, number_in, until};
+
+fn shell(script: &str) -> CommandPlan {
+    CommandPlan {
+        argv: ["sh", "-c", script].map(Into::into).into(),
+        rank: 1,
+        world_size: 2,
+        master_addr: "127.0.0.1".into(),
+        master_port: 4321,
+        seed: u64::MAX,
+        env: vec![("EXTRA".into(), "more".into()), ("RANK".into(), "overruled".into())],
+        grace: Duration::from_secs(1),
+        output: None,
+        helper: helper(),
+    }
+}
+
+async fn end(script: &str) -> Probed {
+    in_time(start_command(shell(script), None).end()).await
+}
+
+async fn reason(script: &str) -> String {
+    match end(script).await {
+        Probed::Failed { reason } => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_good_answer_passes() {
+    let script = r#"
+        read -r request
+        [ "$request" = '{"version":1,"rank":1,"world_size":2,"master_addr":"127.0.0.1","master_port":4321,"seed":9007199254740991}' ] || exit 9
+        [ "$RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE" = "1 2 0 1" ] || exit 10
+        [ "$MASTER_ADDR:$MASTER_PORT $EXTRA" = "127.0.0.1:4321 more" ] || exit 11
+        [ "$DLROVER_CHECK $DLROVER_CHECK_SEED" = "1 9007199254740991" ] || exit 12
+        for fd in 3 4 5 6 7 8 9 10 11 12; do [ -e /proc/$$/fd/$fd ] && exit 13; done
+        echo starting up
+        echo '{"progress":{"bytes":5,"total":10}}'
+        echo '{"version":1,"comm_ms":12.5,"latency_us":50,"bytes_per_second":1e9,"checksum_ok":true}'
+        echo done >&2
+    "#;
+    let (comm, latency) = (Duration::from_micros(12_500), Duration::from_micros(50));
+    assert_eq!(end(script).await, Probed::Passed { comm, latency, bytes_per_second: 1_000_000_000 });
+}
+
+#[tokio::test]
+async fn its_words_for_people_are_passed_on() {
+    let (output, mut lines) = mpsc::channel(8);
+    let script = "echo one >&2; printf 'two \\377' >&2; echo '{\"version\":1,\"comm_ms\":1}'";
+    let handle = start_command(CommandPlan { output: Some(output), ..shell(script) }, None);
+    assert!(matches!(in_time(handle.end()).await, Probed::Passed { .. }));
+    assert_eq!(in_time(lines.recv()).await.as_deref(), Some("one"));
+    assert_eq!(in_time(lines.recv()).await.as_deref(), Some("two \u{fffd}"));
+    assert_eq!(in_time(lines.recv()).await, None);
+}
+
+#[tokio::test]
+async fn answers_that_are_none() {
+    let good = r#"{"version":1,"comm_ms":1}"#;
+    for (script, words) in [
+        ("exit 0".to_owned(), "gave no answer on its standard output"),
+        (
+            format!("echo '{good}'; echo bye"),
+            "its last line is no answer: expected value at line 1 column 1: bye",
+        ),
+        (
+            format!("echo '{good}'; echo lost the wire >&2; exit 3"),
+            "ended with exit code 3 and said: lost the wire",
+        ),
+        (format!("echo '{good}'; kill -SEGV $$"), "was killed by signal 11 and said nothing"),
+        (r#"echo '{"version":1,"checksum_ok":false}'"#.to_owned(), "received wrong bytes"),
+        ("head -c 300000 /dev/zero | tr '\\0' '['".to_owned(), "its last line is no answer"),
+        ("printf '\\377\\376'".to_owned(), "its last line is no answer"),
+    ] {
+        let reason = reason(&script).await;
+        assert!(reason.contains(words) && reason.len() < 1000, "{script}: {reason}");
+    }
+}
+
+#[tokio::test]
+async fn a_program_that_is_not_there_is_named() {
+    let plan = CommandPlan { argv: vec!["/nowhere/check".into()], ..shell("") };
+    let Probed::Failed { reason } = in_time(start_command(plan, None).end()).await else { panic!() };
+    assert!(reason.starts_with("cannot start the check command `/nowhere/check`: No such file"), "{reason}");
+    let plan = CommandPlan { argv: Vec::new(), ..shell("") };
+    let end = in_time(start_command(plan, None).end()).await;
+    assert_eq!(end, Probed::Failed { reason: "the check command is empty".into() });
+}
+
+#[tokio::test]
+async fn one_that_hangs_is_cancelled_with_its_daemon_and_nothing_is_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let (progress, mut told) = mpsc::channel(8);
+    let plan = CommandPlan {
+        grace: Duration::from_millis(100),
+        ..shell(&deaf(&folder, "while :; do sleep 0.01; done"))
+    };
+    let handle = start_command(plan, Some(progress));
+    loop {
+        let word = in_time(told.recv()).await.unwrap();
+        if matches!(word, Probed::Unfinished { bytes: 5, total: 10, .. }) {
+            break;
+        }
+    }
+    until("the program has said who it is", || number_in(&folder.path().join("leader")).is_some());
+    handle.cancel();
+    let end = in_time(handle.end()).await;
+    assert!(matches!(end, Probed::Unfinished { bytes: 5, total: 10, .. }), "{end:?}");
+    for name in ["leader", "daemon"] {
+        assert!(!is_alive(number_in(&folder.path().join(name)).unwrap()), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn one_that_ends_leaves_no_daemon() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = deaf(&folder, r#"echo '{"version":1,"comm_ms":1}'"#);
+    assert!(matches!(end(&script).await, Probed::Passed { .. }));
+    assert!(!is_alive(number_in(&folder.path().join("daemon")).unwrap()));
+}
+
+#[tokio::test]
+async fn one_that_hears_sigterm_has_time_to_answer_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("cleared");
+    let ready = folder.path().join("ready");
+    let script = format!(
+        "trap 'echo 1 > {}; exit 0' TERM; echo 1 > {}; while :; do sleep 0.01; done",
+        file.display(),
+        ready.display()
+    );
+    let plan = CommandPlan { grace: crate::support::PATIENCE, ..shell(&script) };
+    let handle = start_command(plan, None);
+    until("the program runs", || number_in(&ready).is_some());
+    handle.cancel();
+    assert!(matches!(in_time(handle.end()).await, Probed::Unfinished { .. }));
+    assert_eq!(number_in(&file), Some(1));
+}
+
+#[tokio::test]
+async fn it_carries_the_mark_of_the_launcher() {
+    let script = r#"[ "$DLROVER_LAUNCHER_ID" = "some mark" ] && echo '{"version":1,"comm_ms":1}'"#;
+    let helper = Helper { mark: Some("some mark".into()), ..helper() };
+    let handle: ProbeHandle = start_command(CommandPlan { helper, ..shell(script) }, None);
+    assert!(matches!(in_time(handle.end()).await, Probed::Passed { .. }));
+}

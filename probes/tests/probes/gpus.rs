@@ -1,0 +1,351 @@
+//! The inventory, through the real loading path: a library that calls itself `libnvidia-ml.so.1`.
+
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, time::Duration};
+
+use diagnosis::{
+    gpu_topology::{Link, PciPath},
+    gpus::{Gpu, GpuTrouble, Inventory, Vendor},
+};
+use probes::{GpuPlan, Helper, take_inventory};
+
+use crate::{
+    fake_library,
+    support::{PATIENCE, in_time, is_alive},
+};
+
+/// A probe in whose environment there is the fake library with these devices.
+fn helper(folder: &Path, plan: &str) -> Helper {
+    let library = fake_library::folder(Path::new(env!("CARGO_TARGET_TMPDIR")));
+    let script = folder.join("probe");
+    let text = format!(
+        "#!/bin/bash\nexport LD_LIBRARY_PATH={} FAKE_NVML='{plan}'\necho $$ >{}\nexec -a dlrover-probe {}\n",
+        library.display(),
+        folder.join("pid").display(),
+        env!("CARGO_BIN_EXE_dlrover-probe-under-test"),
+    );
+    fs::write(&script, text).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    Helper { program: script, ..Helper::default() }
+}
+
+async fn inventory(plan: &str, deadline: Duration) -> Inventory {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = GpuPlan { deadline, helper: helper(folder.path(), plan), ..GpuPlan::default() };
+    let inventory = in_time(take_inventory(plan)).await;
+    let pid = fs::read_to_string(folder.path().join("pid")).unwrap().trim().parse().unwrap();
+    assert!(!is_alive(pid), "the probe is still there");
+    inventory
+}
+
+fn link(inventory: &Inventory, a: u32, b: u32) -> Link {
+    inventory.links.iter().find(|link| (link.a, link.b) == (a, b)).unwrap().link
+}
+
+#[tokio::test]
+async fn eight_devices_are_read_with_their_links_and_the_sick_one() {
+    let plan = "gpus=8;links=dgx1;lost=3;closed=5;ecc=2:5;pending=1;used=0:61;pid=0:4711;pid=0:4712;hot=6";
+    let inventory = inventory(plan, PATIENCE).await;
+    assert_eq!((inventory.vendor, inventory.driver.as_deref()), (Some(Vendor::Nvidia), Some("535.161.08")));
+    assert_eq!(inventory.hangs_at, None);
+    let [zero, one, two, three, four, five, six, _] = &inventory.gpus[..] else { panic!("{inventory:?}") };
+    assert_eq!((zero.memory_used, zero.memory_total), (Some(61_000_000_000), Some(80_000_000_000)));
+    let pids: Vec<_> = zero.processes.iter().map(|it| (it.pid, it.memory)).collect();
+    assert_eq!(pids, [(4711, Some(61_000_000_000)), (4712, Some(61_000_000_000))]);
+    assert_eq!(
+        (zero.pci.as_deref(), zero.uuid.as_deref()),
+        (Some("0000:10:00.0"), Some("GPU-00000000-fake"))
+    );
+    assert!(one.remapped.unwrap().pending && !two.remapped.unwrap().pending);
+    assert_eq!((one.ecc_uncorrected, two.ecc_uncorrected), (Some(0), Some(5)));
+    assert_eq!(*three, Gpu { index: 3, trouble: Some(GpuTrouble::Lost), ..Gpu::default() });
+    assert!(
+        matches!(&five.trouble, Some(GpuTrouble::CannotOpen(why)) if why.contains("driver error")),
+        "{five:?}"
+    );
+    assert_eq!((four.temperature_celsius, four.utilisation_percent), (Some(44), Some(7)));
+    assert_eq!(
+        (six.throttled.as_slice(), four.throttled.len()),
+        (&["temperature (hardware)".to_owned()][..], 0)
+    );
+    // Of a library that lacks a call only that answer is missing.
+    assert!(inventory.gpus.iter().all(|gpu| gpu.numa_node.is_none() && !gpu.is_mig));
+    assert_eq!(zero.nvlinks.len(), 6);
+    assert_eq!(link(&inventory, 0, 4), Link::NvLink(2));
+    assert_eq!(link(&inventory, 0, 1), Link::NvLink(1));
+    assert_eq!(link(&inventory, 1, 4), Link::Pci(PciPath::System));
+    assert!(!inventory.links.iter().any(|link| [link.a, link.b].contains(&3)));
+    let host = &inventory.host;
+    assert!(host.cpus > Some(0) && host.memory_total.is_some(), "{host:?}");
+}
+
+#[tokio::test]
+async fn a_driver_that_hangs_at_one_device_does_not_hide_those_before_it() {
+    let inventory = inventory("gpus=4;hang=2", Duration::from_secs(1)).await;
+    assert_eq!((inventory.gpus.len(), inventory.hangs_at.as_deref()), (2, Some("gpu 2")));
+    assert!(
+        inventory.notes.iter().any(|note| note.contains("no answer within 1s; it was at gpu 2")),
+        "{inventory:?}"
+    );
+}
+
+#[tokio::test]
+async fn without_the_library_there_is_a_note_and_no_error() {
+    let plan = GpuPlan { deadline: PATIENCE, helper: crate::support::helper(), ..GpuPlan::default() };
+    let inventory = in_time(take_inventory(plan)).await;
+    if inventory.vendor.is_none() {
+        assert!(inventory.notes.iter().any(|note| note.contains("NVML")), "{inventory:?}");
+        assert!(inventory.gpus.is_empty() && inventory.host.cpus > Some(0));
+    }
+    println!("{inventory:?}");
+}
+
+#[tokio::test]
+async fn a_library_without_devices_is_a_node_without_devices() {
+    let inventory = inventory("gpus=0", PATIENCE).await;
+    assert_eq!((inventory.vendor, inventory.gpus.len()), (None, 0));
+}
+
+/// A tool at this place below `root` that does what a script says. Its process id is in `tool.pid`.
+fn tool(root: &Path, place: &str, script: &str) {
+    let (draft, tool) = (root.join("draft"), root.join(place));
+    fs::create_dir_all(tool.parent().unwrap()).unwrap();
+    fs::write(&draft, format!("#!/bin/sh\necho $$ > {}\n{script}\n", root.join("tool.pid").display()))
+        .unwrap();
+    fs::set_permissions(&draft, fs::Permissions::from_mode(0o755)).unwrap();
+    // Moved by another process, so that nobody who forks meanwhile keeps it open for writing.
+    assert!(std::process::Command::new("mv").args([&draft, &tool]).status().unwrap().success());
+}
+
+/// Asks on the machine below `root`, with the tools in its `bin`.
+async fn asked(root: &Path, deadline: Duration) -> Inventory {
+    let helper = crate::support::helper();
+    let path = root.join("bin").into_os_string();
+    in_time(take_inventory(GpuPlan { deadline, root: root.to_owned(), path, helper })).await
+}
+
+/// Waits until the processes whose ids are in these files are gone.
+async fn are_gone(root: &Path, files: &[&str]) {
+    for file in files {
+        let pid = fs::read_to_string(root.join(file)).unwrap().trim().parse().unwrap();
+        in_time(async {
+            while is_alive(pid) {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+}
+
+/// A machine with two MetaX devices, whose tool is this script.
+fn metax(script: &str) -> tempfile::TempDir {
+    let root = tempfile::tempdir().unwrap();
+    let at = |path: &str| root.path().join(path);
+    fs::create_dir_all(at("dev")).unwrap();
+    fs::write(at("dev/mxcd"), "").unwrap();
+    for (place, numa) in [("0000:0e:00.0", "0\n"), ("0000:0f:00.0", "1\n")] {
+        let device = at("sys/bus/pci/devices").join(place);
+        fs::create_dir_all(&device).unwrap();
+        for (file, text) in [("vendor", "0x9999\n"), ("class", "0x038000\n"), ("numa_node", numa)] {
+            fs::write(device.join(file), text).unwrap();
+        }
+    }
+    tool(root.path(), "opt/mxdriver/bin/mx-smi", script);
+    root
+}
+
+/// Time for all questions but the one that hangs.
+const SOON: Duration = Duration::from_secs(3);
+
+/// What `mx-smi -L` prints of two.
+const METAX_LIST: &str = "-L) echo 'GPU#0    MXC500    0000:0E:00.0    Available (UUID: GPU-aa)'
+                              echo 'GPU#1    MXC500    0000:0F:00.0    Unavailable (UUID: GPU-bb)';;";
+
+#[tokio::test]
+async fn metax_devices_are_read_from_files_and_tool() {
+    let root = metax(&format!(
+        "case $1 in
+         {METAX_LIST}
+         topo) printf '\\tGPU0\\tGPU1\\nGPU0\\tX\\tMX\\nGPU1\\tMX\\tX\\n';;
+         *) echo no such option; exit 2;;
+         esac"
+    ));
+    // Nobody asks it where there is another vendor's driver.
+    tool(root.path(), "bin/nvidia-smi", "echo asked");
+    let inventory = asked(root.path(), PATIENCE).await;
+    assert_eq!((inventory.vendor, inventory.gpus.len()), (Some(Vendor::Metax), 2), "{inventory:?}");
+    assert_eq!((inventory.gpus[0].numa_node, inventory.gpus[1].numa_node), (Some(0), Some(1)));
+    assert!(matches!(inventory.gpus[1].trouble, Some(GpuTrouble::CannotOpen(_))), "{inventory:?}");
+    assert_eq!(link(&inventory, 0, 1).to_string(), "MX");
+    let complaint = inventory.notes.iter().find(|note| note.contains("--show-memory")).unwrap();
+    assert!(complaint.ends_with("said no such option"), "{complaint}");
+    assert!(!inventory.notes.iter().any(|note| note.contains("nvidia-smi")), "{inventory:?}");
+}
+
+#[tokio::test]
+async fn the_tool_on_the_path_comes_before_the_drivers_own() {
+    let root = metax("exit 1");
+    tool(root.path(), "bin/mx-smi", "exit 7");
+    let inventory = asked(root.path(), PATIENCE).await;
+    assert!(inventory.notes.iter().any(|note| note.contains("bin/mx-smi -L: it ended with exit status: 7")));
+    assert_eq!(inventory.gpus.len(), 2, "the bus says so");
+}
+
+#[tokio::test]
+async fn a_metax_tool_that_hangs_is_killed_with_all_it_started_and_named() {
+    let hang = "sleep 1000 & echo $! > $0.child; wait";
+    let root = metax(hang);
+    let inventory = asked(root.path(), Duration::from_secs(1)).await;
+    assert!(inventory.hangs_at.unwrap().ends_with("/mx-smi -L"), "{:?}", inventory.notes);
+    are_gone(root.path(), &["tool.pid", "opt/mxdriver/bin/mx-smi.child"]).await;
+
+    let root = metax(&format!("case $1 in {METAX_LIST} topo) {hang};; esac"));
+    let inventory = asked(root.path(), SOON).await;
+    assert!(inventory.hangs_at.unwrap().ends_with("/mx-smi topo -m"), "{:?}", inventory.notes);
+    assert_eq!((inventory.vendor, inventory.gpus.len()), (Some(Vendor::Metax), 2), "what was known by then");
+    are_gone(root.path(), &["tool.pid", "opt/mxdriver/bin/mx-smi.child"]).await;
+}
+
+/// What `nvidia-smi` says of two.
+const NVIDIA_LIST: &str = "--query-gpu=index,uuid,pci.bus_id,memory.used,memory.total)
+                               echo '0, GPU-aa, 00000000:3B:00.0, 1024, 81559'
+                               echo '1, GPU-bb, 00000000:5E:00.0, [N/A], 81559';;";
+
+/// A machine whose `nvidia-smi` is this script.
+fn nvidia(script: &str) -> tempfile::TempDir {
+    let root = tempfile::tempdir().unwrap();
+    tool(root.path(), "bin/nvidia-smi", script);
+    root
+}
+
+#[tokio::test]
+async fn nvidia_smi_stands_in_for_the_library() {
+    let root = nvidia(&format!(
+        "case $1 in
+         {NVIDIA_LIST}
+         topo) printf '\\tGPU0\\tGPU1\\tCPU Affinity\\tNUMA Affinity\\n'
+               printf 'GPU0\\t X \\tNV2\\t0-9\\t1\\nGPU1\\tNV2\\t X \\t10-19\\tN/A\\n';;
+         esac"
+    ));
+    for (place, numa) in [("0000:3b:00.0", "0\n"), ("0000:5e:00.0", "3\n")] {
+        let device = root.path().join("sys/bus/pci/devices").join(place);
+        fs::create_dir_all(&device).unwrap();
+        fs::write(device.join("numa_node"), numa).unwrap();
+    }
+    let inventory = asked(root.path(), PATIENCE).await;
+    assert_eq!(
+        (inventory.vendor, inventory.hangs_at.as_ref()),
+        (Some(Vendor::Nvidia), None),
+        "{inventory:?}"
+    );
+    let gpu = |index: u32, uuid: &str, pci: &str, used: Option<u64>, numa: u32| Gpu {
+        index,
+        uuid: Some(uuid.into()),
+        pci: Some(pci.into()),
+        memory_used: used,
+        memory_total: Some(81559 << 20),
+        numa_node: Some(numa),
+        ..Gpu::default()
+    };
+    // The table's own word on the NUMA node, and the kernel's where it has none.
+    let expected =
+        [gpu(0, "GPU-aa", "0000:3b:00.0", Some(1 << 30), 1), gpu(1, "GPU-bb", "0000:5e:00.0", None, 3)];
+    assert_eq!(inventory.gpus, expected);
+    assert_eq!(link(&inventory, 0, 1), Link::NvLink(2));
+    let [note] = &inventory.notes[..] else { panic!("{inventory:?}") };
+    assert!(note.contains("libnvidia-ml.so.1"), "{note}");
+}
+
+#[tokio::test]
+async fn nobody_asks_nvidia_smi_where_the_library_answers() {
+    let root = nvidia("touch $0.asked");
+    for (devices, vendor) in [("gpus=2", Some(Vendor::Nvidia)), ("gpus=0", None)] {
+        let plan = GpuPlan {
+            deadline: PATIENCE,
+            root: root.path().to_owned(),
+            path: root.path().join("bin").into(),
+            helper: helper(root.path(), devices),
+        };
+        assert_eq!(in_time(take_inventory(plan)).await.vendor, vendor);
+    }
+    assert!(!root.path().join("bin/nvidia-smi.asked").exists());
+}
+
+#[tokio::test]
+async fn what_nvidia_smi_does_not_tell_is_a_note_that_names_the_question() {
+    const QUERY: &str = "/bin/nvidia-smi --query-gpu=... --format=...: ";
+    const TOPO: &str = "/bin/nvidia-smi topo -m: ";
+    let of_table = |script: &str| format!("case $1 in {NVIDIA_LIST} *) {script};; esac");
+    for (script, gpus, question, words) in [
+        (
+            "echo; echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18".to_owned(),
+            0,
+            QUERY,
+            "it ended with exit status: 18 and said Failed to initialize NVML: Driver/library version mismatch",
+        ),
+        ("kill -KILL $$".into(), 0, QUERY, "it ended with signal: 9 (SIGKILL) and said nothing"),
+        ("exec yes GPU0".into(), 0, QUERY, "it prints more than 262144 bytes, and was killed"),
+        ("echo No devices were found".into(), 0, QUERY, "`No devices were found` does not tell of gpu 0"),
+        ("head -c 300 /dev/urandom".into(), 0, QUERY, ""),
+        (String::new(), 0, QUERY, "it lists no GPU"),
+        (
+            of_table("echo GPU0 GPU1"),
+            2,
+            TOPO,
+            "the topology table is not square: it has 2 columns and 0 rows",
+        ),
+        (of_table("head -c 300 /dev/urandom"), 2, TOPO, "there is no topology table in it"),
+        (of_table("printf '0,9\\n9,0\\n'"), 2, TOPO, "there is no topology table in it"),
+        (
+            of_table("printf '\\tGPU0\\nGPU0\\tX\\n'"),
+            2,
+            TOPO,
+            "the topology has 1 GPUs, and this node shows 2",
+        ),
+        (of_table("exec yes GPU0"), 2, TOPO, "it prints more than 262144 bytes, and was killed"),
+        (of_table("exit 6"), 2, TOPO, "it ended with exit status: 6 and said nothing"),
+    ] {
+        let root = nvidia(&script);
+        let inventory = asked(root.path(), PATIENCE).await;
+        assert_eq!((inventory.gpus.len(), inventory.links.len()), (gpus, 0), "{script}: {inventory:?}");
+        assert_eq!(inventory.hangs_at, None, "{script}");
+        let note = inventory.notes.last().unwrap();
+        let said = note.split_once(question).unwrap_or_else(|| panic!("{script}: {note}")).1;
+        assert!(said.starts_with(words), "{script}: {note}");
+        are_gone(root.path(), &["tool.pid"]).await;
+    }
+    let inventory = asked(tempfile::tempdir().unwrap().path(), PATIENCE).await;
+    assert_eq!(inventory.notes.last().map(String::as_str), Some("no nvidia-smi on PATH"));
+}
+
+#[tokio::test]
+async fn an_nvidia_smi_that_hangs_is_killed_with_all_it_started_and_named() {
+    let mut asking = tokio::task::JoinSet::new();
+    for hang in [
+        "sleep 1000 & echo $! > $0.child; wait",
+        "setsid sleep 1000 & echo $! > $0.child; wait",
+        // It closes its output and stays, or ends and leaves somebody with it.
+        "echo $$ > $0.child; exec >&-; sleep 1000",
+        "sleep 1000 & echo $! > $0.child; echo done",
+        "trap '' TERM; echo $$ > $0.child; while :; do sleep 1000; done",
+    ] {
+        asking.spawn(async move {
+            let root = nvidia(&format!("case $1 in {NVIDIA_LIST} *) {hang};; esac"));
+            let inventory = asked(root.path(), SOON).await;
+            assert!(
+                inventory.hangs_at.unwrap().ends_with("/bin/nvidia-smi topo -m"),
+                "{:?}",
+                inventory.notes
+            );
+            assert_eq!(inventory.gpus.len(), 2, "{hang}");
+            let note = inventory.notes.last().unwrap();
+            assert!(
+                note.starts_with("no answer within 3s; it was at ") && note.ends_with("topo -m"),
+                "{note}"
+            );
+            are_gone(root.path(), &["tool.pid", "bin/nvidia-smi.child"]).await;
+        });
+    }
+    while let Some(ended) = asking.join_next().await {
+        ended.unwrap();
+    }
+}

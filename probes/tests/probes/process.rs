@@ -1,0 +1,262 @@
+//! A probe's process: it ends, whatever it or the agent does.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Read as _},
+    net::TcpListener,
+    os::unix::fs::PermissionsExt as _,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use diagnosis::network_check::{LocalCheck, Probed};
+use probes::{Helper, LocalPlan, RingMode, check_locally, measure_compute, start_ring};
+use processes::tree;
+use tokio::{sync::watch, time::sleep};
+
+use crate::support::{
+    PATIENCE, deaf, helper, in_time, is_alive, listeners, number_in, plans, ports, probes_below, until,
+};
+
+/// A program in place of the probe.
+fn impostor(folder: &tempfile::TempDir, script: &str) -> Helper {
+    let program: PathBuf = folder.path().join("impostor");
+    // Written elsewhere and moved here, so that nobody who forks meanwhile keeps it open for writing.
+    let draft = folder.path().join("draft");
+    fs::write(&draft, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(&draft, fs::Permissions::from_mode(0o755)).unwrap();
+    Command::new("mv").args([&draft, &program]).status().unwrap();
+    Helper { program, ..Helper::default() }
+}
+
+async fn ring_with(helper: &Helper, cancel: bool) -> Probed {
+    let listeners = listeners(2);
+    let plan = plans(&ports(&listeners), 20, RingMode::Check).remove(0);
+    let handle = start_ring(plan, &listeners[0], helper, None);
+    if cancel {
+        handle.cancel();
+    }
+    in_time(handle.end()).await
+}
+
+#[tokio::test]
+async fn a_probe_that_does_not_hear_sigterm_is_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let pid_file = folder.path().join("pid");
+    let script = format!("trap '' TERM\necho $$ > {}\nwhile :; do sleep 0.01; done", pid_file.display());
+    let helper = impostor(&folder, &script);
+    let listeners = listeners(2);
+    let plan = plans(&ports(&listeners), 20, RingMode::Check).remove(0);
+    let handle = start_ring(plan, &listeners[0], &helper, None);
+    let mut pid = None;
+    until("the probe runs", || {
+        pid = number_in(&pid_file);
+        pid.is_some()
+    });
+    handle.cancel();
+    let end = in_time(handle.end()).await;
+    assert!(matches!(end, Probed::Unfinished { bytes: 0, .. }), "{end:?}");
+    assert!(!is_alive(pid.unwrap()));
+}
+
+#[tokio::test]
+async fn a_probe_that_dies_says_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let helper = impostor(&folder, "yes filler | head -c 9000 >&2; echo 'no such device' >&2; exit 3");
+    let end = ring_with(&helper, false).await;
+    let Probed::Failed { reason } = end else { panic!("{end:?}") };
+    assert!(reason.starts_with("the probe ended with exit status: 3 and said: "), "{reason}");
+    assert!(reason.ends_with("no such device") && reason.len() < 5000, "{reason}");
+}
+
+#[tokio::test]
+async fn a_probe_that_talks_nonsense_has_said_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = r#"echo 'nonsense'; echo '{"End":7}'; printf '\377\n'; printf '{"Progress":'"#;
+    let end = ring_with(&impostor(&folder, script), false).await;
+    let reason = "the probe ended with exit status: 0 and said nothing".to_owned();
+    assert_eq!(end, Probed::Failed { reason });
+}
+
+#[tokio::test]
+async fn a_program_that_is_not_there_is_a_failure_and_a_fault() {
+    let nowhere = Helper { program: "/nowhere/probe".into(), ..Helper::default() };
+    let end = ring_with(&nowhere, false).await;
+    let Probed::Failed { reason } = end else { panic!("{end:?}") };
+    assert!(reason.starts_with("cannot start the probe: "), "{reason}");
+    let check = check_locally(LocalPlan { helper: nowhere, ..LocalPlan::default() }).await;
+    let fault = check.fault.unwrap();
+    assert_eq!(fault.component, "probe");
+    assert!(fault.reason.starts_with("cannot start the probe: "), "{fault:?}");
+}
+
+#[tokio::test]
+async fn a_local_check_that_hangs_is_a_fault_of_what_it_was_at() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "echo '{\"At\":\"cpu\"}'; echo '{\"At\":\"gpu 3 (Some Model)\"}'; exec sleep 1000";
+    let helper = impostor(&folder, script);
+    let plan = LocalPlan { deadline: Duration::from_secs(4), helper, ..LocalPlan::default() };
+    let fault = in_time(check_locally(plan)).await.fault.unwrap();
+    assert_eq!(fault.component, "gpu 3");
+    assert_eq!(fault.reason, "no answer within 4s; it was at gpu 3 (Some Model)");
+}
+
+#[tokio::test]
+async fn a_compute_probe_that_hangs_ends_when_nobody_waits_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let pid = folder.path().join("pid");
+    let helper = impostor(&folder, &format!("echo $$ > {}; exec sleep 1000", pid.display()));
+    let plan = LocalPlan { helper, ..LocalPlan::default() };
+    let (cancel, cancelled) = watch::channel(false);
+    let times = tokio::spawn(measure_compute(2, LocalPlan { deadline: PATIENCE * 2, ..plan }, cancelled));
+    let pid = in_time(async {
+        loop {
+            match number_in(&pid) {
+                Some(pid) => return pid,
+                None => sleep(Duration::from_millis(2)).await,
+            }
+        }
+    })
+    .await;
+    cancel.send_replace(true);
+    assert_eq!(in_time(times).await.unwrap(), []);
+    assert!(!is_alive(pid));
+}
+
+/// An agent that has started what `arguments` say, and waits.
+fn agent(arguments: &[&str]) -> Child {
+    let mut agent = Command::new(helper().program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(agent.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "started\n");
+    agent
+}
+
+#[test]
+fn a_probe_dies_with_its_agent() {
+    let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let mut agent = agent(&["ring", "127.0.0.1", &port.to_string()]);
+    // It has come as far as its neighbour.
+    let _dialled = silent.accept().unwrap();
+    let agent_pid = i32::try_from(agent.id()).unwrap();
+    let probe = match &probes_below(agent_pid)[..] {
+        [probe] => *probe,
+        other => panic!("{other:?}"),
+    };
+    agent.kill().unwrap();
+    agent.wait().unwrap();
+    until("the probe dies too", || !is_alive(probe));
+}
+
+#[test]
+fn a_check_command_and_its_daemon_die_with_their_agent() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = deaf(&folder, "while :; do sleep 0.01; done");
+    let mut agent = agent(&["command", &script]);
+    let pids = ["leader", "daemon"].map(|name| {
+        let mut pid = None;
+        until("the program has said who it is", || {
+            pid = number_in(&folder.path().join(name));
+            pid.is_some()
+        });
+        pid.unwrap()
+    });
+    agent.kill().unwrap();
+    agent.wait().unwrap();
+    until("all of it dies too", || pids.iter().all(|pid| !is_alive(*pid)));
+}
+
+#[test]
+fn a_check_comes_to_its_end_where_somebody_else_reaps_all_children() {
+    let agent = Command::new(helper().program).arg("reap").output().unwrap();
+    let check: LocalCheck = serde_json::from_slice(&agent.stdout).unwrap();
+    assert!(check.fault.is_none() && check.compute.is_some(), "{check:?}");
+}
+
+/// A folder of the freezer, version 1: what is frozen there cannot even be killed. `None` where that cannot be had.
+fn freezer() -> Option<PathBuf> {
+    let folder = PathBuf::from(format!("/sys/fs/cgroup/freezer/probes-test-{}", std::process::id()));
+    fs::create_dir(&folder).ok()?;
+    Some(folder)
+}
+
+#[tokio::test]
+async fn a_probe_that_cannot_be_killed_is_given_up_and_named() {
+    let Some(freezer) = freezer() else {
+        println!("skipped: no freezer");
+        return;
+    };
+    let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let listeners = listeners(1);
+    let ports = [listeners[0].port(), silent.local_addr().unwrap().port()];
+    let folder = tempfile::tempdir().unwrap();
+    let pid_file = folder.path().join("pid");
+    let script = format!(
+        "echo $$ > {}/cgroup.procs; echo $$ > {}; while :; do sleep 0.01; done",
+        freezer.display(),
+        pid_file.display()
+    );
+    let plan = plans(&ports, 23, RingMode::Check).remove(0);
+    let handle = start_ring(plan, &listeners[0], &impostor(&folder, &script), None);
+    until("the probe runs", || number_in(&pid_file).is_some());
+    fs::write(freezer.join("freezer.state"), "FROZEN").unwrap();
+    until("it is frozen", || fs::read_to_string(freezer.join("freezer.state")).unwrap() == "FROZEN\n");
+    handle.cancel();
+    let end = in_time(handle.end()).await;
+    fs::write(freezer.join("freezer.state"), "THAWED").unwrap();
+    let pid = number_in(&pid_file).unwrap();
+    until("it dies once it can", || !is_alive(pid));
+    until("its child has ended", || fs::remove_dir(&freezer).is_ok());
+    let Probed::Failed { reason } = end else { panic!("{end:?}") };
+    let words = format!("the probe (process {pid}) does not even die of SIGKILL: state D, waiting in ");
+    assert!(reason.starts_with(&words), "{reason}");
+}
+
+#[tokio::test]
+async fn a_handle_that_is_dropped_takes_its_probe_with_it() {
+    let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let listeners = listeners(1);
+    let plan =
+        plans(&[listeners[0].port(), silent.local_addr().unwrap().port()], 21, RingMode::Check).remove(0);
+    let handle = start_ring(plan, &listeners[0], &helper(), None);
+    let hello = tokio::task::spawn_blocking(move || {
+        let (mut stream, _) = silent.accept().unwrap();
+        stream.read_exact(&mut [0; 48]).unwrap();
+        stream
+    });
+    let mut stream = in_time(hello).await.unwrap();
+    drop(handle);
+    // The end of a process that is gone.
+    let gone = tokio::task::spawn_blocking(move || stream.read_to_end(&mut Vec::new()));
+    assert_eq!(in_time(gone).await.unwrap().unwrap(), 0);
+}
+
+#[tokio::test]
+async fn an_ended_probe_is_reaped_though_nobody_waits_for_children() {
+    let folder = tempfile::tempdir().unwrap();
+    let pid_file = folder.path().join("pid");
+    ring_with(&impostor(&folder, &format!("echo $$ > {}", pid_file.display())), false).await;
+    let pid = fs::read_to_string(pid_file).unwrap().trim().parse().unwrap();
+    assert_eq!(tree::process(pid), None);
+}
+
+#[tokio::test]
+async fn what_computes_sees_the_devices_that_it_is_given() {
+    let folder = tempfile::tempdir().unwrap();
+    let seen = folder.path().join("seen");
+    let script = format!("echo \"$CUDA_VISIBLE_DEVICES $DLROVER_LAUNCHER_ID\" > {}", seen.display());
+    let helper = Helper {
+        mark: Some("mark".into()),
+        variables: vec![("CUDA_VISIBLE_DEVICES".into(), "4,5".into())],
+        ..impostor(&folder, &script)
+    };
+    let _died = in_time(check_locally(LocalPlan { helper, ..LocalPlan::default() })).await;
+    assert_eq!(fs::read_to_string(&seen).unwrap(), "4,5 mark\n");
+}

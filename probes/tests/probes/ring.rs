@@ -1,0 +1,293 @@
+//! Rings, well and unwell.
+
+use std::{
+    io::Write as _,
+    net::{TcpListener, TcpStream},
+    thread,
+    time::Duration,
+};
+
+use diagnosis::network_check::Probed;
+use probes::{Listener, Measured, RingMode, RingPlan, start_ring};
+use tokio::sync::mpsc;
+
+use crate::{
+    peer,
+    support::{PATIENCE, helper, in_time, listeners, plans, ports},
+};
+
+const TOTAL: u64 = 2 * ((64 << 10) + (1 << 20) + (16 << 20));
+
+async fn run(plans: Vec<RingPlan>, listeners: &[Listener]) -> Vec<Measured> {
+    let handles: Vec<_> = plans
+        .into_iter()
+        .zip(listeners)
+        .map(|(plan, listener)| start_ring(plan, listener, &helper(), None))
+        .collect();
+    let mut ends = Vec::new();
+    for handle in handles {
+        ends.push(in_time(handle.measured()).await);
+    }
+    ends
+}
+
+async fn passes(members: usize, mode: RingMode) -> Vec<Measured> {
+    let listeners = listeners(members);
+    let ends = run(plans(&ports(&listeners), 5, mode), &listeners).await;
+    for end in &ends {
+        let Probed::Passed { comm, latency, bytes_per_second } = &end.probed else { panic!("{end:?}") };
+        assert!(*comm > Duration::ZERO && *latency > Duration::ZERO && *bytes_per_second > 0, "{end:?}");
+    }
+    ends
+}
+
+#[tokio::test]
+async fn a_pair_passes() {
+    passes(2, RingMode::Check).await;
+}
+
+#[tokio::test]
+async fn a_triple_passes() {
+    passes(3, RingMode::Check).await;
+}
+
+#[tokio::test]
+async fn an_all_reduce_gives_the_sum_whether_or_not_it_can_be_shared_out_evenly() {
+    for (members, bytes) in [(2, 4 << 20), (3, 1_000_004), (5, 12)] {
+        for end in passes(members, RingMode::AllReduce { bytes, repeats: 3 }).await {
+            let reduced = end.all_reduced.unwrap();
+            assert_eq!((reduced.bytes, reduced.members), (bytes, members));
+            assert!(reduced.seconds_median > 0.0 && reduced.bus_bandwidth() > 0.0);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_member_that_starts_late_is_waited_for() {
+    let listeners = listeners(2);
+    let [first, second] = plans(&ports(&listeners), 6, RingMode::Check).try_into().unwrap();
+    let (progress, mut told) = mpsc::channel(1);
+    let early = start_ring(first, &listeners[0], &helper(), Some(progress));
+    // It is at work, and has nobody.
+    assert!(matches!(in_time(told.recv()).await, Some(Probed::Unfinished { bytes: 0, total: TOTAL, .. })));
+    let late = start_ring(second, &listeners[1], &helper(), None);
+    for end in [early.end(), late.end()] {
+        assert!(matches!(in_time(end).await, Probed::Passed { .. }));
+    }
+}
+
+#[tokio::test]
+async fn strangers_and_connections_of_an_earlier_round_are_turned_away_and_the_pair_passes() {
+    let listeners = listeners(2);
+    let [port, _] = ports(&listeners).try_into().unwrap();
+    // These wait in the queue before any probe runs: one of another round, one that says nothing, one that says
+    // nonsense, one that has gone again.
+    let earlier = thread::spawn(move || peer::knock(port, 6));
+    let _silent = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let mut nonsense = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    std::io::Write::write_all(&mut nonsense, &[b'x'; 100]).unwrap();
+    drop(TcpStream::connect(("127.0.0.1", port)).unwrap());
+    let ends = run(plans(&ports(&listeners), 7, RingMode::Check), &listeners).await;
+    assert!(ends.iter().all(|end| matches!(end.probed, Probed::Passed { .. })), "{ends:?}");
+    // It got its answer, or came too late to be heard at all.
+    assert!(matches!(earlier.join().unwrap().1, Some(3) | None));
+}
+
+#[tokio::test]
+async fn a_round_after_one_that_was_cut_short_is_not_confused_by_it() {
+    let listeners = listeners(2);
+    let [alone, _] = plans(&ports(&listeners), 8, RingMode::Check).try_into().unwrap();
+    // Its connection waits at the other's listener, where nobody accepts.
+    let (progress, mut told) = mpsc::channel(1);
+    let handle = start_ring(alone, &listeners[0], &helper(), Some(progress));
+    in_time(told.recv()).await;
+    handle.cancel();
+    assert!(matches!(in_time(handle.end()).await, Probed::Unfinished { bytes: 0, .. }));
+    let ends = run(plans(&ports(&listeners), 9, RingMode::Check), &listeners).await;
+    assert!(ends.iter().all(|end| matches!(end.probed, Probed::Passed { .. })), "{ends:?}");
+}
+
+/// A pair whose second member is reached through a wire of ours. `spoilt`: a byte to the first member, on the
+/// connection that it dialled.
+async fn through_a_wire(spoilt: usize) -> [Probed; 2] {
+    let listeners = listeners(2);
+    let wire = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = listeners[1].port();
+    let mut plans = plans(&ports(&listeners), 10, RingMode::Check);
+    plans[0].ports[1] = wire.local_addr().unwrap().port();
+    let carrying = thread::spawn(move || {
+        let (near, _) = wire.accept().unwrap();
+        let far = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let back = (far.try_clone().unwrap(), near.try_clone().unwrap());
+        thread::spawn(move || peer::carry(near, far, None));
+        peer::carry(back.0, back.1, Some(spoilt));
+    });
+    let ends = run(plans, &listeners).await;
+    carrying.join().unwrap();
+    ends.into_iter().map(|end| end.probed).collect::<Vec<_>>().try_into().unwrap()
+}
+
+#[tokio::test]
+async fn one_wrong_byte_fails_both_ends() {
+    // Hello, ready, 32 round trips, the first size and its confirmation, and then some.
+    let before = 48 + 1 + 32 * 64 + (64 << 10) + 1;
+    let [first, second] = through_a_wire(before + 70_000).await;
+    let Probed::Failed { reason } = first else { panic!("{first:?}") };
+    assert!(reason.starts_with("wrong bytes from neighbour 127.0.0.1:"), "{reason}");
+    assert!(reason.contains("in a transfer of 1048576 bytes, at offset 70000, "), "{reason}");
+    let Probed::Failed { reason } = second else { panic!("{second:?}") };
+    assert!(reason.contains("received wrong bytes from us"), "{reason}");
+}
+
+#[tokio::test]
+async fn one_wrong_byte_in_a_round_trip_is_seen() {
+    let [first, _] = through_a_wire(48 + 1 + 64 + 3).await;
+    let Probed::Failed { reason } = first else { panic!("{first:?}") };
+    assert!(reason.contains("in a transfer of 64 bytes, at offset 3, "), "{reason}");
+}
+
+#[tokio::test]
+async fn a_neighbour_that_accepts_and_says_nothing_is_waited_for_until_cancelled() {
+    let listeners = listeners(1);
+    let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let ports = [listeners[0].port(), silent.local_addr().unwrap().port()];
+    let plan = plans(&ports, 11, RingMode::Check).remove(0);
+    let handle = start_ring(plan, &listeners[0], &helper(), None);
+    let _accepted = tokio::task::spawn_blocking(move || silent.accept().unwrap()).await.unwrap();
+    handle.cancel();
+    let end = in_time(handle.end()).await;
+    let Probed::Unfinished { bytes: 0, total: TOTAL, elapsed, idle } = end else { panic!("{end:?}") };
+    assert_eq!(elapsed, idle);
+}
+
+#[tokio::test]
+async fn a_transfer_that_is_cut_short_tells_how_far_it_came() {
+    let listeners = listeners(2);
+    let mut plans = plans(&ports(&listeners), 12, RingMode::Check);
+    let wire = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = listeners[1].port();
+    plans[0].ports[1] = wire.local_addr().unwrap().port();
+    // A wire that carries a little at a time, for ever.
+    thread::spawn(move || {
+        let (near, _) = wire.accept().unwrap();
+        let far = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let mut back = (far.try_clone().unwrap(), near.try_clone().unwrap());
+        thread::spawn(move || peer::carry(near, far, None));
+        let mut buffer = [0; 2048];
+        while let Ok(length @ 1..) = std::io::Read::read(&mut back.0, &mut buffer) {
+            if std::io::Write::write_all(&mut back.1, &buffer[..length]).is_err() {
+                break;
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+    });
+    let (progress, mut told) = mpsc::channel(64);
+    let mut plans = plans.into_iter();
+    let mut start =
+        |index: usize, progress| start_ring(plans.next().unwrap(), &listeners[index], &helper(), progress);
+    let (slow, other) = (start(0, Some(progress)), start(1, None));
+    // The other link carries all of its bytes first.
+    let seen = loop {
+        match in_time(told.recv()).await {
+            Some(Probed::Unfinished { bytes, .. }) if bytes > TOTAL / 2 + 10_000 => break bytes,
+            Some(_) => {}
+            None => panic!("ended"),
+        }
+    };
+    slow.cancel();
+    other.cancel();
+    let end = in_time(slow.end()).await;
+    let Probed::Unfinished { bytes, total: TOTAL, elapsed, idle } = end else { panic!("{end:?}") };
+    assert!(bytes >= seen && bytes < TOTAL, "{bytes}");
+    assert!(idle < elapsed, "{idle:?} {elapsed:?}");
+    // Its neighbour is gone, but it is cancelled too, and that is what it says.
+    let end = in_time(other.end()).await;
+    assert!(matches!(end, Probed::Unfinished { .. }), "{end:?}");
+}
+
+#[tokio::test]
+async fn a_neighbour_that_is_not_there_is_named() {
+    let listeners = listeners(2);
+    let [here, there] = ports(&listeners).try_into().unwrap();
+    let [mut plan, _] = plans(&[here, there], 13, RingMode::Check).try_into().unwrap();
+    plan.connect_patience = Duration::from_millis(100);
+    let [first, second] = listeners.try_into().unwrap();
+    drop(second);
+    let end = in_time(start_ring(plan, &first, &helper(), None).end()).await;
+    let reason = format!("cannot connect to neighbour 127.0.0.1:{there}: connection refused");
+    assert_eq!(end, Probed::Failed { reason });
+}
+
+#[tokio::test]
+async fn a_neighbour_that_closes_early_is_named() {
+    let listeners = listeners(1);
+    let wire = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let there = wire.local_addr().unwrap().port();
+    let here = listeners[0].port();
+    let plan = plans(&[here, there], 14, RingMode::Check).remove(0);
+    let handle = start_ring(plan, &listeners[0], &helper(), None);
+    let met = tokio::task::spawn_blocking(move || (peer::take(&wire, 14), peer::knock(here, 14)));
+    let (taken, (_knocked, answer)) = met.await.unwrap();
+    assert_eq!(answer, Some(2), "welcome");
+    drop(taken);
+    let end = in_time(handle.end()).await;
+    let Probed::Failed { reason } = end else { panic!("{end:?}") };
+    let who = format!("neighbour 127.0.0.1:{there} closed the connection early");
+    assert!(reason.starts_with(&who), "{reason}");
+}
+
+#[tokio::test]
+async fn what_is_no_ring_is_said() {
+    let listeners = listeners(1);
+    let plan = RingPlan {
+        me: 0,
+        members: vec!["127.0.0.1".into()],
+        ..plans(&ports(&listeners), 1, RingMode::Check).remove(0)
+    };
+    let end = in_time(start_ring(plan, &listeners[0], &helper(), None).end()).await;
+    assert_eq!(end, Probed::Failed { reason: "member 0 of 1 with 1 ports is no ring".into() });
+}
+
+#[test]
+fn a_pair_by_hand_needs_one_port_only() {
+    let listener = Listener::bind(None, 0).unwrap();
+    let address = format!("127.0.0.1:{}", listener.port());
+    let door = probes::listen_for_pair(&listener).unwrap();
+    let dialling =
+        thread::spawn(move || [1, 2].map(|seed| probes::dial_pair(&address, seed, PATIENCE).unwrap()));
+    let here = [None, Some(PATIENCE)].map(|within| door.check(within, PATIENCE).unwrap());
+    for end in here.iter().chain(&dialling.join().unwrap()) {
+        assert!(end.sent_per_second > 0 && end.received_per_second > 0 && end.verified == TOTAL, "{end:?}");
+    }
+}
+
+#[test]
+fn a_pair_by_hand_waits_for_nobody_longer_than_it_is_told() {
+    let limit = Duration::from_secs(1);
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let error = probes::dial_pair(&address, 1, limit).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        format!(
+            "what answers at {address} is not dlrover-diag pair --listen of this version: it gave no answer within 1 s, \
+             or is busy with another"
+        )
+    );
+    let greeter = thread::spawn(move || {
+        // The first came from above and was never taken.
+        let strangers = [silent.accept().unwrap(), silent.accept().unwrap()];
+        strangers.map(|(mut stranger, _)| {
+            let _gone = stranger.write_all(b"SSH-2.0-x\r\n");
+            stranger
+        })
+    });
+    let error = probes::dial_pair(&address, 1, PATIENCE).unwrap_err().to_string();
+    assert!(error.ends_with("it speaks another protocol"), "{error}");
+    drop(greeter.join().unwrap());
+
+    let listener = Listener::bind(None, 0).unwrap();
+    let door = probes::listen_for_pair(&listener).unwrap();
+    let error = door.check(Some(limit), limit).unwrap_err().to_string();
+    assert_eq!(error, "nobody came within 1 s");
+}

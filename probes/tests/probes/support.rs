@@ -1,0 +1,87 @@
+//! What the tests share.
+
+use std::{
+    fs,
+    future::Future,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use probes::{Helper, Listener, RingMode, RingPlan};
+
+/// Longer than anything here takes on a busy machine; only a hang gets this far.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+pub fn helper() -> Helper {
+    Helper { program: PathBuf::from(env!("CARGO_BIN_EXE_dlrover-probe-under-test")), ..Helper::default() }
+}
+
+/// A listener of each member, on loopback.
+pub fn listeners(count: usize) -> Vec<Listener> {
+    (0..count).map(|_| Listener::bind(Some([127, 0, 0, 1].into()), 0).unwrap()).collect()
+}
+
+/// Each member's plan of one ring over these listeners.
+pub fn plans(ports: &[u16], token: u64, mode: RingMode) -> Vec<RingPlan> {
+    let plan = |me| RingPlan {
+        token,
+        seed: token ^ 77,
+        me,
+        members: vec!["127.0.0.1".into(); ports.len()],
+        ports: ports.to_vec(),
+        connect_patience: PATIENCE,
+        mode,
+    };
+    (0..ports.len()).map(plan).collect()
+}
+
+pub fn ports(listeners: &[Listener]) -> Vec<u16> {
+    listeners.iter().map(Listener::port).collect()
+}
+
+/// What comes of it, unless it hangs.
+pub async fn in_time<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, work).await.expect("in time")
+}
+
+/// Whether there is such a process that is not merely waiting to be reaped.
+pub fn is_alive(pid: i32) -> bool {
+    processes::tree::process(pid).is_some_and(|process| process.is_alive())
+}
+
+/// Asks until it is so.
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "never: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The children of this process that are probes and alive, among all tests.
+pub fn probes_below(pid: i32) -> Vec<i32> {
+    processes::tree::below(pid)
+        .into_iter()
+        .filter(|process| process.name == "dlrover-probe" && process.is_alive())
+        .map(|process| process.pid)
+        .collect()
+}
+
+/// The number that somebody has written there, or not yet.
+pub fn number_in(file: &Path) -> Option<i32> {
+    fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok())
+}
+
+/// A program with a child that has made itself a daemon, and lets neither hear SIGTERM: what it takes to write their
+/// process ids into a folder.
+pub fn deaf(folder: &tempfile::TempDir, then: &str) -> String {
+    let folder = folder.path().display();
+    format!(
+        "trap '' TERM
+         (setsid sh -c \"trap '' TERM; echo \\$\\$ > {folder}/daemon; while :; do sleep 0.01; done\" >/dev/null 2>&1 &)
+         while [ ! -s {folder}/daemon ]; do sleep 0.01; done
+         echo '{{\"progress\":{{\"bytes\":5,\"total\":10}}}}'
+         echo $$ > {folder}/leader
+         {then}"
+    )
+}

@@ -1,0 +1,66 @@
+//! The launcher's own broom, for when the guard cannot sweep any more: its orphans are ours now.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    cgroup::Cgroup,
+    launcher_id::LauncherId,
+    reap,
+    sweep::mark_of,
+    tree::{self, Process},
+};
+
+/// Between two passes.
+const AGAIN: Duration = Duration::from_millis(5);
+
+/// Kills everything that this launcher's guard left to it, until nothing is left or `patience` is over. Blocks.
+/// Gives what is left. Somebody else must reap for the launcher meanwhile.
+#[must_use]
+pub fn kill_leftovers(
+    id: &LauncherId,
+    has_strangers: bool,
+    cgroup: Option<&Cgroup>,
+    patience: Duration,
+) -> Vec<Process> {
+    let deadline = Instant::now() + patience;
+    loop {
+        if let Some(cgroup) = cgroup {
+            cgroup.kill();
+        }
+        tree::kill_pass(|| ours(id, has_strangers));
+        let left = ours(id, has_strangers);
+        // A list of processes is not made in one instant: one that forks itself away all the time may be missed.
+        // Having no child is proof, but strangers may be children too.
+        let proven = reap::nobody_is_left() || (has_strangers && left.is_empty());
+        if proven || Instant::now() >= deadline {
+            return left;
+        }
+        thread::sleep(AGAIN);
+    }
+}
+
+/// As PID 1 of a container the launcher also inherits strangers, who are none of its business, and so are children
+/// that it had before: there only what carries our mark, and what stands below it, is ours. Anywhere else everything
+/// below us is.
+fn ours(id: &LauncherId, has_strangers: bool) -> Vec<Process> {
+    let me = id.pid;
+    let mut all = tree::below(me);
+    if has_strangers {
+        let mut roots: Vec<i32> = Vec::new();
+        for process in &all {
+            if mark_of(process.pid).is_some_and(|mark| mark == *id) {
+                roots.push(process.pid);
+            }
+        }
+        let mut kept: Vec<Process> = all.iter().filter(|p| roots.contains(&p.pid)).cloned().collect();
+        for root in roots {
+            kept.extend(tree::below(root));
+        }
+        all = kept;
+    }
+    all.retain(Process::is_alive);
+    all
+}

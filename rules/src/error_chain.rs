@@ -1,0 +1,38 @@
+//! Errors in words.
+
+/// An error with all its causes, on one line.
+#[must_use]
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let words = inner.to_string();
+        // Some libraries wrap an error in another with the same words.
+        if !text.ends_with(&words) {
+            text.push_str(": ");
+            text.push_str(&words);
+        }
+        cause = inner.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{words}")]
+    struct Wrapped {
+        words: &'static str,
+        source: Option<Box<Wrapped>>,
+    }
+
+    #[test]
+    fn a_cause_with_the_same_words_is_said_once() {
+        let wrap = |words, source: Option<Wrapped>| Wrapped { words, source: source.map(Box::new) };
+        let inner = wrap("refused", None);
+        let error = wrap("cannot connect", Some(wrap("tcp error", Some(wrap("tcp error", Some(inner))))));
+        assert_eq!(chain(&error), "cannot connect: tcp error: refused");
+    }
+}
