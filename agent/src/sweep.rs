@@ -105,15 +105,22 @@ fn owner(pid: i32) -> Option<libc::uid_t> {
 #[cfg(test)]
 mod tests {
     use std::{
-        io::{BufRead as _, BufReader},
+        io::{BufRead as _, BufReader, Write as _},
         os::unix::process::ExitStatusExt as _,
         process::{Child, Command, Stdio},
     };
 
     use super::*;
 
+    /// A process with this mark that runs code of its own: in the middle of exec the kernel shows no environment yet.
     fn marked(id: &LauncherId) -> Child {
-        Command::new("sleep").arg("1000").env(VARIABLE, id.to_string()).stdout(Stdio::null()).spawn().unwrap()
+        let mut cat = Command::new("cat");
+        cat.env(VARIABLE, id.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut cat = cat.spawn().unwrap();
+        cat.stdin.as_mut().unwrap().write_all(b"ready\n").unwrap();
+        let mut line = String::new();
+        BufReader::new(cat.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        cat
     }
 
     #[test]
