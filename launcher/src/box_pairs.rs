@@ -3,7 +3,7 @@
 pub use diagnosis::switchbox::SocketPair as BoxPair;
 
 /// The pairs in one word of the command line; `None` when it is anything but pairs.
-pub(crate) fn parse(text: &str) -> Option<Vec<BoxPair>> {
+pub fn parse(text: &str) -> Option<Vec<BoxPair>> {
     let pairs = text
         .split([' ', ','])
         .filter(|pair| !pair.is_empty())

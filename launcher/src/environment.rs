@@ -4,21 +4,21 @@ use std::ffi::{OsStr, OsString};
 
 /// A view of the environment's variables.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Environment<'a>(pub(crate) &'a [(OsString, OsString)]);
+pub struct Environment<'a>(pub &'a [(OsString, OsString)]);
 
 impl<'a> Environment<'a> {
     /// The value of a variable. Of several with one name the first counts, as in Python.
-    pub(crate) fn get(self, name: &str) -> Option<&'a OsStr> {
+    pub fn get(self, name: &str) -> Option<&'a OsStr> {
         self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_os_str())
     }
 
     /// The value of a variable that is set to something.
-    pub(crate) fn get_filled(self, name: &str) -> Option<&'a OsStr> {
+    pub fn get_filled(self, name: &str) -> Option<&'a OsStr> {
         self.get(name).filter(|value| !value.is_empty())
     }
 
     /// Where vendors' tools are looked for; empty: nowhere.
-    pub(crate) fn tool_path(self) -> &'a OsStr {
+    pub fn tool_path(self) -> &'a OsStr {
         self.get("PATH").unwrap_or_default()
     }
 }

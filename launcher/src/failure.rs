@@ -67,7 +67,7 @@ pub fn cannot_run(error: &dyn std::error::Error) -> ExitCode {
 }
 
 /// A line on standard error where there is no console, in words that move no cursor. `eprintln!` panics when nobody reads it or the disk is full.
-pub(crate) fn tell(words: impl fmt::Display) {
+pub fn tell(words: impl fmt::Display) {
     let _nobody_reads = writeln!(io::stderr(), "{}", plain(&words.to_string()));
 }
 

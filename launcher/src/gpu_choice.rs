@@ -5,8 +5,8 @@
 //!
 //! What is best is decided in [`diagnosis::gpu_topology`]. With `--gpu-select=first`, the default, nothing here runs.
 
-pub(crate) mod inventory;
-pub(crate) mod locks;
+pub mod inventory;
+pub mod locks;
 
 use std::{collections::BTreeMap, ffi::OsString, io};
 
@@ -26,7 +26,7 @@ use crate::{environment::Environment, host::Host};
 
 /// What is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Select {
+pub enum Select {
     /// Nothing.
     First,
     /// The best ones.
@@ -37,7 +37,7 @@ pub(crate) enum Select {
 
 impl Select {
     /// From the word of `--gpu-select`. Of a list every entry is a number or an id.
-    pub(crate) fn from_word(word: &str) -> Option<Self> {
+    pub fn from_word(word: &str) -> Option<Self> {
         match word {
             "first" => Some(Self::First),
             "topology" => Some(Self::Best(Objective::Topology)),
@@ -57,18 +57,18 @@ impl Select {
 
 /// What workers get of it.
 #[derive(Debug, Default)]
-pub(crate) struct Chosen {
+pub struct Chosen {
     /// Variables for all workers alike; none: theirs stay as they are.
-    pub(crate) variables: Vec<(&'static str, OsString)>,
+    pub variables: Vec<(&'static str, OsString)>,
     /// Held as long as the launcher lives.
-    pub(crate) locks: Locks,
+    pub locks: Locks,
     /// What a person should know, a line each.
-    pub(crate) words: Vec<String>,
+    pub words: Vec<String>,
 }
 
 /// Why a user's own list cannot be had.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum BadList {
+pub enum BadList {
     #[error("it names {named} GPU(s) for {workers} workers; name at least one for each")]
     TooFew { named: usize, workers: usize },
     #[error("{entry} is there twice")]
@@ -107,17 +107,17 @@ fn variables(vendor: Vendor, entries: &[String]) -> Vec<(&'static str, OsString)
 }
 
 /// Those that others use: they hold more of their memory than these thousandths.
-pub(crate) fn busy(gpus: &[Gpu], busy_permille: u32) -> GpuSet {
+pub fn busy(gpus: &[Gpu], busy_permille: u32) -> GpuSet {
     (0..gpus.len()).filter(|place| is_busy(&gpus[*place].known, busy_permille)).collect()
 }
 
 /// Those that cannot be used at all.
-pub(crate) fn broken(gpus: &[Gpu]) -> GpuSet {
+pub fn broken(gpus: &[Gpu]) -> GpuSet {
     (0..gpus.len()).filter(|place| why_unusable(&gpus[*place].known).is_some()).collect()
 }
 
 /// The best `wanted` first. When they cannot be told nothing is changed, and one line says why.
-pub(crate) fn best(
+pub fn best(
     host: &dyn Host,
     env: Environment<'_>,
     inventory: &Inventory,
@@ -185,7 +185,7 @@ fn is_ruled_out(list: &str, entry: &str) -> bool {
 }
 
 /// The user's own choice.
-pub(crate) fn listed(
+pub fn listed(
     host: &dyn Host,
     env: Environment<'_>,
     (gpus, vendor): (&[Gpu], Vendor),

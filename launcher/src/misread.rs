@@ -8,7 +8,7 @@ use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 use crate::failure::{SUCCEEDED, USAGE, tell};
 
 /// Prints the help or the version where that is what was asked for, else what is wrong; gives the exit code.
-pub(crate) fn answer(program: &str, error: Error) -> ExitCode {
+pub fn answer(program: &str, error: Error) -> ExitCode {
     let is_asked_for = !error.use_stderr();
     if is_asked_for || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         // Nothing can be done about a closed stream.

@@ -4,7 +4,7 @@
 use std::ops::RangeInclusive;
 
 /// Reads a whole number of this range, in which the type's own limits are.
-pub(crate) fn whole<T: TryFrom<u64>>(
+pub fn whole<T: TryFrom<u64>>(
     range: RangeInclusive<u64>,
 ) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
     move |text| {
@@ -15,9 +15,7 @@ pub(crate) fn whole<T: TryFrom<u64>>(
 }
 
 /// Reads a number, whose range the caller sees to; `what` says it.
-pub(crate) fn float(
-    what: &'static str,
-) -> impl Fn(&str) -> Result<f64, String> + Clone + Send + Sync + 'static {
+pub fn float(what: &'static str) -> impl Fn(&str) -> Result<f64, String> + Clone + Send + Sync + 'static {
     move |text| text.trim().parse().map_err(|_| format!("expected {what}"))
 }
 

@@ -3,7 +3,8 @@
 
 mod table;
 
-pub(crate) use self::table::{ACCELERATORS, OPTIONS, SWITCHBOX_PATHS};
+pub use self::table::SWITCHBOX_PATHS;
+pub(crate) use self::table::{ACCELERATORS, OPTIONS};
 
 /// An option. The discriminant is its place in [`OPTIONS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

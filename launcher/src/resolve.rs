@@ -15,7 +15,7 @@ mod output;
 pub(crate) mod ports;
 mod rdzv_conf;
 mod shutdown;
-pub(crate) mod switchbox;
+pub mod switchbox;
 
 use std::ffi::OsString;
 
@@ -23,7 +23,7 @@ use agent::config::{AgentConfig, EnvConfig, MasterPort};
 use diagnosis::gpus::health::GpuTerms;
 use master_proto::trust::NodeSecret;
 
-pub(crate) use self::checks::permille;
+pub use self::checks::permille;
 pub use self::{
     checks::Checks,
     job_master::MasterPlan,

@@ -14,14 +14,14 @@ use crate::{accelerators, environment::Environment, host::Host};
 
 /// One accelerator.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Gpu {
+pub struct Gpu {
     /// What the list of visible devices calls it: its unique id, or its number where such lists know no ids. `None`: it
     /// is in such trouble that it does not tell.
-    pub(crate) id: Option<String>,
+    pub id: Option<String>,
     /// What its lock is called.
-    pub(crate) lock: String,
+    pub lock: String,
     /// What else is known of it.
-    pub(crate) known: gpus::Gpu,
+    pub known: gpus::Gpu,
 }
 
 impl Gpu {
@@ -45,16 +45,16 @@ impl Gpu {
 
 /// All accelerators of a node, in the order of their places on the bus, and what lies between them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Inventory {
-    pub(crate) vendor: Vendor,
-    pub(crate) matrix: Matrix,
+pub struct Inventory {
+    pub vendor: Vendor,
+    pub matrix: Matrix,
     /// As many as the matrix has.
-    pub(crate) gpus: Vec<Gpu>,
+    pub gpus: Vec<Gpu>,
 }
 
 /// Why nothing is known. What drivers and tools said of it comes last.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum NoInventory {
+pub enum NoInventory {
     #[error("this node shows no GPU{}", said(.0))]
     NoGpu(Vec<String>),
     #[error("the look at this node's GPUs came to no end{}", said(.0))]
@@ -84,11 +84,7 @@ fn said(notes: &[String]) -> String {
 /// # Errors
 ///
 /// When nobody says anything, or what is said is no topology.
-pub(crate) fn take(
-    host: &dyn Host,
-    env: Environment<'_>,
-    file: Option<&Path>,
-) -> Result<Inventory, NoInventory> {
+pub fn take(host: &dyn Host, env: Environment<'_>, file: Option<&Path>) -> Result<Inventory, NoInventory> {
     let Known { matrix, gpus, vendor } = known(host, env, file)?;
     if gpus.len() != matrix.size() {
         return Err(NoInventory::Differ { matrix: matrix.size(), gpus: gpus.len() });
@@ -98,9 +94,9 @@ pub(crate) fn take(
 
 /// An inventory whose parts may not fit together.
 #[derive(Debug)]
-pub(crate) struct Known {
-    pub(crate) matrix: Matrix,
-    pub(crate) gpus: Vec<Gpu>,
+pub struct Known {
+    pub matrix: Matrix,
+    pub gpus: Vec<Gpu>,
     vendor: Vendor,
 }
 
@@ -109,11 +105,7 @@ pub(crate) struct Known {
 /// # Errors
 ///
 /// As [`take`].
-pub(crate) fn known(
-    host: &dyn Host,
-    env: Environment<'_>,
-    file: Option<&Path>,
-) -> Result<Known, NoInventory> {
+pub fn known(host: &dyn Host, env: Environment<'_>, file: Option<&Path>) -> Result<Known, NoInventory> {
     let filed = file.map(|file| from_file(host, file)).transpose()?;
     let told = host.accelerators(env.tool_path());
     let matrix = filed.map_or_else(|| told_matrix(&told), Ok)?;
@@ -122,7 +114,7 @@ pub(crate) fn known(
 }
 
 /// This node's accelerators, as well as they are known. None is an answer.
-pub(crate) fn gpus(host: &dyn Host, env: Environment<'_>) -> (Vec<Gpu>, Vendor) {
+pub fn gpus(host: &dyn Host, env: Environment<'_>) -> (Vec<Gpu>, Vendor) {
     told_or_filed(host, &host.accelerators(env.tool_path()))
 }
 
@@ -131,7 +123,7 @@ pub(crate) fn gpus(host: &dyn Host, env: Environment<'_>) -> (Vec<Gpu>, Vendor) 
 /// # Errors
 ///
 /// When it cannot be read, or is no topology.
-pub(crate) fn from_file(host: &dyn Host, file: &Path) -> Result<Matrix, NoInventory> {
+pub fn from_file(host: &dyn Host, file: &Path) -> Result<Matrix, NoInventory> {
     let unreadable = |why: std::io::Error| NoInventory::File { file: file.to_owned(), why: why.to_string() };
     let text = host.read(file).map_err(unreadable)?;
     Matrix::parse(&text).map_err(|why| NoInventory::BadFile { file: file.to_owned(), why })

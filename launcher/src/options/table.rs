@@ -775,7 +775,7 @@ pub(crate) static OPTIONS: &[OptionSpec] = &[
 ];
 
 /// The choices of `--switchbox-path`.
-pub(crate) const SWITCHBOX_PATHS: &[&str] = &["auto", "any", "metaxlink", "nvlink"];
+pub const SWITCHBOX_PATHS: &[&str] = &["auto", "any", "metaxlink", "nvlink"];
 
 /// The values of `--accelerator`, as dlrover's and the MetaX guide's.
 pub(crate) const ACCELERATORS: &[&str] =

@@ -160,7 +160,7 @@ fn timeout(cli: &Cli, env: Environment<'_>) -> Result<Option<Duration>, Invalid>
 }
 
 /// Thousandths. The caller has checked the range.
-pub(crate) fn permille(ratio: f64) -> u32 {
+pub fn permille(ratio: f64) -> u32 {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in range; casts saturate")]
     let thousandths = (ratio * 1000.0).round() as u32;
     thousandths

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// The variable that names the probe where no option does.
-pub(crate) const VARIABLE: &str = "DLROVER_SWITCHBOX_PROBE";
+pub const VARIABLE: &str = "DLROVER_SWITCHBOX_PROBE";
 
 /// Options are read whether the check is on or not: a wrong one is a mistake in either case. `None`: it is off.
 pub(super) fn resolve(
@@ -44,7 +44,7 @@ pub(super) fn resolve(
 }
 
 /// How many pairs must work where nothing is said: two, or all of fewer.
-pub(crate) fn usual_min_channels(pairs: usize) -> u32 {
+pub fn usual_min_channels(pairs: usize) -> u32 {
     if pairs < 2 { 1 } else { 2 }
 }
 
@@ -73,7 +73,7 @@ fn probe(cli: &Cli, env: Environment<'_>, host: &dyn Host) -> Result<SwitchboxPr
 }
 
 /// The probe that is meant; `None` for none, and for one plain word that is no program: more likely a slip.
-pub(crate) fn read_probe(words: &OsStr, env: Environment<'_>, host: &dyn Host) -> Option<SwitchboxProbe> {
+pub fn read_probe(words: &OsStr, env: Environment<'_>, host: &dyn Host) -> Option<SwitchboxProbe> {
     let is_word =
         |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
     let is_slip =

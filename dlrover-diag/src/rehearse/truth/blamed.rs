@@ -9,7 +9,7 @@ use super::super::settings::Settings;
 
 /// A healthy node that is tainted or left out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(in crate::diag::rehearse) struct Blamed {
+pub(in crate::rehearse) struct Blamed {
     pub(super) node: u32,
     pub(super) tainted: bool,
     pub(super) excluded: bool,
@@ -22,11 +22,11 @@ pub(in crate::diag::rehearse) struct Blamed {
 
 impl Blamed {
     /// It is left out and no more than that, and the imagined fabric cuts it off.
-    pub(in crate::diag::rehearse) fn is_right(&self) -> bool {
+    pub(in crate::rehearse) fn is_right(&self) -> bool {
         self.cut_off && !self.tainted
     }
 
-    pub(in crate::diag::rehearse) fn node(&self) -> u32 {
+    pub(in crate::rehearse) fn node(&self) -> u32 {
         self.node
     }
 }
@@ -71,7 +71,7 @@ fn why(outcome: &Outcome, node: u32, found: &NodeFinding) -> String {
 }
 
 /// As the documents call it.
-pub(in crate::diag::rehearse) fn word(verdict: &NodeVerdict) -> &'static str {
+pub(in crate::rehearse) fn word(verdict: &NodeVerdict) -> &'static str {
     match verdict {
         NodeVerdict::Healthy => "healthy",
         NodeVerdict::Fault => "fault",

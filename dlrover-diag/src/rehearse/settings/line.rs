@@ -7,7 +7,7 @@ use diagnosis::network_check::{OnBadPath, Policy, Tainting, rehearsal::Cluster};
 use super::Settings;
 
 /// The command line of one rehearsal; nothing in it is random.
-pub(in crate::diag::rehearse) fn line(settings: &Settings) -> String {
+pub(in crate::rehearse) fn line(settings: &Settings) -> String {
     let mut text = "dlrover-diag rehearse".to_owned();
     // Writing to a string cannot fail.
     let _cannot_fail = write(&mut text, settings);

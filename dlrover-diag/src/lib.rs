@@ -15,7 +15,7 @@ use std::{
 use agent::logs::plain;
 use clap::Command;
 
-use crate::{
+use launcher::{
     failure::{FAILED, USAGE, tell},
     misread,
 };

@@ -1,5 +1,5 @@
 //! `dlrover-diag`: looks into a cluster, outside any job. Everything is in the library.
 
 fn main() -> std::process::ExitCode {
-    launcher::diag::main()
+    dlrover_diag::main()
 }

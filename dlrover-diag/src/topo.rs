@@ -15,7 +15,7 @@ use diagnosis::{
 };
 
 use super::say;
-use crate::{
+use launcher::{
     environment::Environment,
     failure::{FAILED, SUCCEEDED, USAGE},
     gpu_choice::{

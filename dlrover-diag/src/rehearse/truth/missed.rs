@@ -13,7 +13,7 @@ use super::{
 /// Why something was not found, for programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(in crate::diag::rehearse) enum Reason {
+pub(in crate::rehearse) enum Reason {
     /// No test of it was made.
     NeverTested,
     /// All tests of it were made before it broke.
@@ -31,7 +31,7 @@ pub(in crate::diag::rehearse) enum Reason {
 }
 
 impl Reason {
-    pub(in crate::diag::rehearse) const ALL: [Self; 7] = [
+    pub(in crate::rehearse) const ALL: [Self; 7] = [
         Self::NeverTested,
         Self::BrokeLater,
         Self::Passed,
@@ -42,7 +42,7 @@ impl Reason {
     ];
 
     /// For people, after a number.
-    pub(in crate::diag::rehearse) fn words(self) -> &'static str {
+    pub(in crate::rehearse) fn words(self) -> &'static str {
         match self {
             Self::NeverTested => "never tested",
             Self::BrokeLater => "tested only before it broke",
@@ -57,7 +57,7 @@ impl Reason {
 
 /// Something that was put in and not found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(in crate::diag::rehearse) struct Missed {
+pub(in crate::rehearse) struct Missed {
     /// The option that put it in.
     option: &'static str,
     /// The node, rack or pod, or the two of them.
@@ -72,7 +72,7 @@ pub(in crate::diag::rehearse) struct Missed {
 }
 
 impl Missed {
-    pub(in crate::diag::rehearse) fn reason(&self) -> Reason {
+    pub(in crate::rehearse) fn reason(&self) -> Reason {
         self.reason
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use diagnosis::network_check::{NodeVerdict, OnBadPath, Outcome, Policy};
 
 use super::words::count;
-use crate::failure::{INCONCLUSIVE, MASS_FAILURE};
+use launcher::failure::{INCONCLUSIVE, MASS_FAILURE};
 
 /// What a job of these nodes would do, with the default of `--on-inconclusive`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

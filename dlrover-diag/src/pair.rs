@@ -13,7 +13,7 @@ use rules::chain;
 use serde::Serialize;
 
 use super::say;
-use crate::{
+use launcher::{
     failure::{FAILED, SUCCEEDED, USAGE},
     numbers::whole,
 };

@@ -3,7 +3,7 @@
 use clap::{Arg, ArgAction, Command};
 
 /// What it is called.
-pub(in crate::diag) const NAME: &str = "rehearse";
+pub(crate) const NAME: &str = "rehearse";
 
 /// The options that put something broken into the cluster.
 pub(super) const FAULTS: [&str; 15] = [
@@ -42,7 +42,7 @@ a number follows anyway: `random:0.5`). With --repeat each run has another choic
 Exit code: 0 whatever the check would find, 1 when the outcome cannot be written, 2 when the command line cannot be used.";
 
 /// What it understands.
-pub(in crate::diag) fn command() -> Command {
+pub(crate) fn command() -> Command {
     let faults = with_faults(Command::new(NAME).about(ABOUT).after_help(NODES));
     let check = with_check(faults);
     check

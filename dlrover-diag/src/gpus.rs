@@ -14,7 +14,7 @@ use probes::{GpuPlan, inventory_now};
 use serde_json::{Value, json};
 
 use super::{say, table::Table};
-use crate::{
+use launcher::{
     environment::Environment,
     failure::{FAILED, SUCCEEDED, USAGE},
     resolve::permille,

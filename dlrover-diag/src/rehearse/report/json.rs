@@ -13,7 +13,7 @@ use super::{
 };
 
 /// One line for programs.
-pub(in crate::diag::rehearse) fn json(settings: &Settings, outcome: &Outcome) -> String {
+pub(in crate::rehearse) fn json(settings: &Settings, outcome: &Outcome) -> String {
     let of = |is: fn(&NodeVerdict) -> bool| nodes(outcome, |node| is(&node.verdict));
     let links = |is: fn(LinkKind) -> bool| -> Vec<_> {
         outcome.links.iter().filter(|link| is(link.kind)).map(|link| link.nodes).collect()

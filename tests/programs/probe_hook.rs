@@ -9,9 +9,9 @@ use std::{
 #[test]
 fn every_program_is_a_probe_when_it_is_called_so() {
     for program in [
-        env!("CARGO_BIN_EXE_dlrover-run"),
-        env!("CARGO_BIN_EXE_dlrover-master"),
-        env!("CARGO_BIN_EXE_dlrover-diag"),
+        env!("CARGO_BIN_EXE_dlrover-run-under-test"),
+        env!("CARGO_BIN_EXE_dlrover-master-under-test"),
+        env!("CARGO_BIN_EXE_dlrover-diag-under-test"),
     ] {
         let mut probe = Command::new(program)
             .arg0(probes::NAME)

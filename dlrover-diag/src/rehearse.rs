@@ -24,7 +24,7 @@ use diagnosis::network_check::rehearsal::rehearse;
 
 pub(super) use self::arguments::{NAME, command};
 use self::settings::{Asked, What};
-use crate::failure::{SUCCEEDED, USAGE};
+use launcher::failure::{SUCCEEDED, USAGE};
 
 /// Does it.
 pub(super) fn main(arguments: &ArgMatches) -> ExitCode {

@@ -1,5 +1,4 @@
 //! What cannot be done is said at the start, before anybody waits for it.
-#![expect(clippy::unwrap_used, reason = "tests may panic, their helpers too")]
 
 use std::process::{Command, Stdio};
 
@@ -10,12 +9,12 @@ fn refusal_of(command: &mut Command) -> (Option<i32>, String) {
 }
 
 fn master(args: &[&str]) -> (Option<i32>, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dlrover-master"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dlrover-master-under-test"));
     refusal_of(command.args(["--bind", "127.0.0.1"]).args(args))
 }
 
 fn run(args: &[&str]) -> (Option<i32>, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dlrover-run"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dlrover-run-under-test"));
     refusal_of(command.args(args))
 }
 
@@ -44,7 +43,8 @@ fn a_taint_report_that_cannot_be_written_is_refused() {
 
 #[test]
 fn a_bad_number_is_told_with_what_is_wanted() {
-    let diag = |args: &[&str]| refusal_of(Command::new(env!("CARGO_BIN_EXE_dlrover-diag")).args(args));
+    let diag =
+        |args: &[&str]| refusal_of(Command::new(env!("CARGO_BIN_EXE_dlrover-diag-under-test")).args(args));
     for ((code, words), value, range) in [
         (master(&["--port", "x"]), "'x'", "a whole number from 0 to 65535"),
         (master(&["--restart-count=-1"]), "'-1'", "a whole number from 0 to 4294967295"),
@@ -62,7 +62,7 @@ fn a_bad_number_is_told_with_what_is_wanted() {
 /// One that is not refused would serve.
 fn slip_of_master(args: &[&str]) -> (Option<i32>, String) {
     let folder = tempfile::tempdir().unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dlrover-master"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dlrover-master-under-test"));
     command.args(["--bind", "127.0.0.1"]).args(args).stdin(Stdio::null());
     let stderr = folder.path().join("stderr");
     let mut master = command.stderr(std::fs::File::create(&stderr).unwrap()).spawn().unwrap();
@@ -102,7 +102,8 @@ fn a_master_refuses_what_neither_it_nor_dlrover_knows() {
 
 #[test]
 fn dlrover_diag_names_itself_and_what_was_meant() {
-    let diag = |args: &[&str]| refusal_of(Command::new(env!("CARGO_BIN_EXE_dlrover-diag")).args(args));
+    let diag =
+        |args: &[&str]| refusal_of(Command::new(env!("CARGO_BIN_EXE_dlrover-diag-under-test")).args(args));
     for (args, hint) in [
         (&["pair", "--reapeat", "2"][..], "'--reapeat' found (did you mean --repeat?)"),
         (&["topo", "--exlpain"], "'--exlpain' found (did you mean --explain?)"),

@@ -12,7 +12,7 @@ use probes::{
 use serde::Serialize;
 
 use super::{say, table::Table};
-use crate::{
+use launcher::{
     box_pairs,
     environment::Environment,
     failure::{FAILED, SUCCEEDED, USAGE},
