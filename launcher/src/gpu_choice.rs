@@ -6,7 +6,7 @@
 //! What is best is decided in [`diagnosis::gpu_topology`]. With `--gpu-select=first`, the default, nothing here runs.
 
 pub mod inventory;
-pub mod locks;
+pub(crate) mod locks;
 
 use std::{collections::BTreeMap, ffi::OsString, io};
 
@@ -26,7 +26,7 @@ use crate::{environment::Environment, host::Host};
 
 /// What is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Select {
+pub(crate) enum Select {
     /// Nothing.
     First,
     /// The best ones.
@@ -37,7 +37,7 @@ pub enum Select {
 
 impl Select {
     /// From the word of `--gpu-select`. Of a list every entry is a number or an id.
-    pub fn from_word(word: &str) -> Option<Self> {
+    pub(crate) fn from_word(word: &str) -> Option<Self> {
         match word {
             "first" => Some(Self::First),
             "topology" => Some(Self::Best(Objective::Topology)),
@@ -57,18 +57,18 @@ impl Select {
 
 /// What workers get of it.
 #[derive(Debug, Default)]
-pub struct Chosen {
+pub(crate) struct Chosen {
     /// Variables for all workers alike; none: theirs stay as they are.
-    pub variables: Vec<(&'static str, OsString)>,
+    pub(crate) variables: Vec<(&'static str, OsString)>,
     /// Held as long as the launcher lives.
-    pub locks: Locks,
+    pub(crate) locks: Locks,
     /// What a person should know, a line each.
-    pub words: Vec<String>,
+    pub(crate) words: Vec<String>,
 }
 
 /// Why a user's own list cannot be had.
 #[derive(Debug, thiserror::Error)]
-pub enum BadList {
+pub(crate) enum BadList {
     #[error("it names {named} GPU(s) for {workers} workers; name at least one for each")]
     TooFew { named: usize, workers: usize },
     #[error("{entry} is there twice")]
@@ -117,7 +117,7 @@ pub fn broken(gpus: &[Gpu]) -> GpuSet {
 }
 
 /// The best `wanted` first. When they cannot be told nothing is changed, and one line says why.
-pub fn best(
+pub(crate) fn best(
     host: &dyn Host,
     env: Environment<'_>,
     inventory: &Inventory,
@@ -185,7 +185,7 @@ fn is_ruled_out(list: &str, entry: &str) -> bool {
 }
 
 /// The user's own choice.
-pub fn listed(
+pub(crate) fn listed(
     host: &dyn Host,
     env: Environment<'_>,
     (gpus, vendor): (&[Gpu], Vendor),

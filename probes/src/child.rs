@@ -1,5 +1,15 @@
 //! The probe's own side: a process with one task, its counters, and one voice.
 
+pub(crate) mod bus;
+pub(crate) mod command;
+pub(crate) mod gpus;
+mod local;
+pub(crate) mod pattern;
+pub(crate) mod progress;
+pub(crate) mod ring;
+mod session;
+pub(crate) mod switchbox;
+
 use std::{
     fs::File,
     io::{self, Read as _, Write as _},
@@ -19,13 +29,8 @@ use nix::{
     },
 };
 
-use super::{
-    command, gpus, local,
-    progress::Progress,
-    ring::{self, error::RingError},
-    switchbox,
-    wire::{End, Task, Word},
-};
+use self::{progress::Progress, ring::error::RingError};
+use crate::wire::{End, ProbeMessage, Task};
 
 /// Between two lines of progress.
 const TELL_EVERY: Duration = Duration::from_millis(250);
@@ -45,7 +50,7 @@ impl Voice {
     }
 
     /// Says one word. An agent that does not hear it has ended, or is about to end us.
-    pub(super) fn say(&self, word: &Word) {
+    pub(super) fn say(&self, word: &ProbeMessage) {
         let mut line = serde_json::to_vec(word).unwrap_or_default();
         line.push(b'\n');
         let mut stdout = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -62,7 +67,7 @@ impl Voice {
 
     /// Says the last word, and leaves: whatever other threads hang in.
     pub(super) fn end(&self, end: End) -> ! {
-        let mut line = serde_json::to_vec(&Word::End(end)).unwrap_or_default();
+        let mut line = serde_json::to_vec(&ProbeMessage::End(end)).unwrap_or_default();
         line.push(b'\n');
         // Never let go of: nothing is said after it.
         let mut stdout = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -155,7 +160,7 @@ fn tell_progress(voice: Voice, progress: Arc<Progress>) -> io::Result<()> {
             if wait_for(&asked, TELL_EVERY).is_some() {
                 voice.end(End::Group(progress.unfinished().into()));
             }
-            voice.say(&Word::Progress(progress.unfinished()));
+            voice.say(&ProbeMessage::Progress(progress.unfinished()));
         }
     })?;
     Ok(())

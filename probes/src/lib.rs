@@ -15,22 +15,11 @@
 //! * [`start_command`]: a program of the user's in place of the ring.
 //! * [`check_switchbox`]: the links between this node's accelerators and their switchbox.
 
-mod bus;
 mod child;
-mod command;
-mod gpus;
-mod handle;
 mod listener;
-mod local;
-mod pattern;
-mod process;
-mod progress;
+mod parent;
 #[doc(hidden)]
 pub mod readers;
-mod ring;
-mod session;
-mod switchbox;
-
 mod wire;
 
 use std::{
@@ -41,19 +30,25 @@ use std::{
 };
 
 pub use self::{
-    command::{CANNOT_RUN, CommandPlan, start_command},
-    gpus::{GpuPlan, GpuWord, inventory_now, take_inventory, watch_gpus},
-    handle::{Canceller, Measured, ProbeHandle},
-    listener::{Listener, Reservation},
-    local::{LocalPlan, check_locally, measure_compute},
-    ring::{
-        AllReduced, RingMode, RingPlan,
-        by_hand::{ByHand, PairDoor, dial_pair, listen_for_pair},
+    child::ring::{
         error::{Neighbour, RingError, WrongByte},
-        start_ring,
+        manual::{ByHand, PairDoor, dial_pair, listen_for_pair},
     },
-    switchbox::{
-        SwitchboxError, SwitchboxProbe, SwitchboxTask, TOOL_VARIABLE, WITHOUT_OPTIC_LINK, check_switchbox,
+    listener::{Listener, Reservation},
+    parent::{
+        command::{CommandPlan, start_command},
+        gpus::{GpuPlan, inventory_now, take_inventory, watch_gpus},
+        handle::{Canceller, ProbeHandle},
+        local::{LocalPlan, check_locally, measure_compute},
+        ring::start_ring,
+        switchbox::{SwitchboxError, check_switchbox},
+    },
+    wire::{
+        command::CANNOT_RUN,
+        gpus::GpuMessage,
+        group::{AllReduced, Measured},
+        ring::{RingMode, RingPlan},
+        switchbox::{SwitchboxProbe, SwitchboxTask, TOOL_VARIABLE, WITHOUT_OPTIC_LINK},
     },
 };
 

@@ -44,7 +44,7 @@ impl Listener {
         Ok(Self { socket, port })
     }
 
-    /// Its port, for [`RingPlan::ports`](super::RingPlan::ports) of all members.
+    /// Its port, for [`RingPlan::ports`](crate::RingPlan::ports) of all members.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port

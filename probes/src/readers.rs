@@ -11,7 +11,7 @@ use diagnosis::{
 };
 use rules::failure::ExitCause;
 
-use super::{
+use crate::child::{
     command::answer,
     gpus::{metax, nvidia_smi, table},
     ring::{

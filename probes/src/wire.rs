@@ -1,5 +1,11 @@
 //! What an agent and its probe say to each other.
 
+pub(crate) mod command;
+pub(crate) mod gpus;
+pub(crate) mod group;
+pub(crate) mod ring;
+pub(crate) mod switchbox;
+
 use std::collections::BTreeMap;
 
 use diagnosis::{
@@ -8,43 +14,43 @@ use diagnosis::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{
+use self::{
     command::CommandTask,
-    gpus::{GpuTask, GpuWord},
-    handle::Measured,
+    gpus::{GpuMessage, GpuTask},
+    group::Measured,
     ring::RingTask,
     switchbox::{CopyTask, SwitchboxEnd, SwitchboxTask},
 };
 
 /// What a probe is to do: the one document on its standard input.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) enum Task {
-    /// [`super::check_locally`].
+pub(crate) enum Task {
+    /// [`crate::check_locally`].
     Local {
         /// Whether accelerators are looked at too.
         accelerators: bool,
         /// Their numbers by their places on the bus.
         places: BTreeMap<String, u32>,
     },
-    /// [`super::measure_compute`].
+    /// [`crate::measure_compute`].
     Compute {
         /// How many samples.
         times: u32,
         /// Whether accelerators are measured, where there are any.
         accelerators: bool,
     },
-    /// [`super::take_inventory`].
+    /// [`crate::take_inventory`].
     Gpus(GpuTask),
-    /// [`super::watch_gpus`].
+    /// [`crate::watch_gpus`].
     WatchGpus {
         /// Who holds memory, too.
         and_memory: bool,
     },
-    /// [`super::start_ring`].
+    /// [`crate::start_ring`].
     Ring(RingTask),
-    /// [`super::start_command`].
+    /// [`crate::start_command`].
     Command(CommandTask),
-    /// [`super::check_switchbox`].
+    /// [`crate::check_switchbox`].
     Switchbox(SwitchboxTask),
     /// One measurement of it, by a probe of our own.
     SwitchboxCopy(CopyTask),
@@ -52,7 +58,7 @@ pub(super) enum Task {
 
 /// One line of a probe's standard output.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) enum Word {
+pub(crate) enum ProbeMessage {
     /// How far it is.
     Progress(Probed),
     /// What it is about to touch, so that who hangs there can be named.
@@ -60,7 +66,7 @@ pub(super) enum Word {
     /// What an inventory has so far.
     SoFar(Box<Inventory>),
     /// What the accelerators' driver tells.
-    Gpu(GpuWord),
+    Gpu(GpuMessage),
     /// A line that the user's program said.
     Said(String),
     /// What it came to; nothing follows.
@@ -69,7 +75,7 @@ pub(super) enum Word {
 
 /// What a probe came to.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) enum End {
+pub(crate) enum End {
     /// Of [`Task::Local`].
     Local(LocalCheck),
     /// Of [`Task::Compute`].

@@ -49,7 +49,7 @@ mod tests {
         let fakes = [
             "tests/support/fake_cuda.rs",
             "tests/support/fake_nvml.rs",
-            "probes/src/local/cuda/cublas/fake.rs",
+            "probes/src/child/local/cuda/cublas/fake.rs",
         ];
         for file in fakes {
             let text = fs::read_to_string(tree.join(file)).expect("it is part of the tree");

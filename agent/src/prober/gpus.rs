@@ -18,7 +18,7 @@ use tokio::{
 use tracing::debug;
 
 use super::{CLOSE, Prober};
-use probes::{GpuPlan, GpuWord, watch_gpus};
+use probes::{GpuMessage, GpuPlan, watch_gpus};
 
 /// Words of the driver that may wait to be told.
 const WORDS: usize = 16;
@@ -67,8 +67,8 @@ impl Prober {
                     }
                     Some(word) = words.recv() => {
                         let event = match word {
-                            GpuWord::Error { gpu, code } => Event::GpuError { gpu, code },
-                            GpuWord::Memory(uses) => Event::GpuMemory { uses },
+                            GpuMessage::Error { gpu, code } => Event::GpuError { gpu, code },
+                            GpuMessage::Memory(uses) => Event::GpuMemory { uses },
                         };
                         let _gone = events.send(event.into()).await;
                     }

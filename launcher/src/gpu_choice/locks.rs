@@ -17,7 +17,7 @@ use nix::{libc, unistd::geteuid};
 use crate::host::Host;
 
 /// The variable that names another folder for the locks: containers that share one see each other's.
-pub const FOLDER: &str = "DLROVER_GPU_LOCK_DIR";
+pub(crate) const FOLDER: &str = "DLROVER_GPU_LOCK_DIR";
 
 /// How long to wait for another launcher that is choosing. It takes some milliseconds.
 const TURN: Duration = Duration::from_secs(2);
@@ -36,14 +36,14 @@ pub struct GpuLock(
 
 impl GpuLock {
     #[cfg(test)]
-    pub const fn imagined() -> Self {
+    pub(crate) const fn imagined() -> Self {
         Self(None)
     }
 }
 
 /// Why locks are not held.
 #[derive(Debug)]
-pub enum Taken {
+pub(crate) enum Taken {
     /// Another launcher holds this one.
     By { place: usize },
     /// Nobody can tell.
@@ -52,7 +52,10 @@ pub enum Taken {
 
 impl Locks {
     /// All of these, or none.
-    pub fn take<'a>(host: &dyn Host, wanted: impl Iterator<Item = (usize, &'a str)>) -> Result<Self, Taken> {
+    pub(crate) fn take<'a>(
+        host: &dyn Host,
+        wanted: impl Iterator<Item = (usize, &'a str)>,
+    ) -> Result<Self, Taken> {
         let mut locks = Self::default();
         for (place, id) in wanted {
             match host.lock_gpu(id) {
@@ -65,7 +68,7 @@ impl Locks {
     }
 
     #[cfg(test)]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.held.len()
     }
 }
@@ -77,13 +80,13 @@ impl FromIterator<GpuLock> for Locks {
 }
 
 /// Tries to lock one; `None` when another launcher holds it.
-pub fn lock(id: &str) -> io::Result<Option<GpuLock>> {
+pub(crate) fn lock(id: &str) -> io::Result<Option<GpuLock>> {
     try_lock(&folder()?, id)
 }
 
 /// One launcher after the other, as each holds for a moment more than it keeps. When it is not our turn in time we go on
 /// all the same: the locks decide.
-pub fn turn() -> Option<GpuLock> {
+pub(crate) fn turn() -> Option<GpuLock> {
     let (folder, end) = (folder().ok()?, Instant::now() + TURN);
     loop {
         match try_lock(&folder, "choosing") {

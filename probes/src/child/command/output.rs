@@ -1,0 +1,139 @@
+//! Reading a user's program, which may say anything, for ever, and never end its lines.
+
+use std::{
+    io::Read,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use super::answer;
+use crate::{
+    child::{Voice, progress::Progress},
+    wire::ProbeMessage,
+};
+
+/// A longer line is cut off: no answer is as long.
+const LONGEST: usize = 64 << 10;
+
+/// So much of its standard error is kept for the reason.
+const TAIL: usize = 4 << 10;
+
+/// So many lines of its standard error are passed on in each such time; the rest is dropped.
+const LINES: u32 = 100;
+const PER: Duration = Duration::from_millis(500);
+
+/// Its last words, while it speaks.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LastWords(Arc<Mutex<Option<Vec<u8>>>>);
+
+impl LastWords {
+    /// As they are now.
+    pub(super) fn get(&self) -> Option<Vec<u8>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, words: Vec<u8>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(words);
+    }
+
+    fn append(&self, words: &[u8]) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = kept.get_or_insert_default();
+        kept.extend_from_slice(words);
+        let too_many = kept.len().saturating_sub(TAIL);
+        kept.drain(..too_many);
+    }
+}
+
+/// Reads standard output to its end: progress is counted, the last other line kept.
+pub(super) fn read_answers(from: impl Read, last: &LastWords, progress: &Progress) {
+    lines(
+        from,
+        |_| {},
+        |line| match answer::progress(line) {
+            Some(so_far) => progress.set(so_far.bytes, so_far.total),
+            None => {
+                if !line.trim_ascii().is_empty() {
+                    last.set(line.trim_ascii().to_vec());
+                }
+            }
+        },
+    );
+}
+
+/// Reads standard error to its end: the tail is kept, the lines passed on.
+pub(super) fn read_words(from: impl Read, last: &LastWords, voice: &Voice) {
+    let mut window = (Instant::now(), 0);
+    let say = |line: &[u8]| {
+        if window.0.elapsed() > PER {
+            window = (Instant::now(), 0);
+        }
+        window.1 += 1;
+        if window.1 <= LINES {
+            let line = &line[..line.len().min(TAIL)];
+            voice.say(&ProbeMessage::Said(String::from_utf8_lossy(line).into_owned()));
+        }
+    };
+    lines(from, |came| last.append(came), say);
+}
+
+/// Calls `on_bytes` for whatever comes, and `on_line` for every line, without its end; also for one that has none.
+fn lines(mut from: impl Read, mut on_bytes: impl FnMut(&[u8]), mut on_line: impl FnMut(&[u8])) {
+    let mut line = Vec::new();
+    let mut buffer = [0; 8 << 10];
+    loop {
+        let came = match from.read(&mut buffer) {
+            Ok(length @ 1..) => &buffer[..length],
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            _ => break,
+        };
+        on_bytes(came);
+        for piece in came.split_inclusive(|byte| *byte == b'\n') {
+            let text = piece.strip_suffix(b"\n").unwrap_or(piece);
+            let room = LONGEST.saturating_sub(line.len());
+            line.extend_from_slice(&text[..text.len().min(room)]);
+            if text.len() < piece.len() {
+                on_line(&line);
+                line.clear();
+            }
+        }
+    }
+    if !line.is_empty() {
+        on_line(&line);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn last_line(output: &[u8]) -> Option<String> {
+        let last = LastWords::default();
+        read_answers(output, &last, &Progress::new(0));
+        last.get().map(|line| String::from_utf8(line).unwrap())
+    }
+
+    #[test]
+    fn the_last_line_that_says_something_and_is_no_progress_is_the_answer() {
+        assert_eq!(
+            last_line(b"one\ntwo\r\n\n  \n{\"progress\":{\"bytes\":1,\"total\":2}}\n").as_deref(),
+            Some("two")
+        );
+        assert_eq!(last_line(b"one\ntwo").as_deref(), Some("two"));
+        assert_eq!(last_line(b"\n\n"), None);
+    }
+
+    #[test]
+    fn a_line_without_end_takes_no_more_memory_than_the_longest() {
+        assert_eq!(last_line(&vec![b'x'; 10 * LONGEST]).unwrap().len(), LONGEST);
+    }
+
+    #[test]
+    fn of_words_the_tail_is_kept() {
+        let last = LastWords::default();
+        last.append(&vec![b'x'; TAIL]);
+        last.append(b"end");
+        let kept = last.get().unwrap();
+        assert!(kept.len() == TAIL && kept.ends_with(b"xend"));
+    }
+}

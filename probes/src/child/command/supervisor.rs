@@ -1,0 +1,257 @@
+//! The process that watches over a user's program: it hears it, ends it, and leaves when nothing of it is left.
+//!
+//! It is a subreaper, so whatever the program started and let go of comes back to it, and `waitpid` saying ECHILD is
+//! the proof that nobody is left. When the agent dies, the kernel sends it SIGTERM, as if it were cancelled. When it
+//! is killed itself, the program dies of PDEATHSIG; what that started carries the launcher's mark, for the next sweep.
+
+use std::{
+    collections::BTreeSet,
+    ffi::OsString,
+    io::{self, Write as _},
+    process::{self, Child, Command, Stdio},
+    sync::{Arc, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+use diagnosis::network_check::Probed;
+use nix::sys::{
+    prctl,
+    signal::{SigSet, Signal},
+};
+use rules::failure::ExitCause;
+
+use super::{
+    answer,
+    output::{LastWords, read_answers, read_words},
+};
+use crate::{
+    child::{Voice, progress::Progress, session::in_a_session_of_its_own, wait_for},
+    wire::{
+        ProbeMessage,
+        command::{CANNOT_RUN, CommandTask},
+        group::Measured,
+    },
+};
+use processes::{
+    reap::{Reaped, next_ended},
+    tree::{self, Process},
+};
+
+/// Between two lines of progress, and two looks whether the time is over.
+const TELL_EVERY: Duration = Duration::from_millis(250);
+
+/// Between two passes of killing.
+const AGAIN: Duration = Duration::from_millis(5);
+
+/// So long is waited for what does not die of SIGKILL, and for the last of the output.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Why there is nothing to watch over.
+#[derive(Debug, thiserror::Error)]
+enum CommandError {
+    /// No program was named.
+    #[error("the check command is empty")]
+    Empty,
+    /// Of this process.
+    #[error("cannot watch over the check command")]
+    Prepare(#[source] io::Error),
+    /// Fork or exec.
+    #[error("cannot start the check command `{program}`")]
+    Start {
+        /// Its first word.
+        program: String,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Runs the program to its end, or until SIGTERM.
+pub(crate) fn run(task: CommandTask, voice: &Voice) -> Measured {
+    watch(task, voice).unwrap_or_else(|error| Probed::Failed { reason: rules::chain(&error) }).into()
+}
+
+fn watch(task: CommandTask, voice: &Voice) -> Result<Probed, CommandError> {
+    prctl::set_child_subreaper(true).map_err(|error| CommandError::Prepare(error.into()))?;
+    let mut signals = SigSet::from(Signal::SIGTERM);
+    signals.add(Signal::SIGCHLD);
+    // Before there is a thread: all have it so, and the signals wait until they are asked for.
+    signals.thread_block().map_err(|error| CommandError::Prepare(error.into()))?;
+    let mut child = start(&task)?;
+    let progress = Arc::new(Progress::new(0));
+    progress.begin();
+    let (answers, words) = (LastWords::default(), LastWords::default());
+    let (over, heard) = mpsc::channel();
+    listen(&mut child, &progress, [&answers, &words], voice, &over).map_err(CommandError::Prepare)?;
+    drop(over);
+    hand_over(&mut child, &task);
+    let mut watched = Watched { pid: i32::try_from(child.id()).unwrap_or(i32::MAX), ended: None };
+    let is_cancelled = watched.wait(&signals, || voice.say(&ProbeMessage::Progress(progress.unfinished())));
+    if is_cancelled {
+        watched.ask_to_end(task.grace, &signals);
+    }
+    if let Some(left) = watched.kill_what_is_left() {
+        voice.say(&ProbeMessage::Said(format!("left behind by the check command, and does not die: {left}")));
+    }
+    // Both pipes end with the last process. One that cannot be killed may hold them.
+    let deadline = Instant::now() + PATIENCE;
+    for _ in 0..2 {
+        let _ended = heard.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+    }
+    let ended = watched.ended;
+    if is_cancelled {
+        return Ok(progress.unfinished());
+    }
+    Ok(match ended {
+        Some(ExitCause::Code(0)) => answer::judge(answers.get().as_deref()),
+        ended => Probed::Failed { reason: death(ended, words.get()) },
+    })
+}
+
+fn start(task: &CommandTask) -> Result<Child, CommandError> {
+    let [program, arguments @ ..] = &task.argv[..] else { return Err(CommandError::Empty) };
+    let request = &task.request;
+    let number = |number: usize| OsString::from(number.to_string());
+    let own: [(&str, OsString); 8] = [
+        ("RANK", number(request.rank)),
+        ("WORLD_SIZE", number(request.world_size)),
+        ("LOCAL_RANK", number(0)),
+        ("LOCAL_WORLD_SIZE", number(1)),
+        ("MASTER_ADDR", OsString::from(&request.master_addr)),
+        ("MASTER_PORT", number(request.master_port.into())),
+        ("DLROVER_CHECK", number(1)),
+        ("DLROVER_CHECK_SEED", OsString::from(request.seed.to_string())),
+    ];
+    let mut command = Command::new(program);
+    command.args(arguments).envs(task.env.iter().map(|(name, value)| (name, value))).envs(own);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    in_a_session_of_its_own(&mut command);
+    command
+        .spawn()
+        .map_err(|source| CommandError::Start { program: program.to_string_lossy().into_owned(), source })
+}
+
+/// Reads both pipes on threads of their own; each says in `over` that its pipe has ended.
+fn listen(
+    child: &mut Child,
+    progress: &Arc<Progress>,
+    [answers, words]: [&LastWords; 2],
+    voice: &Voice,
+    over: &mpsc::Sender<()>,
+) -> io::Result<()> {
+    if let Some(stdout) = child.stdout.take() {
+        let (last, progress, over) = (answers.clone(), Arc::clone(progress), over.clone());
+        thread::Builder::new().name("stdout".into()).spawn(move || {
+            read_answers(stdout, &last, &progress);
+            let _late = over.send(());
+        })?;
+    }
+    if let Some(stderr) = child.stderr.take() {
+        let (last, voice, over) = (words.clone(), voice.clone(), over.clone());
+        thread::Builder::new().name("stderr".into()).spawn(move || {
+            read_words(stderr, &last, &voice);
+            let _late = over.send(());
+        })?;
+    }
+    Ok(())
+}
+
+/// The request is far shorter than what a pipe holds, so this waits for nobody.
+fn hand_over(child: &mut Child, task: &CommandTask) {
+    if let Some(mut stdin) = child.stdin.take() {
+        let mut request = serde_json::to_vec(&task.request).unwrap_or_default();
+        request.push(b'\n');
+        // One that does not read its input has the environment.
+        let _closed = stdin.write_all(&request);
+    }
+}
+
+struct Watched {
+    pid: i32,
+    ended: Option<ExitCause>,
+}
+
+impl Watched {
+    /// Reaps whoever has ended. True: nobody is left.
+    fn reap(&mut self) -> bool {
+        loop {
+            match next_ended() {
+                Reaped::Ended { pid, cause } if pid == self.pid && self.ended.is_none() => {
+                    self.ended = Some(cause)
+                }
+                Reaped::Ended { .. } => {}
+                Reaped::StillRunning => return false,
+                Reaped::NobodyLeft => return true,
+            }
+        }
+    }
+
+    /// Waits for its end. True: we were told to end it.
+    fn wait(&mut self, signals: &SigSet, mut tell: impl FnMut()) -> bool {
+        loop {
+            self.reap();
+            if self.ended.is_some() {
+                return false;
+            }
+            match wait_for(signals, TELL_EVERY) {
+                Some(Signal::SIGTERM) => return true,
+                Some(_) => {}
+                None => tell(),
+            }
+        }
+    }
+
+    /// SIGTERM for all of it, and time to answer.
+    fn ask_to_end(&mut self, grace: Duration, signals: &SigSet) {
+        let leaders = BTreeSet::from([self.pid]);
+        tree::ask(me(), &leaders, Signal::SIGTERM);
+        let deadline = Instant::now() + grace;
+        while !self.reap() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            wait_for(signals, left.min(TELL_EVERY));
+        }
+    }
+
+    /// SIGKILL for all that is left. Gives who does not even die of that.
+    fn kill_what_is_left(&mut self) -> Option<String> {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.reap() {
+            tree::kill_pass(|| tree::below(me()));
+            if Instant::now() >= deadline {
+                let left = tree::below(me()).into_iter().filter(Process::is_alive);
+                let words: Vec<String> =
+                    left.map(|p| format!("{} ({}, {})", p.pid, p.name, p.state)).collect();
+                return Some(words.join(", "));
+            }
+            thread::sleep(AGAIN);
+        }
+        None
+    }
+}
+
+fn me() -> i32 {
+    i32::try_from(process::id()).unwrap_or(i32::MAX)
+}
+
+fn death(ended: Option<ExitCause>, words: Option<Vec<u8>>) -> String {
+    let how = match ended {
+        // A shell's own codes: the program is not there, or is none.
+        Some(ExitCause::Code(code @ (126 | 127))) => {
+            let said = words.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
+            return format!("{CANNOT_RUN} (exit code {code} of /bin/sh): {}", said.trim());
+        }
+        Some(ExitCause::Code(code)) => format!("ended with exit code {code}"),
+        Some(ExitCause::Signal(signal)) => format!("was killed by signal {signal}"),
+        None => "does not end".to_owned(),
+    };
+    let words = String::from_utf8_lossy(&words.unwrap_or_default()).trim().to_owned();
+    if words.is_empty() {
+        format!("the check command {how} and said nothing")
+    } else {
+        format!("the check command {how} and said: {words}")
+    }
+}

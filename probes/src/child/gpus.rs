@@ -1,0 +1,135 @@
+//! In the probe's process: drivers and vendors' tools are asked for the node's accelerators.
+
+mod host;
+pub(crate) mod metax;
+pub(crate) mod nvidia_smi;
+mod nvml;
+pub(crate) mod table;
+mod tool;
+pub(super) mod watch;
+
+use std::{
+    ffi::OsStr,
+    path::{Path, PathBuf},
+};
+
+use diagnosis::gpus::{Inventory, Vendor};
+
+use super::{Voice, bus};
+use crate::wire::{ProbeMessage, gpus::GpuTask};
+
+/// Where accelerators of one kind are asked for.
+trait Source {
+    /// Adds what there is. Nothing there is a note at most.
+    fn take(&self, taking: &mut Taking<'_>);
+}
+
+/// An inventory in the making, and who hears of it meanwhile.
+struct Taking<'a> {
+    inventory: Inventory,
+    told: &'a mut dyn FnMut(ProbeMessage),
+}
+
+impl Taking<'_> {
+    /// The next thing that is touched, which may hang.
+    fn at(&mut self, what: impl Into<String>) {
+        (self.told)(ProbeMessage::At(what.into()));
+    }
+
+    /// Something is known that is worth keeping if the rest hangs.
+    fn keep(&mut self) {
+        (self.told)(ProbeMessage::SoFar(Box::new(self.inventory.clone())));
+    }
+
+    fn note(&mut self, words: impl Into<String>) {
+        self.inventory.notes.push(words.into());
+    }
+
+    /// The program of this name in one of these folders.
+    fn find(&mut self, path: &OsStr, name: &str) -> Option<PathBuf> {
+        // A folder may be that of a server which is gone.
+        self.at(format!("the search for {name} on PATH"));
+        tool::find(path, name)
+    }
+
+    /// What is read from a tool's answer. A tool that gives none, or one that cannot be read, is a note.
+    fn ask<T>(
+        &mut self,
+        tool: &Path,
+        arguments: &[&str],
+        read: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Option<T> {
+        let question = tool::words(tool, arguments);
+        self.at(question.as_str());
+        let answer = tool::ask(tool, arguments).map_err(|error| error.to_string());
+        answer.and_then(|text| read(&text)).map_err(|why| self.note(format!("{question}: {why}"))).ok()
+    }
+
+    fn found(&mut self, vendor: Vendor) {
+        self.inventory.vendor = Some(vendor);
+    }
+}
+
+/// In the probe's process.
+pub(super) fn gather(task: &GpuTask, voice: &Voice) -> Inventory {
+    let GpuTask { root, path } = task;
+    let sources: [&dyn Source; 4] = [
+        &host::Host { root: root.clone() },
+        &nvml::Nvml { root: root.clone() },
+        &metax::Metax { root: root.clone(), path: path.clone() },
+        &nvidia_smi::NvidiaSmi { root: root.clone(), path: path.clone() },
+    ];
+    let mut inventory = Inventory::default();
+    if let Err(error) = tool::take_tools_along(voice.clone()) {
+        inventory.notes.push(format!("what a vendor's tool starts may outlive it: {error}"));
+    }
+    let inventory = take(&sources, inventory, &mut |word| voice.say(&word));
+    tool::clear_away();
+    inventory
+}
+
+fn take(sources: &[&dyn Source], inventory: Inventory, told: &mut dyn FnMut(ProbeMessage)) -> Inventory {
+    let mut taking = Taking { inventory, told };
+    for source in sources {
+        source.take(&mut taking);
+        taking.keep();
+    }
+    taking.inventory
+}
+
+#[cfg(test)]
+mod tests {
+    use diagnosis::gpus::Gpu;
+
+    use super::*;
+
+    struct Recorded(Inventory);
+
+    impl Source for Recorded {
+        fn take(&self, taking: &mut Taking<'_>) {
+            for gpu in &self.0.gpus {
+                taking.at(gpu.label());
+                taking.inventory.gpus.push(gpu.clone());
+                taking.keep();
+            }
+        }
+    }
+
+    #[test]
+    fn a_recorded_node_is_told_step_by_step() {
+        let gpu = |index| Gpu { index, ..Gpu::default() };
+        let recorded = Recorded(Inventory { gpus: vec![gpu(0), gpu(1)], ..Inventory::default() });
+        let mut words = Vec::new();
+        let inventory = take(&[&recorded], Inventory::default(), &mut |word| words.push(word));
+        assert_eq!(inventory.gpus, recorded.0.gpus);
+        let seen: Vec<String> = words
+            .iter()
+            .map(|word| match word {
+                ProbeMessage::At(at) => at.clone(),
+                ProbeMessage::SoFar(so_far) => so_far.gpus.len().to_string(),
+                other => format!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(seen, ["gpu 0", "1", "gpu 1", "2", "2"]);
+    }
+}

@@ -1,0 +1,62 @@
+//! The table of what lies between each two accelerators, which vendors' tools print: `nvidia-smi topo -m`,
+//! `mx-smi topo -m`.
+
+use std::path::Path;
+
+use diagnosis::{
+    gpu_topology::{BadMatrix, Matrix},
+    gpus::{GpuLink, Inventory},
+};
+
+use super::Taking;
+
+/// Adds the links between all accelerators found so far, and their NUMA nodes where the table has them.
+pub(super) fn take(taking: &mut Taking<'_>, tool: &Path) {
+    let count = taking.inventory.gpus.len();
+    if count < 2 {
+        return;
+    }
+    let Some(matrix) = taking.ask(tool, &["topo", "-m"], |text| read(text, count)) else { return };
+    let Inventory { gpus, links, .. } = &mut taking.inventory;
+    for (place, gpu) in gpus.iter_mut().enumerate() {
+        gpu.numa_node = matrix.numa(place).or(gpu.numa_node);
+    }
+    for (one, a) in gpus.iter().enumerate() {
+        for (other, b) in gpus.iter().enumerate().skip(one + 1) {
+            let link = matrix.link(one, other);
+            links.extend(link.map(|link| GpuLink { a: a.index, b: b.index, link }));
+        }
+    }
+}
+
+/// A table of so many.
+pub(crate) fn read(text: &str, count: usize) -> Result<Matrix, String> {
+    let matrix = Matrix::parse(text).map_err(|why| why.to_string())?;
+    if matrix.size() != count {
+        return Err(format!("the topology has {} GPUs, and this node shows {count}", matrix.size()));
+    }
+    // Numbers of a measurement, which no tool prints.
+    matrix.link(0, 0).ok_or_else(|| BadMatrix::NoTable.to_string())?;
+    Ok(matrix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_that_of_this_node() {
+        let table = include_str!("../../../../diagnosis/src/gpu_topology/fixtures/f_c500.txt");
+        assert_eq!(read(table, 8).unwrap().link(0, 1).unwrap().to_string(), "MX");
+        for (text, count, words) in [
+            (table, 4, "the topology has 8 GPUs, and this node shows 4"),
+            ("no table", 2, "there is no topology table"),
+            ("", 2, "there is no topology table"),
+            ("0,9\n9,0\n", 2, "there is no topology table"),
+            (&table[..300], 8, "the topology table is not square"),
+        ] {
+            let why = read(text, count).unwrap_err();
+            assert!(why.starts_with(words), "{why}");
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! NVIDIA devices, through the driver (`libcuda.so.1`) and, where there is one, cuBLAS: both looked for when the program
+//! runs.
+//!
+//! Of every device that the driver shows (it minds `CUDA_VISIBLE_DEVICES`): known bytes to its memory and back, and
+//! arithmetic of known result on all of its multiprocessors: matrix products by cuBLAS ([`matmul`]), which is what
+//! training does, else a kernel of our own ([`kernel`]).
+//!
+//! NOT RUN ON A DEVICE YET: there was none where it was written. What has been tried is a host without the driver and
+//! without cuBLAS, which is a fact and not a fault, and the arithmetic on a processor.
+
+mod cublas;
+mod kernel;
+mod matmul;
+
+use std::{
+    collections::BTreeMap,
+    ffi::{CStr, c_int},
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
+
+use cudarc::driver::{
+    CudaContext, CudaStream, DriverError, result,
+    sys::{CUresult, cuDeviceGetPCIBusId, is_culib_present},
+};
+use diagnosis::network_check::{ComputeKind, LocalFault};
+
+use self::matmul::Matmul;
+use super::check::Timed;
+use crate::{
+    child::{
+        Voice, bus,
+        pattern::{BLOCK, Pattern},
+    },
+    wire::ProbeMessage,
+};
+
+/// Bytes to a device and back.
+const MEMORY: usize = 64 << 20;
+
+/// So many samples of each device, in the driver's order. Empty without driver or devices.
+/// `places` are their numbers by their places on the
+/// bus.
+///
+/// # Errors
+/// The first device that does wrong.
+pub(super) fn samples(
+    times: u32,
+    places: &BTreeMap<String, u32>,
+    voice: &Voice,
+) -> Result<Vec<Timed>, LocalFault> {
+    voice.say(&ProbeMessage::At("gpu".into()));
+    // SAFETY: loads and unloads the library, whose constructors are the driver's own.
+    if !unsafe { is_culib_present() } {
+        return Ok(Vec::new());
+    }
+    // A driver older than a function that is called here makes cudarc panic. It may be well all the same.
+    let all = catch_unwind(AssertUnwindSafe(|| all_devices(times, places, voice)));
+    all.unwrap_or(Ok(Vec::new()))
+}
+
+fn all_devices(times: u32, places: &BTreeMap<String, u32>, voice: &Voice) -> Result<Vec<Timed>, LocalFault> {
+    let count = match CudaContext::device_count() {
+        Ok(count) => count,
+        Err(error) if is_absence(&error) => 0,
+        Err(error) => return Err(fault("gpu", &error.to_string())),
+    };
+    let mut matmul = Matmul::default();
+    (0..count)
+        .map(|index| {
+            let component = component(index, places);
+            voice.say(&ProbeMessage::At(component.clone()));
+            let model = result::device::get(index).and_then(result::device::get_name).unwrap_or_default();
+            if !model.is_empty() {
+                voice.say(&ProbeMessage::At(format!("{component} ({model})")));
+            }
+            one_device(usize::try_from(index).unwrap_or_default(), model, times, &mut matmul)
+                .map_err(|reason| fault(&component, &reason))
+        })
+        .collect()
+}
+
+/// `gpu 4`, by the number that everybody else has for it. CUDA's own is another one: it counts what is shown to this
+/// process, and the fastest first.
+fn component(ordinal: i32, places: &BTreeMap<String, u32>) -> String {
+    match place(ordinal) {
+        None => format!("cuda device {ordinal}"),
+        Some(place) => match places.get(&place) {
+            Some(index) => format!("gpu {index}"),
+            None => format!("gpu at {place}"),
+        },
+    }
+}
+
+/// Its place on the bus.
+fn place(ordinal: i32) -> Option<String> {
+    let device = result::device::get(ordinal).ok()?;
+    let mut text = [0_u8; 32];
+    let length = c_int::try_from(text.len()).ok()?;
+    // SAFETY: the device is the driver's own, and it writes no more than `length` bytes, which there are.
+    let answer = unsafe { cuDeviceGetPCIBusId(text.as_mut_ptr().cast(), length, device) };
+    answer.result().ok()?;
+    let text = CStr::from_bytes_until_nul(&text).ok()?.to_str().ok()?;
+    let is_word = |byte: u8| byte.is_ascii_hexdigit() || b":.".contains(&byte);
+    Some(bus::place(text)).filter(|place| !place.is_empty() && place.bytes().all(is_word))
+}
+
+/// A library without any device behind it: a host that only builds, a container that was given none.
+fn is_absence(error: &DriverError) -> bool {
+    matches!(error.0, CUresult::CUDA_ERROR_NO_DEVICE | CUresult::CUDA_ERROR_STUB_LIBRARY)
+}
+
+fn fault(component: &str, reason: &str) -> LocalFault {
+    LocalFault { component: component.to_owned(), reason: reason.to_owned() }
+}
+
+fn one_device(index: usize, model: String, times: u32, matmul: &mut Matmul) -> Result<Timed, String> {
+    let context = CudaContext::new(index).map_err(|error| format!("cannot open the device: {error}"))?;
+    memory(&context.default_stream())?;
+    if let Some(times) = matmul.samples(&context, times)? {
+        return Ok(Timed { kind: ComputeKind::Cublas { model }, times });
+    }
+    Ok(Timed { kind: ComputeKind::OwnKernel { model }, times: kernel::samples(&context, times)? })
+}
+
+fn memory(stream: &Arc<CudaStream>) -> Result<(), String> {
+    let blocks = Pattern::new(0, &[MEMORY as u64]).blocks();
+    let sent: Vec<u8> = (0..MEMORY / BLOCK).flat_map(|index| blocks.get(index as u64)).copied().collect();
+    let words = |error: DriverError| format!("cannot move bytes to the device and back: {error}");
+    let there = stream.clone_htod(&sent).map_err(words)?;
+    let back = stream.clone_dtoh(&there).map_err(words)?;
+    stream.synchronize().map_err(words)?;
+    match sent.iter().zip(&back).position(|(sent, back)| sent != back) {
+        None => Ok(()),
+        Some(at) => Err(format!(
+            "wrong bytes in its memory: at offset {at}, 0x{:02x} came back in place of 0x{:02x}",
+            back[at], sent[at]
+        )),
+    }
+}

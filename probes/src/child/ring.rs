@@ -1,0 +1,47 @@
+//! The ring: member i sends to member i + 1 and hears from member i - 1, and each connection carries bytes both
+//! ways. A pair is a ring of two, with two connections.
+//!
+//! [`meet`] finds the neighbours, [`transfer`] is the check, [`reduce`] an all-reduce; [`link`](mod@link) is one
+//! connection. Threads that block, one for each direction: this process does nothing else.
+
+pub(crate) mod error;
+pub(crate) mod hello;
+mod link;
+pub(crate) mod manual;
+pub(crate) mod meet;
+mod reduce;
+mod transfer;
+
+use std::{net::TcpListener, os::fd::FromRawFd as _};
+
+use self::{
+    error::RingError,
+    meet::{Door, meet},
+};
+use super::progress::Progress;
+use crate::wire::{
+    group::Measured,
+    ring::{RingMode, RingPlan, RingTask},
+};
+
+/// The probe's side.
+pub(super) fn run(task: RingTask, progress: &Progress) -> Result<Measured, RingError> {
+    let RingTask { plan, listener } = task;
+    check(&plan)?;
+    // SAFETY: the agent has left it open for this process, which uses it nowhere else.
+    let listener = unsafe { TcpListener::from_raw_fd(listener) };
+    let door = Door::open(listener, plan.token).map_err(RingError::Thread)?;
+    let links = meet(&plan, &door)?;
+    match plan.mode {
+        RingMode::Check => Ok(transfer::run(plan.seed, links, progress)?.probed().into()),
+        RingMode::AllReduce { bytes, repeats } => reduce::run(&plan, links, bytes, repeats.max(1), progress),
+    }
+}
+
+fn check(plan: &RingPlan) -> Result<(), RingError> {
+    let size = plan.members.len();
+    if size < 2 || plan.me >= size || plan.ports.len() != size {
+        return Err(RingError::NoRing { members: size, ports: plan.ports.len(), me: plan.me });
+    }
+    Ok(())
+}

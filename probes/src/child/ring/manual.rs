@@ -1,0 +1,129 @@
+//! The pair check for a person at two keyboards: one end listens, the other dials both connections, so that only one
+//! port has to be open. Runs in the calling process and blocks.
+
+use std::{
+    sync::mpsc::RecvTimeoutError,
+    time::{Duration, Instant},
+};
+
+use diagnosis::network_check::Probed;
+
+use super::{
+    error::{Neighbour, RingError},
+    hello::{Hello, Kind},
+    link::Link,
+    meet::{DialLimits, Door, dial, welcome},
+    transfer::{self, rate},
+};
+use crate::{child::progress::Progress, listener::Listener, wire::ring::SIZES};
+
+/// Who is there has so long to say something, however short the patience: it may only try to connect once.
+const LEAST: Duration = Duration::from_secs(1);
+
+/// All pairs by hand have the same one: there is no job that could be mixed up.
+const TOKEN: u64 = u64::from_be_bytes(*b"by hand!");
+
+/// What a pair check by hand was measured at, seen from one end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ByHand {
+    /// How long moving all the bytes took.
+    pub comm: Duration,
+    /// The median of small round trips.
+    pub latency: Duration,
+    /// Of the largest size, until the other end had compared them.
+    pub sent_per_second: u64,
+    /// Of the largest size, until they were compared here.
+    pub received_per_second: u64,
+    /// Bytes that came and were right.
+    pub verified: u64,
+    /// The sizes of the transfers, each both ways on two connections.
+    pub sizes: [u64; 3],
+}
+
+/// One end that listens, for any number of checks.
+#[derive(Debug)]
+pub struct PairDoor(Door);
+
+/// Begins to let others in at `listener`. Goes on until the process ends.
+///
+/// # Errors
+/// When there is no room for a thread.
+pub fn listen_for_pair(listener: &Listener) -> Result<PairDoor, RingError> {
+    let listener = listener.try_clone().map_err(RingError::Thread)?;
+    Door::open(listener, TOKEN).map(PairDoor).map_err(RingError::Thread)
+}
+
+impl PairDoor {
+    /// Waits for the other end, where there is a limit not longer than `within`, and runs one check with it, in which
+    /// no wait is longer than `patience`, or one second where that is less.
+    ///
+    /// # Errors
+    /// When nobody comes, or the check fails, or the other end goes.
+    pub fn check(&self, within: Option<Duration>, patience: Duration) -> Result<ByHand, RingError> {
+        let deadline = within.map(|within| Instant::now() + within);
+        // Of an earlier pair that broke off in between, say: the later one counts.
+        let (mut leading, mut following) = (None, None);
+        loop {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let (hello, stream) = self.0.next(left).map_err(|end| match end {
+                RecvTimeoutError::Timeout => {
+                    RingError::NobodyCame { seconds: within.unwrap_or_default().as_secs() }
+                }
+                RecvTimeoutError::Disconnected => {
+                    RingError::Thread(std::io::Error::other("the door is closed"))
+                }
+            })?;
+            if welcome(&hello, &stream).is_err() {
+                continue;
+            }
+            let address = stream.peer_addr().map_or_else(|_| "unknown".into(), |address| address.to_string());
+            let who = Neighbour { index: 1, address };
+            // In place of the number of members, which both know, comes the seed.
+            let seed = hello.members;
+            match hello.kind {
+                Kind::Lead => following = Some((seed, Link::new(stream, who, false, 1))),
+                _ => leading = Some((seed, Link::new(stream, who, true, 0))),
+            }
+            match (leading, following) {
+                (Some((one, leading)), Some((other, following))) if one == other => {
+                    return run(seed, [leading, following], patience);
+                }
+                (one, other) => {
+                    leading = one.filter(|(of, _)| *of == seed);
+                    following = other.filter(|(of, _)| *of == seed);
+                }
+            }
+        }
+    }
+}
+
+/// Dials the end that listens at `address` (`HOST:PORT`), tried again until `patience` is over, and runs one check, in
+/// which no wait is longer than that either.
+///
+/// # Errors
+/// When it cannot be reached, or the check fails.
+pub fn dial_pair(address: &str, seed: u64, patience: Duration) -> Result<ByHand, RingError> {
+    let who = Neighbour { index: 0, address: address.to_owned() };
+    let hello = |kind| Hello { kind, token: TOKEN, members: seed, from: 1, to: 0 };
+    let limits = DialLimits { connect: patience, answer: Some(patience.max(LEAST)) };
+    let leading = dial(&who, &hello(Kind::Lead), limits)?;
+    let following = dial(&who, &hello(Kind::Follow), limits)?;
+    run(seed, [Link::new(leading, who.clone(), true, 1), Link::new(following, who, false, 0)], patience)
+}
+
+fn run(seed: u64, [leading, following]: [Link; 2], limit: Duration) -> Result<ByHand, RingError> {
+    let limit = limit.max(LEAST);
+    let links = [leading.with_limit(limit)?, following.with_limit(limit)?];
+    let verified = 2 * SIZES.iter().sum::<u64>();
+    let progress = Progress::new(verified);
+    let done = transfer::run(seed, links, &progress)?;
+    debug_assert!(matches!(progress.unfinished(), Probed::Unfinished { bytes, .. } if bytes == verified));
+    Ok(ByHand {
+        comm: done.comm,
+        latency: done.latency,
+        sent_per_second: rate(done.largest, done.sending),
+        received_per_second: rate(done.largest, done.receiving),
+        verified,
+        sizes: SIZES,
+    })
+}

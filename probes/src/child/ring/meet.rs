@@ -1,0 +1,275 @@
+//! Finding the neighbours: dialling the next one, opening to the one before.
+
+use std::{
+    io::{self, Read as _, Write as _},
+    net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+        mpsc,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    error::{Neighbour, RingError},
+    hello::{Hello, Kind, LENGTH},
+    link::Link,
+};
+use crate::wire::ring::RingPlan;
+
+/// Between two looks at whether the dialling is over.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// Between two attempts.
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// So long may one address take to answer before the next is tried.
+const ONE_ATTEMPT: Duration = Duration::from_secs(3);
+
+/// A stranger that says nothing is sent away after this.
+const SAY_WHO_YOU_ARE: Duration = Duration::from_secs(10);
+
+/// Strangers that are listened to at once; more are sent away unheard.
+const GUESTS: usize = 128;
+
+/// For the threads of the door: they hold one hello.
+const STACK: usize = 128 << 10;
+
+/// A listener with somebody at it, who lets in whoever comes with the right token. Others are told that they are
+/// wrong here: probes of a round that was cut short, whose connections waited in the queue of the listener, come
+/// again with the next round's.
+#[derive(Debug)]
+pub(super) struct Door {
+    guests: mpsc::Receiver<(Hello, TcpStream)>,
+}
+
+impl Door {
+    /// Begins to let in. Goes on until the process ends.
+    pub(super) fn open(listener: TcpListener, token: u64) -> io::Result<Self> {
+        let (come, guests) = mpsc::channel();
+        let talking = Arc::new(AtomicUsize::new(0));
+        thread::Builder::new().name("door".into()).stack_size(STACK).spawn(move || {
+            loop {
+                let Ok((stream, _)) = listener.accept() else {
+                    // Out of descriptors, say; or one that has gone again.
+                    thread::sleep(AGAIN);
+                    continue;
+                };
+                if talking.fetch_add(1, Relaxed) >= GUESTS {
+                    talking.fetch_sub(1, Relaxed);
+                    continue;
+                }
+                let (come, done) = (come.clone(), Arc::clone(&talking));
+                let greeting = move || {
+                    if let Some(guest) = greet(stream, token) {
+                        // Nobody waits any more.
+                        let _late = come.send(guest);
+                    }
+                    done.fetch_sub(1, Relaxed);
+                };
+                if thread::Builder::new().name("greet".into()).stack_size(STACK).spawn(greeting).is_err() {
+                    talking.fetch_sub(1, Relaxed);
+                }
+            }
+        })?;
+        Ok(Self { guests })
+    }
+
+    /// The next one with the right token, `within` this time where there is a limit.
+    pub(super) fn next(
+        &self,
+        within: Option<Duration>,
+    ) -> Result<(Hello, TcpStream), mpsc::RecvTimeoutError> {
+        match within {
+            Some(within) => self.guests.recv_timeout(within),
+            None => self.guests.recv().map_err(mpsc::RecvTimeoutError::from),
+        }
+    }
+}
+
+pub(crate) fn greet(mut stream: TcpStream, token: u64) -> Option<(Hello, TcpStream)> {
+    stream.set_read_timeout(Some(SAY_WHO_YOU_ARE)).ok()?;
+    let mut bytes = [0; LENGTH];
+    stream.read_exact(&mut bytes).ok()?;
+    let hello = Hello::decode(&bytes)?;
+    if hello.token != token || !matches!(hello.kind, Kind::Lead | Kind::Follow) {
+        let _gone = stream.write_all(&hello.answer(Kind::TurnedAway).encode());
+        return None;
+    }
+    stream.set_read_timeout(None).ok()?;
+    stream.set_nodelay(true).ok()?;
+    Some((hello, stream))
+}
+
+/// Lets one in that has been heard.
+pub(super) fn welcome(hello: &Hello, stream: &TcpStream) -> io::Result<()> {
+    let mut stream = stream;
+    stream.write_all(&hello.answer(Kind::Welcome).encode())
+}
+
+/// Both links of one member: to the next, and from the one before.
+pub(super) fn meet(plan: &RingPlan, door: &Door) -> Result<[Link; 2], RingError> {
+    let (next, previous) = (plan.next(), plan.previous());
+    let who = Neighbour { index: next, address: plan.address(next) };
+    let hello = Hello {
+        kind: Kind::Lead,
+        token: plan.token,
+        members: plan.members.len() as u64,
+        from: plan.me as u64,
+        to: next as u64,
+    };
+    let (done, dialled) = mpsc::channel();
+    // Once the other end listens, its answer is waited for without limit: its probe may not have started yet.
+    let (whom, limits) = (who.clone(), DialLimits { connect: plan.connect_patience, answer: None });
+    let dialling = move || done.send(dial(&whom, &hello, limits));
+    thread::Builder::new().name("dial".into()).spawn(dialling).map_err(RingError::Thread)?;
+    let (mut ahead, mut behind) = (None, None);
+    loop {
+        if ahead.is_none() {
+            match dialled.try_recv() {
+                Ok(stream) => ahead = Some(stream?),
+                Err(mpsc::TryRecvError::Empty) => {}
+                Err(mpsc::TryRecvError::Disconnected) => return Err(no_thread()),
+            }
+        }
+        if ahead.is_some() && behind.is_some() {
+            break;
+        }
+        match door.guests.recv_timeout(LOOK) {
+            Ok((hello, stream)) if hello.from == previous as u64 && hello.to == plan.me as u64 => {
+                // One that came twice has lost its first connection.
+                if welcome(&hello, &stream).is_ok() {
+                    behind = Some(stream);
+                }
+            }
+            Ok((hello, mut stream)) => {
+                let _gone = stream.write_all(&hello.answer(Kind::TurnedAway).encode());
+            }
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Err(mpsc::RecvTimeoutError::Disconnected) => return Err(no_thread()),
+        }
+    }
+    let (Some(ahead), Some(behind)) = (ahead, behind) else { return Err(no_thread()) };
+    let before = Neighbour { index: previous, address: plan.address(previous) };
+    Ok([Link::new(ahead, who, true, plan.me as u64), Link::new(behind, before, false, previous as u64)])
+}
+
+fn no_thread() -> RingError {
+    RingError::Thread(io::Error::other("a thread of the probe has ended"))
+}
+
+/// How long dialling may take.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DialLimits {
+    /// So long is an end that cannot be reached tried again.
+    pub(super) connect: Duration,
+    /// So long may an end that was reached take to answer; `None`: for ever.
+    pub(super) answer: Option<Duration>,
+}
+
+/// Why an attempt failed, in words.
+pub(crate) enum Missed {
+    /// It may go better the next time.
+    TryAgain(String),
+    /// Whoever is there is not who was looked for.
+    Stranger(String),
+}
+
+/// Connects and says hello, again and again until it is welcome or its time is over.
+pub(super) fn dial(who: &Neighbour, hello: &Hello, limits: DialLimits) -> Result<TcpStream, RingError> {
+    let deadline = Instant::now() + limits.connect;
+    loop {
+        let words = match attempt(&who.address, hello, deadline, limits.answer) {
+            Ok(stream) => return Ok(stream),
+            // A stranger stays one; but in a job it may be the probe of another version, about to be replaced.
+            Err(Missed::Stranger(words)) if limits.answer.is_some() => {
+                return Err(RingError::Stranger { who: who.clone(), words });
+            }
+            Err(Missed::Stranger(_)) => "no probe of this version answers there".to_owned(),
+            Err(Missed::TryAgain(words)) => words,
+        };
+        if Instant::now() + AGAIN >= deadline {
+            return Err(RingError::CannotConnect { who: who.clone(), words });
+        }
+        thread::sleep(AGAIN);
+    }
+}
+
+/// One attempt.
+fn attempt(
+    address: &str,
+    hello: &Hello,
+    deadline: Instant,
+    answer: Option<Duration>,
+) -> Result<TcpStream, Missed> {
+    let addresses = address.to_socket_addrs();
+    let addresses = addresses.map_err(|error| Missed::TryAgain(format!("no such address: {error}")))?;
+    let mut last = Missed::TryAgain("its name has no address".to_owned());
+    for address in addresses {
+        let connected = connect(address, deadline).map_err(Missed::TryAgain);
+        match connected.and_then(|stream| introduce(stream, hello, answer)) {
+            Ok(stream) => return Ok(stream),
+            Err(missed) => last = missed,
+        }
+    }
+    Err(last)
+}
+
+fn connect(address: SocketAddr, deadline: Instant) -> Result<TcpStream, String> {
+    let patience = deadline.saturating_duration_since(Instant::now()).clamp(AGAIN, ONE_ATTEMPT);
+    TcpStream::connect_timeout(&address, patience).map_err(|error| match error.kind() {
+        io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
+        io::ErrorKind::TimedOut => "it does not answer".to_owned(),
+        io::ErrorKind::HostUnreachable => "no route to host".to_owned(),
+        io::ErrorKind::NetworkUnreachable => "network is unreachable".to_owned(),
+        // What Linux says of a blackhole route.
+        io::ErrorKind::InvalidInput => "no route to host: there is a blackhole route".to_owned(),
+        _ => error.to_string(),
+    })
+}
+
+pub(crate) fn introduce(
+    mut stream: TcpStream,
+    hello: &Hello,
+    answer: Option<Duration>,
+) -> Result<TcpStream, Missed> {
+    let closed = |error: io::Error| Missed::TryAgain(format!("it closed the connection at once ({error})"));
+    stream.set_nodelay(true).map_err(closed)?;
+    stream.write_all(&hello.encode()).map_err(closed)?;
+    let limit = answer.map(|answer| (Instant::now() + answer, answer));
+    let mut bytes = [0; LENGTH];
+    let mut come = 0;
+    while come < LENGTH {
+        if let Some((deadline, answer)) = limit {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let words =
+                    format!("it gave no answer within {} s, or is busy with another", answer.as_secs());
+                return Err(Missed::Stranger(words));
+            }
+            stream.set_read_timeout(Some(left)).map_err(closed)?;
+        }
+        match stream.read(&mut bytes[come..]) {
+            Ok(0) => return Err(closed(io::ErrorKind::UnexpectedEof.into())),
+            Ok(length) => come += length,
+            // The limit, which is looked at above.
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(error) => return Err(closed(error)),
+        }
+        if !Hello::may_begin_with(&bytes[..come]) {
+            return Err(Missed::Stranger("it speaks another protocol".to_owned()));
+        }
+    }
+    if limit.is_some() {
+        stream.set_read_timeout(None).map_err(closed)?;
+    }
+    match Hello::decode(&bytes) {
+        Some(answer) if answer == hello.answer(Kind::Welcome) => Ok(stream),
+        Some(answer) if answer.kind == Kind::TurnedAway => {
+            Err(Missed::TryAgain("it is in another test".to_owned()))
+        }
+        _ => Err(Missed::Stranger("its answer is of another version".to_owned())),
+    }
+}

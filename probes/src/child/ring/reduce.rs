@@ -1,0 +1,196 @@
+//! A ring all-reduce: everybody ends up with the sum of what all had. First each chunk goes round and is added up
+//! (reduce-scatter), then each sum goes round and is kept (all-gather).
+
+use std::{
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use diagnosis::network_check::Probed;
+
+use super::{
+    error::RingError,
+    link::Link,
+    transfer::{at_once, confirm, get_ready, median, rate, round_trips},
+};
+use crate::{
+    child::{pattern::BLOCK, progress::Progress},
+    wire::{
+        group::{AllReduced, Measured},
+        ring::RingPlan,
+    },
+};
+
+/// Of one number.
+const WIDTH: usize = size_of::<f32>();
+
+/// The byte that goes round so that all begin a repeat together.
+const GO: u8 = b'G';
+
+/// Small whole numbers, so that no order of adding rounds.
+fn value(seed: u64, member: usize, at: usize) -> f32 {
+    f32::from(u8::try_from((seed % 7 + at as u64) % 7).unwrap_or_default()) * weight(member)
+}
+
+fn weight(member: usize) -> f32 {
+    f32::from(u8::try_from(member % 16 + 1).unwrap_or_default())
+}
+
+/// Runs it, checks it, and measures it.
+pub(super) fn run(
+    plan: &RingPlan,
+    links: [Link; 2],
+    bytes: u64,
+    repeats: u32,
+    progress: &Progress,
+) -> Result<Measured, RingError> {
+    let members = plan.members.len();
+    let length = usize::try_from(bytes).unwrap_or(usize::MAX) / WIDTH;
+    get_ready(&links)?;
+    progress.begin();
+    let latency = median(at_once(&links, |link| round_trips(plan.seed, link))?.concat());
+    let [ahead, behind] = &links;
+    let (hand_over, to_send) = mpsc::channel::<Vec<u8>>();
+    let times = thread::scope(|scope| {
+        let sender = thread::Builder::new().name("send".into()).spawn_scoped(scope, move || {
+            to_send.into_iter().try_for_each(|chunk| ahead.send(&chunk, "sending"))
+        });
+        let sender = sender.map_err(RingError::Thread)?;
+        let mut ring = Ring { plan, behind, hand_over, progress, numbers: Vec::new() };
+        let times = (0..=repeats).map(|_| ring.once(length)).collect::<Result<Vec<_>, _>>();
+        drop(ring);
+        if times.is_err() {
+            links.iter().for_each(Link::shut);
+        }
+        let sent = sender.join().unwrap_or_else(|_| Err(ahead.gibberish("sending")));
+        let times = times?;
+        sent.map(|()| times)
+    })?;
+    // Everybody's word of every repeat, to both neighbours.
+    let wrong = times.iter().find_map(|(_, wrong)| *wrong);
+    let theirs = at_once(&links, |link| Ok((confirm(link, wrong.is_none())?, link.who.clone())))?;
+    if let Some((at, expected, got)) = wrong {
+        return Err(RingError::WrongSum { at, expected, got });
+    }
+    if let Some((_, who)) = theirs.into_iter().find(|(is_right, _)| !is_right) {
+        return Err(RingError::TheirSumWrong { who });
+    }
+    // The first one finds buffers and windows small.
+    let time = median(times.iter().skip(1).map(|(time, _)| *time).collect());
+    let bytes = (length * WIDTH) as u64;
+    Ok(Measured {
+        probed: Probed::Passed { comm: time, latency, bytes_per_second: rate(bytes, time) },
+        all_reduced: Some(AllReduced { bytes, members, seconds_median: time.as_secs_f64() }),
+    })
+}
+
+/// Place, the right number, the wrong one.
+type WrongSum = Option<(usize, f32, f32)>;
+
+struct Ring<'a> {
+    plan: &'a RingPlan,
+    behind: &'a Link,
+    hand_over: mpsc::Sender<Vec<u8>>,
+    progress: &'a Progress,
+    numbers: Vec<f32>,
+}
+
+impl Ring<'_> {
+    fn once(&mut self, length: usize) -> Result<(Duration, WrongSum), RingError> {
+        let (seed, me, members) = (self.plan.seed, self.plan.me, self.plan.members.len());
+        self.numbers.clear();
+        self.numbers.extend((0..length).map(|at| value(seed, me, at)));
+        self.together()?;
+        let began = Instant::now();
+        for step in 0..members - 1 {
+            self.send(me + members - step);
+            self.receive(me + members - step - 1, |mine, came| *mine += came)?;
+        }
+        for step in 0..members - 1 {
+            self.send(me + members + 1 - step);
+            self.receive(me + members - step, |mine, came| *mine = came)?;
+        }
+        let time = began.elapsed();
+        let weights: f32 = (0..members).map(weight).sum();
+        let wrong = self.numbers.iter().enumerate().find_map(|(at, got)| {
+            let expected = f32::from(u8::try_from((seed % 7 + at as u64) % 7).unwrap_or_default()) * weights;
+            (got.to_bits() != expected.to_bits()).then_some((at, expected, *got))
+        });
+        Ok((time, wrong))
+    }
+
+    /// Lets all begin within one way round: the first round says that all have come, the second that they may go.
+    fn together(&self) -> Result<(), RingError> {
+        let doing = "waiting for all to be ready";
+        let last = self.plan.members.len() - 1;
+        let pass = |is_first: bool| -> Result<(), RingError> {
+            let brings = self.plan.me != 0 || is_first;
+            let passes_on = self.plan.me != last || is_first;
+            let receive = || match self.behind.receive_one(doing)? {
+                GO => Ok(()),
+                _ => Err(self.behind.gibberish(doing)),
+            };
+            if self.plan.me == 0 {
+                self.hand(vec![GO]);
+                return if brings { receive() } else { Ok(()) };
+            }
+            receive()?;
+            if passes_on {
+                self.hand(vec![GO]);
+            }
+            Ok(())
+        };
+        pass(true)?;
+        pass(false)
+    }
+
+    fn hand(&self, bytes: Vec<u8>) {
+        // When the sender has ended, the error is its own, and nothing more comes to us either.
+        let _ended = self.hand_over.send(bytes);
+    }
+
+    fn chunk(&self, chunk: usize) -> std::ops::Range<usize> {
+        let members = self.plan.members.len();
+        let chunk = chunk % members;
+        let bound = |chunk: usize| {
+            let bound = self.numbers.len() as u128 * chunk as u128 / members as u128;
+            usize::try_from(bound).unwrap_or(self.numbers.len())
+        };
+        bound(chunk)..bound(chunk + 1)
+    }
+
+    fn send(&self, chunk: usize) {
+        let numbers = &self.numbers[self.chunk(chunk)];
+        let mut bytes = vec![0; numbers.len() * WIDTH];
+        for (place, number) in bytes.chunks_exact_mut(WIDTH).zip(numbers) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+        self.hand(bytes);
+    }
+
+    fn receive(&mut self, chunk: usize, take: impl Fn(&mut f32, f32)) -> Result<(), RingError> {
+        let range = self.chunk(chunk);
+        let mut buffer = [0; BLOCK];
+        for numbers in self.numbers[range].chunks_mut(BLOCK / WIDTH) {
+            let bytes = &mut buffer[..numbers.len() * WIDTH];
+            self.behind.receive(bytes, "receiving")?;
+            for (number, came) in numbers.iter_mut().zip(bytes.chunks_exact(WIDTH)) {
+                take(number, f32::from_le_bytes([came[0], came[1], came[2], came[3]]));
+            }
+            self.progress.received(bytes.len() as u64);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_of_many_members_are_whole_numbers_that_f32_can_hold() {
+        let weights: f32 = (0..100_000).map(weight).sum();
+        assert!(weights * 6.0 < f32::from_bits(0x4b80_0000), "2^24");
+    }
+}

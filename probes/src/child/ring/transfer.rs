@@ -1,0 +1,286 @@
+//! The check: small round trips, then known bytes of three sizes, both ways at once on every link.
+//!
+//! All sizes are sent and compared to the last byte; after each the ends tell each other whether what they received
+//! was right, so a size is over at both ends or at none.
+
+use std::{
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use diagnosis::network_check::Probed;
+
+use super::{error::RingError, link::Link};
+use crate::{
+    child::{
+        pattern::{BLOCK, Checker, Pattern},
+        progress::Progress,
+    },
+    wire::ring::SIZES,
+};
+
+/// Small round trips of each link, and their size.
+const ROUND_TRIPS: u64 = 32;
+const SMALL: usize = 64;
+
+/// "Both my links are up."
+const READY: u8 = b'R';
+/// "What I received was right", and "was not".
+const RIGHT: u8 = b'Y';
+const WRONG: u8 = b'N';
+
+/// A link that merely ended says little: so long the others have to say why.
+const TELLS_MORE: Duration = Duration::from_millis(300);
+
+/// What the check of one node was measured at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Transferred {
+    /// From the moment that both links were up at both ends to the last word.
+    pub(crate) comm: Duration,
+    /// The median of the round trips that this node led.
+    pub(crate) latency: Duration,
+    /// Bytes of the largest size that went each way, over all links.
+    pub(crate) largest: u64,
+    /// How long it took until they were received and compared.
+    pub(crate) receiving: Duration,
+    /// How long it took until the others said that they had received them.
+    pub(crate) sending: Duration,
+}
+
+/// Bytes per second.
+pub(crate) fn rate(bytes: u64, time: Duration) -> u64 {
+    let per_second = u128::from(bytes) * 1_000_000_000 / time.as_nanos().max(1);
+    u64::try_from(per_second).unwrap_or(u64::MAX)
+}
+
+impl Transferred {
+    /// For the rules: the slower of the two directions counts.
+    pub(super) fn probed(&self) -> Probed {
+        let slower = self.receiving.max(self.sending);
+        Probed::Passed {
+            comm: self.comm,
+            latency: self.latency,
+            bytes_per_second: rate(self.largest, slower),
+        }
+    }
+}
+
+/// What one link was measured at.
+struct OneLink {
+    round_trips: Vec<Duration>,
+    largest: Largest,
+}
+
+/// The three moments of the largest transfer.
+#[derive(Clone, Copy)]
+struct Largest {
+    began: Instant,
+    received: Instant,
+    confirmed: Instant,
+}
+
+/// Runs the check over both links.
+pub(super) fn run(seed: u64, links: [Link; 2], progress: &Progress) -> Result<Transferred, RingError> {
+    get_ready(&links)?;
+    progress.begin();
+    let began = Instant::now();
+    let done = at_once(&links, |link| one_link(seed, link, progress))?;
+    let comm = began.elapsed();
+    let latency = median(done.iter().flat_map(|one| one.round_trips.iter().copied()).collect());
+    let begin = done.iter().map(|one| one.largest.began).min().unwrap_or(began);
+    let until = |moment: fn(&Largest) -> Instant| {
+        done.iter().map(|one| moment(&one.largest)).max().unwrap_or(begin).saturating_duration_since(begin)
+    };
+    Ok(Transferred {
+        comm,
+        latency,
+        largest: SIZES[SIZES.len() - 1] * links.len() as u64,
+        receiving: until(|largest| largest.received),
+        sending: until(|largest| largest.confirmed),
+    })
+}
+
+/// Waits until the neighbours have both their links too, so that nobody's clock counts how late another started.
+pub(super) fn get_ready(links: &[Link]) -> Result<(), RingError> {
+    let doing = "getting ready";
+    for link in links {
+        link.send(&[READY], doing)?;
+    }
+    for link in links {
+        if link.receive_one(doing)? != READY {
+            return Err(link.gibberish(doing));
+        }
+    }
+    Ok(())
+}
+
+/// The one in the middle; zero of none.
+pub(super) fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times.get(times.len() / 2).copied().unwrap_or_default()
+}
+
+/// Works on all links at once. An error ends the others, and is the one that counts, unless another tells more: a
+/// neighbour that found something wrong closes all of its connections.
+pub(super) fn at_once<T: Send>(
+    links: &[Link],
+    work: impl Fn(&Link) -> Result<T, RingError> + Sync,
+) -> Result<Vec<T>, RingError> {
+    thread::scope(|scope| {
+        let (done, results) = mpsc::channel();
+        for link in links {
+            let (done, work) = (done.clone(), &work);
+            let started = thread::Builder::new().name("link".into()).spawn_scoped(scope, move || {
+                let _nobody = done.send(work(link));
+            });
+            if let Err(error) = started {
+                links.iter().for_each(Link::shut);
+                return Err(RingError::Thread(error));
+            }
+        }
+        drop(done);
+        let mut all = Vec::new();
+        let mut wrong: Option<RingError> = None;
+        loop {
+            let next = match &wrong {
+                Some(error) if error.is_mere_end() => results.recv_timeout(TELLS_MORE),
+                _ => results.recv().map_err(mpsc::RecvTimeoutError::from),
+            };
+            match next {
+                Ok(Ok(one)) => all.push(one),
+                Ok(Err(error)) => {
+                    if wrong.as_ref().is_none_or(|wrong| wrong.is_mere_end() && !error.is_mere_end()) {
+                        wrong = Some(error);
+                    }
+                    if wrong.as_ref().is_some_and(|wrong| !wrong.is_mere_end()) {
+                        links.iter().for_each(Link::shut);
+                    }
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => links.iter().for_each(Link::shut),
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        wrong.map_or(Ok(all), Err)
+    })
+}
+
+fn one_link(seed: u64, link: &Link, progress: &Progress) -> Result<OneLink, RingError> {
+    let round_trips = round_trips(seed, link)?;
+    let mut largest = None;
+    for size in SIZES {
+        largest = Some(both_ways(seed, link, size, progress)?);
+    }
+    let now = Instant::now();
+    let largest = largest.unwrap_or(Largest { began: now, received: now, confirmed: now });
+    Ok(OneLink { round_trips, largest })
+}
+
+pub(super) fn round_trips(seed: u64, link: &Link) -> Result<Vec<Duration>, RingError> {
+    let doing = "measuring round trips";
+    let mut times = Vec::new();
+    let (mut sent, mut came) = ([0; SMALL], [0; SMALL]);
+    for turn in 0..ROUND_TRIPS {
+        Pattern::new(seed, &[link.name, turn]).fill(&mut sent);
+        let began = Instant::now();
+        if link.leads {
+            link.send(&sent, doing)?;
+        }
+        link.receive(&mut came, doing)?;
+        if link.leads {
+            times.push(began.elapsed());
+        } else {
+            // What came goes back, right or not, so that both ends see it.
+            link.send(&came, doing)?;
+        }
+        if let Some(at) = sent.iter().zip(&came).position(|(a, b)| a != b) {
+            let wrong = super::error::WrongByte { offset: at as u64, expected: sent[at], got: came[at] };
+            return Err(RingError::WrongBytes { who: link.who.clone(), size: SMALL as u64, wrong });
+        }
+    }
+    Ok(times)
+}
+
+/// The bytes that the leader of a link sends, or the other end.
+fn pattern(seed: u64, link: &Link, from_leader: bool, size: u64) -> Pattern {
+    Pattern::new(seed, &[link.name, u64::from(from_leader), size])
+}
+
+fn both_ways(seed: u64, link: &Link, size: u64, progress: &Progress) -> Result<Largest, RingError> {
+    let began = Instant::now();
+    let (sent, received) = thread::scope(|scope| {
+        let sending = thread::Builder::new()
+            .name("send".into())
+            .spawn_scoped(scope, || send(link, pattern(seed, link, link.leads, size), size));
+        let sending = match sending {
+            Ok(sending) => sending,
+            Err(error) => return (Ok(()), Err(RingError::Thread(error))),
+        };
+        let received = receive(link, pattern(seed, link, !link.leads, size), size, progress);
+        if received.is_err() {
+            link.shut();
+        }
+        let received = received.map(|verdict| (verdict, Instant::now()));
+        let sent = sending.join().unwrap_or_else(|_| Err(link.gibberish("sending")));
+        (sent, received)
+    });
+    let (verdict, received) = received?;
+    sent?;
+    let is_right = confirm(link, verdict.is_ok());
+    verdict?;
+    match is_right? {
+        true => Ok(Largest { began, received, confirmed: Instant::now() }),
+        false => Err(RingError::TheirsWrong { who: link.who.clone(), size }),
+    }
+}
+
+/// Tells the other end whether what came here was right, and gives what it says of what we sent.
+pub(super) fn confirm(link: &Link, is_right: bool) -> Result<bool, RingError> {
+    let doing = "confirming what came";
+    link.send(&[if is_right { RIGHT } else { WRONG }], doing)?;
+    match link.receive_one(doing)? {
+        RIGHT => Ok(true),
+        WRONG => Ok(false),
+        _ => Err(link.gibberish(doing)),
+    }
+}
+
+fn send(link: &Link, pattern: Pattern, size: u64) -> Result<(), RingError> {
+    let blocks = pattern.blocks();
+    (0..size / BLOCK as u64).try_for_each(|index| link.send(blocks.get(index), "sending"))
+}
+
+/// Receives all of it. After a wrong byte the rest is still taken, so that the other end comes to where it is told;
+/// the inner error is that wrong byte.
+fn receive(
+    link: &Link,
+    pattern: Pattern,
+    size: u64,
+    progress: &Progress,
+) -> Result<Result<(), RingError>, RingError> {
+    let mut buffer = vec![0; BLOCK];
+    let mut checker = Checker::new(pattern);
+    let mut verdict = Ok(());
+    let mut left = size;
+    while left > 0 {
+        let room = usize::try_from(left).map_or(BLOCK, |left| left.min(BLOCK));
+        let length = match link.receive_some(&mut buffer[..room], "receiving") {
+            Ok(length) => length,
+            // What was seen before says more.
+            Err(_) if verdict.is_err() => return Ok(verdict),
+            Err(error) => return Err(error),
+        };
+        left -= length as u64;
+        if verdict.is_err() {
+            continue;
+        }
+        match checker.check(&buffer[..length]) {
+            Ok(()) => progress.received(length as u64),
+            Err(wrong) => {
+                let wrong = wrong.into();
+                verdict = Err(RingError::WrongBytes { who: link.who.clone(), size, wrong });
+            }
+        }
+    }
+    Ok(verdict)
+}

@@ -1,0 +1,242 @@
+//! One program that measures: its start, its output, which may be endless, and its death.
+
+use std::{
+    ffi::OsString,
+    fs::File,
+    io::{self, Read, Seek as _, Write as _},
+    os::unix::process::CommandExt as _,
+    path::PathBuf,
+    process::{Command, Stdio},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use diagnosis::switchbox::{Trouble, Wrong};
+use nix::{
+    sys::memfd::{MFdFlags, memfd_create},
+    unistd::getpid,
+};
+use rules::{failure::ExitCause, signal_name::signal_words};
+
+use super::mxom::shown;
+use crate::child::session::in_a_session_of_its_own;
+use processes::tree;
+
+/// More output than any answer has. Whoever writes more loses the pipe.
+const LONGEST: u64 = 1 << 20;
+
+/// So much of its standard error is looked at.
+const TAIL: usize = 4 << 10;
+
+/// What a loader, a shell or the system says of a program that it cannot run.
+const NEVER_RAN: [&str; 9] = [
+    "error while loading shared libraries",
+    "error loading shared library",
+    "symbol lookup error",
+    "symbol not found",
+    "(required by",
+    "exec format error",
+    "cannot execute binary file",
+    "required file not found",
+    "bad interpreter",
+];
+
+/// Its output ends with it, unless something it started holds the pipe.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
+/// What is started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Spec {
+    pub(super) program: PathBuf,
+    /// Its name for itself (argv 0), when that is another one.
+    pub(super) name: Option<&'static str>,
+    pub(super) arguments: Vec<OsString>,
+    /// Set, or taken away.
+    pub(super) environment: Vec<(&'static str, Option<&'static str>)>,
+    /// All of its standard input.
+    pub(super) input: Vec<u8>,
+}
+
+/// One that runs.
+#[derive(Debug)]
+pub(super) struct Call {
+    pid: i32,
+    stdout: mpsc::Receiver<Vec<u8>>,
+    stderr: mpsc::Receiver<Vec<u8>>,
+}
+
+/// One that has ended.
+#[derive(Debug)]
+pub(crate) struct CallEnd {
+    pub(crate) cause: ExitCause,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: Vec<u8>,
+}
+
+impl Call {
+    /// Starts it in a session of its own. It dies with this thread.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(super) fn start(spec: &Spec) -> io::Result<Self> {
+        // A file in memory: nobody has to stand by to write.
+        let mut input = File::from(memfd_create(c"switchbox-request", MFdFlags::MFD_CLOEXEC)?);
+        input.write_all(&spec.input)?;
+        input.rewind()?;
+        let mut command = Command::new(&spec.program);
+        if let Some(name) = spec.name {
+            command.arg0(name);
+        }
+        for (name, value) in &spec.environment {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        command.args(&spec.arguments).stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
+        in_a_session_of_its_own(&mut command);
+        let mut child = command.spawn()?;
+        let pid = i32::try_from(child.id()).unwrap_or(i32::MAX);
+        let pipes = child.stdout.take().zip(child.stderr.take());
+        let (stdout, stderr) = pipes.ok_or_else(|| io::Error::other("no pipes"))?;
+        Ok(Self { pid, stdout: listen(stdout), stderr: listen(stderr) })
+    }
+
+    pub(super) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// SIGKILL for all of its session. Its end is seen where all ends are.
+    pub(super) fn kill(&self) {
+        let (me, session) = (getpid().as_raw(), self.pid);
+        tree::kill_pass(|| tree::below(me).into_iter().filter(|process| process.session == session));
+    }
+
+    /// What it has said, once it has ended so.
+    pub(super) fn end(self, cause: ExitCause) -> CallEnd {
+        let deadline = Instant::now() + LAST_WORDS;
+        let left = || deadline.saturating_duration_since(Instant::now());
+        let first = [self.stdout.recv_timeout(left()), self.stderr.recv_timeout(left())];
+        let [stdout, stderr] = first.map(|came| came.ok());
+        if stdout.is_none() || stderr.is_none() {
+            // Somebody it left behind holds the pipes, and has no business to.
+            self.kill();
+        }
+        let last = |pipe: &mpsc::Receiver<Vec<u8>>| pipe.recv_timeout(LAST_WORDS).unwrap_or_default();
+        let stdout = stdout.unwrap_or_else(|| last(&self.stdout));
+        let stderr = stderr.unwrap_or_else(|| last(&self.stderr));
+        CallEnd { cause, stdout, stderr }
+    }
+}
+
+/// Reads it to the end, or to the bound, on a thread of its own.
+fn listen(pipe: impl Read + Send + 'static) -> mpsc::Receiver<Vec<u8>> {
+    let (done, heard) = mpsc::channel();
+    let read = move || {
+        let mut came = Vec::new();
+        // One more than there may be, to see that there is more. What came before an error counts.
+        let _broken = pipe.take(LONGEST + 1).read_to_end(&mut came);
+        let _gone = done.send(came);
+    };
+    // Without a thread nothing is heard, which shows as no answer.
+    let _no_thread = thread::Builder::new().name("output".into()).spawn(read);
+    heard
+}
+
+impl CallEnd {
+    /// What keeps its output from being an answer.
+    pub(super) fn wrong(&self) -> Option<Wrong> {
+        if self.stdout.len() as u64 > LONGEST || self.stderr.len() as u64 > LONGEST {
+            let words = format!("it wrote more than {} MiB", LONGEST >> 20);
+            return Some(Wrong::new(Trouble::NoAnswer, words));
+        }
+        let how = match self.cause {
+            ExitCause::Code(0) => return None,
+            ExitCause::Code(code) => format!("exit code {code}"),
+            ExitCause::Signal(signal) => format!("ended by {}", signal_words(signal)),
+        };
+        let said = self.last_words();
+        // Tools have no better way to say it.
+        let trouble = match said.to_ascii_lowercase() {
+            words if words.contains("permission denied") || words.contains("not permitted") => {
+                Trouble::NoPermission
+            }
+            words if words.contains("no such device") => Trouble::NoSuchDevice,
+            _ => Trouble::NoAnswer,
+        };
+        let last = said.trim().lines().next_back().unwrap_or_default();
+        Some(Wrong::new(trouble, format!("{how}, it said {}", shown(last))))
+    }
+
+    /// Why its program has measured nothing: it was never started. A shell and a loader say so by exit codes of their
+    /// own, and by their words. `None`: it has run, as far as can be seen.
+    pub(super) fn never_ran(&self) -> Option<Trouble> {
+        let ExitCause::Code(code @ 1..) = self.cause else { return None };
+        let said = self.last_words().to_ascii_lowercase();
+        match code {
+            _ if NEVER_RAN.iter().any(|words| said.contains(words)) => Some(Trouble::CannotStart),
+            // A shell that was given a program of another machine takes it for a script.
+            2 if said.contains("syntax error") => Some(Trouble::CannotStart),
+            126 => Some(Trouble::NoPermission),
+            127 => Some(Trouble::ToolMissing),
+            _ => None,
+        }
+    }
+
+    /// The end of its standard error; of its output where that is empty.
+    fn last_words(&self) -> String {
+        let tail = &self.stderr[self.stderr.len().saturating_sub(TAIL)..];
+        String::from_utf8_lossy(if tail.is_empty() { &self.stdout } else { tail }).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(cause: ExitCause, stdout: &[u8], stderr: &[u8]) -> CallEnd {
+        CallEnd { cause, stdout: stdout.to_vec(), stderr: stderr.to_vec() }
+    }
+
+    #[test]
+    fn a_program_that_was_never_started_is_told_from_one_that_failed() {
+        let of = |code, stderr: &str| end(ExitCause::Code(code), b"", stderr.as_bytes()).never_ran();
+        let library = "x: error while loading shared libraries: libmx.so.1: cannot open shared object file: No such file";
+        for code in [1, 127] {
+            assert_eq!(of(code, library), Some(Trouble::CannotStart));
+        }
+        for words in [
+            "sh: 1: /opt/mxom-client: Exec format error",
+            "/opt/x: cannot execute binary file: Exec format error",
+            "/opt/x: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.38' not found (required by /opt/x)",
+            "/opt/x: symbol lookup error: /opt/x: undefined symbol: mxcdOpen",
+        ] {
+            assert_eq!(of(127, words), Some(Trouble::CannotStart), "{words}");
+        }
+        assert_eq!(of(2, "/opt/x: 1: Syntax error: \"(\" unexpected"), Some(Trouble::CannotStart));
+        assert_eq!(of(127, "sh: mxom-client: not found"), Some(Trouble::ToolMissing));
+        assert_eq!(of(126, "sh: /opt/x: Permission denied"), Some(Trouble::NoPermission));
+        assert_eq!(of(1, "link 3 is down"), None);
+        assert_eq!(of(2, "link 3 is down"), None);
+        assert_eq!(of(0, library), None);
+        assert_eq!(end(ExitCause::Signal(11), b"", library.as_bytes()).never_ran(), None);
+    }
+
+    #[test]
+    fn ends_have_words() {
+        let words = |end: &CallEnd| end.wrong().map(|wrong| wrong.to_string());
+        assert_eq!(words(&end(ExitCause::Code(0), b"x", b"warning")), None);
+        let said = end(ExitCause::Code(3), b"", b"first\nlink down\n");
+        assert_eq!(words(&said).unwrap(), "no answer, exit code 3, it said link down");
+        let denied = end(ExitCause::Code(1), b"open /dev/mxcd: Permission denied", b"");
+        assert_eq!(denied.wrong().unwrap().trouble, Trouble::NoPermission);
+        let gone = end(ExitCause::Code(1), b"", b"GPU 9: No such device\n");
+        assert_eq!(gone.wrong().unwrap().trouble, Trouble::NoSuchDevice);
+        let killed = end(ExitCause::Signal(11), b"", b"");
+        assert_eq!(words(&killed).unwrap(), "no answer, ended by SIGSEGV, it said nothing at all");
+        let flood = vec![b'x'; 1 + usize::try_from(LONGEST).unwrap()];
+        let flood = end(ExitCause::Signal(13), &flood, b"");
+        assert_eq!(words(&flood).unwrap(), "no answer, it wrote more than 1 MiB");
+    }
+}

@@ -1,0 +1,286 @@
+//! The two documents between the check and a program that measures. Every number of the answer is foreign.
+//!
+//! ```text
+//! stdin : {"v":1,"pairs":[[0,1],[2,4]],"bytes":268435456,"iters":8,"warmup":2,"directions":["ab","ba"],
+//!          "min_mbps":10000,"deadline_ms":60000}
+//! stdout: {"v":1,"probe":"name","devices":8,"results":[
+//!          {"pair":[0,1],"dir":"ab","mbps":50040.0,"path":"metaxlink","verified":true,"err":null}, ...]}
+//! ```
+//!
+//! Several results of one pair and direction are repetitions, in order, where the program is ours; of any other the lowest
+//! counts.
+use diagnosis::switchbox::{Answer, Path, Rate, Repetition, SocketPair, Style, Trouble, Wrong};
+use serde::{Deserialize, Serialize};
+
+use super::{call::CallEnd, mxom::shown};
+use crate::wire::switchbox::{Direction, VERSION};
+
+/// More results than any answer has: [`diagnosis::switchbox::MOST_PAIRS`], both ways, with repetitions.
+const MOST_RESULTS: usize = 4096;
+
+/// What was measured.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub(crate) struct Response {
+    pub(super) v: u32,
+    #[serde(default)]
+    pub(super) probe: Option<String>,
+    /// Devices are 0 and on, below this.
+    #[serde(default)]
+    pub(super) devices: Option<u32>,
+    pub(super) results: Vec<Measured>,
+}
+
+/// One measurement.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Measured {
+    pub(super) pair: SocketPair,
+    pub(super) dir: Direction,
+    #[serde(default)]
+    pub(super) mbps: Option<f64>,
+    #[serde(default)]
+    pub(super) path: Option<String>,
+    /// The destination was compared with what was sent.
+    #[serde(default)]
+    pub(super) verified: Option<bool>,
+    /// What is wrong; one of [`Trouble`]'s words and `: `, and more words. Others are shown as they are.
+    #[serde(default)]
+    pub(super) err: Option<String>,
+    /// What hangs on the two sockets, for people.
+    #[serde(default)]
+    pub(super) gpus: Option<(String, String)>,
+}
+
+impl Response {
+    pub(super) fn new(probe: &str, devices: u32) -> Self {
+        Self { v: VERSION, probe: Some(probe.to_owned()), devices: Some(devices), results: Vec::new() }
+    }
+
+    /// Nothing could be measured of these, for one reason.
+    pub(super) fn fail(&mut self, pairs: &[SocketPair], wrong: &Wrong) {
+        let err = format!("{}: {}", wrong.trouble, wrong.words);
+        self.results.extend(pairs.iter().map(|pair| Measured {
+            pair: *pair,
+            dir: Direction::There,
+            mbps: None,
+            path: None,
+            verified: None,
+            err: Some(err.clone()),
+            gpus: None,
+        }));
+    }
+
+    /// What a program that has ended came to.
+    ///
+    /// # Errors
+    /// When it gave no such document.
+    pub(crate) fn of(end: &CallEnd) -> Result<Self, Wrong> {
+        if let Some(wrong) = end.wrong() {
+            return Err(wrong);
+        }
+        // Some say more before.
+        let last = end.stdout.trim_ascii().rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
+        let read = serde_json::from_slice(&end.stdout).or_else(|error| {
+            serde_json::from_slice::<Self>(last).map_err(|_| {
+                let said = String::from_utf8_lossy(&end.stdout);
+                Wrong::new(Trouble::NoAnswer, format!("its output is no answer, {error}: {}", shown(&said)))
+            })
+        });
+        let response: Self = read?;
+        if response.v != VERSION {
+            let words = format!("its answer is of version {}, and {VERSION} is known here", response.v);
+            return Err(Wrong::new(Trouble::NoAnswer, words));
+        }
+        if response.results.len() > MOST_RESULTS {
+            let words =
+                format!("its answer has {} results, more than {MOST_RESULTS}", response.results.len());
+            return Err(Wrong::new(Trouble::NoAnswer, words));
+        }
+        Ok(response)
+    }
+
+    /// What hangs on the sockets of a pair.
+    pub(crate) fn devices_of(&self, pair: SocketPair) -> Option<(String, String)> {
+        let (one, other) = self.of_pair(pair).find_map(|it| it.gpus.as_ref())?;
+        Some((shown(one), shown(other)))
+    }
+
+    /// What it says of a pair.
+    pub(crate) fn answer(&self, pair: SocketPair, style: Style) -> Answer {
+        self.measured(pair, style).unwrap_or_else(Answer::Failed)
+    }
+
+    fn measured(&self, pair: SocketPair, style: Style) -> Result<Answer, Wrong> {
+        if let Some(devices) = self.devices
+            && let Some(socket) = [pair.0, pair.1].into_iter().find(|socket| *socket >= devices)
+        {
+            let words = format!("{socket} is none of the {devices} device(s) here");
+            return Err(Wrong::new(Trouble::NoSuchDevice, words));
+        }
+        if let Some(err) = self.of_pair(pair).find_map(|it| it.err.as_ref()) {
+            return Err(wrong_of(err));
+        }
+        if self.of_pair(pair).any(|it| it.verified == Some(false)) {
+            return Err(Wrong::new(Trouble::DataMismatch, "other bytes arrived than were sent"));
+        }
+        let [there, back] = [Direction::There, Direction::Back].map(|direction| self.rates(pair, direction));
+        let (mut there, mut back) = (there?, back?);
+        if let Style::Calls = style {
+            // The probe is taken at its word once in a call: at the worst of its words.
+            there = there.into_iter().min().into_iter().collect();
+            back = back.into_iter().min().into_iter().collect();
+        }
+        let values = there.into_iter().zip(back);
+        let values = values.map(|(there, back)| Repetition { there, back: Some(back) }).collect();
+        // Of several ways the least direct one.
+        let paths = self.of_pair(pair).map(|it| it.path.as_deref().map_or(Path::Unknown, Path::from_word));
+        Ok(Answer::Measured { values, path: paths.max().unwrap_or_default() })
+    }
+
+    fn rates(&self, pair: SocketPair, direction: Direction) -> Result<Vec<Rate>, Wrong> {
+        let rates: Vec<Rate> = self
+            .of_pair(pair)
+            .filter(|it| it.dir == direction)
+            .map(|it| it.mbps.and_then(Rate::from_mb_per_s).ok_or(it.mbps))
+            .collect::<Result<_, _>>()
+            .map_err(|mbps| Wrong::new(Trouble::ProbeFailed, format!("mbps is no bandwidth: {mbps:?}")))?;
+        let word = if direction == Direction::There { "ab" } else { "ba" };
+        match rates.is_empty() {
+            true => {
+                Err(Wrong::new(Trouble::ProbeFailed, format!("no result for this pair in direction {word}")))
+            }
+            false => Ok(rates),
+        }
+    }
+
+    fn of_pair(&self, pair: SocketPair) -> impl Iterator<Item = &Measured> {
+        self.results.iter().filter(move |it| it.pair == pair)
+    }
+}
+
+/// `no such device: 9` is a trouble and its words.
+fn wrong_of(err: &str) -> Wrong {
+    let known = err.split_once(':').unwrap_or((err, ""));
+    match Trouble::from_word(known.0.trim()) {
+        Some(trouble) if known.1.trim().is_empty() => Wrong::new(trouble, ""),
+        Some(trouble) => Wrong::new(trouble, shown(known.1)),
+        None => Wrong::new(Trouble::NoAnswer, shown(err)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use diagnosis::switchbox::Expected;
+    use rules::failure::ExitCause;
+
+    use std::time::Duration;
+
+    use diagnosis::switchbox::Settings;
+
+    use super::*;
+    use crate::wire::switchbox::Request;
+
+    const PAIR: SocketPair = SocketPair(0, 1);
+
+    fn read(text: &str) -> Result<Response, Wrong> {
+        let end = CallEnd { cause: ExitCause::Code(0), stdout: text.as_bytes().to_vec(), stderr: Vec::new() };
+        Response::of(&end)
+    }
+
+    /// The answer of these results.
+    fn answer(results: &str, style: Style) -> Answer {
+        read(&format!(r#"{{"v":1,"devices":8,"results":[{results}]}}"#)).unwrap().answer(PAIR, style)
+    }
+
+    fn wrong(results: &str) -> String {
+        match answer(results, Style::Calls) {
+            Answer::Failed(wrong) => wrong.to_string(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_request_is_as_documented() {
+        let min = Rate::from_mb_per_s(10_000.0).unwrap();
+        let settings = Settings {
+            pairs: vec![PAIR],
+            are_pairs_given: true,
+            min,
+            min_channels: 1,
+            expected: Expected::Alike,
+            models: Vec::new(),
+        };
+        let pairs = vec![PAIR, SocketPair(2, 4)];
+        let request = Request::new(&settings, pairs, Style::Calls, Duration::from_secs(40));
+        let document = concat!(
+            r#"{"v":1,"pairs":[[0,1],[2,4]],"bytes":268435456,"iters":8,"warmup":2,"directions":["ab","ba"],"#,
+            r#""min_mbps":10000.0,"deadline_ms":40000}"#,
+            "\n"
+        );
+        assert_eq!(String::from_utf8(request.to_json()).unwrap(), document);
+    }
+
+    #[test]
+    fn both_directions_make_a_value_and_repetitions_stay_apart() {
+        let results = r#"{"pair":[0,1],"dir":"ab","mbps":50040.0,"path":"metaxlink","verified":true,"err":null},
+            {"pair":[0,1],"dir":"ba","mbps":9999.9,"path":"metaxlink"},
+            {"pair":[0,1],"dir":"ab","mbps":40000,"path":"metaxlink"},
+            {"pair":[0,1],"dir":"ba","mbps":41000,"path":"metaxlink"},
+            {"pair":[2,4],"dir":"ab","err":"another pair's"}"#;
+        let value = |there, back| Repetition {
+            there: Rate::from_mb_per_s(there).unwrap(),
+            back: Rate::from_mb_per_s(back),
+        };
+        let path = Path::Metaxlink;
+        let values = vec![value(50_040.0, 9_999.9), value(40_000.0, 41_000.0)];
+        assert_eq!(answer(results, Style::Repetitions), Answer::Measured { values, path });
+        let values = vec![value(40_000.0, 9_999.9)];
+        assert_eq!(answer(results, Style::Calls), Answer::Measured { values, path });
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_result_is_kept_apart() {
+        let ab = r#"{"pair":[0,1],"dir":"ab","mbps":1}"#;
+        assert_eq!(wrong(ab), "probe failed, no result for this pair in direction ba");
+        assert_eq!(wrong(""), "probe failed, no result for this pair in direction ab");
+        for (field, expected) in [
+            (r#""mbps":-5"#, "probe failed, mbps is no bandwidth: Some(-5.0)"),
+            (r#""mbps":null"#, "probe failed, mbps is no bandwidth: None"),
+            (r#""mbps":1,"verified":false"#, "data mismatch, other bytes arrived than were sent"),
+            (r#""err":"no permission: /dev/x""#, "no permission, /dev/x"),
+            (r#""err":"no such device""#, "no such device"),
+            (r#""err":"link is down""#, "no answer, link is down"),
+        ] {
+            assert_eq!(wrong(&format!(r#"{ab},{{"pair":[0,1],"dir":"ba",{field}}}"#)), expected);
+        }
+        let few = read(r#"{"v":1,"devices":1,"results":[]}"#).unwrap().answer(PAIR, Style::Calls);
+        let words = "1 is none of the 1 device(s) here";
+        assert_eq!(few, Answer::Failed(Wrong::new(Trouble::NoSuchDevice, words)));
+    }
+
+    #[test]
+    fn of_two_paths_the_less_direct_one_counts() {
+        let results = r#"{"pair":[0,1],"dir":"ab","mbps":1,"path":"nvlink"},{"pair":[0,1],"dir":"ba","mbps":1,"path":"pcie"}"#;
+        assert!(matches!(answer(results, Style::Calls), Answer::Measured { path: Path::Pcie, .. }));
+    }
+
+    #[test]
+    fn what_is_no_document_is_shown() {
+        for (text, expected) in [
+            ("", "nothing at all"),
+            ("Segfault soon", "Segfault soon"),
+            (r#"{"v":2,"results":[]}"#, "of version 2"),
+            (r#"{"v":1}"#, "missing field"),
+            (r#"{"v":1,"results":[{"pair":[0],"dir":"ab"}]}"#, "no answer"),
+            (r#"{"v":1,"results":[{"pair":[0,1],"dir":"north"}]}"#, "no answer"),
+        ] {
+            let wrong = read(text).unwrap_err();
+            assert!(wrong.to_string().contains(expected), "{text}: {wrong}");
+        }
+        assert!(read("measuring...\n{\"v\":1,\"results\":[]}\n").is_ok());
+        let many = format!(
+            r#"{{"v":1,"results":[{}]}}"#,
+            vec![r#"{"pair":[0,1],"dir":"ab"}"#; MOST_RESULTS + 1].join(",")
+        );
+        assert!(read(&many).unwrap_err().words.contains("4097 results"));
+    }
+}

@@ -1,0 +1,174 @@
+//! The probes as the supervisor sees them: what to start for some pairs, and what an ended process says of them.
+
+use std::{path::PathBuf, time::Duration};
+
+use diagnosis::switchbox::{Answer, Expected, Method, Path, Settings, SocketPair, Style, Trouble, Wrong};
+
+use super::{
+    call::{CallEnd, Spec},
+    contract::Response,
+    layout::{LayoutError, Sockets, sockets},
+    mxom,
+};
+use crate::wire::switchbox::{CopyKind, CopyTask, Request, SwitchboxTask};
+
+/// The vendor's own bound for one call.
+const MXOM_PATIENCE: Duration = Duration::from_secs(10);
+
+/// For one pair, of any other probe.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A probe that has been chosen.
+#[derive(Debug)]
+pub(super) enum Probe {
+    Mxom { tool: PathBuf, sockets: Option<Sockets> },
+    Copy(CopyKind),
+    Command(std::ffi::OsString),
+}
+
+/// What is said of a measurement.
+#[derive(Debug)]
+pub(super) struct Said {
+    /// How many accelerators there are, if it says that.
+    pub(super) devices: Option<u32>,
+    /// For each of its pairs.
+    pub(super) pairs: Vec<OfPair>,
+}
+
+/// The place of a pair, what hangs on its sockets, and what was measured.
+pub(super) type OfPair = (usize, Option<(String, String)>, Answer);
+
+impl Probe {
+    /// MetaX's tool, and what its driver knows of sockets.
+    ///
+    /// # Errors
+    /// When that contradicts itself.
+    pub(super) fn mxom(task: &SwitchboxTask) -> Result<Self, LayoutError> {
+        Ok(Self::Mxom { tool: task.tool.clone(), sockets: sockets(&task.sysfs)? })
+    }
+
+    /// How it measures.
+    pub(super) fn method(&self) -> Method {
+        let of = |probe: String, style, patience, is_serial| Method { probe, style, patience, is_serial };
+        match self {
+            Self::Mxom { tool, .. } => {
+                of(format!("mxom ({})", tool.display()), Style::Calls, MXOM_PATIENCE, false)
+            }
+            Self::Copy(CopyKind::Cuda) => of("cuda".into(), Style::Repetitions, PATIENCE, false),
+            Self::Copy(CopyKind::Host) => {
+                of("host (no link test)".into(), Style::Repetitions, PATIENCE, false)
+            }
+            Self::Command(line) => {
+                of(format!("`{}`", mxom::shown(&line.to_string_lossy())), Style::Calls, PATIENCE, true)
+            }
+        }
+    }
+
+    /// What a person is to know before it begins.
+    pub(super) fn warning(&self, expected: Expected) -> Option<&'static str> {
+        match self {
+            Self::Mxom { sockets: None, .. } => Some(
+                "the MetaX driver shows no layout, so the number of a socket is taken for that of its GPU",
+            ),
+            Self::Copy(CopyKind::Host)
+                if matches!(expected, Expected::Exactly(Path::Metaxlink | Path::Nvlink)) =>
+            {
+                Some("the host probe tests no link, so no pair can pass as one")
+            }
+            _ => None,
+        }
+    }
+
+    /// The settings of its check. A probe that tests no link is not held to what the accelerators should have.
+    pub(super) fn settings(&self, settings: &Settings) -> Settings {
+        let mut settings = settings.clone();
+        if matches!(self, Self::Copy(CopyKind::Host)) {
+            settings.models.clear();
+        }
+        settings
+    }
+
+    /// How many accelerators there are, as far as that is known before.
+    pub(super) fn count(&self) -> Option<u32> {
+        let Self::Mxom { sockets: Some(sockets), .. } = self else { return None };
+        u32::try_from(sockets.len()).ok()
+    }
+
+    /// What hangs on the sockets, as far as that is known before.
+    pub(super) fn devices(&self, pair: SocketPair) -> Option<(String, String)> {
+        let Self::Mxom { sockets, .. } = self else { return None };
+        let name = |socket| mxom::device(sockets.as_ref(), socket);
+        Some((name(pair.0), name(pair.1)))
+    }
+
+    /// What is started, with the places of the pairs that each measures.
+    pub(super) fn calls(
+        &self,
+        settings: &Settings,
+        places: &[usize],
+        patience: Duration,
+    ) -> Vec<(Vec<usize>, Result<Spec, Wrong>)> {
+        let style = self.method().style;
+        let request = |places: &[usize]| {
+            let pairs = places.iter().filter_map(|place| settings.pairs.get(*place)).copied().collect();
+            Request::new(settings, pairs, style, patience)
+        };
+        let each = |spec: &dyn Fn(usize) -> Result<Spec, Wrong>| {
+            places.iter().map(|place| (vec![*place], spec(*place))).collect()
+        };
+        match self {
+            Self::Mxom { tool, sockets } => each(&|place| {
+                let pair = settings.pairs.get(place).copied().unwrap_or(SocketPair(0, 0));
+                mxom::call(tool, sockets.as_ref(), pair)
+            }),
+            Self::Copy(kind) => {
+                each(&|place| Ok(CopyTask { kind: *kind, request: request(&[place]) }.spec()))
+            }
+            Self::Command(line) => {
+                let spec = Spec {
+                    program: "/bin/sh".into(),
+                    name: None,
+                    arguments: vec!["-c".into(), line.clone()],
+                    environment: Vec::new(),
+                    input: request(places).to_json(),
+                };
+                vec![(places.to_vec(), Ok(spec))]
+            }
+        }
+    }
+
+    /// What a process that has ended says of these pairs.
+    pub(super) fn read(&self, settings: &Settings, places: &[usize], end: &CallEnd) -> Said {
+        let style = self.method().style;
+        let pair = |place: &usize| settings.pairs.get(*place).copied().unwrap_or(SocketPair(0, 0));
+        if let Self::Mxom { .. } = self {
+            let pairs = places.iter().map(|place| (*place, None, mxom::read(end))).collect();
+            return Said { devices: None, pairs };
+        }
+        let shell = matches!(self, Self::Command(_));
+        match Response::of(end) {
+            Ok(response) => {
+                let said = |place: &usize| {
+                    let pair = pair(place);
+                    (*place, response.devices_of(pair), response.answer(pair, style))
+                };
+                Said { devices: response.devices, pairs: places.iter().map(said).collect() }
+            }
+            Err(wrong) => {
+                let wrong = if shell { of_shell(end, wrong) } else { wrong };
+                let failed = |place: &usize| (*place, None, Answer::Failed(wrong.clone()));
+                Said { devices: None, pairs: places.iter().map(failed).collect() }
+            }
+        }
+    }
+}
+
+/// A program that gives no document has failed as a whole, whatever its last words are: they name no pair.
+fn of_shell(end: &CallEnd, wrong: Wrong) -> Wrong {
+    let trouble = match (end.never_ran(), wrong.trouble) {
+        (Some(trouble), _) => trouble,
+        (None, Trouble::NoPermission) => Trouble::NoPermission,
+        (None, _) => Trouble::ProbeFailed,
+    };
+    Wrong::new(trouble, wrong.words)
+}

@@ -1,0 +1,289 @@
+//! The process that drives a check: it starts what measures, hears it, kills what is late, and leaves nothing behind.
+//!
+//! It is a subreaper, so whatever a tool started and let go of comes back to it. When the agent dies, the kernel sends
+//! it SIGTERM.
+
+use std::{
+    collections::VecDeque,
+    process,
+    time::{Duration, Instant},
+};
+
+use diagnosis::switchbox::{Answer, Check, Effect, Event, Settings, Trouble, Wrong, in_words};
+use nix::sys::{
+    prctl,
+    signal::{SigSet, Signal},
+};
+use rules::Moment;
+
+use super::{
+    call::{Call, CallEnd},
+    contract::Response,
+    layout,
+    measure::Probe,
+    mxom,
+};
+use crate::{
+    child::{Voice, wait_for},
+    wire::{
+        ProbeMessage,
+        switchbox::{CopyKind, CopyTask, Request, SwitchboxEnd, SwitchboxProbe, SwitchboxTask},
+    },
+};
+use processes::{
+    reap::{Reaped, next_ended},
+    tree::{self, Process},
+};
+
+/// Between two looks, when no child's end wakes us.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// Between two passes of killing.
+const AGAIN: Duration = Duration::from_millis(5);
+
+/// So long is waited for what does not die of SIGKILL.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// So long may counting devices take: a driver without persistence wakes each of them.
+const COUNTING: Duration = Duration::from_secs(10);
+
+/// Does the check. SIGTERM ends it early.
+pub(crate) fn run(task: &SwitchboxTask, voice: &Voice) -> SwitchboxEnd {
+    let mut supervisor = match Supervisor::new(voice) {
+        Ok(supervisor) => supervisor,
+        Err(error) => return SwitchboxEnd::Cannot(format!("cannot watch over a probe: {error}")),
+    };
+    let end = supervisor.check(task);
+    supervisor.clear_away();
+    end
+}
+
+/// A measurement that is under way.
+struct Running {
+    call: Call,
+    run: u32,
+    places: Vec<usize>,
+}
+
+/// One that has ended.
+struct Ended {
+    run: u32,
+    places: Vec<usize>,
+    end: CallEnd,
+}
+
+struct Supervisor<'a> {
+    voice: &'a Voice,
+    signals: SigSet,
+    began: Instant,
+    running: Vec<Running>,
+    is_cancelled: bool,
+}
+
+impl<'a> Supervisor<'a> {
+    fn new(voice: &'a Voice) -> nix::Result<Self> {
+        prctl::set_child_subreaper(true)?;
+        let mut signals = SigSet::from(Signal::SIGTERM);
+        signals.add(Signal::SIGCHLD);
+        // Before there is a thread: all have it so, and the signals wait until they are asked for.
+        signals.thread_block()?;
+        Ok(Self { voice, signals, began: Instant::now(), running: Vec::new(), is_cancelled: false })
+    }
+
+    fn now(&self) -> Moment {
+        Moment::new(self.began.elapsed())
+    }
+
+    fn say(&self, words: String) {
+        self.voice.say(&ProbeMessage::Said(format!("switchbox check: {words}")));
+    }
+
+    fn check(&mut self, task: &SwitchboxTask) -> SwitchboxEnd {
+        let probe = match self.choose(task) {
+            Ok(Some(probe)) => probe,
+            Ok(None) => return SwitchboxEnd::NoProbe,
+            Err(why) => return SwitchboxEnd::Cannot(why),
+        };
+        let settings = &probe.settings(&task.settings);
+        let mut method = probe.method();
+        method.patience = task.patience.unwrap_or(method.patience);
+        let (pairs, min, least) = (in_words(&settings.pairs), settings.min, settings.min_channels);
+        let name = &method.probe;
+        self.say(format!("measuring {pairs} by {name}; at least {least} must reach {min} MB/s"));
+        if let Some(warning) = probe.warning(settings.expected) {
+            self.say(format!("warning: {warning}"));
+        }
+        let (mut check, effects) = Check::new(self.now(), settings.clone(), method);
+        if let Some(devices) = probe.count() {
+            let _nothing = check.handle(self.now(), Event::Counted { devices });
+        }
+        for (pair, sockets) in settings.pairs.iter().enumerate() {
+            if let Some(devices) = probe.devices(*sockets) {
+                let _nothing = check.handle(self.now(), Event::Named { pair, devices });
+            }
+        }
+        let mut effects = VecDeque::from(effects);
+        loop {
+            while let Some(effect) = effects.pop_front() {
+                match effect {
+                    Effect::Measure { run, pairs, patience } => {
+                        for event in self.start(&probe, settings, run, &pairs, patience) {
+                            effects.extend(check.handle(self.now(), event));
+                        }
+                    }
+                    Effect::Stop { run } => self.stop(run),
+                    Effect::Finish(finding) => {
+                        for trouble in finding.troubles() {
+                            self.say(trouble);
+                        }
+                        self.say(finding.to_string());
+                        return SwitchboxEnd::Found(finding);
+                    }
+                    Effect::Refuse(misfit) => return SwitchboxEnd::Cannot(misfit.to_string()),
+                }
+            }
+            let due = check.deadline().map(Moment::since_start);
+            let left = due.unwrap_or_default().saturating_sub(self.began.elapsed());
+            if left.is_zero() {
+                effects.extend(check.handle(self.now(), Event::Deadline));
+                continue;
+            }
+            for Ended { run, places, end } in self.wait(left) {
+                let said = probe.read(settings, &places, &end);
+                if let Some(devices) = said.devices {
+                    effects.extend(check.handle(self.now(), Event::Counted { devices }));
+                }
+                for (pair, devices, answer) in said.pairs {
+                    if let Some(devices) = devices {
+                        effects.extend(check.handle(self.now(), Event::Named { pair, devices }));
+                    }
+                    effects.extend(check.handle(self.now(), Event::Answered { run, pair, answer }));
+                }
+            }
+            if self.is_cancelled {
+                return SwitchboxEnd::Cannot("it was told to end".into());
+            }
+        }
+    }
+
+    /// The probe that was asked for, or that fits. `None`: nothing does.
+    fn choose(&mut self, task: &SwitchboxTask) -> Result<Option<Probe>, String> {
+        let mxom = || Probe::mxom(task).map(Some).map_err(|error| rules::chain(&error));
+        match &task.probe {
+            SwitchboxProbe::Mxom => mxom(),
+            SwitchboxProbe::Cuda => Ok(Some(Probe::Copy(CopyKind::Cuda))),
+            SwitchboxProbe::Host => Ok(Some(Probe::Copy(CopyKind::Host))),
+            SwitchboxProbe::Command(line) => Ok(Some(Probe::Command(line.clone()))),
+            SwitchboxProbe::Auto if task.tool.exists() || layout::driver(&task.sysfs).exists() => mxom(),
+            SwitchboxProbe::Auto => {
+                let has_cuda = self.count_cuda(&task.settings) > 0;
+                Ok(has_cuda.then_some(Probe::Copy(CopyKind::Cuda)))
+            }
+        }
+    }
+
+    /// How many devices NVIDIA's driver shows. One that hangs shows none.
+    fn count_cuda(&mut self, settings: &Settings) -> u32 {
+        let style = diagnosis::switchbox::Style::Repetitions;
+        let request = Request::new(settings, Vec::new(), style, COUNTING);
+        let spec = CopyTask { kind: CopyKind::Cuda, request }.spec();
+        let Ok(call) = Call::start(&spec) else { return 0 };
+        self.running.push(Running { call, run: 0, places: Vec::new() });
+        let deadline = Instant::now() + COUNTING;
+        while !self.is_cancelled {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            if let Some(Ended { end, .. }) = self.wait(left).pop() {
+                return Response::of(&end).ok().and_then(|response| response.devices).unwrap_or(0);
+            }
+        }
+        self.stop(0);
+        0
+    }
+
+    /// Starts a run. Gives what is known at once.
+    fn start(
+        &mut self,
+        probe: &Probe,
+        settings: &Settings,
+        run: u32,
+        pairs: &[usize],
+        patience: Duration,
+    ) -> Vec<Event> {
+        // Whatever the run before left behind would share the links.
+        self.clear_away();
+        let mut events = Vec::new();
+        for (places, spec) in probe.calls(settings, pairs, patience) {
+            let started = spec.and_then(|spec| {
+                Call::start(&spec).map_err(|error| match probe {
+                    Probe::Mxom { .. } => mxom::cannot_start(&spec.program, &error),
+                    _ => Wrong::new(Trouble::CannotStart, format!("{}: {error}", spec.program.display())),
+                })
+            });
+            match started {
+                Ok(call) => self.running.push(Running { call, run, places }),
+                Err(wrong) => events.extend(places.into_iter().map(|pair| Event::Answered {
+                    run,
+                    pair,
+                    answer: Answer::Failed(wrong.clone()),
+                })),
+            }
+        }
+        events
+    }
+
+    /// Nothing of this run is heard any more.
+    fn stop(&mut self, run: u32) {
+        for running in self.running.extract_if(.., |running| running.run == run) {
+            running.call.kill();
+        }
+    }
+
+    /// Waits until something ends, or so long. Gives who has ended.
+    fn wait(&mut self, patience: Duration) -> Vec<Ended> {
+        let mut ended = self.reap();
+        if ended.is_empty() {
+            self.is_cancelled |= wait_for(&self.signals, patience.min(LOOK_EVERY)) == Some(Signal::SIGTERM);
+            ended = self.reap();
+        }
+        ended
+    }
+
+    fn reap(&mut self) -> Vec<Ended> {
+        let mut ended = Vec::new();
+        while let Reaped::Ended { pid, cause } = next_ended() {
+            let place = self.running.iter().position(|running| running.call.pid() == pid);
+            if let Some(place) = place {
+                ended.push((self.running.swap_remove(place), cause));
+            }
+        }
+        let end = |(Running { call, run, places }, cause)| Ended { run, places, end: call.end(cause) };
+        ended.into_iter().map(end).collect()
+    }
+
+    /// SIGKILL for all that is left of anybody. Says who does not even die of that.
+    fn clear_away(&mut self) {
+        self.running.clear();
+        let me = i32::try_from(process::id()).unwrap_or(i32::MAX);
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            loop {
+                match next_ended() {
+                    Reaped::Ended { .. } => {}
+                    Reaped::StillRunning => break,
+                    Reaped::NobodyLeft => return,
+                }
+            }
+            tree::kill_pass(|| tree::below(me));
+            if Instant::now() >= deadline {
+                let left = tree::below(me).into_iter().filter(Process::is_alive);
+                let words: Vec<String> =
+                    left.map(|p| format!("{} ({}, {})", p.pid, p.name, p.state)).collect();
+                return self.say(format!("left behind by a probe, and does not die: {}", words.join(", ")));
+            }
+            std::thread::sleep(AGAIN);
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! The caller's side: starts a probe, listens to it, ends it.
+
+pub(crate) mod command;
+pub(crate) mod gpus;
+pub(crate) mod handle;
+pub(crate) mod local;
+mod process;
+pub(crate) mod ring;
+pub(crate) mod switchbox;

@@ -1,0 +1,97 @@
+//! The inventory of a node's accelerators: what drivers and vendors' tools say of them, as numbers.
+//!
+//! All of it is gathered in a process of its own, which tells what it has found after each accelerator: a driver that
+//! hangs at the fourth does not hide the first three. A node has accelerators of one vendor:
+//! once some are found nobody else is asked.
+
+use std::{ffi::OsString, path::PathBuf, time::Duration};
+
+use diagnosis::{gpus::Inventory, network_check::LocalFault};
+use tokio::sync::{mpsc, watch};
+
+use super::{
+    handle::{Heard, Limits, Listeners, hear},
+    process,
+};
+use crate::{
+    GRACE, Helper,
+    wire::{
+        End, Task,
+        gpus::{GpuMessage, GpuTask},
+    },
+};
+
+/// How an inventory is gathered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuPlan {
+    /// It is cut short then; what is known by that time counts.
+    pub deadline: Duration,
+    /// Where `sys` and `dev` are: `/`, but for tests.
+    pub root: PathBuf,
+    /// Where vendors' tools are looked for, in the form of `PATH`; empty: only where a driver's package puts them.
+    pub path: OsString,
+    /// How its process is started.
+    pub helper: Helper,
+}
+
+impl Default for GpuPlan {
+    /// Two seconds, on this machine, without tools.
+    fn default() -> Self {
+        Self {
+            deadline: Duration::from_secs(2),
+            root: PathBuf::from("/"),
+            path: OsString::new(),
+            helper: Helper::default(),
+        }
+    }
+}
+
+/// Gathers the inventory of this node, on a tokio runtime. Never fails: what cannot be found out is a note in it.
+pub async fn take_inventory(plan: GpuPlan) -> Inventory {
+    let task = Task::Gpus(GpuTask { root: plan.root.clone(), path: plan.path.clone() });
+    let started = match process::start(&plan.helper, &task, None) {
+        Ok(started) => started,
+        Err(error) => return Inventory { notes: vec![rules::chain(&error)], ..Inventory::default() },
+    };
+    let limits = Limits { cancel: None, deadline: Some(plan.deadline), grace: GRACE };
+    let heard = hear(started, limits, Listeners::default()).await;
+    from_heard(heard, plan.deadline).bounded()
+}
+
+/// The same where there is no runtime: one is made for it, on this thread.
+#[must_use]
+pub fn inventory_now(plan: GpuPlan) -> Inventory {
+    match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime.block_on(take_inventory(plan)),
+        Err(error) => Inventory { notes: vec![format!("cannot ask: {error}")], ..Inventory::default() },
+    }
+}
+
+fn from_heard(heard: Heard, deadline: Duration) -> Inventory {
+    if let Some(End::Inventory(inventory)) = heard.end {
+        return *inventory;
+    }
+    let why = heard.silence(deadline);
+    let at = heard.at.unwrap_or_else(|| LocalFault::PROBE.into());
+    let mut inventory = heard.so_far.map_or_else(Inventory::default, |so_far| *so_far);
+    inventory.notes.push(why);
+    inventory.hangs_at = Some(at);
+    inventory
+}
+
+/// Listens until `cancel` is true or closed, or the driver has no more to say. With `and_memory` it also looks once a
+/// second who holds memory. Words for which there is no room are dropped. Gives why it ended.
+pub async fn watch_gpus(
+    helper: Helper,
+    and_memory: bool,
+    told: mpsc::Sender<GpuMessage>,
+    cancel: watch::Receiver<bool>,
+) -> String {
+    let started = match process::start(&helper, &Task::WatchGpus { and_memory }, None) {
+        Ok(started) => started,
+        Err(error) => return rules::chain(&error),
+    };
+    let limits = Limits { cancel: Some(cancel), deadline: None, grace: GRACE };
+    let heard = hear(started, limits, Listeners { gpus: Some(told), ..Listeners::default() }).await;
+    heard.death()
+}

@@ -1,0 +1,389 @@
+//! The parent's side of a probe that runs: hears it, ends it, and always comes to an end itself.
+
+use std::{future, io, os::fd::OwnedFd, process::ExitStatus, time::Duration};
+
+use diagnosis::{gpus::Inventory, network_check::Probed};
+use nix::sys::signal::Signal;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, Interest, unix::AsyncFd},
+    net::unix::pipe,
+    sync::{mpsc, oneshot, watch},
+    time::{Instant, sleep_until},
+};
+
+use super::process::{Pipes, Process, StartError};
+use crate::{
+    LAST_PATIENCE,
+    wire::{End, ProbeMessage, gpus::GpuMessage, group::Measured},
+};
+
+/// So much of a probe's standard error is kept for the reason.
+const TAIL: usize = 4 << 10;
+
+/// A longer line is none of a probe of ours.
+const LONGEST_LINE: usize = 1 << 20;
+
+/// A probe of a group that is under way. Dropping it cancels the probe.
+#[derive(Debug)]
+pub struct ProbeHandle {
+    cancelled: watch::Sender<bool>,
+    end: oneshot::Receiver<Measured>,
+}
+
+impl ProbeHandle {
+    /// Asks the probe to end at once and to tell how far it came. It is killed when it does not.
+    pub fn cancel(&self) {
+        self.cancelled.send_replace(true);
+    }
+
+    /// Cancels it while somebody else waits for its end.
+    #[must_use]
+    pub fn canceller(&self) -> Canceller {
+        Canceller(self.cancelled.clone())
+    }
+
+    /// Waits for what the probe comes to. It has no time limit of its own: who waits cancels it.
+    pub async fn end(self) -> Probed {
+        self.measured().await.probed
+    }
+
+    /// As [`end`](Self::end), with what an all-reduce was measured at.
+    pub async fn measured(self) -> Measured {
+        let Self { cancelled: _stays, end } = self;
+        end.await.unwrap_or_else(|_| failed("the runtime that heard the probe has ended".into()))
+    }
+
+    /// Hears a probe that has been started, or not, on the current runtime.
+    pub(super) fn hear(
+        started: Result<(Process, Pipes), StartError>,
+        grace: Duration,
+        total: u64,
+        told: Listeners,
+    ) -> Self {
+        let (cancelled, cancel) = watch::channel(false);
+        let (done, end) = oneshot::channel();
+        tokio::spawn(async move {
+            let began = Instant::now();
+            let measured = match started {
+                Ok(running) => {
+                    let heard =
+                        hear(running, Limits { cancel: Some(cancel), deadline: None, grace }, told).await;
+                    heard.measured(total, began.elapsed())
+                }
+                Err(error) => failed(rules::chain(&error)),
+            };
+            // Who asked may have stopped waiting.
+            let _gone = done.send(measured);
+        });
+        Self { cancelled, end }
+    }
+}
+
+/// Ends a probe that somebody else waits for.
+#[derive(Debug, Clone)]
+pub struct Canceller(watch::Sender<bool>);
+
+impl Canceller {
+    /// As [`ProbeHandle::cancel`].
+    pub fn cancel(&self) {
+        self.0.send_replace(true);
+    }
+}
+
+fn failed(reason: String) -> Measured {
+    Probed::Failed { reason }.into()
+}
+
+/// Who is told of what a probe says meanwhile. Words for which there is no room are dropped.
+#[derive(Debug, Default)]
+pub(super) struct Listeners {
+    pub(super) progress: Option<mpsc::Sender<Probed>>,
+    pub(super) said: Option<mpsc::Sender<String>>,
+    pub(super) gpus: Option<mpsc::Sender<GpuMessage>>,
+}
+
+/// When a probe has to end.
+#[derive(Debug)]
+pub(super) struct Limits {
+    /// True, or closed: now.
+    pub(super) cancel: Option<watch::Receiver<bool>>,
+    /// Then, at the latest.
+    pub(super) deadline: Option<Duration>,
+    /// From the polite word to SIGKILL.
+    pub(super) grace: Duration,
+}
+
+/// All that was heard of a probe.
+#[derive(Debug, Default)]
+pub(super) struct Heard {
+    /// Its last word.
+    pub(super) end: Option<End>,
+    /// What it was about to touch last.
+    pub(super) at: Option<String>,
+    /// What an inventory had by then.
+    pub(super) so_far: Option<Box<Inventory>>,
+    /// It was asked to end before it had ended by itself.
+    pub(super) was_cut_short: bool,
+    /// It would not die; in words.
+    pub(super) stuck: Option<String>,
+    progress: Option<Probed>,
+    stderr: Vec<u8>,
+    status: Option<ExitStatus>,
+    unreadable: Option<io::Error>,
+}
+
+impl Heard {
+    /// What happened to one that ended without its last word.
+    pub(super) fn death(&self) -> String {
+        if let Some(stuck) = &self.stuck {
+            return stuck.clone();
+        }
+        if let Some(error) = &self.unreadable {
+            return format!("the probe cannot be heard: {error}");
+        }
+        let how = self.status.map_or_else(|| "died".to_owned(), |status| format!("ended with {status}"));
+        let stderr = String::from_utf8_lossy(&self.stderr);
+        match stderr.trim() {
+            "" => format!("the probe {how} and said nothing"),
+            words => format!("the probe {how} and said: {words}"),
+        }
+    }
+
+    /// Why there is no last word, of one that had so long.
+    pub(super) fn silence(&self, within: Duration) -> String {
+        let mut why = if self.was_cut_short { format!("no answer within {within:?}") } else { self.death() };
+        if let Some(at) = &self.at {
+            why = format!("{why}; it was at {at}");
+        }
+        match &self.stuck {
+            Some(stuck) if self.was_cut_short => format!("{why}; {stuck}"),
+            _ => why,
+        }
+    }
+
+    fn measured(self, total: u64, elapsed: Duration) -> Measured {
+        if let Some(End::Group(measured)) = self.end {
+            return measured;
+        }
+        if self.was_cut_short && self.stuck.is_none() {
+            let nothing = Probed::Unfinished { bytes: 0, total, elapsed, idle: elapsed };
+            return self.progress.unwrap_or(nothing).into();
+        }
+        failed(self.death())
+    }
+
+    fn take(&mut self, line: &[u8], told: &Listeners) {
+        let Ok(word) = serde_json::from_slice(line) else { return };
+        match word {
+            ProbeMessage::Progress(probed) => {
+                if let Some(progress) = &told.progress {
+                    let _no_room = progress.try_send(probed.clone());
+                }
+                self.progress = Some(probed);
+            }
+            ProbeMessage::Said(line) => {
+                if let Some(said) = &told.said {
+                    let _no_room = said.try_send(line);
+                }
+            }
+            ProbeMessage::Gpu(word) => {
+                if let Some(gpus) = &told.gpus {
+                    let _no_room = gpus.try_send(word);
+                }
+            }
+            ProbeMessage::At(what) => self.at = Some(what),
+            ProbeMessage::SoFar(inventory) => self.so_far = Some(inventory),
+            ProbeMessage::End(end) => self.end = Some(end),
+        }
+    }
+
+    fn keep(&mut self, came: &[u8]) {
+        self.stderr.extend_from_slice(came);
+        let too_many = self.stderr.len().saturating_sub(TAIL);
+        self.stderr.drain(..too_many);
+    }
+}
+
+/// How far the end is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Running,
+    Asked,
+    Killed,
+}
+
+/// Hears a probe to its end: that of the process, or of its standard output.
+pub(super) async fn hear((process, pipes): (Process, Pipes), limits: Limits, told: Listeners) -> Heard {
+    let mut heard = Heard::default();
+    let (mut ears, ended) = match open(&process, pipes) {
+        Ok(opened) => opened,
+        Err(error) => {
+            process.signal(Signal::SIGKILL);
+            heard.unreadable = Some(error);
+            return heard;
+        }
+    };
+    let Limits { mut cancel, deadline, grace } = limits;
+    let mut stage = Stage::Running;
+    let mut due = deadline.map(|deadline| Instant::now() + deadline);
+    loop {
+        tokio::select! {
+            came = ears.stdout.line() => match came {
+                Some(line) => heard.take(&line, &told),
+                None => break,
+            },
+            came = ears.stderr.some() => heard.keep(&came),
+            () = is_ended(ended.as_ref()) => {
+                // What it wrote last is in the pipes still; others may hold them open.
+                while let Some(line) = ears.stdout.ready_line() {
+                    heard.take(&line, &told);
+                }
+                break;
+            }
+            () = is_over(&mut cancel, due), if stage == Stage::Running => {
+                heard.was_cut_short = true;
+                process.signal(Signal::SIGTERM);
+                // One that is stopped cannot answer.
+                process.signal(Signal::SIGCONT);
+                (stage, due) = (Stage::Asked, Some(Instant::now() + grace));
+            }
+            () = is_due(due), if stage == Stage::Asked => {
+                process.signal(Signal::SIGKILL);
+                (stage, due) = (Stage::Killed, Some(Instant::now() + LAST_PATIENCE));
+            }
+            () = is_due(due), if stage == Stage::Killed => {
+                heard.stuck = Some(process.stuck());
+                return heard;
+            }
+        }
+    }
+    while let Some(came) = ears.stderr.ready() {
+        heard.keep(&came);
+    }
+    // Its pipe may be closed a moment before it can be reaped. In the agent the loop reaps; elsewhere nobody does.
+    let patience = tokio::time::sleep(LAST_PATIENCE);
+    tokio::select! {
+        () = is_ended(ended.as_ref()) => {}
+        () = patience => {}
+    }
+    heard.status = process.reap();
+    heard
+}
+
+async fn is_ended(pidfd: Option<&AsyncFd<OwnedFd>>) {
+    match pidfd {
+        Some(pidfd) if pidfd.readable().await.is_ok() => {}
+        _ => future::pending().await,
+    }
+}
+
+/// Cancelled, or the deadline has come.
+async fn is_over(cancel: &mut Option<watch::Receiver<bool>>, deadline: Option<Instant>) {
+    let cancelled = async {
+        match cancel {
+            Some(cancel) => {
+                // When its sender is gone, nobody waits for the probe any more.
+                let _either_way = cancel.wait_for(|cancelled| *cancelled).await.is_ok();
+            }
+            None => future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = cancelled => {}
+        () = is_due(deadline) => {}
+    }
+}
+
+async fn is_due(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => future::pending().await,
+    }
+}
+
+struct Ears {
+    stdout: Ear,
+    stderr: Ear,
+}
+
+fn open(process: &Process, pipes: Pipes) -> io::Result<(Ears, Option<AsyncFd<OwnedFd>>)> {
+    let stdout = Ear::new(pipe::Receiver::from_owned_fd(pipes.stdout)?);
+    let stderr = Ear::new(pipe::Receiver::from_owned_fd(pipes.stderr)?);
+    let ended = match process.pidfd().transpose()? {
+        // SAFETY: it owns its descriptor, and nobody replaces or closes that meanwhile.
+        Some(pidfd) => Some(unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) }?),
+        None => None,
+    };
+    Ok((Ears { stdout, stderr }, ended))
+}
+
+/// One pipe.
+struct Ear {
+    pipe: pipe::Receiver,
+    is_closed: bool,
+    came: Vec<u8>,
+    buffer: Box<[u8]>,
+}
+
+impl Ear {
+    fn new(pipe: pipe::Receiver) -> Self {
+        Self { pipe, is_closed: false, came: Vec::new(), buffer: vec![0; 16 << 10].into_boxed_slice() }
+    }
+
+    /// The next whole line that has come.
+    fn next_line(&mut self) -> Option<Vec<u8>> {
+        let end = memchr::memchr(b'\n', &self.came)?;
+        Some(self.came.drain(..=end).collect())
+    }
+
+    /// The next line; `None` at the end. May be dropped at any time.
+    async fn line(&mut self) -> Option<Vec<u8>> {
+        loop {
+            if let Some(line) = self.next_line() {
+                return Some(line);
+            }
+            match read(&mut self.pipe, &mut self.buffer).await {
+                Some(length) if self.came.len() < LONGEST_LINE => {
+                    self.came.extend_from_slice(&self.buffer[..length]);
+                }
+                _ => return None,
+            }
+        }
+    }
+
+    /// The next line, as far as it is here already.
+    fn ready_line(&mut self) -> Option<Vec<u8>> {
+        loop {
+            if let Some(line) = self.next_line() {
+                return Some(line);
+            }
+            match self.pipe.try_read(&mut self.buffer) {
+                Ok(length) if length > 0 => self.came.extend_from_slice(&self.buffer[..length]),
+                _ => return None,
+            }
+        }
+    }
+
+    /// Whatever comes; waits for ever after the end.
+    async fn some(&mut self) -> Vec<u8> {
+        if !self.is_closed {
+            if let Some(length) = read(&mut self.pipe, &mut self.buffer).await {
+                return self.buffer[..length].to_vec();
+            }
+            self.is_closed = true;
+        }
+        future::pending().await
+    }
+
+    /// Whatever is here already.
+    fn ready(&mut self) -> Option<Vec<u8>> {
+        match self.pipe.try_read(&mut self.buffer) {
+            Ok(length) if length > 0 => Some(self.buffer[..length].to_vec()),
+            _ => None,
+        }
+    }
+}
+
+async fn read(pipe: &mut (impl AsyncRead + Unpin), buffer: &mut [u8]) -> Option<usize> {
+    pipe.read(buffer).await.ok().filter(|length| *length > 0)
+}

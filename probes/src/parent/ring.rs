@@ -1,0 +1,36 @@
+//! Starts this node's part of a ring.
+
+use std::os::fd::AsRawFd as _;
+
+use diagnosis::network_check::Probed;
+use tokio::sync::mpsc;
+
+use super::{
+    handle::{Listeners, ProbeHandle},
+    process,
+};
+use crate::{
+    GRACE, Helper,
+    listener::Listener,
+    wire::{
+        Task,
+        ring::{RingPlan, RingTask},
+    },
+};
+
+/// Starts this node's part of a ring, on a tokio runtime. `on_progress` is told [`Probed::Unfinished`] at most four
+/// times a second, as far as it has room.
+///
+/// Never fails: what keeps the probe from starting is what it comes to.
+#[must_use]
+pub fn start_ring(
+    plan: RingPlan,
+    listener: &Listener,
+    helper: &Helper,
+    on_progress: Option<mpsc::Sender<Probed>>,
+) -> ProbeHandle {
+    let total = plan.total_bytes();
+    let task = Task::Ring(RingTask { plan, listener: listener.fd().as_raw_fd() });
+    let started = process::start(helper, &task, Some(listener));
+    ProbeHandle::hear(started, GRACE, total, Listeners { progress: on_progress, ..Listeners::default() })
+}

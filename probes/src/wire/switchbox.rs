@@ -1,0 +1,152 @@
+//! What a switchbox check is told and comes to, and the document that a program gets which measures.
+
+use std::{
+    ffi::{OsStr, OsString},
+    path::PathBuf,
+    time::Duration,
+};
+
+use diagnosis::switchbox::{FEWEST, Finding, Settings, SocketPair, Style};
+use serde::{Deserialize, Serialize};
+
+/// Of both documents.
+pub(crate) const VERSION: u32 = 1;
+
+/// What is copied in one measurement, in bytes.
+pub(crate) const BYTES: u64 = 256 << 20;
+
+/// The variable that names MetaX's tool.
+pub const TOOL_VARIABLE: &str = "SWITCHBOX_CHECK_TOOL_PATH";
+
+/// Where MetaX's tool lies when the variable is not set.
+pub const TOOL: &str = "/opt/mxmap/bin/mxom-client";
+
+/// What the check that follows is told: a collective must not use links that this one has just judged.
+pub const WITHOUT_OPTIC_LINK: (&str, &str) = ("MCCL_DISABLE_OPTIC_LINK", "1");
+
+/// Which probe measures.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SwitchboxProbe {
+    /// MetaX's where there is anything of MetaX, else CUDA where there is a device. Never the host's.
+    Auto,
+    /// MetaX's tool.
+    Mxom,
+    /// Peer copies by NVIDIA's driver.
+    Cuda,
+    /// A copy between two processes.
+    Host,
+    /// A program, run by `/bin/sh -c`.
+    Command(OsString),
+}
+
+impl From<&OsStr> for SwitchboxProbe {
+    /// `auto`, `mxom`, `cuda`, `host`; anything else is a program.
+    fn from(words: &OsStr) -> Self {
+        match words.to_str() {
+            Some("auto") => Self::Auto,
+            Some("mxom") => Self::Mxom,
+            Some("cuda") => Self::Cuda,
+            Some("host") => Self::Host,
+            _ => Self::Command(words.to_owned()),
+        }
+    }
+}
+
+/// A check of this node's switchbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SwitchboxTask {
+    /// What is measured, and how much of it must be good.
+    pub settings: Settings,
+    /// By which probe.
+    pub probe: SwitchboxProbe,
+    /// MetaX's tool.
+    pub tool: PathBuf,
+    /// `/sys`, or a tree like it.
+    pub sysfs: PathBuf,
+    /// How long one pair may take; `None`: as long as the probe usually may, 10 s for MetaX's tool and 20 s for others.
+    pub patience: Option<Duration>,
+}
+
+impl SwitchboxTask {
+    /// On this host. `tool`: what [`TOOL_VARIABLE`] says, if anything.
+    #[must_use]
+    pub fn new(settings: Settings, probe: SwitchboxProbe, tool: Option<&OsStr>) -> Self {
+        let tool = tool.filter(|tool| !tool.is_empty()).unwrap_or_else(|| OsStr::new(TOOL));
+        Self { settings, probe, tool: tool.into(), sysfs: "/sys".into(), patience: None }
+    }
+}
+
+/// What the supervisor came to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum SwitchboxEnd {
+    /// It has measured.
+    Found(Finding),
+    /// There is no probe for this host.
+    NoProbe,
+    /// It cannot be done as it was asked for; in words.
+    Cannot(String),
+}
+
+/// What one of them is to do.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct CopyTask {
+    pub(crate) kind: CopyKind,
+    pub(crate) request: Request,
+}
+
+/// Which one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum CopyKind {
+    Cuda,
+    Host,
+}
+
+/// Which way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Direction {
+    /// From the first of the pair to the second.
+    #[serde(rename = "ab")]
+    There,
+    /// And back.
+    #[serde(rename = "ba")]
+    Back,
+}
+
+/// What is to be measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Request {
+    pub(crate) v: u32,
+    pub(crate) pairs: Vec<SocketPair>,
+    pub(crate) bytes: u64,
+    pub(crate) iters: u32,
+    pub(crate) warmup: u32,
+    pub(crate) directions: Vec<Direction>,
+    pub(crate) min_mbps: f64,
+    pub(crate) deadline_ms: u64,
+}
+
+impl Request {
+    /// These pairs, within this time. A program of ours gives every repetition; another takes the mean itself.
+    pub(crate) fn new(settings: &Settings, pairs: Vec<SocketPair>, style: Style, patience: Duration) -> Self {
+        let (iters, warmup) = match style {
+            Style::Repetitions => (FEWEST, 1),
+            Style::Calls => (8, 2),
+        };
+        Self {
+            v: VERSION,
+            pairs,
+            bytes: BYTES,
+            iters,
+            warmup,
+            directions: vec![Direction::There, Direction::Back],
+            min_mbps: settings.min.mb_per_s(),
+            deadline_ms: u64::try_from(patience.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+
+    pub(crate) fn to_json(&self) -> Vec<u8> {
+        let mut line = serde_json::to_vec(self).unwrap_or_default();
+        line.push(b'\n');
+        line
+    }
+}

@@ -1,0 +1,79 @@
+//! Who may import whom: the crates of the tree, and the three rooms of `probes`.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+/// Each crate and those of ours that it may name. What is decided knows nothing of what carries it out.
+const CRATES: [(&str, &[&str]); 11] = [
+    ("diagnosis", &[]),
+    ("rules", &["diagnosis"]),
+    ("store", &[]),
+    ("processes", &["rules"]),
+    ("master-proto", &["diagnosis", "rules"]),
+    ("probes", &["diagnosis", "processes", "rules"]),
+    ("agent", &["diagnosis", "master-proto", "probes", "processes", "rules", "store"]),
+    ("master", &["diagnosis", "master-proto", "rules"]),
+    ("launcher", &["agent", "diagnosis", "master", "master-proto", "probes", "processes", "rules"]),
+    ("dlrover-diag", &["agent", "diagnosis", "launcher", "probes", "rules"]),
+    ("benches", &["agent", "diagnosis", "launcher", "master", "master-proto", "rules", "store"]),
+];
+
+fn tree() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+/// Those of our crates that the `[dependencies]` of a manifest name.
+fn named(manifest: &str) -> BTreeSet<&str> {
+    let section =
+        manifest.split("\n[").find_map(|part| part.strip_prefix("dependencies]")).unwrap_or_default();
+    let names = section.lines().filter_map(|line| line.split(['.', ' ', '=']).next());
+    names.filter(|name| CRATES.iter().any(|(known, _)| known == name)).collect()
+}
+
+/// The lines of code in a file or folder of the tree that contain one of `words`.
+fn lines_with(under: &Path, words: &[&str], found: &mut Vec<String>) {
+    if under.is_dir() {
+        for entry in fs::read_dir(under).unwrap() {
+            lines_with(&entry.unwrap().path(), words, found);
+        }
+    } else if under.extension().is_some_and(|extension| extension == "rs") {
+        for line in fs::read_to_string(under).unwrap().lines() {
+            let is_code = !line.trim_start().starts_with("//");
+            if is_code && words.iter().any(|word| line.contains(word)) {
+                found.push(format!("{}: {line}", under.display()));
+            }
+        }
+    }
+}
+
+#[test]
+fn every_crate_names_only_those_below_it() {
+    for (name, may) in CRATES {
+        let manifest = fs::read_to_string(tree().join(name).join("Cargo.toml")).unwrap();
+        let may: BTreeSet<&str> = may.iter().copied().collect();
+        let beyond: Vec<&str> = named(&manifest).difference(&may).copied().collect();
+        assert!(beyond.is_empty(), "{name} may not depend on {beyond:?}");
+    }
+}
+
+#[test]
+fn what_is_pure_has_the_same_fence() {
+    let fence = |name: &str| fs::read_to_string(tree().join(name).join("clippy.toml")).unwrap();
+    assert_eq!(fence("rules"), fence("diagnosis"));
+}
+
+#[test]
+fn the_two_sides_of_a_probe_meet_in_its_messages_only() {
+    let source = tree().join("probes/src");
+    let mut found = Vec::new();
+    for (room, others) in [
+        ("child.rs", &["crate::parent"][..]),
+        ("child", &["crate::parent"]),
+        ("parent.rs", &["crate::child"]),
+        ("parent", &["crate::child"]),
+        ("wire.rs", &["crate::child", "crate::parent"]),
+        ("wire", &["crate::child", "crate::parent"]),
+    ] {
+        lines_with(&source.join(room), others, &mut found);
+    }
+    assert!(found.is_empty(), "{found:#?}");
+}
