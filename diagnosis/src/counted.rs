@@ -1,7 +1,10 @@
 //! Counts in sentences.
 
+use std::fmt::Display;
+
 /// `1 node`, `2 nodes`: of nouns that take an `s`.
 #[must_use]
-pub fn counted(number: usize, noun: &str) -> String {
-    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
+pub fn counted(number: impl Display + PartialEq + From<u8>, noun: &str) -> String {
+    let plural = if number == 1.into() { "" } else { "s" };
+    format!("{number} {noun}{plural}")
 }

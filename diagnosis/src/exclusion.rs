@@ -25,7 +25,7 @@ pub struct Exclusion {
 impl fmt::Display for Exclusion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { verdict, evidence, .. } = self;
-        write!(f, "the network check keeps this node out of the job ({verdict})")?;
+        write!(f, "excluded by the network check ({verdict})")?;
         if !evidence.is_empty() {
             write!(f, ": {evidence}")?;
         }
@@ -72,7 +72,7 @@ impl NodeVerdict {
                 "the processes named, and what left them there; the accelerators themselves are fit"
             }
             Self::LocalFault(fault) if fault.is_forbidden() => {
-                "the device files that this container has, and who may open them; the accelerators themselves may be fit"
+                "the device files that this container has, and their permissions; the accelerators themselves may be fit"
             }
             Self::LocalFault(fault) if fault.is_untested() => {
                 "SWITCHBOX_CHECK_TOOL_PATH, --switchbox-probe, and what this user may do; too little was measured to call a link broken"

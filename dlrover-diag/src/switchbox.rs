@@ -125,7 +125,10 @@ fn task(arguments: &ArgMatches, env: Environment<'_>) -> Result<SwitchboxTask, S
     let min_channels = arguments.get_one::<u32>("min-channels").copied();
     let min_channels = min_channels.unwrap_or_else(|| usual_min_channels(pairs.len()));
     if min_channels > most {
-        return Err(format!("--min-channels {min_channels}: there are only {most} pair(s) in --box-pairs"));
+        return Err(format!(
+            "--min-channels {min_channels}: --box-pairs names only {}",
+            diagnosis::counted::counted(most, "pair")
+        ));
     }
     let expected = arguments.get_one::<String>("switchbox-path").and_then(|word| Expected::from_word(word));
     let are_pairs_given = arguments.value_source("box-pairs") == Some(ValueSource::CommandLine);
@@ -330,7 +333,7 @@ mod tests {
             alone: true,
         };
         let slow = Wrong::new(Trouble::Slow, "900.5 MB/s");
-        let gone = Wrong::new(Trouble::NoSuchDevice, "9 is none of the 8 device(s) here");
+        let gone = Wrong::new(Trouble::NoSuchDevice, "9 is none of the 8 devices here");
         let nothing = PairFinding {
             devices: None,
             path: Path::Unknown,
@@ -388,7 +391,7 @@ mod tests {
             (&["--switchbox-probe", "cudda"], "--switchbox-probe cudda: give auto, mxom, cuda, host, or a"),
             (&["--min-bandwidth", "inf"], "--min-bandwidth inf"),
             (&["--switchbox-probe", ""], "--switchbox-probe : give auto, mxom, cuda, host, or a"),
-            (&["--min-channels", "5"], "--min-channels 5: there are only 4 pair(s)"),
+            (&["--min-channels", "5"], "--min-channels 5: there are only 4 pairs"),
         ] {
             let refused = command().try_get_matches_from(std::iter::once(NAME).chain(words.iter().copied()));
             // clap itself takes `-1` for an option.

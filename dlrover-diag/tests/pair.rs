@@ -112,5 +112,8 @@ fn an_end_that_has_fewer_checks_to_do_is_told_to_have_left() {
 #[test]
 fn a_listener_that_was_given_a_limit_keeps_it() {
     let (output, words) = listen("127.0.0.1", &["--patience", "1"]).end();
-    assert_eq!((output.status.code(), &*words), (Some(1), "dlrover-diag: error: nobody came within 1 s\n"));
+    assert_eq!(
+        (output.status.code(), &*words),
+        (Some(1), "dlrover-diag: error: no peer connected within 1 s\n")
+    );
 }

@@ -167,7 +167,10 @@ fn workers_failed(report: &Report, group: &GroupFailure, asked: &Asked) -> Strin
     ));
     if *max_restarts > 0 {
         let attempts = u64::from(*max_restarts) + 1;
-        text.push_str(&format!("  attempt: {} of {attempts}, no restart is left\n", group.attempt.0 + 1));
+        text.push_str(&format!(
+            "  attempt: {} of {attempts} (--max-restarts={max_restarts})\n",
+            group.attempt.0 + 1
+        ));
     }
     if !group.ended_before.is_empty() {
         text.push_str(&ended_before(*rank, &group.ended_before));
@@ -230,15 +233,15 @@ fn explained(failure: &WorkerFailure) -> String {
             "killed by the kernel's OOM killer; use less memory or raise the container's memory limit"
         }
         "SIGKILL" => {
-            "somebody killed it, or it killed itself; the kernel's OOM counter of this container did not rise"
+            "killed by another process or by itself; not by the OOM killer, whose counter for this container did not rise"
         }
-        "SIGPIPE" => "whoever read what it wrote has gone",
-        "SIGSEGV" => "it touched memory that is not its own, a fault in native code",
+        "SIGPIPE" => "the reader of its output has closed the pipe",
+        "SIGSEGV" => "segmentation fault in native code",
         "SIGBUS" => "memory behind a mapped file is missing; often /dev/shm is too small (--shm-size)",
-        "SIGABRT" => "it gave up by itself; native code prints why on standard error",
-        "SIGILL" => "this CPU does not know an instruction of its code",
-        "SIGFPE" => "an arithmetic fault in native code, such as a division by zero",
-        "SIGTERM" | "SIGINT" | "SIGHUP" | "SIGQUIT" => "somebody else than this launcher asked it to end",
+        "SIGABRT" => "aborted; native code prints the reason on standard error",
+        "SIGILL" => "illegal instruction: its code was built for another CPU",
+        "SIGFPE" => "arithmetic error in native code, such as a division by zero",
+        "SIGTERM" | "SIGINT" | "SIGHUP" | "SIGQUIT" => "sent by another process, not by this launcher",
         _ => "see signal(7)",
     };
     format!("{name}, {meaning}")
@@ -439,7 +442,7 @@ mod tests {
         assert_eq!(
             after,
             "rank 1 (local rank 1, pid 42) failed first: SIGKILL, killed by the kernel's OOM killer; use less \
-             memory or raise the container's memory limit\n  attempt: 2 of 2, no restart is left\n  before it, 2 \
+             memory or raise the container's memory limit\n  attempt: 2 of 2 (--max-restarts=1)\n  before it, 2 \
              ranks of this node had exited with code 0: 0, 2. If rank 1 lost its connection to one of them, let all ranks meet \
              at a barrier before they exit\n  never reached \
              the workers' store: local rank 1\n  last lines of its standard error:\n    | first\n    | Traceback[2J\n    \

@@ -69,7 +69,7 @@ pub(crate) struct Chosen {
 /// Why a user's own list cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BadList {
-    #[error("it names {named} GPU(s) for {workers} workers; name at least one for each")]
+    #[error("it names {} for {workers} workers; name at least one for each", diagnosis::counted::counted(*.named, "GPU"))]
     TooFew { named: usize, workers: usize },
     #[error("{entry} is there twice")]
     Twice { entry: String },

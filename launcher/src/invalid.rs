@@ -61,7 +61,7 @@ pub(crate) enum Invalid {
     #[error("`{said}` cannot be read: {source}; give the path of a text file that this user may read")]
     Unreadable { said: Said, source: std::io::Error },
     #[error(
-        "`{said}` says who may connect to the workers' store: `members`, or nothing, which lets everybody"
+        "`{said}` is not known: use `members` (the workers' store accepts connections from the round's members only), or leave it unset"
     )]
     StoreAllow { said: Said },
     #[error("`{said}` cannot be used: {why}")]
@@ -70,12 +70,12 @@ pub(crate) enum Invalid {
     HalfACertificate,
     #[error("a job master with TLS is known by its CA: give --tls-ca (or DLROVER_TLS_CA) too")]
     NoCa,
-    #[error("`{said}` names this node as one beyond the last: with {nodes} node(s) ranks go from 0 to {}", .nodes.saturating_sub(1))]
+    #[error("`{said}` is beyond the last node rank: with {} the node ranks are 0 to {}", diagnosis::counted::counted(*.nodes, "node"), .nodes.saturating_sub(1))]
     NodeRankBeyondNodes { said: Said, nodes: u32 },
     #[error("--standalone runs on this node alone, but `{said}` waits for more: leave one of the two out")]
     StandaloneIsOneNode { said: Said },
     #[error(
-        "`{said}` does not fit a job of at most {nodes} node(s): the number of nodes would never be a multiple of it"
+        "`{said}` does not fit a job of at most {}: the number of nodes would never be a multiple of it", diagnosis::counted::counted(*.nodes, "node")
     )]
     NodeUnit { said: Said, nodes: u32 },
     #[error(

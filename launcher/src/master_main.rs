@@ -135,7 +135,7 @@ fn serve(settings: Settings) -> Result<End, MasterMainError> {
         let config =
             MasterConfig { policy, patience, state_dir, topology_file, taints, trust, log: Arc::new(say) };
         let master = master::prepare(config)?;
-        say(format_args!("serving job {job_name} on {}", listener.address));
+        say(format_args!("listening on {}, job \"{job_name}\"", listener.address));
         let told_to_end = async {
             let (Ok(mut interrupt), Ok(mut terminate)) = signals else { return future::pending().await };
             tokio::select! {

@@ -45,14 +45,14 @@ pub(crate) enum CannotBind {
     #[error("No accelerator available for NUMA binding")]
     NoAccelerator,
     #[error(
-        "there are {workers} workers, but this node shows {accelerators} accelerator(s) to bind them near"
+        "there are {workers} workers, but this node shows {} to bind them near", diagnosis::counted::counted(*.accelerators, "accelerator")
     )]
     FewerAccelerators { workers: u32, accelerators: usize },
     #[error("the place of accelerator {index} on the PCI bus cannot be told")]
     NoPlace { index: usize },
     #[error("{} cannot be read or understood", .path.display())]
     Topology { path: PathBuf },
-    #[error("NUMA node {node} has {cores} physical core(s) for {accelerators} accelerators")]
+    #[error("NUMA node {node} has {} for {accelerators} accelerators", diagnosis::counted::counted(*.cores, "physical core"))]
     FewerCores { node: u32, cores: usize, accelerators: usize },
     #[error("none of the CPUs near accelerator {index} may be used by this process")]
     NoCpuAllowed { index: usize },

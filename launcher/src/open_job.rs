@@ -5,8 +5,8 @@ use std::fmt;
 /// The first thing that whoever serves such a job says.
 pub(crate) fn words(reached_at: impl fmt::Display, hint: &str) -> String {
     format!(
-        "warning: this job is open to the network: anybody who reaches {reached_at} can see who takes part, take part as a \
-         node, and so stop and start the workers of all nodes again; {hint}, the same for every node and the job master, \
-         keeps strangers out"
+        "warning: this job accepts connections without a token: any host that reaches {reached_at} can list the nodes, join \
+         as one, and so restart the workers of all nodes; to require a token, {hint}, the same for every node and the job \
+         master"
     )
 }

@@ -242,7 +242,7 @@ fn binding(
 
 /// An option that is read and changes nothing.
 fn does_nothing(cli: &Cli, flag: Flag, why: &str) -> String {
-    format!("`{}` is accepted but nothing is done: {why}", cli.said(flag))
+    format!("`{}` is ignored: {why}", cli.said(flag))
 }
 
 /// Options that old lines may carry and that do nothing here: said once each, so that nothing is swallowed.

@@ -55,6 +55,6 @@ fn end(cause: ExitCause) -> String {
     match cause {
         ExitCause::Code(0) => "ended well".to_owned(),
         ExitCause::Code(code) => format!("ended with exit code {code}"),
-        ExitCause::Signal(signal) => format!("was ended by signal {signal}"),
+        ExitCause::Signal(signal) => format!("was killed by signal {signal}"),
     }
 }

@@ -116,15 +116,15 @@ impl Memory {
 
 fn came_back(job: &Job, life: u64) -> String {
     let Some(name) = job.name() else {
-        return format!("came back to a job that nobody has joined, life {life}");
+        return format!("came back to a job that no node has joined, life {life}");
     };
-    let nodes = job.nodes().count();
+    let nodes = diagnosis::counted::counted(job.nodes().count(), "node");
     match (job.verdict(), job.world()) {
         (Some(_), _) => format!("came back to job {name}, which is over, life {life}"),
         (None, Some(world)) => {
-            format!("came back to job {name} (round {}, {nodes} node(s)), life {life}", world.round)
+            format!("came back to job {name} (round {}, {nodes}), life {life}", world.round)
         }
-        (None, None) => format!("came back to job {name} (between rounds, {nodes} node(s)), life {life}"),
+        (None, None) => format!("came back to job {name} (between rounds, {nodes}), life {life}"),
     }
 }
 

@@ -47,7 +47,7 @@ async fn a_running_round_goes_on_as_if_nothing_had_happened() {
     master.kill();
     let master = Master::with_state(dir.path());
     let nodes = come_back(&master, &seats, Standing::Running).await;
-    assert!(master.said("came back to job job (round 0, 2 node(s)), life 2"));
+    assert!(master.said("came back to job job (round 0, 2 nodes), life 2"));
     // That nobody is lost when the grace is over shows in virtual time: rules/src/job_master/tests.rs, the simulator.
     succeed(nodes, 0).await;
     assert_eq!(master.ended().await.unwrap(), JobVerdict::Succeeded);
@@ -105,7 +105,7 @@ async fn nodes_that_gathered_before_are_not_forgotten() {
     a.join(2, None).await;
     master.kill();
     let master = Master::with_state(dir.path());
-    assert!(master.said("came back to job job (between rounds, 1 node(s)), life 2"));
+    assert!(master.said("came back to job job (between rounds, 1 node), life 2"));
     // It says it again, because it has heard no answer; then the other one comes.
     let mut nodes = two(&master).await;
     seated(&mut nodes).await;
@@ -142,7 +142,7 @@ async fn without_a_memory_the_nodes_teach_it() {
     let master = Master::start(|_| {});
     let nodes = come_back(&master, &seats, Standing::Running).await;
     succeed(nodes, 0).await;
-    assert!(master.said("took over round 0 of 2 node(s)"));
+    assert!(master.said("took over round 0 of 2 nodes"));
     assert_eq!(master.ended().await.unwrap(), JobVerdict::Succeeded);
 }
 

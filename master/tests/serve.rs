@@ -78,7 +78,7 @@ async fn a_node_that_vanishes_is_replaced() {
     for node in nodes {
         node.leave().await;
     }
-    assert!(master.said("round 1: 4 node(s)"));
+    assert!(master.said("round 1: 4 nodes"));
     assert_eq!(master.ended().await.unwrap(), JobVerdict::Succeeded);
 }
 
@@ -90,7 +90,7 @@ async fn all_leave_and_the_job_has_failed() {
     let round = a.asked_to_host().await;
     a.host(round).await.unwrap();
     a.seat().await;
-    assert!(!master.has_said("round 0: 1 node(s)"), "a job of one node is no news");
+    assert!(!master.has_said("round 0: 1 node"), "a job of one node is no news");
     a.end(NodeEnd::Left { signal: 15 }).await.unwrap();
     assert_eq!(master.ended().await.unwrap(), JobVerdict::Failed(JobFailure::Deserted));
 }

@@ -82,19 +82,21 @@ impl fmt::Display for Notice {
                     AfterStop::Restart { next, max_restarts } => {
                         write!(f, "; restarting all workers (restart {next} of {max_restarts})")
                     }
-                    AfterStop::Fail => write!(f, "; no restart is left"),
+                    AfterStop::Fail => write!(f, "; not restarting"),
                 }
             }
             Self::Stopping { signal, grace } => write!(
                 f,
-                "{} was passed on to the workers, which have {} s to end; once more kills them now",
+                "forwarded {} to the workers; waiting up to {} s ({} again to kill them)",
                 signal_words(*signal),
-                grace.as_secs_f64()
+                grace.as_secs_f64(),
+                // What a person at a terminal has pressed.
+                if *signal == 2 { "press Ctrl-C" } else { "send it" }
             ),
-            Self::Killing => f.write_str("killing every process that is left"),
+            Self::Killing => f.write_str("killing the remaining processes"),
             Self::Regrouping { why } => write!(f, "{why}; all nodes restart their workers"),
             Self::Excused { why } => {
-                write!(f, "{why}; the failure here followed from others, so it costs this node no restart")
+                write!(f, "{why}; the failure on this node followed from it and uses no restart")
             }
             Self::Pending(pending) => pending.fmt(f),
             Self::SelfCheck { words } => f.write_str(words),
@@ -103,7 +105,7 @@ impl fmt::Display for Notice {
             // A user's own program need not say how far it is.
             Self::TestGoesOn { at, bytes: 0, total: 0, elapsed } => write!(
                 f,
-                "network check {}, round {}: under way for {} s",
+                "network check {}, round {}: still running after {} s",
                 at.check,
                 at.round,
                 elapsed.as_secs()
@@ -137,7 +139,7 @@ impl fmt::Display for Notice {
             }
             Self::Seated(assignment) => seated(assignment, f),
             Self::MasterAway { reason, goes_on: true, .. } => {
-                write!(f, "{reason}; the workers go on, and so does the search for it")
+                write!(f, "{reason}; workers keep running; reconnecting")
             }
             Self::MasterAway { reason, goes_on: false, limit } => {
                 write!(f, "{reason}; trying again for {} s", limit.as_secs_f64())
@@ -197,13 +199,13 @@ fn locally_checked(
             write!(f, "network check: this node is broken, {component}: {reason}")
         }
         (None, Some(ComputeTime { time, kind: ComputeKind::Untold | ComputeKind::Processor })) => {
-            write!(f, "network check: this node computes and talks to itself ({:.1} ms)", millis(*time))
+            write!(f, "network check: self-test passed ({:.1} ms)", millis(*time))
         }
         (None, Some(ComputeTime { time, kind })) => {
             let took = millis(*time);
-            write!(f, "network check: this node computes and talks to itself ({took:.1} ms for {kind})")
+            write!(f, "network check: self-test passed ({took:.1} ms for {kind})")
         }
-        (None, None) => f.write_str("network check: this node talks to itself"),
+        (None, None) => f.write_str("network check: self-test passed (loopback only)"),
     }
 }
 
@@ -212,9 +214,14 @@ fn testing(order: &CheckOrder, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, "network check {}, round {}: ", at.check, at.round)?;
     match test {
         Test::AllReduce { bytes } => {
-            return write!(f, "all-reduce of {} MB with {} node(s)", rounded_megabytes(*bytes), size);
+            return write!(
+                f,
+                "all-reduce of {} MB with {}",
+                rounded_megabytes(*bytes),
+                counted(*size, "node")
+            );
         }
-        Test::Pair => f.write_str("testing the way to ")?,
+        Test::Pair => f.write_str("testing the link to ")?,
     }
     for (index, Partner { number, name, address, .. }) in partners.iter().enumerate() {
         let comma = if index == 0 { "" } else { " and " };

@@ -79,7 +79,7 @@ impl fmt::Display for Pending {
                 }
                 if *stopping == 0 && joined >= needed {
                     // Enough: `--nnodes=MIN:MAX` leaves room for more.
-                    f.write_str(", which is enough; giving further nodes a moment to come")?;
+                    f.write_str(", enough to start; waiting briefly for more")?;
                 }
                 write!(f, ", {} s of {} s", waited.as_secs(), limit.as_secs_f64())
             }
@@ -104,7 +104,8 @@ impl fmt::Display for Pending {
             Self::Spare { nodes } => {
                 write!(
                     f,
-                    "SPARE: the job runs on {nodes} node(s); this one takes part as soon as a seat frees"
+                    "SPARE: the job runs on {}; this one joins as soon as a place is free",
+                    diagnosis::counted::counted(*nodes, "node")
                 )
             }
             Self::Aside { point } => write!(
@@ -136,7 +137,7 @@ mod tests {
         let enough = Pending::Gathering { joined: 2, needed: 2, missing: None, stopping: 0, waited, limit };
         assert_eq!(
             enough.to_string(),
-            "PENDING 2/2 joined, which is enough; giving further nodes a moment to come, 63 s of 600 s"
+            "PENDING 2/2 joined, enough to start; waiting briefly for more, 63 s of 600 s"
         );
     }
 }

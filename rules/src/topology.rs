@@ -28,7 +28,7 @@ pub struct Place {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TopologyError {
     /// Not three words.
-    #[error("line {line} has {words} word(s) instead of 3, `asw psw ip`: `{text}`")]
+    #[error("line {line} has {} instead of 3, `asw psw ip`: `{text}`", diagnosis::counted::counted(*.words, "word"))]
     Words {
         /// Counted from 1.
         line: usize,
@@ -187,7 +187,7 @@ mod tests {
         let error = |text: &str| Topology::parse(text).unwrap_err().to_string();
         assert_eq!(
             error("asw psw 10.0.0.1\nasw 10.0.0.2\n"),
-            "line 2 has 2 word(s) instead of 3, `asw psw ip`: `asw 10.0.0.2`"
+            "line 2 has 2 words instead of 3, `asw psw ip`: `asw 10.0.0.2`"
         );
         assert_eq!(error("\n\nasw psw host-a"), "line 3: `host-a` is not an IP address");
         assert_eq!(

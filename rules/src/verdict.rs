@@ -121,8 +121,8 @@ impl fmt::Display for JobFailure {
             }
             Self::Exhausted { rank, node, limit, reason } => write!(
                 f,
-                "node rank {rank} was lost again after {limit} replacement(s), as many as --restart-count allows: \
-                 {node}: {reason}"
+                "node rank {rank} was lost again after {}, as many as --restart-count allows: {node}: {reason}",
+                diagnosis::counted::counted(*limit, "replacement")
             ),
             Self::MasterLeft { node, reason } => {
                 write!(f, "{node}, whose launcher served the job master, left: {reason}")
@@ -131,7 +131,7 @@ impl fmt::Display for JobFailure {
             Self::Inconclusive { named, of, nodes, why } => {
                 write!(
                     f,
-                    "the network check failed and cannot tell which of {of} node(s), of {nodes} checked, is at fault: "
+                    "the network check failed and cannot tell which of {of} nodes, of {nodes} checked, is at fault: "
                 )?;
                 for (index, node) in named.iter().enumerate() {
                     write!(f, "{}{node}", if index == 0 { "" } else { ", " })?;
@@ -139,7 +139,7 @@ impl fmt::Display for JobFailure {
                 if !why.is_empty() {
                     write!(f, "; the first of them {why}")?;
                 }
-                f.write_str("; nobody is tainted. ")?;
+                f.write_str("; no node is tainted. ")?;
                 f.write_str(match why.contains(CHECK_COMMAND) {
                     // It may fail for reasons of its own, and on every node.
                     true => {

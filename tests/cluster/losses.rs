@@ -19,7 +19,7 @@ fn a_killed_node_is_lost_and_enough_others_go_on() {
     assert!(world.iter().all(|worker| !alive(worker.pid)), "no worker of the old round is left");
     let said = job.await_master_said("127.0.0.2) is gone: its connection to the job master broke");
     assert!(
-        said.contains("did not come back within 0.5 s (losses of this rank: 1, replacements: 3)"),
+        said.contains("did not come back within 0.5 s (1 of 3 replacements used for this rank)"),
         "{said}"
     );
     let said = job.await_said(&first, "is gone: its connection to the job master broke");
@@ -99,7 +99,7 @@ fn a_node_that_is_told_to_end_leaves_at_once() {
     assert!(outcome.stderr.contains("ended by SIGTERM"), "{outcome:#?}");
     let said = job.await_master_said("127.0.0.2) is gone: ");
     assert!(said.contains("SIGTERM"), "{said}");
-    assert!(said.contains("(losses of this rank: 0, replacements: 0)"), "nothing is charged: {said}");
+    assert!(said.contains("(0 of 0 replacements used for this rank)"), "nothing is charged: {said}");
     job.ends_well([first]);
 }
 

@@ -52,8 +52,7 @@ fn with_require_uniform_another_number_of_workers_is_refused() {
     let first = job.ranked(0).flags(line).start();
     let _waits = job.await_said(&first, "PENDING 1/2 joined");
     let outcome = job.ranked(1).flags(line).flags(["--nproc-per-node=2"]).finish().expect_code(1);
-    let sentence =
-        "--require-uniform: the job's nodes have 1 worker(s) each, this one has --nproc-per-node=2";
+    let sentence = "--require-uniform: the job's nodes have 1 worker each, this one has --nproc-per-node=2";
     assert!(outcome.stderr.contains(sentence), "{outcome:#?}");
     let second = job.ranked(1).flags(line).start();
     let _world = job.await_world(2, 0);

@@ -125,7 +125,7 @@ fn strangers_that_join_and_hang_up_do_not_use_up_the_replacements() {
         let gone = || job.master_said().matches("(stranger, 127.0.0.200) is gone: ").count();
         job.wait("the end of a stranger", || (gone() > number as usize).then_some(()));
     }
-    assert!(job.master_said().contains("losses of this rank: 0"), "{}", job.master_said());
+    assert!(job.master_said().contains("(0 of 3 replacements used for this rank)"), "{}", job.master_said());
     job.ends_well(nodes);
 }
 

@@ -48,7 +48,7 @@ fn the_guides_ten_nodes_get_the_guides_ranks() {
     let world = job.await_world(10, 0);
     let expected = [0, 4, 8, 1, 5, 9, 2, 6, 3, 7];
     assert_eq!(order(&world), expected);
-    let said = job.await_master_said("round 0: 10 node(s)");
+    let said = job.await_master_said("round 0: 10 nodes");
     let mut rest = &*said;
     for (rank, node) in expected.iter().enumerate() {
         let line = format!("rank {rank} 192.168.0.{node} ");
@@ -82,7 +82,7 @@ fn the_file_is_read_again_for_each_round() {
     assert_eq!(order(&third), [0, 1, 2]);
     assert_eq!(from_disk(&third), [] as [usize; 0]);
     let said = job.await_master_said("the last good one holds");
-    assert!(said.contains("line 2 has 2 word(s) instead of 3"), "{said}");
+    assert!(said.contains("line 2 has 2 words instead of 3"), "{said}");
     job.ends_well(nodes);
 }
 

@@ -30,7 +30,7 @@ fn links_ids_memory_and_health_come_from_the_driver() {
     for (state, words) in [
         ("used=1:61", "(1 busy left out)"),
         ("lost=1", "GPU 1 is left out: it has fallen off the bus"),
-        ("ecc=1:3", "GPU 1 is left out: 3 ECC error(s)"),
+        ("ecc=1:3", "GPU 1 is left out: 3 uncorrectable ECC errors"),
         ("denied=1", "GPU 1 is left out: this user may not use it"),
     ] {
         let run = run(state, &["--nproc-per-node=4"]);
@@ -50,7 +50,8 @@ fn links_ids_memory_and_health_come_from_the_driver() {
 
 #[test]
 fn a_list_with_a_broken_one_is_refused() {
-    for (state, words) in [("lost=1", "it has fallen off the bus"), ("ecc=1:3", "3 ECC error(s)")] {
+    for (state, words) in [("lost=1", "it has fallen off the bus"), ("ecc=1:3", "3 uncorrectable ECC errors")]
+    {
         let [(path, library), (name, state)] = driver(state);
         let launch = Launch::new(launcher!()).flags(["--standalone", "--gpu-select=0,1"]);
         let run = launch.env(path, library).env(name, state).finish().expect_code(1);

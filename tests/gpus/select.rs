@@ -13,7 +13,7 @@ fn all_workers_get_the_same_list_with_the_best_ring_first() {
         assert_eq!(worker.var("LOCAL_RANK"), rank.to_string());
     }
     let line = run.stderr.lines().find(|line| line.contains("--gpu-select")).unwrap();
-    assert!(line.contains("GPUs 4,5,6,7 chosen of 7 free (1 busy left out): 2 ring(s)"), "{line}");
+    assert!(line.contains("GPUs 4,5,6,7 chosen of 7 free (1 busy left out): 2 rings"), "{line}");
 
     let flags = ["--nproc-per-node=8", "--gpu-select=topology", "--gpu-select-only"];
     let run = FakeNode::dgx(&[]).launch(&flags).steps(&["dump"]).finish().expect_code(0);
@@ -67,7 +67,7 @@ fn a_list_that_cannot_be_had_is_refused_before_anything_starts() {
     let node = FakeNode::dgx(&[]);
     // A word that there is not is a mistake in the line itself, as with any choice of words.
     for (list, words, code) in
-        [("0,9", "no GPU 9", 1), ("0", "1 GPU(s) for 2 workers", 1), ("soon", "no choice of GPUs", 2)]
+        [("0,9", "no GPU 9", 1), ("0", "1 GPU for 2 workers", 1), ("soon", "no choice of GPUs", 2)]
     {
         let flags = ["--nproc-per-node=2", &format!("--gpu-select={list}")];
         let run = node.launch(&flags).finish().expect_code(code);

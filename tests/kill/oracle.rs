@@ -115,7 +115,7 @@ pub fn contradictions(
             let of = plan.max_restarts;
             must(
                 says(&format!(
-                    "rank {rank} (local rank {rank}, pid {pid}) was ended by {name}; restarting all workers (restart 1 of {of})"
+                    "rank {rank} (local rank {rank}, pid {pid}) was killed by {name}; restarting all workers (restart 1 of {of})"
                 )),
                 "the restart is told",
             );
@@ -141,7 +141,7 @@ pub fn contradictions(
             Err(error) => must(false, &format!("the box can be read: {error}")),
         },
         Ending::GuardBlamed => {
-            must(says(&format!("guard process was ended by {name}")), "the guard is named");
+            must(says(&format!("guard process was killed by {name}")), "the guard is named");
         }
         Ending::AskedToEnd => {
             must(asked_to_end, "a stopped worker does not end by itself");

@@ -32,7 +32,7 @@ fn guard_is_killed(options: &[&str], flags: &[&str]) {
     let _known_from_now_on = bred.census.enlisted();
     guard.signal(Signal::SIGKILL);
     let run = bred.finish().expect_code(1);
-    assert!(run.stderr.contains("guard process was ended by SIGKILL"), "{run:#?}");
+    assert!(run.stderr.contains("guard process was killed by SIGKILL"), "{run:#?}");
     assert!(run.took.as_secs() < 25, "nothing is waited for: {run:#?}");
 }
 

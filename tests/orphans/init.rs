@@ -133,7 +133,7 @@ fn process_1_outlives_its_guard_and_says_so() {
     let Some(container) = container("plain,stubborn,setsid,daemon,bare,hopper", &[], &[]) else { return };
     container.guard().signal(Signal::SIGKILL);
     let run = container.finish().expect_code(1);
-    assert!(run.stderr.contains("guard process was ended by SIGKILL"), "{run:#?}");
+    assert!(run.stderr.contains("guard process was killed by SIGKILL"), "{run:#?}");
 }
 
 #[test]

@@ -71,7 +71,7 @@ fn slip_of_master(args: &[&str]) -> (Option<i32>, String) {
         if let Some(status) = master.try_wait().unwrap() {
             break status.code();
         }
-        if said().contains("serving job") {
+        if said().contains("listening on ") {
             master.kill().unwrap();
             master.wait().unwrap();
             break None;

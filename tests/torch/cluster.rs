@@ -141,5 +141,5 @@ fn nodes_check_each_other_with_torch_and_train() {
     });
     trained(&job, nodes);
     let said = job.finish_master().expect_code(0).stderr;
-    assert!(said.contains("network check 0: 2 of 2 node(s) healthy after 1 round(s)"), "{said}");
+    assert!(said.contains("network check 0: 2 of 2 nodes healthy after 1 round"), "{said}");
 }

@@ -315,7 +315,7 @@ fn output_that_the_console_does_not_take_is_told_of_once() {
     if torchrun_differs("output_that_the_console_does_not_take_is_told_of_once") {
         return;
     }
-    let (full, gone) = ("No space left on device", "whoever read it has gone");
+    let (full, gone) = ("No space left on device", "its reader has closed the pipe");
     for (stream, other, why, shell) in [
         ("standard output", "stderr", full, "exec >/dev/full"),
         ("standard output", "stderr", gone, "exec > >(head -1 >/dev/null)"),

@@ -53,7 +53,7 @@ fn a_guard_that_dies_at_once_is_noticed() {
         let guard = wait_for("the guard", || fs::read_to_string(&children).ok()?.trim().parse().ok());
         kill(Pid::from_raw(guard), Signal::SIGKILL).unwrap();
         let outcome = run.finish().expect_code(1);
-        assert!(outcome.stderr.contains("its guard process was ended by SIGKILL"), "{outcome:#?}");
+        assert!(outcome.stderr.contains("its guard process was killed by SIGKILL"), "{outcome:#?}");
     }
 }
 

@@ -345,7 +345,7 @@ impl Shared {
 /// A sentence without its end.
 fn loss(stream: &str, errno: Errno) -> String {
     let (why, how_long) = match errno {
-        Errno::EPIPE => ("whoever read it has gone", "from now on"),
+        Errno::EPIPE => ("its reader has closed the pipe", "from now on"),
         Errno::EIO | Errno::EBADF | Errno::ENXIO => (errno.desc(), "from now on"),
         _ => (errno.desc(), "as long as that lasts"),
     };

@@ -35,7 +35,7 @@ impl Watch {
     pub(super) async fn close(self) {
         self.cancel.send_replace(true);
         if timeout(CLOSE, self.task).await.is_err() {
-            debug!("who listens to the driver does not end; it dies with this launcher");
+            debug!("the listener to the driver does not end; it dies with this launcher");
         }
     }
 }
@@ -62,7 +62,7 @@ impl Prober {
                 tokio::select! {
                     ended = &mut listening => {
                         // Without it training goes on as well.
-                        debug!(ended, "nobody listens to the accelerators' driver any more");
+                        debug!(ended, "the listener to the accelerators' driver has ended");
                         return;
                     }
                     Some(word) = words.recv() => {

@@ -1,6 +1,7 @@
 //! What workers see: the chosen devices first, as a ring, then all others that are free.
 
 use super::{BadMatrix, CannotChoose, GpuSet, MOST, Matrix, Objective, choose};
+use crate::counted::counted;
 
 /// What is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -168,11 +169,11 @@ fn worth(matrix: &Matrix, choice: &super::Choice) -> String {
     let rings = match choice.score.capacity_links {
         links if links > 0 && matrix.is_switched() => format!("{links} links each"),
         _ if choice.ring.len() == 2 && choice.score.capacity_links > 0 => {
-            format!("{} direct link(s)", choice.score.capacity_links)
+            counted(choice.score.capacity_links, "direct link")
         }
         0 if matrix.is_measured() => "as measured".to_owned(),
         0 => "no ring of direct links".to_owned(),
-        rings => format!("{rings} ring(s) of direct links"),
+        rings => format!("{} of direct links", counted(rings, "ring")),
     };
     let gain = choice.gain_over_first();
     let than_first = match choice.first == choice.set {

@@ -7,6 +7,7 @@
 //! Busy is one of whose memory others hold a part, forbidden one that this user or container may not open: both are
 //! nobody's fault, and never tainted.
 
+use crate::counted::counted;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -93,7 +94,7 @@ pub fn judge(inventory: &Inventory, terms: &GpuTerms, waited: Duration) -> Healt
     if visible.len() < needed {
         let usable = visible.len();
         let reason =
-            format!("{needed} accelerator(s) are needed and {usable} may be used: {}", denied.join("; "));
+            format!("{} needed, {usable} accessible: {}", counted(needed, "accelerator"), denied.join("; "));
         return Health::Unfit(LocalFault { component: LocalFault::FORBIDDEN.to_owned(), reason });
     }
     let is_busy = |gpu: &&Gpu| terms.busy_permille.is_some_and(|permille| is_busy(gpu, permille));
@@ -110,7 +111,8 @@ pub fn judge(inventory: &Inventory, terms: &GpuTerms, waited: Duration) -> Healt
         return Health::LookAgain { after: LOOK_EVERY.min(BUSY_PATIENCE - waited) };
     }
     let reason = format!(
-        "{needed} accelerator(s) are needed and {free} of {} are free: {}",
+        "{} needed, {free} of {} free: {}",
+        counted(needed, "accelerator"),
         visible.len(),
         told.join("; ")
     );
@@ -166,7 +168,7 @@ pub fn what_is_broken(gpu: &Gpu) -> Option<String> {
         return Some("a broken row of its memory waits for its replacement: it has to be reset".into());
     }
     let errors = gpu.ecc_uncorrected.filter(|errors| *errors > 0)?;
-    Some(format!("{errors} ECC error(s) in its memory that could not be corrected"))
+    Some(counted(errors, "uncorrectable ECC error") + " in its memory")
 }
 
 /// Why nobody here can use an accelerator: it is broken, or not for this user.

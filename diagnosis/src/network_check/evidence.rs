@@ -221,18 +221,18 @@ fn passes(number: u32, tests: &[Listed<'_>]) -> Option<Evidence> {
 
 fn inconclusive(facts: &Facts, number: u32, tests: &[Listed<'_>]) -> Vec<Evidence> {
     if tests.is_empty() {
-        let words = "was not tested with anybody: nobody else was left".to_owned();
+        let words = "was not tested: no other node was left".to_owned();
         return vec![Evidence { round: None, partners: Vec::new(), words }];
     }
     let tell = |(round, test, judged): &Listed<'_>| {
         let partners: Vec<u32> = others(test, number).collect();
         let doubt = match &partners[..] {
             [partner] if facts.is(*partner, |it| it.good) => {
-                "which is proven good, and one such test is not enough"
+                "which is known to be good; one failed test is not enough evidence"
             }
             [partner] if facts.is(*partner, |it| it.is_gone) => "which is gone",
-            [_] => "which is not proven good either",
-            _ => "any two of whom may be at fault",
+            [_] => "which is also unverified",
+            _ => "of which any two may be at fault",
         };
         let who = format!("{}, {doubt}", names(&partners));
         let words = match judged.result {

@@ -1,5 +1,6 @@
 //! What a check came to, and what is said of it.
 
+use crate::counted::counted;
 use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
@@ -172,7 +173,7 @@ impl Finding {
     }
 
     fn score(&self) -> String {
-        format!("{} of {} pair(s) good, {} needed", self.good(), self.pairs.len(), self.min_channels)
+        format!("{} of {} good, {} needed", self.good(), counted(self.pairs.len(), "pair"), self.min_channels)
     }
 }
 
@@ -196,34 +197,32 @@ impl fmt::Display for Finding {
 
 /// What values that are too low say, or too few.
 pub(super) fn of_values(verdict: Verdict, min: Rate, values: &[Repetition], alone: bool) -> Option<Wrong> {
-    let how = if alone { "alone" } else { "beside others" };
+    let how = if alone { "" } else { " beside others" };
     let range = range_in_words(values)?;
     let good = values.iter().filter(|it| it.value() >= min).count();
     let is_dead = values.iter().all(|it| it.value() == Rate::default());
-    let (times, weak) = (values.len(), weak_direction(min, values));
+    let (times, weak) =
+        (counted(values.len(), if alone { "solo run" } else { "run" }), weak_direction(min, values));
     let ways = if values.iter().any(|it| it.back.is_some()) { " both ways" } else { "" };
     let (trouble, words) = match verdict {
         Verdict::Good => return None,
-        Verdict::Bad if is_dead => (Trouble::Dead, format!("0 MB/s in {times} measurement(s) {how}{weak}")),
+        Verdict::Bad if is_dead => (Trouble::Dead, format!("0 MB/s in {times}{how}{weak}")),
         Verdict::Bad => (
             Trouble::Slow,
-            format!(
-                "{range} in {times} measurement(s) {how}, {good} of which reached {min} MB/s{ways}{weak}"
-            ),
+            format!("{range} in {times}{how}, {good} of which reached {min} MB/s{ways}{weak}"),
         ),
-        Verdict::Unstable => (
-            Trouble::Unstable,
-            format!("{good} of {times} measurement(s) {how} reached {min} MB/s{ways}, {range}{weak}"),
-        ),
+        Verdict::Unstable => {
+            (Trouble::Unstable, format!("{good} of {times}{how} reached {min} MB/s{ways}, {range}{weak}"))
+        }
         Verdict::Untested if alone => (
             Trouble::Untested,
             format!(
-                "no time was left for more than {times} measurement(s) alone, {good} of which reached {min} MB/s{ways}, {range}"
+                "no time was left for more than {times}, {good} of which reached {min} MB/s{ways}, {range}"
             ),
         ),
         Verdict::Untested => (
             Trouble::Untested,
-            format!("no time was left to measure it alone; {range} in {times} measurement(s) beside others"),
+            format!("no time was left to measure it alone; {range} in {times} beside others"),
         ),
     };
     Some(Wrong::new(trouble, words))
@@ -235,8 +234,9 @@ pub(super) fn too_few_in_words(pairs: &[PairFinding]) -> Option<String> {
     let count = pairs.iter().filter(few).count();
     let times = pairs.iter().filter(few).map(|it| it.values.len()).min()?;
     Some(format!(
-        "{count} good pair(s) were measured {times} time(s) only, of {FEWEST}, for the probe is slow: a link that works \
-         now and then may not have been noticed"
+        "the probe is slow: {} had fewer than {FEWEST} runs (at least {times}), so an intermittent link may have been \
+         missed",
+        counted(count, "good pair")
     ))
 }
 

@@ -5,6 +5,7 @@
 //! they are lost too, and held against the node. Where half of them are missing, or none and they sit elsewhere, it is
 //! another kind of host, and nothing that can be seen from within tells it from one that has lost so many.
 
+use crate::counted::counted;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -44,13 +45,13 @@ impl fmt::Display for Misfit {
         let Self { devices, pairs, lacking, min_channels } = self;
         let (all, without) = (in_words(pairs), in_words(lacking));
         match devices {
-            Some(devices) => write!(f, "this host has {devices} accelerator(s)")?,
+            Some(devices) => write!(f, "this host has {}", counted(*devices, "accelerator"))?,
             None => write!(f, "this host has too few accelerators")?,
         }
         write!(
             f,
             ", and --box-pairs was not given: its default {all} asks for {} sockets, of which {without} lack an \
-             accelerator, so that fewer than {min_channels} pair(s) are left. Give the pairs of this host's sockets with \
+             accelerator, so that fewer than {min_channels} pairs are left. Give the pairs of this host's sockets with \
              --box-pairs A:B ...; if it should have all {} accelerators, give --box-pairs {all}, and what is missing is \
              held against the node",
             2 * pairs.len(),

@@ -145,7 +145,7 @@ fn write_nodes(text: &mut String, outcome: &Outcome, job: Job) -> fmt::Result {
             let fine = count(fine, "node");
             writeln!(
                 text,
-                "\n{fine} {is} not tested: one alone has nobody to be tested with, and counts as fit"
+                "\n{fine} {is} not tested: a single node has no partner to test with, and counts as fit"
             )?;
         }
         false => {

@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(settings.patience.reconnect_grace, Duration::from_secs(2));
         assert_eq!(settings.patience.heartbeat_timeout, Some(Duration::from_secs(15)));
         let open = settings.open.unwrap();
-        assert!(open.contains("anybody who reaches its port can see who takes part"), "{open}");
+        assert!(open.contains("any host that reaches its port can list the nodes"), "{open}");
     }
 
     #[test]

@@ -430,7 +430,7 @@ pub(crate) static OPTIONS: &[OptionSpec] = &[
             "on-inconclusive",
             Kind::Choice(&["fail", "proceed", "relaunch"]),
             Group::Checks,
-            "When nobody can tell which node is at fault: fail the job, proceed with the nodes, or relaunch them (they exit with 202)",
+            "When it cannot be told which node is at fault: fail the job, proceed with the nodes, or relaunch them (they exit with 202)",
         )
     },
     OptionSpec {

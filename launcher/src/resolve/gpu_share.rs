@@ -78,7 +78,7 @@ pub(super) fn resolve(
         share.whole,
         share.device,
         match (may_kill, enforces) {
-            (true, _) => "and this launcher kills who takes far more",
+            (true, _) => "and this launcher kills a worker that takes far more",
             (false, true) => "nor does this launcher",
             (false, false) => "see --gpu-mem-enforce",
         }

@@ -81,7 +81,11 @@ pub(super) fn resolve(
         _ => nproc::local_world_size(cli, env, host)?,
     };
     if auto {
-        notices.push(format!("--auto-config: {max} node(s), {local_world_size} worker(s) on this one"));
+        notices.push(format!(
+            "--auto-config: {}, {} on this one",
+            diagnosis::counted::counted(max, "node"),
+            diagnosis::counted::counted(local_world_size, "worker")
+        ));
     }
     if let Some(unit) = cli.int(Flag::NodeUnit) {
         if unit < 1 {

@@ -289,5 +289,5 @@ fn a_pair_by_hand_waits_for_nobody_longer_than_it_is_told() {
     let listener = Listener::bind(None, 0).unwrap();
     let door = probes::listen_for_pair(&listener).unwrap();
     let error = door.check(Some(limit), limit).unwrap_err().to_string();
-    assert_eq!(error, "nobody came within 1 s");
+    assert_eq!(error, "no peer connected within 1 s");
 }

@@ -145,7 +145,7 @@ async fn a_healthy_box_is_asked_five_times_a_pair_as_the_vendor_does() {
                 .to_owned(),
         ]
     );
-    assert!(lines[2].starts_with("switchbox check: 4 of 4 pair(s) good, 2 needed: ok, "), "{lines:?}");
+    assert!(lines[2].starts_with("switchbox check: 4 of 4 pairs good, 2 needed: ok, "), "{lines:?}");
     assert_eq!(lines.len(), 3);
     assert!(finding.pairs.iter().all(|pair| pair.path == Way::Metaxlink && !pair.alone));
 }
@@ -158,11 +158,11 @@ async fn slow_and_dead_channels_of_a_node_that_passes_are_named() {
     assert_eq!(finding.standing(), Standing::Degraded);
     assert_eq!(troubles(&finding), [None, None, Some(Trouble::Slow), Some(Trouble::Dead)]);
     let notes = finding.notes();
-    assert_eq!(notes[1], "switchbox pair 6:7 (GPU 6 -> GPU 7): dead, 0 MB/s in 5 measurement(s) alone");
+    assert_eq!(notes[1], "switchbox pair 6:7 (GPU 6 -> GPU 7): dead, 0 MB/s in 5 solo runs");
     assert!(
         lines.iter().any(|line| line.starts_with("switchbox check: pair 3:5 (GPU 3 -> GPU 5): slow, 9999.9"))
     );
-    assert!(lines.last().unwrap().contains("2 of 4 pair(s) good, 2 needed: degraded"), "{lines:?}");
+    assert!(lines.last().unwrap().contains("2 of 4 pairs good, 2 needed: degraded"), "{lines:?}");
     // One beside the others, and then five alone; five beside the others.
     assert_eq!((made.calls("3-5").len(), made.calls("0-1").len()), (6, 5));
 }
@@ -173,9 +173,7 @@ async fn too_few_good_channels_are_a_fault_of_the_node() {
     let finding = finding(made.task()).await;
     let fault = finding.fault().unwrap();
     assert_eq!(fault.component, "switchbox");
-    assert!(
-        fault.reason.starts_with("1 of 4 pair(s) good, 2 needed; pair 2:4 (GPU 2 -> GPU 4): slow, 9000.0")
-    );
+    assert!(fault.reason.starts_with("1 of 4 pairs good, 2 needed; pair 2:4 (GPU 2 -> GPU 4): slow, 9000.0"));
 }
 
 #[tokio::test]
@@ -223,10 +221,7 @@ async fn every_way_to_fail_has_its_own_words() {
         "no permission, exit code 1, it said /dev/mxcd: Permission denied"
     );
     let unstable = third("case $TURN in 2|4) say 50000.0;; *) say 3000.0;; esac").await;
-    assert_eq!(
-        unstable,
-        "unstable, 2 of 5 measurement(s) alone reached 10000.0 MB/s, 3000.0 to 50000.0 MB/s"
-    );
+    assert_eq!(unstable, "unstable, 2 of 5 solo runs reached 10000.0 MB/s, 3000.0 to 50000.0 MB/s");
 }
 
 #[tokio::test]
@@ -363,7 +358,7 @@ async fn a_program_is_told_what_to_measure_and_one_direction_may_be_slow() {
     );
     let finding = by(&line, one.clone()).await;
     let words = finding.pairs[0].wrong.as_ref().unwrap().to_string();
-    let expected = "slow, ab 50000.0 to 50000.0 MB/s, ba 900.5 to 900.5 MB/s in 5 measurement(s) alone, 0 of which \
+    let expected = "slow, ab 50000.0 to 50000.0 MB/s, ba 900.5 to 900.5 MB/s in 5 solo runs, 0 of which \
                     reached 10000.0 MB/s both ways, only from the second to the first";
     assert_eq!(words, expected);
     let request: String = fs::read_to_string(folder.path().join("request")).unwrap();

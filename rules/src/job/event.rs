@@ -228,7 +228,9 @@ impl fmt::Display for Regroup {
         match self {
             Self::WorkersFailed { node, reason } => write!(f, "workers of {node} failed: {reason}"),
             Self::NodeGone { node, reason } => write!(f, "{node} is gone: {reason}"),
-            Self::Growth { nodes } => write!(f, "{nodes} more node(s) take part from now on"),
+            Self::Growth { nodes } => {
+                write!(f, "{} joined", diagnosis::counted::counted(*nodes, "more node"))
+            }
             Self::Rejoined { node } => write!(f, "{node} joins again"),
             Self::NotAllCameBack { back, nodes } => {
                 write!(f, "{back} of {nodes} nodes came back to the restarted job master")
@@ -260,7 +262,8 @@ impl fmt::Display for Refusal {
             Self::Differs { point } => write!(f, "{point}; give every node the same line"),
             Self::NotUniform { job, node } => write!(
                 f,
-                "--require-uniform: the job's nodes have {job} worker(s) each, this one has --nproc-per-node={node}"
+                "--require-uniform: the job's nodes have {} each, this one has --nproc-per-node={node}",
+                diagnosis::counted::counted(*job, "worker")
             ),
             Self::Held { rank, holder, newcomer } => write!(
                 f,
@@ -308,7 +311,7 @@ impl fmt::Display for Log {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Placed { round, nodes } => {
-                write!(f, "round {round}: {} node(s)", nodes.len())?;
+                write!(f, "round {round}: {}", diagnosis::counted::counted(nodes.len(), "node"))?;
                 for (rank, (address, host, switch)) in nodes.iter().enumerate() {
                     write!(f, "\n  rank {rank} {address} {host}")?;
                     if let Some(switch) = switch {
@@ -328,9 +331,15 @@ impl fmt::Display for Log {
                 f,
                 "{node} came for another job: {point}; whichever has enough nodes first is the job of this master"
             ),
-            Self::Checking { check, nodes } => write!(f, "network check {check} of {nodes} node(s) begins"),
+            Self::Checking { check, nodes } => {
+                write!(f, "network check {check} of {} begins", diagnosis::counted::counted(*nodes, "node"))
+            }
             Self::CheckRound { check, round, tests } => {
-                write!(f, "network check {check}, round {round}: {tests} test(s)")
+                write!(
+                    f,
+                    "network check {check}, round {round}: {}",
+                    diagnosis::counted::counted(*tests, "test")
+                )
             }
             Self::Checked { report } => f.write_str(report),
             Self::Proceeds { cut, nodes } => write!(
@@ -339,18 +348,19 @@ impl fmt::Display for Log {
                 if *nodes == 1 { "1 node trains".to_owned() } else { format!("{nodes} nodes train") }
             ),
             Self::Gone { node, reason, losses, limit } => {
-                write!(f, "{node} is gone: {reason} (losses of this rank: {losses}, replacements: {limit})")
+                write!(f, "{node} is gone: {reason} ({losses} of {limit} replacements used for this rank)")
             }
             Self::Regrouped { round, why } => write!(f, "round {round} is over: {why}"),
             Self::Restoring { round, nodes } => write!(
                 f,
-                "nodes speak of round {round} of {nodes} node(s), which this master does not know: it has no \
-                 --state-dir, or an empty one; waiting for the others"
+                "nodes report round {round} of {}, which this master does not know: it has no --state-dir, or an empty \
+                 one; waiting for the others",
+                diagnosis::counted::counted(*nodes, "node")
             ),
             Self::Restored { round, nodes } => write!(
                 f,
-                "took over round {round} of {nodes} node(s); how often ranks were replaced before is not known and \
-                 starts from 0"
+                "took over round {round} of {}; how often ranks were replaced before is not known and starts from 0",
+                diagnosis::counted::counted(*nodes, "node")
             ),
             Self::OldMemory { node, round, next } => write!(
                 f,

@@ -128,9 +128,9 @@ impl Job {
     pub(super) fn on_measuring_deadline(&mut self, now: Moment) -> Vec<Effect> {
         let Phase::Measuring(measuring) = &mut self.phase else { return Vec::new() };
         let Some(patience) = measuring.patience.take() else {
-            measuring
-                .failure
-                .get_or_insert_with(|| format!("{} node(s) were silent", measuring.orders.len()));
+            measuring.failure.get_or_insert_with(|| {
+                format!("no answer from {}", diagnosis::counted::counted(measuring.orders.len(), "node"))
+            });
             measuring.orders.clear();
             return self.end_if_measured(now);
         };

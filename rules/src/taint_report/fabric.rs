@@ -181,7 +181,11 @@ impl TaintReport {
             write!(f, "\n  ambiguous: {}; no node is tainted for it", candidates.join(" or "))?;
         }
         if let Some(Cut { left_out, words }) = &outcome.cut {
-            write!(f, "\n  cut: {words}; {} node(s) cannot train together with the others", left_out.len())?;
+            write!(
+                f,
+                "\n  cut: {words}; {} cannot train together with the others",
+                diagnosis::counted::counted(left_out.len(), "node")
+            )?;
         }
         Ok(())
     }
@@ -259,7 +263,7 @@ mod tests {
             "\n  pod psw-0: no way out of it works; no node is tainted for it",
             "\n  paths out of asw-0: part of them are dead, 3 of 8 pairs that were tested failed each time; no node is",
             "\n  ambiguous: node 0 (host-a, 10.0.0.1) or the path asw-0 - asw-1 or the switch of rack 7; no node is",
-            "\n  cut: asw-0 and asw-1 do not reach each other; 1 node(s) cannot train together with the others",
+            "\n  cut: asw-0 and asw-1 do not reach each other; 1 node cannot train together with the others",
         ] {
             assert!(table.contains(line), "{line}: {table}");
         }

@@ -18,10 +18,10 @@ impl fmt::Display for TaintReport {
         let fit = nodes.iter().filter(|node| node.verdict == NodeVerdict::Healthy).count();
         write!(
             f,
-            "network check {}: {fit} of {} node(s) healthy after {} round(s), {:.2} s",
+            "network check {}: {fit} of {} healthy after {}, {:.2} s",
             self.check,
-            nodes.len(),
-            rounds.len(),
+            diagnosis::counted::counted(nodes.len(), "node"),
+            diagnosis::counted::counted(rounds.len(), "round"),
             took.as_secs_f64()
         )?;
         if self.outcome.network_untested {
@@ -57,7 +57,7 @@ impl fmt::Display for TaintReport {
             write!(f, "\n  and {} more", of - ROWS)?;
         }
         if !shows_all && fit > 0 {
-            write!(f, "\n  and {fit} healthy node(s)")?;
+            write!(f, "\n  and {}", diagnosis::counted::counted(fit, "healthy node"))?;
         }
         self.write_fabric(f)?;
         if guard.mass_failure {

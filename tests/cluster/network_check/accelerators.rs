@@ -32,7 +32,7 @@ fn report(job: &Cluster) -> (Report, serde_json::Value) {
 fn a_node_with_a_sick_accelerator_is_left_out_with_the_reason() {
     for (state, component, reason) in [
         ("lost=3", "gpu 3", "it has fallen off the bus"),
-        ("ecc=5:2", "gpu 5", "2 ECC error(s) in its memory that could not be corrected"),
+        ("ecc=5:2", "gpu 5", "2 uncorrectable ECC errors in its memory"),
         ("pending=1", "gpu 1", "waits for its replacement"),
         ("closed=7", "gpu 7", "the driver does not open it"),
     ] {
@@ -66,8 +66,7 @@ fn accelerators_that_this_user_may_not_use_are_no_fault_while_enough_are_left() 
     let job = lines();
     let all: String = (0..8).map(|gpu| format!("denied={gpu};")).collect();
     let outcome = node(&job, &all).start().finish().expect_code(201);
-    let words =
-        "this node may not use its accelerators, 1 accelerator(s) are needed and 0 may be used: gpu 0: ";
+    let words = "this node may not use its accelerators, 1 accelerator needed, 0 accessible: gpu 0: ";
     assert!(outcome.stderr.contains(words), "{}", outcome.stderr);
     let (report, document) = self::report(&job);
     assert!(report.nodes[0].excluded && report.nodes[0].taint.is_none(), "{report:#?}");
@@ -80,9 +79,7 @@ fn accelerators_that_others_use_are_waited_for_and_nobody_is_tainted_for_them() 
     let busy: String = (0..8).map(|gpu| format!("used={gpu}:61;pid={gpu}:4711;")).collect();
     let outcome = node(&job, &busy).start().finish().expect_code(201);
     assert!(
-        outcome
-            .stderr
-            .contains("this node's accelerators are in use, 1 accelerator(s) are needed and 0 of 8"),
+        outcome.stderr.contains("this node's accelerators are in use, 1 accelerator needed, 0 of 8"),
         "{}",
         outcome.stderr
     );

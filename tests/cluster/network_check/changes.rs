@@ -15,7 +15,7 @@ fn a_host_that_dies_in_the_middle_of_a_round_is_lost_and_no_bystander_is_blamed(
     network.break_host(3, Fault::Mute);
     let job = Job::with_master(&network, &[LOST_SOON], &["--nnodes=4:6"]);
     let mut nodes = job.start();
-    let _tested = job.await_said(&nodes[5], "network check 0, round 0: testing the way to ");
+    let _tested = job.await_said(&nodes[5], "network check 0, round 0: testing the link to ");
     kill_node(take(&mut nodes, 5));
     let report = job.report(0);
     report.blames(&[(3, "fault"), (5, "lost")]);
@@ -32,7 +32,7 @@ fn a_host_that_dies_while_its_own_test_is_on_explains_it() {
     network.break_host(1, Fault::Mute);
     let job = Job::with_master(&network, &[LOST_SOON], &["--nnodes=3:4"]);
     let mut nodes = job.start();
-    let _tested = job.await_said(&nodes[1], "network check 0, round 0: testing the way to ");
+    let _tested = job.await_said(&nodes[1], "network check 0, round 0: testing the link to ");
     kill_node(take(&mut nodes, 1));
     let report = job.report(0);
     report.blames(&[(1, "lost")]);
@@ -50,7 +50,7 @@ fn a_launcher_that_is_killed_and_started_again_in_place_during_a_check_taints_no
     network.break_host(1, Fault::Mute);
     let job = Job::with_master(&network, &[LOST_SOON], &["--nnodes=3:4", "--taint-flaky=now"]);
     let mut nodes = job.start();
-    let _tested = job.await_said(&nodes[2], "network check 0, round 0: testing the way to ");
+    let _tested = job.await_said(&nodes[2], "network check 0, round 0: testing the link to ");
     kill_node(take(&mut nodes, 2));
     let again = job.line_of(2).start();
     // Nothing is known against the host, and it passes the next check with the others.
@@ -116,7 +116,7 @@ fn a_master_that_dies_in_the_middle_of_a_check_begins_it_anew() {
     let state = format!("--state-dir={}", folder.path().display());
     let mut job = Job::with_master(&network, &[&state], &["--nnodes=3:4"]);
     let mut nodes = job.start();
-    let _tested = job.await_said(&nodes[0], "network check 0, round 0: testing the way to ");
+    let _tested = job.await_said(&nodes[0], "network check 0, round 0: testing the link to ");
     job.restart_master(&[&state]);
     let report = job.report(1);
     report.blames(&[(0, "fault")]);

@@ -55,7 +55,7 @@ fn near_side_trains(job: &Job<'_>, nodes: &mut Vec<Running>, report: &Report, fa
     let left = nodes.split_off(far[0]);
     for outcome in job.leave(left, 201) {
         let said = outcome.stderr;
-        assert!(said.contains("keeps this node out of the job (unreachable): "), "{said}");
+        assert!(said.contains("excluded by the network check (unreachable): "), "{said}");
         assert!(said.contains("\n  Look first at the uplink of the switch it hangs under"), "{said}");
     }
 }
@@ -67,7 +67,7 @@ fn the_larger_of_two_racks_that_are_cut_off_from_each_other_trains_and_the_other
     near_side_trains(&job, &mut nodes, &report, &FAR);
     let _world = job.first_world(3);
     for node in &nodes {
-        let said = job.await_said(node, "network check passed: 3 node(s)");
+        let said = job.await_said(node, "network check passed: 3 nodes");
         assert!(said.contains("; left out: node 3 (") && said.contains("; cut: "), "{said}");
     }
     let _end = job.ends_well(nodes);
@@ -126,7 +126,7 @@ fn a_path_that_is_cut_in_the_middle_of_the_check_taints_no_host_that_is_fit() {
     let (_folder, topology) = topology(network.len(), &far);
     let job = Job::with_master(&network, &[&topology], &["--nnodes=3:7"]);
     let mut nodes = job.start();
-    let _tested = job.await_said(&nodes[0], "network check 0, round 0: testing the way to ");
+    let _tested = job.await_said(&nodes[0], "network check 0, round 0: testing the link to ");
     // Nothing tells that the other tests have passed before the round is over. This chooses when the path is cut; what is
     // asserted holds at any moment of the round.
     std::thread::sleep(std::time::Duration::from_millis(1000));

@@ -28,9 +28,9 @@ fn of_two_nobody_can_tell_which_and_the_policy_decides() {
     let (job, nodes) = with_policy(&network, &[], false);
     for outcome in job.fails(nodes, 202).iter().take(2) {
         let said = &outcome.stderr;
-        assert!(said.contains("cannot tell which of 2 node(s), of 2 checked, is at fault: "), "{said}");
+        assert!(said.contains("cannot tell which of 2 nodes, of 2 checked, is at fault: "), "{said}");
         assert!(
-            said.contains("; the first of them failed with node 1, which is not proven good either: "),
+            said.contains("; the first of them failed with node 1, which is also unverified: "),
             "{said}"
         );
         assert!(
@@ -42,7 +42,7 @@ fn of_two_nobody_can_tell_which_and_the_policy_decides() {
     let (job, nodes) = with_policy(&network, &["--on-inconclusive=proceed"], false);
     let _world = job.first_world(2);
     for node in &nodes {
-        let said = job.await_said(node, "network check over, and nobody has passed: 0 node(s), 1 round(s), ");
+        let said = job.await_said(node, "network check over, and no node has passed: 0 nodes, 1 round, ");
         assert!(said.contains("; take part all the same: node 0 ("), "{said}");
     }
     let _end = job.ends_well(nodes);
@@ -50,7 +50,7 @@ fn of_two_nobody_can_tell_which_and_the_policy_decides() {
     let (job, nodes) = with_policy(&network, &["--on-inconclusive=relaunch"], true);
     for outcome in job.leave(nodes, 202) {
         let said = &outcome.stderr;
-        assert!(said.contains("the network check keeps this node out of the job (inconclusive): "), "{said}");
+        assert!(said.contains("excluded by the network check (inconclusive): "), "{said}");
     }
     assert_eq!(job.ran(), []);
 }

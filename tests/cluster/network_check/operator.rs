@@ -46,9 +46,9 @@ fn after_a_restart(network: &Network, flags: &[&str]) -> String {
 fn a_restart_checks_again_unless_the_last_check_may_be_used_again() {
     let Some(network) = Network::of(2) else { return };
     let said = after_a_restart(&network, &[]);
-    assert!(said.contains("network check 1 of 2 node(s) begins"), "{said}");
+    assert!(said.contains("network check 1 of 2 nodes begins"), "{said}");
     assert!(!said.contains("network check 2 of"), "{said}");
     let said = after_a_restart(&network, &["--check-ttl=60"]);
-    assert!(said.contains("network check 0 of 2 node(s) begins"), "{said}");
+    assert!(said.contains("network check 0 of 2 nodes begins"), "{said}");
     assert!(!said.contains("network check 1 of"), "{said}");
 }

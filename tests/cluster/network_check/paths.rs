@@ -19,7 +19,7 @@ fn one_of(count: usize, bad: usize, fault: Fault, words: &str) {
     assert!(world.iter().all(|worker| worker.var("PLACE") != (bad + 1).to_string()), "{world:#?}");
     for outcome in job.leave([left], 201) {
         let said = outcome.stderr;
-        assert!(said.contains("error: the network check keeps this node out of the job (fault): "), "{said}");
+        assert!(said.contains("error: excluded by the network check (fault): "), "{said}");
         assert!(said.contains("\n  Look first at its network interface, cable and driver"), "{said}");
         for witness in &witnesses {
             let address = data_address(*witness);

@@ -77,16 +77,16 @@ fn a_node_with_too_few_good_channels_is_left_out_and_tainted_for_its_switchbox()
     let outcome = job.finish([bad], 201).remove(0);
     for words in [
         "switchbox check: measuring 0:1 2:4 3:5 6:7 by mxom (",
-        "switchbox check: pair 2:4 (GPU 2 -> GPU 4): slow, 9000.0 to 9000.0 MB/s in 5 measurement(s) alone",
+        "switchbox check: pair 2:4 (GPU 2 -> GPU 4): slow, 9000.0 to 9000.0 MB/s in 5 solo runs",
         "switchbox check: pair 3:5 (GPU 3 -> GPU 5): slow, 9999.9 to 9999.9 MB/s",
         "switchbox check: pair 6:7 (GPU 6 -> GPU 7): dead, 0 MB/s",
-        "switchbox check: 1 of 4 pair(s) good, 2 needed: node fault, ",
-        "the network check keeps this node out of the job (local-fault): switchbox: 1 of 4 pair(s) good, 2 needed; ",
+        "switchbox check: 1 of 4 pairs good, 2 needed: node fault, ",
+        "excluded by the network check (local-fault): switchbox: 1 of 4 pairs good, 2 needed; ",
         "Look first at the optical modules and cables",
     ] {
         assert!(outcome.stderr.contains(words), "{words}: {}", outcome.stderr);
     }
-    has_said(&job, &good, "switchbox check: 4 of 4 pair(s) good, 2 needed: ok, ");
+    has_said(&job, &good, "switchbox check: 4 of 4 pairs good, 2 needed: ok, ");
     let (report, document) = report(&job);
     assert_eq!(report.verdicts(), ["healthy", "local-fault"]);
     let found = &document["nodes"][1];
@@ -110,16 +110,16 @@ fn a_degraded_node_trains_and_its_bad_channels_are_told() {
     let nodes = [node(&job, 0, GOOD).start(), node(&job, 1, ["50000.0", "50000.0", "9999.9", "0.0"]).start()];
     let _world = job.await_world(2, 0);
     has_said(&job, &nodes[1], "switchbox check: pair 3:5 (GPU 3 -> GPU 5): slow, 9999.9");
-    has_said(&job, &nodes[1], "switchbox check: 2 of 4 pair(s) good, 2 needed: degraded, ");
+    has_said(&job, &nodes[1], "switchbox check: 2 of 4 pairs good, 2 needed: degraded, ");
     let (report, document) = report(&job);
     report.blames(&[]);
     assert_eq!(document["nodes"][0]["notes"], Value::Array(Vec::new()), "{document:#}");
     let notes = document["nodes"][1]["notes"].as_array().expect("as the schema says");
     assert_eq!(notes.len(), 2, "{document:#}");
-    let last = "switchbox pair 6:7 (GPU 6 -> GPU 7): dead, 0 MB/s in 5 measurement(s) alone";
+    let last = "switchbox pair 6:7 (GPU 6 -> GPU 7): dead, 0 MB/s in 5 solo runs";
     assert_eq!(notes[1], last, "{document:#}");
     let said = job.await_master_said(&format!("degraded, {last}"));
-    assert!(said.contains("2 of 2 node(s) healthy"), "{said}");
+    assert!(said.contains("2 of 2 nodes healthy"), "{said}");
     job.ends_well(nodes);
 }
 
@@ -149,7 +149,7 @@ fn a_node_that_nothing_can_measure_is_left_out_and_not_tainted() {
     let outcome = job.finish([blind], 201).remove(0);
     for words in [
         "switchbox check: pair 0:1 (GPU 0 -> GPU 1): tool missing, ",
-        "this node's switchbox cannot be measured, 0 of 4 pair(s) good, 2 needed; ",
+        "this node's switchbox cannot be measured, 0 of 4 pairs good, 2 needed; ",
         "too little was measured to call a link broken",
     ] {
         assert!(outcome.stderr.contains(words), "{words}: {}", outcome.stderr);
@@ -175,7 +175,7 @@ fn a_tool_that_cannot_be_started_taints_nobody() {
     for words in [
         "switchbox check: pair 0:1 (GPU 0 -> GPU 1): cannot start, exit code 127, it said ",
         "cannot be started on this node: run it there by hand; `ldd` names libraries that it lacks",
-        "this node's switchbox cannot be measured, 0 of 4 pair(s) good, 2 needed; ",
+        "this node's switchbox cannot be measured, 0 of 4 pairs good, 2 needed; ",
     ] {
         assert!(outcome.stderr.contains(words), "{words}: {}", outcome.stderr);
     }
@@ -197,7 +197,7 @@ fn default_pairs_on_a_host_of_four_end_the_launcher_and_taint_nobody() {
     let four = r#"--switchbox-probe=echo '{"v":1,"devices":4,"results":[]}'"#;
     let outcome = line.flags([four]).finish().expect_code(1);
     for words in [
-        "the switchbox cannot be checked: this host has 4 accelerator(s), and --box-pairs was not given: its default 0:1 \
+        "the switchbox cannot be checked: this host has 4 accelerators, and --box-pairs was not given: its default 0:1 \
          2:4 3:5 6:7 asks for 8 sockets",
         "Give the pairs of this host's sockets with --box-pairs A:B ...",
     ] {
@@ -218,7 +218,7 @@ fn a_slip_in_the_command_of_a_probe_taints_nobody() {
     for words in [
         "switchbox check: pair 0:1: probe failed, exit code 1, it said cat: /nowhere/typo.json: ",
         "`cat /nowhere/typo.json` gave no usable answer for any pair: run it by hand on this node",
-        "this node's switchbox cannot be measured, 0 of 4 pair(s) good, 2 needed; ",
+        "this node's switchbox cannot be measured, 0 of 4 pairs good, 2 needed; ",
     ] {
         assert!(outcome.stderr.contains(words), "{words}: {}", outcome.stderr);
     }
@@ -282,7 +282,7 @@ fn the_host_probe_measures_and_says_that_it_tests_no_link() {
     let node = job.line().flags(flags).env("DLROVER_SWITCHBOX_PROBE", "host").start();
     let _world = job.await_world(1, 0);
     let said = job.await_said(&node, "bytes went through the host's memory, which tests no link");
-    assert!(said.contains("switchbox check: 4 of 4 pair(s) good, 2 needed: ok, "), "{said}");
+    assert!(said.contains("switchbox check: 4 of 4 pairs good, 2 needed: ok, "), "{said}");
     job.go();
     let _outcomes = job.finish([node], 0);
 }

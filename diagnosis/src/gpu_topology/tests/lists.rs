@@ -18,7 +18,7 @@ fn the_chosen_come_first_and_nothing_is_hidden() {
     assert_eq!((list.order, list.chosen), (vec![4, 5, 6, 7, 0, 2, 3], 4));
     assert_eq!(
         list.words,
-        "GPUs 4,5,6,7 chosen of 7 free (1 busy left out): 2 ring(s) of direct links, about 48.4 GB/s, modelled 5.38 times \
+        "GPUs 4,5,6,7 chosen of 7 free (1 busy left out): 2 rings of direct links, about 48.4 GB/s, modelled 5.38 times \
          the first ones free (0,2,3,4)"
     );
     let only = arranged(&[1], &[], &EVERY, Wish { only: true, ..FOUR }).unwrap();

@@ -40,7 +40,7 @@ fn each_kind_of_broken_has_its_reason_and_all_are_named() {
     let break_it: [(Break, &str); 5] = [
         (|gpu| gpu.trouble = Some(GpuTrouble::Lost), "fallen off the bus"),
         (|gpu| gpu.trouble = Some(GpuTrouble::CannotOpen("no".into())), "does not open it: no"),
-        (|gpu| gpu.ecc_uncorrected = Some(2), "2 ECC error(s)"),
+        (|gpu| gpu.ecc_uncorrected = Some(2), "2 uncorrectable ECC errors"),
         (|gpu| gpu.remapped = Some(RemappedRows { pending: true, ..Default::default() }), "reset"),
         (|gpu| gpu.remapped = Some(RemappedRows { failed: true, ..Default::default() }), "no spare row"),
     ];
@@ -72,7 +72,7 @@ fn forbidden_ones_matter_only_when_too_few_are_left_and_are_not_broken() {
     assert_eq!(notes, ["gpu 2: this user may not use it", "gpu 3: this user may not use it"]);
     let fault = unfit(&inventory, &terms(4, None));
     assert!(fault.is_nothing_broken() && fault.component == "gpu-permission", "{fault:?}");
-    assert!(fault.reason.starts_with("4 accelerator(s) are needed and 2 may be used: gpu 2: "), "{fault:?}");
+    assert!(fault.reason.starts_with("4 accelerators needed, 2 accessible: gpu 2: "), "{fault:?}");
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn busy_ones_are_waited_for_and_matter_only_when_too_few_are_free() {
         Health::LookAgain { after: Duration::from_millis(20) }
     );
     let fault = unfit(&inventory, &terms(3, None));
-    assert!(fault.is_busy() && fault.reason.starts_with("3 accelerator(s) are needed and 2 of 4 are free"));
+    assert!(fault.is_busy() && fault.reason.starts_with("3 accelerators needed, 2 of 4 free"));
     assert!(unfit(&inventory, &terms(2, Some("GPU-00,GPU-20"))).reason.contains("1 of 2"));
     // More workers than accelerators share them.
     assert!(matches!(judge(&node(1), &terms(8, None), Duration::ZERO), Health::Fit { .. }));
@@ -190,7 +190,8 @@ fn a_lost_device_is_not_overlooked_however_it_is_listed() {
 fn entries_that_no_device_has_leave_too_few() {
     let fault = unfit(&node(4), &terms(3, Some("GPU-00,GPU-90,GPU-10")));
     assert_eq!(fault.component, LocalFault::FORBIDDEN, "nothing is known to be broken");
-    let words = "3 accelerator(s) are needed and 1 may be used: 2 of the list of visible ones show none, from GPU-90 on";
+    let words =
+        "3 accelerators needed, 1 accessible: 2 of the list of visible ones show none, from GPU-90 on";
     assert_eq!(fault.reason, words);
     let enough = judge(&node(4), &terms(1, Some("0,9")), Duration::ZERO);
     let notes = vec!["1 of the list of visible ones show none, from 9 on".to_owned()];

@@ -177,12 +177,12 @@ fn who_was_not_measured_alone_often_enough_is_not_condemned() {
     let of = |pair: usize| finding.pairs[pair].wrong.as_ref().unwrap().to_string();
     assert_eq!(
         of(6),
-        "untested, no time was left for more than 4 measurement(s) alone, 4 of which reached 10000.0 MB/s, 50000.0 to \
+        "untested, no time was left for more than 4 solo runs, 4 of which reached 10000.0 MB/s, 50000.0 to \
          50000.0 MB/s"
     );
     assert_eq!(
         of(7),
-        "untested, no time was left to measure it alone; 3000.0 to 3000.0 MB/s in 1 measurement(s) beside others"
+        "untested, no time was left to measure it alone; 3000.0 to 3000.0 MB/s in 1 run beside others"
     );
     // Few enough are needed: the others are told of, and the node trains.
     let few = Finding { min_channels: 6, ..finding };
@@ -222,8 +222,8 @@ fn a_probe_that_is_slow_gets_as_many_runs_as_there_is_time_for_and_that_is_said(
         assert_eq!((asked, finding.standing()), (runs, Standing::Ok), "{millis}");
         assert!(finding.took <= DEADLINE);
         let words = format!(
-            "4 good pair(s) were measured {runs} time(s) only, of 5, for the probe is slow: a link that works now and \
-             then may not have been noticed"
+            "the probe is slow: 4 good pairs had fewer than 5 runs (at least {runs}), so an intermittent link may have been \
+             missed"
         );
         let expected = if runs < 5 { vec![words] } else { Vec::new() };
         assert_eq!(finding.remarks, expected, "{millis}");

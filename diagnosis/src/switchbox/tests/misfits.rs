@@ -34,8 +34,8 @@ fn default_pairs() -> Settings {
 #[test]
 fn default_pairs_on_a_smaller_host_are_refused_with_what_to_do() {
     let Effect::Refuse(misfit) = end(default_pairs(), &[0, 1, 2, 3], true) else { panic!("it goes on") };
-    let words = "this host has 4 accelerator(s), and --box-pairs was not given: its default 0:1 2:4 3:5 6:7 asks for 8 \
-                 sockets, of which 2:4 3:5 6:7 lack an accelerator, so that fewer than 2 pair(s) are left. Give the pairs of \
+    let words = "this host has 4 accelerators, and --box-pairs was not given: its default 0:1 2:4 3:5 6:7 asks for 8 \
+                 sockets, of which 2:4 3:5 6:7 lack an accelerator, so that fewer than 2 pairs are left. Give the pairs of \
                  this host's sockets with --box-pairs A:B ...; if it should have all 8 accelerators, give --box-pairs 0:1 \
                  2:4 3:5 6:7, and what is missing is held against the node";
     assert_eq!(misfit.to_string(), words);

@@ -14,7 +14,7 @@ fn all_good_is_ok() {
     assert_eq!((finding.standing(), finding.good()), (Standing::Ok, 4));
     assert_eq!(finding.fault(), None);
     assert!(finding.notes().is_empty());
-    assert_eq!(finding.to_string(), "4 of 4 pair(s) good, 2 needed: ok, 0.50 s");
+    assert_eq!(finding.to_string(), "4 of 4 pairs good, 2 needed: ok, 0.50 s");
 }
 
 #[test]
@@ -25,8 +25,8 @@ fn half_of_them_is_degraded_and_the_faulty_links_are_named() {
     assert_eq!(
         finding.notes(),
         [
-            "switchbox pair 3:5: slow, 9999.9 to 9999.9 MB/s in 5 measurement(s) alone, 0 of which reached 10000.0 MB/s",
-            "switchbox pair 6:7: dead, 0 MB/s in 5 measurement(s) alone",
+            "switchbox pair 3:5: slow, 9999.9 to 9999.9 MB/s in 5 solo runs, 0 of which reached 10000.0 MB/s",
+            "switchbox pair 6:7: dead, 0 MB/s in 5 solo runs",
         ]
     );
 }
@@ -37,7 +37,7 @@ fn fewer_than_the_minimum_is_a_fault_of_the_node() {
     assert_eq!((finding.standing(), finding.good()), (Standing::Fault, 1));
     let fault = finding.fault().unwrap();
     assert_eq!(fault.component, "switchbox");
-    assert!(fault.reason.starts_with("1 of 4 pair(s) good, 2 needed; pair 2:4: slow, 9000.0 to 9000.0 MB/s"));
+    assert!(fault.reason.starts_with("1 of 4 pairs good, 2 needed; pair 2:4: slow, 9000.0 to 9000.0 MB/s"));
     assert!(finding.notes().is_empty());
 }
 
@@ -133,7 +133,7 @@ fn a_program_that_fails_is_held_against_a_pair_only_where_it_answers_for_another
     assert_eq!(finding.standing(), Standing::Untested);
     let fault = finding.fault().unwrap();
     assert!(fault.is_nothing_broken());
-    let words = "0 of 4 pair(s) good, 2 needed; test gave no usable answer for any pair: run it by hand on this node; \
+    let words = "0 of 4 pairs good, 2 needed; test gave no usable answer for any pair: run it by hand on this node; \
                  pair 0:1: probe failed, exit code 2; ";
     assert!(fault.reason.starts_with(words), "{}", fault.reason);
     assert!(

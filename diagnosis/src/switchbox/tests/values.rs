@@ -73,14 +73,14 @@ fn the_slower_direction_counts_and_is_named() {
     let wrong = of_values(Verdict::Bad, mb(MIN), &[value; 5], true).unwrap();
     assert_eq!(wrong.trouble, Trouble::Slow);
     // By direction, as the table of `dlrover-diag` has them.
-    let words = "slow, ab 50000.0 to 50000.0 MB/s, ba 9000.0 to 9000.0 MB/s in 5 measurement(s) alone, 0 of which \
+    let words = "slow, ab 50000.0 to 50000.0 MB/s, ba 9000.0 to 9000.0 MB/s in 5 solo runs, 0 of which \
                  reached 10000.0 MB/s both ways, only from the second to the first";
     assert_eq!(wrong.to_string(), words);
     let both = Repetition { there: mb(1.0), back: Some(mb(1.0)) };
     let words = of_values(Verdict::Bad, mb(MIN), &[both], true).unwrap().words;
     assert!(words.ends_with("reached 10000.0 MB/s both ways"), "{words}");
     let words = of_values(Verdict::Bad, mb(MIN), &[one_way(1.0)], true).unwrap().words;
-    assert_eq!(words, "1.0 to 1.0 MB/s in 1 measurement(s) alone, 0 of which reached 10000.0 MB/s");
+    assert_eq!(words, "1.0 to 1.0 MB/s in 1 solo run, 0 of which reached 10000.0 MB/s");
 }
 
 #[test]

@@ -128,7 +128,7 @@ impl<'a> Seen<'a> {
         let times = |permille: u32| f64::from(permille) / 1000.0;
         let should_show = factor > times(limit);
         match permille {
-            None => (Reason::NeverTested, "there is nobody to compare it with".into()),
+            None => (Reason::NeverTested, "there is no other node to compare it with".into()),
             Some(permille) if permille <= limit => {
                 let reason = if should_show { Reason::Shown } else { Reason::Passed };
                 let words = format!(

@@ -47,9 +47,9 @@ fn what_only_a_check_looks_at_is_said_to_do_nothing_without_one() {
     let notices = plan(&format!("{of_checks} {of_switchbox} --no-python -- x")).notices;
     assert_eq!(notices.len(), 17, "{notices:#?}");
     for told in [
-        "`--check-command=true` is accepted but nothing is done: there is no --network-check",
-        "`--box-pairs=0:1` is accepted but nothing is done: there is no --switchbox-check",
-        "`--probe-loopback` is accepted but nothing is done: there is no --switchbox-check",
+        "`--check-command=true` is ignored: requires --network-check",
+        "`--box-pairs=0:1` is ignored: requires --switchbox-check",
+        "`--probe-loopback` is ignored: requires --switchbox-check",
     ] {
         assert!(notices.iter().any(|notice| notice == told), "{notices:#?}");
     }

@@ -56,7 +56,7 @@ pub enum RingError {
         words: String,
     },
     /// Nobody came to a listener that waits for so long.
-    #[error("nobody came within {seconds} s")]
+    #[error("no peer connected within {seconds} s")]
     NobodyCame {
         /// The limit.
         seconds: u64,

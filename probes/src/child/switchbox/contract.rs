@@ -113,7 +113,8 @@ impl Response {
         if let Some(devices) = self.devices
             && let Some(socket) = [pair.0, pair.1].into_iter().find(|socket| *socket >= devices)
         {
-            let words = format!("{socket} is none of the {devices} device(s) here");
+            let words =
+                format!("{socket} is none of the {} here", diagnosis::counted::counted(devices, "device"));
             return Err(Wrong::new(Trouble::NoSuchDevice, words));
         }
         if let Some(err) = self.of_pair(pair).find_map(|it| it.err.as_ref()) {
@@ -253,7 +254,7 @@ mod tests {
             assert_eq!(wrong(&format!(r#"{ab},{{"pair":[0,1],"dir":"ba",{field}}}"#)), expected);
         }
         let few = read(r#"{"v":1,"devices":1,"results":[]}"#).unwrap().answer(PAIR, Style::Calls);
-        let words = "1 is none of the 1 device(s) here";
+        let words = "1 is none of the 1 device here";
         assert_eq!(few, Answer::Failed(Wrong::new(Trouble::NoSuchDevice, words)));
     }
 

@@ -203,10 +203,11 @@ fn summary(report: &TaintReport) -> String {
     let (in_doubt, in_doubt_names) =
         named(report, |node| !node.excluded && node.verdict == NodeVerdict::Inconclusive);
     let passed = nodes.len() - left_out - in_doubt;
-    let how = if passed > 0 { "passed" } else { "over, and nobody has passed" };
+    let how = if passed > 0 { "passed" } else { "over, and no node has passed" };
     let mut words = format!(
-        "network check {how}: {passed} node(s), {} round(s), {:.2} s",
-        rounds.len(),
+        "network check {how}: {}, {}, {:.2} s",
+        diagnosis::counted::counted(passed, "node"),
+        diagnosis::counted::counted(rounds.len(), "round"),
         took.as_secs_f64()
     );
     if in_doubt > 0 {

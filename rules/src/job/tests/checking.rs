@@ -218,7 +218,7 @@ fn two_nodes_that_fail_together_end_the_job_untainted_unless_told_otherwise() {
     };
     let failed = of(OnInconclusive::Fail);
     let Some(JobFailure::Inconclusive { of: 2, nodes: 2, why, .. }) = failed.end() else { panic!() };
-    assert_eq!(why, "failed with node 1, which is not proven good either: connection refused");
+    assert_eq!(why, "failed with node 1, which is also unverified: connection refused");
     let left_out = |ring: &Ring| ring.reports[0].outcome.nodes.iter().filter(|it| it.excluded).count();
     assert_eq!(left_out(&failed), 0);
     let proceeds = of(OnInconclusive::Proceed);
@@ -229,10 +229,7 @@ fn two_nodes_that_fail_together_end_the_job_untainted_unless_told_otherwise() {
         _ => None,
     });
     let words = words.expect("they are told");
-    assert!(
-        words.starts_with("network check over, and nobody has passed: 0 node(s), 1 round(s), "),
-        "{words}"
-    );
+    assert!(words.starts_with("network check over, and no node has passed: 0 nodes, 1 round, "), "{words}");
     assert!(
         words.contains("; take part all the same: node 0 (") && words.contains(") (inconclusive)"),
         "{words}"

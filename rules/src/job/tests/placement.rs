@@ -118,7 +118,7 @@ fn the_file_lists_a_node_under_its_node_ip() {
         ("10.0.0.9".to_owned(), host("a"), None),
     ];
     let log = Log::Placed { round: Round(0), nodes };
-    assert_eq!(log.to_string(), "round 0: 2 node(s)\n  rank 0 10.0.0.8 host-b x\n  rank 1 10.0.0.9 host-a");
+    assert_eq!(log.to_string(), "round 0: 2 nodes\n  rank 0 10.0.0.8 host-b x\n  rank 1 10.0.0.9 host-a");
     assert_eq!(
         placed,
         [
@@ -131,8 +131,8 @@ fn the_file_lists_a_node_under_its_node_ip() {
 
 #[test]
 fn a_bad_file_keeps_the_last_good_one_and_an_empty_one_changes_nothing() {
-    let bad = || Event::TopologyRead(Err("line 1 has 2 word(s)".into()));
-    let unusable = || Effect::Log(Log::TopologyUnusable { reason: "line 1 has 2 word(s)".into() });
+    let bad = || Event::TopologyRead(Err("line 1 has 2 words".into()));
+    let unusable = || Effect::Log(Log::TopologyUnusable { reason: "line 1 has 2 words".into() });
     let mut test = Test::new(policy_with_file(), terms(2, 2));
     assert_eq!(test.join("a"), []);
     assert_eq!(test.join("b"), [Effect::ReadTopology]);

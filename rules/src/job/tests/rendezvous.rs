@@ -254,7 +254,7 @@ fn unequal_nodes_are_welcome_unless_the_job_wants_them_uniform() {
     assert_eq!(test.tell(Event::Joined(b)), [Effect::Refuse { node: id("b"), reason: reason.clone() }]);
     assert_eq!(
         reason.to_string(),
-        "--require-uniform: the job's nodes have 2 worker(s) each, this one has --nproc-per-node=3"
+        "--require-uniform: the job's nodes have 2 workers each, this one has --nproc-per-node=3"
     );
 }
 

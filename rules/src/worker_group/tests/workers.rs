@@ -176,7 +176,7 @@ fn a_worker_that_ignores_the_polite_signal_is_killed_and_then_given_up() {
     assert_eq!(group.deadline(), Some(hopeless));
     assert_eq!(
         group.handle(hopeless, Event::Deadline),
-        [Effect::AbandonTree, failed_with("rank 5 was ended by SIGSEGV")]
+        [Effect::AbandonTree, failed_with("rank 5 was killed by SIGSEGV")]
     );
     assert_eq!(group.handle(hopeless, Event::EndNoted), [finished(group_failed(0, &[(1, SEGV)]))]);
 }
@@ -379,7 +379,7 @@ fn a_node_whose_workers_all_ended_well_restarts_with_a_peer() {
 fn a_dead_guard_fails_the_run_and_keeps_an_outcome_that_was_settled() {
     let killed = ExitCause::Signal(9);
     let died = || Event::GuardDied { cause: killed };
-    let words = "its guard process was ended by SIGKILL";
+    let words = "its guard process was killed by SIGKILL";
     let mut group = running(2, 3);
     assert_eq!(group.handle(Moment::START, died()), [failed_with(words)]);
     let outcome = Outcome::Failed(Failure::GuardDied { cause: killed });
@@ -403,11 +403,11 @@ fn a_node_without_its_guard_starts_no_workers_again_whatever_the_others_do() {
     let _ = group.handle(Moment::START, exited(0, 0, OK));
     assert_eq!(group.handle(Moment::START, died()), [succeeded_in(0)]);
     let effects = group.handle(Moment::START, regroup(0));
-    assert_eq!(effects, [regrouping(), failed_with("its guard process was ended by SIGKILL")]);
+    assert_eq!(effects, [regrouping(), failed_with("its guard process was killed by SIGKILL")]);
     let mut group = succeeded();
     assert_eq!(group.handle(Moment::START, died()), []);
     let effects = group.handle(Moment::START, regroup(0));
-    assert_eq!(effects, [regrouping(), failed_with("its guard process was ended by SIGKILL")]);
+    assert_eq!(effects, [regrouping(), failed_with("its guard process was killed by SIGKILL")]);
     // It has no restart left, and an excuse would be of no use.
     let mut group = running(1, 0);
     let _ = group.handle(Moment::START, exited(0, 0, CODE));
@@ -440,8 +440,8 @@ fn notices_read_well() {
             "rank 5 (local rank 1, pid 101) exited with code 3; restarting all workers (restart 1 of 3)",
         ),
         (
-            Notice::Regrouping { why: "2 more node(s) take part from now on".into() },
-            "2 more node(s) take part from now on; all nodes restart their workers",
+            Notice::Regrouping { why: "2 more nodes joined".into() },
+            "2 more nodes joined; all nodes restart their workers",
         ),
         (
             Notice::Seated(seat(3, 2)),
@@ -453,7 +453,7 @@ fn notices_read_well() {
         ),
         (
             Notice::MasterAway { reason: reason.clone(), goes_on: true, limit },
-            "connection refused; the workers go on, and so does the search for it",
+            "connection refused; workers keep running; reconnecting",
         ),
         (
             Notice::MasterAway { reason: reason.clone(), goes_on: false, limit },

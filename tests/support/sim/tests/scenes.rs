@@ -43,7 +43,7 @@ fn attempts(report: &Report, slot: usize) -> Vec<u32> {
 }
 
 fn losses(report: &Report) -> Vec<&String> {
-    report.log.iter().filter(|line| line.contains("losses of this rank")).collect()
+    report.log.iter().filter(|line| line.contains("replacements used for this rank")).collect()
 }
 
 fn elastic(min: u32, max: u32, nodes: u32) -> Plan {
@@ -153,7 +153,7 @@ fn an_announced_leave_spends_no_budget_and_needs_no_grace() {
     let (simulation, report) = at(plan, &[(20, Fault::Signal { slot: 3, signal: 15, again_after: None })]);
     assert_eq!(report.verdict, Some(JobVerdict::Succeeded));
     assert_eq!(rounds(&report), [(4, 4), (3, 3)]);
-    assert!(losses(&report)[0].ends_with("(losses of this rank: 0, replacements: 0)"), "{:?}", report.log);
+    assert!(losses(&report)[0].ends_with("(0 of 0 replacements used for this rank)"), "{:?}", report.log);
     assert!(report.spawned[4].at < Moment::at_secs(28));
     assert_eq!(simulation.outcomes().nth(3).unwrap().1, Some(&Outcome::Interrupted(15)));
 }
@@ -166,7 +166,7 @@ fn the_fourth_loss_of_a_rank_ends_the_job_with_its_name() {
     let (_, report) = at(plan, &[(20, loss), (40, loss), (60, loss), (80, loss)]);
     let Some(JobVerdict::Failed(failure)) = &report.verdict else { panic!("{:?}", report.verdict) };
     let words = failure.to_string();
-    assert!(words.starts_with("node rank 1 was lost again after 3 replacement(s)"), "{words}");
+    assert!(words.starts_with("node rank 1 was lost again after 3 replacements"), "{words}");
     assert!(words.contains("(host-1, 10.0.0.1)"), "{words}");
     assert_eq!(rounds(&report).len(), 4);
 }
@@ -291,7 +291,7 @@ fn the_topology_orders_the_ranks_and_the_first_of_them_serves_the_store() {
     plan.policy.has_topology = true;
     let (_, report) = at(plan, &[]);
     assert_eq!(report.verdict, Some(JobVerdict::Succeeded));
-    let placed = report.log.iter().find(|line| line.starts_with("round 0: 6 node(s)")).unwrap();
+    let placed = report.log.iter().find(|line| line.starts_with("round 0: 6 nodes")).unwrap();
     let switches: Vec<&str> = placed.lines().skip(1).filter_map(|line| line.split(' ').next_back()).collect();
     assert_eq!(switches, ["s0", "s0", "s1", "s1", "s2", "s2"]);
 }
