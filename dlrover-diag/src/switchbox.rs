@@ -391,7 +391,7 @@ mod tests {
             (&["--switchbox-probe", "cudda"], "--switchbox-probe cudda: give auto, mxom, cuda, host, or a"),
             (&["--min-bandwidth", "inf"], "--min-bandwidth inf"),
             (&["--switchbox-probe", ""], "--switchbox-probe : give auto, mxom, cuda, host, or a"),
-            (&["--min-channels", "5"], "--min-channels 5: there are only 4 pairs"),
+            (&["--min-channels", "5"], "--min-channels 5: --box-pairs names only 4 pairs"),
         ] {
             let refused = command().try_get_matches_from(std::iter::once(NAME).chain(words.iter().copied()));
             // clap itself takes `-1` for an option.

@@ -77,11 +77,11 @@ pub(super) fn resolve(
     let idle = |flags: &'static [Flag], is_off: bool| {
         flags.iter().copied().filter(move |flag| is_off && cli.is_on_the_line(*flag))
     };
-    let no_check = "there is no --network-check";
-    notices.extend(idle(OF_CHECKS, !network).map(|flag| does_nothing(cli, flag, no_check)));
-    let no_check = "there is no --switchbox-check";
+    let why = "requires --network-check";
+    notices.extend(idle(OF_CHECKS, !network).map(|flag| does_nothing(cli, flag, why)));
+    let why = "requires --switchbox-check";
     let of_switchbox = idle(OF_SWITCHBOX, !cli.is_on(Flag::SwitchboxCheck));
-    notices.extend(of_switchbox.map(|flag| does_nothing(cli, flag, no_check)));
+    notices.extend(of_switchbox.map(|flag| does_nothing(cli, flag, why)));
     let switchbox = switchbox::resolve(cli, env, host)?;
     let busy_percent = cli.float(Flag::BusyGpuThreshold).unwrap_or_default();
     if !(0.0..=100.0).contains(&busy_percent) {

@@ -73,7 +73,7 @@ fn what_a_job_would_do_is_told() {
             "--nodes 2 --faulty 0",
             "the job: would fail with exit code 202 (inconclusive, and --on-inconclusive=fail)",
         ),
-        ("--nodes 1 --faulty 0", "1 node is not tested: one alone has nobody to be tested with"),
+        ("--nodes 1 --faulty 0", "1 node is not tested: a single node has no partner to test with"),
         ("--nodes 1 --faulty 0", "imagined: 1 node in 1 rack, seed 0\n"),
         ("--nodes 1 --faulty 0", "not found: node 0 (faulty): never tested\n"),
         ("--nodes 1 --local-fault 0", "the job: waits for other nodes; left out: 1\n"),

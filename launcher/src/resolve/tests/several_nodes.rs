@@ -56,7 +56,7 @@ fn on_a_static_line_rank_zero_serves() {
         assert_eq!(plan.agent.run_id.0, "none");
     }
     assert_eq!(plan("--nnodes=2 x").meeting, Meeting::Static(at("127.0.0.1", 29500)));
-    assert!(refusal(&[], &format!("--node-rank=2 {line}")).contains("one beyond the last"));
+    assert!(refusal(&[], &format!("--node-rank=2 {line}")).contains("beyond the last node rank"));
     assert!(refusal(&[], &format!("--node-rank=-1 {line}")).contains("--node-rank=-1"));
 }
 
