@@ -32,20 +32,20 @@ use tracing::{debug, warn};
 
 use crate::{
     arrivals::{self, Arrived},
-    aside::aside,
     attributes,
     config::AgentConfig,
     guard::{
         Guard,
         frame::{FromGuard, ToGuard},
-        link::Link,
+        link::GuardLink,
     },
     logs::{Console, Generation, Logs},
-    master_link::{self, LinkParts, MasterAt, MasterLink, Word},
+    master_link::{self, LinkParts, MasterAt, MasterLink, ToMaster},
     oom::OomCounter,
     prober::{Command, Prober},
     questions::{self, Answering, Desk},
     report::Report,
+    run_blocking::run_blocking,
     signals,
     store_host::{Opened, StoreHost},
     store_watch::{Look, StoreWatch},
@@ -63,14 +63,14 @@ use rules::chain;
 const QUEUE: usize = 1024;
 
 /// What the loop hears.
-enum Happening {
+enum Input {
     Event(Event),
     Prepared { round: Round, prepared: Box<Prepared> },
     Hosting { round: Round, opened: Opened },
     Arrived { round: Round, up_to: usize, arrived: Arrived },
 }
 
-impl From<Event> for Happening {
+impl From<Event> for Input {
     fn from(event: Event) -> Self {
         Self::Event(event)
     }
@@ -119,7 +119,7 @@ pub struct Agent {
     has_strangers: bool,
     observer: Observer,
     group: WorkerGroup,
-    guard: Link,
+    guard: GuardLink,
     guard_ended: Option<ExitCause>,
     /// The guard could not kill its tree.
     is_abandoned: bool,
@@ -144,8 +144,8 @@ pub struct Agent {
     retired: JoinSet<()>,
     oom: Arc<OnceLock<OomCounter>>,
     oom_kills: Option<u64>,
-    happenings: mpsc::Receiver<Happening>,
-    happened: mpsc::Sender<Happening>,
+    happenings: mpsc::Receiver<Input>,
+    happened: mpsc::Sender<Input>,
     started: Instant,
 }
 
@@ -172,7 +172,7 @@ impl Agent {
         // Beside the connection to the master. Where there is no thread for it, it is found when it is needed.
         let oom = Arc::new(OnceLock::new());
         let found = Arc::clone(&oom);
-        tokio::spawn(aside(move || found.get_or_init(OomCounter::find).kills()));
+        tokio::spawn(run_blocking(move || found.get_or_init(OomCounter::find).kills()));
         let (happened, happenings) = mpsc::channel(QUEUE);
         let unknown = signals::listen(&config.signals, &happened).map_err(AgentError::Signals)?;
         for name in unknown {
@@ -209,7 +209,7 @@ impl Agent {
         let mut agent = Self {
             settings: Arc::new(workers::env_settings(&config, launcher_id.to_string())),
             group,
-            guard: Link::new(guard).map_err(AgentError::Guard)?,
+            guard: GuardLink::new(guard).map_err(AgentError::Guard)?,
             guard_ended: None,
             is_abandoned: false,
             children,
@@ -282,19 +282,19 @@ impl Agent {
                     }
                 }
                 Some(happening) = self.happenings.recv() => match happening {
-                    Happening::Event(event) => return event,
-                    Happening::Prepared { round, prepared } => {
+                    Input::Event(event) => return event,
+                    Input::Prepared { round, prepared } => {
                         self.prepared = Some(prepared);
                         return Event::Prepared { round };
                     }
-                    Happening::Hosting { round, opened } => {
+                    Input::Hosting { round, opened } => {
                         let Opened { master_addr, master_port, moved_to } = opened;
                         if let Some(server) = moved_to {
                             self.store_watch.moved(&server, master_port);
                         }
                         return Event::Hosting { round, master_addr, master_port };
                     }
-                    Happening::Arrived { round, up_to, arrived } => {
+                    Input::Arrived { round, up_to, arrived } => {
                         self.store_watch.on_arrived(round, up_to, arrived);
                         // Others may have come while we looked.
                         self.look_at_arrivals();
@@ -374,7 +374,7 @@ impl Agent {
                 let prober = Self::prober(&mut self.prober, &self.config, &self.launcher_id);
                 prober.watch_gpus(and_memory, self.happened.clone());
             }
-            Effect::ReportInventory { inventory } => self.say(Word::Inventory(inventory)),
+            Effect::ReportInventory { inventory } => self.say(ToMaster::Inventory(inventory)),
             Effect::CheckLocally => {
                 let prober = Self::prober(&mut self.prober, &self.config, &self.launcher_id);
                 prober.check_locally(self.happened.clone());
@@ -388,30 +388,30 @@ impl Agent {
                     prober.cancel(at);
                 }
             }
-            Effect::ReportCheck { report } => self.say(Word::Checked { report, is_progress: false }),
+            Effect::ReportCheck { report } => self.say(ToMaster::Checked { report, is_progress: false }),
             Effect::ReportProgress { at, probed } => {
                 let report = CheckReport { at, probed, compute: Some(Vec::new()) };
-                self.say(Word::Checked { report, is_progress: true });
+                self.say(ToMaster::Checked { report, is_progress: true });
             }
-            Effect::Resume { claim } => self.say(Word::Resume(self.request(None), claim)),
+            Effect::Resume { claim } => self.say(ToMaster::Resume(self.request(None), claim)),
             Effect::HostStore { round, fresh_port } => self.host_store(round, fresh_port),
             Effect::ReportHosting { round, master_addr, master_port } => {
-                self.say(Word::Hosting { round, master_addr, master_port });
+                self.say(ToMaster::Hosting { round, master_addr, master_port });
             }
             Effect::ReportFailure { round, reason, gives_up } => {
-                self.say(Word::Failure { round, reason, gives_up });
+                self.say(ToMaster::Failure { round, reason, gives_up });
             }
-            Effect::AcknowledgeEnd => self.say(Word::AcknowledgeEnd),
+            Effect::AcknowledgeEnd => self.say(ToMaster::AcknowledgeEnd),
             Effect::Prepare { assignment, attempt } => self.prepare(assignment, attempt),
             Effect::Spawn { round } => self.spawn(round),
             Effect::SignalTree { signal } => self.tell_guard(&ToGuard::SignalTree { signal }),
             Effect::SignalWorkers { signal } => self.tell_guard(&ToGuard::SignalWorkers { signal }),
             Effect::KillWorker { local_rank } => self.tell_guard(&ToGuard::KillWorker { local_rank }),
             Effect::KillTree => self.tell_guard(&ToGuard::KillTree),
-            Effect::Ask { round, jury, patience, of_master } => self.ask(round, jury, patience, of_master),
+            Effect::Ask { round, jury, timeout, of_master } => self.ask(round, jury, timeout, of_master),
             Effect::AbandonTree => self.is_abandoned = true,
             Effect::Tell(notice) => self.console.say(format!("dlrover-run: {notice}")),
-            Effect::ReportEnd { end } => self.say(Word::End(end)),
+            Effect::ReportEnd { end } => self.say(ToMaster::End(end)),
             Effect::Finish { .. } => {}
         }
     }
@@ -426,20 +426,20 @@ impl Agent {
         }
     }
 
-    fn ask(&self, round: Round, jury: Vec<Juror>, patience: Duration, of_master: bool) {
+    fn ask(&self, round: Round, jury: Vec<Juror>, timeout: Duration, of_master: bool) {
         let (key, happened) = (self.question_key.clone(), self.happened.clone());
         let MasterAt { host, port, .. } = self.master_at.clone();
         tokio::spawn(async move {
-            let is_refused = async { of_master && questions::is_refused(&host, port, patience).await };
+            let is_refused = async { of_master && questions::is_refused(&host, port, timeout).await };
             let (answers, is_master_gone) =
-                tokio::join!(questions::ask(&key, round, jury, patience), is_refused);
+                tokio::join!(questions::ask(&key, round, jury, timeout), is_refused);
             let event = Event::Answered { round, answers, is_master_gone };
             let _gone = happened.send(event.into()).await;
         });
     }
 
     /// A master link that has ended has said so by an event.
-    fn say(&self, word: Word) {
+    fn say(&self, word: ToMaster) {
         let _ended = self.master.words.send(word);
     }
 
@@ -453,7 +453,7 @@ impl Agent {
         self.retire_generation();
         let port = self.prober.as_ref().map_or(0, Prober::port);
         let checked = checked.map(|local| Checked { local, port });
-        self.say(Word::Join(JoinRequest { checked, ..self.request(after) }));
+        self.say(ToMaster::Join(JoinRequest { checked, ..self.request(after) }));
     }
 
     /// Made when it is first needed: most runs check nothing.
@@ -510,7 +510,7 @@ impl Agent {
         let (store, happened) = (Arc::clone(&self.store), self.happened.clone());
         tokio::spawn(async move {
             let happening = match store.lock().await.open(fresh_port).await {
-                Ok(opened) => Happening::Hosting { round, opened },
+                Ok(opened) => Input::Hosting { round, opened },
                 Err(error) => Event::CannotHost { reason: chain(&error) }.into(),
             };
             let _gone = happened.send(happening).await;
@@ -523,9 +523,9 @@ impl Agent {
         tokio::spawn(async move {
             let round = assignment.round;
             let prepared =
-                aside(move || workers::prepare(&config, &settings, &logs, &assignment, attempt)).await;
+                run_blocking(move || workers::prepare(&config, &settings, &logs, &assignment, attempt)).await;
             let happening = match prepared {
-                Ok(Ok(prepared)) => Happening::Prepared { round, prepared: Box::new(prepared) },
+                Ok(Ok(prepared)) => Input::Prepared { round, prepared: Box::new(prepared) },
                 Ok(Err(error)) => Event::CannotPrepare { round, reason: chain(&error) }.into(),
                 Err(error) => {
                     let reason = format!("cannot make its files ready: {error}");
@@ -556,10 +556,10 @@ impl Agent {
         let Some(Look { round, up_to, peers, port, pids }) = self.store_watch.next_look() else { return };
         let happened = self.happened.clone();
         tokio::spawn(async move {
-            let found = aside(move || arrivals::find(&peers, port, &pids)).await;
+            let found = run_blocking(move || arrivals::find(&peers, port, &pids)).await;
             // A look that failed leaves doubt, and doubt accuses nobody.
             let arrived = found.unwrap_or(Arrived { somebody: true, ..Arrived::default() });
-            let _gone = happened.send(Happening::Arrived { round, up_to, arrived }).await;
+            let _gone = happened.send(Input::Arrived { round, up_to, arrived }).await;
         });
     }
 }

@@ -9,10 +9,10 @@ use rules::{
 use tokio::time::timeout;
 use tracing::warn;
 
-use crate::{aside::aside, error_file, logs::Generation, report::WorkerEvidence};
+use crate::{error_file, logs::Generation, report::WorkerEvidence, run_blocking::run_blocking};
 
 /// How long error files may take to be read: they may lie on a network file system.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reads what failed workers said of themselves. A file system that hangs costs the evidence, not the end.
 pub async fn gather(
@@ -23,8 +23,9 @@ pub async fn gather(
         return BTreeMap::new();
     };
     let ranks: Vec<LocalRank> = failed.failures.iter().map(|failure| failure.local_rank).collect();
-    let read = aside(move || ranks.into_iter().map(|rank| (rank, of_one(&generation, rank))).collect());
-    match timeout(PATIENCE, read).await {
+    let read =
+        run_blocking(move || ranks.into_iter().map(|rank| (rank, of_one(&generation, rank))).collect());
+    match timeout(TIMEOUT, read).await {
         Ok(Ok(evidence)) => evidence,
         Ok(Err(error)) => {
             warn!(%error, "error files could not be read");

@@ -57,7 +57,7 @@ pub struct Guard {
 
 /// Undoes what our parent may have done to signals. With SIGCHLD ignored the kernel tells no child's end, to the
 /// launcher and to the guard; a signal that is blocked reaches nobody.
-fn hear_of_children() -> io::Result<()> {
+fn reset_child_signals() -> io::Result<()> {
     // SAFETY: the default action runs no handler.
     unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
     SigSet::empty().thread_set_mask()?;
@@ -72,7 +72,7 @@ fn hear_of_children() -> io::Result<()> {
 /// # Errors
 /// When the system has no room for a socket pair or a process.
 pub fn start(cgroup: Option<Cgroup>) -> io::Result<Guard> {
-    hear_of_children()?;
+    reset_child_signals()?;
     // A script may have started something beside us and then have put us in its own place (`exec`).
     let has_strangers = std::process::id() == 1 || !reap::nobody_is_left();
     let (ours, theirs) = UnixStream::pair()?;

@@ -5,7 +5,6 @@
 
 pub mod agent;
 pub mod arrivals;
-mod aside;
 pub mod attributes;
 pub mod config;
 pub mod error_file;
@@ -17,6 +16,7 @@ pub mod oom;
 pub mod prober;
 pub mod questions;
 pub mod report;
+mod run_blocking;
 pub mod signals;
 pub mod store_host;
 pub mod store_watch;

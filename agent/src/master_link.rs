@@ -32,7 +32,7 @@ use tokio::{
 };
 use tonic::{Code, Status, Streaming, transport::Channel};
 
-use self::connect::Door;
+use self::connect::Connector;
 pub use self::connect::{ConnectError, MasterAt};
 use crate::{questions::Desk, store_host::Allowed};
 use rules::chain;
@@ -52,7 +52,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// What the agent says to the master.
 #[derive(Debug)]
-pub enum Word {
+pub enum ToMaster {
     /// Ask for a seat.
     Join(JoinRequest),
     /// Say where this node stands.
@@ -76,8 +76,8 @@ pub enum Word {
 enum LinkError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    #[error("the job master at {at} did not answer within {} s", patience.as_secs_f64())]
-    Silent { at: String, patience: Duration },
+    #[error("the job master at {at} did not answer within {} s", timeout.as_secs_f64())]
+    Silent { at: String, timeout: Duration },
     #[error("the job master at {at} said: {}", status.message())]
     Refused { at: String, status: Status },
     #[error("the connection to the job master at {at} broke off")]
@@ -121,7 +121,7 @@ impl LinkError {
 #[derive(Debug)]
 pub struct MasterLink {
     /// Unbounded, because the agent says a handful of words a round and must never wait to say them.
-    pub words: mpsc::UnboundedSender<Word>,
+    pub words: mpsc::UnboundedSender<ToMaster>,
     /// The task.
     pub task: JoinHandle<()>,
 }
@@ -150,8 +150,8 @@ where
     let LinkParts { master, secret, allowed, desk, started } = parts;
     let task = tokio::spawn(async move {
         let node = secret.node_id();
-        let mut link = Link {
-            door: Door::new(master, secret),
+        let mut link = MasterConnection {
+            connector: Connector::new(master, secret),
             node,
             events,
             words: inbox,
@@ -168,11 +168,11 @@ where
     MasterLink { words, task }
 }
 
-struct Link<E> {
-    door: Door,
+struct MasterConnection<E> {
+    connector: Connector,
     node: NodeId,
     events: mpsc::Sender<E>,
-    words: mpsc::UnboundedReceiver<Word>,
+    words: mpsc::UnboundedReceiver<ToMaster>,
     /// The master has answered on the present stream.
     is_open: bool,
     /// The last push: the master's life, and its number.
@@ -194,15 +194,15 @@ struct Welcome {
     /// When the first beat is due; `None`: none is wanted.
     beat: Option<Duration>,
     /// The stream's number.
-    attendance: u64,
+    session: u64,
     /// How long the answer to a beat may take.
-    patience: Duration,
+    timeout: Duration,
 }
 
 /// The agent is gone; nothing is left to do.
 struct AgentGone;
 
-impl<E: From<Event>> Link<E> {
+impl<E: From<Event>> MasterConnection<E> {
     /// Ends when the agent is gone.
     async fn run(&mut self) {
         let mut pause = FIRST_PAUSE;
@@ -217,7 +217,7 @@ impl<E: From<Event>> Link<E> {
             };
             was_ever_open |= self.is_open;
             let error = match error {
-                LinkError::BrokeOff { at } if !was_ever_open && self.door.is_tcp_store().await => {
+                LinkError::BrokeOff { at } if !was_ever_open && self.connector.is_tcp_store().await => {
                     LinkError::Torchrun { at }
                 }
                 error => error,
@@ -255,7 +255,7 @@ impl<E: From<Event>> Link<E> {
     /// One stream, from its opening to its end.
     async fn converse(&mut self) -> Result<AgentGone, LinkError> {
         let sent = Instant::now();
-        let (mut client, mut pushes) = self.attend().await?;
+        let (mut client, mut pushes) = self.subscribe().await?;
         let welcome = self.welcome(&mut pushes).await?;
         // The last one is this one's.
         self.kept.drain(..self.kept.len().saturating_sub(1));
@@ -328,20 +328,20 @@ impl<E: From<Event>> Link<E> {
         mut client: MasterClient<Channel>,
         welcome: Welcome,
     ) -> impl Future<Output = LinkError> + use<E> {
-        let (door, node, events) = (self.door.clone(), self.node.clone(), self.events.clone());
+        let (connector, node, events) = (self.connector.clone(), self.node.clone(), self.events.clone());
         let started = self.started;
         async move {
             let mut next = welcome.beat;
             while let Some(pause) = next {
                 sleep(pause).await;
                 let sent = Instant::now();
-                let attendance = welcome.attendance;
-                let beat = pb::BeatRequest { node_id: node.0.clone(), taken_round: None, attendance };
-                match door.answered_within(welcome.patience, client.beat(door.signed(beat))).await {
+                let session = welcome.session;
+                let beat = pb::BeatRequest { node_id: node.0.clone(), taken_round: None, session };
+                match connector.answered_within(welcome.timeout, client.beat(connector.signed(beat))).await {
                     Ok(pb::BeatReply { is_known: true, next_millis }) => {
                         next = (next_millis > 0).then(|| Duration::from_millis(next_millis));
                     }
-                    Ok(_) => return LinkError::Forgotten { at: door.to_string() },
+                    Ok(_) => return LinkError::Forgotten { at: connector.to_string() },
                     Err(error) => return error,
                 }
                 let sent = Moment::new(sent.saturating_duration_since(started));
@@ -356,8 +356,8 @@ impl<E: From<Event>> Link<E> {
     /// Tells the store here whom it may listen to, once a round has its members.
     async fn let_members_in(&mut self, client: &mut MasterClient<Channel>) -> Result<(), LinkError> {
         let (Some(round), Some(allowed)) = (self.hosted, self.allowed.clone()) else { return Ok(()) };
-        let world = self.door.signed(pb::ShowWorldRequest {});
-        let world = self.door.answered(client.show_world(world)).await?;
+        let world = self.connector.signed(pb::ShowWorldRequest {});
+        let world = self.connector.answered(client.show_world(world)).await?;
         // Another round is on its way, and its seats will be told.
         if world.round == Some(round.0) {
             allowed.set(members::addresses(&world.members).await);
@@ -371,49 +371,49 @@ impl<E: From<Event>> Link<E> {
         &self,
         client: &mut MasterClient<Channel>,
         round: Round,
-        Welcome { attendance, .. }: Welcome,
+        Welcome { session, .. }: Welcome,
     ) -> Result<(), LinkError> {
-        let beat = pb::BeatRequest { node_id: self.node.0.clone(), taken_round: Some(round.0), attendance };
-        self.door.answered(client.beat(self.door.signed(beat))).await.map(drop)
+        let beat = pb::BeatRequest { node_id: self.node.0.clone(), taken_round: Some(round.0), session };
+        self.connector.answered(client.beat(self.connector.signed(beat))).await.map(drop)
     }
 
     async fn tell(&self, event: Event) -> Option<AgentGone> {
         self.events.send(event.into()).await.is_err().then_some(AgentGone)
     }
 
-    async fn attend(&mut self) -> Result<(MasterClient<Channel>, Streaming<pb::Push>), LinkError> {
-        let channel = self.door.open().await?;
+    async fn subscribe(&mut self) -> Result<(MasterClient<Channel>, Streaming<pb::Push>), LinkError> {
+        let channel = self.connector.open().await?;
         // From here on the master may know of it.
         if self.kept.len() >= MOST_KEPT {
             self.kept.remove(0);
         }
         self.kept.push(channel.clone());
         let mut client = MasterClient::new(channel);
-        let request = pb::AttendRequest {
+        let request = pb::SubscribeRequest {
             protocol_version: master_proto::PROTOCOL_VERSION,
             node_id: self.node.0.clone(),
         };
-        let pushes = self.door.answered(client.attend(self.door.signed(request))).await?;
+        let pushes = self.connector.answered(client.subscribe(self.connector.signed(request))).await?;
         Ok((client, pushes))
     }
 
     /// The first push.
     async fn welcome(&mut self, pushes: &mut Streaming<pb::Push>) -> Result<Welcome, LinkError> {
         let Ok(push) = timeout(CALL, pushes.message()).await else {
-            return Err(LinkError::Silent { at: self.door.to_string(), patience: CALL });
+            return Err(LinkError::Silent { at: self.connector.to_string(), timeout: CALL });
         };
         match self.pushed(push)?.push {
-            Some(Push::Welcome { beat, attendance, patience }) => {
-                let patience = patience.map_or(CALL, |patience| patience.min(CALL));
-                Ok(Welcome { beat, attendance, patience })
+            Some(Push::Welcome { beat, session, timeout }) => {
+                let timeout = timeout.map_or(CALL, |timeout| timeout.min(CALL));
+                Ok(Welcome { beat, session, timeout })
             }
-            _ => Ok(Welcome { beat: None, attendance: 0, patience: CALL }),
+            _ => Ok(Welcome { beat: None, session: 0, timeout: CALL }),
         }
     }
 
     fn pushed(&self, push: Result<Option<pb::Push>, Status>) -> Result<Pushed, LinkError> {
-        let at = || self.door.to_string();
-        let push = push.map_err(|status| self.door.refused(status))?;
+        let at = || self.connector.to_string();
+        let push = push.map_err(|status| self.connector.refused(status))?;
         let push = push.ok_or_else(|| LinkError::BrokeOff { at: at() })?;
         Pushed::try_from(push).map_err(|source| LinkError::Nonsense { at: at(), source })
     }
@@ -428,7 +428,7 @@ impl<E: From<Event>> Link<E> {
             Push::Welcome { .. } => return None,
             Push::Host { round, fresh_port } => Event::AskedToHost { round, fresh_port },
             Push::Seat(assignment) => Event::Seated { assignment },
-            Push::Regroup { round, why, excuses } => Event::Regroup { round, why, excuses },
+            Push::Regroup { round, why, is_secondary } => Event::Regroup { round, why, is_secondary },
             Push::Refused { reason } => Event::Refused { reason },
             Push::JobEnd(verdict) => Event::JobEnded { verdict },
             Push::Pending(pending) => Event::Pending(pending),
@@ -442,56 +442,56 @@ impl<E: From<Event>> Link<E> {
     async fn say(
         &mut self,
         client: &mut MasterClient<Channel>,
-        word: Word,
+        word: ToMaster,
     ) -> Result<Option<AgentGone>, LinkError> {
         let node_id = self.node.0.clone();
         match word {
-            Word::Join(request) => {
-                self.door.answered(client.join(self.door.signed(join_request(request)))).await?;
+            ToMaster::Join(request) => {
+                self.connector.answered(client.join(self.connector.signed(join_request(request)))).await?;
             }
-            Word::Resume(request, claim) => {
+            ToMaster::Resume(request, claim) => {
                 let request = pb::ResumeRequest::from((request, claim));
-                self.door.answered(client.resume(self.door.signed(request))).await?;
+                self.connector.answered(client.resume(self.connector.signed(request))).await?;
             }
-            Word::Hosting { round, master_addr, master_port } => {
+            ToMaster::Hosting { round, master_addr, master_port } => {
                 let report = pb::HostingReport {
                     node_id,
                     round: round.0,
                     master_addr,
                     master_port: u32::from(master_port),
                 };
-                self.door.answered(client.report_hosting(self.door.signed(report))).await?;
+                self.connector.answered(client.report_hosting(self.connector.signed(report))).await?;
             }
-            Word::Inventory(inventory) => {
+            ToMaster::Inventory(inventory) => {
                 let report = inventory_report(node_id, &inventory);
-                self.door.answered(client.report_inventory(self.door.signed(report))).await?;
+                self.connector.answered(client.report_inventory(self.connector.signed(report))).await?;
             }
-            Word::Checked { report, is_progress } => {
+            ToMaster::Checked { report, is_progress } => {
                 let report = check_report(node_id, report, is_progress);
-                self.door.answered(client.report_check(self.door.signed(report))).await?;
+                self.connector.answered(client.report_check(self.connector.signed(report))).await?;
             }
-            Word::Failure { round, reason, gives_up } => {
+            ToMaster::Failure { round, reason, gives_up } => {
                 let report = pb::FailureReport { node_id, round: round.0, reason: cut(reason), gives_up };
-                self.door.answered(client.report_failure(self.door.signed(report))).await?;
+                self.connector.answered(client.report_failure(self.connector.signed(report))).await?;
             }
-            Word::End(end) => {
+            ToMaster::End(end) => {
                 let is_farewell = !matches!(end, NodeEnd::Succeeded { .. });
                 let report = end_report(&self.node, end);
-                self.door.answered(client.report_end(self.door.signed(report))).await?;
+                self.connector.answered(client.report_end(self.connector.signed(report))).await?;
                 if is_farewell {
                     return Ok(self.tell(Event::EndNoted).await);
                 }
             }
-            Word::AcknowledgeEnd => {
+            ToMaster::AcknowledgeEnd => {
                 let word = pb::EndAcknowledgement { node_id };
-                self.door.answered(client.acknowledge_end(self.door.signed(word))).await?;
+                self.connector.answered(client.acknowledge_end(self.connector.signed(word))).await?;
             }
         }
         Ok(None)
     }
 }
 
-impl Door {
+impl Connector {
     async fn answered<T>(
         &self,
         call: impl Future<Output = Result<tonic::Response<T>, Status>>,
@@ -501,13 +501,13 @@ impl Door {
 
     async fn answered_within<T>(
         &self,
-        patience: Duration,
+        timeout: Duration,
         call: impl Future<Output = Result<tonic::Response<T>, Status>>,
     ) -> Result<T, LinkError> {
-        match timeout(patience, call).await {
+        match tokio::time::timeout(timeout, call).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
             Ok(Err(status)) => Err(self.refused(status)),
-            Err(_) => Err(LinkError::Silent { at: self.to_string(), patience }),
+            Err(_) => Err(LinkError::Silent { at: self.to_string(), timeout }),
         }
     }
 

@@ -46,9 +46,9 @@ pub struct Prober {
     /// Variables that say which accelerators are this job's, for what computes on them. Neither the inventory nor the
     /// switchbox check is narrowed: they name devices by the driver's own numbers.
     devices: Vec<(OsString, OsString)>,
-    door: Door,
+    port: ProbePort,
     /// For a look at this node.
-    patience: Duration,
+    timeout: Duration,
     command: Option<Command>,
     gpu_terms: GpuTerms,
     /// Where vendors' tools are looked for, in the form of `PATH`.
@@ -62,7 +62,7 @@ pub struct Prober {
 
 /// Where other nodes' probes reach ours.
 #[derive(Debug, Clone)]
-enum Door {
+enum ProbePort {
     /// Our own probe's, from the first round to the last.
     Open(Arc<Listener>),
     /// The user's program opens it in each round.
@@ -110,21 +110,21 @@ impl Prober {
         tool_path: OsString,
         switchbox: Option<SwitchboxTask>,
     ) -> Self {
-        let door = match command {
-            Some(_) => Reservation::new().map(|port| Door::Kept(Arc::new(port))),
-            None => Listener::bind(None, 0).map(|listener| Door::Open(Arc::new(listener))),
+        let port = match command {
+            Some(_) => Reservation::new().map(|port| ProbePort::Kept(Arc::new(port))),
+            None => Listener::bind(None, 0).map(|listener| ProbePort::Open(Arc::new(listener))),
         };
-        let door = door.unwrap_or_else(|error| {
+        let port = port.unwrap_or_else(|error| {
             warn!(%error, "no port for probes");
-            Door::None
+            ProbePort::None
         });
-        let patience = if has_accelerators { WITH_DEVICES } else { LocalPlan::default().deadline };
+        let timeout = if has_accelerators { WITH_DEVICES } else { LocalPlan::default().deadline };
         let helper = Helper { mark: Some(mark), ..Helper::default() };
         Self {
             helper,
             devices,
-            door,
-            patience,
+            port,
+            timeout,
             command,
             gpu_terms,
             tool_path,
@@ -138,10 +138,10 @@ impl Prober {
     /// Where other nodes' probes reach ours; 0: nowhere.
     #[must_use]
     pub fn port(&self) -> u16 {
-        match &self.door {
-            Door::Open(listener) => listener.port(),
-            Door::Kept(reservation) => reservation.port(),
-            Door::None => 0,
+        match &self.port {
+            ProbePort::Open(listener) => listener.port(),
+            ProbePort::Kept(reservation) => reservation.port(),
+            ProbePort::None => 0,
         }
     }
 
@@ -149,7 +149,7 @@ impl Prober {
     /// computes, its switchbox last. The end is [`Event::LocallyChecked`], or [`Event::CannotCheck`].
     pub fn check_locally<E: From<Event> + Send + 'static>(&mut self, events: mpsc::Sender<E>) {
         let plan = self.local_plan();
-        let gpus = GpuPlan { deadline: self.patience, ..self.gpu_plan() };
+        let gpus = GpuPlan { deadline: self.timeout, ..self.gpu_plan() };
         let terms = self.gpu_terms.clone();
         let switchbox = self.switchbox.clone();
         let helper = self.helper.clone();
@@ -205,7 +205,7 @@ impl Prober {
         let probe = Probe {
             helper: self.helper.clone(),
             local: self.local_plan(),
-            door: self.door.clone(),
+            port: self.port.clone(),
             command: self.command.clone(),
             has_switchbox: self.switchbox.is_some(),
             order,
@@ -254,7 +254,9 @@ impl Prober {
 
     /// The user's own program, where nobody is there to run it with.
     fn command_alone(&self) -> Option<Alone> {
-        let (command, Door::Kept(reservation)) = (self.command.as_ref()?, &self.door) else { return None };
+        let (command, ProbePort::Kept(reservation)) = (self.command.as_ref()?, &self.port) else {
+            return None;
+        };
         let plan = CommandPlan {
             argv: ["/bin/sh".into(), "-c".into(), command.line.clone()].into(),
             rank: 0,
@@ -276,7 +278,7 @@ impl Prober {
 
     fn local_plan(&self) -> LocalPlan {
         let helper = Helper { variables: self.devices.clone(), ..self.helper.clone() };
-        LocalPlan { deadline: self.patience, helper, ..LocalPlan::default() }
+        LocalPlan { deadline: self.timeout, helper, ..LocalPlan::default() }
     }
 }
 

@@ -33,7 +33,7 @@ const AT_ONCE: usize = 256;
 const BACKLOG: i32 = 1024;
 
 /// How long somebody who connected may take to ask, and to take the answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long a connection may take to be accepted.
 const CONNECT: Duration = Duration::from_secs(1);
@@ -130,7 +130,7 @@ async fn serve(listener: TcpListener, of: NodeId, key: Key, desk: Arc<Desk>) {
         open.spawn(async move {
             let _place = place;
             // Who asks nonsense, or nothing, is hung up on.
-            let _answered = timeout(PATIENCE, reply(stream, &of, &key, &desk)).await;
+            let _answered = timeout(TIMEOUT, reply(stream, &of, &key, &desk)).await;
         });
     }
 }
@@ -146,11 +146,13 @@ async fn reply(mut stream: TcpStream, of: &NodeId, key: &Key, desk: &Desk) -> io
 }
 
 /// Asks all of them, each for no longer than `patience`. Gives what those said that were reached.
-pub async fn ask(key: &Key, round: Round, jury: Vec<Juror>, patience: Duration) -> Vec<Answer> {
+pub async fn ask(key: &Key, round: Round, jury: Vec<Juror>, timeout: Duration) -> Vec<Answer> {
     let mut asked = JoinSet::new();
     for juror in jury {
         let key = key.clone();
-        asked.spawn(async move { timeout(patience, ask_one(&key, round, juror)).await.ok()?.ok()? });
+        asked.spawn(
+            async move { tokio::time::timeout(timeout, ask_one(&key, round, juror)).await.ok()?.ok()? },
+        );
     }
     asked.join_all().await.into_iter().flatten().collect()
 }
@@ -158,7 +160,8 @@ pub async fn ask(key: &Key, round: Round, jury: Vec<Juror>, patience: Duration) 
 async fn ask_one(key: &Key, round: Round, juror: Juror) -> io::Result<Option<Answer>> {
     let number: [u8; NUMBER] = *uuid::Uuid::new_v4().as_bytes();
     let question = Question { of: juror.node, round, number };
-    let connected = timeout(CONNECT, TcpStream::connect((juror.address.as_str(), juror.port))).await;
+    let connected =
+        tokio::time::timeout(CONNECT, TcpStream::connect((juror.address.as_str(), juror.port))).await;
     let mut stream = connected.map_err(|_| io::ErrorKind::TimedOut)??;
     stream.write_all(&key.ask(&question)).await?;
     let mut bytes = [0; ANSWER];
@@ -167,19 +170,19 @@ async fn ask_one(key: &Key, round: Round, juror: Juror) -> io::Result<Option<Ans
 }
 
 /// Whether the kernel of every host that the name stands for says that nobody listens there.
-pub async fn is_refused(host: &str, port: u16, patience: Duration) -> bool {
+pub async fn is_refused(host: &str, port: u16, timeout: Duration) -> bool {
     let asked = async {
         let Ok(found) = lookup_host((host, port)).await else { return false };
         let mut is_any = false;
         for address in found {
-            match timeout(CONNECT, TcpStream::connect(address)).await {
+            match tokio::time::timeout(CONNECT, TcpStream::connect(address)).await {
                 Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => is_any = true,
                 _ => return false,
             }
         }
         is_any
     };
-    timeout(patience, asked).await.unwrap_or(false)
+    tokio::time::timeout(timeout, asked).await.unwrap_or(false)
 }
 
 #[cfg(test)]

@@ -114,8 +114,8 @@ fn shell(generation: &mut Generation, local_rank: u32, script: &str) -> Child {
     start(generation, local_rank, &["sh", "-c", script])
 }
 
-fn drain(generation: &mut Generation, patience: Duration) -> Drained {
-    generation.drain(patience).blocking_recv().unwrap()
+fn drain(generation: &mut Generation, timeout: Duration) -> Drained {
+    generation.drain(timeout).blocking_recv().unwrap()
 }
 
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {

@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// How long a start, a restart or an end may take. torchrun takes seconds; a launcher that hangs is an error.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const TIMEOUT: Duration = Duration::from_secs(120);
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
@@ -194,7 +194,7 @@ impl Running {
     /// When it does not end.
     pub fn wait(&mut self) -> Outcome<u64> {
         let (at_ns, status) =
-            self.end.recv_timeout(PATIENCE).map_err(|_| format!("{} does not end", self.name()))?;
+            self.end.recv_timeout(TIMEOUT).map_err(|_| format!("{} does not end", self.name()))?;
         self.ended = Some(status?);
         Ok(at_ns)
     }

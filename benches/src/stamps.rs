@@ -145,8 +145,8 @@ impl Stamps {
     ///
     /// # Errors
     /// When they did not come in time, or Ctrl-C asked the bench to end.
-    pub fn take(&mut self, count: usize, starts: bool, patience: Duration) -> Outcome<Vec<Stamp>> {
-        let deadline_ns = now_ns() + u64::try_from(patience.as_nanos())?;
+    pub fn take(&mut self, count: usize, starts: bool, timeout: Duration) -> Outcome<Vec<Stamp>> {
+        let deadline_ns = now_ns() + u64::try_from(timeout.as_nanos())?;
         let (mut taken, passed): (Vec<_>, _) =
             self.passed.drain(..).partition(|stamp| stamp.is_start == starts);
         self.passed = passed;

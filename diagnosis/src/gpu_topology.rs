@@ -1,6 +1,6 @@
 //! How the accelerators of one node are connected, and which of them a job is best given.
 //!
-//! * [`Link`]: what lies between two of them, and what that is worth in MB/s.
+//! * [`LinkKind`]: what lies between two of them, and what that is worth in MB/s.
 //! * [`Matrix`]: all pairs of one node; from the table of the vendor's tool ([`Matrix::parse`]) or from measurements.
 //! * [`choose`]: the best `k` of those that are free; exact for up to 16.
 //! * [`arrange`]: what workers see in the end: the list, with a word on why.
@@ -13,7 +13,7 @@
 mod arrange;
 mod choose;
 mod gpu_set;
-mod link;
+mod link_kind;
 mod matrix;
 mod measured;
 mod packing;
@@ -25,7 +25,7 @@ pub use self::{
     arrange::{Allowed, Arranged, CannotArrange, Wish, absent, allowed, arrange},
     choose::{CannotChoose, Choice, Objective, Ranked, choose, ranking},
     gpu_set::{GpuSet, MOST},
-    link::{Link, PciPath, UnknownLink},
+    link_kind::{LinkKind, PciPath, UnknownLink},
     matrix::{BadMatrix, Matrix},
     rings::Score,
 };

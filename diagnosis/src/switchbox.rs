@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     check::{Answer, Check, Effect, Event},
-    finding::{COMPONENT, Finding, PairFinding, Standing},
+    finding::{COMPONENT, Finding, PairFinding, SwitchboxStatus},
     judge::{FEWEST, Repetition, Style, Verdict},
     misfit::Misfit,
     pairs::{MOST_PAIRS, PairsError, SocketPair, check_pairs, in_words},
@@ -74,7 +74,7 @@ pub struct Method {
     /// What one measurement gives.
     pub style: Style,
     /// How long the measurement of one pair may take.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// One program measures the pairs of a run one after another: the time of each adds up, and a pair that hangs keeps
     /// the answers of the others.
     pub is_serial: bool,
@@ -84,8 +84,8 @@ impl Method {
     /// How long a run of so many pairs may take. Where one pair holds all of a serial run up, and then its own, there is
     /// still time for the others alone: hence a third.
     #[must_use]
-    pub fn patience_for(&self, pairs: usize) -> Duration {
+    pub fn timeout_for(&self, pairs: usize) -> Duration {
         let times = if self.is_serial { u32::try_from(pairs).unwrap_or(u32::MAX).max(1) } else { 1 };
-        self.patience.saturating_mul(times).min(DEADLINE / 3)
+        self.timeout.saturating_mul(times).min(DEADLINE / 3)
     }
 }

@@ -4,7 +4,7 @@ use std::{fs, io, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use diagnosis::{
-    gpu_topology::Link,
+    gpu_topology::LinkKind,
     gpus::{
         Gpu, GpuTrouble, Host, Inventory, gigabytes,
         health::{BUSY_PERMILLE, is_busy, what_is_broken},
@@ -218,7 +218,7 @@ fn links(inventory: &Inventory) -> Table {
         let cell = |b: &u32| {
             let (low, high) = (*a.min(b), *a.max(b));
             let found = inventory.links.iter().find(|link| (link.a, link.b) == (low, high));
-            let link = if a == b { Some(Link::Same) } else { found.map(|link| link.link) };
+            let link = if a == b { Some(LinkKind::Same) } else { found.map(|link| link.link) };
             link.map_or_else(|| "?".into(), |link| link.to_string())
         };
         table.line(std::iter::once(name(a)).chain(indices.iter().map(cell)));

@@ -22,10 +22,10 @@ use launcher::{
 pub(super) const NAME: &str = "pair";
 
 /// So long the other end is waited for when nothing is said.
-const PATIENCE: &str = "10";
+const TIMEOUT: &str = "10";
 
 /// A day: nobody waits longer at a keyboard.
-const LONGEST_PATIENCE: u64 = 86_400;
+const LONGEST_TIMEOUT: u64 = 86_400;
 
 /// Why a pair check gave no figures.
 #[derive(Debug, thiserror::Error)]
@@ -155,8 +155,8 @@ pub(super) fn command() -> Command {
             Arg::new("patience")
                 .long("patience")
                 .value_name("SECONDS")
-                .value_parser(whole::<u64>(0..=LONGEST_PATIENCE))
-                .default_value(PATIENCE)
+                .value_parser(whole::<u64>(0..=LONGEST_TIMEOUT))
+                .default_value(TIMEOUT)
                 .help(
                     "How long to try to connect, and how long the other end may say nothing; --listen waits for the \
                      first check as long as it takes, unless this is given",
@@ -171,7 +171,7 @@ pub(super) fn command() -> Command {
 pub(super) fn main(arguments: &ArgMatches) -> ExitCode {
     let repeat = arguments.get_one::<u32>("repeat").copied().unwrap_or(1);
     let is_json = arguments.get_flag("json");
-    let patience = Duration::from_secs(arguments.get_one::<u64>("patience").copied().unwrap_or_default());
+    let timeout = Duration::from_secs(arguments.get_one::<u64>("patience").copied().unwrap_or_default());
     let told = |measured: ByHand| {
         let figures = Figures::from(measured);
         let line = match is_json {
@@ -185,7 +185,7 @@ pub(super) fn main(arguments: &ArgMatches) -> ExitCode {
         if !is_host_and_port(address) {
             return unusable(&format!("--connect {address}: ADDR:PORT is needed"));
         }
-        connect(address, repeat, patience, told)
+        connect(address, repeat, timeout, told)
     } else {
         let address = arguments.get_one::<String>("listen").map_or("", String::as_str);
         let Some(at) = address_and_port(address) else {
@@ -194,7 +194,7 @@ pub(super) fn main(arguments: &ArgMatches) -> ExitCode {
             ));
         };
         let is_given = arguments.value_source("patience") == Some(ValueSource::CommandLine);
-        listen(at, repeat, is_given.then_some(patience), patience, told)
+        listen(at, repeat, is_given.then_some(timeout), timeout, told)
     };
     match end {
         Ok(()) => ExitCode::from(SUCCEEDED),
@@ -215,7 +215,7 @@ fn listen(
     (host, port): (&str, u16),
     repeat: u32,
     first: Option<Duration>,
-    patience: Duration,
+    timeout: Duration,
     told: impl Fn(ByHand),
 ) -> Result<(), PairError> {
     let failed = |source| PairError::Listen { at: format!("{host}:{port}"), source };
@@ -229,8 +229,8 @@ fn listen(
         None => say("waiting until the other end comes; Ctrl-C ends it"),
     }
     for turn in 0..repeat {
-        let within = if turn == 0 { first } else { Some(patience) };
-        told(door.check(within, patience).map_err(|error| PairError::after(turn, repeat, error))?);
+        let within = if turn == 0 { first } else { Some(timeout) };
+        told(door.check(within, timeout).map_err(|error| PairError::after(turn, repeat, error))?);
     }
     Ok(())
 }
@@ -248,12 +248,12 @@ fn bind(host: &str, port: u16) -> io::Result<Listener> {
     Err(refused)
 }
 
-fn connect(address: &str, repeat: u32, patience: Duration, told: impl Fn(ByHand)) -> Result<(), PairError> {
+fn connect(address: &str, repeat: u32, timeout: Duration, told: impl Fn(ByHand)) -> Result<(), PairError> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     // Any number does; another one each time.
     let seed = u64::from(now.subsec_nanos()) << 32 | u64::from(std::process::id());
     for turn in 0..repeat {
-        let checked = dial_pair(address, seed.wrapping_add(u64::from(turn) << 20), patience);
+        let checked = dial_pair(address, seed.wrapping_add(u64::from(turn) << 20), timeout);
         told(checked.map_err(|error| PairError::after(turn, repeat, error))?);
     }
     Ok(())

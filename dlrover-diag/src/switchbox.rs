@@ -4,7 +4,8 @@ use std::{ffi::OsString, process::ExitCode, time::Duration};
 
 use clap::{Arg, ArgAction, ArgMatches, Command, parser::ValueSource, value_parser};
 use diagnosis::switchbox::{
-    Expected, Finding, NO_PROBE, PairFinding, Rate, Settings, SocketPair, Standing, Verdict, check_pairs,
+    Expected, Finding, NO_PROBE, PairFinding, Rate, Settings, SocketPair, SwitchboxStatus, Verdict,
+    check_pairs,
 };
 use probes::{
     GpuPlan, Helper, SwitchboxError, SwitchboxTask, TOOL_VARIABLE, check_switchbox, take_inventory,
@@ -101,9 +102,9 @@ pub(super) fn main(arguments: &ArgMatches) -> ExitCode {
         }
     };
     let text = if is_json { json(&finding) } else { table(&finding) };
-    let code = match finding.standing() {
-        Standing::Ok | Standing::Degraded => SUCCEEDED,
-        Standing::Untested | Standing::Fault => FAILED,
+    let code = match finding.status() {
+        SwitchboxStatus::Ok | SwitchboxStatus::Degraded => SUCCEEDED,
+        SwitchboxStatus::Untested | SwitchboxStatus::Fault => FAILED,
     };
     super::print(&text, code)
 }
@@ -301,7 +302,7 @@ fn json(finding: &Finding) -> String {
     let document = Document {
         schema: "dlrover.switchbox/v1",
         probe: &finding.probe,
-        verdict: finding.standing().word(),
+        verdict: finding.status().word(),
         good: finding.good(),
         total: finding.pairs.len(),
         min_channels: finding.min_channels,

@@ -20,7 +20,7 @@ use launcher::{
     failure::{FAILED, SUCCEEDED, USAGE},
     gpu_choice::{
         broken, busy,
-        inventory::{Known, NoInventory, from_file, known},
+        inventory::{NoInventory, UncheckedInventory, from_file, unchecked},
     },
     host::ThisHost,
 };
@@ -124,8 +124,8 @@ fn answer(arguments: &ArgMatches) -> Result<String, TopoError> {
             (matrix, GpuSet::default(), GpuSet::default())
         }
         None => {
-            let Known { matrix, gpus, .. } =
-                known(&ThisHost, Environment(&env), None).map_err(TopoError::NoInventory)?;
+            let UncheckedInventory { matrix, gpus, .. } =
+                unchecked(&ThisHost, Environment(&env), None).map_err(TopoError::NoInventory)?;
             (matrix, busy(&gpus, BUSY_PERMILLE), broken(&gpus))
         }
     };

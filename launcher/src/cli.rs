@@ -15,7 +15,7 @@ use crate::{
     usage::UsageError,
 };
 
-/// What the front door is to do.
+/// What the entry point is to do.
 #[derive(Debug)]
 pub(crate) enum Request {
     /// Print the help.
@@ -64,9 +64,9 @@ enum Origin {
 
 /// A value as the user wrote it and where: `--nnodes=a`, `PET_NNODES=a`, `HOST_PORTS=x`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Said(String);
+pub struct Given(String);
 
-impl Said {
+impl Given {
     /// The value of a variable.
     pub(crate) fn in_variable(name: &str, value: &OsStr) -> Self {
         Self(format!("{name}={}", value.to_string_lossy()))
@@ -78,7 +78,7 @@ impl Said {
     }
 }
 
-impl fmt::Display for Said {
+impl fmt::Display for Given {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -97,7 +97,7 @@ impl Request {
         for spec in OPTIONS.iter().filter(|spec| spec.kind == Kind::Switch) {
             if let Some(raw) = pets.get(spec) {
                 let value = argv::convert(spec, raw)
-                    .ok_or_else(|| Invalid::PetSwitch { said: Said::in_variable(&spec.pet_name(), raw) })?;
+                    .ok_or_else(|| Invalid::PetSwitch { given: Given::in_variable(&spec.pet_name(), raw) })?;
                 entries[spec.flag as usize] = Some(Entry { raw: raw.to_owned(), value, origin: Origin::Pet });
             }
         }
@@ -177,15 +177,15 @@ impl Cli {
     }
 
     /// The value with its origin, for messages.
-    pub(crate) fn said(&self, flag: Flag) -> Said {
+    pub(crate) fn given(&self, flag: Flag) -> Given {
         let spec = flag.spec();
         match self.entry(flag) {
-            Some(Entry { value: Value::Switch(_), origin: Origin::CommandLine, .. }) => Said(flag.dashed()),
+            Some(Entry { value: Value::Switch(_), origin: Origin::CommandLine, .. }) => Given(flag.dashed()),
             Some(Entry { raw, origin: Origin::CommandLine, .. }) => {
-                Said(format!("{}={}", flag.dashed(), raw.to_string_lossy()))
+                Given(format!("{}={}", flag.dashed(), raw.to_string_lossy()))
             }
-            Some(Entry { raw, origin: Origin::Pet, .. }) => Said::in_variable(&spec.pet_name(), raw),
-            None => Said(format!("{}={}", flag.dashed(), spec.default)),
+            Some(Entry { raw, origin: Origin::Pet, .. }) => Given::in_variable(&spec.pet_name(), raw),
+            None => Given(format!("{}={}", flag.dashed(), spec.default)),
         }
     }
 
@@ -203,7 +203,7 @@ impl Cli {
     ///
     /// When it is not UTF-8.
     pub(crate) fn text(&self, flag: Flag) -> Result<&str, Invalid> {
-        self.bytes(flag).to_str().ok_or_else(|| Invalid::NotUtf8 { said: self.said(flag) })
+        self.bytes(flag).to_str().ok_or_else(|| Invalid::NotUtf8 { given: self.given(flag) })
     }
 
     /// A whole number, else the table's default; `None` when it has none.

@@ -15,7 +15,7 @@ use tokio::{
 };
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::front_port;
+use crate::port_mux;
 
 /// How long the other nodes may take to hear of the end: what the master gives them, and a little more.
 const LEAVE_WITHIN: Duration = Duration::from_secs(12);
@@ -75,7 +75,7 @@ fn serve(
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(EmbeddedError::Start)?;
     let verdict = runtime.block_on(async {
         let connections =
-            front_port::serve(listeners, store.as_ref(), &config.log).map_err(EmbeddedError::Start)?;
+            port_mux::serve(listeners, store.as_ref(), &config.log).map_err(EmbeddedError::Start)?;
         master::serve(ReceiverStream::new(connections), config).await.map_err(EmbeddedError::Serve)
     });
     runtime.shutdown_background();

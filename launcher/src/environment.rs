@@ -1,4 +1,4 @@
-//! The environment as the front door sees it: a list that was read once, in `main`.
+//! The environment as the entry point sees it: a list that was read once, in `main`.
 
 use std::ffi::{OsStr, OsString};
 

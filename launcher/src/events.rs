@@ -34,7 +34,7 @@ pub struct EventLog {
 
 /// What one event says.
 #[derive(Default)]
-struct Said<'a> {
+struct LogRecord<'a> {
     state: &'a str,
     worker: Option<(LocalRank, Place)>,
     failure: Option<&'a WorkerFailure>,
@@ -69,7 +69,11 @@ impl EventLog {
             Event::Seated { assignment } => self.on_seated(assignment, effects),
             Event::WorkerStarted { local_rank, pid, .. } => {
                 self.pids.insert(*local_rank, *pid);
-                self.say(&Said { state: "START", worker: self.placed(*local_rank), ..Said::default() });
+                self.say(&LogRecord {
+                    state: "START",
+                    worker: self.placed(*local_rank),
+                    ..LogRecord::default()
+                });
             }
             _ => {}
         }
@@ -85,9 +89,9 @@ impl EventLog {
         // A failure that was excused after the node had joined has given its restart back.
         self.attempt = *attempt;
         let duration_ms = Some(self.joined.elapsed().as_secs_f64() * 1000.0);
-        self.say(&Said { state: "RENDEZVOUS", duration_ms, ..Said::default() });
+        self.say(&LogRecord { state: "RENDEZVOUS", duration_ms, ..LogRecord::default() });
         // Ranks come with the round here, so assigning them takes no time of its own.
-        self.say(&Said { state: "ASSIGN_WORKER_RANKS", duration_ms: Some(0.0), ..Said::default() });
+        self.say(&LogRecord { state: "ASSIGN_WORKER_RANKS", duration_ms: Some(0.0), ..LogRecord::default() });
         self.round = Some(assignment.clone());
         self.pids.clear();
     }
@@ -115,27 +119,34 @@ impl EventLog {
                 None => as_python(&json!({"message": "<NONE>"})),
             });
             let worker = self.placed(*local_rank);
-            self.say(&Said { state, worker, failure, raw_error, total_run_secs, ..Said::default() });
+            self.say(&LogRecord {
+                state,
+                worker,
+                failure,
+                raw_error,
+                total_run_secs,
+                ..LogRecord::default()
+            });
         }
         // torchrun: the agent succeeded in running the workers, however they ended.
-        self.say(&Said { state: "SUCCEEDED", total_run_secs, ..Said::default() });
+        self.say(&LogRecord { state: "SUCCEEDED", total_run_secs, ..LogRecord::default() });
     }
 
     fn agent_failed(&self, reason: &str, total_run_secs: u64) {
         let raw_error = Some(reason.to_owned());
-        self.say(&Said { state: "FAILED", raw_error, total_run_secs, ..Said::default() });
+        self.say(&LogRecord { state: "FAILED", raw_error, total_run_secs, ..LogRecord::default() });
     }
 
     fn placed(&self, local_rank: LocalRank) -> Option<(LocalRank, Place)> {
         Some((local_rank, self.round.as_ref()?.place(local_rank)?))
     }
 
-    fn say(&self, said: &Said<'_>) {
+    fn say(&self, said: &LogRecord<'_>) {
         // The field's documented meaning; torchrun itself writes 0 into it.
         self.console.say(as_python(&self.line(said, chrono::Utc::now().timestamp_millis())));
     }
 
-    fn line(&self, said: &Said<'_>, unix_millis: i64) -> Value {
+    fn line(&self, said: &LogRecord<'_>, unix_millis: i64) -> Value {
         let nodes = self.round.as_ref().map(|round| round.nodes);
         let mut inner = json!({"group_world_size": nodes, "entry_point": self.entry_point});
         if let (Some((local_rank, place)), Some(inner)) = (said.worker, inner.as_object_mut()) {
@@ -231,7 +242,7 @@ mod tests {
         log.observe(&Event::Seated { assignment }, &[prepare]);
         assert_eq!(log.attempt, Attempt(0), "what was excused while joining");
         log.pids.insert(LocalRank(1), 77);
-        let said = Said { state: "START", worker: log.placed(LocalRank(1)), ..Said::default() };
+        let said = LogRecord { state: "START", worker: log.placed(LocalRank(1)), ..LogRecord::default() };
         let line = log.line(&said, 1_763_683_200_123);
         assert_eq!(line["name"], "torchelastic.worker.status.START");
         assert_eq!(line["source"], "WORKER");

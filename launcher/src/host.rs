@@ -1,4 +1,4 @@
-//! What the front door asks of the machine it runs on. Tests answer instead of the machine.
+//! What the entry point asks of the machine it runs on. Tests answer instead of the machine.
 
 use std::{
     collections::BTreeSet,

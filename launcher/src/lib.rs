@@ -1,6 +1,6 @@
 //! The launcher: argv, environment, words for people, exit codes.
 //!
-//! Read first: [`front_door`], which calls the others in order: `argv` (words to options, as argparse),
+//! Read first: [`entry`], which calls the others in order: `argv` (words to options, as argparse),
 //! `cli` (options over `PET_*`), `resolve` (what was asked for to what the agent is told). What a flag is
 //! called and what its help says: `options`.
 
@@ -12,11 +12,10 @@ mod cli;
 mod completion;
 mod embedded;
 pub mod endpoint;
+pub mod entry;
 pub mod environment;
 mod events;
 pub mod failure;
-pub mod front_door;
-mod front_port;
 pub mod gpu_choice;
 pub mod help;
 pub mod host;
@@ -32,6 +31,7 @@ mod open_files;
 mod open_job;
 pub mod options;
 mod place;
+mod port_mux;
 mod python_number;
 mod redirects;
 mod remedy;
@@ -48,7 +48,7 @@ pub use box_pairs::BoxPair;
 
 use std::{io::Write as _, process::ExitCode};
 
-use front_door::{FrontDoor, front_door};
+use entry::{FrontDoor, entry};
 
 /// `dlrover-run`: reads argv and the environment, runs what they ask for, and gives the exit code.
 #[must_use]
@@ -62,7 +62,7 @@ pub fn main() -> ExitCode {
     // SAFETY: no thread has been started yet, and the environment was copied.
     unsafe { token_in_environment::forget() };
     let own_error_file = failure::own_error_file(&env);
-    match front_door(&args, env, &host::ThisHost) {
+    match entry(&args, env, &host::ThisHost) {
         FrontDoor::Run(plan) => run::run(*plan),
         FrontDoor::Print { text } => match std::io::stdout().write_all(text.as_bytes()) {
             Ok(()) => ExitCode::SUCCESS,

@@ -120,7 +120,7 @@ fn serve(settings: Settings) -> Result<End, MasterMainError> {
         job_name,
         reach,
         policy,
-        patience,
+        timeout,
         state_dir,
         topology_file,
         taints,
@@ -133,7 +133,7 @@ fn serve(settings: Settings) -> Result<End, MasterMainError> {
         let signals = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
         let listener = listen(&reach)?;
         let config =
-            MasterConfig { policy, patience, state_dir, topology_file, taints, trust, log: Arc::new(say) };
+            MasterConfig { policy, timeout, state_dir, topology_file, taints, trust, log: Arc::new(say) };
         let master = master::prepare(config)?;
         say(format_args!("listening on {}, job \"{job_name}\"", listener.address));
         let told_to_end = async {

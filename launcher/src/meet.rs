@@ -83,9 +83,9 @@ pub async fn meet(plan: &mut LaunchPlan, console: &Console) -> Result<Met, MeetE
         if let Err(cut_off) = CutOff::check("the store of its workers, should this node serve it") {
             tell(cut_off.to_string());
         }
-        if matches!(meeting, Meeting::Master(_)) && !master.said.is_empty() {
-            let said = master.said.join("`, `");
-            tell(format!("`{said}`: the job master at {endpoint} is served elsewhere; give this to it"));
+        if matches!(meeting, Meeting::Master(_)) && !master.given.is_empty() {
+            let given = master.given.join("`, `");
+            tell(format!("`{given}`: the job master at {endpoint} is served elsewhere; give this to it"));
         }
         let Endpoint { host, port } = endpoint.clone();
         let master = MasterAt { host, port, trust: master.trust.clone() };
@@ -189,7 +189,7 @@ fn config_of(master: &MasterPlan, terms: &Terms, console: Option<&Console>) -> M
     let console = console.cloned();
     MasterConfig {
         policy: Policy { terms: Some(terms.clone()), ..master.policy.clone() },
-        patience: master.patience,
+        timeout: master.timeout,
         state_dir: master.state_dir.clone(),
         topology_file: master.topology_file.clone(),
         taints: master.taints.clone(),

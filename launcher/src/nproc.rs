@@ -11,13 +11,13 @@ use crate::{
 ///
 /// When the value is neither a number from 1 on nor a word we know, or it counts devices and there are none.
 pub(crate) fn local_world_size(cli: &Cli, env: Environment<'_>, host: &dyn Host) -> Result<u32, Invalid> {
-    let said = || cli.said(Flag::NprocPerNode);
+    let given = || cli.given(Flag::NprocPerNode);
     let text = cli.text(Flag::NprocPerNode)?;
     // A number first, as torchrun: so ` 2` and `1_0` are numbers.
     if let Some(number) = python_number::int(text) {
         return u32::try_from(number).ok().filter(|number| (1..=MOST_WORKERS).contains(number)).ok_or_else(
             || Invalid::OutOfRange {
-                said: said(),
+                given: given(),
                 range: "nproc_per_node, the workers of a node, is 1 to 65536",
             },
         );
@@ -31,11 +31,11 @@ pub(crate) fn local_world_size(cli: &Cli, env: Environment<'_>, host: &dyn Host)
             0 => host.allowed_cpus().len(),
             some => some,
         },
-        "xpu" => return Err(Invalid::Uncountable { said: said() }),
-        _ => return Err(Invalid::Nproc { said: said(), value: text.to_owned() }),
+        "xpu" => return Err(Invalid::Uncountable { given: given() }),
+        _ => return Err(Invalid::Nproc { given: given(), value: text.to_owned() }),
     };
     match u32::try_from(count) {
-        Ok(0) | Err(_) => Err(Invalid::NoDevices { said: said() }),
+        Ok(0) | Err(_) => Err(Invalid::NoDevices { given: given() }),
         Ok(count) => Ok(count),
     }
 }

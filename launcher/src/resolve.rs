@@ -79,7 +79,7 @@ pub(crate) fn resolve(
     let mut notices = Vec::new();
     let environment = Environment(&env);
     if cli.is_given(Flag::LogsSpecs) {
-        return Err(Invalid::LogsSpecs { said: cli.said(Flag::LogsSpecs) });
+        return Err(Invalid::LogsSpecs { given: cli.given(Flag::LogsSpecs) });
     }
     let nodes = nodes::resolve(&cli, environment, host, &mut notices)?;
     let checks = checks::resolve(&cli, &nodes, environment, host, &mut notices)?;
@@ -191,7 +191,7 @@ pub(crate) fn resolve(
 fn at_least_zero(cli: &Cli, flag: Flag, range: &'static str) -> Result<Option<u32>, Invalid> {
     match cli.int(flag) {
         None => Ok(None),
-        Some(..0) => Err(Invalid::OutOfRange { said: cli.said(flag), range }),
+        Some(..0) => Err(Invalid::OutOfRange { given: cli.given(flag), range }),
         Some(number) => Ok(Some(u32::try_from(number).unwrap_or(u32::MAX))),
     }
 }
@@ -209,8 +209,8 @@ fn virtual_local_rank(cli: &Cli, env: Environment<'_>, workers: u32) -> Result<b
     if let Some((name, value)) = list {
         let listed = value.to_string_lossy().split(',').count();
         if listed < workers as usize {
-            let said = crate::cli::Said::in_variable(name, value);
-            return Err(Invalid::TooFewDevices { said, workers, listed });
+            let given = crate::cli::Given::in_variable(name, value);
+            return Err(Invalid::TooFewDevices { given, workers, listed });
         }
     }
     Ok(true)
@@ -237,12 +237,12 @@ fn binding(
         return Ok(Vec::new());
     }
     numa::bind(mode, workers, &accelerators, &host.allowed_cpus(), host.root())
-        .map_err(|why| Invalid::Binding { said: cli.said(flag), why })
+        .map_err(|why| Invalid::Binding { given: cli.given(flag), why })
 }
 
 /// An option that is read and changes nothing.
 fn does_nothing(cli: &Cli, flag: Flag, why: &str) -> String {
-    format!("`{}` is ignored: {why}", cli.said(flag))
+    format!("`{}` is ignored: {why}", cli.given(flag))
 }
 
 /// Options that old lines may carry and that do nothing here: said once each, so that nothing is swallowed.
@@ -250,7 +250,7 @@ fn without_effect(cli: &Cli, notices: &mut Vec<String>) -> Result<(), Invalid> {
     // Its default exists for torchrun's polling; a nonsensical value is still a mistake.
     if !cli.float(Flag::MonitorInterval).is_some_and(|seconds| seconds > 0.0) {
         return Err(Invalid::OutOfRange {
-            said: cli.said(Flag::MonitorInterval),
+            given: cli.given(Flag::MonitorInterval),
             range: "the interval is a number of seconds above 0",
         });
     }

@@ -1,4 +1,4 @@
-//! Machines that do not exist, for tests of the front door.
+//! Machines that do not exist, for tests of the entry point.
 
 use std::{
     cell::RefCell,
@@ -48,7 +48,7 @@ pub(crate) struct FakeHost {
     pub(crate) cpus: BTreeSet<usize>,
     pub(crate) programs: Vec<PathBuf>,
     pub(crate) files: Vec<PathBuf>,
-    /// What is not there; of all else the front door's users may do what they like with it.
+    /// What is not there; of all else the entry point's users may do what they like with it.
     pub(crate) missing: Vec<PathBuf>,
     /// The accelerators that other launchers hold.
     pub(crate) taken: BTreeSet<String>,

@@ -1,7 +1,7 @@
-"""Holds our front door against torchrun's own parser, on random command lines and PET_* variables.
+"""Holds our entry point against torchrun's own parser, on random command lines and PET_* variables.
 
 A developer's tool, not part of `cargo test`: it needs torch. Build the example first, then
-    <venv>/bin/python launcher/tests/torchrun_argparse.py <target>/debug/examples/front_door [cases] [seed]
+    <venv>/bin/python launcher/tests/torchrun_argparse.py <target>/debug/examples/entry [cases] [seed]
 Prints each line that the two answer differently, but for the differences listed in `expected`.
 """
 

@@ -44,16 +44,16 @@ struct Unknown {
 
 /// What is known of one connection.
 #[derive(Debug)]
-struct Standing {
+struct ConnectionState {
     is: AtomicU8,
     all: Arc<Unknown>,
 }
 
-impl Standing {
+impl ConnectionState {
     /// It only ever grows.
-    fn becomes(&self, standing: u8) {
-        let before = self.is.fetch_max(standing, Ordering::Relaxed);
-        if before < KNOWN && standing >= KNOWN {
+    fn becomes(&self, workers_state: u8) {
+        let before = self.is.fetch_max(workers_state, Ordering::Relaxed);
+        if before < KNOWN && workers_state >= KNOWN {
             self.all.count.fetch_sub(1, Ordering::Relaxed);
             self.all.fewer.notify_one();
         }
@@ -62,7 +62,7 @@ impl Standing {
 
 /// What others see of a connection in the crowd.
 #[derive(Debug, Clone)]
-pub struct Face(Arc<Standing>);
+pub struct Face(Arc<ConnectionState>);
 
 impl Face {
     /// It has said something that makes sense.
@@ -126,13 +126,13 @@ impl Drop for Place {
 struct Entry {
     ip: IpAddr,
     since: Instant,
-    standing: Arc<Standing>,
+    workers_state: Arc<ConnectionState>,
     evict: Option<oneshot::Sender<()>>,
 }
 
 impl Entry {
     fn is(&self) -> u8 {
-        self.standing.is.load(Ordering::Relaxed)
+        self.workers_state.is.load(Ordering::Relaxed)
     }
 }
 
@@ -180,11 +180,12 @@ impl Crowd {
             self.entries.retain(|entry| entry.is() < KNOWN);
         }
         self.unknown.count.fetch_add(1, Ordering::Relaxed);
-        let standing = Arc::new(Standing { is: AtomicU8::new(SILENT), all: Arc::clone(&self.unknown) });
+        let workers_state =
+            Arc::new(ConnectionState { is: AtomicU8::new(SILENT), all: Arc::clone(&self.unknown) });
         let (evict, evicted) = oneshot::channel();
-        let entry = Entry { ip, since: now, standing: Arc::clone(&standing), evict: Some(evict) };
+        let entry = Entry { ip, since: now, workers_state: Arc::clone(&workers_state), evict: Some(evict) };
         self.entries.push_back(entry);
-        Ok(Place { face: Face(standing), evicted: Evicted(Some(evicted)) })
+        Ok(Place { face: Face(workers_state), evicted: Evicted(Some(evicted)) })
     }
 
     /// Of the address that most of the unknown come from, whoever is silent, and has been for longest. Not one that
@@ -200,13 +201,13 @@ impl Crowd {
         let (crowded, most) = from.into_iter().max_by_key(|(_, count)| *count).ok_or(full)?;
         let is_unfair = most / 2 > of_newcomer;
         let may_go = |entry: &Entry| {
-            let patience = if entry.is() == SILENT { SILENT_FOR } else { IDLE_FOR };
-            entry.ip == crowded && (is_unfair || now.saturating_duration_since(entry.since) >= patience)
+            let timeout = if entry.is() == SILENT { SILENT_FOR } else { IDLE_FOR };
+            entry.ip == crowded && (is_unfair || now.saturating_duration_since(entry.since) >= timeout)
         };
         let silent = self.entries.iter().position(|entry| entry.is() == SILENT && may_go(entry));
         let goes = silent.or_else(|| self.entries.iter().position(may_go)).ok_or(full)?;
         let mut entry = self.entries.remove(goes).ok_or(full)?;
-        entry.standing.becomes(GONE);
+        entry.workers_state.becomes(GONE);
         if let Some(evict) = entry.evict.take() {
             // Its connection may have ended just now.
             let _gone = evict.send(());

@@ -29,23 +29,23 @@ use tokio::{
 use tracing::debug;
 
 use crate::{
-    door::Ended,
+    admission::Ended,
     journal::{JournalError, crash_point},
     lines::Log,
     memory::{Clock, Memory, Record},
-    streams::{MOST_ATTENDEES, Opened, Streams, Word},
-    taint_desk::{TaintConfig, TaintDesk},
+    streams::{MOST_SUBSCRIBERS, Opened, QueuedPush, Streams},
+    taint_publisher::{TaintConfig, TaintPublisher},
     topology,
 };
 
 /// Deeds that may wait for a slow disk before callers are held back.
-const DEEDS: usize = 16_384;
+const PENDING_TURNS: usize = 16_384;
 
 /// Why a call has no part in the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unheard {
+pub(crate) enum Rejected {
     /// What follows could not be told to its node, which has no stream.
-    NotAttending,
+    NotSubscribed,
     /// As many nodes attend as there may.
     Full,
 }
@@ -60,7 +60,7 @@ pub(crate) enum Heed {
 }
 
 /// A caller that waits for its word to be durable.
-type Answer = oneshot::Sender<Result<Heed, Unheard>>;
+type Answer = oneshot::Sender<Result<Heed, Rejected>>;
 
 /// Whether the master listens to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,15 +75,15 @@ pub(crate) struct Heard {
 #[derive(Debug)]
 pub(crate) enum Command {
     /// A node opened its stream. The answer says that pushes will reach it from now on.
-    Attend { node: NodeId, attendance: u64, pushes: mpsc::Sender<Word>, attended: Answer },
+    Subscribe { node: NodeId, session: u64, pushes: mpsc::Sender<QueuedPush>, subscribed: Answer },
     /// The stream of a node ended. It may have opened another one since. `ended`: how its connection has, if it has.
-    Closed { node: NodeId, attendance: u64, ended: Option<Ended> },
+    Closed { node: NodeId, session: u64, ended: Option<Ended> },
     /// The connection of a stream that ended has ended, too. `None`: by this side.
-    Ended { node: NodeId, attendance: u64, ended: Option<Ended> },
+    Ended { node: NodeId, session: u64, ended: Option<Ended> },
     /// Something happened. The answer says that the job has taken note, and will not forget.
     Happened { event: Box<Event>, noted: Answer },
     /// A node lives, and says so beside this stream of its.
-    Beat { node: NodeId, attendance: u64, seat: Option<Round>, heard: oneshot::Sender<Heard> },
+    Beat { node: NodeId, session: u64, seat: Option<Round>, heard: oneshot::Sender<Heard> },
     /// Somebody wants to see the round.
     ShowWorld { shown: oneshot::Sender<pb::WorldTable> },
     /// Somebody wants to see the last report of a check.
@@ -99,10 +99,10 @@ enum Change {
     Closed(NodeId, u64),
 }
 
-/// What is to be done once everything up to its mark is durable.
+/// What is to be done once the journal is durable up to its log sequence number.
 #[derive(Debug)]
-struct Deed {
-    mark: u64,
+struct PendingTurn {
+    lsn: u64,
     change: Option<Change>,
     turn: Turn,
     answer: Option<(Answer, Heed)>,
@@ -116,15 +116,15 @@ pub(crate) struct JobLoop {
     record: Record,
     inbox: mpsc::Receiver<Command>,
     /// Whose stream is open, as far as decisions know. [`Streams`] follows when it is durable.
-    attending: BTreeMap<NodeId, u64>,
+    subscribed: BTreeMap<NodeId, u64>,
     /// Whose last stream has ended, and whose connection may not have.
     ending: BTreeMap<NodeId, u64>,
     streams: Streams,
-    deeds: VecDeque<Deed>,
-    /// The last mark that was given out.
-    mark: u64,
+    pending_turns: VecDeque<PendingTurn>,
+    /// The last log sequence number that was issued.
+    lsn: u64,
     topology: topology::Reader,
-    desk: TaintDesk,
+    taints: TaintPublisher,
 }
 
 impl JobLoop {
@@ -142,12 +142,12 @@ impl JobLoop {
             clock,
             record,
             inbox,
-            attending: BTreeMap::new(),
+            subscribed: BTreeMap::new(),
             ending: BTreeMap::new(),
-            desk: TaintDesk::open(taints, Arc::clone(&log)),
+            taints: TaintPublisher::open(taints, Arc::clone(&log)),
             streams: Streams::new(epoch, log),
-            deeds: VecDeque::new(),
-            mark: 0,
+            pending_turns: VecDeque::new(),
+            lsn: 0,
             topology: topology::Reader::new(topology_file, to),
         };
         job.queue(clock.now(), first, None, None);
@@ -158,7 +158,7 @@ impl JobLoop {
     pub(crate) async fn run(&mut self) -> Result<JobVerdict, JournalError> {
         let mut durable = 0;
         loop {
-            if let Some(verdict) = self.do_deeds(durable) {
+            if let Some(verdict) = self.flush_durable(durable) {
                 return Ok(verdict);
             }
             let due = self.master.deadline().and_then(|due| self.clock.instant(due));
@@ -171,7 +171,7 @@ impl JobLoop {
             tokio::select! {
                 progress = self.record.progress() => durable = progress?,
                 () = deadline => self.decide(Input::Deadline, None, None),
-                command = self.inbox.recv(), if self.deeds.len() < DEEDS => match command {
+                command = self.inbox.recv(), if self.pending_turns.len() < PENDING_TURNS => match command {
                     Some(command) => self.take(command),
                     // The server is gone; so is everyone who could ask. The caller drops this future.
                     None => future::pending().await,
@@ -181,33 +181,33 @@ impl JobLoop {
     }
 
     /// Ends all streams.
-    pub(crate) fn end(self) -> (Record, TaintDesk) {
-        (self.record, self.desk)
+    pub(crate) fn end(self) -> (Record, TaintPublisher) {
+        (self.record, self.taints)
     }
 
     fn take(&mut self, command: Command) {
         match command {
-            Command::Attend { node, attendance, pushes, attended } => {
-                let is_member = self.attending.contains_key(&node) || self.master.job().knows(&node);
-                if self.attending.len() >= MOST_ATTENDEES && !is_member {
-                    let _gone = attended.send(Err(Unheard::Full));
+            Command::Subscribe { node, session, pushes, subscribed } => {
+                let is_member = self.subscribed.contains_key(&node) || self.master.job().knows(&node);
+                if self.subscribed.len() >= MOST_SUBSCRIBERS && !is_member {
+                    let _gone = subscribed.send(Err(Rejected::Full));
                     return;
                 }
-                self.attending.insert(node.clone(), attendance);
+                self.subscribed.insert(node.clone(), session);
                 self.ending.remove(&node);
                 let beat = self.master.beat_interval();
-                let patience = self.master.beat_patience();
-                let opened = Opened { node: node.clone(), attendance, pushes, beat, patience };
-                let event = Input::Event(Event::Attended { node });
-                self.decide(event, Some(Change::Opened(opened)), Some(attended));
+                let timeout = self.master.beat_timeout();
+                let opened = Opened { node: node.clone(), session, pushes, beat, timeout };
+                let event = Input::Event(Event::Subscribed { node });
+                self.decide(event, Some(Change::Opened(opened)), Some(subscribed));
             }
-            Command::Closed { node, attendance, ended } => {
-                let change = Some(Change::Closed(node.clone(), attendance));
+            Command::Closed { node, session, ended } => {
+                let change = Some(Change::Closed(node.clone(), session));
                 // A node that attends again is not broken off.
-                if self.attending.get(&node) == Some(&attendance) {
-                    self.attending.remove(&node);
+                if self.subscribed.get(&node) == Some(&session) {
+                    self.subscribed.remove(&node);
                     if ended.is_none() {
-                        self.ending.insert(node.clone(), attendance);
+                        self.ending.insert(node.clone(), session);
                     }
                     self.decide(Input::Event(Event::LinkBroken { node: node.clone() }), change, None);
                     self.connection_ended(node, ended);
@@ -215,8 +215,8 @@ impl JobLoop {
                     self.queue(self.clock.now(), Turn::default(), change, None);
                 }
             }
-            Command::Ended { node, attendance, ended } => {
-                if self.ending.get(&node) == Some(&attendance) {
+            Command::Ended { node, session, ended } => {
+                if self.ending.get(&node) == Some(&session) {
                     self.ending.remove(&node);
                     self.connection_ended(node, ended);
                 }
@@ -228,15 +228,15 @@ impl JobLoop {
                     Event::InventoryTold { node, .. } => Some(node),
                     _ => None,
                 };
-                if asks.is_some_and(|node| !self.attending.contains_key(node)) {
-                    let _gone = noted.send(Err(Unheard::NotAttending));
+                if asks.is_some_and(|node| !self.subscribed.contains_key(node)) {
+                    let _gone = noted.send(Err(Rejected::NotSubscribed));
                     return;
                 }
                 self.decide(Input::Event(*event), None, Some(noted));
             }
-            Command::Beat { node, attendance, seat, heard } => {
+            Command::Beat { node, session, seat, heard } => {
                 // A word beside an older stream says nothing of the present one.
-                let is_known = self.attending.get(&node) == Some(&attendance);
+                let is_known = self.subscribed.get(&node) == Some(&session);
                 // It changes no decision that anybody was told, so the answer does not wait for the disk.
                 if is_known {
                     self.decide(Input::Beat { node, seat }, None, None);
@@ -247,7 +247,7 @@ impl JobLoop {
                 let _gone = shown.send(self.master.job().world().into());
             }
             Command::ShowTaintReport { shown } => {
-                let _gone = shown.send(self.desk.last());
+                let _gone = shown.send(self.taints.last());
             }
             Command::TopologyRead(topology) => {
                 self.topology.done();
@@ -281,29 +281,29 @@ impl JobLoop {
     fn queue(&mut self, now: Moment, mut turn: Turn, change: Option<Change>, answer: Option<(Answer, Heed)>) {
         for effect in &turn.effects {
             if let Effect::HangUp { node } = effect
-                && let Some(attendance) = self.attending.remove(node)
+                && let Some(session) = self.subscribed.remove(node)
             {
-                self.ending.insert(node.clone(), attendance);
+                self.ending.insert(node.clone(), session);
             }
         }
         let events = std::mem::take(&mut turn.journal);
         if !events.is_empty() {
-            self.mark = self.record.write(now, events);
+            self.lsn = self.record.write(now, events);
             self.record.compact(now, self.master.job());
         }
         let is_nothing = turn == Turn::default() && change.is_none() && answer.is_none();
         if !is_nothing {
-            self.deeds.push_back(Deed { mark: self.mark, change, turn, answer });
+            self.pending_turns.push_back(PendingTurn { lsn: self.lsn, change, turn, answer });
         }
     }
 
-    fn do_deeds(&mut self, durable: u64) -> Option<JobVerdict> {
-        while let Some(Deed { change, turn, answer, .. }) =
-            self.deeds.pop_front_if(|deed| deed.mark <= durable)
+    fn flush_durable(&mut self, durable: u64) -> Option<JobVerdict> {
+        while let Some(PendingTurn { change, turn, answer, .. }) =
+            self.pending_turns.pop_front_if(|pending| pending.lsn <= durable)
         {
             match change {
                 Some(Change::Opened(opened)) => self.streams.open(opened),
-                Some(Change::Closed(node, attendance)) => self.streams.closed(&node, attendance),
+                Some(Change::Closed(node, session)) => self.streams.closed(&node, session),
                 None => {}
             }
             crash_point("before-effects");
@@ -313,7 +313,7 @@ impl JobLoop {
                     self.topology.read();
                 }
                 if let Effect::Report(report) = &effect {
-                    self.desk.publish(report);
+                    self.taints.publish(report);
                 }
                 if let Some(verdict) = self.streams.carry_out(effect) {
                     if let Some((answer, heed)) = answer {

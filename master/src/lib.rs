@@ -1,17 +1,17 @@
 //! The job master: a thin shell around [`rules::job_master`], which decides everything.
 //!
 //! [`job_loop`] owns the state, [`streams`] carries out what was decided once [`journal`] says that it is durable,
-//! [`service`] turns calls into events and back, [`door`] and [`crowd`] bound who connects.
+//! [`service`] turns calls into events and back, [`admission`] and [`crowd`] bound who connects.
 
+mod admission;
 pub mod crowd;
-mod door;
 mod job_loop;
 mod journal;
 mod lines;
 mod memory;
 mod service;
 mod streams;
-mod taint_desk;
+mod taint_publisher;
 mod tls;
 mod topology;
 
@@ -22,7 +22,7 @@ use master_proto::{
     pb::master_server::MasterServer,
     trust::{Token, Trust},
 };
-use rules::{job::Policy, liveness::Patience, verdict::JobVerdict};
+use rules::{job::Policy, liveness::Timeout, verdict::JobVerdict};
 use tokio::{
     net::TcpStream,
     sync::{mpsc, oneshot},
@@ -39,14 +39,14 @@ pub use self::journal::bytes as journal_bytes;
 #[cfg(debug_assertions)]
 pub use self::journal::crash::crash_at;
 pub use self::{
-    door::most as most_connections,
+    admission::most as most_connections,
     journal::JournalError,
     lines::Log,
-    taint_desk::{TaintConfig, TaintFileError},
+    taint_publisher::{TaintConfig, TaintFileError},
     tls::TlsError,
     topology::TopologyFileError,
 };
-use self::{job_loop::JobLoop, lines::LogTo, service::MasterService, taint_desk::TaintDesk};
+use self::{job_loop::JobLoop, lines::LogTo, service::MasterService, taint_publisher::TaintPublisher};
 
 /// Words that may wait for the job's owner before callers are held back.
 const QUEUE: usize = 1024;
@@ -69,7 +69,7 @@ pub struct MasterConfig {
     /// For the job. A job that is found in `state_dir` keeps the one that it was started with.
     pub policy: Policy,
     /// For nodes whose streams break, or that are silent.
-    pub patience: Patience,
+    pub timeout: Timeout,
     /// Where the job is remembered; `None`: nowhere.
     pub state_dir: Option<PathBuf>,
     /// Read for each round when `policy.has_topology`.
@@ -84,10 +84,10 @@ pub struct MasterConfig {
 
 impl fmt::Debug for MasterConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { policy, patience, state_dir, topology_file, taints, trust, log: _ } = self;
+        let Self { policy, timeout, state_dir, topology_file, taints, trust, log: _ } = self;
         f.debug_struct("MasterConfig")
             .field("policy", policy)
-            .field("patience", patience)
+            .field("patience", timeout)
             .field("state_dir", state_dir)
             .field("topology_file", topology_file)
             .field("taints", taints)
@@ -123,7 +123,7 @@ pub fn check_topology(path: &std::path::Path) -> Result<(), TopologyFileError> {
 /// # Errors
 /// It cannot.
 pub fn check_taint_report(path: &std::path::Path) -> Result<(), TaintFileError> {
-    taint_desk::check(path)
+    taint_publisher::check(path)
 }
 
 /// A master that has read its memory and its certificates, and serves nobody yet.
@@ -131,7 +131,7 @@ pub fn check_taint_report(path: &std::path::Path) -> Result<(), TaintFileError> 
 pub struct Prepared {
     found: memory::Found,
     tls: Option<ServerTlsConfig>,
-    patience: Patience,
+    timeout: Timeout,
     topology_file: Option<PathBuf>,
     taints: TaintConfig,
     token: Option<Token>,
@@ -155,11 +155,11 @@ pub async fn serve(
 /// # Errors
 /// When certificates cannot be used, or the job's state cannot be read or kept.
 pub fn prepare(config: MasterConfig) -> Result<Prepared, MasterError> {
-    let MasterConfig { policy, patience, state_dir, topology_file, taints, trust, log } = config;
+    let MasterConfig { policy, timeout, state_dir, topology_file, taints, trust, log } = config;
     let Trust { token, tls } = trust;
     let tls = tls::of(&tls)?;
-    let found = memory::Memory::open(state_dir.as_deref(), policy, patience, &log)?;
-    Ok(Prepared { found, tls, patience, topology_file, taints, token, log: LogTo(log) })
+    let found = memory::Memory::open(state_dir.as_deref(), policy, timeout, &log)?;
+    Ok(Prepared { found, tls, timeout, topology_file, taints, token, log: LogTo(log) })
 }
 
 impl Prepared {
@@ -182,17 +182,17 @@ impl Prepared {
         self,
         connections: impl Stream<Item = io::Result<TcpStream>> + Send + 'static,
     ) -> Result<Over, MasterError> {
-        let Self { found, tls, patience, topology_file, taints, token, log: LogTo(log) } = self;
+        let Self { found, tls, timeout, topology_file, taints, token, log: LogTo(log) } = self;
         let memory = match found {
             memory::Found::Job(memory) => *memory,
             memory::Found::Over { verdict, record } => {
-                return Ok(Over { verdict, server: None, record: *record, desk: None, log: LogTo(log) });
+                return Ok(Over { verdict, server: None, record: *record, taints: None, log: LogTo(log) });
             }
         };
         let mut server = Server::builder()
             .max_concurrent_streams(CALLS)
             .http2_max_header_list_size(METADATA)
-            .http2_keepalive_interval(patience.heartbeat_timeout.map(|_| PROBE))
+            .http2_keepalive_interval(timeout.heartbeat_timeout.map(|_| PROBE))
             .http2_keepalive_timeout(Some(PROBE));
         if let Some(tls) = tls {
             server = server.tls_config(tls).map_err(TlsError::Unusable)?;
@@ -200,9 +200,9 @@ impl Prepared {
         let (commands, inbox) = mpsc::channel(QUEUE);
         let service = MasterServer::new(MasterService::new(commands.clone(), log.clone()))
             .max_decoding_message_size(MOST_REQUEST_BYTES);
-        let service = InterceptedService::new(service, service::gate(token, log.clone()));
+        let service = InterceptedService::new(service, service::auth_interceptor(token, log.clone()));
         let (over, is_over) = oneshot::channel::<()>();
-        let connections = Box::pin(door::guarded(connections, door::most(), log.clone()));
+        let connections = Box::pin(admission::guarded(connections, admission::most(), log.clone()));
         let server = server.add_service(service).serve_with_incoming_shutdown(connections, async {
             // Its end is as good as its word.
             let _over = is_over.await;
@@ -219,8 +219,8 @@ impl Prepared {
             },
         };
         let server = Some(Closing { over, server });
-        let (record, desk) = job.end();
-        Ok(Over { verdict, server, record, desk: Some(desk), log: LogTo(log) })
+        let (record, taints) = job.end();
+        Ok(Over { verdict, server, record, taints: Some(taints), log: LogTo(log) })
     }
 }
 
@@ -232,7 +232,7 @@ pub struct Over {
     verdict: JobVerdict,
     server: Option<Closing>,
     record: memory::Record,
-    desk: Option<TaintDesk>,
+    taints: Option<TaintPublisher>,
     log: LogTo,
 }
 
@@ -251,14 +251,14 @@ impl Over {
 
     /// Lets the last answers leave, and removes the job's state.
     pub async fn finish(self) -> JobVerdict {
-        let Self { verdict, server, record, desk, log: LogTo(log) } = self;
+        let Self { verdict, server, record, taints, log: LogTo(log) } = self;
         if let Some(Closing { over, server }) = server {
             let _gone = over.send(());
             // The nodes know of the end; what is still on its way are answers to that.
             let _flushed = timeout(FLUSH, server).await;
         }
-        if let Some(desk) = desk {
-            desk.close().await;
+        if let Some(taints) = taints {
+            taints.close().await;
         }
         record.clear(&log).await;
         verdict

@@ -6,7 +6,7 @@ use rules::{
     Moment,
     job::{Event, Job, Policy},
     job_master::{JobMaster, Turn},
-    liveness::Patience,
+    liveness::Timeout,
     verdict::JobVerdict,
 };
 
@@ -72,18 +72,18 @@ impl Memory {
     pub(crate) fn open(
         state_dir: Option<&Path>,
         policy: Policy,
-        patience: Patience,
+        timeout: Timeout,
         log: &Log,
     ) -> Result<Found, JournalError> {
         let Some(dir) = state_dir else {
-            let (master, record) = (JobMaster::new(policy.clone(), patience), Record::none(policy));
+            let (master, record) = (JobMaster::new(policy.clone(), timeout), Record::none(policy));
             let (first, clock, epoch) = (Turn::default(), Clock::from(Moment::START), random());
             return Ok(Found::Job(Box::new(Self { master, first, clock, epoch, record })));
         };
         let folder = Folder::hold(dir)?;
         let Some(Recovered { life, last, torn_bytes }) = Recovered::read(&folder)? else {
             let journal = Journal::start(folder, 1, Snapshot::new(policy.clone()))?;
-            let (master, record) = (JobMaster::new(policy.clone(), patience), Record::of(journal, policy));
+            let (master, record) = (JobMaster::new(policy.clone(), timeout), Record::of(journal, policy));
             let (first, clock) = (Turn::default(), Clock::from(Moment::START));
             return Ok(Found::Job(Box::new(Self { master, first, clock, epoch: random(), record })));
         };
@@ -109,7 +109,7 @@ impl Memory {
             return Ok(Found::Over { verdict: verdict.clone(), record: Box::new(record) });
         }
         let clock = Clock::from(last.at);
-        let (master, first) = JobMaster::restored(last.job, patience, clock.now());
+        let (master, first) = JobMaster::restored(last.job, timeout, clock.now());
         Ok(Found::Job(Box::new(Self { master, first, clock, epoch: random(), record })))
     }
 }
@@ -147,7 +147,7 @@ impl Record {
         Self { journal: Some(journal), ..Self::none(policy) }
     }
 
-    /// Writes down what the job was told. Gives the mark that [`Self::progress`] comes to when it is durable; 0
+    /// Writes down what the job was told. Returns the log sequence number that [`Self::progress`] comes to when it is durable; 0
     /// is durable from the start.
     pub(crate) fn write(&mut self, at: Moment, events: Vec<Event>) -> u64 {
         self.journal.as_mut().map_or(0, |journal| journal.append(at, events))
@@ -164,14 +164,14 @@ impl Record {
         }
     }
 
-    /// Waits for the next mark to become durable. May be dropped while it waits.
+    /// Waits for the next log sequence number to become durable. May be dropped while it waits.
     pub(crate) async fn progress(&mut self) -> Result<u64, JournalError> {
         let Some(journal) = &mut self.journal else { return future::pending().await };
         match journal.progress().await {
-            Progress::Durable { mark, is_large } => {
+            Progress::Durable { lsn, is_large } => {
                 self.is_large = is_large;
                 self.is_compacting &= is_large;
-                Ok(mark)
+                Ok(lsn)
             }
             Progress::Failed(error) => Err(error),
         }

@@ -21,11 +21,11 @@ use tokio_stream::{Stream, StreamExt as _, wrappers::ReceiverStream};
 use tonic::{Extensions, Request, Response, Status, metadata::MetadataMap, service::Interceptor};
 
 use crate::{
-    door::Peer,
-    job_loop::{Command, Heed, Unheard},
+    admission::Peer,
+    job_loop::{Command, Heed, Rejected},
     journal::random,
     lines::{Log, Once},
-    streams::{MOST_ATTENDEES, PUSHES},
+    streams::{MOST_SUBSCRIBERS, PUSHES},
 };
 
 /// The master's calls.
@@ -34,12 +34,15 @@ pub(crate) struct MasterService {
     commands: mpsc::Sender<Command>,
     /// Numbers the streams, so that the end of an old one is told from the end of its successor. They begin anywhere: a
     /// beat beside a stream of an earlier life of the master is not one beside a stream of this one.
-    attendances: AtomicU64,
+    sessions: AtomicU64,
     refusals: Once,
 }
 
 /// Lets calls pass that carry the job's token, or all where there is none.
-pub(crate) fn gate(token: Option<Token>, log: Log) -> impl Interceptor + Clone + Send + Sync + 'static {
+pub(crate) fn auth_interceptor(
+    token: Option<Token>,
+    log: Log,
+) -> impl Interceptor + Clone + Send + Sync + 'static {
     let refusals = Arc::new(Once::new(log));
     move |request: Request<()>| {
         if let Some(token) = &token
@@ -57,11 +60,11 @@ pub(crate) fn gate(token: Option<Token>, log: Log) -> impl Interceptor + Clone +
 impl MasterService {
     /// Calls go to whoever reads `commands`.
     pub(crate) fn new(commands: mpsc::Sender<Command>, log: Log) -> Self {
-        Self { commands, attendances: AtomicU64::new(random() >> 1), refusals: Once::new(log) }
+        Self { commands, sessions: AtomicU64::new(random() >> 1), refusals: Once::new(log) }
     }
 
     /// What a message means, or the field that makes no sense; and whether it is from the node that it speaks for.
-    fn sense<T>(
+    fn decode<T>(
         &self,
         (metadata, from): (&MetadataMap, &Extensions),
         call: &'static str,
@@ -94,13 +97,13 @@ impl MasterService {
         call: &'static str,
         event: Result<Event, ConvertError>,
     ) -> Result<(), Status> {
-        let event = self.sense(sent_by, call, event, Event::speaker)?;
+        let event = self.decode(sent_by, call, event, Event::speaker)?;
         self.happened(sent_by.1, event).await
     }
 
     async fn happened(&self, from: &Extensions, event: Event) -> Result<(), Status> {
         let event = Box::new(event);
-        let heard = self.ask(|noted| Command::Happened { event, noted }).await?.map_err(unheard)?;
+        let heard = self.ask(|noted| Command::Happened { event, noted }).await?.map_err(rejected)?;
         if let (Heed::Member, Some(peer)) = (heard, Peer::of(from)) {
             peer.has_part();
         }
@@ -124,13 +127,13 @@ fn crowded() -> Status {
     )
 }
 
-fn unheard(why: Unheard) -> Status {
+fn rejected(why: Rejected) -> Status {
     match why {
-        Unheard::NotAttending => Status::failed_precondition(
+        Rejected::NotSubscribed => Status::failed_precondition(
             "the master has no open stream of this node; attend first, then join or resume",
         ),
-        Unheard::Full => Status::resource_exhausted(format!(
-            "{MOST_ATTENDEES} nodes attend this master, which is as many as it takes"
+        Rejected::Full => Status::resource_exhausted(format!(
+            "{MOST_SUBSCRIBERS} nodes attend this master, which is as many as it takes"
         )),
     }
 }
@@ -144,9 +147,12 @@ type PushStream = Pin<Box<dyn Stream<Item = Result<pb::Push, Status>> + Send>>;
 
 #[tonic::async_trait]
 impl pb::master_server::Master for MasterService {
-    type AttendStream = PushStream;
+    type SubscribeStream = PushStream;
 
-    async fn attend(&self, request: Request<pb::AttendRequest>) -> Result<Response<PushStream>, Status> {
+    async fn subscribe(
+        &self,
+        request: Request<pb::SubscribeRequest>,
+    ) -> Result<Response<PushStream>, Status> {
         let (metadata, from, request) = request.into_parts();
         if request.protocol_version != PROTOCOL_VERSION {
             return Err(Status::failed_precondition(format!(
@@ -156,13 +162,13 @@ impl pb::master_server::Master for MasterService {
             )));
         }
         let node =
-            self.sense((&metadata, &from), "attendance", speaker(request.node_id), |node| Some(node))?;
+            self.decode((&metadata, &from), "attendance", speaker(request.node_id), |node| Some(node))?;
         let counted = match Peer::of(&from) {
-            Some(peer) => Some(peer.attends().ok_or_else(crowded)?),
+            Some(peer) => Some(peer.subscribes().ok_or_else(crowded)?),
             None => None,
         };
         let (pushes, words) = mpsc::channel(PUSHES);
-        let attendance = self.attendances.fetch_add(1, Ordering::Relaxed);
+        let session = self.sessions.fetch_add(1, Ordering::Relaxed);
         // `open` lives as long as this call and then the stream, however that ends.
         let (open, closed) = oneshot::channel::<()>();
         let (commands, gone) = (self.commands.clone(), node.clone());
@@ -172,15 +178,15 @@ impl pb::master_server::Master for MasterService {
             drop(counted);
             let ended = peer.as_ref().and_then(Peer::has_ended);
             // When the owner is gone too, nobody needs to know.
-            let _gone = commands.send(Command::Closed { node: gone.clone(), attendance, ended }).await;
+            let _gone = commands.send(Command::Closed { node: gone.clone(), session, ended }).await;
             // A stream ends before its connection does: with a launcher that ends, or when the master gives it up.
             if let (Some(peer), None) = (peer, ended) {
                 let ended = peer.ended().await;
-                let _gone = commands.send(Command::Ended { node: gone, attendance, ended }).await;
+                let _gone = commands.send(Command::Ended { node: gone, session, ended }).await;
             }
         });
-        let heed = self.ask(|attended| Command::Attend { node, attendance, pushes, attended });
-        if let (Heed::Member, Some(peer)) = (heed.await?.map_err(unheard)?, Peer::of(&from)) {
+        let heed = self.ask(|subscribed| Command::Subscribe { node, session, pushes, subscribed });
+        if let (Heed::Member, Some(peer)) = (heed.await?.map_err(rejected)?, Peer::of(&from)) {
             peer.has_part();
         }
         let pushes = ReceiverStream::new(words).map(move |word| {
@@ -193,7 +199,7 @@ impl pb::master_server::Master for MasterService {
     async fn join(&self, request: Request<pb::JoinRequest>) -> Result<Response<pb::JoinReply>, Status> {
         let (metadata, from, request) = request.into_parts();
         let join =
-            self.sense((&metadata, &from), "join", Join::try_from(request), |join| Some(join.speaker()))?;
+            self.decode((&metadata, &from), "join", Join::try_from(request), |join| Some(join.speaker()))?;
         self.happened(&from, Event::Joined(join.from_peer(|| sender(&from)))).await?;
         Ok(Response::new(pb::JoinReply {}))
     }
@@ -253,16 +259,16 @@ impl pb::master_server::Master for MasterService {
     ) -> Result<Response<pb::EndAcknowledgementReply>, Status> {
         let (metadata, from, request) = request.into_parts();
         let node =
-            self.sense((&metadata, &from), "acknowledgement", speaker(request.node_id), |node| Some(node))?;
+            self.decode((&metadata, &from), "acknowledgement", speaker(request.node_id), |node| Some(node))?;
         self.happened(&from, Event::EndHeard { node }).await?;
         Ok(Response::new(pb::EndAcknowledgementReply {}))
     }
 
     async fn beat(&self, request: Request<pb::BeatRequest>) -> Result<Response<pb::BeatReply>, Status> {
         let (metadata, from, request) = request.into_parts();
-        let node = self.sense((&metadata, &from), "beat", speaker(request.node_id), |node| Some(node))?;
-        let (seat, attendance) = (request.taken_round.map(Round), request.attendance);
-        let heard = self.ask(|heard| Command::Beat { node, attendance, seat, heard }).await?;
+        let node = self.decode((&metadata, &from), "beat", speaker(request.node_id), |node| Some(node))?;
+        let (seat, session) = (request.taken_round.map(Round), request.session);
+        let heard = self.ask(|heard| Command::Beat { node, session, seat, heard }).await?;
         let millis = |next: Duration| u64::try_from(next.as_millis()).unwrap_or(u64::MAX);
         let next_millis = heard.next.map_or(0, millis);
         Ok(Response::new(pb::BeatReply { is_known: heard.is_known, next_millis }))

@@ -20,18 +20,18 @@ use crate::{
 pub(crate) const PUSHES: usize = 64;
 
 /// Nodes that may attend at once.
-pub(crate) const MOST_ATTENDEES: usize = 65_536;
+pub(crate) const MOST_SUBSCRIBERS: usize = 65_536;
 
 /// A word to one node. Many may be told the same.
 #[derive(Debug, Clone)]
-pub(crate) struct Word {
+pub(crate) struct QueuedPush {
     epoch: u64,
     seq: u64,
     push: Arc<Push>,
 }
 
-impl From<Word> for Pushed {
-    fn from(Word { epoch, seq, push }: Word) -> Self {
+impl From<QueuedPush> for Pushed {
+    fn from(QueuedPush { epoch, seq, push }: QueuedPush) -> Self {
         Self { epoch, seq, push: Some(Arc::unwrap_or_clone(push)) }
     }
 }
@@ -41,12 +41,12 @@ impl From<Word> for Pushed {
 pub(crate) struct Opened {
     pub(crate) node: NodeId,
     /// Tells this stream from the one before it and the one after.
-    pub(crate) attendance: u64,
-    pub(crate) pushes: mpsc::Sender<Word>,
+    pub(crate) session: u64,
+    pub(crate) pushes: mpsc::Sender<QueuedPush>,
     /// When the first beat is due.
     pub(crate) beat: Option<Duration>,
     /// How long the node waits for its answer.
-    pub(crate) patience: Option<Duration>,
+    pub(crate) timeout: Option<Duration>,
 }
 
 /// All open streams.
@@ -54,7 +54,7 @@ pub(crate) struct Streams {
     epoch: u64,
     /// Words said in this life of the master. One count for all: it grows for each node, whatever its streams do.
     said: u64,
-    open: BTreeMap<NodeId, (u64, mpsc::Sender<Word>)>,
+    open: BTreeMap<NodeId, (u64, mpsc::Sender<QueuedPush>)>,
     log: Log,
 }
 
@@ -72,14 +72,14 @@ impl Streams {
     }
 
     /// From now on words to the node go here. Its old stream ends.
-    pub(crate) fn open(&mut self, Opened { node, attendance, pushes, beat, patience }: Opened) {
-        self.open.insert(node.clone(), (attendance, pushes));
-        self.push(&node, Push::Welcome { beat, attendance, patience });
+    pub(crate) fn open(&mut self, Opened { node, session, pushes, beat, timeout }: Opened) {
+        self.open.insert(node.clone(), (session, pushes));
+        self.push(&node, Push::Welcome { beat, session, timeout });
     }
 
     /// A stream has ended; the node may have opened another one since.
-    pub(crate) fn closed(&mut self, node: &NodeId, attendance: u64) {
-        if self.open.get(node).is_some_and(|(current, _)| *current == attendance) {
+    pub(crate) fn closed(&mut self, node: &NodeId, session: u64) {
+        if self.open.get(node).is_some_and(|(current, _)| *current == session) {
             self.open.remove(node);
         }
     }
@@ -96,8 +96,8 @@ impl Streams {
             Effect::Exclude { node, exclusion } => self.push(&node, Push::Excluded(exclusion)),
             Effect::Seat { node, assignment } => self.push(&node, Push::Seat(assignment)),
             Effect::Regroup { node, round, why } => {
-                let excuses = why.excuses();
-                self.push(&node, Push::Regroup { round, why: why.to_string(), excuses });
+                let is_secondary = why.is_secondary();
+                self.push(&node, Push::Regroup { round, why: why.to_string(), is_secondary });
             }
             Effect::Refuse { node, reason } => {
                 let reason = reason.to_string();
@@ -140,7 +140,7 @@ impl Streams {
     fn push(&mut self, node: &NodeId, push: impl Into<Arc<Push>>) {
         let Some((_, pushes)) = self.open.get(node) else { return };
         self.said += 1;
-        if pushes.try_send(Word { epoch: self.epoch, seq: self.said, push: push.into() }).is_err() {
+        if pushes.try_send(QueuedPush { epoch: self.epoch, seq: self.said, push: push.into() }).is_err() {
             self.open.remove(node);
         }
     }
@@ -156,9 +156,9 @@ mod tests {
         NodeId("a".into())
     }
 
-    fn open(streams: &mut Streams, attendance: u64) -> mpsc::Receiver<Word> {
+    fn open(streams: &mut Streams, session: u64) -> mpsc::Receiver<QueuedPush> {
         let (pushes, words) = mpsc::channel(PUSHES);
-        streams.open(Opened { node: node(), attendance, pushes, beat: None, patience: None });
+        streams.open(Opened { node: node(), session, pushes, beat: None, timeout: None });
         words
     }
 
@@ -174,10 +174,7 @@ mod tests {
         let mut new = open(&mut streams, 2);
         streams.closed(&node(), 1);
         host(&mut streams);
-        assert!(matches!(
-            *old.blocking_recv().unwrap().push,
-            Push::Welcome { beat: None, attendance: 1, .. }
-        ));
+        assert!(matches!(*old.blocking_recv().unwrap().push, Push::Welcome { beat: None, session: 1, .. }));
         assert!(old.blocking_recv().is_none(), "attending again ends the old stream");
         let words = [new.blocking_recv().unwrap(), new.blocking_recv().unwrap()];
         assert!(matches!(*words[1].push, Push::Host { .. }));

@@ -5,7 +5,7 @@ use std::{fs, io, path::PathBuf};
 use master_proto::trust::TlsFiles;
 use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 
-use crate::door::SILENCE;
+use crate::admission::SILENCE;
 
 /// What keeps the master from using TLS.
 #[derive(Debug, thiserror::Error)]

@@ -99,7 +99,7 @@ async fn the_broken_node_is_told_the_others_are_seated_and_the_report_is_there()
     let master = Master::start(move |config| config.taints.file = Some(told));
     let mut nodes = Vec::new();
     for (rank, id) in (0..).zip(["a", "b", "c", "d"]) {
-        let mut node = master.attend(id).await;
+        let mut node = master.subscribe(id).await;
         assert_eq!(
             node.client.show_taint_report(pb::ShowTaintReportRequest {}).await.unwrap().into_inner().json,
             ""

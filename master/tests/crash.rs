@@ -18,7 +18,7 @@ use common::{LIMIT, Node, config, request, terms};
 use master_proto::convert::Push;
 use rules::{
     Round,
-    job::{NodeEnd, Standing},
+    job::{NodeEnd, WorkersState},
     node::JoinRequest,
     verdict::JobVerdict,
     world::Assignment,
@@ -65,7 +65,7 @@ fn a_life() {
         let mut config = config(&Arc::default());
         config.state_dir = Some(dir.into());
         config.policy.reconnect_grace = Duration::from_secs(5);
-        config.patience.reconnect_grace = Duration::from_secs(5);
+        config.timeout.reconnect_grace = Duration::from_secs(5);
         let connections = tokio_stream::wrappers::TcpListenerStream::new(listener);
         assert_eq!(master::serve(connections, config).await.unwrap(), JobVerdict::Succeeded);
     });
@@ -117,11 +117,12 @@ impl Robot {
     }
 
     async fn converse(&mut self) -> Result<JobVerdict, Status> {
-        let mut node = Node::attend(self.address, self.id).await?;
+        let mut node = Node::subscribe(self.address, self.id).await?;
         match &self.seat {
             Some(seat) => {
-                let standing = if self.succeeded { Standing::Succeeded } else { Standing::Running };
-                node.resume(2, &seat.clone(), standing).await?;
+                let workers_state =
+                    if self.succeeded { WorkersState::Succeeded } else { WorkersState::Running };
+                node.resume(2, &seat.clone(), workers_state).await?;
                 if !self.succeeded {
                     self.work(&mut node).await?;
                 }

@@ -18,7 +18,7 @@ async fn the_master_ends_with_a_sentence_and_comes_back_when_there_is_room() {
     let (_, most) = getrlimit(Resource::RLIMIT_FSIZE).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let master = Master::with_state(dir.path());
-    let mut a = master.attend("a").await;
+    let mut a = master.subscribe("a").await;
     a.join(2, None).await;
     setrlimit(Resource::RLIMIT_FSIZE, 2048, most).unwrap();
     // It is not answered for what could not be kept.
@@ -40,6 +40,6 @@ async fn the_master_ends_with_a_sentence_and_comes_back_when_there_is_room() {
     let words = refused.to_string();
     assert!(words.contains("journal; the master ends here") && words.contains("Make room"), "{words}");
     let master = Master::with_state(dir.path());
-    let _a = master.attend("a").await;
+    let _a = master.subscribe("a").await;
     assert!(master.said("came back to job job"), "what fitted is not lost");
 }

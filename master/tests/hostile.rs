@@ -78,7 +78,7 @@ async fn bytes_that_make_no_sense_change_nothing() {
 async fn messages_that_make_no_sense_are_refused() {
     let master = Master::start(|_| {});
     let mut client = MasterClient::new(channel(master.address, &Way::default()).await.unwrap());
-    let _attending = Node::attend(master.address, "x").await.unwrap();
+    let _subscribed = Node::subscribe(master.address, "x").await.unwrap();
     let good = || join_request(request("x", terms(2, 2)));
     let bad = [
         pb::JoinRequest { node_id: String::new(), ..good() },
@@ -123,7 +123,7 @@ async fn streams_that_nobody_reads_hold_up_nobody() {
     let master = Master::start(|_| {});
     let mut deaf = Vec::new();
     for number in 0..50 {
-        deaf.push(Node::attend(master.address, &format!("deaf-{number}")).await.unwrap());
+        deaf.push(Node::subscribe(master.address, &format!("deaf-{number}")).await.unwrap());
     }
     run_a_job(master.address, &Way::default()).await;
     assert_eq!(master.ended().await.unwrap(), JobVerdict::Succeeded);

@@ -9,21 +9,21 @@ use std::{fs, sync::Arc};
 use common::{Master, Node, request, seated, terms};
 use master::{JournalError, MasterError};
 use master_proto::convert::Push;
-use rules::{Round, job::Standing, node::JoinRequest, verdict::JobVerdict, world::Assignment};
+use rules::{Round, job::WorkersState, node::JoinRequest, verdict::JobVerdict, world::Assignment};
 use tokio_stream::wrappers::TcpListenerStream;
 
 async fn two(master: &Master) -> [Node; 2] {
-    let mut nodes = [master.attend("a").await, master.attend("b").await];
+    let mut nodes = [master.subscribe("a").await, master.subscribe("b").await];
     for node in &mut nodes {
         node.join(2, None).await;
     }
     nodes
 }
 
-async fn come_back(master: &Master, seats: &[Assignment], standing: Standing) -> [Node; 2] {
-    let mut nodes = [master.attend("a").await, master.attend("b").await];
+async fn come_back(master: &Master, seats: &[Assignment], workers_state: WorkersState) -> [Node; 2] {
+    let mut nodes = [master.subscribe("a").await, master.subscribe("b").await];
     for (node, seat) in nodes.iter_mut().zip(seats) {
-        node.resume(2, seat, standing).await.unwrap();
+        node.resume(2, seat, workers_state).await.unwrap();
     }
     nodes
 }
@@ -46,7 +46,7 @@ async fn a_running_round_goes_on_as_if_nothing_had_happened() {
     let seats = seated(&mut nodes).await;
     master.kill();
     let master = Master::with_state(dir.path());
-    let nodes = come_back(&master, &seats, Standing::Running).await;
+    let nodes = come_back(&master, &seats, WorkersState::Running).await;
     assert!(master.said("came back to job job (round 0, 2 nodes), life 2"));
     // That nobody is lost when the grace is over shows in virtual time: rules/src/job_master/tests.rs, the simulator.
     succeed(nodes, 0).await;
@@ -90,8 +90,8 @@ async fn a_member_that_does_not_come_back_is_missed() {
     let seats = seated(&mut nodes).await;
     master.kill();
     let master = Master::with_state(dir.path());
-    let mut a = master.attend("a").await;
-    a.resume(2, &seats[0], Standing::Running).await.unwrap();
+    let mut a = master.subscribe("a").await;
+    a.resume(2, &seats[0], WorkersState::Running).await.unwrap();
     let Push::Regroup { why, .. } = a.next().await else { panic!("expected a regroup") };
     let grace = rules::liveness::return_grace(common::GRACE, 2).as_secs_f64();
     assert!(why.contains(&format!("did not come back within {grace} s")), "{why}");
@@ -101,7 +101,7 @@ async fn a_member_that_does_not_come_back_is_missed() {
 async fn nodes_that_gathered_before_are_not_forgotten() {
     let dir = tempfile::tempdir().unwrap();
     let master = Master::with_state(dir.path());
-    let mut a = master.attend("a").await;
+    let mut a = master.subscribe("a").await;
     a.join(2, None).await;
     master.kill();
     let master = Master::with_state(dir.path());
@@ -127,8 +127,8 @@ async fn who_had_not_heard_of_the_end_hears_of_it_from_the_next_life() {
     master.kill();
     let master = Master::with_state(dir.path());
     assert!(master.said("which is over, life 2"));
-    let mut b = master.attend("b").await;
-    b.resume(2, &seats[1], Standing::Succeeded).await.unwrap();
+    let mut b = master.subscribe("b").await;
+    b.resume(2, &seats[1], WorkersState::Succeeded).await.unwrap();
     b.leave().await;
     assert_eq!(master.ended().await.unwrap(), JobVerdict::Succeeded);
 }
@@ -140,7 +140,7 @@ async fn without_a_memory_the_nodes_teach_it() {
     let seats = seated(&mut nodes).await;
     master.kill();
     let master = Master::start(|_| {});
-    let nodes = come_back(&master, &seats, Standing::Running).await;
+    let nodes = come_back(&master, &seats, WorkersState::Running).await;
     succeed(nodes, 0).await;
     assert!(master.said("took over round 0 of 2 nodes"));
     assert_eq!(master.ended().await.unwrap(), JobVerdict::Succeeded);
@@ -151,7 +151,7 @@ async fn a_folder_is_for_one_master() {
     let dir = tempfile::tempdir().unwrap();
     let first = Master::with_state(dir.path());
     // Whichever holds it first is the one; who serves a node holds it.
-    let _node = first.attend("a").await;
+    let _node = first.subscribe("a").await;
     let refused = Master::with_state(dir.path()).ended().await.unwrap_err();
     assert!(matches!(&refused, MasterError::Journal(JournalError::InUse { .. })), "{refused}");
 }
@@ -168,7 +168,7 @@ async fn a_torn_end_is_said_and_a_damaged_middle_refused() {
     // A commit that was begun and not finished: nobody was answered for it.
     fs::write(&journal, [&whole[..], &[7, 0, 0]].concat()).unwrap();
     let master = Master::with_state(dir.path());
-    let _nodes = come_back(&master, &seats, Standing::Running).await;
+    let _nodes = come_back(&master, &seats, WorkersState::Running).await;
     // A tail that was cut after it was durable looks the same, so nothing is claimed of it.
     assert!(
         master
@@ -206,7 +206,7 @@ async fn losses_are_counted_across_lives() {
     master = start();
     let after = Some(Round(0));
     let again = async |master: &Master| {
-        let mut nodes = [master.attend("a").await, master.attend("c").await];
+        let mut nodes = [master.subscribe("a").await, master.subscribe("c").await];
         let join = JoinRequest { after, ..request("a", terms(2, 2)) };
         nodes[0].join_as(join).await.unwrap();
         nodes[1].join(2, None).await;

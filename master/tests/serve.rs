@@ -19,7 +19,7 @@ use tonic::Code;
 #[tokio::test]
 async fn two_nodes_meet_restart_and_end_together() {
     let master = Master::start(|_| {});
-    let mut nodes = [master.attend("a").await, master.attend("b").await];
+    let mut nodes = [master.subscribe("a").await, master.subscribe("b").await];
     for node in &mut nodes {
         node.join(2, None).await;
     }
@@ -51,7 +51,7 @@ async fn a_node_that_vanishes_is_replaced() {
     let master = Master::start(|_| {});
     let mut nodes = Vec::new();
     for (rank, id) in (0..).zip(["a", "b", "c", "d"]) {
-        let mut node = master.attend(id).await;
+        let mut node = master.subscribe(id).await;
         let wish = Some(NodeRank(rank));
         node.join_as(JoinRequest { wish, ..request(id, terms(4, 4)) }).await.unwrap();
         nodes.push(node);
@@ -66,7 +66,7 @@ async fn a_node_that_vanishes_is_replaced() {
         let wish = Some(seats[usize::from(node.id == "b") + 3 * usize::from(node.id == "d")].seat);
         node.join_as(JoinRequest { wish, after, ..request(&node.id, terms(4, 4)) }).await.unwrap();
     }
-    let mut replacement = master.attend("e").await;
+    let mut replacement = master.subscribe("e").await;
     let wish = Some(NodeRank(2));
     replacement.join_as(JoinRequest { wish, ..request("e", terms(4, 4)) }).await.unwrap();
     nodes.insert(2, replacement);
@@ -85,7 +85,7 @@ async fn a_node_that_vanishes_is_replaced() {
 #[tokio::test]
 async fn all_leave_and_the_job_has_failed() {
     let master = Master::start(|config| config.policy.host = Some(common::node_id("a")));
-    let mut a = master.attend("a").await;
+    let mut a = master.subscribe("a").await;
     a.join(1, None).await;
     let round = a.asked_to_host().await;
     a.host(round).await.unwrap();
@@ -99,21 +99,21 @@ async fn all_leave_and_the_job_has_failed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_stream_takes_the_place_of_the_first() {
     let master = Master::start(|_| {});
-    let mut first = master.attend("a").await;
+    let mut first = master.subscribe("a").await;
     first.join(2, None).await;
-    let mut second = master.attend("a").await;
+    let mut second = master.subscribe("a").await;
     while let Some(push) = first.push().await.unwrap() {
         assert!(matches!(push, Push::Pending(_)), "{push:?}");
     }
     drop(first);
     // A node whose stream breaks after that is the clock: were the end of the first stream taken for that of its
     // node, that one would be lost before this one.
-    let mut other = master.attend("z").await;
+    let mut other = master.subscribe("z").await;
     other.join(2, None).await;
     assert!(matches!(second.next().await, Push::Host { round: Round(0), .. }));
     drop(other);
     assert!(master.said("(host-z, 127.0.0.1) is gone"));
-    let mut nodes = [second, master.attend("b").await];
+    let mut nodes = [second, master.subscribe("b").await];
     nodes[1].join(2, None).await;
     seated(&mut nodes).await;
 }
@@ -121,7 +121,7 @@ async fn a_second_stream_takes_the_place_of_the_first() {
 #[tokio::test]
 async fn beats_and_the_table_are_answered() {
     let master = Master::start(|_| {});
-    let mut nodes = [master.attend("a").await, master.attend("b").await];
+    let mut nodes = [master.subscribe("a").await, master.subscribe("b").await];
     let table = nodes[0].client.show_world(pb::ShowWorldRequest {}).await.unwrap().into_inner();
     assert_eq!((table.round, table.members.len()), (None, 0));
     for node in &mut nodes {
@@ -131,17 +131,14 @@ async fn beats_and_the_table_are_answered() {
     let table = nodes[0].client.show_world(pb::ShowWorldRequest {}).await.unwrap().into_inner();
     assert_eq!((table.round, table.master_port), (Some(0), 29_500));
     assert_eq!(table.members[1].host_name, "host-b");
-    let attendance = nodes[0].attendance;
-    let mut beat = async |id: &str, attendance: u64| {
-        let beat = pb::BeatRequest { node_id: common::node_id(id).0, taken_round: None, attendance };
+    let session = nodes[0].session;
+    let mut beat = async |id: &str, session: u64| {
+        let beat = pb::BeatRequest { node_id: common::node_id(id).0, taken_round: None, session };
         nodes[0].client.beat(common::signed_by(id, beat)).await.unwrap().into_inner()
     };
-    assert_eq!(beat("a", attendance).await, pb::BeatReply { is_known: true, next_millis: 1000 });
-    assert!(
-        !beat("a", attendance.wrapping_sub(1)).await.is_known,
-        "it is not said beside the present stream"
-    );
-    assert!(!beat("stranger", attendance).await.is_known);
+    assert_eq!(beat("a", session).await, pb::BeatReply { is_known: true, next_millis: 1000 });
+    assert!(!beat("a", session.wrapping_sub(1)).await.is_known, "it is not said beside the present stream");
+    assert!(!beat("stranger", session).await.is_known);
 }
 
 #[tokio::test]
@@ -155,7 +152,7 @@ async fn ranks_follow_the_topology_file_and_a_file_that_hangs_holds_nobody_for_e
     });
     let mut nodes = Vec::new();
     for (id, address) in [("a", "10.0.0.1"), ("b", "10.0.0.2"), ("c", "10.0.0.3")] {
-        let mut node = master.attend(id).await;
+        let mut node = master.subscribe(id).await;
         node.join_as(JoinRequest { address: address.into(), ..request(id, terms(3, 3)) }).await.unwrap();
         nodes.push(node);
     }
@@ -185,12 +182,12 @@ async fn ranks_follow_the_topology_file_and_a_file_that_hangs_holds_nobody_for_e
 async fn another_protocol_version_and_nonsense_are_refused_in_words() {
     let master = Master::start(|_| {});
     let mut client = MasterClient::new(channel(master.address, &Way::default()).await.unwrap());
-    let old = pb::AttendRequest { protocol_version: 99, node_id: "a".into() };
-    let status = client.attend(old).await.unwrap_err();
+    let old = pb::SubscribeRequest { protocol_version: 99, node_id: "a".into() };
+    let status = client.subscribe(old).await.unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition);
     assert!(status.message().contains("the agent speaks 99"), "{status}");
-    let nameless = pb::AttendRequest { protocol_version: PROTOCOL_VERSION, node_id: String::new() };
-    let status = client.attend(nameless).await.unwrap_err();
+    let nameless = pb::SubscribeRequest { protocol_version: PROTOCOL_VERSION, node_id: String::new() };
+    let status = client.subscribe(nameless).await.unwrap_err();
     assert_eq!((status.code(), status.message()), (Code::InvalidArgument, "node_id is missing"));
     for _ in 0..3 {
         let status = client.join(pb::JoinRequest::default()).await.unwrap_err();
@@ -203,7 +200,7 @@ async fn another_protocol_version_and_nonsense_are_refused_in_words() {
 #[tokio::test]
 async fn a_seat_is_for_those_that_can_be_told_of_it() {
     let master = Master::start(|_| {});
-    let mut a = master.attend("a").await;
+    let mut a = master.subscribe("a").await;
     let join = join_request(request("b", terms(1, 1)));
     let status = a.client.join(common::signed_by("b", join)).await.unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition);
@@ -213,9 +210,9 @@ async fn a_seat_is_for_those_that_can_be_told_of_it() {
 #[tokio::test]
 async fn a_node_of_another_job_is_refused_and_its_stream_ends() {
     let master = Master::start(|_| {});
-    let mut a = master.attend("a").await;
+    let mut a = master.subscribe("a").await;
     a.join(2, None).await;
-    let mut b = master.attend("b").await;
+    let mut b = master.subscribe("b").await;
     b.join_as(request("b", terms(3, 3))).await.unwrap();
     let Push::Refused { reason } = b.next().await else { panic!("expected a refusal") };
     assert!(reason.contains("--nnodes=2:2") && reason.contains("--nnodes=3:3"), "{reason}");
@@ -230,7 +227,7 @@ async fn many_nodes_share_their_commits() {
     let address = master.address;
     let node = |number: u32| async move {
         let id = format!("n{number}");
-        let mut node = Node::attend(address, &id).await.unwrap();
+        let mut node = Node::subscribe(address, &id).await.unwrap();
         node.join(NODES, None).await;
         if let Push::Host { round, .. } = node.next().await {
             node.host(round).await.unwrap();
@@ -250,7 +247,7 @@ async fn many_nodes_share_their_commits() {
 async fn the_master_ends_soon_after_the_last_node_knows() {
     let master = Master::start(|_| {});
     // A connection that stays open holds nobody up for longer than the flush.
-    let _idle = Node::attend(master.address, "idle").await.unwrap();
+    let _idle = Node::subscribe(master.address, "idle").await.unwrap();
     run_a_job(master.address, &Way::default()).await;
     let known = std::time::Instant::now();
     assert_eq!(master.ended().await.unwrap(), JobVerdict::Succeeded);

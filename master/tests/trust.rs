@@ -21,7 +21,7 @@ async fn only_who_has_the_token_gets_in() {
     let master = Master::start(|config| config.trust.token = token("s3cret"));
     for wrong in [None, token("s3creT"), token("s3cret-and-more")] {
         let way = Way { token: wrong, tls: None };
-        let status = Node::attend_by(master.address, "a", way).await.err().expect("a refusal");
+        let status = Node::subscribe_by(master.address, "a", way).await.err().expect("a refusal");
         assert_eq!(status.code(), Code::Unauthenticated);
         assert!(status.message().contains("DLROVER_JOB_TOKEN"), "{status}");
     }
@@ -71,9 +71,9 @@ async fn a_job_runs_over_tls_and_nobody_speaks_beside_it() {
     let dir = tempfile::tempdir().unwrap();
     let ca = Ca::new();
     let master = Master::start(|config| config.trust.tls = files(dir.path(), &ca));
-    assert!(Node::attend(master.address, "plain").await.is_err());
+    assert!(Node::subscribe(master.address, "plain").await.is_err());
     let stranger = Way { token: None, tls: Some(Ca::new().trusted()) };
-    assert!(Node::attend_by(master.address, "stranger", stranger).await.is_err());
+    assert!(Node::subscribe_by(master.address, "stranger", stranger).await.is_err());
     run_a_job(master.address, &Way { token: None, tls: Some(ca.trusted()) }).await;
     assert_eq!(master.ended().await.unwrap(), JobVerdict::Succeeded);
 }
@@ -88,7 +88,7 @@ async fn nodes_without_a_certificate_stay_outside_when_one_is_asked_for() {
         config.trust.tls = TlsFiles { ca: Some(ca_file), ..files(dir.path(), &ca) };
     });
     let nameless = Way { token: None, tls: Some(ca.trusted()) };
-    assert!(Node::attend_by(master.address, "a", nameless).await.is_err());
+    assert!(Node::subscribe_by(master.address, "a", nameless).await.is_err());
     let (cert, key) = ca.sign("node.test");
     let tls = ca.trusted().identity(Identity::from_pem(cert, key));
     run_a_job(master.address, &Way { token: None, tls: Some(tls) }).await;

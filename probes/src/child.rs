@@ -167,12 +167,12 @@ fn tell_progress(voice: Voice, progress: Arc<Progress>) -> io::Result<()> {
 }
 
 /// Waits for one of these signals, which are blocked. `None`: none came.
-pub(super) fn wait_for(signals: &SigSet, patience: Duration) -> Option<Signal> {
-    let patience = libc::timespec {
-        tv_sec: libc::time_t::try_from(patience.as_secs()).unwrap_or(libc::time_t::MAX),
-        tv_nsec: libc::c_long::from(patience.subsec_nanos()),
+pub(super) fn wait_for(signals: &SigSet, timeout: Duration) -> Option<Signal> {
+    let timeout = libc::timespec {
+        tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: libc::c_long::from(timeout.subsec_nanos()),
     };
     // SAFETY: both are valid for the call, and nobody asks for more than the signal's number.
-    let signal = unsafe { libc::sigtimedwait(signals.as_ref(), std::ptr::null_mut(), &raw const patience) };
+    let signal = unsafe { libc::sigtimedwait(signals.as_ref(), std::ptr::null_mut(), &raw const timeout) };
     Signal::try_from(signal).ok()
 }

@@ -59,7 +59,7 @@ pub const NAME: &str = "dlrover-probe";
 pub const GRACE: Duration = Duration::from_secs(1);
 
 /// From SIGKILL to giving a child up that does not even die of that: it hangs inside the kernel.
-pub const LAST_PATIENCE: Duration = Duration::from_secs(1);
+pub const LAST_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How a probe's process is started.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -82,8 +82,8 @@ pub fn ring_door(stream: TcpStream, token: u64) -> bool {
 
 /// Whether who dials is welcome, by what the other end of `stream` says to its first word.
 #[must_use]
-pub fn ring_welcome(stream: TcpStream, token: u64, patience: Duration) -> bool {
-    meet::introduce(stream, &hello(token), Some(patience)).is_ok()
+pub fn ring_welcome(stream: TcpStream, token: u64, timeout: Duration) -> bool {
+    meet::introduce(stream, &hello(token), Some(timeout)).is_ok()
 }
 
 /// The first word of who dials, and the answers to it that are known.

@@ -23,9 +23,9 @@ pub fn kill_leftovers(
     id: &LauncherId,
     has_strangers: bool,
     cgroup: Option<&Cgroup>,
-    patience: Duration,
+    timeout: Duration,
 ) -> Vec<Process> {
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + timeout;
     loop {
         if let Some(cgroup) = cgroup {
             cgroup.kill();

@@ -48,8 +48,8 @@ pub fn mark_of(pid: i32) -> Option<LauncherId> {
 /// Kills leftovers of dead launchers until none is left or `patience` is over, and gives what it found first.
 /// Blocks.
 #[must_use]
-pub fn sweep(patience: Duration) -> Vec<Process> {
-    let deadline = Instant::now() + patience;
+pub fn sweep(timeout: Duration) -> Vec<Process> {
+    let deadline = Instant::now() + timeout;
     let mut found: Vec<Process> = leftovers().collect();
     // One that forks itself away all the time may slip through a look, so a single empty one proves little.
     let mut empty_looks = if found.is_empty() { EMPTY_LOOKS } else { 0 };

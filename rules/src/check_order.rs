@@ -45,7 +45,7 @@ pub struct CheckOrder {
     /// How often the compute probe runs again beside it.
     pub compute_again: u32,
     /// How long a member may take to listen.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 /// What the members of a group do together.

@@ -44,7 +44,7 @@ pub fn guard_after(lease: Duration) -> Duration {
 
 /// How long one question to one juror may take.
 #[must_use]
-pub fn question_patience(lease: Duration) -> Duration {
+pub fn question_timeout(lease: Duration) -> Duration {
     lease / 6
 }
 

@@ -37,7 +37,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-pub use self::event::{Claim, Effect, Event, Log, NodeEnd, OnGiveUp, Policy, Refusal, Regroup, Standing};
+pub use self::event::{Claim, Effect, Event, Log, NodeEnd, OnGiveUp, Policy, Refusal, Regroup, WorkersState};
 use self::{
     absences::Absences,
     checking::{Checking, LastCheck},
@@ -62,7 +62,7 @@ pub const FAREWELL: Duration = Duration::from_secs(10);
 pub const HOST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long the topology file may take to be read.
-pub const TOPOLOGY_PATIENCE: Duration = Duration::from_secs(5);
+pub const TOPOLOGY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reasons of losses that a timeout repeats.
 const LOSSES_TOLD: usize = 3;
@@ -237,7 +237,7 @@ impl Job {
     #[must_use = "an effect not carried out leaves the nodes and this state apart"]
     pub fn handle(&mut self, now: Moment, event: Event) -> Vec<Effect> {
         match event {
-            Event::Attended { node } => self.on_attended(&node),
+            Event::Subscribed { node } => self.on_subscribed(&node),
             Event::LinkBroken { node } => self.on_link_broken(&node),
             Event::Joined(request) => self.on_joined(now, request),
             Event::Resumed { request, claim } => self.on_resumed(now, request, claim),
@@ -399,7 +399,7 @@ impl Job {
         self.seats.get(node).copied().or_else(next)
     }
 
-    fn on_attended(&mut self, node: &NodeId) -> Vec<Effect> {
+    fn on_subscribed(&mut self, node: &NodeId) -> Vec<Effect> {
         if let Some(known) = self.nodes.get_mut(node) {
             known.is_connected = true;
             known.seated = None;
@@ -429,7 +429,7 @@ impl Job {
         }
         match &mut self.phase {
             Phase::Placing { until, .. } => {
-                *until = now + TOPOLOGY_PATIENCE;
+                *until = now + TOPOLOGY_TIMEOUT;
                 vec![Effect::ReadTopology]
             }
             // Nobody knows who tests whom now.
@@ -458,7 +458,7 @@ impl Job {
         match &self.phase {
             Phase::Gathering { .. } => self.on_gathering_deadline(now),
             Phase::Placing { .. } => {
-                let reason = format!("it could not be read within {} s", TOPOLOGY_PATIENCE.as_secs());
+                let reason = format!("it could not be read within {} s", TOPOLOGY_TIMEOUT.as_secs());
                 self.on_topology_read(now, Err(reason))
             }
             Phase::Checking(_) => self.on_check_deadline(now),

@@ -7,10 +7,10 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
-    fence::question_patience,
+    fence::question_timeout,
     ids::{NodeId, Round},
     job::{Effect, Event, Job, NodeEnd, Policy},
-    liveness::{Liveness, Patience},
+    liveness::{Liveness, Timeout},
     pending::Pending,
     presence::{MayRun, Presence},
 };
@@ -88,14 +88,14 @@ pub struct JobMaster {
 impl JobMaster {
     /// A master that nobody has spoken to.
     #[must_use]
-    pub fn new(policy: Policy, patience: Patience) -> Self {
-        Self::of(Job::new(policy), Liveness::new(patience))
+    pub fn new(policy: Policy, timeout: Timeout) -> Self {
+        Self::of(Job::new(policy), Liveness::new(timeout))
     }
 
     /// A master that was started again with the job as it was journalled. All nodes get the grace to come back,
     /// counted from `now`. The turn's journal must be written as any other.
-    pub fn restored(job: Job, patience: Patience, now: Moment) -> (Self, Turn) {
-        let mut liveness = Liveness::new(patience);
+    pub fn restored(job: Job, timeout: Timeout, now: Moment) -> (Self, Turn) {
+        let mut liveness = Liveness::new(timeout);
         liveness.all_disconnected(now, job.nodes());
         let mut master = Self::of(job, liveness);
         let mut turn = Turn::default();
@@ -125,8 +125,8 @@ impl JobMaster {
 
     /// How long a node waits for the answer to a beat before it looks for the master anew; `None`: for ever.
     #[must_use]
-    pub fn beat_patience(&self) -> Option<Duration> {
-        self.liveness.silence().map(question_patience)
+    pub fn beat_timeout(&self) -> Option<Duration> {
+        self.liveness.silence().map(question_timeout)
     }
 
     /// When to call [`Self::handle`] with [`Input::Deadline`], if nothing else happens first.
@@ -193,9 +193,9 @@ impl JobMaster {
 
     fn tell(&mut self, now: Moment, event: Event, turn: &mut Turn) {
         match &event {
-            Event::Attended { node } => {
+            Event::Subscribed { node } => {
                 self.liveness.connected(now, node);
-                self.presence.attended(now, node);
+                self.presence.subscribed(now, node);
             }
             Event::LinkBroken { node } => {
                 self.presence.broken(now, node, false);

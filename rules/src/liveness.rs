@@ -59,7 +59,7 @@ impl fmt::Display for LossCause {
 
 /// How patient the master is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Patience {
+pub struct Timeout {
     /// How long a broken stream may take to come back. Default 2 s; of many at once: [`return_grace`].
     pub reconnect_grace: Duration,
     /// How long a node may be silent; `None`: its connection alone tells, as inside one process. Default 15 s.
@@ -105,7 +105,7 @@ fn shared(nodes: u32, in_a_second: u32) -> Duration {
 /// The nodes that are listened to. Not journalled: after a restart of the master all start as broken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Liveness {
-    patience: Patience,
+    timeout: Timeout,
     nodes: BTreeMap<NodeId, Watched>,
     due: BTreeSet<(Moment, NodeId)>,
 }
@@ -113,14 +113,14 @@ pub struct Liveness {
 impl Liveness {
     /// Nobody is listened to yet.
     #[must_use]
-    pub fn new(patience: Patience) -> Self {
-        Self { patience, nodes: BTreeMap::new(), due: BTreeSet::new() }
+    pub fn new(timeout: Timeout) -> Self {
+        Self { timeout, nodes: BTreeMap::new(), due: BTreeSet::new() }
     }
 
     /// How often a node shall say that it lives; `None`: not at all. max(1 s, nodes / 1000 s).
     #[must_use]
     pub fn beat_interval(&self) -> Option<Duration> {
-        self.patience.heartbeat_timeout.map(|_| beat_of(self.count()))
+        self.timeout.heartbeat_timeout.map(|_| beat_of(self.count()))
     }
 
     fn count(&self) -> u32 {
@@ -130,13 +130,13 @@ impl Liveness {
     /// How long a node may be silent; `None`: for ever.
     #[must_use]
     pub fn silence(&self) -> Option<Duration> {
-        self.patience.heartbeat_timeout.map(|timeout| silence_of(timeout, self.count()))
+        self.timeout.heartbeat_timeout.map(|timeout| silence_of(timeout, self.count()))
     }
 
     /// Its stream is open.
     pub fn connected(&mut self, now: Moment, node: &NodeId) {
         let due = self.silence().map(|silence| now + silence);
-        self.set(node, due, true, self.patience.reconnect_grace);
+        self.set(node, due, true, self.timeout.reconnect_grace);
     }
 
     /// It said something.
@@ -154,14 +154,14 @@ impl Liveness {
 
     /// Its stream broke.
     pub fn disconnected(&mut self, now: Moment, node: &NodeId) {
-        let grace = self.patience.reconnect_grace;
+        let grace = self.timeout.reconnect_grace;
         self.set(node, Some(now + grace), false, grace);
     }
 
     /// The master was started again: all of them have yet to come back, and all at once.
     pub fn all_disconnected<'a>(&mut self, now: Moment, nodes: impl ExactSizeIterator<Item = &'a NodeId>) {
         let nodes_back = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
-        let grace = return_grace(self.patience.reconnect_grace, nodes_back);
+        let grace = return_grace(self.timeout.reconnect_grace, nodes_back);
         for node in nodes {
             self.set(node, Some(now + grace), false, grace);
         }
@@ -170,12 +170,12 @@ impl Liveness {
     /// Nobody could be heard until now: everybody gets all of the time again, as after a restart.
     pub fn heard_nobody_until(&mut self, now: Moment) {
         let silence = self.silence();
-        let grace = return_grace(self.patience.reconnect_grace, self.count());
+        let grace = return_grace(self.timeout.reconnect_grace, self.count());
         self.due.clear();
         for (node, watched) in &mut self.nodes {
-            let patience = if watched.is_connected { silence } else { Some(grace) };
+            let timeout = if watched.is_connected { silence } else { Some(grace) };
             watched.grace = grace;
-            watched.due = patience.map(|patience| now + patience);
+            watched.due = timeout.map(|timeout| now + timeout);
             self.due.extend(watched.due.map(|due| (due, node.clone())));
         }
     }
@@ -209,7 +209,7 @@ impl Liveness {
             && due <= now
         {
             let watched = self.nodes.get(&node);
-            let grace = watched.map_or(self.patience.reconnect_grace, |watched| watched.grace);
+            let grace = watched.map_or(self.timeout.reconnect_grace, |watched| watched.grace);
             let cause = match self.silence() {
                 Some(timeout) if watched.is_some_and(|it| it.is_connected) => LossCause::Silent { timeout },
                 Some(_) | None => LossCause::Disconnected { grace },
@@ -229,7 +229,7 @@ mod tests {
     const TIMEOUT: Duration = Duration::from_secs(15);
 
     fn liveness(heartbeat_timeout: Option<Duration>) -> Liveness {
-        Liveness::new(Patience { reconnect_grace: GRACE, heartbeat_timeout })
+        Liveness::new(Timeout { reconnect_grace: GRACE, heartbeat_timeout })
     }
 
     fn id(name: &str) -> NodeId {

@@ -31,7 +31,7 @@ pub enum Notice {
     /// The round is over on every node.
     Regrouping { why: String },
     /// The failure of this node's workers followed from another one.
-    Excused { why: String },
+    Secondary { why: String },
     /// There is no seat yet.
     Pending(Pending),
     /// What a check of this node alone is at, or found.
@@ -95,7 +95,7 @@ impl fmt::Display for Notice {
             ),
             Self::Killing => f.write_str("killing the remaining processes"),
             Self::Regrouping { why } => write!(f, "{why}; all nodes restart their workers"),
-            Self::Excused { why } => {
+            Self::Secondary { why } => {
                 write!(f, "{why}; the failure on this node followed from it and uses no restart")
             }
             Self::Pending(pending) => pending.fmt(f),

@@ -53,7 +53,7 @@ pub struct Presence {
 
 impl Presence {
     /// It opened a stream.
-    pub fn attended(&mut self, now: Moment, node: &NodeId) {
+    pub fn subscribed(&mut self, now: Moment, node: &NodeId) {
         let seen = Seen { heard: now, since: None, beat: None, proven: None, off: None, is_leaving: false };
         self.nodes.insert(node.clone(), seen);
     }
@@ -175,7 +175,7 @@ mod tests {
         for second in seconds.clone() {
             for name in names {
                 if second == seconds.start {
-                    presence.attended(Moment::at_secs(second), &id(name));
+                    presence.subscribed(Moment::at_secs(second), &id(name));
                 }
                 presence.beat(Moment::at_secs(second), &id(name));
             }

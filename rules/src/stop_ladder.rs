@@ -12,7 +12,7 @@ pub const LEFTOVER_GRACE: Duration = Duration::from_secs(2);
 
 /// Time for killed processes to be gone. A process in uninterruptible sleep (state D) may never go, and
 /// must not hold the launcher for ever. Generous, because freeing hundreds of GB of memory takes seconds.
-pub const KILL_PATIENCE: Duration = Duration::from_secs(15);
+pub const KILL_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The rungs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,7 +46,7 @@ impl StopLadder {
     /// They have just been killed.
     #[must_use]
     pub fn killed(now: Moment) -> Self {
-        Self { rung: Rung::Killed { until: now + KILL_PATIENCE } }
+        Self { rung: Rung::Killed { until: now + KILL_TIMEOUT } }
     }
 
     /// When to call [`Self::expired`].
@@ -69,7 +69,7 @@ impl StopLadder {
     pub fn hurry(&mut self, now: Moment) -> Option<Step> {
         match self.rung {
             Rung::Asked { .. } => {
-                self.rung = Rung::Killed { until: now + KILL_PATIENCE };
+                self.rung = Rung::Killed { until: now + KILL_TIMEOUT };
                 Some(Step::Kill)
             }
             Rung::Killed { .. } => None,
@@ -98,7 +98,7 @@ mod tests {
         let mut ladder = StopLadder::asked(Moment::at_secs(10), Duration::from_secs(30));
         assert_eq!(ladder.expired(Moment::at_secs(39)), None);
         assert_eq!(ladder.expired(Moment::at_secs(40)), Some(Step::Kill));
-        assert_eq!(ladder.deadline(), Moment::at_secs(40) + KILL_PATIENCE);
+        assert_eq!(ladder.deadline(), Moment::at_secs(40) + KILL_TIMEOUT);
         assert_eq!(ladder.expired(Moment::at_secs(41)), None);
         assert_eq!(ladder.expired(Moment::at_secs(55)), Some(Step::GiveUp));
     }
@@ -118,6 +118,6 @@ mod tests {
         let mut ladder = StopLadder::asked(Moment::START, Duration::from_secs(30));
         assert_eq!(ladder.hurry(Moment::at_secs(1)), Some(Step::Kill));
         assert_eq!(ladder.hurry(Moment::at_secs(2)), None);
-        assert_eq!(ladder.deadline(), Moment::at_secs(1) + KILL_PATIENCE);
+        assert_eq!(ladder.deadline(), Moment::at_secs(1) + KILL_TIMEOUT);
     }
 }

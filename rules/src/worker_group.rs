@@ -27,12 +27,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use self::event::{Effect, Event, Limits, WorkerExit};
-use self::{checks::Checks, generation::Generation, inventory::Accelerators, master::Link};
+use self::{checks::Checks, generation::Generation, inventory::Accelerators, master::MasterStream};
 use crate::{
     failure::{ExitCause, Failure, GroupFailure, Outcome, WorkerFailure},
     fence::{Fence, Finding},
     ids::{Attempt, LocalRank, Round},
-    job::{Claim, NodeEnd, Standing},
+    job::{Claim, NodeEnd, WorkersState},
     notice::{AfterStop, Notice},
     restart::{self, AfterFailure},
     stop_ladder::{Step, StopLadder},
@@ -41,11 +41,11 @@ use crate::{
 use diagnosis::moment::Moment;
 
 /// How long a node that failed or was interrupted waits for the master to take note.
-pub const FAREWELL_PATIENCE: Duration = Duration::from_secs(10);
+pub const FAREWELL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a node that has no restart left waits for the word that its failure followed from another node's. The
 /// master has heard of it by then, and answers in milliseconds.
-pub const EXCUSE_PATIENCE: Duration = Duration::from_secs(1);
+pub const ROOT_CAUSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How often a person hears that the master is still waited for.
 const EVERY: Duration = Duration::from_secs(10);
@@ -77,7 +77,7 @@ enum State {
     },
     /// No restart is left and the workers are gone, but the master may yet say that their failure followed from
     /// another node's.
-    AwaitingExcuse {
+    AwaitingRootCause {
         outcome: Outcome,
         until: Moment,
     },
@@ -103,7 +103,7 @@ pub struct WorkerGroup {
     limits: Limits,
     attempt: Attempt,
     interrupted: Option<i32>,
-    link: Link,
+    link: MasterStream,
     /// The last seat.
     last: Option<Assignment>,
     /// All workers of the last seat ended well, and no others have been started since.
@@ -140,7 +140,7 @@ impl WorkerGroup {
             limits,
             attempt: Attempt(0),
             interrupted: None,
-            link: Link::not_yet(),
+            link: MasterStream::not_yet(),
             last: None,
             is_done_well: false,
             hosted: None,
@@ -173,8 +173,8 @@ impl WorkerGroup {
             }
             State::Preparing(_) | State::Running(_) | State::Done => None,
             State::Stopping { ladder, .. } => Some(ladder.deadline()),
-            State::AwaitingExcuse { until, .. } => Some(*until),
-            State::Leaving { since, is_farewell: true, .. } => Some(*since + FAREWELL_PATIENCE),
+            State::AwaitingRootCause { until, .. } => Some(*until),
+            State::Leaving { since, is_farewell: true, .. } => Some(*since + FAREWELL_TIMEOUT),
             State::Leaving { since, is_farewell: false, .. } => self.away_until(*since).map(|(due, _)| due),
         }
     }
@@ -241,7 +241,7 @@ impl WorkerGroup {
             Event::TreeGone { .. } => self.on_tree_gone(now),
             Event::Signalled { signal } => self.on_signalled(now, signal),
             Event::Forwarded { signal } => self.on_forwarded(signal),
-            Event::Regroup { why, excuses, .. } => self.on_regroup(now, why, excuses),
+            Event::Regroup { why, is_secondary, .. } => self.on_regroup(now, why, is_secondary),
             Event::JobEnded { verdict } => self.on_job_ended(now, verdict),
             Event::MasterBack => self.on_master_back(now),
             Event::MasterAway { reason } => self.on_master_away(now, reason),
@@ -258,8 +258,8 @@ impl WorkerGroup {
                 (*round, matches!(self.state, State::Preparing(_)))
             }
             Event::CannotStart { round, .. } => (*round, matches!(self.state, State::Running(_))),
-            Event::Regroup { round, excuses, .. } if matches!(self.state, State::Joining { .. }) => {
-                return !excuses || self.charged != Some(*round);
+            Event::Regroup { round, is_secondary, .. } if matches!(self.state, State::Joining { .. }) => {
+                return !is_secondary || self.charged != Some(*round);
             }
             Event::Regroup { round, .. } => (*round, true),
             Event::WorkerStarted { round, .. }
@@ -315,7 +315,7 @@ impl WorkerGroup {
             State::Preparing(_)
             | State::Running(_)
             | State::Stopping { .. }
-            | State::AwaitingExcuse { .. }
+            | State::AwaitingRootCause { .. }
             | State::Leaving { .. } => self.last.as_ref().map(|last| last.round),
         }
     }
@@ -387,7 +387,7 @@ impl WorkerGroup {
             }
             State::Joining { .. }
             | State::Preparing(_)
-            | State::AwaitingExcuse { .. }
+            | State::AwaitingRootCause { .. }
             | State::Leaving { .. }
             | State::Done => Vec::new(),
         }
@@ -437,7 +437,7 @@ impl WorkerGroup {
                 self.join(now, attempt)
             }
             Then::FailWithWorkers { told } => {
-                let until = *told + EXCUSE_PATIENCE;
+                let until = *told + ROOT_CAUSE_TIMEOUT;
                 let failures = std::mem::take(&mut generation.failures);
                 let ended_before = std::mem::take(&mut generation.ended_before);
                 let failure = GroupFailure { attempt: self.attempt, failures, ended_before };
@@ -445,7 +445,7 @@ impl WorkerGroup {
                 if now >= until || self.cannot_start.is_some() || self.end_noted || !self.link.is_up() {
                     return self.leave(now, outcome);
                 }
-                self.state = State::AwaitingExcuse { outcome, until };
+                self.state = State::AwaitingRootCause { outcome, until };
                 Vec::new()
             }
             Then::End(outcome) => {
@@ -461,8 +461,8 @@ impl WorkerGroup {
         self.state = State::Joining { since: now };
         self.link.needed(now);
         match self.link {
-            Link::Up => self.ask_for_a_seat(now),
-            Link::Away { .. } => Vec::new(),
+            MasterStream::Up => self.ask_for_a_seat(now),
+            MasterStream::Away { .. } => Vec::new(),
         }
     }
 
@@ -499,7 +499,7 @@ impl WorkerGroup {
                 (*is_farewell, *since) = (true, now);
                 vec![left]
             }
-            State::AwaitingExcuse { outcome, .. } | State::Leaving { outcome, .. } => {
+            State::AwaitingRootCause { outcome, .. } | State::Leaving { outcome, .. } => {
                 let outcome = outcome.clone();
                 self.finish(outcome)
             }
@@ -512,7 +512,7 @@ impl WorkerGroup {
             State::Running(_) | State::Stopping { .. } => vec![Effect::SignalWorkers { signal }],
             State::Joining { .. }
             | State::Preparing(_)
-            | State::AwaitingExcuse { .. }
+            | State::AwaitingRootCause { .. }
             | State::Leaving { .. }
             | State::Done => Vec::new(),
         }
@@ -528,7 +528,7 @@ impl WorkerGroup {
             | State::Stopping { then: Then::Rejoin(_), .. } => self.leave(now, Outcome::Failed(died)),
             // The outcome was settled before, and the shell has cleared the rest away.
             State::Stopping { .. } => self.on_tree_gone(now),
-            State::AwaitingExcuse { outcome, .. } => {
+            State::AwaitingRootCause { outcome, .. } => {
                 let outcome = outcome.clone();
                 self.leave(now, outcome)
             }
@@ -558,12 +558,12 @@ impl WorkerGroup {
                     effects
                 }
             },
-            State::AwaitingExcuse { outcome, until } if *until <= now => {
+            State::AwaitingRootCause { outcome, until } if *until <= now => {
                 let outcome = outcome.clone();
                 self.leave(now, outcome)
             }
-            State::AwaitingExcuse { .. } => Vec::new(),
-            State::Leaving { .. } | State::Joining { .. } => self.on_patience_over(now),
+            State::AwaitingRootCause { .. } => Vec::new(),
+            State::Leaving { .. } | State::Joining { .. } => self.on_timeout_over(now),
             State::Preparing(_) | State::Running(_) | State::Done => Vec::new(),
         }
     }
@@ -578,8 +578,8 @@ impl WorkerGroup {
         let end = self.end_of(&outcome);
         self.state = State::Leaving { outcome, since: now, is_farewell: false };
         match self.link {
-            Link::Up => end.map(|end| Effect::ReportEnd { end }).into_iter().collect(),
-            Link::Away { .. } => Vec::new(),
+            MasterStream::Up => end.map(|end| Effect::ReportEnd { end }).into_iter().collect(),
+            MasterStream::Away { .. } => Vec::new(),
         }
     }
 

@@ -79,7 +79,7 @@ fn who_has_the_token_still_does_not_speak_for_another_node() {
     let world = job.await_world(2, 0);
     let mut stranger = Stranger::with_token(job.address(), Some(token));
     for member in stranger.world().members {
-        let refused = stranger.attend(&member.node_id).expect_err("it is not that node");
+        let refused = stranger.subscribe(&member.node_id).expect_err("it is not that node");
         assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
         let join = pb::JoinRequest { node_id: member.node_id, ..stranger.join_request("none", 2, 2) };
         let refused = stranger.join(join).expect_err("it is not that node");
@@ -96,11 +96,11 @@ fn who_has_the_token_still_does_not_speak_for_another_node() {
 fn a_stranger_that_comes_first_with_another_job_keeps_nobody_out() {
     let mut job = cluster();
     let mut stranger = Stranger::at(job.address());
-    let mut attendance = stranger.attend(&stranger.own_id()).expect("anybody may");
+    let mut session = stranger.subscribe(&stranger.own_id()).expect("anybody may");
     stranger.join(stranger.join_request("theirs", 2, 2)).expect("anybody may");
     let nodes = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).start());
     let _world = job.await_world(2, 0);
-    let reason = stranger.hear(&mut attendance, |push| match push {
+    let reason = stranger.hear(&mut session, |push| match push {
         pb::push::Push::Refused(pb::Refused { reason }) => Some(reason),
         _ => None,
     });
@@ -118,10 +118,10 @@ fn strangers_that_join_and_hang_up_do_not_use_up_the_replacements() {
     for number in 0_u32..5 {
         let mut stranger = Stranger::at(job.address());
         stranger.become_another(number);
-        let mut attendance = stranger.attend(&stranger.own_id()).expect("anybody may");
+        let mut session = stranger.subscribe(&stranger.own_id()).expect("anybody may");
         stranger.join(stranger.join_request("none", 2, 3)).expect("anybody may");
-        stranger.hear(&mut attendance, |push| matches!(push, pb::push::Push::Seat(_)).then_some(()));
-        drop((attendance, stranger));
+        stranger.hear(&mut session, |push| matches!(push, pb::push::Push::Seat(_)).then_some(()));
+        drop((session, stranger));
         let gone = || job.master_said().matches("(stranger, 127.0.0.200) is gone: ").count();
         job.wait("the end of a stranger", || (gone() > number as usize).then_some(()));
     }

@@ -75,7 +75,7 @@ fn a_meeting_of_one_node_is_closed_to_others() {
     let node = job.node(1).env("DLROVER_MASTER_ADDR", &address).flags(["--nnodes=1"]).start();
     let world = job.await_world(1, 0);
     let mut stranger = support::stranger::Stranger::at(&address);
-    let refused = stranger.attend(&stranger.own_id()).expect_err("it has no token");
+    let refused = stranger.subscribe(&stranger.own_id()).expect_err("it has no token");
     assert_eq!(refused.code(), tonic::Code::Unauthenticated, "{refused}");
     assert!(support::cluster::alive(world[0].pid));
     job.go();

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use support::census::{Census, LAUNCHER_ID, Process};
 use support::launch::{Launch, Launcher, Running};
-use support::{PATIENCE, launcher, trainer, wait_for};
+use support::{TIMEOUT, launcher, trainer, wait_for};
 
 use oracle::{Ending, expected};
 use plan::{Blow, Plan, Stage, Target};
@@ -228,14 +228,14 @@ fn run_one(launcher: &Launcher, plan: &Plan) -> Result<Seen, String> {
     Err(format!("{plan}\nstruck after {at:?}: {victim:?}\n{}\n{outcome:#?}", wrong.join("\n")))
 }
 
-fn ends_within(run: &Running, patience: Duration) -> bool {
+fn ends_within(run: &Running, timeout: Duration) -> bool {
     let start = Instant::now();
     loop {
         let launcher = Process::of(run.pid());
         if launcher.is_none_or(|launcher| !launcher.is_alive()) {
             return true;
         }
-        if start.elapsed() >= patience {
+        if start.elapsed() >= timeout {
             return false;
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -265,7 +265,7 @@ fn whoever_is_struck_the_run_ends_as_it_must_and_nobody_is_left() {
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed);
                     // Runs that hang cost PATIENCE each; some of them tell enough.
-                    if index >= runs || start.elapsed() > PATIENCE * 10 {
+                    if index >= runs || start.elapsed() > TIMEOUT * 10 {
                         return;
                     }
                     let plan = Plan::draw(seed, index);

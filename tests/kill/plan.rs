@@ -67,45 +67,43 @@ pub struct Plan {
 impl Plan {
     /// The run with this number; the others do not matter to it.
     pub fn draw(seed: u64, index: u32) -> Self {
-        let mut dice = Dice(seed ^ (u64::from(index) << 32));
-        let stage = [Stage::Running, Stage::Running, Stage::Restarting, Stage::Ending][dice.below(4)];
+        let mut rng = Rng(seed ^ (u64::from(index) << 32));
+        let stage = [Stage::Running, Stage::Running, Stage::Restarting, Stage::Ending][rng.below(4)];
         let target = match stage {
             Stage::Running => {
                 [Target::Launcher, Target::Guard, Target::Worker, Target::Worker, Target::Descendant]
-                    [dice.below(5)]
+                    [rng.below(5)]
             }
             // Workers come and go here; what follows from a blow to one is anybody's guess.
             Stage::Restarting | Stage::Ending => {
-                [Target::Launcher, Target::Guard, Target::Descendant][dice.below(3)]
+                [Target::Launcher, Target::Guard, Target::Descendant][rng.below(3)]
             }
         };
         let blow = match target {
-            Target::Launcher | Target::Guard => [Blow::Kill, Blow::Segv][dice.below(2)],
-            Target::Worker | Target::Descendant => {
-                [Blow::Kill, Blow::Segv, Blow::StopThenTerm][dice.below(3)]
-            }
+            Target::Launcher | Target::Guard => [Blow::Kill, Blow::Segv][rng.below(2)],
+            Target::Worker | Target::Descendant => [Blow::Kill, Blow::Segv, Blow::StopThenTerm][rng.below(3)],
         };
         let mut breeds = vec!["plain", "stubborn", "setsid", "daemon"];
-        for _ in 0..dice.below(3) {
-            breeds.remove(dice.below(breeds.len()));
+        for _ in 0..rng.below(3) {
+            breeds.remove(rng.below(breeds.len()));
         }
         if stage != Stage::Running && !breeds.contains(&"stubborn") {
             breeds.push("stubborn");
         }
         Self {
             index,
-            workers: [2, 3][dice.below(2)],
+            workers: [2, 3][rng.below(2)],
             max_restarts: if stage == Stage::Restarting {
-                [1, 2][dice.below(2)]
+                [1, 2][rng.below(2)]
             } else {
-                [0, 1, 2][dice.below(3)]
+                [0, 1, 2][rng.below(3)]
             },
             breeds,
             stage,
             target,
             blow,
-            moment: Duration::from_millis([0, 100, 500, 1000][dice.below(4)] + dice.below(200) as u64),
-            choice: dice.below(1000),
+            moment: Duration::from_millis([0, 100, 500, 1000][rng.below(4)] + rng.below(200) as u64),
+            choice: rng.below(1000),
         }
     }
 }
@@ -128,9 +126,9 @@ pub fn fresh_seed() -> u64 {
 }
 
 /// splitmix64: small, and the same everywhere.
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn below(&mut self, end: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;

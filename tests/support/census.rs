@@ -161,11 +161,11 @@ impl Census {
 
     /// Waits until nobody lives any more; gives those that still do when `patience` is over.
     #[must_use]
-    pub fn left_after(&mut self, patience: Duration) -> BTreeMap<i32, String> {
+    pub fn left_after(&mut self, timeout: Duration) -> BTreeMap<i32, String> {
         let start = Instant::now();
         loop {
             let left = self.living(true);
-            if left.is_empty() || start.elapsed() > patience {
+            if left.is_empty() || start.elapsed() > timeout {
                 return left;
             }
             std::thread::sleep(Duration::from_millis(5));

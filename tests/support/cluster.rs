@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::launch::{Launch, Launcher, Outcome, Running};
 use crate::seen::Dump;
-use crate::{PATIENCE, free_port};
+use crate::{TIMEOUT, free_port};
 
 /// What a worker does that is not told otherwise: it says where it is and waits for [`Cluster::go`].
 const STEPS: [&str; 2] = ["dump", "await go"];
@@ -336,7 +336,7 @@ impl Cluster {
             if let Some(answer) = ask() {
                 return answer;
             }
-            assert!(start.elapsed() < PATIENCE, "{what}: waited in vain\n{}", self.all_said());
+            assert!(start.elapsed() < TIMEOUT, "{what}: waited in vain\n{}", self.all_said());
             std::thread::sleep(Duration::from_millis(5));
         }
     }

@@ -377,7 +377,7 @@ pub extern "C" fn nvmlDeviceRegisterEvents(device: *mut c_void, _kinds: c_ulongl
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn nvmlEventSetWait_v2(_set: *mut c_void, to: *mut EventData, patience_ms: c_uint) -> c_int {
+pub extern "C" fn nvmlEventSetWait_v2(_set: *mut c_void, to: *mut EventData, timeout_ms: c_uint) -> c_int {
     static TOLD: AtomicBool = AtomicBool::new(false);
     if let Some((gpu, code)) = said("xid").first().copied()
         && !TOLD.swap(true, Ordering::Relaxed)
@@ -385,6 +385,6 @@ pub extern "C" fn nvmlEventSetWait_v2(_set: *mut c_void, to: *mut EventData, pat
         let device = (gpu + 1) as *mut c_void;
         return put(to, EventData { device, kind: 8, data: code, gpu_instance: 0, compute_instance: 0 });
     }
-    thread::sleep(Duration::from_millis(u64::from(patience_ms)));
+    thread::sleep(Duration::from_millis(u64::from(timeout_ms)));
     TIMEOUT
 }

@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use crate::marked::{Marked, marked, sweep};
-use crate::{PATIENCE, seen, wait_for};
+use crate::{TIMEOUT, seen, wait_for};
 
 /// What an ended launcher's last processes get to vanish: a guard sees the death of its launcher a moment later.
 const AFTERGLOW: Duration = Duration::from_secs(2);
@@ -308,7 +308,7 @@ impl Running {
             if let Some(status) = self.child.try_wait().expect("our own child") {
                 return status;
             }
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > TIMEOUT {
                 let stderr = fs::read(self.dir().join("stderr")).unwrap_or_default();
                 panic!("{} did not end; stderr:\n{}", self.shown, String::from_utf8_lossy(&stderr));
             }

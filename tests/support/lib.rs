@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Longer than anything here takes on a busy machine; only a hang gets this far.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The repository's `tests` folder.
 #[must_use]
@@ -32,14 +32,14 @@ pub fn trainer(name: &str) -> PathBuf {
 /// Asks until the answer is there.
 ///
 /// # Panics
-/// When it has not come after [`PATIENCE`].
+/// When it has not come after [`TIMEOUT`].
 pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(start.elapsed() < PATIENCE, "{what}: waited for {PATIENCE:?} in vain");
+        assert!(start.elapsed() < TIMEOUT, "{what}: waited for {TIMEOUT:?} in vain");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

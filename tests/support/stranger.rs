@@ -16,7 +16,7 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-use crate::PATIENCE;
+use crate::TIMEOUT;
 
 /// A connection to a job's master, and what was learned over it.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub struct Stranger {
 
 /// The push stream of a node that a stranger has made up, or wants to be.
 #[derive(Debug)]
-pub struct Attendance {
+pub struct Session {
     pushes: Streaming<pb::Push>,
 }
 
@@ -90,7 +90,7 @@ impl Stranger {
     #[must_use]
     pub fn world(&mut self) -> pb::WorldTable {
         let request = self.request(pb::ShowWorldRequest {});
-        let shown = self.runtime.block_on(async { timeout(PATIENCE, self.client.show_world(request)).await });
+        let shown = self.runtime.block_on(async { timeout(TIMEOUT, self.client.show_world(request)).await });
         shown.expect("an answer").expect("the world").into_inner()
     }
 
@@ -103,7 +103,7 @@ impl Stranger {
     /// When the master does not answer.
     pub fn say_end(&mut self, node_id: &str, end: End) -> Result<(), Status> {
         let request = self.request(pb::EndReport { node_id: node_id.to_owned(), end: Some(end) });
-        let said = self.runtime.block_on(async { timeout(PATIENCE, self.client.report_end(request)).await });
+        let said = self.runtime.block_on(async { timeout(TIMEOUT, self.client.report_end(request)).await });
         said.expect("an answer").map(drop)
     }
 
@@ -119,7 +119,7 @@ impl Stranger {
         let request =
             self.request(pb::FailureReport { node_id: node_id.to_owned(), round, reason, gives_up });
         let said =
-            self.runtime.block_on(async { timeout(PATIENCE, self.client.report_failure(request)).await });
+            self.runtime.block_on(async { timeout(TIMEOUT, self.client.report_failure(request)).await });
         said.expect("an answer").map(drop)
     }
 
@@ -130,11 +130,13 @@ impl Stranger {
     ///
     /// # Panics
     /// When the master does not answer.
-    pub fn attend(&mut self, node_id: &str) -> Result<Attendance, Status> {
-        let request = pb::AttendRequest { protocol_version: PROTOCOL_VERSION, node_id: node_id.to_owned() };
+    pub fn subscribe(&mut self, node_id: &str) -> Result<Session, Status> {
+        let request =
+            pb::SubscribeRequest { protocol_version: PROTOCOL_VERSION, node_id: node_id.to_owned() };
         let request = self.request(request);
-        let attended = self.runtime.block_on(async { timeout(PATIENCE, self.client.attend(request)).await });
-        Ok(Attendance { pushes: attended.expect("an answer")?.into_inner() })
+        let subscribed =
+            self.runtime.block_on(async { timeout(TIMEOUT, self.client.subscribe(request)).await });
+        Ok(Session { pushes: subscribed.expect("an answer")?.into_inner() })
     }
 
     /// Asks for a seat.
@@ -146,7 +148,7 @@ impl Stranger {
     /// When the master does not answer.
     pub fn join(&mut self, request: pb::JoinRequest) -> Result<(), Status> {
         let request = self.request(request);
-        let said = self.runtime.block_on(async { timeout(PATIENCE, self.client.join(request)).await });
+        let said = self.runtime.block_on(async { timeout(TIMEOUT, self.client.join(request)).await });
         said.expect("an answer").map(drop)
     }
 
@@ -159,7 +161,7 @@ impl Stranger {
     /// When the master does not answer.
     pub fn resume(&mut self, request: pb::ResumeRequest) -> Result<(), Status> {
         let request = self.request(request);
-        let said = self.runtime.block_on(async { timeout(PATIENCE, self.client.resume(request)).await });
+        let said = self.runtime.block_on(async { timeout(TIMEOUT, self.client.resume(request)).await });
         said.expect("an answer").map(drop)
     }
 
@@ -167,10 +169,10 @@ impl Stranger {
     ///
     /// # Panics
     /// When none comes, or the stream ends.
-    pub fn hear<T>(&mut self, at: &mut Attendance, wanted: impl Fn(pb::push::Push) -> Option<T>) -> T {
+    pub fn hear<T>(&mut self, at: &mut Session, wanted: impl Fn(pb::push::Push) -> Option<T>) -> T {
         self.runtime.block_on(async {
             loop {
-                let push = timeout(PATIENCE, at.pushes.message()).await.expect("a word in time");
+                let push = timeout(TIMEOUT, at.pushes.message()).await.expect("a word in time");
                 let push = push.expect("the stream stands").expect("the stream goes on").push;
                 if let Some(wanted) = push.and_then(&wanted) {
                     return wanted;

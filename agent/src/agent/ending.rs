@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use tracing::{debug, warn};
 
 use super::Agent;
-use crate::{aside::aside, evidence, master_link::MasterLink, report::Report};
+use crate::{evidence, master_link::MasterLink, report::Report, run_blocking::run_blocking};
 use processes::{
     kill_leftovers::kill_leftovers,
     reap::{Reaped, next_ended},
@@ -79,7 +79,7 @@ impl Agent {
         let (id, cgroup, strangers) = (self.launcher_id.clone(), self.cgroup.clone(), self.has_strangers);
         let clear = move || kill_leftovers(&id, strangers, cgroup.as_ref(), CLEAR_AWAY);
         // Where there is no room for a thread, it is done here: what is left matters more than the loop.
-        async move { aside(clear.clone()).await.unwrap_or_else(|_| clear()) }
+        async move { run_blocking(clear.clone()).await.unwrap_or_else(|_| clear()) }
     }
 
     /// The end of the socket tells the guard to leave. Waiting for it leaves nothing of us behind.

@@ -24,14 +24,14 @@ struct Outgoing {
 
 /// The launcher's end.
 #[derive(Debug)]
-pub struct Link {
+pub struct GuardLink {
     pid: Pid,
     socket: UnixStream,
     inbox: Inbox,
     outbox: VecDeque<Outgoing>,
 }
 
-impl Link {
+impl GuardLink {
     /// Speaks to `guard`. Must be called inside the runtime.
     ///
     /// # Errors

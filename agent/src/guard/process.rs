@@ -36,7 +36,7 @@ use processes::{
 const KILL_AGAIN: Duration = Duration::from_millis(20);
 
 /// How long a guard without a launcher goes on killing. What is left then cannot be killed (state D).
-const ORPHAN_PATIENCE: Duration = Duration::from_secs(30);
+const ORPHAN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Signals that a terminal or a person may send to everyone. The launcher answers them, not the guard.
 const NOT_FOR_US: [Signal; 10] = [
@@ -143,7 +143,7 @@ impl Guard {
                 }
                 return 0;
             }
-            if self.orphaned.is_some_and(|since| since.elapsed() > ORPHAN_PATIENCE) {
+            if self.orphaned.is_some_and(|since| since.elapsed() > ORPHAN_TIMEOUT) {
                 return 1;
             }
             // A launcher that stands still, or is swapped out, cannot say it.
@@ -166,7 +166,7 @@ impl Guard {
         if self.orphaned.is_none() {
             fds.push(PollFd::new(self.socket.as_fd(), PollFlags::POLLIN));
         }
-        let patience = if self.killing {
+        let timeout = if self.killing {
             PollTimeout::try_from(KILL_AGAIN).unwrap_or(PollTimeout::ZERO)
         } else {
             let fence = self.fence.filter(|_| !nobody_is_left);
@@ -177,7 +177,7 @@ impl Guard {
             })
         };
         // An interrupted or failed wait only means one more turn of the loop.
-        let _ready = poll(&mut fds, patience);
+        let _ready = poll(&mut fds, timeout);
         while let Ok(Some(_)) = self.children.read_signal() {}
     }
 

@@ -112,8 +112,8 @@ impl Console {
     ///
     /// Returns whether it is written; also true when the console is gone for good.
     #[must_use]
-    pub fn flush(&self, patience: Duration) -> bool {
-        let deadline = Instant::now() + patience;
+    pub fn flush(&self, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
         self.out.flush(deadline) && self.err.flush(deadline)
     }
 

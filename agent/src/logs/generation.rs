@@ -117,10 +117,10 @@ impl Generation {
     /// After all workers are gone: waits for the relays to reach the ends of their streams, at most
     /// `patience`, and cuts off the rest. Returns at once; the answer comes in any case, within half a second
     /// beyond the patience, even when a relay hangs in the file system.
-    pub fn drain(&mut self, patience: Duration) -> oneshot::Receiver<Drained> {
+    pub fn drain(&mut self, timeout: Duration) -> oneshot::Receiver<Drained> {
         // Ends that were never sent would hold their relays.
         self.workers.values_mut().for_each(|worker| worker.stdio = None);
-        self.relays.drain(patience)
+        self.relays.drain(timeout)
     }
 }
 
@@ -185,7 +185,7 @@ impl Relays {
         started.map(drop).map_err(|source| LogError::StartRelay { local_rank, stream, source })
     }
 
-    fn drain(&self, patience: Duration) -> oneshot::Receiver<Drained> {
+    fn drain(&self, timeout: Duration) -> oneshot::Receiver<Drained> {
         /// For the last words of those that are cut off.
         const LAST_WORDS: Duration = Duration::from_millis(500);
         let (answer, drained) = oneshot::channel();
@@ -200,7 +200,7 @@ impl Relays {
         let progress = Arc::clone(&self.progress);
         let thread = thread::Builder::new().name("log-drain".into()).stack_size(STACK_BYTES);
         let started = thread.spawn(move || {
-            if !progress.wait_until(Instant::now() + patience) {
+            if !progress.wait_until(Instant::now() + timeout) {
                 order.give();
                 progress.wait_until(Instant::now() + LAST_WORDS);
             }

@@ -97,19 +97,19 @@ impl ConnectError {
 
 /// The way to the master.
 #[derive(Clone)]
-pub(super) struct Door {
+pub(super) struct Connector {
     at: MasterAt,
     secret: NodeSecret,
 }
 
-impl fmt::Display for Door {
+impl fmt::Display for Connector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let MasterAt { host, port, .. } = &self.at;
         if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
     }
 }
 
-impl Door {
+impl Connector {
     pub(super) fn new(at: MasterAt, secret: NodeSecret) -> Self {
         Self { at, secret }
     }
@@ -184,15 +184,15 @@ fn pem(path: &Path) -> Result<Vec<u8>, ConnectError> {
 mod tests {
     use super::*;
 
-    fn door(host: &str) -> Door {
+    fn connector(host: &str) -> Connector {
         let at = MasterAt { host: host.into(), port: 5, trust: Trust::default() };
-        Door::new(at, NodeSecret::new("of a node"))
+        Connector::new(at, NodeSecret::new("of a node"))
     }
 
     #[test]
     fn an_ipv6_address_is_bracketed() {
-        assert_eq!(door("::1").to_string(), "[::1]:5");
-        assert_eq!(door("host").to_string(), "host:5");
+        assert_eq!(connector("::1").to_string(), "[::1]:5");
+        assert_eq!(connector("host").to_string(), "host:5");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use rules::{
 };
 use tokio::sync::{mpsc, watch};
 
-use super::{Command, Door};
+use super::{Command, ProbePort};
 use probes::{
     CommandPlan, Helper, Listener, LocalPlan, ProbeHandle, RingMode, RingPlan, WITHOUT_OPTIC_LINK,
     measure_compute, start_command, start_ring,
@@ -32,7 +32,7 @@ pub(super) fn command_env(
 pub(super) struct Probe {
     pub(super) helper: Helper,
     pub(super) local: LocalPlan,
-    pub(super) door: Door,
+    pub(super) port: ProbePort,
     pub(super) command: Option<Command>,
     pub(super) has_switchbox: bool,
     pub(super) order: CheckOrder,
@@ -102,19 +102,19 @@ impl Probe {
             return Ok((self.start_command(command, progress)?, None));
         }
         let plan = self.ring_plan();
-        match &self.door {
-            Door::Open(listener) => Ok((start_ring(plan, listener, &self.helper, Some(progress)), None)),
-            Door::Kept(reservation) => {
+        match &self.port {
+            ProbePort::Open(listener) => Ok((start_ring(plan, listener, &self.helper, Some(progress)), None)),
+            ProbePort::Kept(reservation) => {
                 let listener = Listener::bind(None, reservation.port())?;
                 let handle = start_ring(plan, &listener, &self.helper, Some(progress));
                 Ok((handle, Some(listener)))
             }
-            Door::None => Err(io::Error::other("none could be opened")),
+            ProbePort::None => Err(io::Error::other("none could be opened")),
         }
     }
 
     fn ring_plan(&self) -> RingPlan {
-        let CheckOrder { test, me, size, partners, seed, patience, .. } = &self.order;
+        let CheckOrder { test, me, size, partners, seed, timeout, .. } = &self.order;
         let (me, size) = (*me as usize, *size as usize);
         let (mut members, mut ports) = (vec![String::new(); size], vec![0; size]);
         // They come in the order of the ring, from the next one on; of a large one the next alone.
@@ -129,7 +129,7 @@ impl Probe {
             me,
             members,
             ports,
-            connect_patience: *patience,
+            connect_timeout: *timeout,
             mode: match test {
                 Test::Pair => RingMode::Check,
                 Test::AllReduce { bytes } => RingMode::AllReduce { bytes: *bytes, repeats: REPEATS },
@@ -142,8 +142,8 @@ impl Probe {
         let CheckOrder { me, size, partners, address, seed, .. } = &self.order;
         // They come in the order of the ring, from the next one on.
         let first = (*size - *me) as usize;
-        let (master_addr, master_port) = match (*me, &self.door, partners.get(first.wrapping_sub(1))) {
-            (0, Door::Kept(reservation), _) => (address.clone(), reservation.port()),
+        let (master_addr, master_port) = match (*me, &self.port, partners.get(first.wrapping_sub(1))) {
+            (0, ProbePort::Kept(reservation), _) => (address.clone(), reservation.port()),
             (1.., _, Some(first)) => (first.address.clone(), first.port),
             _ => return Err(io::Error::other("none could be opened")),
         };

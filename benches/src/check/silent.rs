@@ -21,7 +21,7 @@ use tonic::{Request, transport::Endpoint};
 use crate::{
     Outcome,
     figures::{Figures, goal, heading, line, progress},
-    launcher::{Bench, PATIENCE, Plan, Running, Side},
+    launcher::{Bench, Plan, Running, Side, TIMEOUT},
 };
 
 /// Goal of the issue, in seconds.
@@ -59,8 +59,7 @@ fn one(bench: &mut Bench, runtime: &tokio::runtime::Runtime) -> Outcome<f64> {
     }
     let silent = TcpListener::bind("127.0.0.1:0")?;
     let taken = silent_node(port, silent.local_addr()?.port(), format!("bench-{port}"));
-    let seconds =
-        runtime.block_on(async { timeout(PATIENCE, taken).await }).map_err(|_| "no verdict came")?;
+    let seconds = runtime.block_on(async { timeout(TIMEOUT, taken).await }).map_err(|_| "no verdict came")?;
     let seconds = seconds.map_err(|error| {
         let said: Vec<String> = launchers.iter().map(Running::said).collect();
         format!("{error}\n{}", said.join("\n---\n"))
@@ -84,10 +83,10 @@ async fn silent_node(master: u16, own: u16, job: String) -> Result<f64, Box<dyn 
     let mut client = MasterClient::new(channel);
     let secret = NodeSecret::new(&uuid::Uuid::new_v4().to_string());
     let node_id = secret.node_id().0;
-    let attend = pb::AttendRequest { protocol_version: PROTOCOL_VERSION, node_id: node_id.clone() };
-    let mut attend = Request::new(attend);
-    secret.put_on(&mut attend);
-    let mut pushes = client.attend(attend).await?.into_inner();
+    let subscribe = pb::SubscribeRequest { protocol_version: PROTOCOL_VERSION, node_id: node_id.clone() };
+    let mut subscribe = Request::new(subscribe);
+    secret.put_on(&mut subscribe);
+    let mut pushes = client.subscribe(subscribe).await?.into_inner();
     let request = pb::JoinRequest {
         node_id,
         local_world_size: 1,

@@ -2,7 +2,7 @@
 
 use std::{hint::black_box, io::Write as _};
 
-use diagnosis::gpu_topology::{GpuSet, Link, Matrix, Objective, PciPath, choose};
+use diagnosis::gpu_topology::{GpuSet, LinkKind, Matrix, Objective, PciPath, choose};
 use nix::{
     sys::time::TimeValLike as _,
     time::{ClockId, clock_gettime},
@@ -14,14 +14,15 @@ use crate::{
     figures::{Figures, goal, heading},
 };
 
-const SYS: Link = Link::Pci(PciPath::System);
+const SYS: LinkKind = LinkKind::Pci(PciPath::System);
 
-fn matrix(size: usize, link: impl Fn(usize, usize) -> Link) -> Outcome<Matrix> {
+fn matrix(size: usize, link: impl Fn(usize, usize) -> LinkKind) -> Outcome<Matrix> {
     let at = |one: usize, other: usize| match one == other {
-        true => Link::Same,
+        true => LinkKind::Same,
         false => link(one.min(other), one.max(other)),
     };
-    let rows: Vec<Vec<Link>> = (0..size).map(|one| (0..size).map(|other| at(one, other)).collect()).collect();
+    let rows: Vec<Vec<LinkKind>> =
+        (0..size).map(|one| (0..size).map(|other| at(one, other)).collect()).collect();
     Ok(Matrix::new(&rows, &[])?)
 }
 
@@ -48,20 +49,20 @@ fn built() -> Outcome<Vec<(&'static str, Matrix)>> {
         ("8, switched (C)", Matrix::parse(C)?),
         ("8, PCIe (D)", Matrix::parse(D)?),
         ("8, two islands (F)", Matrix::parse(F)?),
-        ("16, switched (DGX-2)", matrix(16, |_, _| Link::NvLink(6))?),
+        ("16, switched (DGX-2)", matrix(16, |_, _| LinkKind::NvLink(6))?),
         ("16, PCIe, four groups", {
             matrix(16, |one, other| match (one / 4 == other / 4, one / 8 == other / 8) {
-                (true, _) => Link::Pci(PciPath::OneBridge),
-                (_, true) => Link::Pci(PciPath::NumaNode),
+                (true, _) => LinkKind::Pci(PciPath::OneBridge),
+                (_, true) => LinkKind::Pci(PciPath::NumaNode),
                 _ => SYS,
             })?
         }),
         ("16, two cube meshes", matrix(16, two)?),
         (
             "16, two islands",
-            matrix(16, |one, other| if one / 8 == other / 8 { Link::MetaXLink } else { SYS })?,
+            matrix(16, |one, other| if one / 8 == other / 8 { LinkKind::MetaXLink } else { SYS })?,
         ),
-        ("16, all to all", matrix(16, |_, _| Link::MetaXLink)?),
+        ("16, all to all", matrix(16, |_, _| LinkKind::MetaXLink)?),
     ])
 }
 
@@ -70,8 +71,8 @@ fn imagined() -> Outcome<Vec<(&'static str, Matrix)>> {
     let mut all = Vec::new();
     for seed in 0..40 {
         let random = |one, other| match mixed(one, other, seed) % 9 {
-            count @ 1..=2 => Link::NvLink(count as u32),
-            3 => Link::Pci(PciPath::OneBridge),
+            count @ 1..=2 => LinkKind::NvLink(count as u32),
+            3 => LinkKind::Pci(PciPath::OneBridge),
             _ => SYS,
         };
         all.push(("16, random links", matrix(16, random)?));
@@ -79,7 +80,7 @@ fn imagined() -> Outcome<Vec<(&'static str, Matrix)>> {
     for seed in 0..40 {
         let dense = |one, other| match mixed(one, other, seed) % 6 {
             0 => SYS,
-            _ => Link::NvLink(1),
+            _ => LinkKind::NvLink(1),
         };
         all.push(("16, random and dense", matrix(16, dense)?));
     }

@@ -8,7 +8,7 @@ use std::{
 use crate::{
     Outcome,
     figures::{Short, heading, progress},
-    launcher::{Bench, PATIENCE, Plan, Running, Side},
+    launcher::{Bench, Plan, Running, Side, TIMEOUT},
     processes::Used,
 };
 
@@ -25,7 +25,7 @@ pub(super) fn measure(bench: &mut Bench, seconds: u64) -> Outcome<()> {
     for side in bench.sides() {
         let plan = Plan { workers: WORKERS, options: &[], arguments: &["sleep"], stdout: Stdio::null() };
         all.push((side, bench.start(side, plan)?));
-        bench.stamps.take(WORKERS, true, PATIENCE)?;
+        bench.stamps.take(WORKERS, true, TIMEOUT)?;
     }
     progress(format_args!("idle for {seconds} s"))?;
     std::thread::sleep(SETTLE);

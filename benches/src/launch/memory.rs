@@ -10,7 +10,7 @@ use nix::{
 use crate::{
     Outcome,
     figures::{goal, heading, progress},
-    launcher::{Bench, PATIENCE, Plan, Running, Side},
+    launcher::{Bench, Plan, Running, Side, TIMEOUT},
     processes::Memory,
 };
 
@@ -28,7 +28,7 @@ pub(super) fn measure(bench: &mut Bench) -> Outcome<()> {
         let options = ["--max-restarts=1000000"];
         let plan = Plan { workers: WORKERS, options: &options, arguments: &["sleep"], stdout: Stdio::null() };
         let mut running = bench.start(side, plan)?;
-        let mut alive = bench.stamps.take(WORKERS, true, PATIENCE)?;
+        let mut alive = bench.stamps.take(WORKERS, true, TIMEOUT)?;
         std::thread::sleep(SETTLE);
         progress(format_args!(""))?;
         let total_mb = print(&running, side)? as f64 * 1024.0 / 1e6;
@@ -36,7 +36,7 @@ pub(super) fn measure(bench: &mut Bench) -> Outcome<()> {
             goal("12 MB in all", total_mb, " MB", 12.0)?;
             for _ in 0..RESTARTS {
                 kill(Pid::from_raw(alive[0].pid), Signal::SIGKILL)?;
-                alive = bench.stamps.take(WORKERS, true, PATIENCE)?;
+                alive = bench.stamps.take(WORKERS, true, TIMEOUT)?;
             }
             std::thread::sleep(SETTLE);
             writeln!(std::io::stdout(), "  after {RESTARTS} restarts:")?;

@@ -14,7 +14,7 @@ use super::{Sides, ms, phase};
 use crate::{
     Outcome,
     figures::{goal, goal_of_peer, heading, progress},
-    launcher::{Bench, PATIENCE, Plan},
+    launcher::{Bench, Plan, TIMEOUT},
     stamps::{Stamp, last_ns, now_ns},
 };
 
@@ -30,11 +30,11 @@ pub(super) fn measure(bench: &mut Bench, rounds: usize) -> Outcome<()> {
                 let options = ["--max-restarts=1000000"];
                 let plan = Plan { workers, options: &options, arguments: &["sleep"], stdout: Stdio::null() };
                 let mut running = bench.start(side, plan)?;
-                let mut alive = bench.stamps.take(workers, true, PATIENCE)?;
+                let mut alive = bench.stamps.take(workers, true, TIMEOUT)?;
                 for turn in 0..KILLS_A_ROUND {
                     rest(turn);
                     let killed_ns = kill_one(&alive, turn)?;
-                    alive = bench.stamps.take(workers, true, PATIENCE)?;
+                    alive = bench.stamps.take(workers, true, TIMEOUT)?;
                     sides.of(side).add(ms(killed_ns, last_ns(&alive)));
                 }
                 running.stop()?;
@@ -67,7 +67,7 @@ fn kill_one(alive: &[Stamp], turn: usize) -> Outcome<u64> {
 fn bare(bench: &mut Bench, workers: usize, sides: &mut Sides) -> Outcome<()> {
     bench.stamps.clear()?;
     let mut children = start(bench, workers)?;
-    bench.stamps.take(workers, true, PATIENCE)?;
+    bench.stamps.take(workers, true, TIMEOUT)?;
     for turn in 0..KILLS_A_ROUND {
         rest(turn);
         let killed_ns = now_ns();
@@ -75,7 +75,7 @@ fn bare(bench: &mut Bench, workers: usize, sides: &mut Sides) -> Outcome<()> {
         children[turn % workers].wait()?;
         stop(&mut children)?;
         children = start(bench, workers)?;
-        let alive = bench.stamps.take(workers, true, PATIENCE)?;
+        let alive = bench.stamps.take(workers, true, TIMEOUT)?;
         sides.bare.add(ms(killed_ns, last_ns(&alive)));
     }
     stop(&mut children)

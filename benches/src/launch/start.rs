@@ -6,7 +6,7 @@ use super::{Sides, ms, phase};
 use crate::{
     Outcome,
     figures::{goal, goal_of_peer, heading, progress, ratio},
-    launcher::{Bench, PATIENCE, Plan, Side},
+    launcher::{Bench, Plan, Side, TIMEOUT},
     stamps::{last_ns, now_ns},
 };
 
@@ -58,9 +58,9 @@ fn launched(bench: &mut Bench, side: Side, workers: usize, turn: usize) -> Outco
     let work = (100.0 + 100.0 * phase(turn)).round().to_string();
     let plan = Plan { workers, options: &[], arguments: &["once", &work], stdout: Stdio::null() };
     let mut running = bench.start(side, plan)?;
-    let started = bench.stamps.take(workers, true, PATIENCE);
+    let started = bench.stamps.take(workers, true, TIMEOUT);
     let started = started.map_err(|error| format!("{error}\n{}", running.said()))?;
-    let worked = bench.stamps.take(workers, false, PATIENCE)?;
+    let worked = bench.stamps.take(workers, false, TIMEOUT)?;
     let ended_ns = running.succeed()?;
     Ok((ms(running.exec_ns, last_ns(&started)), ms(last_ns(&worked), ended_ns)))
 }
@@ -73,11 +73,11 @@ fn bare(bench: &mut Bench, workers: usize) -> Outcome<(f64, f64)> {
     for _ in 0..workers {
         children.push(bench.worker(&["once", "50"]).spawn()?);
     }
-    let started = bench.stamps.take(workers, true, PATIENCE)?;
+    let started = bench.stamps.take(workers, true, TIMEOUT)?;
     for mut child in children {
         child.wait()?;
     }
     let ended_ns = now_ns();
-    let worked = bench.stamps.take(workers, false, PATIENCE)?;
+    let worked = bench.stamps.take(workers, false, TIMEOUT)?;
     Ok((ms(began_ns, last_ns(&started)), ms(last_ns(&worked), ended_ns)))
 }

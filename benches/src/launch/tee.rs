@@ -11,7 +11,7 @@ use super::Sides;
 use crate::{
     Outcome,
     figures::{Figures, heading, progress, ratio},
-    launcher::{Bench, PATIENCE, Plan, Side},
+    launcher::{Bench, Plan, Side, TIMEOUT},
     stamps::{first_ns, last_ns, now_ns},
 };
 
@@ -77,8 +77,8 @@ fn tee(bench: &mut Bench, side: Side, bytes: usize, piped: bool) -> Outcome<Tee>
     let options = ["--tee=3", log_dir.as_str()];
     let plan = Plan { workers: WORKERS, options: &options, arguments: &["print", &length], stdout };
     let mut running = bench.start(side, plan)?;
-    let started = first_ns(&bench.stamps.take(WORKERS, true, PATIENCE)?);
-    let printed = last_ns(&bench.stamps.take(WORKERS, false, PATIENCE)?);
+    let started = first_ns(&bench.stamps.take(WORKERS, true, TIMEOUT)?);
+    let printed = last_ns(&bench.stamps.take(WORKERS, false, TIMEOUT)?);
     let mut ended = running.succeed()?;
     let in_files = size(&logs);
     fs::remove_dir_all(&logs)?;
@@ -108,12 +108,12 @@ fn bare(bench: &mut Bench, bytes: usize) -> Outcome<f64> {
         let mut command = bench.worker(&["print", &bytes.to_string()]);
         children.push(command.stdout(File::create(logs.join(worker.to_string()))?).spawn()?);
     }
-    let started = first_ns(&bench.stamps.take(WORKERS, true, PATIENCE)?);
+    let started = first_ns(&bench.stamps.take(WORKERS, true, TIMEOUT)?);
     for mut child in children {
         child.wait()?;
     }
     let elapsed = (now_ns() - started) as f64 / 1e9;
-    bench.stamps.take(WORKERS, false, PATIENCE)?;
+    bench.stamps.take(WORKERS, false, TIMEOUT)?;
     fs::remove_dir_all(&logs)?;
     Ok((bytes * WORKERS) as f64 / 1e6 / elapsed)
 }

@@ -32,7 +32,7 @@ type Client = MasterClient<Channel>;
 
 /// What an agent is told to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Word {
+pub(super) enum Order {
     /// Ask for a seat.
     Join,
     /// When it is told to stop, not to join again before it is told to.
@@ -47,7 +47,7 @@ pub(super) enum Word {
 #[derive(Debug)]
 pub(super) enum What {
     /// Its stream is open.
-    Attended,
+    Subscribed,
     /// It has said again where it stands, and the master has heard.
     Back,
     /// The master has heard that it wants a seat.
@@ -66,14 +66,14 @@ pub(super) enum What {
 
 /// When, who and what.
 #[derive(Debug)]
-pub(super) struct Said {
+pub(super) struct Report {
     pub(super) at: Instant,
     pub(super) agent: usize,
     pub(super) what: What,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum Phase {
     /// It has not asked for a seat.
     Idle,
     Waiting,
@@ -93,9 +93,9 @@ pub(super) struct Agent {
     secret: NodeSecret,
     /// What it joins with; `after_round` is filled in.
     request: pb::JoinRequest,
-    said: mpsc::UnboundedSender<Said>,
-    words: mpsc::UnboundedReceiver<Word>,
-    standing: Standing,
+    said: mpsc::UnboundedSender<Report>,
+    words: mpsc::UnboundedReceiver<Order>,
+    phase: Phase,
     holds: bool,
     /// The last seat.
     seat: pb::Assignment,
@@ -107,8 +107,8 @@ impl Agent {
         number: usize,
         of: u32,
         port: u16,
-        said: mpsc::UnboundedSender<Said>,
-    ) -> mpsc::UnboundedSender<Word> {
+        said: mpsc::UnboundedSender<Report>,
+    ) -> mpsc::UnboundedSender<Order> {
         let (tell, words) = mpsc::unbounded_channel();
         let secret = NodeSecret::new(&Uuid::new_v4().to_string());
         let agent = Self {
@@ -118,7 +118,7 @@ impl Agent {
             secret,
             said,
             words,
-            standing: Standing::Idle,
+            phase: Phase::Idle,
             holds: false,
             seat: pb::Assignment::default(),
             pause: FIRST_PAUSE,
@@ -138,15 +138,15 @@ impl Agent {
 
     fn say(&self, what: What) {
         // The bench may be over.
-        let _ = self.said.send(Said { at: Instant::now(), agent: self.number, what });
+        let _ = self.said.send(Report { at: Instant::now(), agent: self.number, what });
     }
 
     async fn converse(&mut self) -> Talk<()> {
-        let (mut client, mut pushes, first_beat) = self.attend().await?;
+        let (mut client, mut pushes, first_beat) = self.subscribe().await?;
         let beats = beats(client.clone(), self.secret.clone(), first_beat);
         tokio::pin!(beats);
         self.pause = FIRST_PAUSE;
-        self.say(What::Attended);
+        self.say(What::Subscribed);
         self.stand(&mut client).await?;
         loop {
             tokio::select! {
@@ -165,7 +165,7 @@ impl Agent {
         }
     }
 
-    async fn attend(&self) -> Talk<(Client, Streaming<pb::Push>, pb::Welcome)> {
+    async fn subscribe(&self) -> Talk<(Client, Streaming<pb::Push>, pb::Welcome)> {
         let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{}", self.port))?;
         // Nodes have addresses of their own.
         let [_, high, middle, low] = u32::try_from(self.number + 1)?.to_be_bytes();
@@ -173,8 +173,8 @@ impl Agent {
         let endpoint = endpoint.connect_timeout(CALL).tcp_nodelay(true).local_address(Some(own));
         let channel = endpoint.connect().await?;
         let mut client = MasterClient::new(channel);
-        let request = pb::AttendRequest { protocol_version: PROTOCOL_VERSION, node_id: self.node_id() };
-        let mut pushes = answered(client.attend(self.signed(request))).await?;
+        let request = pb::SubscribeRequest { protocol_version: PROTOCOL_VERSION, node_id: self.node_id() };
+        let mut pushes = answered(client.subscribe(self.signed(request))).await?;
         match timeout(CALL, pushes.message()).await??.and_then(|push| push.push) {
             Some(Push::Welcome(welcome)) => Ok((client, pushes, welcome)),
             other => Err(format!("no welcome but {other:?}").into()),
@@ -183,36 +183,36 @@ impl Agent {
 
     /// Says again where it stands.
     async fn stand(&mut self, client: &mut Client) -> Talk<()> {
-        match self.standing {
-            Standing::Idle => return Ok(()),
-            Standing::Waiting => self.join(client).await?,
-            Standing::Seated => self.resume(client, pb::Standing::Running).await?,
-            Standing::Stopping => self.resume(client, pb::Standing::Stopping).await?,
-            Standing::Done => self.succeed(client).await?,
+        match self.phase {
+            Phase::Idle => return Ok(()),
+            Phase::Waiting => self.join(client).await?,
+            Phase::Seated => self.resume(client, pb::WorkersState::Running).await?,
+            Phase::Stopping => self.resume(client, pb::WorkersState::Stopping).await?,
+            Phase::Done => self.succeed(client).await?,
         }
         self.say(What::Back);
         Ok(())
     }
 
-    async fn obey(&mut self, client: &mut Client, word: Word) -> Talk<()> {
+    async fn obey(&mut self, client: &mut Client, word: Order) -> Talk<()> {
         match word {
-            Word::Join => self.join(client).await,
-            Word::Hold => {
+            Order::Join => self.join(client).await,
+            Order::Hold => {
                 self.holds = true;
                 Ok(())
             }
-            Word::Fail => {
+            Order::Fail => {
                 let report = pb::FailureReport {
                     node_id: self.node_id(),
                     round: self.seat.round,
                     reason: "local rank 3 (pid 4711) failed with exit code 1".to_owned(),
                     gives_up: false,
                 };
-                self.standing = Standing::Stopping;
+                self.phase = Phase::Stopping;
                 answered(client.report_failure(self.signed(report))).await?;
                 self.join(client).await
             }
-            Word::Succeed => self.succeed(client).await,
+            Order::Succeed => self.succeed(client).await,
         }
     }
 
@@ -231,12 +231,12 @@ impl Agent {
             }
             Some(Push::Seat(seat)) => {
                 self.say(What::Seated { round: seat.round, bytes });
-                self.standing = Standing::Seated;
+                self.phase = Phase::Seated;
                 self.seat = seat;
             }
             Some(Push::Regroup(pb::Regroup { round, .. })) if round == self.seat.round => {
                 self.say(What::Told);
-                self.standing = Standing::Stopping;
+                self.phase = Phase::Stopping;
                 if !self.holds {
                     // Its workers take no time to stop.
                     self.join(client).await?;
@@ -258,16 +258,16 @@ impl Agent {
 
     async fn join(&mut self, client: &mut Client) -> Talk<()> {
         self.holds = false;
-        if matches!(self.standing, Standing::Seated | Standing::Stopping) {
+        if matches!(self.phase, Phase::Seated | Phase::Stopping) {
             self.request.after_round = Some(self.seat.round);
         }
-        self.standing = Standing::Waiting;
+        self.phase = Phase::Waiting;
         answered(client.join(self.signed(self.request.clone()))).await?;
         self.say(What::Joined);
         Ok(())
     }
 
-    async fn resume(&mut self, client: &mut Client, standing: pb::Standing) -> Talk<()> {
+    async fn resume(&mut self, client: &mut Client, phase: pb::WorkersState) -> Talk<()> {
         let request = pb::ResumeRequest {
             fence: None,
             node: Some(self.request.clone()),
@@ -276,14 +276,14 @@ impl Agent {
             nodes: self.seat.nodes,
             master_addr: self.seat.master_addr.clone(),
             master_port: self.seat.master_port,
-            standing: standing.into(),
+            workers_state: phase.into(),
         };
         answered(client.resume(self.signed(request))).await?;
         Ok(())
     }
 
     async fn succeed(&mut self, client: &mut Client) -> Talk<()> {
-        self.standing = Standing::Done;
+        self.phase = Phase::Done;
         let end = pb::end_report::End::Succeeded(pb::NodeSucceeded { round: self.seat.round });
         let report = pb::EndReport { node_id: self.node_id(), end: Some(end) };
         answered(client.report_end(self.signed(report))).await?;
@@ -341,10 +341,10 @@ async fn answered<T>(call: impl Future<Output = Result<tonic::Response<T>, tonic
 /// Says that a node lives, for ever or until the master does not listen. Pushes do not wait for it.
 async fn beats(mut client: Client, secret: NodeSecret, welcome: pb::Welcome) -> Box<dyn Error + Send + Sync> {
     let node_id = secret.node_id().0;
-    let pb::Welcome { beat_millis: mut millis, attendance, .. } = welcome;
+    let pb::Welcome { beat_millis: mut millis, session, .. } = welcome;
     while millis > 0 {
         sleep(Duration::from_millis(millis)).await;
-        let beat = pb::BeatRequest { node_id: node_id.clone(), taken_round: None, attendance };
+        let beat = pb::BeatRequest { node_id: node_id.clone(), taken_round: None, session };
         match answered(client.beat(signed(&secret, beat))).await {
             Ok(pb::BeatReply { is_known: true, next_millis }) => millis = next_millis,
             Ok(_) => return "forgotten".into(),

@@ -40,7 +40,7 @@ impl Times {
 #[derive(Debug, Default)]
 pub(super) struct Measured {
     pub(super) agents: usize,
-    pub(super) attend: f64,
+    pub(super) subscribe: f64,
     pub(super) first_seats: f64,
     pub(super) join: Times,
     pub(super) told: Times,
@@ -78,9 +78,9 @@ pub(super) async fn measure(plan: &Plan, state_dir: Option<&Path>, amount: Amoun
     let doing = |what: &str| progress(format_args!("{count} agents {with} --state-dir: {what}"));
     doing("connect")?;
     let mut master = start(plan, 0, state_dir).await?;
-    let (mut crowd, attend, first_seats) =
+    let (mut crowd, subscribe, first_seats) =
         Crowd::gather(master.port, count).await.map_err(|error| with_lines(error, &master))?;
-    let mut measured = Measured { agents: count, attend, first_seats, ..Measured::default() };
+    let mut measured = Measured { agents: count, subscribe, first_seats, ..Measured::default() };
     for round in 0..amount.rounds {
         doing(&format!("round {} of {}", round + 1, amount.rounds))?;
         measured.round(&master, &mut crowd, round).await.map_err(|error| with_lines(error, &master))?;

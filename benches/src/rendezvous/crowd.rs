@@ -7,11 +7,11 @@ use prost::Message as _;
 use rules::liveness::return_grace;
 use tokio::{sync::mpsc, time::timeout};
 
-use super::agent::{Agent, Said, What, Word};
+use super::agent::{Agent, Order, Report, What};
 use crate::{Outcome, launcher::is_interrupted};
 
 /// How long anything may take.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How much longer than the master waits for its nodes the bench looks for agents that are told to stop although nothing
 /// happened.
@@ -21,8 +21,8 @@ const QUIET: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct Crowd {
     port: u16,
-    agents: Vec<mpsc::UnboundedSender<Word>>,
-    said: mpsc::UnboundedReceiver<Said>,
+    agents: Vec<mpsc::UnboundedSender<Order>>,
+    said: mpsc::UnboundedReceiver<Report>,
     /// The last round that all have a seat in.
     round: Option<u32>,
     /// Of the largest push of a seat.
@@ -42,7 +42,7 @@ pub(super) struct Turn {
 #[derive(Debug, Default)]
 pub(super) struct Storm {
     /// The stream of an agent is open again.
-    pub(super) attended: Vec<f64>,
+    pub(super) subscribed: Vec<f64>,
     /// An agent has said where it stands.
     pub(super) back: Vec<f64>,
     /// So many were told to stop their workers.
@@ -58,21 +58,21 @@ impl Crowd {
         let agents = (0..count).map(|number| Agent::start(number, of, port, tell.clone())).collect();
         let mut crowd = Self { port, agents, said, round: None, seat_bytes: 0 };
         for agent in 0..count {
-            crowd.tell(agent, Word::Join)?;
+            crowd.tell(agent, Order::Join)?;
         }
-        let (mut left, mut has_attended) = (count, vec![false; count]);
+        let (mut left, mut has_subscribed) = (count, vec![false; count]);
         // A master that is not quick enough may turn an agent away, which comes again.
         crowd
             .until("attend", true, |said| {
-                if matches!(said.what, What::Attended) {
-                    left -= usize::from(!std::mem::replace(&mut has_attended[said.agent], true));
+                if matches!(said.what, What::Subscribed) {
+                    left -= usize::from(!std::mem::replace(&mut has_subscribed[said.agent], true));
                 }
                 left == 0
             })
             .await?;
-        let attended = ms(began, Instant::now());
+        let subscribed = ms(began, Instant::now());
         let seated = crowd.seats(began, |_| ()).await?;
-        Ok((crowd, attended, last(&seated)))
+        Ok((crowd, subscribed, last(&seated)))
     }
 
     /// One agent fails, the others are told and join again at once.
@@ -80,7 +80,7 @@ impl Crowd {
         let failing = turn % self.agents.len();
         let mut told = Vec::new();
         let began = Instant::now();
-        self.tell(failing, Word::Fail)?;
+        self.tell(failing, Order::Fail)?;
         let seated = self
             .seats(began, |said| {
                 if matches!(said.what, What::Told) {
@@ -98,8 +98,8 @@ impl Crowd {
     pub(super) async fn last_join(&mut self, turn: usize) -> Outcome<Vec<f64>> {
         let count = self.agents.len();
         let (last, failing) = (turn * 7 % count, (turn * 7 + 1) % count);
-        self.tell(last, Word::Hold)?;
-        self.tell(failing, Word::Fail)?;
+        self.tell(last, Order::Hold)?;
+        self.tell(failing, Order::Fail)?;
         let (mut joined, mut is_told) = (0, false);
         self.until("join again", false, |said| {
             joined += usize::from(matches!(said.what, What::Joined));
@@ -108,12 +108,12 @@ impl Crowd {
         })
         .await?;
         let began = Instant::now();
-        self.tell(last, Word::Join)?;
+        self.tell(last, Order::Join)?;
         self.seats(began, |_| ()).await
     }
 
     /// Waits until all have a seat in one further round.
-    async fn seats(&mut self, began: Instant, mut also: impl FnMut(&Said)) -> Outcome<Vec<f64>> {
+    async fn seats(&mut self, began: Instant, mut also: impl FnMut(&Report)) -> Outcome<Vec<f64>> {
         let (count, before) = (self.agents.len(), self.round);
         let mut seated = Vec::with_capacity(count);
         let (mut now, mut most) = (before, self.seat_bytes);
@@ -164,13 +164,13 @@ impl Crowd {
     pub(super) async fn storm(&mut self, began: Instant) -> Outcome<Storm> {
         let count = self.agents.len();
         let mut storm = Storm::default();
-        let mut has_attended = vec![false; count];
+        let mut has_subscribed = vec![false; count];
         let mut is_back = vec![false; count];
         let mut seated = 0;
-        let mut hear = |storm: &mut Storm, said: Said| {
+        let mut hear = |storm: &mut Storm, said: Report| {
             match said.what {
-                What::Attended if !std::mem::replace(&mut has_attended[said.agent], true) => {
-                    storm.attended.push(ms(began, said.at));
+                What::Subscribed if !std::mem::replace(&mut has_subscribed[said.agent], true) => {
+                    storm.subscribed.push(ms(began, said.at));
                 }
                 What::Back if !std::mem::replace(&mut is_back[said.agent], true) => {
                     storm.back.push(ms(began, said.at));
@@ -203,23 +203,23 @@ impl Crowd {
         let count = self.agents.len();
         let began = Instant::now();
         for agent in 0..count {
-            self.tell(agent, Word::Succeed)?;
+            self.tell(agent, Order::Succeed)?;
         }
         let (mut ended, mut last) = (0, began);
-        let patience = tokio::time::Instant::now() + PATIENCE;
+        let deadline = tokio::time::Instant::now() + TIMEOUT;
         while ended < count {
             check_interrupt()?;
-            if tokio::time::Instant::now() > patience {
+            if tokio::time::Instant::now() > deadline {
                 return Err(format!("{ended} of {count} agents know that the job is over").into());
             }
             match timeout(Duration::from_millis(200), self.said.recv()).await {
                 Err(_) => {}
                 Ok(None) => return Err("the agents are gone".into()),
-                Ok(Some(Said { what: What::Ended(verdict), .. })) if !verdict.contains("Succeeded") => {
+                Ok(Some(Report { what: What::Ended(verdict), .. })) if !verdict.contains("Succeeded") => {
                     return Err(format!("the job ended: {verdict}").into());
                 }
-                Ok(Some(Said { what: What::Ended(_), at, .. })) => (ended, last) = (ended + 1, at),
-                Ok(Some(Said { what: What::Broken(why), agent, .. })) => {
+                Ok(Some(Report { what: What::Ended(_), at, .. })) => (ended, last) = (ended + 1, at),
+                Ok(Some(Report { what: What::Broken(why), agent, .. })) => {
                     return Err(format!("agent {agent}: {why}").into());
                 }
                 Ok(Some(_)) => {}
@@ -228,7 +228,7 @@ impl Crowd {
         Ok(ms(began, last))
     }
 
-    fn tell(&self, agent: usize, word: Word) -> Outcome<()> {
+    fn tell(&self, agent: usize, word: Order) -> Outcome<()> {
         let agent = self.agents.get(agent).ok_or("no such agent")?;
         agent.send(word).map_err(|_| "an agent is gone")?;
         Ok(())
@@ -239,13 +239,13 @@ impl Crowd {
         &mut self,
         what: &str,
         may_break: bool,
-        mut hear: impl FnMut(Said) -> bool,
+        mut hear: impl FnMut(Report) -> bool,
     ) -> Outcome<()> {
-        let patience = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             check_interrupt()?;
-            if Instant::now() > patience {
-                return Err(format!("not all agents {what} within {} s", PATIENCE.as_secs()).into());
+            if Instant::now() > deadline {
+                return Err(format!("not all agents {what} within {} s", TIMEOUT.as_secs()).into());
             }
             let Ok(said) = timeout(Duration::from_millis(200), self.said.recv()).await else { continue };
             let said = said.ok_or("no agent is left")?;

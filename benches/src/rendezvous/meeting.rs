@@ -12,7 +12,7 @@ use super::Amount;
 use crate::{
     Outcome,
     figures::{Figures, heading, line, progress, ratio},
-    launcher::{Bench, PATIENCE, Plan, Running, Side},
+    launcher::{Bench, Plan, Running, Side, TIMEOUT},
     stamps::{Stamp, last_ns, now_ns},
 };
 
@@ -116,7 +116,7 @@ fn meet(bench: &mut Bench, side: Side, launchers: usize) -> Outcome<(f64, f64)> 
 
 /// The first instructions of one worker of each launcher.
 fn workers(bench: &mut Bench, all: &[Running]) -> Outcome<Vec<Stamp>> {
-    let stamps = bench.stamps.take(all.len(), true, PATIENCE);
+    let stamps = bench.stamps.take(all.len(), true, TIMEOUT);
     stamps.map_err(|error| {
         let said: Vec<String> = all.iter().map(Running::said).collect();
         format!("{error}\n{}", said.join("\n---\n")).into()

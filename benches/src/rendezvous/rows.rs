@@ -32,7 +32,7 @@ pub(super) fn failed(agents: usize, has_memory: bool, error: &dyn Error) -> Outc
 pub(super) fn print(case: &Measured, has_memory: bool) -> Outcome<()> {
     heading(&title(case.agents, has_memory))?;
     let mut out = io::stdout().lock();
-    writeln!(out, "  {:34} {} ms", "all connect and join, last attends", Short(case.attend))?;
+    writeln!(out, "  {:34} {} ms", "all connect and join, last attends", Short(case.subscribe))?;
     writeln!(out, "  {:34} {} ms", "all connect and join, last seat", Short(case.first_seats))?;
     times("last join -> seats", &case.join)?;
     judge(case.agents, JOIN_GOAL, "1000 ms to 99 % of 4096 agents", case.join.agents.at(0.99), " ms")?;
@@ -88,7 +88,7 @@ fn storm(case: &Measured) -> Outcome<()> {
             writeln!(
                 out,
                 "  {name:34} attended {} ms, said where they stand: p50 {} ms, last {} ms; {} told to stop; {} MB after it",
-                Short(last(&storm.attended)),
+                Short(last(&storm.subscribed)),
                 Short(back.median()),
                 Short(back.at(1.0)),
                 storm.told,

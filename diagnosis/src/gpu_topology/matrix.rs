@@ -1,6 +1,6 @@
 //! All pairs of accelerators of one node.
 
-use super::{Link, MOST, UnknownLink};
+use super::{LinkKind, MOST, UnknownLink};
 
 /// The most links that one device of any generation has (V100 6, A100 12, from H100 on 18). Whoever shows more has
 /// the same ones to several others, which takes a switch.
@@ -11,7 +11,7 @@ const MOST_LINKS: u32 = 18;
 pub struct Matrix {
     size: usize,
     /// Row by row; `None` where only the bandwidth is known.
-    links: Vec<Option<Link>>,
+    links: Vec<Option<LinkKind>>,
     /// Row by row, in MB/s in one direction; 0 on the diagonal.
     mbps: Vec<u32>,
     /// The NUMA node of each, where it is known.
@@ -85,7 +85,7 @@ pub enum BadMatrix {
         /// Maybe the same.
         other: usize,
         /// `X` between two, or something else between a device and itself.
-        link: Link,
+        link: LinkKind,
     },
     /// What connects two connects them both ways.
     #[error(
@@ -111,19 +111,19 @@ impl Matrix {
     ///
     /// # Errors
     ///
-    /// When it is empty, larger than [`MOST`], not square or not symmetric, or its diagonal is not [`Link::Same`].
-    pub fn new(rows: &[Vec<Link>], numa: &[Option<u32>]) -> Result<Self, BadMatrix> {
+    /// When it is empty, larger than [`MOST`], not square or not symmetric, or its diagonal is not [`LinkKind::Same`].
+    pub fn new(rows: &[Vec<LinkKind>], numa: &[Option<u32>]) -> Result<Self, BadMatrix> {
         let size = sized(rows)?;
         for (one, row) in rows.iter().enumerate() {
             for (other, link) in row.iter().enumerate() {
-                if (one == other) != (*link == Link::Same) {
+                if (one == other) != (*link == LinkKind::Same) {
                     return Err(BadMatrix::Diagonal { one, other, link: *link });
                 }
             }
         }
         symmetric(rows)?;
-        let links: Vec<Link> = rows.iter().flatten().copied().collect();
-        let is_beyond = |row: &Vec<Link>| row.iter().map(|link| link.count()).sum::<u32>() > MOST_LINKS;
+        let links: Vec<LinkKind> = rows.iter().flatten().copied().collect();
+        let is_beyond = |row: &Vec<LinkKind>| row.iter().map(|link| link.count()).sum::<u32>() > MOST_LINKS;
         Ok(Self {
             size,
             mbps: links.iter().map(|link| link.mbps()).collect(),
@@ -168,7 +168,7 @@ impl Matrix {
     ///
     /// When one of them is not there.
     #[must_use]
-    pub fn link(&self, one: usize, other: usize) -> Option<Link> {
+    pub fn link(&self, one: usize, other: usize) -> Option<LinkKind> {
         self.links[one * self.size + other]
     }
 
@@ -189,7 +189,7 @@ impl Matrix {
     /// When one of them is not there.
     #[must_use]
     pub fn links(&self, one: usize, other: usize) -> u32 {
-        self.link(one, other).map_or(0, Link::count)
+        self.link(one, other).map_or(0, LinkKind::count)
     }
 
     /// The NUMA node of one, where it is known.
@@ -214,8 +214,8 @@ impl Matrix {
     #[cfg(test)]
     pub(super) fn as_in_a_virtual_machine(&self) -> Self {
         use super::PciPath;
-        let of = |link: Link| {
-            if link == Link::Pci(PciPath::System) { Link::Pci(PciPath::HostBridge) } else { link }
+        let of = |link: LinkKind| {
+            if link == LinkKind::Pci(PciPath::System) { LinkKind::Pci(PciPath::HostBridge) } else { link }
         };
         let row = |one: usize| (0..self.size).map(|other| of(self.link(one, other).unwrap())).collect();
         Self::new(&(0..self.size).map(row).collect::<Vec<_>>(), &self.numa).unwrap()
@@ -236,7 +236,7 @@ fn sized<T>(rows: &[Vec<T>]) -> Result<usize, BadMatrix> {
     }
 }
 
-fn symmetric(rows: &[Vec<Link>]) -> Result<(), BadMatrix> {
+fn symmetric(rows: &[Vec<LinkKind>]) -> Result<(), BadMatrix> {
     for (one, row) in rows.iter().enumerate() {
         for (other, there) in row.iter().enumerate().skip(one + 1) {
             let back = &rows[other][one];

@@ -9,7 +9,7 @@
 //!
 //! Between tabs or any number of spaces, maybe underlined or coloured for a terminal, words before, a legend after.
 
-use super::{BadMatrix, Link, MOST, Matrix, measured};
+use super::{BadMatrix, LinkKind, MOST, Matrix, measured};
 
 impl Matrix {
     /// More than any host prints, in bytes: 16 accelerators and 64 network cards are about 30 KiB.
@@ -48,8 +48,10 @@ impl Matrix {
             let cell = |column: &usize| cells.get(*column).ok_or(cells.len());
             let links: Result<Vec<&&str>, usize> = columns.iter().map(cell).collect();
             let links = links.map_err(|cells| BadMatrix::RowLength { row, cells, columns: columns.len() })?;
-            let links = links.iter().map(|word| word.parse::<Link>());
-            rows.push(links.collect::<Result<Vec<Link>, _>>().map_err(|word| BadMatrix::Word { row, word })?);
+            let links = links.iter().map(|word| word.parse::<LinkKind>());
+            rows.push(
+                links.collect::<Result<Vec<LinkKind>, _>>().map_err(|word| BadMatrix::Word { row, word })?,
+            );
             // With a cell left empty nobody can tell which; then the NUMA node is not known.
             let is_complete = cells.len() == heads.len();
             numa.push(numa_column.filter(|_| is_complete).and_then(|column| cells[column].parse().ok()));

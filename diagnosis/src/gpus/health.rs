@@ -20,7 +20,7 @@ use crate::{
 
 /// How long memory that our own dead workers held may take to be given back. Drivers do that after the process is
 /// gone.
-pub const BUSY_PATIENCE: Duration = Duration::from_secs(10);
+pub const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The default of `--busy-gpu-threshold`, DLRover's own: 30 %.
 pub const BUSY_PERMILLE: u32 = 300;
@@ -107,8 +107,8 @@ pub fn judge(inventory: &Inventory, terms: &GpuTerms, waited: Duration) -> Healt
             notes: denied.into_iter().chain(told).chain(links).chain(unanswered).collect(),
         };
     }
-    if waited < BUSY_PATIENCE {
-        return Health::LookAgain { after: LOOK_EVERY.min(BUSY_PATIENCE - waited) };
+    if waited < BUSY_TIMEOUT {
+        return Health::LookAgain { after: LOOK_EVERY.min(BUSY_TIMEOUT - waited) };
     }
     let reason = format!(
         "{} needed, {free} of {} free: {}",

@@ -8,7 +8,7 @@ use super::{
     health::what_is_broken,
     xid::{Xid, xid_words},
 };
-use crate::gpu_topology::Link;
+use crate::gpu_topology::LinkKind;
 
 /// More accelerators than any host has. Whatever says that there are more is not believed.
 pub const MOST_GPUS: usize = 64;
@@ -69,20 +69,20 @@ pub struct GpuLink {
     pub b: u32,
     /// The way, as a word: `NV2`.
     #[serde(with = "as_word")]
-    pub link: Link,
+    pub link: LinkKind,
 }
 
 /// Documents say `NV2`, as every tool does.
 mod as_word {
     use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
 
-    use super::Link;
+    use super::LinkKind;
 
-    pub(super) fn serialize<S: Serializer>(link: &Link, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(link: &LinkKind, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(link)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Link, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LinkKind, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
     }
 }

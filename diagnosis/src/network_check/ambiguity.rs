@@ -57,18 +57,18 @@ pub(super) fn all(log: &CheckLog, facts: &Facts, links: &[LinkFault], partial: &
         let is_unpassed = racks.0 != racks.1 && !facts.open_paths.contains(&racks);
         is_unpassed.then(|| Element::RackPair(rack(racks.0), rack(racks.1)))
     };
-    for (number, standing) in (0_u32..).zip(&facts.nodes) {
+    for (number, node) in (0_u32..).zip(&facts.nodes) {
         let own = log.rack(number);
         let is_told = facts.racks.is_leaf_dead(own);
-        if is_told || !(standing.is_undecided || standing.is_held || standing.is_out_of_reach) {
+        if is_told || !(node.is_undecided || node.is_held || node.is_out_of_reach) {
             continue;
         }
         let mut candidates =
             vec![Element::Node(number), Element::Uplink(rack(own)), Element::Leaf(rack(own))];
-        if standing.is_held {
+        if node.is_held {
             candidates.push(Element::PartialUplink(rack(own)));
         }
-        candidates.extend(standing.evidence.iter().filter_map(|piece| unpassed((number, piece.partner))));
+        candidates.extend(node.evidence.iter().filter_map(|piece| unpassed((number, piece.partner))));
         // Of two pods that reach each other no more, either may be the one that is cut off.
         let pods = (0..).take(log.pods.len()).filter(|it| *it == log.pod(number) || log.pods.len() == 2);
         let pods = pods.filter(|it| has_pods && is_dark_pod(log, facts, *it));

@@ -14,7 +14,7 @@ use std::{
 
 use super::{
     check_log::{CheckLog, Pair, apart, pair},
-    facts::{PairTest, Standing},
+    facts::{NodeFacts, PairTest},
 };
 
 /// Replaced elements from which on one larger element is the smaller explanation.
@@ -70,7 +70,7 @@ fn parts(log: &CheckLog, has_pods: bool, (a, b): Pair) -> impl Iterator<Item = P
 }
 
 impl Fabric {
-    pub(super) fn of(log: &CheckLog, tests: &[PairTest], nodes: &[Standing]) -> Self {
+    pub(super) fn of(log: &CheckLog, tests: &[PairTest], nodes: &[NodeFacts]) -> Self {
         let racks = log.racks.len();
         let has_pods = log.pods.len() < racks;
         let mut fabric = Self { blamed: Vec::new(), sure: BTreeMap::new(), has_pods };
@@ -160,7 +160,7 @@ impl Fabric {
 struct View<'a> {
     log: &'a CheckLog,
     tests: &'a [PairTest],
-    nodes: &'a [Standing],
+    nodes: &'a [NodeFacts],
     has_pods: bool,
     /// Places of the tests that speak against a node since it passed.
     of_nodes: BTreeMap<u32, Vec<usize>>,
@@ -196,6 +196,6 @@ impl View<'_> {
 }
 
 /// The node has not passed after this round.
-fn is_since(nodes: &[Standing], node: u32, round: usize) -> bool {
+fn is_since(nodes: &[NodeFacts], node: u32, round: usize) -> bool {
     nodes.get(node as usize).is_some_and(|it| it.last_pass.is_none_or(|last| round > last))
 }

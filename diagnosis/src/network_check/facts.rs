@@ -30,7 +30,7 @@ pub(super) struct Piece {
 
 /// What is known of a node.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Standing {
+pub(super) struct NodeFacts {
     pub(super) is_gone: bool,
     /// A test with it passed.
     pub(super) has_passed: bool,
@@ -57,7 +57,7 @@ pub(super) struct Standing {
     pub(super) met: Vec<u32>,
 }
 
-impl Standing {
+impl NodeFacts {
     /// It is good or bad, and it is not known which.
     pub(super) fn is_suspect(&self) -> bool {
         !self.is_gone && !self.good && !self.condemned && !self.is_undecided
@@ -86,7 +86,7 @@ pub(super) struct PairTest {
 pub(super) struct Facts {
     /// By round and test, as in the log.
     pub(super) judged: Vec<Vec<Judged>>,
-    pub(super) nodes: Vec<Standing>,
+    pub(super) nodes: Vec<NodeFacts>,
     /// Pairs of which a test did not pass, whatever their ends are.
     pub(super) edges: BTreeMap<Pair, Edge>,
     /// Pairs of racks between which some test passed.
@@ -142,11 +142,11 @@ impl Facts {
         facts
     }
 
-    pub(super) fn node(&self, node: u32) -> Option<&Standing> {
+    pub(super) fn node(&self, node: u32) -> Option<&NodeFacts> {
         self.nodes.get(node as usize)
     }
 
-    pub(super) fn is(&self, node: u32, question: impl Fn(&Standing) -> bool) -> bool {
+    pub(super) fn is(&self, node: u32, question: impl Fn(&NodeFacts) -> bool) -> bool {
         self.node(node).is_some_and(question)
     }
 
@@ -202,8 +202,8 @@ impl Facts {
             }
         }
         for (node, pieces) in died {
-            if let Some(standing) = self.nodes.get_mut(node as usize) {
-                (standing.good, standing.condemned, standing.evidence) = (false, true, pieces);
+            if let Some(facts) = self.nodes.get_mut(node as usize) {
+                (facts.good, facts.condemned, facts.evidence) = (false, true, pieces);
             }
             for partner in &mut self.nodes {
                 let Some(at) = partner.evidence.iter().position(|piece| piece.partner == node) else {
@@ -278,9 +278,9 @@ fn telling_of_paths(pairs: &[PairTest], edges: &BTreeMap<Pair, Edge>) -> Vec<Pai
 }
 
 /// Which nodes passed, and which were tested with which.
-fn standings(log: &CheckLog, judged: &[Vec<Judged>], pairs: &[PairTest]) -> Vec<Standing> {
-    let new = |node: &super::check_log::Node| Standing { is_gone: node.is_gone(), ..Standing::default() };
-    let mut nodes: Vec<Standing> = log.nodes.iter().map(new).collect();
+fn standings(log: &CheckLog, judged: &[Vec<Judged>], pairs: &[PairTest]) -> Vec<NodeFacts> {
+    let new = |node: &super::check_log::Node| NodeFacts { is_gone: node.is_gone(), ..NodeFacts::default() };
+    let mut nodes: Vec<NodeFacts> = log.nodes.iter().map(new).collect();
     for (_, _, test, _) in tests(&log.rounds, judged) {
         if let [a, b] = test.members[..] {
             for (node, partner) in [(a, b), (b, a)] {
@@ -304,7 +304,7 @@ fn standings(log: &CheckLog, judged: &[Vec<Judged>], pairs: &[PairTest]) -> Vec<
 
 /// What speaks against each node: each good partner once, and nothing that a larger element explains. Of a node that has
 /// passed, only failures.
-fn gather(log: &CheckLog, pairs: &[PairTest], fabric: &Fabric, nodes: &mut [Standing]) {
+fn gather(log: &CheckLog, pairs: &[PairTest], fabric: &Fabric, nodes: &mut [NodeFacts]) {
     for test in pairs.iter().filter(|test| test.speaks) {
         let is_explained = fabric.explains(log, test.round, test.ends);
         for (node, partner) in [test.ends, (test.ends.1, test.ends.0)] {
@@ -342,7 +342,7 @@ fn gather(log: &CheckLog, pairs: &[PairTest], fabric: &Fabric, nodes: &mut [Stan
     clippy::cast_sign_loss,
     reason = "clamped"
 )]
-fn needed(log: &CheckLog, pairs: &[PairTest], edges: &BTreeMap<Pair, Edge>, nodes: &[Standing]) -> u32 {
+fn needed(log: &CheckLog, pairs: &[PairTest], edges: &BTreeMap<Pair, Edge>, nodes: &[NodeFacts]) -> u32 {
     /// Where everything fails by chance no number is enough.
     const MOST: u32 = 5;
     const CHANCE: f64 = 1e-4;
@@ -369,7 +369,7 @@ fn needed(log: &CheckLog, pairs: &[PairTest], edges: &BTreeMap<Pair, Edge>, node
 }
 
 /// Nodes that never passed, and did not pass with enough that are good.
-fn condemn(log: &CheckLog, racks: &Racks, needed: u32, slow_confirmations: u32, nodes: &mut [Standing]) {
+fn condemn(log: &CheckLog, racks: &Racks, needed: u32, slow_confirmations: u32, nodes: &mut [NodeFacts]) {
     let fewest = log.policy.confirm.max(1);
     let good: BTreeSet<u32> =
         (0_u32..).zip(&*nodes).filter(|(_, node)| node.good).map(|(number, _)| number).collect();

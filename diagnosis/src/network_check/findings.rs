@@ -9,7 +9,7 @@ use super::{
     cut,
     evidence::{comm_ratios, evidence, listed},
     fabric::Part,
-    facts::{Facts, Standing},
+    facts::{Facts, NodeFacts},
     links, partial, ratio,
 };
 
@@ -27,9 +27,9 @@ pub(super) fn outcome(log: &CheckLog, took: Duration) -> Outcome {
     let partial = partial::uplinks(log, &facts);
     let links = links::faults(log, &facts, &partial);
     let mut verdicts = Vec::with_capacity(log.nodes.len());
-    for (number, standing) in (0_u32..).zip(&facts.nodes) {
+    for (number, node) in (0_u32..).zip(&facts.nodes) {
         let pace = paces.get(number as usize).copied().flatten();
-        verdicts.push(verdict(log, number, standing, pace, is_untested));
+        verdicts.push(verdict(log, number, node, pace, is_untested));
     }
     let takes_part: Vec<u32> = (0..)
         .zip(&verdicts)
@@ -145,7 +145,7 @@ fn is_excluded(log: &CheckLog, verdict: &NodeVerdict) -> bool {
 fn verdict(
     log: &CheckLog,
     number: u32,
-    standing: &Standing,
+    facts: &NodeFacts,
     pace: Option<Pace>,
     is_untested: bool,
 ) -> NodeVerdict {
@@ -153,23 +153,23 @@ fn verdict(
     if let Some(fault) = &node.local.fault {
         return NodeVerdict::LocalFault(fault.clone());
     }
-    if standing.condemned && !standing.slow {
+    if facts.condemned && !facts.slow {
         return NodeVerdict::Fault;
     }
     if let Some((_, reason)) = &node.lost {
         return NodeVerdict::Lost { reason: reason.clone() };
     }
     let is_slow_computing = pace.is_some_and(|pace| pace.is_straggler);
-    if standing.is_undecided || standing.is_held || standing.is_out_of_reach {
+    if facts.is_undecided || facts.is_held || facts.is_out_of_reach {
         NodeVerdict::Unreachable
-    } else if standing.flaky {
+    } else if facts.flaky {
         NodeVerdict::Flaky
-    } else if is_slow_computing && (standing.good || log.policy.exclude_straggler) {
+    } else if is_slow_computing && (facts.good || log.policy.exclude_straggler) {
         // Who computes slowly also sends slowly, and not the other way round.
         NodeVerdict::StragglerCompute
-    } else if standing.condemned {
+    } else if facts.condemned {
         NodeVerdict::StragglerNetwork
-    } else if standing.good || is_untested {
+    } else if facts.good || is_untested {
         NodeVerdict::Healthy
     } else {
         NodeVerdict::Inconclusive

@@ -8,7 +8,7 @@ use std::{
 use super::{
     LinkFault, LinkKind, TestResult,
     check_log::{CheckLog, Pair, pair},
-    facts::{Facts, PairTest, Piece, Standing, all_met, ends, tests},
+    facts::{Facts, NodeFacts, PairTest, Piece, all_met, ends, tests},
     judged::Judged,
     partial::Partial,
 };
@@ -106,7 +106,7 @@ pub(super) fn of_threes(log: &CheckLog, facts: &Facts) -> Vec<(Pair, bool)> {
             facts.edges.get(&ends).is_some_and(|edge| edge.fails > 0) && facts.are_good(ends)
                 || facts.is_cut(log, ends)
         };
-        let are_fit = |members: &[u32]| members.iter().all(|member| facts.is(*member, Standing::is_witness));
+        let are_fit = |members: &[u32]| members.iter().all(|member| facts.is(*member, NodeFacts::is_witness));
         if !all_met(test).any(explains) {
             let open = all_met(test).filter(|(a, b)| are_fit(&[*a, *b]) && !facts.have_met(*a, *b));
             untested.extend(open.map(|ends| (ends, are_fit(&test.members))));
@@ -155,7 +155,7 @@ pub(super) fn open_paths(log: &CheckLog, judged: &[Vec<Judged>]) -> BTreeSet<Pai
 pub(super) fn suspect_paths(
     log: &CheckLog,
     edges: &BTreeMap<Pair, Edge>,
-    nodes: &[Standing],
+    nodes: &[NodeFacts],
     pairs: &[PairTest],
 ) -> BTreeSet<Pair> {
     let is_good = |node: u32| nodes.get(node as usize).is_some_and(|node| node.good);
@@ -184,12 +184,12 @@ pub(super) fn suspect_paths(
     clippy::cast_possible_wrap,
     reason = "counts of tests"
 )]
-pub(super) fn mark_flaky(pairs: &[PairTest], edges: &BTreeMap<Pair, Edge>, nodes: &mut [Standing]) {
+pub(super) fn mark_flaky(pairs: &[PairTest], edges: &BTreeMap<Pair, Edge>, nodes: &mut [NodeFacts]) {
     /// Healthy nodes that are called so, in one check.
     const CHANCE: f64 = 0.005;
     let good: Vec<bool> = nodes.iter().map(|node| node.good).collect();
     let is_good = |node: u32| good.get(node as usize).copied().unwrap_or(false);
-    let failing = |node: &Standing| {
+    let failing = |node: &NodeFacts| {
         node.evidence.iter().filter(|piece| piece.is_fail && is_good(piece.partner)).count()
     };
     let degrees: Vec<usize> = nodes.iter().map(failing).collect();

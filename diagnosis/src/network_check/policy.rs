@@ -59,7 +59,7 @@ impl Deadlines {
     }
 
     /// How long the tests of a round may take when the passed ones took `median` in the middle; `None`: too few have.
-    pub(super) fn patience(&self, median: Option<Duration>) -> Duration {
+    pub(super) fn timeout(&self, median: Option<Duration>) -> Duration {
         let hard = self.hard.max(SHORTEST);
         let Some(median) = median else { return hard };
         let shared = median.checked_mul(self.median_permille).map_or(hard, |scaled| scaled / 1000);

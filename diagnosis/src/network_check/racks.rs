@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use super::{
     check_log::CheckLog,
     fabric::Fabric,
-    facts::{PairTest, Piece, Standing},
+    facts::{NodeFacts, PairTest, Piece},
 };
 
 /// Where nodes are broken at the rate of the other racks, so many racks would fail as a whole by chance. From here on it
@@ -57,7 +57,7 @@ pub(super) struct Racks {
 }
 
 impl Racks {
-    pub(super) fn of(log: &CheckLog, pairs: &[PairTest], fabric: &Fabric, nodes: &[Standing]) -> Self {
+    pub(super) fn of(log: &CheckLog, pairs: &[PairTest], fabric: &Fabric, nodes: &[NodeFacts]) -> Self {
         if log.racks.len() < 2 {
             return Self::default();
         }
@@ -192,7 +192,7 @@ fn chance(broken: usize, of: usize, size: usize, racks: usize) -> f64 {
 }
 
 /// By rack: nodes of others that have not passed, and were tested with one of it.
-fn partners_of_racks(log: &CheckLog, pairs: &[PairTest], nodes: &[Standing], racks: usize) -> Vec<usize> {
+fn partners_of_racks(log: &CheckLog, pairs: &[PairTest], nodes: &[NodeFacts], racks: usize) -> Vec<usize> {
     let mut partners: Vec<BTreeSet<u32>> = vec![BTreeSet::new(); racks];
     let has_passed = |node: u32| nodes.get(node as usize).is_some_and(|node| node.has_passed);
     for test in pairs.iter().filter(|test| test.speaks) {

@@ -17,7 +17,7 @@ pub const CHECK_COMMAND: &str = "the check command";
 
 /// What one node has said in this round.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(super) struct Said {
+pub(super) struct MemberReport {
     /// How far it was when it last said so.
     pub(super) progress: Option<Probed>,
     /// What it came to. The first such word counts.
@@ -43,7 +43,7 @@ enum Seen {
     },
 }
 
-impl Said {
+impl MemberReport {
     /// Its probe ended.
     pub(super) fn end(&mut self, probed: Probed, was_cut: bool) {
         if self.last.is_some() {
@@ -129,13 +129,13 @@ fn unfinished(bytes: u64, total: u64, elapsed: Duration, idle: Duration) -> Seen
 pub(super) fn record(
     log: &CheckLog,
     group: &Group,
-    said: &[Said],
+    said: &[MemberReport],
     took: Duration,
     ended: Duration,
 ) -> TestRecord {
     let (mut result, mut reasons) = (TestResult::Pass, Vec::new());
     let (mut longest, mut lowest): (Option<Duration>, Option<u64>) = (None, None);
-    let nothing = Said::default();
+    let nothing = MemberReport::default();
     for member in &group.members {
         let said = said.get(*member as usize).unwrap_or(&nothing);
         let (comm, bytes_per_second) = match said.seen(log, *member, took) {

@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 use super::{
     Deadlines, Effect, Group, Kind, Probed, RoundRecord,
     check_log::CheckLog,
-    record::{Said, record},
+    record::{MemberReport, record},
 };
 use crate::moment::Moment;
 
 /// How long a node may measure its compute time again. It gives up by itself after at most a minute (its own limit
 /// with accelerators), so this is for one that says nothing.
-const COMPUTE_PATIENCE: Duration = Duration::from_secs(75);
+const COMPUTE_TIMEOUT: Duration = Duration::from_secs(75);
 
 /// A round that is on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,7 +32,7 @@ pub(super) struct Running {
     /// Those that have not said what that came to. Their tests are over long before.
     computing: BTreeSet<u32>,
     /// By node.
-    said: Vec<Said>,
+    said: Vec<MemberReport>,
     settled: Vec<bool>,
     /// When each group was settled.
     ended: Vec<Option<Moment>>,
@@ -82,7 +82,7 @@ impl Running {
             seats,
             again: again.iter().copied().collect(),
             computing: again.iter().filter(|(_, times)| *times > 0).map(|(node, _)| *node).collect(),
-            said: vec![Said::default(); log.nodes.len()],
+            said: vec![MemberReport::default(); log.nodes.len()],
             ended: vec![None; groups.len()],
             cancelled: vec![false; groups.len()],
             failing: vec![None; groups.len()],
@@ -160,7 +160,7 @@ impl Running {
                 self.passed.push(now - self.since);
             }
             self.end(now, seat);
-        } else if members().any(Said::has_failed)
+        } else if members().any(MemberReport::has_failed)
             && let Some(failing @ None) = self.failing.get_mut(index)
         {
             let due = now + self.deadlines.kill_grace;
@@ -183,10 +183,10 @@ impl Running {
     }
 
     /// How long tests may take, as far as is known now.
-    fn patience(&self) -> Duration {
+    fn timeout(&self) -> Duration {
         let enough = self.passed.len() >= self.quorum;
         let median = if enough { self.passed.get(self.passed.len() / 2).copied() } else { self.earlier };
-        self.deadlines.patience(median)
+        self.deadlines.timeout(median)
     }
 
     /// What later rounds may take is measured by this.
@@ -200,10 +200,10 @@ impl Running {
 
     /// When to call [`Self::on_time`]; `None` once it is over.
     pub(super) fn deadline(&self) -> Option<Moment> {
-        let of_all = self.cut.unwrap_or(self.since + self.patience());
+        let of_all = self.cut.unwrap_or(self.since + self.timeout());
         let of_one = self.due.first().map(|(due, _)| *due);
         let of_tests = (self.open > 0).then(|| of_one.map_or(of_all, |due| due.min(of_all)));
-        let of_computing = (!self.computing.is_empty()).then(|| self.since + COMPUTE_PATIENCE);
+        let of_computing = (!self.computing.is_empty()).then(|| self.since + COMPUTE_TIMEOUT);
         of_tests.into_iter().chain(of_computing).min()
     }
 
@@ -222,7 +222,7 @@ impl Running {
         }
         match self.cut {
             _ if self.open == 0 => {}
-            None if self.since + self.patience() <= now => {
+            None if self.since + self.timeout() <= now => {
                 for seat in (0..).take(self.groups.len()) {
                     if self.is_open(seat) {
                         self.cancel(seat, &mut effects);
@@ -236,7 +236,7 @@ impl Running {
         if self.open == 0 {
             self.tested.get_or_insert(now);
         }
-        if !self.computing.is_empty() && self.since + COMPUTE_PATIENCE <= now {
+        if !self.computing.is_empty() && self.since + COMPUTE_TIMEOUT <= now {
             let nodes = std::mem::take(&mut self.computing).into_iter().collect();
             effects.push(Effect::Cancel { round: self.number, nodes });
         }

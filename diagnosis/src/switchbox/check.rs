@@ -79,7 +79,7 @@ pub enum Effect {
         /// By place in the settings.
         pairs: Vec<usize>,
         /// How long it may take.
-        patience: Duration,
+        timeout: Duration,
     },
     /// End what is left of this run now.
     Stop {
@@ -116,13 +116,13 @@ struct Run {
     /// Pairs that have not answered.
     awaited: Vec<usize>,
     began: Moment,
-    patience: Duration,
+    timeout: Duration,
     alone: bool,
 }
 
 impl Run {
     fn until(&self) -> Moment {
-        self.began + self.patience
+        self.began + self.timeout
     }
 }
 
@@ -214,10 +214,10 @@ impl Check {
         // A pair that did not have all of its own time is not held to have hung.
         let has_hung = now >= run.until();
         for pair in run.awaited.into_iter().filter(|_| has_hung) {
-            let words = format!("no end within {} s", run.patience.as_secs_f64());
+            let words = format!("no end within {} s", run.timeout.as_secs_f64());
             self.take(pair, run.alone, Answer::Failed(Wrong::new(trouble, words)));
         }
-        effects.extend(if is_last { self.finish(now) } else { self.go_on(now, run.patience) });
+        effects.extend(if is_last { self.finish(now) } else { self.go_on(now, run.timeout) });
         effects
     }
 
@@ -286,12 +286,12 @@ impl Check {
         if pairs.is_empty() {
             return self.finish(now);
         }
-        let patience = self.method.patience_for(pairs.len());
+        let timeout = self.method.timeout_for(pairs.len());
         let run = self.runs;
         self.runs += 1;
         let alone = pairs.len() == 1;
-        self.run = Some(Run { number: run, awaited: pairs.clone(), began: now, patience, alone });
-        vec![Effect::Measure { run, pairs, patience }]
+        self.run = Some(Run { number: run, awaited: pairs.clone(), began: now, timeout, alone });
+        vec![Effect::Measure { run, pairs, timeout }]
     }
 
     fn finish(&mut self, now: Moment) -> Vec<Effect> {

@@ -58,7 +58,7 @@ impl PairFinding {
 /// What a check makes of its node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Standing {
+pub enum SwitchboxStatus {
     /// Every pair is good.
     Ok,
     /// Enough are.
@@ -69,7 +69,7 @@ pub enum Standing {
     Fault,
 }
 
-impl Standing {
+impl SwitchboxStatus {
     /// For people, and for documents.
     #[must_use]
     pub const fn word(self) -> &'static str {
@@ -108,14 +108,14 @@ impl Finding {
 
     /// What that makes of the node.
     #[must_use]
-    pub fn standing(&self) -> Standing {
+    pub fn status(&self) -> SwitchboxStatus {
         let (good, least) = (self.good(), self.min_channels as usize);
         let untested = self.pairs.iter().filter(|pair| pair.verdict == Verdict::Untested).count();
         match good {
-            good if good == self.pairs.len() => Standing::Ok,
-            good if good >= least => Standing::Degraded,
-            good if good + untested >= least => Standing::Untested,
-            _ => Standing::Fault,
+            good if good == self.pairs.len() => SwitchboxStatus::Ok,
+            good if good >= least => SwitchboxStatus::Degraded,
+            good if good + untested >= least => SwitchboxStatus::Untested,
+            _ => SwitchboxStatus::Fault,
         }
     }
 
@@ -128,10 +128,10 @@ impl Finding {
     /// What keeps the node out, if anything does.
     #[must_use]
     pub fn fault(&self) -> Option<LocalFault> {
-        let component = match self.standing() {
-            Standing::Ok | Standing::Degraded => return None,
-            Standing::Untested => LocalFault::UNTESTED,
-            Standing::Fault => COMPONENT,
+        let component = match self.status() {
+            SwitchboxStatus::Ok | SwitchboxStatus::Degraded => return None,
+            SwitchboxStatus::Untested => LocalFault::UNTESTED,
+            SwitchboxStatus::Fault => COMPONENT,
         };
         let troubles: Vec<String> = self.troubles().collect();
         let reason = format!("{}; {}{}", self.score(), self.advice(), troubles.join("; "));
@@ -149,9 +149,9 @@ impl Finding {
     pub fn notes(&self) -> Vec<String> {
         let troubles = self.troubles().map(|trouble| format!("{COMPONENT} {trouble}"));
         let remarks = self.remarks.iter().map(|remark| format!("{COMPONENT}: {remark}"));
-        match self.standing() {
-            Standing::Ok | Standing::Degraded => troubles.chain(remarks).collect(),
-            Standing::Untested | Standing::Fault => Vec::new(),
+        match self.status() {
+            SwitchboxStatus::Ok | SwitchboxStatus::Degraded => troubles.chain(remarks).collect(),
+            SwitchboxStatus::Untested | SwitchboxStatus::Fault => Vec::new(),
         }
     }
 
@@ -180,7 +180,7 @@ impl Finding {
 impl fmt::Display for Finding {
     /// The last line of a check.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (word, seconds) = (self.standing().word(), self.took.as_secs_f64());
+        let (word, seconds) = (self.status().word(), self.took.as_secs_f64());
         write!(f, "{}: {word}, {seconds:.2} s", self.score())?;
         if let Some(advice) = self.advice().strip_suffix("; ") {
             write!(f, "; {advice}")?;

@@ -36,7 +36,7 @@ fn settings() -> Settings {
 }
 
 fn method(style: Style) -> Method {
-    Method { probe: "test".into(), style, patience: Duration::from_secs(10), is_serial: false }
+    Method { probe: "test".into(), style, timeout: Duration::from_secs(10), is_serial: false }
 }
 
 fn one_way(megabytes: f64) -> Repetition {

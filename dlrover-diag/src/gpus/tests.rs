@@ -28,7 +28,7 @@ fn node() -> Inventory {
         driver: Some("535.161.08".into()),
         gpus,
         links: vec![
-            GpuLink { a: 0, b: 1, link: Link::NvLink(2) },
+            GpuLink { a: 0, b: 1, link: LinkKind::NvLink(2) },
             GpuLink { a: 0, b: 3, link: "SYS".parse().unwrap() },
             GpuLink { a: 1, b: 3, link: "PIX".parse().unwrap() },
         ],

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use diagnosis::{
-    gpu_topology::{BadMatrix, Link, Matrix, PciPath},
+    gpu_topology::{BadMatrix, LinkKind, Matrix, PciPath},
     gpus::{self, Vendor},
 };
 
@@ -85,7 +85,7 @@ fn said(notes: &[String]) -> String {
 ///
 /// When nobody says anything, or what is said is no topology.
 pub fn take(host: &dyn Host, env: Environment<'_>, file: Option<&Path>) -> Result<Inventory, NoInventory> {
-    let Known { matrix, gpus, vendor } = known(host, env, file)?;
+    let UncheckedInventory { matrix, gpus, vendor } = unchecked(host, env, file)?;
     if gpus.len() != matrix.size() {
         return Err(NoInventory::Differ { matrix: matrix.size(), gpus: gpus.len() });
     }
@@ -94,7 +94,7 @@ pub fn take(host: &dyn Host, env: Environment<'_>, file: Option<&Path>) -> Resul
 
 /// An inventory whose parts may not fit together.
 #[derive(Debug)]
-pub struct Known {
+pub struct UncheckedInventory {
     pub matrix: Matrix,
     pub gpus: Vec<Gpu>,
     vendor: Vendor,
@@ -105,12 +105,16 @@ pub struct Known {
 /// # Errors
 ///
 /// As [`take`].
-pub fn known(host: &dyn Host, env: Environment<'_>, file: Option<&Path>) -> Result<Known, NoInventory> {
+pub fn unchecked(
+    host: &dyn Host,
+    env: Environment<'_>,
+    file: Option<&Path>,
+) -> Result<UncheckedInventory, NoInventory> {
     let filed = file.map(|file| from_file(host, file)).transpose()?;
     let told = host.accelerators(env.tool_path());
     let matrix = filed.map_or_else(|| told_matrix(&told), Ok)?;
     let (gpus, vendor) = told_or_filed(host, &told);
-    Ok(Known { matrix, gpus, vendor })
+    Ok(UncheckedInventory { matrix, gpus, vendor })
 }
 
 /// This node's accelerators, as well as they are known. None is an answer.
@@ -150,16 +154,16 @@ fn told_matrix(told: &gpus::Inventory) -> Result<Matrix, NoInventory> {
     told_gpus(told)?;
     let between = |a: &gpus::Gpu, b: &gpus::Gpu| {
         if a.index == b.index {
-            return Ok(Link::Same);
+            return Ok(LinkKind::Same);
         }
         let (one, other) = (a.index.min(b.index), a.index.max(b.index));
         let link = told.links.iter().find(|link| (link.a, link.b) == (one, other)).map(|link| link.link);
         let is_broken = a.trouble.is_some() || b.trouble.is_some();
         let unknown = || NoInventory::NoLink { one, other, notes: told.notes.clone() };
-        link.or_else(|| is_broken.then_some(Link::Pci(PciPath::System))).ok_or_else(unknown)
+        link.or_else(|| is_broken.then_some(LinkKind::Pci(PciPath::System))).ok_or_else(unknown)
     };
     let row = |a: &gpus::Gpu| told.gpus.iter().map(|b| between(a, b)).collect();
-    let rows = told.gpus.iter().map(row).collect::<Result<Vec<Vec<Link>>, NoInventory>>()?;
+    let rows = told.gpus.iter().map(row).collect::<Result<Vec<Vec<LinkKind>>, NoInventory>>()?;
     let numa: Vec<Option<u32>> = told.gpus.iter().map(|gpu| gpu.numa_node).collect();
     Ok(Matrix::new(&rows, &numa)?)
 }
@@ -219,11 +223,11 @@ mod tests {
     fn numa_nodes_reach_the_matrix() {
         let mut told = told(2);
         told.gpus[1].numa_node = Some(1);
-        told.links = vec![gpus::GpuLink { a: 0, b: 1, link: Link::NvLink(2) }];
+        told.links = vec![gpus::GpuLink { a: 0, b: 1, link: LinkKind::NvLink(2) }];
         let matrix = told_matrix(&told).unwrap();
         assert_eq!(
             (matrix.link(1, 0), matrix.numa(0), matrix.numa(1)),
-            (Some(Link::NvLink(2)), None, Some(1))
+            (Some(LinkKind::NvLink(2)), None, Some(1))
         );
     }
 }

@@ -7,7 +7,7 @@ use master::{TaintConfig, TaintFileError, TopologyFileError};
 use master_proto::trust::{TlsFiles, Token, TokenError, Trust};
 use rules::{
     job::{HOST_TIMEOUT, OnGiveUp, Policy},
-    liveness::Patience,
+    liveness::Timeout,
     taint_key::TaintKey,
 };
 
@@ -34,7 +34,7 @@ pub(super) struct Settings {
     pub(super) job_name: String,
     pub(super) reach: ListenOn,
     pub(super) policy: Policy,
-    pub(super) patience: Patience,
+    pub(super) timeout: Timeout,
     pub(super) state_dir: Option<PathBuf>,
     pub(super) topology_file: Option<PathBuf>,
     pub(super) taints: TaintConfig,
@@ -89,10 +89,10 @@ pub(super) enum SettingsError {
         source: io::Error,
     },
     /// The token.
-    #[error("{said} cannot be used")]
+    #[error("{given} cannot be used")]
     Token {
         /// Where it comes from. Its value is said nowhere.
-        said: String,
+        given: String,
         /// What is wrong with it.
         #[source]
         source: TokenError,
@@ -108,24 +108,24 @@ impl Settings {
     /// # Errors
     /// The first thing that cannot be meant.
     pub(super) fn read(arguments: &ArgMatches, env: Environment<'_>) -> Result<Self, SettingsError> {
-        let said = Said { arguments, env };
-        let reconnect_grace = said.seconds("reconnect-grace")?;
-        let heartbeat_timeout = said.seconds("heartbeat-timeout")?;
+        let given = Arguments { arguments, env };
+        let reconnect_grace = given.seconds("reconnect-grace")?;
+        let heartbeat_timeout = given.seconds("heartbeat-timeout")?;
         if heartbeat_timeout.is_zero() {
-            return Err(said.bad_seconds("heartbeat-timeout", "above 0"));
+            return Err(given.bad_seconds("heartbeat-timeout", "above 0"));
         }
         let port = arguments.get_one("port").copied().unwrap_or(0);
         let choices = if port == 0 { ports::choices(env)? } else { Vec::new() };
-        let topology_file = said.file("topology-config", Some("DLROVER_TOPOLOGY_CONFIG"));
+        let topology_file = given.file("topology-config", Some("DLROVER_TOPOLOGY_CONFIG"));
         if let Some(file) = &topology_file {
             master::check_topology(file)?;
         }
-        let taint_file = said.file("taint-report", None);
+        let taint_file = given.file("taint-report", None);
         if let Some(file) = &taint_file {
             master::check_taint_report(file)?;
         }
-        let trust = said.trust()?;
-        let notices = said.notices();
+        let trust = given.trust()?;
+        let notices = given.notices();
         let is_open = trust.token.is_none() && trust.tls.ca.is_none();
         let open = is_open.then(|| {
             let hint = if trust.tls.is_on() {
@@ -136,8 +136,8 @@ impl Settings {
             open_job::words("its port", hint)
         });
         Ok(Self {
-            job_name: said.text("job-name", Some("ELASTIC_JOB_NAME")).unwrap_or_else(|| "job".into()),
-            reach: ListenOn { address: said.text("bind", None), port, choices },
+            job_name: given.text("job-name", Some("ELASTIC_JOB_NAME")).unwrap_or_else(|| "job".into()),
+            reach: ListenOn { address: given.text("bind", None), port, choices },
             policy: Policy {
                 restart_count: arguments.get_one("restart-count").copied().unwrap_or(3),
                 on_give_up: OnGiveUp::Replace,
@@ -147,16 +147,16 @@ impl Settings {
                 reconnect_grace,
                 terms: None,
                 is_open,
-                taint_guard_permille: said.taint_guard()?,
+                taint_guard_permille: given.taint_guard()?,
                 lease: Some(heartbeat_timeout),
             },
-            patience: Patience { reconnect_grace, heartbeat_timeout: Some(heartbeat_timeout) },
-            state_dir: said.file("state-dir", None),
+            timeout: Timeout { reconnect_grace, heartbeat_timeout: Some(heartbeat_timeout) },
+            state_dir: given.file("state-dir", None),
             topology_file,
             taints: TaintConfig {
                 file: taint_file,
-                on_fault_node: said.on_fault_node()?,
-                key: said.taint_key()?,
+                on_fault_node: given.on_fault_node()?,
+                key: given.taint_key()?,
             },
             trust,
             notices,
@@ -166,12 +166,12 @@ impl Settings {
 }
 
 /// Arguments over variables.
-struct Said<'a> {
+struct Arguments<'a> {
     arguments: &'a ArgMatches,
     env: Environment<'a>,
 }
 
-impl Said<'_> {
+impl Arguments<'_> {
     fn text(&self, option: &str, variable: Option<&str>) -> Option<String> {
         let given = self.arguments.get_one::<String>(option).cloned().filter(|text| !text.is_empty());
         let from_variable = || Some(self.env.get_filled(variable?)?.to_string_lossy().into_owned());
@@ -228,8 +228,8 @@ impl Said<'_> {
     /// The file that the option names, else the variable, else the file that a variable names.
     fn token(&self) -> Result<Option<Token>, SettingsError> {
         const VARIABLE: &str = "DLROVER_JOB_TOKEN";
-        let token = |text: &str, said: String| {
-            Token::new(text).map(Some).map_err(|source| SettingsError::Token { said, source })
+        let token = |text: &str, given: String| {
+            Token::new(text).map(Some).map_err(|source| SettingsError::Token { given, source })
         };
         let named = self.file("job-token-file", None);
         if let (None, Some(value)) = (&named, self.env.get_filled(VARIABLE)) {
@@ -292,8 +292,8 @@ mod tests {
         let settings = read("m", &[]).unwrap();
         assert_eq!((&*settings.job_name, settings.reach.port), ("job", 0));
         assert_eq!(settings.policy.restart_count, 3);
-        assert_eq!(settings.patience.reconnect_grace, Duration::from_secs(2));
-        assert_eq!(settings.patience.heartbeat_timeout, Some(Duration::from_secs(15)));
+        assert_eq!(settings.timeout.reconnect_grace, Duration::from_secs(2));
+        assert_eq!(settings.timeout.heartbeat_timeout, Some(Duration::from_secs(15)));
         let open = settings.open.unwrap();
         assert!(open.contains("any host that reaches its port can list the nodes"), "{open}");
     }

@@ -7,7 +7,7 @@ use probes::SwitchboxTask;
 use rules::check_terms::{CheckTerms, OnInconclusive};
 
 use crate::{
-    cli::{Cli, Said},
+    cli::{Cli, Given},
     environment::Environment,
     host::Host,
     invalid::Invalid,
@@ -71,7 +71,7 @@ pub(super) fn resolve(
     let network = cli.is_on(Flag::NetworkCheck) || precheck != "0" || comm_perf || nodes.wants_network_check;
     for flag in [Flag::ExcludeStraggler, Flag::SwitchboxCheck] {
         if cli.is_on(flag) && !network {
-            return Err(Invalid::NeedsNetworkCheck { said: cli.said(flag) });
+            return Err(Invalid::NeedsNetworkCheck { given: cli.given(flag) });
         }
     }
     let idle = |flags: &'static [Flag], is_off: bool| {
@@ -86,7 +86,7 @@ pub(super) fn resolve(
     let busy_percent = cli.float(Flag::BusyGpuThreshold).unwrap_or_default();
     if !(0.0..=100.0).contains(&busy_percent) {
         let range = "a share of an accelerator's memory is 0 to 100 percent";
-        return Err(Invalid::OutOfRange { said: cli.said(Flag::BusyGpuThreshold), range });
+        return Err(Invalid::OutOfRange { given: cli.given(Flag::BusyGpuThreshold), range });
     }
     Ok(Checks {
         switchbox,
@@ -100,7 +100,7 @@ pub(super) fn resolve(
 /// What the nodes agree on about their checks.
 fn terms(cli: &Cli, env: Environment<'_>, measures_bandwidth: bool) -> Result<CheckTerms, Invalid> {
     let has_command = !cli.bytes(Flag::CheckCommand).is_empty();
-    let out_of = |flag, range| Invalid::OutOfRange { said: cli.said(flag), range };
+    let out_of = |flag, range| Invalid::OutOfRange { given: cli.given(flag), range };
     let ratio = cli.float(Flag::StragglerRatio).unwrap_or_default();
     if !(1.001..=1000.0).contains(&ratio) {
         return Err(out_of(Flag::StragglerRatio, "a ratio from 1.001 to 1000"));
@@ -148,15 +148,15 @@ fn terms(cli: &Cli, env: Environment<'_>, measures_bandwidth: bool) -> Result<Ch
 fn timeout(cli: &Cli, env: Environment<'_>) -> Result<Option<Duration>, Invalid> {
     const VARIABLE: &str = "NETWORK_CHECK_TIMEOUT";
     let given = cli.bytes(Flag::NetworkCheckTimeout);
-    let (value, said) = match env.get_filled(VARIABLE) {
-        _ if !given.is_empty() => (given, cli.said(Flag::NetworkCheckTimeout)),
-        Some(value) => (value, Said::in_variable(VARIABLE, value)),
+    let (value, given) = match env.get_filled(VARIABLE) {
+        _ if !given.is_empty() => (given, cli.given(Flag::NetworkCheckTimeout)),
+        Some(value) => (value, Given::in_variable(VARIABLE, value)),
         None => return Ok(None),
     };
     let number = value.to_str().and_then(python_number::float);
     let seconds = number.and_then(rdzv_conf::seconds).filter(|it| *it >= Duration::from_millis(100));
     let range = "a number of seconds from 0.1 on";
-    seconds.map(Some).ok_or(Invalid::OutOfRange { said, range })
+    seconds.map(Some).ok_or(Invalid::OutOfRange { given, range })
 }
 
 /// Thousandths. The caller has checked the range.
@@ -173,5 +173,5 @@ pub(super) fn one_of<'a>(
     choices: &'static [&'static str],
 ) -> Result<&'a str, Invalid> {
     let text = cli.text(flag)?;
-    if choices.contains(&text) { Ok(text) } else { Err(Invalid::Choice { said: cli.said(flag), choices }) }
+    if choices.contains(&text) { Ok(text) } else { Err(Invalid::Choice { given: cli.given(flag), choices }) }
 }

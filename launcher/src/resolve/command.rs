@@ -139,8 +139,8 @@ pub(super) fn on_path(name: &str, env: Environment<'_>, host: &dyn Host) -> Opti
 /// The Python of the workers: the one that is said, the one installed with us, the active virtual
 /// environment's, and then whatever PATH has.
 fn python(env: Environment<'_>, host: &dyn Host) -> Result<PathBuf, Invalid> {
-    if let Some(said) = env.get_filled("PYTHON_EXEC") {
-        return Ok(said.into());
+    if let Some(given) = env.get_filled("PYTHON_EXEC") {
+        return Ok(given.into());
     }
     let own_dir = host.own_dir();
     let named = |folder: &Path, name: &str| Some(folder.join(name)).filter(|path| host.is_program(path));

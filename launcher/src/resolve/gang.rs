@@ -3,19 +3,19 @@
 
 use std::time::Duration;
 
-use crate::{cli::Said, environment::Environment, invalid::Invalid, python_number};
+use crate::{cli::Given, environment::Environment, invalid::Invalid, python_number};
 
 const MIN_AVAILABLE: &str = "GANG_MIN_AVAILABLE";
 const SCHEDULE_TIMEOUT: &str = "GANG_SCHEDULE_TIMEOUT";
 
 /// `GANG_MIN_AVAILABLE`: the fewest nodes of the job.
-pub(super) fn min_nodes(env: Environment<'_>) -> Result<Option<(u32, Said)>, Invalid> {
+pub(super) fn min_nodes(env: Environment<'_>) -> Result<Option<(u32, Given)>, Invalid> {
     let Some(value) = env.get_filled(MIN_AVAILABLE) else { return Ok(None) };
-    let said = Said::in_variable(MIN_AVAILABLE, value);
+    let given = Given::in_variable(MIN_AVAILABLE, value);
     let number = value.to_str().and_then(python_number::int).and_then(|number| u32::try_from(number).ok());
     match number.filter(|number| *number > 0) {
-        Some(number) => Ok(Some((number, said))),
-        None => Err(Invalid::OutOfRange { said, range: "give the fewest nodes of the job, 1 or more" }),
+        Some(number) => Ok(Some((number, given))),
+        None => Err(Invalid::OutOfRange { given, range: "give the fewest nodes of the job, 1 or more" }),
     }
 }
 
@@ -26,7 +26,7 @@ pub(super) fn timeout(env: Environment<'_>) -> Result<Option<Duration>, Invalid>
     match seconds.and_then(|seconds| u32::try_from(seconds).ok()) {
         Some(seconds) => Ok(Some(Duration::from_secs(seconds.into()))),
         None => Err(Invalid::OutOfRange {
-            said: Said::in_variable(SCHEDULE_TIMEOUT, value),
+            given: Given::in_variable(SCHEDULE_TIMEOUT, value),
             range: "give whole seconds from 1 on, for which nodes may gather",
         }),
     }

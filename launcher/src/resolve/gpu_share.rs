@@ -41,7 +41,7 @@ pub(super) fn resolve(
         if enforces {
             notices.push(format!(
                 "{} has nothing to act on: this container has no share of an accelerator ({INDEX} is not set)",
-                cli.said(Flag::GpuMemEnforce)
+                cli.given(Flag::GpuMemEnforce)
             ));
         }
         return Ok(GpuShare::default());
@@ -51,7 +51,7 @@ pub(super) fn resolve(
         notices.push(format!(
             "{} kills nobody: the driver counts processes by the host's numbers, this container has numbers of its own, \
              and a number may be that of a worker here and of another's process there; it takes a container with hostPID",
-            cli.said(Flag::GpuMemEnforce)
+            cli.given(Flag::GpuMemEnforce)
         ));
     }
     let fraction = share.fraction_of_each(workers);

@@ -22,9 +22,9 @@ pub(super) fn resolve(
     (workers, busy_permille): (u32, u32),
     notices: &mut Vec<String>,
 ) -> Result<Chosen, Invalid> {
-    let said = || cli.said(Flag::GpuSelect);
+    let given = || cli.given(Flag::GpuSelect);
     let word = cli.text(Flag::GpuSelect)?;
-    let select = Select::from_word(word).ok_or_else(|| Invalid::GpuSelect { said: said() })?;
+    let select = Select::from_word(word).ok_or_else(|| Invalid::GpuSelect { given: given() })?;
     if select == Select::First {
         let without_effect = [
             (Flag::GpuSelectOnly, cli.is_on(Flag::GpuSelectOnly)),
@@ -32,14 +32,14 @@ pub(super) fn resolve(
         ];
         for (flag, _) in without_effect.into_iter().filter(|(_, is_said)| *is_said) {
             notices
-                .push(format!("`{}` changes nothing without --gpu-select=topology or pack", cli.said(flag)));
+                .push(format!("`{}` changes nothing without --gpu-select=topology or pack", cli.given(flag)));
         }
         return Ok(Chosen::default());
     }
     if cli.is_on(Flag::VirtualLocalRank) {
         notices.push(format!(
             "`{}` changes nothing with --virtual-local-rank, which gives each worker the GPU of its place in the list",
-            said()
+            given()
         ));
         return Ok(Chosen::default());
     }
@@ -49,7 +49,7 @@ pub(super) fn resolve(
         Select::List(entries) => {
             let (gpus, vendor) = inventory::gpus(host, env);
             let listed = gpu_choice::listed(host, env, (&gpus, vendor), &entries, wanted, busy_permille);
-            Ok(listed.map_err(|why| Invalid::GpuList { said: said(), why })?)
+            Ok(listed.map_err(|why| Invalid::GpuList { given: given(), why })?)
         }
         Select::Best(objective) => {
             let file = cli.bytes(Flag::GpuTopology);
@@ -62,11 +62,11 @@ pub(super) fn resolve(
     };
     match chosen {
         Ok(mut chosen) => {
-            notices.extend(chosen.words.drain(..).map(|words| format!("`{}`: {words}", said())));
+            notices.extend(chosen.words.drain(..).map(|words| format!("`{}`: {words}", given())));
             Ok(chosen)
         }
         Err(why) => {
-            notices.push(format!("`{}` chooses nothing, as with --gpu-select=first: {why}", said()));
+            notices.push(format!("`{}` chooses nothing, as with --gpu-select=first: {why}", given()));
             Ok(Chosen::default())
         }
     }

@@ -8,7 +8,7 @@ use rules::{
 
 use crate::{
     accelerators,
-    cli::{Cli, Said},
+    cli::{Cli, Given},
     endpoint,
     environment::Environment,
     host::Host,
@@ -42,21 +42,21 @@ pub(super) fn resolve(
         // Nobody else will ask, so nothing is looked up.
         return Ok(Identity { node_rank, ..Identity::default() });
     }
-    let said = Addresses { cli, env };
-    let [local_addr, node_ip] = [said.given(Flag::LocalAddr)?, said.given(Flag::NodeIp)?];
+    let given = Addresses { cli, env };
+    let [local_addr, node_ip] = [given.given(Flag::LocalAddr)?, given.given(Flag::NodeIp)?];
     let address = match local_addr {
         Some(address) => Some(address),
-        None => match said.variable("POD_IP")? {
+        None => match given.variable("POD_IP")? {
             Some(address) => Some(address),
             None => match node_ip.clone() {
                 Some(address) => Some(address),
-                None => said.first_of(&["NODE_IP", "HOST_IP"])?,
+                None => given.first_of(&["NODE_IP", "HOST_IP"])?,
             },
         },
     };
     let node_ip = match node_ip {
         Some(address) => Some(address),
-        None => said.first_of(&["NODE_IP", "HOST_IP", "POD_IP"])?,
+        None => given.first_of(&["NODE_IP", "HOST_IP", "POD_IP"])?,
     };
     let text = |name: &str| env.get_filled(name).map(|value| value.to_string_lossy().into_owned());
     let k8s_node_name = ["NODE_NAME", "MY_NODE_NAME", "K8S_NODE_NAME"].into_iter().find_map(text);
@@ -71,14 +71,14 @@ pub(super) fn resolve(
 
 /// `--node-rank`, and beside a job master of DLRover `NODE_RANK` or its old name `WORKER_RANK`.
 fn node_rank(cli: &Cli, env: Environment<'_>, meeting: &Meeting) -> Result<Option<NodeRank>, Invalid> {
-    let rank = |number: Option<i64>, said: Said| {
+    let rank = |number: Option<i64>, given: Given| {
         let rank = number.and_then(|number| u32::try_from(number).ok());
-        rank.map(|rank| Some(NodeRank(rank))).ok_or(Invalid::NodeRank { said })
+        rank.map(|rank| Some(NodeRank(rank))).ok_or(Invalid::NodeRank { given })
     };
     match meeting {
         Meeting::Loopback => return Ok(None),
         _ if cli.is_given(Flag::NodeRank) => {
-            return rank(cli.int(Flag::NodeRank), cli.said(Flag::NodeRank));
+            return rank(cli.int(Flag::NodeRank), cli.given(Flag::NodeRank));
         }
         Meeting::Static(_) | Meeting::C10d(_) => return Ok(None),
         Meeting::Master(_) => {}
@@ -87,7 +87,7 @@ fn node_rank(cli: &Cli, env: Environment<'_>, meeting: &Meeting) -> Result<Optio
     match named {
         None => Ok(None),
         Some((name, value)) => {
-            rank(value.to_str().and_then(python_number::int), Said::in_variable(name, value))
+            rank(value.to_str().and_then(python_number::int), Given::in_variable(name, value))
         }
     }
 }
@@ -106,14 +106,14 @@ impl Addresses<'_> {
         }
         let host = endpoint::host_of(text);
         host.map(|host| Some(host.to_owned()))
-            .map_err(|why| Invalid::Endpoint { said: self.cli.said(flag), why })
+            .map_err(|why| Invalid::Endpoint { given: self.cli.given(flag), why })
     }
 
     fn variable(&self, name: &str) -> Result<Option<String>, Invalid> {
         let Some(value) = self.env.get_filled(name) else { return Ok(None) };
         let host = value.to_str().ok_or(endpoint::NOT_A_HOST).and_then(endpoint::host_of);
         host.map(|host| Some(host.to_owned()))
-            .map_err(|why| Invalid::Endpoint { said: Said::in_variable(name, value), why })
+            .map_err(|why| Invalid::Endpoint { given: Given::in_variable(name, value), why })
     }
 
     fn first_of(&self, names: &[&str]) -> Result<Option<String>, Invalid> {

@@ -7,12 +7,12 @@ use master_proto::trust::{TlsFiles, Token, Trust};
 use rules::{
     NodeId,
     job::{HOST_TIMEOUT, OnGiveUp, Policy},
-    liveness::Patience,
+    liveness::Timeout,
     taint_key::TaintKey,
 };
 
 use crate::{
-    cli::{Cli, Said},
+    cli::{Cli, Given},
     environment::Environment,
     host::Host,
     invalid::Invalid,
@@ -33,7 +33,7 @@ pub struct MasterPlan {
     /// For a master that is served here.
     pub policy: Policy,
     /// For a master that is served here.
-    pub patience: Patience,
+    pub timeout: Timeout,
     /// Where a master that is served here is remembered.
     pub state_dir: Option<PathBuf>,
     /// Read for each round by a master that is served here.
@@ -45,7 +45,7 @@ pub struct MasterPlan {
     /// For a master that is served here for this node alone.
     pub own_token: Option<Token>,
     /// What was said that only the master cares for.
-    pub said: Vec<String>,
+    pub given: Vec<String>,
 }
 
 pub(super) fn resolve(
@@ -58,15 +58,15 @@ pub(super) fn resolve(
 ) -> Result<MasterPlan, Invalid> {
     let seconds = |flag: Flag, range: &'static str| {
         let number = cli.float(flag).unwrap_or_default();
-        rdzv_conf::seconds(number).ok_or_else(|| Invalid::OutOfRange { said: cli.said(flag), range })
+        rdzv_conf::seconds(number).ok_or_else(|| Invalid::OutOfRange { given: cli.given(flag), range })
     };
     let range = "a number of replacements, from 0 on";
     let restart_count = at_least_zero(cli, Flag::RestartCount, range)?.unwrap_or_default();
     let reconnect_grace = seconds(Flag::ReconnectGrace, "a number of seconds from 0 on")?;
     let heartbeat_timeout = seconds(Flag::HeartbeatTimeout, "a number of seconds above 0")?;
     if heartbeat_timeout.is_zero() {
-        let said = cli.said(Flag::HeartbeatTimeout);
-        return Err(Invalid::OutOfRange { said, range: "a number of seconds above 0" });
+        let given = cli.given(Flag::HeartbeatTimeout);
+        return Err(Invalid::OutOfRange { given, range: "a number of seconds above 0" });
     }
     let is_alone = match meeting {
         Meeting::Loopback => true,
@@ -79,8 +79,8 @@ pub(super) fn resolve(
         (None, None, Trust { token: own_token.clone(), tls: TlsFiles::default() })
     } else {
         let files = Files { cli, env, host };
-        let state_dir = files.named(Flag::StateDir, None).map(|(path, said)| match host.is_file(&path) {
-            true => Err(Invalid::StateDirIsFile { said }),
+        let state_dir = files.named(Flag::StateDir, None).map(|(path, given)| match host.is_file(&path) {
+            true => Err(Invalid::StateDirIsFile { given }),
             false => Ok(path),
         });
         let topology = files.named(Flag::TopologyConfig, Some("DLROVER_TOPOLOGY_CONFIG"));
@@ -112,7 +112,7 @@ pub(super) fn resolve(
             lease: (!is_alone).then_some(heartbeat_timeout),
         },
         // Inside one process nobody beats: an idle run costs nothing.
-        patience: Patience { reconnect_grace, heartbeat_timeout: (!is_alone).then_some(heartbeat_timeout) },
+        timeout: Timeout { reconnect_grace, heartbeat_timeout: (!is_alone).then_some(heartbeat_timeout) },
         state_dir,
         topology_file,
         taints: TaintConfig {
@@ -120,11 +120,11 @@ pub(super) fn resolve(
             // Its children would be the launcher's, which reaps them all by itself.
             on_fault_node: None,
             key: TaintKey::parse(cli.text(Flag::TaintKey)?)
-                .ok_or_else(|| Invalid::TaintKey { said: cli.said(Flag::TaintKey) })?,
+                .ok_or_else(|| Invalid::TaintKey { given: cli.given(Flag::TaintKey) })?,
         },
         trust,
         own_token,
-        said: given.map(|flag| cli.said(flag).to_string()).collect(),
+        given: given.map(|flag| cli.given(flag).to_string()).collect(),
     })
 }
 
@@ -133,7 +133,7 @@ fn taint_guard(cli: &Cli) -> Result<u32, Invalid> {
     let share = cli.float(Flag::TaintGuard).unwrap_or_default();
     if !(0.0..=1.0).contains(&share) {
         let range = "a share of the nodes from 0 to 1";
-        return Err(Invalid::OutOfRange { said: cli.said(Flag::TaintGuard), range });
+        return Err(Invalid::OutOfRange { given: cli.given(Flag::TaintGuard), range });
     }
     Ok(permille(share))
 }
@@ -146,20 +146,20 @@ struct Files<'a> {
 }
 
 impl Files<'_> {
-    fn named(&self, flag: Flag, variable: Option<&str>) -> Option<(PathBuf, Said)> {
+    fn named(&self, flag: Flag, variable: Option<&str>) -> Option<(PathBuf, Given)> {
         let given = self.cli.bytes(flag);
         if !given.is_empty() {
-            return Some((given.into(), self.cli.said(flag)));
+            return Some((given.into(), self.cli.given(flag)));
         }
         let name = variable?;
         let value = self.env.get_filled(name)?;
-        Some((value.into(), Said::in_variable(name, value)))
+        Some((value.into(), Given::in_variable(name, value)))
     }
 
     /// A file that will be read later, by somebody with fewer words for it.
     fn readable(&self, flag: Flag, variable: &str) -> Result<Option<PathBuf>, Invalid> {
-        let Some((path, said)) = self.named(flag, Some(variable)) else { return Ok(None) };
-        self.host.read(&path).map_err(|source| Invalid::Unreadable { said, source })?;
+        let Some((path, given)) = self.named(flag, Some(variable)) else { return Ok(None) };
+        self.host.read(&path).map_err(|source| Invalid::Unreadable { given, source })?;
         Ok(Some(path))
     }
 
@@ -183,16 +183,16 @@ impl Files<'_> {
         let is_given = !self.cli.bytes(Flag::JobTokenFile).is_empty();
         if let (false, Some(value)) = (is_given, self.env.get_filled("DLROVER_JOB_TOKEN")) {
             // Its value stays out of what is said.
-            let said = Said::variable("DLROVER_JOB_TOKEN");
+            let given = Given::variable("DLROVER_JOB_TOKEN");
             return Token::new(&value.to_string_lossy())
                 .map(Some)
-                .map_err(|why| Invalid::Token { said, why });
+                .map_err(|why| Invalid::Token { given, why });
         }
-        let Some((path, said)) = self.named(Flag::JobTokenFile, Some("DLROVER_JOB_TOKEN_FILE")) else {
+        let Some((path, given)) = self.named(Flag::JobTokenFile, Some("DLROVER_JOB_TOKEN_FILE")) else {
             return Ok(None);
         };
         let text = self.host.read(&path);
-        let text = text.map_err(|source| Invalid::Unreadable { said: said.clone(), source })?;
-        Token::new(&text).map(Some).map_err(|why| Invalid::Token { said, why })
+        let text = text.map_err(|source| Invalid::Unreadable { given: given.clone(), source })?;
+        Token::new(&text).map(Some).map_err(|why| Invalid::Token { given, why })
     }
 }

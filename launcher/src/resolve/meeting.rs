@@ -9,7 +9,7 @@ use std::time::Duration;
 use rules::{RunId, node::Terms};
 
 use crate::{
-    cli::{Cli, Said},
+    cli::{Cli, Given},
     endpoint::{self, Endpoint, is_loopback},
     environment::Environment,
     host::Host,
@@ -132,8 +132,8 @@ fn meeting(
     if cli.is_on(Flag::Standalone) {
         for name in ["DLROVER_MASTER_ADDR", "NODE_RANK"] {
             if let Some(value) = env.get_filled(name) {
-                let said = Said::in_variable(name, value);
-                notices.push(format!("--standalone runs on this node alone: `{said}` is ignored"));
+                let given = Given::in_variable(name, value);
+                notices.push(format!("--standalone runs on this node alone: `{given}` is ignored"));
             }
         }
         warn_of_static_options(cli, "localhost:0", notices);
@@ -142,10 +142,10 @@ fn meeting(
     }
     if let Some(value) = env.get_filled("DLROVER_MASTER_ADDR") {
         conf.check_dynamic(cli)?;
-        let said = Said::in_variable("DLROVER_MASTER_ADDR", value);
+        let given = Given::in_variable("DLROVER_MASTER_ADDR", value);
         let read = value.to_str().ok_or(endpoint::NOT_A_HOST).and_then(Endpoint::of_master);
-        let endpoint = read.map_err(|why| Invalid::Endpoint { said: said.clone(), why })?;
-        warn_of_rendezvous_options(cli, &said, env, notices);
+        let endpoint = read.map_err(|why| Invalid::Endpoint { given: given.clone(), why })?;
+        warn_of_rendezvous_options(cli, &given, env, notices);
         let run_id = match env.get_filled("ELASTIC_JOB_NAME") {
             Some(name) => name.to_string_lossy().into_owned(),
             None => named(cli.text(Flag::RdzvId)?),
@@ -177,7 +177,7 @@ fn meeting(
             let rank = cli.int(Flag::NodeRank);
             if rank.is_some_and(|rank| !(0..i64::from(nodes.max)).contains(&rank)) {
                 return Err(Invalid::NodeRankBeyondNodes {
-                    said: cli.said(Flag::NodeRank),
+                    given: cli.given(Flag::NodeRank),
                     nodes: nodes.max,
                 });
             }
@@ -197,13 +197,13 @@ fn meeting(
             // The endpoint is a path then, and one node needs neither it nor the file.
             if conf.is_at_a_file() {
                 if !is_one_node {
-                    return Err(Invalid::FileStore { said: cli.said(Flag::RdzvConf), nodes: nodes.max });
+                    return Err(Invalid::FileStore { given: cli.given(Flag::RdzvConf), nodes: nodes.max });
                 }
                 warn_of_node_rank(cli, notices);
                 return Ok(alone(own_id()));
             }
             let (addr, port) = endpoint::split(rdzv_endpoint)
-                .map_err(|why| Invalid::Endpoint { said: cli.said(Flag::RdzvEndpoint), why })?;
+                .map_err(|why| Invalid::Endpoint { given: cli.given(Flag::RdzvEndpoint), why })?;
             let is_host = conf.is_host();
             // On one node the endpoint only says where this launcher itself would listen.
             if is_one_node && is_here(addr) && is_host != Some(false) {
@@ -221,8 +221,8 @@ fn meeting(
             };
             Ok((Meeting::C10d(Endpoint { host: addr.to_owned(), port }), serves, named(id)))
         }
-        "etcd" | "etcd-v2" => Err(Invalid::Etcd { said: cli.said(Flag::RdzvBackend) }),
-        _ => Err(Invalid::Backend { said: cli.said(Flag::RdzvBackend) }),
+        "etcd" | "etcd-v2" => Err(Invalid::Etcd { given: cli.given(Flag::RdzvBackend) }),
+        _ => Err(Invalid::Backend { given: cli.given(Flag::RdzvBackend) }),
     }
 }
 
@@ -233,24 +233,24 @@ fn named(id: &str) -> String {
 fn port_zero(cli: &Cli, flag: Flag) -> Invalid {
     // No other node could learn which port it is, and one alone needs no more than that.
     Invalid::OutOfRange {
-        said: cli.said(flag),
+        given: cli.given(flag),
         range: "port 0, any free one, is for one node that meets on localhost",
     }
 }
 
 /// Options that `DLROVER_MASTER_ADDR` leaves nothing to say.
-fn warn_of_rendezvous_options(cli: &Cli, said: &Said, env: Environment<'_>, notices: &mut Vec<String>) {
+fn warn_of_rendezvous_options(cli: &Cli, master: &Given, env: Environment<'_>, notices: &mut Vec<String>) {
     let mut flags = vec![Flag::RdzvBackend, Flag::RdzvEndpoint, Flag::MasterAddr, Flag::MasterPort];
     if env.get_filled("ELASTIC_JOB_NAME").is_some() {
         flags.push(Flag::RdzvId);
     }
-    let given: Vec<String> = flags
+    let ignored: Vec<String> = flags
         .into_iter()
         .filter(|flag| cli.is_given(*flag))
-        .map(|flag| format!("`{}`", cli.said(flag)))
+        .map(|flag| format!("`{}`", cli.given(flag)))
         .collect();
-    if !given.is_empty() {
-        notices.push(format!("ignored: {}; `{said}` says where the job master is", given.join(", ")));
+    if !ignored.is_empty() {
+        notices.push(format!("ignored: {}; `{master}` says where the job master is", ignored.join(", ")));
     }
 }
 
@@ -264,21 +264,21 @@ fn warn_of_static_options(cli: &Cli, endpoint: &str, notices: &mut Vec<String>) 
 
 fn warn_of_master_addr(cli: &Cli, notices: &mut Vec<String>) {
     if cli.is_given(Flag::MasterAddr) {
-        let said = cli.said(Flag::MasterAddr);
-        notices.push(format!("`{said}` is ignored: only the static rendezvous uses it"));
+        let given = cli.given(Flag::MasterAddr);
+        notices.push(format!("`{given}` is ignored: only the static rendezvous uses it"));
     }
 }
 
 fn warn_of_node_rank(cli: &Cli, notices: &mut Vec<String>) {
     if cli.int(Flag::NodeRank).is_some_and(|rank| rank != 0) {
-        let said = cli.said(Flag::NodeRank);
-        notices.push(format!("`{said}` is ignored: this node is alone, and so has rank 0"));
+        let given = cli.given(Flag::NodeRank);
+        notices.push(format!("`{given}` is ignored: this node is alone, and so has rank 0"));
     }
 }
 
 fn static_address(cli: &Cli, rdzv_endpoint: &str) -> Result<(String, u16), Invalid> {
     if !rdzv_endpoint.is_empty() {
-        let bad = |why| Invalid::Endpoint { said: cli.said(Flag::RdzvEndpoint), why };
+        let bad = |why| Invalid::Endpoint { given: cli.given(Flag::RdzvEndpoint), why };
         let (addr, port) = endpoint::split(rdzv_endpoint).map_err(bad)?;
         let port =
             port.ok_or_else(|| bad("a static rendezvous needs a port, HOST:PORT, or --master-port"))?;
@@ -287,11 +287,11 @@ fn static_address(cli: &Cli, rdzv_endpoint: &str) -> Result<(String, u16), Inval
     let port = match cli.int(Flag::MasterPort) {
         None => STATIC_PORT,
         Some(port) => u16::try_from(port).map_err(|_| Invalid::OutOfRange {
-            said: cli.said(Flag::MasterPort),
+            given: cli.given(Flag::MasterPort),
             range: "a port is a number from 0 to 65535 (0: any free one)",
         })?,
     };
     let addr = endpoint::host_of(cli.text(Flag::MasterAddr)?)
-        .map_err(|why| Invalid::Endpoint { said: cli.said(Flag::MasterAddr), why })?;
+        .map_err(|why| Invalid::Endpoint { given: cli.given(Flag::MasterAddr), why })?;
     Ok((addr.to_owned(), port))
 }

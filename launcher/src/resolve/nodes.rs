@@ -2,7 +2,7 @@
 
 use crate::{
     accelerators,
-    cli::{Cli, Said},
+    cli::{Cli, Given},
     environment::Environment,
     host::Host,
     invalid::Invalid,
@@ -34,14 +34,14 @@ pub(super) fn resolve(
     host: &dyn Host,
     notices: &mut Vec<String>,
 ) -> Result<Nodes, Invalid> {
-    let mut said = cli.said(Flag::Nnodes);
+    let mut given = cli.given(Flag::Nnodes);
     let (mut min, mut max) = range(cli)?;
     let auto = cli.is_on(Flag::AutoConfig);
     if auto && let Some(value) = env.get_filled("NODE_NUM") {
-        said = Said::in_variable("NODE_NUM", value);
+        given = Given::in_variable("NODE_NUM", value);
         let number =
             value.to_str().and_then(python_number::int).and_then(|number| u32::try_from(number).ok());
-        min = number.filter(|number| *number > 0).ok_or_else(|| Invalid::NodeNum { said: said.clone() })?;
+        min = number.filter(|number| *number > 0).ok_or_else(|| Invalid::NodeNum { given: given.clone() })?;
         max = min;
     }
     let is_standalone = cli.is_on(Flag::Standalone);
@@ -58,7 +58,7 @@ pub(super) fn resolve(
                 min = gang;
                 max = gang.max(node_num.unwrap_or(gang));
                 notices.push(format!("`{by}`: --nnodes is not given and becomes {}", shown(min, max)));
-                said = by;
+                given = by;
             }
             (None, Some(nodes)) if has_master => notices.push(format!(
                 "`NODE_NUM={nodes}`, but --nnodes is not given: this job is one of 1 node; give --nnodes={nodes} for \
@@ -69,10 +69,10 @@ pub(super) fn resolve(
     }
     if is_standalone && max > 1 {
         if min > 1 {
-            return Err(Invalid::StandaloneIsOneNode { said });
+            return Err(Invalid::StandaloneIsOneNode { given });
         }
         // No one else can ever join, so waiting for more would be waiting for nothing.
-        notices.push(format!("--standalone runs on this node alone: `{said}` becomes 1 node"));
+        notices.push(format!("--standalone runs on this node alone: `{given}` becomes 1 node"));
         max = 1;
     }
     let found = if auto { accelerators::visible(env, host.root()).len() } else { 0 };
@@ -90,12 +90,12 @@ pub(super) fn resolve(
     if let Some(unit) = cli.int(Flag::NodeUnit) {
         if unit < 1 {
             return Err(Invalid::OutOfRange {
-                said: cli.said(Flag::NodeUnit),
+                given: cli.given(Flag::NodeUnit),
                 range: "a unit is at least 1 node",
             });
         }
         if unit > i64::from(max) {
-            return Err(Invalid::NodeUnit { said: cli.said(Flag::NodeUnit), nodes: max });
+            return Err(Invalid::NodeUnit { given: cli.given(Flag::NodeUnit), nodes: max });
         }
     }
     Ok(Nodes { min, max, local_world_size, wants_network_check: auto && min >= NODES_WORTH_A_CHECK })
@@ -108,8 +108,8 @@ fn shown(min: u32, max: u32) -> String {
 /// `--nnodes`: N or MIN:MAX.
 fn range(cli: &Cli) -> Result<(u32, u32), Invalid> {
     let text = cli.text(Flag::Nnodes)?;
-    let said = || cli.said(Flag::Nnodes);
-    let number = |text: &str| python_number::int(text).ok_or_else(|| Invalid::Nnodes { said: said() });
+    let given = || cli.given(Flag::Nnodes);
+    let number = |text: &str| python_number::int(text).ok_or_else(|| Invalid::Nnodes { given: given() });
     let (min, max) = match text.split_once(':') {
         None => {
             let nodes = number(text)?;
@@ -119,11 +119,11 @@ fn range(cli: &Cli) -> Result<(u32, u32), Invalid> {
         Some((min, max)) => (number(min)?, number(max)?),
     };
     if min < 1 || min > max {
-        return Err(Invalid::NodeRange { said: said(), min, max });
+        return Err(Invalid::NodeRange { given: given(), min, max });
     }
     let counted = |nodes: i64| {
         let range = "that is more nodes than can be counted here, 4294967295 at most";
-        u32::try_from(nodes).map_err(|_| Invalid::OutOfRange { said: said(), range })
+        u32::try_from(nodes).map_err(|_| Invalid::OutOfRange { given: given(), range })
     };
     Ok((counted(min)?, counted(max)?))
 }

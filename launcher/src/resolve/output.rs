@@ -33,7 +33,7 @@ pub(super) fn resolve(
 ) -> Result<LogConfig, Invalid> {
     let streams = |flag: Flag| -> Result<Vec<Streams>, Invalid> {
         redirects::parse(cli.text(flag)?, local_world_size)
-            .map_err(|why| Invalid::Streams { said: cli.said(flag), why })
+            .map_err(|why| Invalid::Streams { given: cli.given(flag), why })
     };
     let prefix_template = match cli.text(Flag::LogLinePrefixTemplate)? {
         "" => match env.get_filled("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") {
@@ -60,25 +60,27 @@ fn log_dir(
     host: &dyn Host,
     notices: &mut Vec<String>,
 ) -> Result<LogDir, Invalid> {
-    let said = cli.bytes(Flag::LogDir);
-    let (dir, said) = if !said.is_empty() {
-        (PathBuf::from(said), cli.said(Flag::LogDir))
+    let given = cli.bytes(Flag::LogDir);
+    let (dir, given) = if !given.is_empty() {
+        (PathBuf::from(given), cli.given(Flag::LogDir))
     } else if let Some(dir) = env.get_filled("DLROVER_LOG_AGENT_DIR") {
-        (PathBuf::from(dir), crate::cli::Said::in_variable("DLROVER_LOG_AGENT_DIR", dir))
+        (PathBuf::from(dir), crate::cli::Given::in_variable("DLROVER_LOG_AGENT_DIR", dir))
     } else {
         return Ok(LogDir::Temporary(temporary_dir(env, host, notices)));
     };
     if dir.as_os_str() == "/dev/null" {
         return Ok(LogDir::Nowhere);
     }
-    if host.is_file(&dir) { Err(Invalid::LogDirIsFile { said }) } else { Ok(LogDir::At(dir)) }
+    if host.is_file(&dir) { Err(Invalid::LogDirIsFile { given }) } else { Ok(LogDir::At(dir)) }
 }
 
 /// The first folder that takes files, in the order of Python's `tempfile`.
 fn temporary_dir(env: Environment<'_>, host: &dyn Host, notices: &mut Vec<String>) -> PathBuf {
     let named: Vec<_> = ["TMPDIR", "TEMP", "TMP"]
         .into_iter()
-        .filter_map(|name| Some((crate::cli::Said::in_variable(name, env.get_filled(name)?), env.get(name)?)))
+        .filter_map(|name| {
+            Some((crate::cli::Given::in_variable(name, env.get_filled(name)?), env.get(name)?))
+        })
         .collect();
     let baseline = ["/tmp", "/var/tmp", "/usr/tmp"].map(Path::new);
     let mut candidates = named.iter().map(|(_, dir)| Path::new(*dir)).chain(baseline);
@@ -87,9 +89,9 @@ fn temporary_dir(env: Environment<'_>, host: &dyn Host, notices: &mut Vec<String
         return candidates.next().unwrap_or(baseline[0]).to_owned();
     };
     let dir = candidates.nth(place).unwrap_or(baseline[0]).to_owned();
-    for (said, _) in named.iter().take(place) {
+    for (given, _) in named.iter().take(place) {
         notices.push(format!(
-            "`{said}` is not a folder that can be written: logs go to {} unless --log-dir says where",
+            "`{given}` is not a folder that can be written: logs go to {} unless --log-dir says where",
             dir.display()
         ));
     }
@@ -102,7 +104,7 @@ fn console_ranks(cli: &Cli) -> Result<Option<BTreeSet<u32>>, Invalid> {
         return Ok(None);
     }
     let ranks: Option<Vec<i64>> = text.split(',').map(python_number::int).collect();
-    let ranks = ranks.ok_or_else(|| Invalid::LocalRanks { said: cli.said(Flag::LocalRanksFilter) })?;
+    let ranks = ranks.ok_or_else(|| Invalid::LocalRanks { given: cli.given(Flag::LocalRanksFilter) })?;
     // A rank that cannot be, such as -1, hides the others and shows none, as in torchrun.
     Ok(Some(ranks.into_iter().filter_map(|rank| u32::try_from(rank).ok()).collect()))
 }
@@ -112,6 +114,6 @@ pub(super) fn event_log(cli: &Cli) -> Result<EventLog, Invalid> {
         // torchrun's third handler is for its own rendezvous, and null unless an installation adds to it.
         "null" | "dynamic_rendezvous" => Ok(EventLog::Null),
         "console" => Ok(EventLog::Console),
-        _ => Err(Invalid::EventLog { said: cli.said(Flag::EventLogHandler) }),
+        _ => Err(Invalid::EventLog { given: cli.given(Flag::EventLogHandler) }),
     }
 }

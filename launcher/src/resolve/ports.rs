@@ -3,12 +3,12 @@
 
 use std::ops::RangeInclusive;
 
-use crate::{cli::Said, environment::Environment, invalid::Invalid};
+use crate::{cli::Given, environment::Environment, invalid::Invalid};
 
 pub(crate) fn choices(env: Environment<'_>) -> Result<Vec<RangeInclusive<u16>>, Invalid> {
     let Some(value) = env.get_filled("HOST_PORTS") else { return Ok(Vec::new()) };
     let choices = value.to_str().and_then(|text| text.split(',').map(range).collect());
-    choices.ok_or_else(|| Invalid::HostPorts { said: Said::in_variable("HOST_PORTS", value) })
+    choices.ok_or_else(|| Invalid::HostPorts { given: Given::in_variable("HOST_PORTS", value) })
 }
 
 /// `DLROVER_STORE_ALLOW`: whether only members of a round may connect to its store.
@@ -16,7 +16,7 @@ pub(crate) fn is_store_for_members(env: Environment<'_>) -> Result<bool, Invalid
     match env.get_filled("DLROVER_STORE_ALLOW") {
         None => Ok(false),
         Some(value) if value == "members" => Ok(true),
-        Some(value) => Err(Invalid::StoreAllow { said: Said::in_variable("DLROVER_STORE_ALLOW", value) }),
+        Some(value) => Err(Invalid::StoreAllow { given: Given::in_variable("DLROVER_STORE_ALLOW", value) }),
     }
 }
 

@@ -45,7 +45,7 @@ impl<'a> Conf<'a> {
     /// When the text is not `key=value` between commas.
     pub(super) fn parse(cli: &'a Cli) -> Result<Self, Invalid> {
         let text = cli.text(Flag::RdzvConf)?.trim();
-        let bad = |why| Err(Invalid::RdzvConf { said: cli.said(Flag::RdzvConf), why });
+        let bad = |why| Err(Invalid::RdzvConf { given: cli.given(Flag::RdzvConf), why });
         let mut pairs = Vec::new();
         for pair in text.split(',').filter(|_| !text.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -79,7 +79,7 @@ impl<'a> Conf<'a> {
             let rule = rules.iter().find(|(name, _)| name == key);
             if let Some((_, (_, right))) = rule.filter(|(_, (is_right, _))| !is_right(value)) {
                 let why = format!("'{key}' is {right}, not '{value}'");
-                return Err(Invalid::RdzvConf { said: cli.said(Flag::RdzvConf), why });
+                return Err(Invalid::RdzvConf { given: cli.given(Flag::RdzvConf), why });
             }
         }
         Ok(())

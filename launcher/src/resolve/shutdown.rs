@@ -5,7 +5,7 @@ use std::{str::FromStr, time::Duration};
 use nix::sys::signal::Signal;
 
 use crate::{
-    cli::{Cli, Said},
+    cli::{Cli, Given},
     environment::Environment,
     invalid::Invalid,
     options::Flag,
@@ -23,13 +23,13 @@ pub(super) fn signals(cli: &Cli, notices: &mut Vec<String>) -> Result<(Vec<Strin
     for name in text.split(',').map(str::trim) {
         match Signal::from_str(name) {
             Ok(Signal::SIGKILL | Signal::SIGSTOP) => {
-                notices.push(format!("`{}`: no program can handle {name}", cli.said(Flag::SignalsToHandle)));
+                notices.push(format!("`{}`: no program can handle {name}", cli.given(Flag::SignalsToHandle)));
             }
             Ok(_) if names.iter().any(|known| known == name) => {}
             Ok(_) => names.push(name.to_owned()),
             Err(_) => notices.push(format!(
                 "`{}`: '{name}' is not the name of a signal such as SIGTERM, and is left out",
-                cli.said(Flag::SignalsToHandle)
+                cli.given(Flag::SignalsToHandle)
             )),
         }
     }
@@ -39,18 +39,18 @@ pub(super) fn signals(cli: &Cli, notices: &mut Vec<String>) -> Result<(Vec<Strin
 /// `--shutdown-timeout`, else `TORCH_ELASTIC_SHUTDOWN_TIMEOUT`, else 30 s.
 pub(super) fn timeout(cli: &Cli, env: Environment<'_>) -> Result<Duration, Invalid> {
     const RANGE: &str = "shutdown_timeout is a whole number of seconds and must be non-negative";
-    let (seconds, said) = match cli.int(Flag::ShutdownTimeout) {
-        Some(seconds) => (Some(seconds), cli.said(Flag::ShutdownTimeout)),
+    let (seconds, given) = match cli.int(Flag::ShutdownTimeout) {
+        Some(seconds) => (Some(seconds), cli.given(Flag::ShutdownTimeout)),
         None => match env.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT") {
             None => return Ok(GRACE),
             Some(value) => (
                 value.to_str().and_then(python_number::int),
-                Said::in_variable("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", value),
+                Given::in_variable("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", value),
             ),
         },
     };
     // Any wait beyond 32 bits of seconds is for ever.
     let seconds =
         seconds.and_then(|seconds| u64::try_from(seconds).ok()).map(|seconds| seconds.min(u32::MAX.into()));
-    seconds.map(Duration::from_secs).ok_or(Invalid::OutOfRange { said, range: RANGE })
+    seconds.map(Duration::from_secs).ok_or(Invalid::OutOfRange { given, range: RANGE })
 }

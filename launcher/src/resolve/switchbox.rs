@@ -6,7 +6,7 @@ use diagnosis::switchbox::{Expected, Rate, Settings, check_pairs};
 use probes::{SwitchboxProbe, SwitchboxTask, TOOL_VARIABLE};
 
 use crate::{
-    cli::{Cli, Said},
+    cli::{Cli, Given},
     environment::Environment,
     host::Host,
     invalid::Invalid,
@@ -26,14 +26,14 @@ pub(super) fn resolve(
     let pairs = cli.pairs(Flag::BoxPairs);
     let loopback = cli.is_on(Flag::ProbeLoopback);
     check_pairs(&pairs, loopback)
-        .map_err(|why| Invalid::BoxPairs { said: cli.said(Flag::BoxPairs), why: why.to_string() })?;
+        .map_err(|why| Invalid::BoxPairs { given: cli.given(Flag::BoxPairs), why: why.to_string() })?;
     let min = cli.float(Flag::MinBandwidth).and_then(Rate::minimum);
-    let said = || cli.said(Flag::MinBandwidth);
-    let min = min.ok_or_else(|| Invalid::SwitchboxRange { said: said(), range: Rate::MINIMUM })?;
+    let given = || cli.given(Flag::MinBandwidth);
+    let min = min.ok_or_else(|| Invalid::SwitchboxRange { given: given(), range: Rate::MINIMUM })?;
     let min_channels = min_channels(cli, pairs.len())?;
     let words = one_of(cli, Flag::SwitchboxPath, PATHS)?;
     let expected = Expected::from_word(words)
-        .ok_or_else(|| Invalid::Choice { said: cli.said(Flag::SwitchboxPath), choices: PATHS })?;
+        .ok_or_else(|| Invalid::Choice { given: cli.given(Flag::SwitchboxPath), choices: PATHS })?;
     if !cli.is_on(Flag::SwitchboxCheck) {
         return Ok(None);
     }
@@ -49,27 +49,30 @@ pub fn usual_min_channels(pairs: usize) -> u32 {
 }
 
 fn min_channels(cli: &Cli, pairs: usize) -> Result<u32, Invalid> {
-    let said = || cli.said(Flag::MinChannels);
+    let given = || cli.given(Flag::MinChannels);
     let Some(asked) = cli.int(Flag::MinChannels) else { return Ok(usual_min_channels(pairs)) };
     if asked < 1 {
-        return Err(Invalid::SwitchboxRange { said: said(), range: "a node needs at least 1 working pair" });
+        return Err(Invalid::SwitchboxRange {
+            given: given(),
+            range: "a node needs at least 1 working pair",
+        });
     }
     let most = u32::try_from(pairs).unwrap_or(u32::MAX);
     match u32::try_from(asked).ok().filter(|asked| *asked <= most) {
         Some(asked) => Ok(asked),
-        None => Err(Invalid::MinChannels { said: said(), pairs }),
+        None => Err(Invalid::MinChannels { given: given(), pairs }),
     }
 }
 
 fn probe(cli: &Cli, env: Environment<'_>, host: &dyn Host) -> Result<SwitchboxProbe, Invalid> {
-    let given = (cli.bytes(Flag::SwitchboxProbe), cli.said(Flag::SwitchboxProbe));
-    let (words, said) = match env.get_filled(VARIABLE) {
-        Some(words) if !cli.is_given(Flag::SwitchboxProbe) => (words, Said::in_variable(VARIABLE, words)),
+    let given = (cli.bytes(Flag::SwitchboxProbe), cli.given(Flag::SwitchboxProbe));
+    let (words, given) = match env.get_filled(VARIABLE) {
+        Some(words) if !cli.is_given(Flag::SwitchboxProbe) => (words, Given::in_variable(VARIABLE, words)),
         // An empty variable says nothing, an empty word on the line is a slip.
         _ if given.0.is_empty() && !cli.is_on_the_line(Flag::SwitchboxProbe) => ("auto".as_ref(), given.1),
         _ => given,
     };
-    read_probe(words, env, host).ok_or(Invalid::SwitchboxProbe { said })
+    read_probe(words, env, host).ok_or(Invalid::SwitchboxProbe { given })
 }
 
 /// The probe that is meant; `None` for none, and for one plain word that is no program: more likely a slip.

@@ -236,7 +236,7 @@ impl From<CheckOrder> for pb::CheckOrder {
             partners: order.partners.into_iter().map(partner).collect(),
             seed: order.seed,
             compute_again: order.compute_again,
-            patience_millis: millis(order.patience),
+            timeout_millis: millis(order.timeout),
             all_reduce_bytes: match order.test {
                 Test::Pair => None,
                 Test::AllReduce { bytes } => Some(bytes),
@@ -279,7 +279,7 @@ impl TryFrom<pb::CheckOrder> for CheckOrder {
             partners: wire.partners.into_iter().map(partner).collect::<Result<_, _>>()?,
             seed: wire.seed,
             compute_again: wire.compute_again.min(u32::try_from(MOST_SAMPLES).unwrap_or(u32::MAX)),
-            patience: Duration::from_millis(wire.patience_millis),
+            timeout: Duration::from_millis(wire.timeout_millis),
         })
     }
 }

@@ -19,13 +19,13 @@ use crate::pb::{self, push::Push as Wire};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Push {
     /// The stream is open. `None`: no beats are wanted.
-    Welcome { beat: Option<Duration>, attendance: u64, patience: Option<Duration> },
+    Welcome { beat: Option<Duration>, session: u64, timeout: Option<Duration> },
     /// Serve the store of this round.
     Host { round: Round, fresh_port: bool },
     /// Take your seat.
     Seat(Assignment),
     /// Stop and join again. `excuses`: a failure of this node's own workers came after, and is not counted.
-    Regroup { round: Round, why: String, excuses: bool },
+    Regroup { round: Round, why: String, is_secondary: bool },
     /// You cannot take part.
     Refused { reason: String },
     /// The job is over.
@@ -56,15 +56,15 @@ pub struct Pushed {
 impl From<Pushed> for pb::Push {
     fn from(Pushed { epoch, seq, push }: Pushed) -> Self {
         let push = push.map(|push| match push {
-            Push::Welcome { beat, attendance, patience } => Wire::Welcome(pb::Welcome {
+            Push::Welcome { beat, session, timeout } => Wire::Welcome(pb::Welcome {
                 beat_millis: beat.map_or(0, millis),
-                attendance,
-                patience_millis: patience.map_or(0, millis),
+                session,
+                timeout_millis: timeout.map_or(0, millis),
             }),
             Push::Host { round, fresh_port } => Wire::Host(pb::Host { round: round.0, fresh_port }),
             Push::Seat(assignment) => Wire::Seat(assignment.into()),
-            Push::Regroup { round, why, excuses } => {
-                Wire::Regroup(pb::Regroup { round: round.0, why: cut(why), excuses })
+            Push::Regroup { round, why, is_secondary } => {
+                Wire::Regroup(pb::Regroup { round: round.0, why: cut(why), is_secondary })
             }
             Push::Refused { reason } => Wire::Refused(pb::Refused { reason: cut(reason) }),
             Push::JobEnd(verdict) => Wire::JobEnd(verdict.into()),
@@ -84,14 +84,14 @@ impl TryFrom<pb::Push> for Pushed {
     fn try_from(pb::Push { epoch, seq, push }: pb::Push) -> Result<Self, ConvertError> {
         let push = push.map(|push| {
             Ok(match push {
-                Wire::Welcome(pb::Welcome { beat_millis, attendance, patience_millis }) => {
+                Wire::Welcome(pb::Welcome { beat_millis, session, timeout_millis }) => {
                     let some = |millis| Some(Duration::from_millis(millis)).filter(|it| !it.is_zero());
-                    Push::Welcome { beat: some(beat_millis), attendance, patience: some(patience_millis) }
+                    Push::Welcome { beat: some(beat_millis), session, timeout: some(timeout_millis) }
                 }
                 Wire::Host(pb::Host { round, fresh_port }) => Push::Host { round: Round(round), fresh_port },
                 Wire::Seat(assignment) => Push::Seat(assignment.try_into()?),
-                Wire::Regroup(pb::Regroup { round, why, excuses }) => {
-                    Push::Regroup { round: Round(round), why, excuses }
+                Wire::Regroup(pb::Regroup { round, why, is_secondary }) => {
+                    Push::Regroup { round: Round(round), why, is_secondary }
                 }
                 Wire::Refused(pb::Refused { reason }) => Push::Refused { reason },
                 Wire::JobEnd(end) => Push::JobEnd(end.try_into()?),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rules::{
     NodeId, NodeRank, Round, RunId,
-    job::{Claim, Event, NodeEnd, Standing},
+    job::{Claim, Event, NodeEnd, WorkersState},
     node::{Accelerators, JoinRequest, NodeAttributes, Terms},
 };
 
@@ -193,11 +193,11 @@ impl From<NodeAttributes> for pb::NodeAttributes {
 /// The first field that makes no sense.
 pub fn resume_request(wire: pb::ResumeRequest, peer: impl FnOnce() -> String) -> Result<Event, ConvertError> {
     let node = wire.node.clone().ok_or(ConvertError::Missing { field: "node" })?;
-    let standing = match wire.standing() {
-        pb::Standing::Running => Standing::Running,
-        pb::Standing::Stopping => Standing::Stopping,
-        pb::Standing::Succeeded => Standing::Succeeded,
-        pb::Standing::Unspecified => return Err(ConvertError::Missing { field: "standing" }),
+    let workers_state = match wire.workers_state() {
+        pb::WorkersState::Running => WorkersState::Running,
+        pb::WorkersState::Stopping => WorkersState::Stopping,
+        pb::WorkersState::Succeeded => WorkersState::Succeeded,
+        pb::WorkersState::Unspecified => return Err(ConvertError::Missing { field: "standing" }),
     };
     if wire.nodes > MOST_NODES {
         let (value, expected) = (u64::from(wire.nodes), "at most 65536");
@@ -213,7 +213,7 @@ pub fn resume_request(wire: pb::ResumeRequest, peer: impl FnOnce() -> String) ->
         nodes: wire.nodes,
         master_addr: name(wire.master_addr, "master_addr")?,
         master_port: port(wire.master_port, "master_port")?,
-        standing,
+        workers_state,
         fence: wire.fence.map(TryInto::try_into).transpose()?,
     };
     Ok(Event::Resumed { request: Join::try_from(node)?.from_peer(peer), claim })
@@ -221,11 +221,11 @@ pub fn resume_request(wire: pb::ResumeRequest, peer: impl FnOnce() -> String) ->
 
 impl From<(JoinRequest, Claim)> for pb::ResumeRequest {
     fn from((request, claim): (JoinRequest, Claim)) -> Self {
-        let Claim { round, seat, nodes, master_addr, master_port, standing, fence } = claim;
-        let standing = match standing {
-            Standing::Running => pb::Standing::Running,
-            Standing::Stopping => pb::Standing::Stopping,
-            Standing::Succeeded => pb::Standing::Succeeded,
+        let Claim { round, seat, nodes, master_addr, master_port, workers_state, fence } = claim;
+        let workers_state = match workers_state {
+            WorkersState::Running => pb::WorkersState::Running,
+            WorkersState::Stopping => pb::WorkersState::Stopping,
+            WorkersState::Succeeded => pb::WorkersState::Succeeded,
         };
         Self {
             node: Some(join_request(request)),
@@ -234,7 +234,7 @@ impl From<(JoinRequest, Claim)> for pb::ResumeRequest {
             nodes,
             master_addr,
             master_port: u32::from(master_port),
-            standing: standing.into(),
+            workers_state: workers_state.into(),
             fence: fence.map(pb::Fence::from),
         }
     }

@@ -14,7 +14,7 @@ use rules::{
     check_order::{CheckOrder, CheckReport, CheckRound, Checked, Partner, Test},
     check_terms::{CheckTerms, OnInconclusive},
     fence::{FenceTerms, Juror},
-    job::{Claim, Event, NodeEnd, Standing},
+    job::{Claim, Event, NodeEnd, WorkersState},
     node::{Accelerators, JoinRequest, NodeAttributes, NodeName, Terms},
     pending::Pending,
     verdict::{CutEnd, JobFailure, JobVerdict},
@@ -113,7 +113,7 @@ fn order() -> CheckOrder {
         partners: vec![Partner { number: 0, name: name(), address: "10.0.0.1".into(), port: 4001 }],
         seed: u64::MAX,
         compute_again: 2,
-        patience: Duration::from_millis(1500),
+        timeout: Duration::from_millis(1500),
     }
 }
 
@@ -130,15 +130,15 @@ fn name() -> NodeName {
 fn every_push_survives_the_wire() {
     let failed = |failure| Push::JobEnd(JobVerdict::Failed(failure));
     let pushes = [
-        Push::Welcome { beat: None, attendance: 0, patience: None },
+        Push::Welcome { beat: None, session: 0, timeout: None },
         Push::Welcome {
             beat: Some(Duration::from_secs(1)),
-            attendance: u64::MAX,
-            patience: Some(Duration::from_secs(2)),
+            session: u64::MAX,
+            timeout: Some(Duration::from_secs(2)),
         },
         Push::Host { round: Round(1), fresh_port: true },
         Push::Seat(assignment()),
-        Push::Regroup { round: Round(2), why: "w".into(), excuses: true },
+        Push::Regroup { round: Round(2), why: "w".into(), is_secondary: true },
         Push::Refused { reason: "full".into() },
         Push::JobEnd(JobVerdict::Succeeded),
         failed(JobFailure::Node { node: name(), reason: "r".into() }),
@@ -338,7 +338,7 @@ fn a_request_survives_the_wire_and_a_wish_for_seat_zero_is_not_no_wish() {
 
 #[test]
 fn a_claim_survives_the_wire() {
-    for standing in [Standing::Running, Standing::Stopping, Standing::Succeeded] {
+    for workers_state in [WorkersState::Running, WorkersState::Stopping, WorkersState::Succeeded] {
         let claim = Claim {
             fence: Some(fence()),
             round: Round(4),
@@ -346,7 +346,7 @@ fn a_claim_survives_the_wire() {
             nodes: 2,
             master_addr: "h".into(),
             master_port: 5,
-            standing,
+            workers_state,
         };
         let wire = pb::ResumeRequest::from((request(Some(1)), claim.clone()));
         let event = Event::Resumed { request: request(Some(1)), claim };

@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, env, fmt::Write as _, fs, path::PathBuf, time::
 
 use rules::{
     Moment, NodeId, NodeRank, Round,
-    job::{Claim, Event, Job, NodeEnd, Standing},
+    job::{Claim, Event, Job, NodeEnd, WorkersState},
     liveness::LossCause,
 };
 use serde::de::DeserializeOwned;
@@ -68,11 +68,11 @@ fn entries() -> Vec<(&'static str, Entry)> {
         nodes: 2,
         master_addr: "10.0.0.1".into(),
         master_port: 29500,
-        standing: Standing::Succeeded,
+        workers_state: WorkersState::Succeeded,
     };
     let Event::Joined(request) = testing::joined("b") else { unreachable!("it joins") };
     let events = vec![
-        Event::Attended { node: node("a") },
+        Event::Subscribed { node: node("a") },
         testing::joined("a"),
         Event::Resumed { request, claim },
         Event::Hosted { node: node("a"), round: Round(5), master_addr: None, master_port: 29500 },

@@ -102,8 +102,8 @@ mod tests {
         for node in ["a", "b", "c"] {
             let (at, event) = (Moment::at_secs(jobs.len() as u64), testing::joined(node));
             let _effects = job.handle(at, event.clone());
-            let mark = journal.append(at, vec![event]);
-            while !matches!(journal.progress().await, Progress::Durable { mark: durable, .. } if durable == mark)
+            let lsn = journal.append(at, vec![event]);
+            while !matches!(journal.progress().await, Progress::Durable { lsn: durable, .. } if durable == lsn)
             {
             }
             jobs.push(job.clone());

@@ -22,7 +22,7 @@ const RECORDS: usize = 16_384;
 const STACK: usize = 256 << 10;
 
 enum Command {
-    Append { mark: u64, at: Moment, events: Vec<Event> },
+    Append { lsn: u64, at: Moment, events: Vec<Event> },
     Compact(Box<Snapshot>),
     Clear(oneshot::Sender<()>),
 }
@@ -30,10 +30,10 @@ enum Command {
 /// How far the journal has come.
 #[derive(Debug)]
 pub(crate) enum Progress {
-    /// Everything up to this mark survives.
+    /// Everything up to this log sequence number is durable.
     Durable {
         /// As [`Journal::append`] gave it.
-        mark: u64,
+        lsn: u64,
         /// The file has grown: it is time for [`Journal::compact`].
         is_large: bool,
     },
@@ -48,7 +48,7 @@ pub(crate) struct Journal {
     commands: Option<mpsc::Sender<Command>>,
     progress: words::UnboundedReceiver<Progress>,
     thread: Option<JoinHandle<()>>,
-    marks: u64,
+    last_lsn: u64,
 }
 
 impl Journal {
@@ -71,14 +71,14 @@ impl Journal {
                 }
             })
             .map_err(JournalError::Thread)?;
-        Ok(Self { commands: Some(commands), progress, thread: Some(thread), marks: 0 })
+        Ok(Self { commands: Some(commands), progress, thread: Some(thread), last_lsn: 0 })
     }
 
-    /// Takes what happened at `at`. It is durable when [`Self::progress`] has come to the mark that this gives.
+    /// Takes what happened at `at`. It is durable when [`Self::progress`] has come to the sequence number (LSN) that this returns.
     pub(crate) fn append(&mut self, at: Moment, events: Vec<Event>) -> u64 {
-        self.marks += 1;
-        self.send(Command::Append { mark: self.marks, at, events });
-        self.marks
+        self.last_lsn += 1;
+        self.send(Command::Append { lsn: self.last_lsn, at, events });
+        self.last_lsn
     }
 
     /// Puts the job in the place of all that was appended.
@@ -146,8 +146,8 @@ impl Writer {
         while let Some(command) = next {
             let mut other = None;
             match command {
-                Command::Append { mark, at, events } => {
-                    last = mark;
+                Command::Append { lsn, at, events } => {
+                    last = lsn;
                     records.extend(events.into_iter().map(|event| (at, event)));
                 }
                 command => other = Some(command),
@@ -170,7 +170,7 @@ impl Writer {
                 Some(Command::Append { .. }) => {}
             }
             let is_large = self.appended_bytes > self.snapshot_bytes.max(SMALL);
-            let _gone = tell.send(Progress::Durable { mark: last, is_large });
+            let _gone = tell.send(Progress::Durable { lsn: last, is_large });
             next = next.or_else(|| inbox.recv().ok());
         }
         Ok(())
@@ -223,7 +223,7 @@ mod tests {
     async fn until(journal: &mut Journal, wanted: u64) -> bool {
         loop {
             match journal.progress().await {
-                Progress::Durable { mark, is_large } if mark >= wanted => return is_large,
+                Progress::Durable { lsn, is_large } if lsn >= wanted => return is_large,
                 Progress::Durable { .. } => {}
                 Progress::Failed(error) => panic!("{error}"),
             }
@@ -240,16 +240,16 @@ mod tests {
         for number in 0..100_000_u64 {
             let (at, event) = (Moment::at_millis(number), testing::failed("a", 1000));
             let _effects = job.handle(at, event.clone());
-            let mark = journal.append(at, vec![event]);
-            is_large = number % 100 == 99 && until(&mut journal, mark).await;
+            let lsn = journal.append(at, vec![event]);
+            is_large = number % 100 == 99 && until(&mut journal, lsn).await;
             if is_large {
                 journal.compact(Snapshot { at, policy: testing::policy(), job: job.clone() });
                 break;
             }
         }
         assert!(is_large);
-        let mark = journal.append(Moment::at_secs(900), vec![testing::joined("b")]);
-        assert!(!until(&mut journal, mark).await);
+        let lsn = journal.append(Moment::at_secs(900), vec![testing::joined("b")]);
+        assert!(!until(&mut journal, lsn).await);
         drop(journal);
         let _effects = job.handle(Moment::at_secs(900), testing::joined("b"));
         let recovered = Recovered::read(&Folder::hold(dir.path()).unwrap()).unwrap().unwrap();

@@ -24,8 +24,8 @@ use master_proto::{
 };
 use rules::{
     NodeId, NodeRank, Round, RunId,
-    job::{Claim, NodeEnd, OnGiveUp, Policy, Standing},
-    liveness::Patience,
+    job::{Claim, NodeEnd, OnGiveUp, Policy, WorkersState},
+    liveness::Timeout,
     node::{JoinRequest, NodeAttributes, Terms},
     verdict::JobVerdict,
     world::Assignment,
@@ -67,7 +67,7 @@ pub fn config(lines: &Arc<Lines>) -> MasterConfig {
             taint_guard_permille: 300,
             lease: None,
         },
-        patience: Patience { reconnect_grace: GRACE, heartbeat_timeout: Some(Duration::from_secs(15)) },
+        timeout: Timeout { reconnect_grace: GRACE, heartbeat_timeout: Some(Duration::from_secs(15)) },
         state_dir: None,
         topology_file: None,
         trust: Trust::default(),
@@ -144,8 +144,8 @@ impl Master {
         self.lines.said.lock().unwrap().iter().filter(|line| line.contains(words)).count()
     }
 
-    pub async fn attend(&self, id: &str) -> Node {
-        Node::attend(self.address, id).await.unwrap()
+    pub async fn subscribe(&self, id: &str) -> Node {
+        Node::subscribe(self.address, id).await.unwrap()
     }
 }
 
@@ -184,7 +184,7 @@ pub struct Node {
     way: Way,
     last: Option<(u64, u64)>,
     /// That of its welcome.
-    pub attendance: u64,
+    pub session: u64,
 }
 
 pub fn terms(min_nodes: u32, max_nodes: u32) -> Terms {
@@ -227,24 +227,24 @@ pub async fn channel(address: SocketAddr, way: &Way) -> Result<Channel, tonic::t
 }
 
 impl Node {
-    pub async fn attend(address: SocketAddr, id: &str) -> Result<Self, Status> {
-        Self::attend_by(address, id, Way::default()).await
+    pub async fn subscribe(address: SocketAddr, id: &str) -> Result<Self, Status> {
+        Self::subscribe_by(address, id, Way::default()).await
     }
 
-    pub async fn attend_by(address: SocketAddr, id: &str, way: Way) -> Result<Self, Status> {
+    pub async fn subscribe_by(address: SocketAddr, id: &str, way: Way) -> Result<Self, Status> {
         let channel =
             channel(address, &way).await.map_err(|error| Status::unavailable(format!("{error:?}")))?;
         let mut client = MasterClient::new(channel);
-        let attend = pb::AttendRequest { protocol_version: PROTOCOL_VERSION, node_id: node_id(id).0 };
-        let mut request = signed_by(id, attend);
+        let subscribe = pb::SubscribeRequest { protocol_version: PROTOCOL_VERSION, node_id: node_id(id).0 };
+        let mut request = signed_by(id, subscribe);
         if let Some(token) = &way.token {
             token.put_on(&mut request);
         }
-        let pushes = client.attend(request).await?.into_inner();
-        let mut node = Self { id: id.into(), client, pushes, way, last: None, attendance: 0 };
+        let pushes = client.subscribe(request).await?.into_inner();
+        let mut node = Self { id: id.into(), client, pushes, way, last: None, session: 0 };
         match node.push().await? {
-            Some(Push::Welcome { attendance, .. }) => {
-                node.attendance = attendance;
+            Some(Push::Welcome { session, .. }) => {
+                node.session = session;
                 Ok(node)
             }
             other => panic!("expected a welcome, got {other:?}"),
@@ -270,7 +270,12 @@ impl Node {
         self.join_as(request).await.unwrap();
     }
 
-    pub async fn resume(&mut self, nodes: u32, seat: &Assignment, standing: Standing) -> Result<(), Status> {
+    pub async fn resume(
+        &mut self,
+        nodes: u32,
+        seat: &Assignment,
+        workers_state: WorkersState,
+    ) -> Result<(), Status> {
         let claim = Claim {
             fence: None,
             round: seat.round,
@@ -278,7 +283,7 @@ impl Node {
             nodes: seat.nodes,
             master_addr: seat.master_addr.clone(),
             master_port: seat.master_port,
-            standing,
+            workers_state,
         };
         let request = pb::ResumeRequest::from((request(&self.id, terms(nodes, nodes)), claim));
         let request = self.signed(request);
@@ -349,8 +354,8 @@ impl Node {
         match self.next().await {
             Push::Seat(assignment) => {
                 let taken = Some(assignment.round.0);
-                let (node_id, attendance) = (node_id(&self.id).0, self.attendance);
-                let beat = pb::BeatRequest { node_id, taken_round: taken, attendance };
+                let (node_id, session) = (node_id(&self.id).0, self.session);
+                let beat = pb::BeatRequest { node_id, taken_round: taken, session };
                 let beat = self.signed(beat);
                 self.client.beat(beat).await.unwrap();
                 assignment
@@ -389,7 +394,7 @@ pub async fn seated(nodes: &mut [Node]) -> Vec<Assignment> {
 pub async fn run_a_job(address: SocketAddr, way: &Way) {
     let mut nodes = Vec::new();
     for id in ["good-a", "good-b"] {
-        nodes.push(Node::attend_by(address, id, way.clone()).await.unwrap());
+        nodes.push(Node::subscribe_by(address, id, way.clone()).await.unwrap());
     }
     for node in &mut nodes {
         node.join(2, None).await;

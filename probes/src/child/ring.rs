@@ -4,9 +4,9 @@
 //! [`meet`] finds the neighbours, [`transfer`] is the check, [`reduce`] an all-reduce; [`link`](mod@link) is one
 //! connection. Threads that block, one for each direction: this process does nothing else.
 
+mod connection;
 pub(crate) mod error;
 pub(crate) mod hello;
-mod link;
 pub(crate) mod manual;
 pub(crate) mod meet;
 mod reduce;
@@ -16,7 +16,7 @@ use std::{net::TcpListener, os::fd::FromRawFd as _};
 
 use self::{
     error::RingError,
-    meet::{Door, meet},
+    meet::{Acceptor, meet},
 };
 use super::progress::Progress;
 use crate::wire::{
@@ -30,8 +30,8 @@ pub(super) fn run(task: RingTask, progress: &Progress) -> Result<Measured, RingE
     check(&plan)?;
     // SAFETY: the agent has left it open for this process, which uses it nowhere else.
     let listener = unsafe { TcpListener::from_raw_fd(listener) };
-    let door = Door::open(listener, plan.token).map_err(RingError::Thread)?;
-    let links = meet(&plan, &door)?;
+    let acceptor = Acceptor::open(listener, plan.token).map_err(RingError::Thread)?;
+    let links = meet(&plan, &acceptor)?;
     match plan.mode {
         RingMode::Check => Ok(transfer::run(plan.seed, links, progress)?.probed().into()),
         RingMode::AllReduce { bytes, repeats } => reduce::run(&plan, links, bytes, repeats.max(1), progress),

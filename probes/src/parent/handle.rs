@@ -13,7 +13,7 @@ use tokio::{
 
 use super::process::{Pipes, Process, StartError};
 use crate::{
-    LAST_PATIENCE,
+    LAST_TIMEOUT,
     wire::{End, ProbeMessage, gpus::GpuMessage, group::Measured},
 };
 
@@ -249,7 +249,7 @@ pub(super) async fn hear((process, pipes): (Process, Pipes), limits: Limits, tol
             }
             () = is_due(due), if stage == Stage::Asked => {
                 process.signal(Signal::SIGKILL);
-                (stage, due) = (Stage::Killed, Some(Instant::now() + LAST_PATIENCE));
+                (stage, due) = (Stage::Killed, Some(Instant::now() + LAST_TIMEOUT));
             }
             () = is_due(due), if stage == Stage::Killed => {
                 heard.stuck = Some(process.stuck());
@@ -261,10 +261,10 @@ pub(super) async fn hear((process, pipes): (Process, Pipes), limits: Limits, tol
         heard.keep(&came);
     }
     // Its pipe may be closed a moment before it can be reaped. In the agent the loop reaps; elsewhere nobody does.
-    let patience = tokio::time::sleep(LAST_PATIENCE);
+    let timeout = tokio::time::sleep(LAST_TIMEOUT);
     tokio::select! {
         () = is_ended(ended.as_ref()) => {}
-        () = patience => {}
+        () = timeout => {}
     }
     heard.status = process.reap();
     heard

@@ -35,7 +35,7 @@ pub struct RingPlan {
     /// [`Listener::port`] of each member.
     pub ports: Vec<u16>,
     /// So long is a neighbour that cannot be reached tried again. There is no other time limit; the master has one.
-    pub connect_patience: Duration,
+    pub connect_timeout: Duration,
     /// What it is for.
     pub mode: RingMode,
 }

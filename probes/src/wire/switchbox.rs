@@ -64,7 +64,7 @@ pub struct SwitchboxTask {
     /// `/sys`, or a tree like it.
     pub sysfs: PathBuf,
     /// How long one pair may take; `None`: as long as the probe usually may, 10 s for MetaX's tool and 20 s for others.
-    pub patience: Option<Duration>,
+    pub timeout: Option<Duration>,
 }
 
 impl SwitchboxTask {
@@ -72,7 +72,7 @@ impl SwitchboxTask {
     #[must_use]
     pub fn new(settings: Settings, probe: SwitchboxProbe, tool: Option<&OsStr>) -> Self {
         let tool = tool.filter(|tool| !tool.is_empty()).unwrap_or_else(|| OsStr::new(TOOL));
-        Self { settings, probe, tool: tool.into(), sysfs: "/sys".into(), patience: None }
+        Self { settings, probe, tool: tool.into(), sysfs: "/sys".into(), timeout: None }
     }
 }
 
@@ -127,7 +127,7 @@ pub(crate) struct Request {
 
 impl Request {
     /// These pairs, within this time. A program of ours gives every repetition; another takes the mean itself.
-    pub(crate) fn new(settings: &Settings, pairs: Vec<SocketPair>, style: Style, patience: Duration) -> Self {
+    pub(crate) fn new(settings: &Settings, pairs: Vec<SocketPair>, style: Style, timeout: Duration) -> Self {
         let (iters, warmup) = match style {
             Style::Repetitions => (FEWEST, 1),
             Style::Calls => (8, 2),
@@ -140,7 +140,7 @@ impl Request {
             warmup,
             directions: vec![Direction::There, Direction::Back],
             min_mbps: settings.min.mb_per_s(),
-            deadline_ms: u64::try_from(patience.as_millis()).unwrap_or(u64::MAX),
+            deadline_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
         }
     }
 

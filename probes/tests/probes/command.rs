@@ -138,7 +138,7 @@ async fn one_that_hears_sigterm_has_time_to_answer_it() {
         file.display(),
         ready.display()
     );
-    let plan = CommandPlan { grace: crate::support::PATIENCE, ..shell(&script) };
+    let plan = CommandPlan { grace: crate::support::TIMEOUT, ..shell(&script) };
     let handle = start_command(plan, None);
     until("the program runs", || number_in(&ready).is_some());
     handle.cancel();

@@ -3,14 +3,14 @@
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, time::Duration};
 
 use diagnosis::{
-    gpu_topology::{Link, PciPath},
+    gpu_topology::{LinkKind, PciPath},
     gpus::{Gpu, GpuTrouble, Inventory, Vendor},
 };
 use probes::{GpuPlan, Helper, take_inventory};
 
 use crate::{
     fake_library,
-    support::{PATIENCE, in_time, is_alive},
+    support::{TIMEOUT, in_time, is_alive},
 };
 
 /// A probe in whose environment there is the fake library with these devices.
@@ -37,14 +37,14 @@ async fn inventory(plan: &str, deadline: Duration) -> Inventory {
     inventory
 }
 
-fn link(inventory: &Inventory, a: u32, b: u32) -> Link {
+fn link(inventory: &Inventory, a: u32, b: u32) -> LinkKind {
     inventory.links.iter().find(|link| (link.a, link.b) == (a, b)).unwrap().link
 }
 
 #[tokio::test]
 async fn eight_devices_are_read_with_their_links_and_the_sick_one() {
     let plan = "gpus=8;links=dgx1;lost=3;closed=5;ecc=2:5;pending=1;used=0:61;pid=0:4711;pid=0:4712;hot=6";
-    let inventory = inventory(plan, PATIENCE).await;
+    let inventory = inventory(plan, TIMEOUT).await;
     assert_eq!((inventory.vendor, inventory.driver.as_deref()), (Some(Vendor::Nvidia), Some("535.161.08")));
     assert_eq!(inventory.hangs_at, None);
     let [zero, one, two, three, four, five, six, _] = &inventory.gpus[..] else { panic!("{inventory:?}") };
@@ -70,9 +70,9 @@ async fn eight_devices_are_read_with_their_links_and_the_sick_one() {
     // Of a library that lacks a call only that answer is missing.
     assert!(inventory.gpus.iter().all(|gpu| gpu.numa_node.is_none() && !gpu.is_mig));
     assert_eq!(zero.nvlinks.len(), 6);
-    assert_eq!(link(&inventory, 0, 4), Link::NvLink(2));
-    assert_eq!(link(&inventory, 0, 1), Link::NvLink(1));
-    assert_eq!(link(&inventory, 1, 4), Link::Pci(PciPath::System));
+    assert_eq!(link(&inventory, 0, 4), LinkKind::NvLink(2));
+    assert_eq!(link(&inventory, 0, 1), LinkKind::NvLink(1));
+    assert_eq!(link(&inventory, 1, 4), LinkKind::Pci(PciPath::System));
     assert!(!inventory.links.iter().any(|link| [link.a, link.b].contains(&3)));
     let host = &inventory.host;
     assert!(host.cpus > Some(0) && host.memory_total.is_some(), "{host:?}");
@@ -90,7 +90,7 @@ async fn a_driver_that_hangs_at_one_device_does_not_hide_those_before_it() {
 
 #[tokio::test]
 async fn without_the_library_there_is_a_note_and_no_error() {
-    let plan = GpuPlan { deadline: PATIENCE, helper: crate::support::helper(), ..GpuPlan::default() };
+    let plan = GpuPlan { deadline: TIMEOUT, helper: crate::support::helper(), ..GpuPlan::default() };
     let inventory = in_time(take_inventory(plan)).await;
     if inventory.vendor.is_none() {
         assert!(inventory.notes.iter().any(|note| note.contains("NVML")), "{inventory:?}");
@@ -101,7 +101,7 @@ async fn without_the_library_there_is_a_note_and_no_error() {
 
 #[tokio::test]
 async fn a_library_without_devices_is_a_node_without_devices() {
-    let inventory = inventory("gpus=0", PATIENCE).await;
+    let inventory = inventory("gpus=0", TIMEOUT).await;
     assert_eq!((inventory.vendor, inventory.gpus.len()), (None, 0));
 }
 
@@ -171,7 +171,7 @@ async fn metax_devices_are_read_from_files_and_tool() {
     ));
     // Nobody asks it where there is another vendor's driver.
     tool(root.path(), "bin/nvidia-smi", "echo asked");
-    let inventory = asked(root.path(), PATIENCE).await;
+    let inventory = asked(root.path(), TIMEOUT).await;
     assert_eq!((inventory.vendor, inventory.gpus.len()), (Some(Vendor::Metax), 2), "{inventory:?}");
     assert_eq!((inventory.gpus[0].numa_node, inventory.gpus[1].numa_node), (Some(0), Some(1)));
     assert!(matches!(inventory.gpus[1].trouble, Some(GpuTrouble::CannotOpen(_))), "{inventory:?}");
@@ -185,7 +185,7 @@ async fn metax_devices_are_read_from_files_and_tool() {
 async fn the_tool_on_the_path_comes_before_the_drivers_own() {
     let root = metax("exit 1");
     tool(root.path(), "bin/mx-smi", "exit 7");
-    let inventory = asked(root.path(), PATIENCE).await;
+    let inventory = asked(root.path(), TIMEOUT).await;
     assert!(inventory.notes.iter().any(|note| note.contains("bin/mx-smi -L: it ended with exit status: 7")));
     assert_eq!(inventory.gpus.len(), 2, "the bus says so");
 }
@@ -231,7 +231,7 @@ async fn nvidia_smi_stands_in_for_the_library() {
         fs::create_dir_all(&device).unwrap();
         fs::write(device.join("numa_node"), numa).unwrap();
     }
-    let inventory = asked(root.path(), PATIENCE).await;
+    let inventory = asked(root.path(), TIMEOUT).await;
     assert_eq!(
         (inventory.vendor, inventory.hangs_at.as_ref()),
         (Some(Vendor::Nvidia), None),
@@ -250,7 +250,7 @@ async fn nvidia_smi_stands_in_for_the_library() {
     let expected =
         [gpu(0, "GPU-aa", "0000:3b:00.0", Some(1 << 30), 1), gpu(1, "GPU-bb", "0000:5e:00.0", None, 3)];
     assert_eq!(inventory.gpus, expected);
-    assert_eq!(link(&inventory, 0, 1), Link::NvLink(2));
+    assert_eq!(link(&inventory, 0, 1), LinkKind::NvLink(2));
     let [note] = &inventory.notes[..] else { panic!("{inventory:?}") };
     assert!(note.contains("libnvidia-ml.so.1"), "{note}");
 }
@@ -260,7 +260,7 @@ async fn nobody_asks_nvidia_smi_where_the_library_answers() {
     let root = nvidia("touch $0.asked");
     for (devices, vendor) in [("gpus=2", Some(Vendor::Nvidia)), ("gpus=0", None)] {
         let plan = GpuPlan {
-            deadline: PATIENCE,
+            deadline: TIMEOUT,
             root: root.path().to_owned(),
             path: root.path().join("bin").into(),
             helper: helper(root.path(), devices),
@@ -305,7 +305,7 @@ async fn what_nvidia_smi_does_not_tell_is_a_note_that_names_the_question() {
         (of_table("exit 6"), 2, TOPO, "it ended with exit status: 6 and said nothing"),
     ] {
         let root = nvidia(&script);
-        let inventory = asked(root.path(), PATIENCE).await;
+        let inventory = asked(root.path(), TIMEOUT).await;
         assert_eq!((inventory.gpus.len(), inventory.links.len()), (gpus, 0), "{script}: {inventory:?}");
         assert_eq!(inventory.hangs_at, None, "{script}");
         let note = inventory.notes.last().unwrap();
@@ -313,7 +313,7 @@ async fn what_nvidia_smi_does_not_tell_is_a_note_that_names_the_question() {
         assert!(said.starts_with(words), "{script}: {note}");
         are_gone(root.path(), &["tool.pid"]).await;
     }
-    let inventory = asked(tempfile::tempdir().unwrap().path(), PATIENCE).await;
+    let inventory = asked(tempfile::tempdir().unwrap().path(), TIMEOUT).await;
     assert_eq!(inventory.notes.last().map(String::as_str), Some("no nvidia-smi on PATH"));
 }
 

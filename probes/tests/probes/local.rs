@@ -6,10 +6,10 @@ use diagnosis::network_check::ComputeKind;
 use probes::{LocalPlan, check_locally, measure_compute};
 use tokio::sync::watch;
 
-use crate::support::{PATIENCE, helper, in_time};
+use crate::support::{TIMEOUT, helper, in_time};
 
 fn plan() -> LocalPlan {
-    LocalPlan { deadline: PATIENCE, helper: helper(), ..LocalPlan::default() }
+    LocalPlan { deadline: TIMEOUT, helper: helper(), ..LocalPlan::default() }
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ use processes::tree;
 use tokio::{sync::watch, time::sleep};
 
 use crate::support::{
-    PATIENCE, deaf, helper, in_time, is_alive, listeners, number_in, plans, ports, probes_below, until,
+    TIMEOUT, deaf, helper, in_time, is_alive, listeners, number_in, plans, ports, probes_below, until,
 };
 
 /// A program in place of the probe.
@@ -109,7 +109,7 @@ async fn a_compute_probe_that_hangs_ends_when_nobody_waits_for_it() {
     let helper = impostor(&folder, &format!("echo $$ > {}; exec sleep 1000", pid.display()));
     let plan = LocalPlan { helper, ..LocalPlan::default() };
     let (cancel, cancelled) = watch::channel(false);
-    let times = tokio::spawn(measure_compute(2, LocalPlan { deadline: PATIENCE * 2, ..plan }, cancelled));
+    let times = tokio::spawn(measure_compute(2, LocalPlan { deadline: TIMEOUT * 2, ..plan }, cancelled));
     let pid = in_time(async {
         loop {
             match number_in(&pid) {

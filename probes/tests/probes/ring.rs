@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     peer,
-    support::{PATIENCE, helper, in_time, listeners, plans, ports},
+    support::{TIMEOUT, helper, in_time, listeners, plans, ports},
 };
 
 const TOTAL: u64 = 2 * ((64 << 10) + (1 << 20) + (16 << 20));
@@ -210,7 +210,7 @@ async fn a_neighbour_that_is_not_there_is_named() {
     let listeners = listeners(2);
     let [here, there] = ports(&listeners).try_into().unwrap();
     let [mut plan, _] = plans(&[here, there], 13, RingMode::Check).try_into().unwrap();
-    plan.connect_patience = Duration::from_millis(100);
+    plan.connect_timeout = Duration::from_millis(100);
     let [first, second] = listeners.try_into().unwrap();
     drop(second);
     let end = in_time(start_ring(plan, &first, &helper(), None).end()).await;
@@ -254,8 +254,8 @@ fn a_pair_by_hand_needs_one_port_only() {
     let address = format!("127.0.0.1:{}", listener.port());
     let door = probes::listen_for_pair(&listener).unwrap();
     let dialling =
-        thread::spawn(move || [1, 2].map(|seed| probes::dial_pair(&address, seed, PATIENCE).unwrap()));
-    let here = [None, Some(PATIENCE)].map(|within| door.check(within, PATIENCE).unwrap());
+        thread::spawn(move || [1, 2].map(|seed| probes::dial_pair(&address, seed, TIMEOUT).unwrap()));
+    let here = [None, Some(TIMEOUT)].map(|within| door.check(within, TIMEOUT).unwrap());
     for end in here.iter().chain(&dialling.join().unwrap()) {
         assert!(end.sent_per_second > 0 && end.received_per_second > 0 && end.verified == TOTAL, "{end:?}");
     }
@@ -282,7 +282,7 @@ fn a_pair_by_hand_waits_for_nobody_longer_than_it_is_told() {
             stranger
         })
     });
-    let error = probes::dial_pair(&address, 1, PATIENCE).unwrap_err().to_string();
+    let error = probes::dial_pair(&address, 1, TIMEOUT).unwrap_err().to_string();
     assert!(error.ends_with("it speaks another protocol"), "{error}");
     drop(greeter.join().unwrap());
 

@@ -10,7 +10,7 @@ use std::{
 use probes::{Helper, Listener, RingMode, RingPlan};
 
 /// Longer than anything here takes on a busy machine; only a hang gets this far.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const TIMEOUT: Duration = Duration::from_secs(120);
 
 pub fn helper() -> Helper {
     Helper { program: PathBuf::from(env!("CARGO_BIN_EXE_dlrover-probe-under-test")), ..Helper::default() }
@@ -29,7 +29,7 @@ pub fn plans(ports: &[u16], token: u64, mode: RingMode) -> Vec<RingPlan> {
         me,
         members: vec!["127.0.0.1".into(); ports.len()],
         ports: ports.to_vec(),
-        connect_patience: PATIENCE,
+        connect_timeout: TIMEOUT,
         mode,
     };
     (0..ports.len()).map(plan).collect()
@@ -41,7 +41,7 @@ pub fn ports(listeners: &[Listener]) -> Vec<u16> {
 
 /// What comes of it, unless it hangs.
 pub async fn in_time<T>(work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, work).await.expect("in time")
+    tokio::time::timeout(TIMEOUT, work).await.expect("in time")
 }
 
 /// Whether there is such a process that is not merely waiting to be reaped.
@@ -53,7 +53,7 @@ pub fn is_alive(pid: i32) -> bool {
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "never: {what}");
+        assert!(began.elapsed() < TIMEOUT, "never: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

@@ -8,7 +8,9 @@ use std::{
     time::Duration,
 };
 
-use diagnosis::switchbox::{Expected, Finding, Path as Way, Rate, Settings, SocketPair, Standing, Trouble};
+use diagnosis::switchbox::{
+    Expected, Finding, Path as Way, Rate, Settings, SocketPair, SwitchboxStatus, Trouble,
+};
 use probes::{SwitchboxError, SwitchboxProbe, SwitchboxTask, check_switchbox};
 use processes::tree;
 use tokio::sync::mpsc;
@@ -112,9 +114,9 @@ fn troubles(finding: &Finding) -> Vec<Option<Trouble>> {
 /// What is wrong with the third pair, in words, when the others are good.
 async fn third(script: &str) -> String {
     let made = Box::with(&format!("if [ $A = 3 ]; then\n{script}\nelse say 50040.12; fi"));
-    let task = SwitchboxTask { patience: Some(SHORT), ..made.task() };
+    let task = SwitchboxTask { timeout: Some(SHORT), ..made.task() };
     let finding = finding(task).await;
-    assert_eq!(finding.standing(), Standing::Degraded, "{finding:?}");
+    assert_eq!(finding.status(), SwitchboxStatus::Degraded, "{finding:?}");
     let others = finding.pairs.iter().filter(|it| it.is_good()).count();
     assert_eq!(others, 3, "{finding:?}");
     finding.pairs[2].wrong.as_ref().unwrap().to_string()
@@ -125,7 +127,7 @@ async fn a_healthy_box_is_asked_five_times_a_pair_as_the_vendor_does() {
     let made = Box::with("say 50040.12");
     let (found, lines) = check(made.task()).await;
     let finding = found.unwrap();
-    assert_eq!((finding.standing(), finding.good()), (Standing::Ok, 4));
+    assert_eq!((finding.status(), finding.good()), (SwitchboxStatus::Ok, 4));
     for (pair, calls) in
         [("0-1", "-l 0 -p 1"), ("2-4", "-l 2 -p 4"), ("3-5", "-l 3 -p 5"), ("6-7", "-l 6 -p 7")]
     {
@@ -155,7 +157,7 @@ async fn slow_and_dead_channels_of_a_node_that_passes_are_named() {
     let made = Box::with("case $A in 3) say 9999.9;; 6) say 0.0;; *) say 50000.0;; esac");
     let (found, lines) = check(made.task()).await;
     let finding = found.unwrap();
-    assert_eq!(finding.standing(), Standing::Degraded);
+    assert_eq!(finding.status(), SwitchboxStatus::Degraded);
     assert_eq!(troubles(&finding), [None, None, Some(Trouble::Slow), Some(Trouble::Dead)]);
     let notes = finding.notes();
     assert_eq!(notes[1], "switchbox pair 6:7 (GPU 6 -> GPU 7): dead, 0 MB/s in 5 solo runs");
@@ -186,10 +188,10 @@ async fn a_tool_that_hangs_is_asked_once_more_alone_and_nothing_of_it_stays() {
          echo $$ > $DIR/leader
          while :; do sleep 0.01; done",
     );
-    let task = SwitchboxTask { patience: Some(SHORT), ..made.task() };
+    let task = SwitchboxTask { timeout: Some(SHORT), ..made.task() };
     let finding = in_time(finding(task)).await;
     assert_eq!(finding.pairs[2].wrong.as_ref().unwrap().to_string(), "dead, no end within 4 s");
-    assert_eq!((made.calls("3-5").len(), finding.standing()), (2, Standing::Degraded));
+    assert_eq!((made.calls("3-5").len(), finding.status()), (2, SwitchboxStatus::Degraded));
     for name in ["leader", "daemon"] {
         assert!(!is_alive(number_in(&made.folder.path().join(name)).unwrap()), "{name}");
     }
@@ -198,9 +200,9 @@ async fn a_tool_that_hangs_is_asked_once_more_alone_and_nothing_of_it_stays() {
 #[tokio::test]
 async fn one_that_hangs_only_beside_others_is_good() {
     let made = Box::with("if [ $A = 3 ] && [ $TURN = 1 ]; then exec sleep 1000; fi; say 50000.0");
-    let task = SwitchboxTask { patience: Some(SHORT), ..made.task() };
+    let task = SwitchboxTask { timeout: Some(SHORT), ..made.task() };
     let finding = finding(task).await;
-    assert_eq!((finding.standing(), made.calls("3-5").len()), (Standing::Ok, 6));
+    assert_eq!((finding.status(), made.calls("3-5").len()), (SwitchboxStatus::Ok, 6));
 }
 
 #[tokio::test]
@@ -264,7 +266,7 @@ async fn sockets_are_looked_up_in_the_drivers_tree() {
 /// A program with the documents of the contract.
 async fn by(line: &str, settings: Settings) -> Finding {
     let probe = SwitchboxProbe::Command(line.into());
-    let task = SwitchboxTask { patience: Some(SHORT), ..SwitchboxTask::new(settings, probe, None) };
+    let task = SwitchboxTask { timeout: Some(SHORT), ..SwitchboxTask::new(settings, probe, None) };
     finding(task).await
 }
 
@@ -286,25 +288,25 @@ fn results(values: [f64; 4], path: &str) -> String {
 async fn the_decision_table_holds_for_a_program_of_the_users() {
     let link = Settings { expected: Expected::Exactly(Way::Metaxlink), ..settings() };
     for (values, path, settings, expected) in [
-        ([50_000.0; 4], "metaxlink", settings(), (Standing::Ok, 4)),
-        ([50_000.0, 50_000.0, 9999.9, 0.0], "metaxlink", settings(), (Standing::Degraded, 2)),
-        ([50_000.0, 9000.0, 9000.0, 9000.0], "metaxlink", settings(), (Standing::Fault, 1)),
-        ([10_000.0; 4], "metaxlink", settings(), (Standing::Ok, 4)),
-        ([50_000.0; 4], "pcie", link.clone(), (Standing::Fault, 0)),
-        ([50_000.0; 4], "host", link, (Standing::Fault, 0)),
+        ([50_000.0; 4], "metaxlink", settings(), (SwitchboxStatus::Ok, 4)),
+        ([50_000.0, 50_000.0, 9999.9, 0.0], "metaxlink", settings(), (SwitchboxStatus::Degraded, 2)),
+        ([50_000.0, 9000.0, 9000.0, 9000.0], "metaxlink", settings(), (SwitchboxStatus::Fault, 1)),
+        ([10_000.0; 4], "metaxlink", settings(), (SwitchboxStatus::Ok, 4)),
+        ([50_000.0; 4], "pcie", link.clone(), (SwitchboxStatus::Fault, 0)),
+        ([50_000.0; 4], "host", link, (SwitchboxStatus::Fault, 0)),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("result.json");
         fs::write(&file, results(values, path)).unwrap();
         let finding = by(&format!("cat {}", file.display()), settings).await;
-        assert_eq!((finding.standing(), finding.good()), expected, "{values:?} {path}");
+        assert_eq!((finding.status(), finding.good()), expected, "{values:?} {path}");
     }
 }
 
 #[tokio::test]
 async fn a_program_that_fails_fails_for_all_pairs_with_its_words() {
-    let (untested, fault) = (Standing::Untested, Standing::Fault);
-    for (line, expected, standing) in [
+    let (untested, fault) = (SwitchboxStatus::Untested, SwitchboxStatus::Fault);
+    for (line, expected, status) in [
         ("echo 'driver gone' >&2; exit 3", "probe failed, exit code 3, it said driver gone", untested),
         ("cat /nowhere/typo.json", "probe failed, exit code 1, it said ", untested),
         ("echo 'x: No such device' >&2; exit 1", "probe failed, exit code 1, it said x", untested),
@@ -318,13 +320,13 @@ async fn a_program_that_fails_fails_for_all_pairs_with_its_words() {
     ] {
         let pairs = vec![SocketPair(0, 1), SocketPair(2, 3)];
         let finding = by(line, Settings { pairs, ..settings() }).await;
-        assert_eq!((finding.standing(), finding.good()), (standing, 0), "{line}: {finding}");
+        assert_eq!((finding.status(), finding.good()), (status, 0), "{line}: {finding}");
         let advice = format!("`{line}` gave no usable answer for any pair: run it by hand on this node");
         let has_failed = expected.starts_with("probe failed");
         assert_eq!(finding.to_string().ends_with(&advice), has_failed, "{finding}");
         let fault = finding.fault().unwrap();
         assert_eq!(fault.reason.contains(&advice), has_failed, "{fault:?}");
-        assert_eq!(fault.is_nothing_broken(), standing == untested, "{fault:?}");
+        assert_eq!(fault.is_nothing_broken(), status == untested, "{fault:?}");
         for pair in &finding.pairs {
             let words = pair.wrong.as_ref().unwrap().to_string();
             assert!(words.starts_with(expected), "{line}: {words}");
@@ -343,7 +345,7 @@ async fn a_program_that_fails_for_one_pair_alone_is_held_against_that_pair() {
         file.display()
     );
     let finding = by(&line, settings()).await;
-    assert_eq!((finding.standing(), finding.good()), (Standing::Degraded, 3));
+    assert_eq!((finding.status(), finding.good()), (SwitchboxStatus::Degraded, 3));
     let words = finding.pairs[1].wrong.as_ref().unwrap().to_string();
     assert_eq!(words, "no answer, exit code 3, it said link 2 is down");
 }
@@ -370,7 +372,7 @@ async fn a_program_is_told_what_to_measure_and_one_direction_may_be_slow() {
     let half = by(r#"echo '{"v":1,"results":[{"pair":[3,5],"dir":"ab","mbps":50000}]}'"#, one).await;
     let words = half.pairs[0].wrong.as_ref().unwrap().to_string();
     assert_eq!(words, "probe failed, no result for this pair in direction ba");
-    assert_eq!(half.standing(), Standing::Untested);
+    assert_eq!(half.status(), SwitchboxStatus::Untested);
 }
 
 #[tokio::test]
@@ -379,7 +381,7 @@ async fn the_host_probe_measures_memory_and_is_no_link() {
     let task = SwitchboxTask::new(slow.clone(), SwitchboxProbe::Host, None);
     let (found, lines) = check(task).await;
     let finding = found.unwrap();
-    assert_eq!((finding.standing(), finding.good()), (Standing::Ok, 4), "{lines:?}");
+    assert_eq!((finding.status(), finding.good()), (SwitchboxStatus::Ok, 4), "{lines:?}");
     for pair in &finding.pairs {
         assert_eq!((pair.path, pair.values.len()), (Way::Host, 5), "{pair:?}");
         assert!(
@@ -416,7 +418,7 @@ async fn a_host_with_nothing_has_no_probe_and_never_the_hosts_own() {
     assert!(SwitchboxError::NoProbe.to_string().starts_with("no switchbox probe on this host"));
     // The tool alone, or the driver's tree alone, is MetaX.
     let with_tool = SwitchboxTask { tool: made.tool(), ..nothing.clone() };
-    assert_eq!(finding(with_tool).await.standing(), Standing::Ok);
+    assert_eq!(finding(with_tool).await.status(), SwitchboxStatus::Ok);
     made.tree(&[0, 1, 2, 3, 4, 5, 6, 7]);
     assert_eq!(troubles(&finding(nothing.clone()).await), [Some(Trouble::ToolMissing); 4]);
     let cuda = finding(SwitchboxTask { probe: SwitchboxProbe::Cuda, ..nothing }).await;

@@ -50,7 +50,7 @@ fn ring(host: &str, port: &str) -> Outcome {
         me: 0,
         members: vec![host.to_owned(), host.to_owned()],
         ports: vec![listener.port(), port.parse()?],
-        connect_patience: Duration::from_secs(600),
+        connect_timeout: Duration::from_secs(600),
         mode: RingMode::Check,
     };
     let _handle = start_ring(plan, &listener, &Helper::default(), None);

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Claim, Effect, Job, Phase, Standing};
+use super::{Claim, Effect, Job, Phase, WorkersState};
 use crate::{
     fence::FenceTerms,
     ids::{NodeId, Round},
@@ -170,7 +170,7 @@ impl Job {
     /// A node has workers of a round that this job does not run, and says so. Of a job that is open to anybody that may
     /// be made up, and so holds up nobody, unless the node was a member.
     pub(super) fn miss_claimant(&mut self, now: Moment, node: &NodeId, claim: &Claim) {
-        if claim.standing == Standing::Succeeded {
+        if claim.workers_state == WorkersState::Succeeded {
             self.absences.nodes.remove(node);
         } else if self.absences.nodes.contains_key(node) || !self.policy.is_open {
             self.miss(now, node, Generation::claimed(claim));
@@ -179,7 +179,7 @@ impl Job {
 
     /// A node that has workers is refused. They end when it has heard of that, and those of others of its round may run on.
     pub(super) fn miss_refused(&mut self, now: Moment, name: NodeName, claim: &Claim) {
-        if self.policy.is_open || claim.standing == Standing::Succeeded {
+        if self.policy.is_open || claim.workers_state == WorkersState::Succeeded {
             return;
         }
         let generation = Generation::claimed(claim);

@@ -59,7 +59,7 @@ pub(super) struct Checking {
     newcomers: BTreeSet<Machine>,
     check: NetworkCheck,
     seed: u64,
-    patience: Duration,
+    timeout: Duration,
     /// What the nodes were told to do in the round that is on, and have not answered.
     orders: BTreeMap<u32, CheckOrder>,
 }
@@ -161,7 +161,7 @@ impl Job {
             newcomers: BTreeSet::new(),
             check,
             seed,
-            patience: terms.deadlines.floor.min(CONNECT),
+            timeout: terms.deadlines.floor.min(CONNECT),
             orders: BTreeMap::new(),
         }));
         let mut effects = vec![Effect::Log(Log::Checking { check: number, nodes: count })];
@@ -250,14 +250,14 @@ impl Job {
         now: Moment,
         node: &NodeId,
         reason: &str,
-        is_excused: bool,
+        is_secondary: bool,
     ) -> Vec<Effect> {
         let Phase::Checking(checking) = &mut self.phase else { return Vec::new() };
         let Some(number) = checking.numbers.get(node).copied() else { return Vec::new() };
         checking.orders.remove(&number);
         let machine = checking.machines.get(number as usize).cloned();
         let (reason, is_announced) = match machine {
-            _ if is_excused => (reason, true),
+            _ if is_secondary => (reason, true),
             Some(machine) if checking.newcomers.contains(&machine) => (STARTED_AGAIN, true),
             Some(machine) => {
                 let lost = checking.lost.entry(machine).or_insert(Lost { at: now, numbers: Vec::new() });
@@ -357,7 +357,7 @@ impl Checking {
                     partners,
                     seed,
                     compute_again,
-                    patience: self.patience,
+                    timeout: self.timeout,
                 };
                 self.orders.insert(*number, order);
             }

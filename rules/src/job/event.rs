@@ -56,7 +56,7 @@ pub enum OnGiveUp {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
     /// A node opened its stream.
-    Attended { node: NodeId },
+    Subscribed { node: NodeId },
     /// A node's stream broke off. It may come back.
     LinkBroken { node: NodeId },
     /// A node joins, for the first time or again after its workers are gone.
@@ -96,7 +96,7 @@ impl Event {
     #[must_use]
     pub fn speaker(&self) -> Option<&NodeId> {
         match self {
-            Self::Attended { node }
+            Self::Subscribed { node }
             | Self::Hosted { node, .. }
             | Self::SeatTaken { node, .. }
             | Self::InventoryTold { node, .. }
@@ -130,14 +130,14 @@ pub struct Claim {
     /// `MASTER_PORT` of that round.
     pub master_port: u16,
     /// What its workers do.
-    pub standing: Standing,
+    pub workers_state: WorkersState,
     /// When its workers may go on without the master; `None`: always.
     pub fence: Option<FenceTerms>,
 }
 
 /// What a node's workers do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Standing {
+pub enum WorkersState {
     /// They run, or are about to.
     Running,
     /// They are being stopped; the node joins again when they are gone.
@@ -218,7 +218,7 @@ impl Regroup {
     /// Whether a failure of the told node's own workers in that round followed from this: the master heard of this
     /// first, and workers fail when their peers are gone.
     #[must_use]
-    pub fn excuses(&self) -> bool {
+    pub fn is_secondary(&self) -> bool {
         !matches!(self, Self::Late | Self::UnknownRound { .. })
     }
 }

@@ -3,8 +3,8 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use super::{
-    Claim, Effect, FAREWELL, Job, Log, Node, Phase, Refusal, Regroup, TOPOLOGY_PATIENCE,
-    absences::Generation, count, sightings::Machine,
+    Claim, Effect, FAREWELL, Job, Log, Node, Phase, Refusal, Regroup, TOPOLOGY_TIMEOUT, absences::Generation,
+    count, sightings::Machine,
 };
 use crate::{
     fence::FenceTerms,
@@ -250,7 +250,7 @@ impl Job {
             self.waiting.remove(member);
         }
         if self.policy.has_topology && members.len() > 1 {
-            self.phase = Phase::Placing { members, until: now + TOPOLOGY_PATIENCE };
+            self.phase = Phase::Placing { members, until: now + TOPOLOGY_TIMEOUT };
             return vec![Effect::ReadTopology];
         }
         self.phase = Phase::Placing { members, until: now };
@@ -444,8 +444,8 @@ impl Job {
         let Phase::Gathering { since, awaited, .. } = &mut self.phase else { return Vec::new() };
         *since = Some(now);
         let slow = awaited.clone();
-        let patience = self.terms.as_ref().map_or(Duration::ZERO, |terms| terms.join_timeout);
-        let silent = LossCause::Slow { timeout: patience };
+        let timeout = self.terms.as_ref().map_or(Duration::ZERO, |terms| terms.join_timeout);
+        let silent = LossCause::Slow { timeout };
         slow.iter().flat_map(|node| self.on_lost(now, node, silent)).collect()
     }
 

@@ -32,7 +32,7 @@ pub(super) struct Measuring {
     /// How long it may take.
     limit: Duration,
     /// From the word that cuts it short to its end.
-    patience: Option<Duration>,
+    timeout: Option<Duration>,
 }
 
 impl Job {
@@ -69,7 +69,7 @@ impl Job {
                 partners: vec![next],
                 seed,
                 compute_again: 0,
-                patience: hard,
+                timeout: hard,
             };
             (count(me), order)
         };
@@ -88,7 +88,7 @@ impl Job {
             failure: None,
             until: now + hard,
             limit: hard,
-            patience: Some(grace * 2),
+            timeout: Some(grace * 2),
         }));
         effects
     }
@@ -127,14 +127,14 @@ impl Job {
 
     pub(super) fn on_measuring_deadline(&mut self, now: Moment) -> Vec<Effect> {
         let Phase::Measuring(measuring) = &mut self.phase else { return Vec::new() };
-        let Some(patience) = measuring.patience.take() else {
+        let Some(timeout) = measuring.timeout.take() else {
             measuring.failure.get_or_insert_with(|| {
                 format!("no answer from {}", diagnosis::counted::counted(measuring.orders.len(), "node"))
             });
             measuring.orders.clear();
             return self.end_if_measured(now);
         };
-        measuring.until = now + patience;
+        measuring.until = now + timeout;
         let at = measuring.at;
         let late = measuring.orders.keys().map(|place| measuring.members[*place as usize].clone());
         late.map(|node| Effect::CancelCheck { node, at }).collect()

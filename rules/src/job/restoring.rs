@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Claim, Effect, Job, Log, NodeEnd, Phase, Regroup, Standing, absences::Generation, count};
+use super::{Claim, Effect, Job, Log, NodeEnd, Phase, Regroup, WorkersState, absences::Generation, count};
 use crate::{
     ids::{NodeId, NodeRank, Round},
     liveness::return_grace,
@@ -20,7 +20,7 @@ const LAST_HEARD: u32 = 1 << 30;
 
 /// How long nodes may take to stop their workers whose round this master knows by their own words only, and never
 /// took over: whoever has made one up holds up the others no longer.
-const CLAIMANTS_PATIENCE: Duration = Duration::from_secs(30);
+const CLAIMANTS_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Job {
     /// A node says where it stands after its stream was broken, and is told what it has missed.
@@ -83,7 +83,7 @@ impl Job {
     }
 
     fn hear_claim(&mut self, now: Moment, node: &NodeId, claim: Claim, is_known: bool) -> Vec<Effect> {
-        if claim.standing == Standing::Running {
+        if claim.workers_state == WorkersState::Running {
             let _nothing = self.on_seat_taken(node, claim.round);
         }
 
@@ -100,13 +100,13 @@ impl Job {
                 if Generation::of(world) == Generation::claimed(&claim)
                     && (self.seats.contains_key(node) || world.seat_of(node).is_some()) =>
             {
-                match claim.standing {
-                    Standing::Running => Vec::new(),
-                    Standing::Succeeded => {
+                match claim.workers_state {
+                    WorkersState::Running => Vec::new(),
+                    WorkersState::Succeeded => {
                         let end = NodeEnd::Succeeded { round: claim.round };
                         self.on_node_ended(now, node, end)
                     }
-                    Standing::Stopping => {
+                    WorkersState::Stopping => {
                         let why = Regroup::Rejoined { node: self.name_of(node) };
                         self.regroup(now, why, Some(node))
                     }
@@ -182,12 +182,12 @@ impl Job {
         claims.insert(claim.seat, node.clone());
         self.seats.insert(node.clone(), claim.seat);
         self.waiting.remove(node);
-        match claim.standing {
-            Standing::Running => {}
-            Standing::Succeeded => {
+        match claim.workers_state {
+            WorkersState::Running => {}
+            WorkersState::Succeeded => {
                 succeeded.insert(node.clone());
             }
-            Standing::Stopping => {
+            WorkersState::Stopping => {
                 let why = Regroup::Rejoined { node: self.name_of(node) };
                 return self.regroup(now, why, Some(node));
             }
@@ -241,7 +241,7 @@ impl Job {
         let why = Regroup::NotAllCameBack { back: count(claims.len()), nodes: *nodes };
         let mut effects = self.regroup(now, why, None);
         if let Phase::Gathering { awaited_until, .. } = &mut self.phase {
-            *awaited_until = Some(now + CLAIMANTS_PATIENCE);
+            *awaited_until = Some(now + CLAIMANTS_TIMEOUT);
         }
         effects.extend(self.complete(now));
         effects

@@ -16,8 +16,8 @@ const RETURN: Duration = Duration::from_secs(9);
 const SILENCE: Duration = Duration::from_secs(15);
 const JOIN: Duration = Duration::from_secs(600);
 
-fn patience() -> Patience {
-    Patience { reconnect_grace: GRACE, heartbeat_timeout: Some(SILENCE) }
+fn timeout() -> Timeout {
+    Timeout { reconnect_grace: GRACE, heartbeat_timeout: Some(SILENCE) }
 }
 
 fn id(name: &str) -> NodeId {
@@ -53,8 +53,8 @@ fn hosted(name: &str) -> Event {
     Event::Hosted { node: id(name), round: Round(0), master_addr: None, master_port: 1 }
 }
 
-fn attended(name: &str) -> Event {
-    Event::Attended { node: id(name) }
+fn subscribed(name: &str) -> Event {
+    Event::Subscribed { node: id(name) }
 }
 
 /// A master, and the nodes that attend it.
@@ -66,14 +66,14 @@ struct Test {
 impl Test {
     /// Nobody beats: what the waiting are told is all that happens.
     fn quiet() -> Self {
-        Self::with(Patience { heartbeat_timeout: None, ..patience() })
+        Self::with(Timeout { heartbeat_timeout: None, ..timeout() })
     }
 
     fn new() -> Self {
-        Self::with(patience())
+        Self::with(timeout())
     }
 
-    fn with(patience: Patience) -> Self {
+    fn with(timeout: Timeout) -> Self {
         let policy = Policy {
             restart_count: 1,
             on_give_up: OnGiveUp::Replace,
@@ -86,7 +86,7 @@ impl Test {
             taint_guard_permille: 300,
             lease: None,
         };
-        Self { master: JobMaster::new(policy, patience), now: Moment::START }
+        Self { master: JobMaster::new(policy, timeout), now: Moment::START }
     }
 
     fn at_millis(&mut self, millis: u64) -> &mut Self {
@@ -104,7 +104,7 @@ impl Test {
 
     /// Attends and joins.
     fn join(&mut self, name: &str, min_nodes: u32, max_nodes: u32) -> Turn {
-        let _ = self.tell(attended(name));
+        let _ = self.tell(subscribed(name));
         self.tell(joined(name, min_nodes, max_nodes))
     }
 
@@ -285,7 +285,7 @@ fn a_broken_stream_is_a_loss_after_the_grace_unless_it_comes_back() {
     assert_eq!(test.master.deadline(), Some(Moment::at_secs(7)));
     test.at(6).beat("a");
     assert_eq!(test.master.deadline(), Some(Moment::at_secs(7)), "a beat is no stream");
-    let _back = test.at(6).tell(attended("a"));
+    let _back = test.at(6).tell(subscribed("a"));
     assert_eq!(test.master.deadline(), Some(Moment::at_secs(21)));
     let _broken = test.at(8).tell(Event::LinkBroken { node: id("a") });
     let cause = LossCause::Disconnected { grace: GRACE };
@@ -298,11 +298,11 @@ fn a_broken_stream_is_a_loss_after_the_grace_unless_it_comes_back() {
 #[test]
 fn who_attends_and_never_joins_is_hung_up_on_or_forgotten() {
     let mut test = Test::new();
-    let _attended = test.tell(attended("a"));
+    let _subscribed = test.tell(subscribed("a"));
     let cause = LossCause::Silent { timeout: SILENCE };
     let effects = vec![Effect::HangUp { node: id("a") }];
     assert_eq!(test.at(15).deadline(), Turn { journal: vec![lost("a", cause)], effects, pending: None });
-    let _attended = test.tell(attended("b"));
+    let _subscribed = test.tell(subscribed("b"));
     let _broken = test.tell(Event::LinkBroken { node: id("b") });
     assert_eq!(test.master.deadline(), None);
 }
@@ -350,25 +350,25 @@ fn a_deadline_of_the_job_is_journalled_as_such() {
 fn after_a_restart_all_nodes_have_the_grace_to_come_back() {
     let job = running().master.job().clone();
     let now = Moment::at_secs(100);
-    let (master, turn) = JobMaster::restored(job, patience(), now);
+    let (master, turn) = JobMaster::restored(job, timeout(), now);
     assert_eq!(turn, Turn { journal: vec![Event::Restarted], effects: vec![], pending: None });
     assert_eq!(master.deadline(), Some(now + RETURN));
     let mut test = Test { master, now };
     let cause = LossCause::Disconnected { grace: RETURN };
     assert_eq!(test.at(109).deadline().journal, [lost("a", cause)]);
 
-    let (master, _) = JobMaster::restored(running().master.job().clone(), patience(), now);
+    let (master, _) = JobMaster::restored(running().master.job().clone(), timeout(), now);
     let mut test = Test { master, now };
-    let _back = test.at(101).tell(attended("a"));
+    let _back = test.at(101).tell(subscribed("a"));
     assert_eq!(test.master.deadline(), Some(Moment::at_secs(116)));
 }
 
 #[test]
 fn inside_one_process_nobody_beats_and_nobody_falls_silent() {
     let policy = running().master.job().clone();
-    let patience = Patience { heartbeat_timeout: None, ..patience() };
-    let (master, _) = JobMaster::restored(policy, patience, Moment::START);
+    let timeout = Timeout { heartbeat_timeout: None, ..timeout() };
+    let (master, _) = JobMaster::restored(policy, timeout, Moment::START);
     let mut test = Test { master, now: Moment::START };
-    let _back = test.tell(attended("a"));
+    let _back = test.tell(subscribed("a"));
     assert_eq!((test.master.beat_interval(), test.master.deadline()), (None, None));
 }

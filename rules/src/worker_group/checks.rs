@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Effect, Link, WorkerGroup};
+use super::{Effect, MasterStream, WorkerGroup};
 use crate::{
     check_order::{CheckOrder, CheckReport, CheckRound},
     failure::{Failure, Outcome},
@@ -105,7 +105,7 @@ impl WorkerGroup {
         let tell = Effect::Tell(Notice::LocallyChecked(checked.clone()));
         self.checks.local = Local::Known { checked, at: now, is_used: false };
         let mut effects = vec![tell];
-        if self.link == Link::Up {
+        if self.link == MasterStream::Up {
             effects.extend(self.ask_for_a_seat(now));
         }
         effects

@@ -99,7 +99,7 @@ pub enum Event {
     Forwarded { signal: i32 },
     /// The round is over for all its members, and why. With `excuses` that came before any failure of our own
     /// workers, which then followed from it.
-    Regroup { round: Round, why: String, excuses: bool },
+    Regroup { round: Round, why: String, is_secondary: bool },
     /// The job is over.
     JobEnded { verdict: JobVerdict },
     /// A stream to the master is open, for the first time or again.
@@ -181,7 +181,7 @@ pub enum Effect {
     AbandonTree,
     /// Ask each of these launchers whether it hears the master in this round, for no longer than this; and the host of the
     /// master, when its word is good, whether it is there.
-    Ask { round: Round, jury: Vec<Juror>, patience: Duration, of_master: bool },
+    Ask { round: Round, jury: Vec<Juror>, timeout: Duration, of_master: bool },
     /// Tell a person.
     Tell(Notice),
     /// Tell the master how this node's part ended.

@@ -2,7 +2,7 @@
 
 use super::{Effect, State, Then, WorkerGroup};
 use crate::{
-    fence::{Answer, Fence, Finding, Standpoint, Step, question_patience},
+    fence::{Answer, Fence, Finding, Standpoint, Step, question_timeout},
     ids::Round,
     notice::Notice,
     stop_ladder::StopLadder,
@@ -91,7 +91,7 @@ impl WorkerGroup {
         Some(Effect::Ask {
             round,
             jury: others.cloned().collect(),
-            patience: question_patience(terms.lease),
+            timeout: question_timeout(terms.lease),
             of_master: terms.is_master_within,
         })
     }

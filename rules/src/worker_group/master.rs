@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Claim, EVERY, Effect, Hosted, NodeEnd, SIGTERM, Standing, State, Then, WorkerGroup};
+use super::{Claim, EVERY, Effect, Hosted, NodeEnd, SIGTERM, State, Then, WorkerGroup, WorkersState};
 use crate::{
     failure::{Failure, Outcome},
     ids::Round,
@@ -16,14 +16,14 @@ use diagnosis::moment::Moment;
 
 /// The stream to the master.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Link {
+pub(super) enum MasterStream {
     /// It stands.
     Up,
     /// It does not; `reason` is `None` until it was tried.
     Away { since: Moment, reason: Option<String>, told: Moment },
 }
 
-impl Link {
+impl MasterStream {
     pub(super) fn not_yet() -> Self {
         Self::Away { since: Moment::START, reason: None, told: Moment::START }
     }
@@ -44,8 +44,8 @@ impl WorkerGroup {
     /// When a master that is away and is needed since then is given up, and when a person hears of it next.
     pub(super) fn away_until(&self, needed_since: Moment) -> Option<(Moment, Moment)> {
         match &self.link {
-            Link::Up => None,
-            Link::Away { since, told, .. } => {
+            MasterStream::Up => None,
+            MasterStream::Away { since, told, .. } => {
                 // A timeout of nothing would be due in the moment in which it begins.
                 let timeout = self.limits.join_timeout.max(Duration::from_millis(1));
                 Some((needed_since.max(*since) + timeout, *told + EVERY))
@@ -55,8 +55,8 @@ impl WorkerGroup {
 
     /// Says again whatever the master may not have heard.
     pub(super) fn on_master_back(&mut self, now: Moment) -> Vec<Effect> {
-        let was_told = matches!(&self.link, Link::Away { reason: Some(_), .. });
-        self.link = Link::Up;
+        let was_told = matches!(&self.link, MasterStream::Away { reason: Some(_), .. });
+        self.link = MasterStream::Up;
         let mut effects: Vec<Effect> =
             was_told.then_some(Effect::Tell(Notice::MasterBack)).into_iter().collect();
         effects.extend(self.report_inventory());
@@ -65,24 +65,24 @@ impl WorkerGroup {
             return effects;
         }
         effects.extend(match &self.state {
-            State::Preparing(_) | State::Running(_) => self.resume(Standing::Running),
-            State::Stopping { then: Then::Rejoin(_), .. } => self.resume(Standing::Stopping),
+            State::Preparing(_) | State::Running(_) => self.resume(WorkersState::Running),
+            State::Stopping { then: Then::Rejoin(_), .. } => self.resume(WorkersState::Stopping),
             State::Stopping { then: Then::FailWithWorkers { .. }, generation, .. } => {
                 let reason = generation.failures.first().map_or_else(String::new, ToString::to_string);
                 Some(Effect::ReportFailure { round: generation.round(), reason, gives_up: true })
             }
-            State::Stopping { then: Then::End(Outcome::Succeeded), .. } => self.resume(Standing::Running),
+            State::Stopping { then: Then::End(Outcome::Succeeded), .. } => self.resume(WorkersState::Running),
             State::Stopping { then: Then::End(outcome), .. } => {
                 self.end_of(outcome).map(|end| Effect::ReportEnd { end })
             }
-            State::Leaving { is_farewell: false, .. } => self.resume(Standing::Succeeded),
+            State::Leaving { is_farewell: false, .. } => self.resume(WorkersState::Succeeded),
             State::Leaving { outcome, .. } => self.end_of(outcome).map(|end| Effect::ReportEnd { end }),
-            State::Joining { .. } | State::AwaitingExcuse { .. } | State::Done => None,
+            State::Joining { .. } | State::AwaitingRootCause { .. } | State::Done => None,
         });
         effects
     }
 
-    fn resume(&self, standing: Standing) -> Option<Effect> {
+    fn resume(&self, workers_state: WorkersState) -> Option<Effect> {
         let last = self.last.as_ref()?;
         let claim = Claim {
             round: last.round,
@@ -90,7 +90,7 @@ impl WorkerGroup {
             nodes: last.nodes,
             master_addr: last.master_addr.clone(),
             master_port: last.master_port,
-            standing,
+            workers_state,
             fence: last.fence.clone(),
         };
         Some(Effect::Resume { claim })
@@ -111,11 +111,11 @@ impl WorkerGroup {
     /// Training needs no master until something changes.
     pub(super) fn on_master_away(&mut self, now: Moment, reason: String) -> Vec<Effect> {
         let is_news = match &mut self.link {
-            Link::Up => {
-                self.link = Link::Away { since: now, reason: Some(reason.clone()), told: now };
+            MasterStream::Up => {
+                self.link = MasterStream::Away { since: now, reason: Some(reason.clone()), told: now };
                 true
             }
-            Link::Away { reason: known, told, .. } => {
+            MasterStream::Away { reason: known, told, .. } => {
                 let is_first = known.is_none();
                 *known = Some(reason.clone());
                 if is_first {
@@ -127,7 +127,7 @@ impl WorkerGroup {
         let limit = self.limits.join_timeout;
         match &self.state {
             // Nobody waits for it any more.
-            State::AwaitingExcuse { outcome, .. } | State::Leaving { outcome, is_farewell: true, .. } => {
+            State::AwaitingRootCause { outcome, .. } | State::Leaving { outcome, is_farewell: true, .. } => {
                 let outcome = outcome.clone();
                 self.finish(outcome)
             }
@@ -150,7 +150,7 @@ impl WorkerGroup {
         }
     }
 
-    pub(super) fn on_patience_over(&mut self, now: Moment) -> Vec<Effect> {
+    pub(super) fn on_timeout_over(&mut self, now: Moment) -> Vec<Effect> {
         let (since, is_farewell) = match &self.state {
             State::Joining { since } => (*since, false),
             State::Leaving { since, is_farewell, .. } => (*since, *is_farewell),
@@ -166,7 +166,9 @@ impl WorkerGroup {
         }
         let Some((due, tell_at)) = self.away_until(since) else { return Vec::new() };
         let limit = self.limits.join_timeout;
-        let Link::Away { reason, told, since: away_since } = &mut self.link else { return Vec::new() };
+        let MasterStream::Away { reason, told, since: away_since } = &mut self.link else {
+            return Vec::new();
+        };
         let reason = reason.clone().unwrap_or_else(|| "no connection yet".to_owned());
         if now >= due {
             let failure = Failure::MasterAway { reason, waited: limit };
@@ -236,7 +238,7 @@ impl WorkerGroup {
                 }
                 Vec::new()
             }
-            State::AwaitingExcuse { outcome, .. } | State::Leaving { outcome, .. } => {
+            State::AwaitingRootCause { outcome, .. } | State::Leaving { outcome, .. } => {
                 let outcome = outcome.clone();
                 self.finish(outcome)
             }
@@ -258,7 +260,7 @@ impl WorkerGroup {
             | State::Preparing(_)
             | State::Running(_)
             | State::Stopping { .. }
-            | State::AwaitingExcuse { .. }
+            | State::AwaitingRootCause { .. }
             | State::Leaving { .. }
             | State::Done => Vec::new(),
         }

@@ -6,7 +6,7 @@ use diagnosis::moment::Moment;
 
 impl WorkerGroup {
     /// Another node's failure, loss or arrival does not spend this node's restarts.
-    pub(super) fn on_regroup(&mut self, now: Moment, why: String, excuses: bool) -> Vec<Effect> {
+    pub(super) fn on_regroup(&mut self, now: Moment, why: String, is_secondary: bool) -> Vec<Effect> {
         let attempt = self.attempt;
         let tell = Effect::Tell(Notice::Regrouping { why: why.clone() });
         if let (State::Leaving { is_farewell: false, .. }, Some(failure)) = (&self.state, &self.cannot_start)
@@ -26,23 +26,26 @@ impl WorkerGroup {
             }
             // Our workers failed because their peers had: no restart is spent on that.
             State::Stopping { then, .. }
-                if excuses && is_own_failure(then, attempt) && self.interrupted.is_none() =>
+                if is_secondary && is_own_failure(then, attempt) && self.interrupted.is_none() =>
             {
                 *then = Then::Rejoin(attempt);
-                return vec![Effect::Tell(Notice::Excused { why })];
+                return vec![Effect::Tell(Notice::Secondary { why })];
             }
             // The same, with no restart left.
-            State::AwaitingExcuse { .. } if excuses => {
-                let excused = Effect::Tell(Notice::Excused { why });
+            State::AwaitingRootCause { .. } if is_secondary => {
+                let excused = Effect::Tell(Notice::Secondary { why });
                 return std::iter::once(excused).chain(self.join(now, attempt)).collect();
             }
             // The same, heard after the workers were gone.
             State::Joining { .. } => {
                 self.charged = None;
                 self.attempt = Attempt(attempt.0.saturating_sub(1));
-                return vec![Effect::Tell(Notice::Excused { why })];
+                return vec![Effect::Tell(Notice::Secondary { why })];
             }
-            State::Stopping { .. } | State::AwaitingExcuse { .. } | State::Leaving { .. } | State::Done => {
+            State::Stopping { .. }
+            | State::AwaitingRootCause { .. }
+            | State::Leaving { .. }
+            | State::Done => {
                 return Vec::new();
             }
         };

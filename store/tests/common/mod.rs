@@ -12,7 +12,7 @@ use std::{
 use store::{Key, Limits, Reply, Request, StoreServer, bind_loopback};
 
 /// Generous: only a hang reaches it.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub struct Served {
     pub server: StoreServer,
@@ -44,8 +44,8 @@ pub struct Client(pub TcpStream);
 
 impl Client {
     pub fn on(stream: TcpStream) -> Self {
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        stream.set_write_timeout(Some(TIMEOUT)).unwrap();
         stream.set_nodelay(true).unwrap();
         Client(stream)
     }

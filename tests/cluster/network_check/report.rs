@@ -12,7 +12,7 @@ pub(super) struct Report {
     pub(super) network_untested: bool,
     pub(super) rounds: Vec<Round>,
     pub(super) nodes: Vec<Node>,
-    pub(super) links: Vec<Link>,
+    pub(super) links: Vec<ReportedLink>,
     pub(super) rack_pairs: Vec<RackPair>,
     pub(super) uplinks: Vec<String>,
     pub(super) cut: Option<Cut>,
@@ -53,7 +53,7 @@ pub(super) struct Evidence {
 }
 
 #[derive(Debug, PartialEq, Eq, Deserialize)]
-pub(super) struct Link {
+pub(super) struct ReportedLink {
     pub(super) nodes: [usize; 2],
     pub(super) kind: String,
 }

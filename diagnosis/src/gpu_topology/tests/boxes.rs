@@ -125,11 +125,11 @@ fn of_equal_links_those_near_one_processor_win() {
 fn on_pcie_the_slowest_hop_counts() {
     let matrix = matrix(D);
     let two = best(&matrix, all(&matrix), 2);
-    assert_eq!((two.set, two.score.ring_mbps), (set(&[0, 1]), Link::Pci(PciPath::OneBridge).mbps()));
+    assert_eq!((two.set, two.score.ring_mbps), (set(&[0, 1]), LinkKind::Pci(PciPath::OneBridge).mbps()));
     let pairs = ranking(&matrix, all(&matrix), 2);
     assert_eq!(pairs.iter().filter(|pair| pair.score.ring_mbps == two.score.ring_mbps).count(), 4);
     assert_eq!(
-        pairs.iter().filter(|pair| pair.score.ring_mbps == Link::Pci(PciPath::System).mbps()).count(),
+        pairs.iter().filter(|pair| pair.score.ring_mbps == LinkKind::Pci(PciPath::System).mbps()).count(),
         16
     );
 }
@@ -154,7 +154,10 @@ fn bridges_make_pairs() {
     assert_eq!((two.set, two.score.capacity_links), (set(&[0, 1]), 4));
     assert_eq!(best(&eight, set(&[1, 2, 4, 5]), 2).set, set(&[4, 5]));
     let four = best(&eight, all(&eight), 4);
-    assert_eq!((four.set, four.score.ring_mbps), (set(&[0, 1, 2, 3]), Link::Pci(PciPath::NumaNode).mbps()));
+    assert_eq!(
+        (four.set, four.score.ring_mbps),
+        (set(&[0, 1, 2, 3]), LinkKind::Pci(PciPath::NumaNode).mbps())
+    );
     let four = matrix(E4);
     assert_eq!(best(&four, all(&four), 2).set, set(&[0, 3]));
     assert_eq!(best(&four, set(&[0, 1, 2]), 2).set, set(&[1, 2]));
@@ -167,10 +170,10 @@ fn rings_go_by_the_fastest_hops() {
         let ring = best(&matrix, all(&matrix), 8).ring;
         assert_eq!(ring, order);
         let hops = (0..8).map(|place| (ring[place], ring[(place + 1) % 8]));
-        assert!(hops.clone().all(|(one, other)| matrix.link(one, other) == Some(Link::NvLink(2))));
+        assert!(hops.clone().all(|(one, other)| matrix.link(one, other) == Some(LinkKind::NvLink(2))));
     }
     let matrix = matrix(A);
-    assert_eq!(matrix.link(3, 4), Some(Link::Pci(PciPath::System)), "in the order of numbers");
+    assert_eq!(matrix.link(3, 4), Some(LinkKind::Pci(PciPath::System)), "in the order of numbers");
 }
 
 #[test]

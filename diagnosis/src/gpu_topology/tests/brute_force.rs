@@ -71,30 +71,30 @@ fn judged(matrix: &Matrix, gpus: &[usize]) -> (u32, u32, u32, u32, Vec<usize>) {
     let mbps = match rings {
         0 if gpus.len() < 2 => 0,
         0 => fastest,
-        rings => rings * Link::NVLINK_MBPS,
+        rings => rings * LinkKind::NVLINK_MBPS,
     };
     (rings, mbps, of_pairs.sum::<u32>() / 2, u32::try_from(nodes.len()).unwrap(), ring)
 }
 
-fn link() -> impl Strategy<Value = Link> {
+fn link() -> impl Strategy<Value = LinkKind> {
     prop_oneof![
-        2 => Just(Link::Pci(PciPath::System)),
-        1 => Just(Link::Pci(PciPath::NumaNode)),
-        1 => Just(Link::Pci(PciPath::OneBridge)),
-        5 => (1_u32..=3).prop_map(Link::NvLink),
+        2 => Just(LinkKind::Pci(PciPath::System)),
+        1 => Just(LinkKind::Pci(PciPath::NumaNode)),
+        1 => Just(LinkKind::Pci(PciPath::OneBridge)),
+        5 => (1_u32..=3).prop_map(LinkKind::NvLink),
     ]
 }
 
 /// Some have them and some do not, or have fewer.
-fn a_port_of_a_switch() -> impl Strategy<Value = Link> {
-    prop_oneof![1 => Just(Link::Pci(PciPath::System)), 2 => Just(Link::NvLink(12)), 4 => Just(Link::NvLink(18))]
+fn a_port_of_a_switch() -> impl Strategy<Value = LinkKind> {
+    prop_oneof![1 => Just(LinkKind::Pci(PciPath::System)), 2 => Just(LinkKind::NvLink(12)), 4 => Just(LinkKind::NvLink(18))]
 }
 
 fn a_matrix(sizes: std::ops::RangeInclusive<usize>) -> impl Strategy<Value = Matrix> {
     a_matrix_of(sizes, link)
 }
 
-fn a_matrix_of<Links: Strategy<Value = Link> + 'static>(
+fn a_matrix_of<Links: Strategy<Value = LinkKind> + 'static>(
     sizes: std::ops::RangeInclusive<usize>,
     link: fn() -> Links,
 ) -> impl Strategy<Value = Matrix> {
@@ -103,7 +103,7 @@ fn a_matrix_of<Links: Strategy<Value = Link> + 'static>(
         let numa = prop::collection::vec(prop::option::of(0_u32..2), size);
         (links, numa).prop_map(move |(links, numa)| {
             let at = |one: usize, other: usize| match one == other {
-                true => Link::Same,
+                true => LinkKind::Same,
                 false => links[one.min(other) * size + one.max(other)],
             };
             let row = |one| (0..size).map(|other| at(one, other)).collect();

@@ -21,7 +21,7 @@ fn terms(needed: u32, visible: Option<&str>) -> GpuTerms {
 }
 
 fn unfit(inventory: &Inventory, terms: &GpuTerms) -> LocalFault {
-    match judge(inventory, terms, BUSY_PATIENCE) {
+    match judge(inventory, terms, BUSY_TIMEOUT) {
         Health::Unfit(fault) => fault,
         other => panic!("{other:?}"),
     }
@@ -93,7 +93,7 @@ fn busy_ones_are_waited_for_and_matter_only_when_too_few_are_free() {
     let Health::Fit { notes } = judge(&inventory, &terms(2, None), Duration::ZERO) else { panic!() };
     assert_eq!(notes[0], "gpu 0: 61.0 of 80.0 GB are taken, by process 1, 2, 3 and 1 more");
     assert_eq!(judge(&inventory, &terms(3, None), Duration::ZERO), Health::LookAgain { after: LOOK_EVERY });
-    let almost = BUSY_PATIENCE - Duration::from_millis(20);
+    let almost = BUSY_TIMEOUT - Duration::from_millis(20);
     assert_eq!(
         judge(&inventory, &terms(3, None), almost),
         Health::LookAgain { after: Duration::from_millis(20) }

@@ -24,7 +24,7 @@ fn all_at_once_and_the_doubtful_alone() {
     expected.extend(std::iter::repeat_n(vec![1], 5));
     expected.extend(std::iter::repeat_n(vec![3], 5));
     assert_eq!(asked, expected);
-    assert_eq!(finding.standing(), Standing::Ok);
+    assert_eq!(finding.status(), SwitchboxStatus::Ok);
     let alone: Vec<bool> = finding.pairs.iter().map(|pair| pair.alone).collect();
     assert_eq!(alone, [false, true, false, true]);
     let values: Vec<usize> = finding.pairs.iter().map(|pair| pair.values.len()).collect();
@@ -39,7 +39,7 @@ fn repetitions_that_disagree_are_taken_once_more() {
         Some(measured(&values, Path::Nvlink))
     });
     assert_eq!(asked, [vec![0, 1, 2, 3], vec![0], vec![0]]);
-    assert_eq!((finding.standing(), finding.pairs[0].values.len()), (Standing::Ok, 10));
+    assert_eq!((finding.status(), finding.pairs[0].values.len()), (SwitchboxStatus::Ok, 10));
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn who_hangs_is_asked_once_more_alone_and_then_dead() {
     assert_eq!(asked, [vec![0, 1, 2, 3], again(), again(), again(), again(), vec![2]]);
     let wrong = finding.pairs[2].wrong.clone().unwrap();
     assert_eq!(wrong.to_string(), "dead, no end within 10 s");
-    assert_eq!(finding.standing(), Standing::Degraded);
+    assert_eq!(finding.status(), SwitchboxStatus::Degraded);
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn who_hung_beside_others_and_answers_alone_is_judged_by_that() {
         _ => Some(measured(&[50e3], Path::Metaxlink)),
     });
     assert_eq!(asked.len(), 10);
-    assert_eq!(finding.standing(), Standing::Ok);
+    assert_eq!(finding.status(), SwitchboxStatus::Ok);
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn what_no_other_try_mends_is_not_tried_again() {
 fn one_pair_is_alone_from_the_start() {
     let one = || Settings { pairs: vec![SocketPair(0, 0)], min_channels: 1, ..settings() };
     let (finding, asked) = run(one(), method(Style::Calls), |_, _| Some(measured(&[12e3], Path::Loopback)));
-    assert_eq!((asked.len(), finding.standing()), (5, Standing::Ok));
+    assert_eq!((asked.len(), finding.status()), (5, SwitchboxStatus::Ok));
     assert!(finding.pairs[0].alone);
     assert_eq!(finding.pairs[0].values.len(), 5, "the first one counts");
 }
@@ -95,7 +95,7 @@ fn the_whole_check_ends_at_its_deadline() {
     let (finding, asked) = run(slow, method(Style::Calls), |_, _| hang());
     assert_eq!(finding.took, DEADLINE);
     assert_eq!(asked.len(), 6, "one of 10 s, and then five");
-    assert_eq!(finding.standing(), Standing::Untested, "27 were never alone");
+    assert_eq!(finding.status(), SwitchboxStatus::Untested, "27 were never alone");
     let dead = finding.pairs.iter().filter(|it| it.verdict == Verdict::Bad).count();
     assert_eq!(dead, 5, "who hung alone, too");
     assert_eq!(finding.pairs[4].wrong.as_ref().unwrap().to_string(), "dead, no end within 10 s");
@@ -107,8 +107,8 @@ fn the_whole_check_ends_at_its_deadline() {
 #[test]
 fn one_pair_that_holds_up_a_serial_run_is_the_only_one_to_be_dead() {
     for hanging in 0..4 {
-        let patience = Duration::from_secs(20);
-        let method = Method { patience, is_serial: true, ..method(Style::Calls) };
+        let timeout = Duration::from_secs(20);
+        let method = Method { timeout, is_serial: true, ..method(Style::Calls) };
         let (finding, asked) = run(settings(), method, |pair, alone| match alone && pair != hanging {
             true => Some(measured(&[50_000.0], Path::Metaxlink)),
             false => hang(),
@@ -120,7 +120,7 @@ fn one_pair_that_holds_up_a_serial_run_is_the_only_one_to_be_dead() {
         assert_eq!(asked, expected);
         let wrong: Vec<_> = finding.pairs.iter().filter_map(|it| it.wrong.as_ref()).collect();
         assert_eq!(wrong, [&Wrong::new(Trouble::Dead, "no end within 20 s")]);
-        assert_eq!((finding.standing(), finding.good()), (Standing::Degraded, 3));
+        assert_eq!((finding.status(), finding.good()), (SwitchboxStatus::Degraded, 3));
     }
 }
 
@@ -172,7 +172,7 @@ fn who_was_not_measured_alone_often_enough_is_not_condemned() {
         }
         effects = next;
     };
-    assert_eq!((finding.standing(), finding.good()), (Standing::Untested, 6), "{finding}");
+    assert_eq!((finding.status(), finding.good()), (SwitchboxStatus::Untested, 6), "{finding}");
     assert!(finding.fault().unwrap().is_nothing_broken());
     let of = |pair: usize| finding.pairs[pair].wrong.as_ref().unwrap().to_string();
     assert_eq!(
@@ -186,14 +186,14 @@ fn who_was_not_measured_alone_often_enough_is_not_condemned() {
     );
     // Few enough are needed: the others are told of, and the node trains.
     let few = Finding { min_channels: 6, ..finding };
-    assert_eq!((few.standing(), few.notes().len()), (Standing::Degraded, 10));
+    assert_eq!((few.status(), few.notes().len()), (SwitchboxStatus::Degraded, 10));
 }
 
 /// How often all pairs are measured together, and what is said, when each run takes so long.
 fn together(millis: u64) -> (usize, Finding) {
-    let patience = Duration::from_secs(20);
+    let timeout = Duration::from_secs(20);
     let (mut check, mut effects) =
-        Check::new(Moment::START, settings(), Method { patience, ..method(Style::Calls) });
+        Check::new(Moment::START, settings(), Method { timeout, ..method(Style::Calls) });
     let mut now = Moment::START;
     for runs in 0.. {
         let mut next = Vec::new();
@@ -219,7 +219,7 @@ fn a_probe_that_is_slow_gets_as_many_runs_as_there_is_time_for_and_that_is_said(
         [(100, 5), (1_700, 5), (8_000, 5), (8_100, 4), (10_000, 4), (15_000, 2), (19_999, 2)]
     {
         let (asked, finding) = together(millis);
-        assert_eq!((asked, finding.standing()), (runs, Standing::Ok), "{millis}");
+        assert_eq!((asked, finding.status()), (runs, SwitchboxStatus::Ok), "{millis}");
         assert!(finding.took <= DEADLINE);
         let words = format!(
             "the probe is slow: 4 good pairs had fewer than 5 runs (at least {runs}), so an intermittent link may have been \
@@ -234,9 +234,9 @@ fn a_probe_that_is_slow_gets_as_many_runs_as_there_is_time_for_and_that_is_said(
 #[test]
 fn a_serial_probe_gets_the_time_of_all_its_pairs() {
     let serial = Method { is_serial: true, ..method(Style::Calls) };
-    assert_eq!(serial.patience_for(2).as_secs(), 20);
-    assert_eq!(serial.patience_for(32).as_secs(), 20, "and leaves two thirds of the deadline");
-    assert_eq!(method(Style::Calls).patience_for(32).as_secs(), 10);
+    assert_eq!(serial.timeout_for(2).as_secs(), 20);
+    assert_eq!(serial.timeout_for(32).as_secs(), 20, "and leaves two thirds of the deadline");
+    assert_eq!(method(Style::Calls).timeout_for(32).as_secs(), 10);
 }
 
 #[test]

@@ -58,11 +58,11 @@ fn a_host_of_eight_that_has_lost_some_is_at_fault() {
         [(&[0, 1, 2, 3, 4, 5, 6][..], true), (&[0, 1, 2, 3, 6], true), (&[0, 1, 2, 3, 4, 5, 6], false)]
     {
         let Effect::Finish(finding) = end(strict(), sockets, is_counted) else { panic!("{sockets:?}") };
-        assert_eq!(finding.standing(), Standing::Fault, "{sockets:?}");
+        assert_eq!(finding.status(), SwitchboxStatus::Fault, "{sockets:?}");
     }
     // Where enough pairs are left, the node trains.
     let Effect::Finish(finding) = end(default_pairs(), &[0, 1, 2, 4], true) else { panic!("it trains") };
-    assert_eq!(finding.standing(), Standing::Degraded);
+    assert_eq!(finding.status(), SwitchboxStatus::Degraded);
 }
 
 #[test]
@@ -70,11 +70,11 @@ fn pairs_that_a_person_gives_are_what_the_host_should_have() {
     for sockets in [&[][..], &[0, 1, 2, 3], &[0, 1, 2, 3, 4, 5, 6]] {
         let given = Settings { min_channels: 4, ..settings() };
         let Effect::Finish(finding) = end(given, sockets, true) else { panic!("{sockets:?}") };
-        assert_eq!(finding.standing(), Standing::Fault, "{sockets:?}");
+        assert_eq!(finding.status(), SwitchboxStatus::Fault, "{sockets:?}");
     }
     let pairs = vec![SocketPair(0, 1), SocketPair(2, 3)];
     let fitting = Settings { pairs, ..settings() };
     let Effect::Finish(finding) = end(fitting, &[0, 1, 2, 3], true) else { panic!("it fits") };
-    assert_eq!(finding.standing(), Standing::Ok);
+    assert_eq!(finding.status(), SwitchboxStatus::Ok);
     assert_eq!(PAIRS.len(), 4);
 }

@@ -27,7 +27,7 @@ fn where_one_pair_goes_over_a_link_all_must() {
             format!("wrong path, it went over {other} and not over metaxlink, as another pair of this box");
         assert_eq!(finding.pairs[2].wrong.as_ref().unwrap().to_string(), words);
         let finding = went([Path::Metaxlink, other, other, other], "NVIDIA L40S");
-        assert_eq!((finding.standing(), finding.good()), (Standing::Fault, 1), "{other}");
+        assert_eq!((finding.status(), finding.good()), (SwitchboxStatus::Fault, 1), "{other}");
     }
 }
 
@@ -40,7 +40,7 @@ fn where_all_fell_back_the_model_tells_what_should_be_there() {
         (Path::Host, "NVIDIA A100-SXM4-80GB", Path::Nvlink),
     ] {
         let finding = went([path; 4], model);
-        assert_eq!((finding.standing(), finding.good()), (Standing::Fault, 0), "{model}");
+        assert_eq!((finding.status(), finding.good()), (SwitchboxStatus::Fault, 0), "{model}");
         let words = format!(
             "wrong path, it went over {path} and not over {link}, which {model} has; where this host has no such link, \
              --switchbox-path any says so"
@@ -59,7 +59,10 @@ fn cards_of_the_bus_pass_over_it_and_unknown_models_do_with_a_note() {
             ("", UNKNOWN_MODEL),
         ] {
             let finding = went([path; 4], model);
-            assert_eq!((finding.standing(), &finding.remarks[..]), (Standing::Ok, &[remark.to_owned()][..]));
+            assert_eq!(
+                (finding.status(), &finding.remarks[..]),
+                (SwitchboxStatus::Ok, &[remark.to_owned()][..])
+            );
             assert_eq!(finding.notes(), [format!("switchbox: {remark}")]);
             assert!(finding.to_string().contains(&format!(": ok, 0.50 s; {remark}")), "{finding}");
         }
@@ -93,7 +96,7 @@ fn a_path_that_is_not_known_is_untested_but_where_any_will_do() {
     let any = Settings { expected: Expected::Any, ..settings() };
     for path in [Path::Unknown, Path::Loopback, Path::Pcie] {
         let finding = run(any.clone(), method(Style::Calls), |_, _| Some(measured(&[37_700.0], path))).0;
-        assert_eq!((finding.standing(), finding.remarks.len()), (Standing::Ok, 0));
+        assert_eq!((finding.status(), finding.remarks.len()), (SwitchboxStatus::Ok, 0));
     }
 }
 
@@ -103,7 +106,7 @@ fn loopback_is_the_way_of_a_socket_with_itself_only() {
     assert_eq!(troubles(&finding), [Some(Trouble::WrongPath); 4]);
     let itself = Settings { pairs: vec![SocketPair(0, 0)], min_channels: 1, ..settings() };
     let finding = run(itself, method(Style::Calls), |_, _| Some(measured(&[37_700.0], Path::Loopback))).0;
-    assert_eq!((finding.standing(), finding.remarks.len()), (Standing::Ok, 0));
+    assert_eq!((finding.status(), finding.remarks.len()), (SwitchboxStatus::Ok, 0));
 }
 
 /// The link works now and then: over the bus it is fast enough.

@@ -153,7 +153,7 @@ proptest! {
             prop_assert_eq!(pair.verdict == Verdict::Untested, is_untested);
         }
         let is_condemned = |it: &PairFinding| matches!(it.verdict, Verdict::Bad | Verdict::Unstable);
-        prop_assert_eq!(finding.standing() == Standing::Fault, finding.pairs.iter().any(is_condemned));
+        prop_assert_eq!(finding.status() == SwitchboxStatus::Fault, finding.pairs.iter().any(is_condemned));
     }
 
     #[test]
@@ -162,6 +162,6 @@ proptest! {
         let (finding, _) = run(settings, method(style), |_, _| {
             Some(super::measured(&[min; 5], Path::Nvlink))
         });
-        prop_assert_eq!(finding.standing(), Standing::Ok);
+        prop_assert_eq!(finding.status(), SwitchboxStatus::Ok);
     }
 }

@@ -11,7 +11,7 @@ fn with(settings: Settings, values: [f64; 4], path: Path) -> Finding {
 #[test]
 fn all_good_is_ok() {
     let finding = with(settings(), [50_000.0; 4], Path::Metaxlink);
-    assert_eq!((finding.standing(), finding.good()), (Standing::Ok, 4));
+    assert_eq!((finding.status(), finding.good()), (SwitchboxStatus::Ok, 4));
     assert_eq!(finding.fault(), None);
     assert!(finding.notes().is_empty());
     assert_eq!(finding.to_string(), "4 of 4 pairs good, 2 needed: ok, 0.50 s");
@@ -20,7 +20,7 @@ fn all_good_is_ok() {
 #[test]
 fn half_of_them_is_degraded_and_the_faulty_links_are_named() {
     let finding = with(settings(), [50_000.0, 50_000.0, 9999.9, 0.0], Path::Metaxlink);
-    assert_eq!((finding.standing(), finding.good()), (Standing::Degraded, 2));
+    assert_eq!((finding.status(), finding.good()), (SwitchboxStatus::Degraded, 2));
     assert_eq!(finding.fault(), None);
     assert_eq!(
         finding.notes(),
@@ -34,7 +34,7 @@ fn half_of_them_is_degraded_and_the_faulty_links_are_named() {
 #[test]
 fn fewer_than_the_minimum_is_a_fault_of_the_node() {
     let finding = with(settings(), [50_000.0, 9000.0, 9000.0, 9000.0], Path::Metaxlink);
-    assert_eq!((finding.standing(), finding.good()), (Standing::Fault, 1));
+    assert_eq!((finding.status(), finding.good()), (SwitchboxStatus::Fault, 1));
     let fault = finding.fault().unwrap();
     assert_eq!(fault.component, "switchbox");
     assert!(fault.reason.starts_with("1 of 4 pairs good, 2 needed; pair 2:4: slow, 9000.0 to 9000.0 MB/s"));
@@ -44,9 +44,9 @@ fn fewer_than_the_minimum_is_a_fault_of_the_node() {
 #[test]
 fn exactly_the_minimum_is_good() {
     let finding = with(settings(), [10_000.0; 4], Path::Metaxlink);
-    assert_eq!(finding.standing(), Standing::Ok);
+    assert_eq!(finding.status(), SwitchboxStatus::Ok);
     let finding = with(settings(), [9_999.999_999; 4], Path::Metaxlink);
-    assert_eq!(finding.standing(), Standing::Fault);
+    assert_eq!(finding.status(), SwitchboxStatus::Fault);
 }
 
 #[test]
@@ -60,13 +60,13 @@ fn fast_over_the_wrong_path_is_a_fault() {
     ] {
         let settings = Settings { expected: Expected::Exactly(expected), ..settings() };
         let finding = with(settings, [50_000.0; 4], path);
-        assert_eq!((finding.standing(), finding.good()), (Standing::Fault, 0), "{path}");
+        assert_eq!((finding.status(), finding.good()), (SwitchboxStatus::Fault, 0), "{path}");
         let wrong = finding.pairs[0].wrong.clone().unwrap();
         assert_eq!(wrong.trouble, Trouble::WrongPath);
         assert_eq!(wrong.to_string(), format!("wrong path, it went over {path} and not over {expected}"));
     }
     let settings = Settings { expected: Expected::Exactly(Path::Nvlink), ..settings() };
-    assert_eq!(with(settings, [50_000.0; 4], Path::Nvlink).standing(), Standing::Ok);
+    assert_eq!(with(settings, [50_000.0; 4], Path::Nvlink).status(), SwitchboxStatus::Ok);
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn whatever_goes_wrong_with_one_pair_is_its_own_and_named() {
                 _ => measured(&[50_000.0; 5], Path::Nvlink),
             })
         });
-        assert_eq!(finding.0.standing(), Standing::Degraded);
+        assert_eq!(finding.0.status(), SwitchboxStatus::Degraded);
         // A program that answers for others fails for this pair alone.
         let trouble = if trouble == Trouble::ProbeFailed { Trouble::NoAnswer } else { trouble };
         assert_eq!(finding.0.pairs[2].wrong, Some(Wrong::new(trouble, "words")));
@@ -97,20 +97,17 @@ fn a_node_is_at_fault_only_where_too_few_can_be_good() {
             })
         };
         let finding = run(settings(), method(Style::Calls), answer).0;
-        (
-            finding.standing(),
-            finding.fault().map(|fault| (fault.component.clone(), fault.is_nothing_broken())),
-        )
+        (finding.status(), finding.fault().map(|fault| (fault.component.clone(), fault.is_nothing_broken())))
     };
     let (good, slow, missing, denied) =
         (Ok(50_000.0), Ok(9000.0), Err(Trouble::ToolMissing), Err(Trouble::NoPermission));
-    let untested = (Standing::Untested, Some(("switchbox-probe".to_owned(), true)));
-    let fault = (Standing::Fault, Some(("switchbox".to_owned(), false)));
+    let untested = (SwitchboxStatus::Untested, Some(("switchbox-probe".to_owned(), true)));
+    let fault = (SwitchboxStatus::Fault, Some(("switchbox".to_owned(), false)));
     assert_eq!(of([missing; 4]), untested);
     assert_eq!(of([denied, denied, slow, good]), untested);
     assert_eq!(of([missing, slow, slow, slow]), fault);
     assert_eq!(of([missing, slow, slow, good]), untested);
-    assert_eq!(of([missing, missing, good, good]), (Standing::Degraded, None));
+    assert_eq!(of([missing, missing, good, good]), (SwitchboxStatus::Degraded, None));
     let late = Err(Trouble::Untested);
     assert_eq!(of([late, late, slow, slow]), untested);
     assert_eq!(of([late, slow, slow, slow]), fault);
@@ -130,7 +127,7 @@ fn a_program_that_fails_is_held_against_a_pair_only_where_it_answers_for_another
         .0
     };
     let finding = of(true, 0);
-    assert_eq!(finding.standing(), Standing::Untested);
+    assert_eq!(finding.status(), SwitchboxStatus::Untested);
     let fault = finding.fault().unwrap();
     assert!(fault.is_nothing_broken());
     let words = "0 of 4 pairs good, 2 needed; test gave no usable answer for any pair: run it by hand on this node; \
@@ -142,7 +139,7 @@ fn a_program_that_fails_is_held_against_a_pair_only_where_it_answers_for_another
             .ends_with("; test gave no usable answer for any pair: run it by hand on this node")
     );
     for finding in [of(true, 1), of(false, 0)] {
-        assert_eq!(finding.standing(), Standing::Fault);
+        assert_eq!(finding.status(), SwitchboxStatus::Fault);
         assert!(finding.troubles().all(|words| words.ends_with(": no answer, exit code 2")));
         assert!(!finding.to_string().contains("by hand"));
     }

@@ -27,9 +27,9 @@ fn nobody_is_killed_by_numbers_that_may_be_anothers() {
         }
         let plan = sharing(&host, "--gpu-mem-enforce");
         assert_eq!(plan.agent.gpu_share.map(|terms| terms.enforces), Some(kills), "{namespace:?}");
-        let said = |words: &str| plan.notices.iter().filter(|line| line.contains(words)).count();
-        assert_eq!(said("--gpu-mem-enforce kills nobody: the driver counts"), usize::from(!kills));
-        assert_eq!(said("nor does this launcher"), usize::from(!kills), "{:?}", plan.notices);
+        let given = |words: &str| plan.notices.iter().filter(|line| line.contains(words)).count();
+        assert_eq!(given("--gpu-mem-enforce kills nobody: the driver counts"), usize::from(!kills));
+        assert_eq!(given("nor does this launcher"), usize::from(!kills), "{:?}", plan.notices);
         let plan = sharing(&host, "");
         assert_eq!(plan.agent.gpu_share.map(|terms| terms.enforces), Some(false));
         assert!(!plan.notices.iter().any(|line| line.contains("kills nobody")), "{:?}", plan.notices);

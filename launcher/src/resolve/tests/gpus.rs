@@ -137,9 +137,9 @@ fn what_is_not_known_changes_nothing_and_is_told_on_one_line() {
     let says = |host: &FakeHost, flags: &str| {
         let (list, lines) = chosen(host, &[], flags);
         assert_eq!((list, lines.len()), (None, 1), "{lines:?}");
-        let said =
+        let given =
             lines[0].strip_prefix("`--gpu-select=topology` chooses nothing, as with --gpu-select=first: ");
-        said.unwrap_or_else(|| panic!("{lines:?}")).to_owned()
+        given.unwrap_or_else(|| panic!("{lines:?}")).to_owned()
     };
     let mut host = eight(&[]);
     host.accelerators.links.clear();

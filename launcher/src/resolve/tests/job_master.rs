@@ -15,25 +15,25 @@ fn master(line: &str) -> MasterPlan {
 #[test]
 fn a_master_in_a_launcher_has_these_defaults() {
     let plan = plan(LINE);
-    let MasterPlan { policy, patience, state_dir, topology_file, trust, said, .. } = plan.master;
+    let MasterPlan { policy, timeout, state_dir, topology_file, trust, given, .. } = plan.master;
     assert_eq!((policy.restart_count, policy.on_give_up), (3, OnGiveUp::FailJob));
     assert_eq!(policy.host, Some(plan.agent.node_id), "it cannot come back");
     assert_eq!((policy.has_topology, policy.host_timeout), (false, Duration::from_secs(60)));
     assert_eq!(policy.reconnect_grace, Duration::from_secs(2));
-    assert_eq!(patience.reconnect_grace, Duration::from_secs(2));
-    assert_eq!(patience.heartbeat_timeout, Some(Duration::from_secs(15)));
+    assert_eq!(timeout.reconnect_grace, Duration::from_secs(2));
+    assert_eq!(timeout.heartbeat_timeout, Some(Duration::from_secs(15)));
     assert!(state_dir.is_none() && topology_file.is_none() && trust.token.is_none() && !trust.tls.is_on());
-    assert!(said.is_empty());
+    assert!(given.is_empty());
 }
 
 #[test]
 fn its_options_reach_it() {
     let told = master("--restart-counts=5 --reconnect-grace=0.5 --heartbeat_timeout 30 --state-dir=/s");
     assert_eq!(told.policy.restart_count, 5);
-    assert_eq!(told.patience.reconnect_grace, Duration::from_millis(500));
-    assert_eq!(told.patience.heartbeat_timeout, Some(Duration::from_secs(30)));
+    assert_eq!(told.timeout.reconnect_grace, Duration::from_millis(500));
+    assert_eq!(told.timeout.heartbeat_timeout, Some(Duration::from_secs(30)));
     assert_eq!((told.state_dir, told.policy.host), (Some(PathBuf::from("/s")), None), "it can come back");
-    assert_eq!(told.said.len(), 4);
+    assert_eq!(told.given.len(), 4);
     let told = master("--topology-config=/t --require-uniform");
     assert_eq!((told.topology_file, told.policy.has_topology), (Some(PathBuf::from("/t")), true));
     assert!(plan(&format!("--require-uniform {LINE}")).agent.terms.require_uniform);
@@ -50,7 +50,7 @@ fn its_options_reach_it() {
 fn alone_nobody_beats_and_nobody_else_may_speak() {
     for line in ["x", "--standalone x", "--master-port=1234 x"] {
         let told = plan_in(&[("DLROVER_JOB_TOKEN", "b a d")], line).master;
-        assert_eq!(told.patience.heartbeat_timeout, None, "{line}");
+        assert_eq!(told.timeout.heartbeat_timeout, None, "{line}");
         assert!(told.trust.token.is_some() && !told.trust.tls.is_on(), "{line}");
     }
 }

@@ -168,11 +168,11 @@ fn switchbox(words: &str, env: &[(&str, &str)]) -> SwitchboxTask {
 
 #[test]
 fn the_switchbox_check_has_the_guides_defaults() {
-    let SwitchboxTask { settings, probe, tool, sysfs, patience } = switchbox("", &[]);
+    let SwitchboxTask { settings, probe, tool, sysfs, timeout } = switchbox("", &[]);
     assert_eq!(diagnosis::switchbox::in_words(&settings.pairs), "0:1 2:4 3:5 6:7");
     assert!(!settings.are_pairs_given, "they say nothing of this host");
     assert_eq!((settings.min, settings.min_channels), (Rate(10_000_000_000), 2));
-    assert_eq!((settings.expected, probe, patience), (Expected::Alike, SwitchboxProbe::Auto, None));
+    assert_eq!((settings.expected, probe, timeout), (Expected::Alike, SwitchboxProbe::Auto, None));
     assert_eq!((tool.to_str(), sysfs.to_str()), (Some("/opt/mxmap/bin/mxom-client"), Some("/sys")));
 }
 

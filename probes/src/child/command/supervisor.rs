@@ -45,7 +45,7 @@ const TELL_EVERY: Duration = Duration::from_millis(250);
 const AGAIN: Duration = Duration::from_millis(5);
 
 /// So long is waited for what does not die of SIGKILL, and for the last of the output.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Why there is nothing to watch over.
 #[derive(Debug, thiserror::Error)]
@@ -95,7 +95,7 @@ fn watch(task: CommandTask, voice: &Voice) -> Result<Probed, CommandError> {
         voice.say(&ProbeMessage::Said(format!("left behind by the check command, and does not die: {left}")));
     }
     // Both pipes end with the last process. One that cannot be killed may hold them.
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     for _ in 0..2 {
         let _ended = heard.recv_timeout(deadline.saturating_duration_since(Instant::now()));
     }
@@ -218,7 +218,7 @@ impl Watched {
 
     /// SIGKILL for all that is left. Gives who does not even die of that.
     fn kill_what_is_left(&mut self) -> Option<String> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !self.reap() {
             tree::kill_pass(|| tree::below(me()));
             if Instant::now() >= deadline {

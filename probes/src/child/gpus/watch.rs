@@ -41,9 +41,9 @@ pub(crate) fn listen(and_memory: bool, voice: &Voice) -> Result<(), NvmlError> {
         return Err(NvmlError::NotSupported);
     }
     let sleep = if and_memory { LOOK_EVERY } else { SLEEP };
-    let patience = u32::try_from(sleep.as_millis()).unwrap_or(u32::MAX);
+    let timeout = u32::try_from(sleep.as_millis()).unwrap_or(u32::MAX);
     loop {
-        match set.wait(patience) {
+        match set.wait(timeout) {
             Ok(event) => {
                 let code = match event.event_data {
                     Some(XidError::Value(code)) => code,

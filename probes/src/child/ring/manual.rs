@@ -9,10 +9,10 @@ use std::{
 use diagnosis::network_check::Probed;
 
 use super::{
+    connection::RingConnection,
     error::{Neighbour, RingError},
     hello::{Hello, Kind},
-    link::Link,
-    meet::{DialLimits, Door, dial, welcome},
+    meet::{Acceptor, DialLimits, dial, welcome},
     transfer::{self, rate},
 };
 use crate::{child::progress::Progress, listener::Listener, wire::ring::SIZES};
@@ -42,7 +42,7 @@ pub struct ByHand {
 
 /// One end that listens, for any number of checks.
 #[derive(Debug)]
-pub struct PairDoor(Door);
+pub struct PairDoor(Acceptor);
 
 /// Begins to let others in at `listener`. Goes on until the process ends.
 ///
@@ -50,7 +50,7 @@ pub struct PairDoor(Door);
 /// When there is no room for a thread.
 pub fn listen_for_pair(listener: &Listener) -> Result<PairDoor, RingError> {
     let listener = listener.try_clone().map_err(RingError::Thread)?;
-    Door::open(listener, TOKEN).map(PairDoor).map_err(RingError::Thread)
+    Acceptor::open(listener, TOKEN).map(PairDoor).map_err(RingError::Thread)
 }
 
 impl PairDoor {
@@ -59,7 +59,7 @@ impl PairDoor {
     ///
     /// # Errors
     /// When nobody comes, or the check fails, or the other end goes.
-    pub fn check(&self, within: Option<Duration>, patience: Duration) -> Result<ByHand, RingError> {
+    pub fn check(&self, within: Option<Duration>, timeout: Duration) -> Result<ByHand, RingError> {
         let deadline = within.map(|within| Instant::now() + within);
         // Of an earlier pair that broke off in between, say: the later one counts.
         let (mut leading, mut following) = (None, None);
@@ -81,12 +81,12 @@ impl PairDoor {
             // In place of the number of members, which both know, comes the seed.
             let seed = hello.members;
             match hello.kind {
-                Kind::Lead => following = Some((seed, Link::new(stream, who, false, 1))),
-                _ => leading = Some((seed, Link::new(stream, who, true, 0))),
+                Kind::Lead => following = Some((seed, RingConnection::new(stream, who, false, 1))),
+                _ => leading = Some((seed, RingConnection::new(stream, who, true, 0))),
             }
             match (leading, following) {
                 (Some((one, leading)), Some((other, following))) if one == other => {
-                    return run(seed, [leading, following], patience);
+                    return run(seed, [leading, following], timeout);
                 }
                 (one, other) => {
                     leading = one.filter(|(of, _)| *of == seed);
@@ -102,16 +102,20 @@ impl PairDoor {
 ///
 /// # Errors
 /// When it cannot be reached, or the check fails.
-pub fn dial_pair(address: &str, seed: u64, patience: Duration) -> Result<ByHand, RingError> {
+pub fn dial_pair(address: &str, seed: u64, timeout: Duration) -> Result<ByHand, RingError> {
     let who = Neighbour { index: 0, address: address.to_owned() };
     let hello = |kind| Hello { kind, token: TOKEN, members: seed, from: 1, to: 0 };
-    let limits = DialLimits { connect: patience, answer: Some(patience.max(LEAST)) };
+    let limits = DialLimits { connect: timeout, answer: Some(timeout.max(LEAST)) };
     let leading = dial(&who, &hello(Kind::Lead), limits)?;
     let following = dial(&who, &hello(Kind::Follow), limits)?;
-    run(seed, [Link::new(leading, who.clone(), true, 1), Link::new(following, who, false, 0)], patience)
+    run(
+        seed,
+        [RingConnection::new(leading, who.clone(), true, 1), RingConnection::new(following, who, false, 0)],
+        timeout,
+    )
 }
 
-fn run(seed: u64, [leading, following]: [Link; 2], limit: Duration) -> Result<ByHand, RingError> {
+fn run(seed: u64, [leading, following]: [RingConnection; 2], limit: Duration) -> Result<ByHand, RingError> {
     let limit = limit.max(LEAST);
     let links = [leading.with_limit(limit)?, following.with_limit(limit)?];
     let verified = 2 * SIZES.iter().sum::<u64>();

@@ -13,9 +13,9 @@ use std::{
 };
 
 use super::{
+    connection::RingConnection,
     error::{Neighbour, RingError},
     hello::{Hello, Kind, LENGTH},
-    link::Link,
 };
 use crate::wire::ring::RingPlan;
 
@@ -41,11 +41,11 @@ const STACK: usize = 128 << 10;
 /// wrong here: probes of a round that was cut short, whose connections waited in the queue of the listener, come
 /// again with the next round's.
 #[derive(Debug)]
-pub(super) struct Door {
+pub(super) struct Acceptor {
     guests: mpsc::Receiver<(Hello, TcpStream)>,
 }
 
-impl Door {
+impl Acceptor {
     /// Begins to let in. Goes on until the process ends.
     pub(super) fn open(listener: TcpListener, token: u64) -> io::Result<Self> {
         let (come, guests) = mpsc::channel();
@@ -110,7 +110,7 @@ pub(super) fn welcome(hello: &Hello, stream: &TcpStream) -> io::Result<()> {
 }
 
 /// Both links of one member: to the next, and from the one before.
-pub(super) fn meet(plan: &RingPlan, door: &Door) -> Result<[Link; 2], RingError> {
+pub(super) fn meet(plan: &RingPlan, acceptor: &Acceptor) -> Result<[RingConnection; 2], RingError> {
     let (next, previous) = (plan.next(), plan.previous());
     let who = Neighbour { index: next, address: plan.address(next) };
     let hello = Hello {
@@ -122,7 +122,7 @@ pub(super) fn meet(plan: &RingPlan, door: &Door) -> Result<[Link; 2], RingError>
     };
     let (done, dialled) = mpsc::channel();
     // Once the other end listens, its answer is waited for without limit: its probe may not have started yet.
-    let (whom, limits) = (who.clone(), DialLimits { connect: plan.connect_patience, answer: None });
+    let (whom, limits) = (who.clone(), DialLimits { connect: plan.connect_timeout, answer: None });
     let dialling = move || done.send(dial(&whom, &hello, limits));
     thread::Builder::new().name("dial".into()).spawn(dialling).map_err(RingError::Thread)?;
     let (mut ahead, mut behind) = (None, None);
@@ -137,7 +137,7 @@ pub(super) fn meet(plan: &RingPlan, door: &Door) -> Result<[Link; 2], RingError>
         if ahead.is_some() && behind.is_some() {
             break;
         }
-        match door.guests.recv_timeout(LOOK) {
+        match acceptor.guests.recv_timeout(LOOK) {
             Ok((hello, stream)) if hello.from == previous as u64 && hello.to == plan.me as u64 => {
                 // One that came twice has lost its first connection.
                 if welcome(&hello, &stream).is_ok() {
@@ -153,7 +153,10 @@ pub(super) fn meet(plan: &RingPlan, door: &Door) -> Result<[Link; 2], RingError>
     }
     let (Some(ahead), Some(behind)) = (ahead, behind) else { return Err(no_thread()) };
     let before = Neighbour { index: previous, address: plan.address(previous) };
-    Ok([Link::new(ahead, who, true, plan.me as u64), Link::new(behind, before, false, previous as u64)])
+    Ok([
+        RingConnection::new(ahead, who, true, plan.me as u64),
+        RingConnection::new(behind, before, false, previous as u64),
+    ])
 }
 
 fn no_thread() -> RingError {
@@ -218,8 +221,8 @@ fn attempt(
 }
 
 fn connect(address: SocketAddr, deadline: Instant) -> Result<TcpStream, String> {
-    let patience = deadline.saturating_duration_since(Instant::now()).clamp(AGAIN, ONE_ATTEMPT);
-    TcpStream::connect_timeout(&address, patience).map_err(|error| match error.kind() {
+    let timeout = deadline.saturating_duration_since(Instant::now()).clamp(AGAIN, ONE_ATTEMPT);
+    TcpStream::connect_timeout(&address, timeout).map_err(|error| match error.kind() {
         io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
         io::ErrorKind::TimedOut => "it does not answer".to_owned(),
         io::ErrorKind::HostUnreachable => "no route to host".to_owned(),

@@ -10,8 +10,8 @@ use std::{
 use diagnosis::network_check::Probed;
 
 use super::{
+    connection::RingConnection,
     error::RingError,
-    link::Link,
     transfer::{at_once, confirm, get_ready, median, rate, round_trips},
 };
 use crate::{
@@ -40,7 +40,7 @@ fn weight(member: usize) -> f32 {
 /// Runs it, checks it, and measures it.
 pub(super) fn run(
     plan: &RingPlan,
-    links: [Link; 2],
+    links: [RingConnection; 2],
     bytes: u64,
     repeats: u32,
     progress: &Progress,
@@ -61,7 +61,7 @@ pub(super) fn run(
         let times = (0..=repeats).map(|_| ring.once(length)).collect::<Result<Vec<_>, _>>();
         drop(ring);
         if times.is_err() {
-            links.iter().for_each(Link::shut);
+            links.iter().for_each(RingConnection::shut);
         }
         let sent = sender.join().unwrap_or_else(|_| Err(ahead.gibberish("sending")));
         let times = times?;
@@ -90,7 +90,7 @@ type WrongSum = Option<(usize, f32, f32)>;
 
 struct Ring<'a> {
     plan: &'a RingPlan,
-    behind: &'a Link,
+    behind: &'a RingConnection,
     hand_over: mpsc::Sender<Vec<u8>>,
     progress: &'a Progress,
     numbers: Vec<f32>,

@@ -11,7 +11,7 @@ use std::{
 
 use diagnosis::network_check::Probed;
 
-use super::{error::RingError, link::Link};
+use super::{connection::RingConnection, error::RingError};
 use crate::{
     child::{
         pattern::{BLOCK, Checker, Pattern},
@@ -81,7 +81,11 @@ struct Largest {
 }
 
 /// Runs the check over both links.
-pub(super) fn run(seed: u64, links: [Link; 2], progress: &Progress) -> Result<Transferred, RingError> {
+pub(super) fn run(
+    seed: u64,
+    links: [RingConnection; 2],
+    progress: &Progress,
+) -> Result<Transferred, RingError> {
     get_ready(&links)?;
     progress.begin();
     let began = Instant::now();
@@ -102,7 +106,7 @@ pub(super) fn run(seed: u64, links: [Link; 2], progress: &Progress) -> Result<Tr
 }
 
 /// Waits until the neighbours have both their links too, so that nobody's clock counts how late another started.
-pub(super) fn get_ready(links: &[Link]) -> Result<(), RingError> {
+pub(super) fn get_ready(links: &[RingConnection]) -> Result<(), RingError> {
     let doing = "getting ready";
     for link in links {
         link.send(&[READY], doing)?;
@@ -124,8 +128,8 @@ pub(super) fn median(mut times: Vec<Duration>) -> Duration {
 /// Works on all links at once. An error ends the others, and is the one that counts, unless another tells more: a
 /// neighbour that found something wrong closes all of its connections.
 pub(super) fn at_once<T: Send>(
-    links: &[Link],
-    work: impl Fn(&Link) -> Result<T, RingError> + Sync,
+    links: &[RingConnection],
+    work: impl Fn(&RingConnection) -> Result<T, RingError> + Sync,
 ) -> Result<Vec<T>, RingError> {
     thread::scope(|scope| {
         let (done, results) = mpsc::channel();
@@ -135,7 +139,7 @@ pub(super) fn at_once<T: Send>(
                 let _nobody = done.send(work(link));
             });
             if let Err(error) = started {
-                links.iter().for_each(Link::shut);
+                links.iter().for_each(RingConnection::shut);
                 return Err(RingError::Thread(error));
             }
         }
@@ -154,10 +158,10 @@ pub(super) fn at_once<T: Send>(
                         wrong = Some(error);
                     }
                     if wrong.as_ref().is_some_and(|wrong| !wrong.is_mere_end()) {
-                        links.iter().for_each(Link::shut);
+                        links.iter().for_each(RingConnection::shut);
                     }
                 }
-                Err(mpsc::RecvTimeoutError::Timeout) => links.iter().for_each(Link::shut),
+                Err(mpsc::RecvTimeoutError::Timeout) => links.iter().for_each(RingConnection::shut),
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,
             }
         }
@@ -165,7 +169,7 @@ pub(super) fn at_once<T: Send>(
     })
 }
 
-fn one_link(seed: u64, link: &Link, progress: &Progress) -> Result<OneLink, RingError> {
+fn one_link(seed: u64, link: &RingConnection, progress: &Progress) -> Result<OneLink, RingError> {
     let round_trips = round_trips(seed, link)?;
     let mut largest = None;
     for size in SIZES {
@@ -176,7 +180,7 @@ fn one_link(seed: u64, link: &Link, progress: &Progress) -> Result<OneLink, Ring
     Ok(OneLink { round_trips, largest })
 }
 
-pub(super) fn round_trips(seed: u64, link: &Link) -> Result<Vec<Duration>, RingError> {
+pub(super) fn round_trips(seed: u64, link: &RingConnection) -> Result<Vec<Duration>, RingError> {
     let doing = "measuring round trips";
     let mut times = Vec::new();
     let (mut sent, mut came) = ([0; SMALL], [0; SMALL]);
@@ -202,11 +206,11 @@ pub(super) fn round_trips(seed: u64, link: &Link) -> Result<Vec<Duration>, RingE
 }
 
 /// The bytes that the leader of a link sends, or the other end.
-fn pattern(seed: u64, link: &Link, from_leader: bool, size: u64) -> Pattern {
+fn pattern(seed: u64, link: &RingConnection, from_leader: bool, size: u64) -> Pattern {
     Pattern::new(seed, &[link.name, u64::from(from_leader), size])
 }
 
-fn both_ways(seed: u64, link: &Link, size: u64, progress: &Progress) -> Result<Largest, RingError> {
+fn both_ways(seed: u64, link: &RingConnection, size: u64, progress: &Progress) -> Result<Largest, RingError> {
     let began = Instant::now();
     let (sent, received) = thread::scope(|scope| {
         let sending = thread::Builder::new()
@@ -235,7 +239,7 @@ fn both_ways(seed: u64, link: &Link, size: u64, progress: &Progress) -> Result<L
 }
 
 /// Tells the other end whether what came here was right, and gives what it says of what we sent.
-pub(super) fn confirm(link: &Link, is_right: bool) -> Result<bool, RingError> {
+pub(super) fn confirm(link: &RingConnection, is_right: bool) -> Result<bool, RingError> {
     let doing = "confirming what came";
     link.send(&[if is_right { RIGHT } else { WRONG }], doing)?;
     match link.receive_one(doing)? {
@@ -245,7 +249,7 @@ pub(super) fn confirm(link: &Link, is_right: bool) -> Result<bool, RingError> {
     }
 }
 
-fn send(link: &Link, pattern: Pattern, size: u64) -> Result<(), RingError> {
+fn send(link: &RingConnection, pattern: Pattern, size: u64) -> Result<(), RingError> {
     let blocks = pattern.blocks();
     (0..size / BLOCK as u64).try_for_each(|index| link.send(blocks.get(index), "sending"))
 }
@@ -253,7 +257,7 @@ fn send(link: &Link, pattern: Pattern, size: u64) -> Result<(), RingError> {
 /// Receives all of it. After a wrong byte the rest is still taken, so that the other end comes to where it is told;
 /// the inner error is that wrong byte.
 fn receive(
-    link: &Link,
+    link: &RingConnection,
     pattern: Pattern,
     size: u64,
     progress: &Progress,

@@ -291,8 +291,8 @@ mod tests {
             models: Vec::new(),
         };
         let style = diagnosis::switchbox::Style::Repetitions;
-        let patience = std::time::Duration::from_secs(1);
-        let request = Request::new(&settings, settings.pairs.clone(), style, patience);
+        let timeout = std::time::Duration::from_secs(1);
+        let request = Request::new(&settings, settings.pairs.clone(), style, timeout);
         let response = measure(&request);
         assert_eq!(response.devices, None);
         assert!(response.results[0].err.as_ref().unwrap().starts_with("tool missing: libcuda.so.1"));

@@ -13,10 +13,10 @@ use super::{
 use crate::wire::switchbox::{CopyKind, CopyTask, Request, SwitchboxTask};
 
 /// The vendor's own bound for one call.
-const MXOM_PATIENCE: Duration = Duration::from_secs(10);
+const MXOM_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// For one pair, of any other probe.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A probe that has been chosen.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(super) enum Probe {
 
 /// What is said of a measurement.
 #[derive(Debug)]
-pub(super) struct Said {
+pub(super) struct ProbeOutput {
     /// How many accelerators there are, if it says that.
     pub(super) devices: Option<u32>,
     /// For each of its pairs.
@@ -49,17 +49,17 @@ impl Probe {
 
     /// How it measures.
     pub(super) fn method(&self) -> Method {
-        let of = |probe: String, style, patience, is_serial| Method { probe, style, patience, is_serial };
+        let of = |probe: String, style, timeout, is_serial| Method { probe, style, timeout, is_serial };
         match self {
             Self::Mxom { tool, .. } => {
-                of(format!("mxom ({})", tool.display()), Style::Calls, MXOM_PATIENCE, false)
+                of(format!("mxom ({})", tool.display()), Style::Calls, MXOM_TIMEOUT, false)
             }
-            Self::Copy(CopyKind::Cuda) => of("cuda".into(), Style::Repetitions, PATIENCE, false),
+            Self::Copy(CopyKind::Cuda) => of("cuda".into(), Style::Repetitions, TIMEOUT, false),
             Self::Copy(CopyKind::Host) => {
-                of("host (no link test)".into(), Style::Repetitions, PATIENCE, false)
+                of("host (no link test)".into(), Style::Repetitions, TIMEOUT, false)
             }
             Self::Command(line) => {
-                of(format!("`{}`", mxom::shown(&line.to_string_lossy())), Style::Calls, PATIENCE, true)
+                of(format!("`{}`", mxom::shown(&line.to_string_lossy())), Style::Calls, TIMEOUT, true)
             }
         }
     }
@@ -106,12 +106,12 @@ impl Probe {
         &self,
         settings: &Settings,
         places: &[usize],
-        patience: Duration,
+        timeout: Duration,
     ) -> Vec<(Vec<usize>, Result<Spec, Wrong>)> {
         let style = self.method().style;
         let request = |places: &[usize]| {
             let pairs = places.iter().filter_map(|place| settings.pairs.get(*place)).copied().collect();
-            Request::new(settings, pairs, style, patience)
+            Request::new(settings, pairs, style, timeout)
         };
         let each = |spec: &dyn Fn(usize) -> Result<Spec, Wrong>| {
             places.iter().map(|place| (vec![*place], spec(*place))).collect()
@@ -138,26 +138,26 @@ impl Probe {
     }
 
     /// What a process that has ended says of these pairs.
-    pub(super) fn read(&self, settings: &Settings, places: &[usize], end: &CallEnd) -> Said {
+    pub(super) fn read(&self, settings: &Settings, places: &[usize], end: &CallEnd) -> ProbeOutput {
         let style = self.method().style;
         let pair = |place: &usize| settings.pairs.get(*place).copied().unwrap_or(SocketPair(0, 0));
         if let Self::Mxom { .. } = self {
             let pairs = places.iter().map(|place| (*place, None, mxom::read(end))).collect();
-            return Said { devices: None, pairs };
+            return ProbeOutput { devices: None, pairs };
         }
         let shell = matches!(self, Self::Command(_));
         match Response::of(end) {
             Ok(response) => {
-                let said = |place: &usize| {
+                let output = |place: &usize| {
                     let pair = pair(place);
                     (*place, response.devices_of(pair), response.answer(pair, style))
                 };
-                Said { devices: response.devices, pairs: places.iter().map(said).collect() }
+                ProbeOutput { devices: response.devices, pairs: places.iter().map(output).collect() }
             }
             Err(wrong) => {
                 let wrong = if shell { of_shell(end, wrong) } else { wrong };
                 let failed = |place: &usize| (*place, None, Answer::Failed(wrong.clone()));
-                Said { devices: None, pairs: places.iter().map(failed).collect() }
+                ProbeOutput { devices: None, pairs: places.iter().map(failed).collect() }
             }
         }
     }

@@ -42,7 +42,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 const AGAIN: Duration = Duration::from_millis(5);
 
 /// So long is waited for what does not die of SIGKILL.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// So long may counting devices take: a driver without persistence wakes each of them.
 const COUNTING: Duration = Duration::from_secs(10);
@@ -106,7 +106,7 @@ impl<'a> Supervisor<'a> {
         };
         let settings = &probe.settings(&task.settings);
         let mut method = probe.method();
-        method.patience = task.patience.unwrap_or(method.patience);
+        method.timeout = task.timeout.unwrap_or(method.timeout);
         let (pairs, min, least) = (in_words(&settings.pairs), settings.min, settings.min_channels);
         let name = &method.probe;
         self.say(format!("measuring {pairs} by {name}; at least {least} must reach {min} MB/s"));
@@ -126,8 +126,8 @@ impl<'a> Supervisor<'a> {
         loop {
             while let Some(effect) = effects.pop_front() {
                 match effect {
-                    Effect::Measure { run, pairs, patience } => {
-                        for event in self.start(&probe, settings, run, &pairs, patience) {
+                    Effect::Measure { run, pairs, timeout } => {
+                        for event in self.start(&probe, settings, run, &pairs, timeout) {
                             effects.extend(check.handle(self.now(), event));
                         }
                     }
@@ -210,12 +210,12 @@ impl<'a> Supervisor<'a> {
         settings: &Settings,
         run: u32,
         pairs: &[usize],
-        patience: Duration,
+        timeout: Duration,
     ) -> Vec<Event> {
         // Whatever the run before left behind would share the links.
         self.clear_away();
         let mut events = Vec::new();
-        for (places, spec) in probe.calls(settings, pairs, patience) {
+        for (places, spec) in probe.calls(settings, pairs, timeout) {
             let started = spec.and_then(|spec| {
                 Call::start(&spec).map_err(|error| match probe {
                     Probe::Mxom { .. } => mxom::cannot_start(&spec.program, &error),
@@ -242,10 +242,10 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Waits until something ends, or so long. Gives who has ended.
-    fn wait(&mut self, patience: Duration) -> Vec<Ended> {
+    fn wait(&mut self, timeout: Duration) -> Vec<Ended> {
         let mut ended = self.reap();
         if ended.is_empty() {
-            self.is_cancelled |= wait_for(&self.signals, patience.min(LOOK_EVERY)) == Some(Signal::SIGTERM);
+            self.is_cancelled |= wait_for(&self.signals, timeout.min(LOOK_EVERY)) == Some(Signal::SIGTERM);
             ended = self.reap();
         }
         ended
@@ -267,7 +267,7 @@ impl<'a> Supervisor<'a> {
     fn clear_away(&mut self) {
         self.running.clear();
         let me = i32::try_from(process::id()).unwrap_or(i32::MAX);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             loop {
                 match next_ended() {

@@ -16,14 +16,14 @@ async fn a_tool_that_cannot_be_started_has_measured_nothing() {
     ] {
         let found = finding(Box::with(script).task()).await;
         assert_eq!(troubles(&found), [Some(expected); 4], "{script}: {found}");
-        assert_eq!(found.standing(), Standing::Untested, "{script}");
+        assert_eq!(found.status(), SwitchboxStatus::Untested, "{script}");
         assert!(found.fault().unwrap().is_nothing_broken(), "{script}");
     }
     let made = Box::with("say 1.0");
     for text in ["#!/nowhere/shell\n", "\x7fELF\x02\x01\x01\0junk(;|\n"] {
         made.write(&made.tool(), text, 0o755);
         let found = finding(made.task()).await;
-        assert_eq!(found.standing(), Standing::Untested, "{text:?}: {:?}", found.pairs[0].wrong);
+        assert_eq!(found.status(), SwitchboxStatus::Untested, "{text:?}: {:?}", found.pairs[0].wrong);
     }
     made.write(&made.tool(), "#!/nowhere/shell\n", 0o755);
     let (found, lines) = check(made.task()).await;
@@ -54,11 +54,14 @@ async fn default_pairs_on_a_host_of_four_are_a_mistake_and_no_fault() {
     }
     // A person says that they should be there.
     let given = finding(SwitchboxTask { settings: of(true), ..made.task() }).await;
-    assert_eq!((given.standing(), given.good()), (Standing::Fault, 1));
+    assert_eq!((given.status(), given.good()), (SwitchboxStatus::Fault, 1));
     // One of eight is lost.
     made.tree(&[0, 1, 2, 3, 4, 5, 6]);
     let lost = Settings { min_channels: 4, ..of(false) };
-    assert_eq!(finding(SwitchboxTask { settings: lost, ..made.task() }).await.standing(), Standing::Fault);
+    assert_eq!(
+        finding(SwitchboxTask { settings: lost, ..made.task() }).await.status(),
+        SwitchboxStatus::Fault
+    );
 }
 
 /// Its document may name the devices, and the host knows their models.
@@ -71,20 +74,20 @@ async fn where_all_links_fell_back_the_model_tells() {
     let named = |model: &str| {
         plain.replace("\"err\":null", &format!("\"err\":null,\"gpus\":[\"GPU 0 ({model})\",\"GPU 1\"]"))
     };
-    for (document, model, standing) in [
-        (named("NVIDIA H100 80GB HBM3"), "", Standing::Fault),
-        (named("NVIDIA H100 PCIe"), "NVIDIA H100 80GB HBM3", Standing::Ok),
-        (plain.clone(), "MetaX MXC500", Standing::Fault),
-        (plain.clone(), "", Standing::Ok),
-        (results([37_700.0; 4], "host"), "MetaX MXC500", Standing::Fault),
-        (results([37_700.0; 4], "warp"), "", Standing::Untested),
-        (results([37_700.0; 4], "loopback"), "", Standing::Fault),
+    for (document, model, status) in [
+        (named("NVIDIA H100 80GB HBM3"), "", SwitchboxStatus::Fault),
+        (named("NVIDIA H100 PCIe"), "NVIDIA H100 80GB HBM3", SwitchboxStatus::Ok),
+        (plain.clone(), "MetaX MXC500", SwitchboxStatus::Fault),
+        (plain.clone(), "", SwitchboxStatus::Ok),
+        (results([37_700.0; 4], "host"), "MetaX MXC500", SwitchboxStatus::Fault),
+        (results([37_700.0; 4], "warp"), "", SwitchboxStatus::Untested),
+        (results([37_700.0; 4], "loopback"), "", SwitchboxStatus::Fault),
     ] {
         fs::write(&file, &document).unwrap();
         let models = if model.is_empty() { Vec::new() } else { vec![model.to_owned()] };
         let finding = by(&line, Settings { models, ..settings() }).await;
-        assert_eq!(finding.standing(), standing, "{document} {model}: {finding}");
+        assert_eq!(finding.status(), status, "{document} {model}: {finding}");
         let has_note = finding.to_string().contains("no pair went over a link");
-        assert_eq!(has_note, standing == Standing::Ok, "{finding}");
+        assert_eq!(has_note, status == SwitchboxStatus::Ok, "{finding}");
     }
 }

@@ -131,7 +131,7 @@ fn a_master_without_a_memory_asks_a_member_for_the_jury_and_waits_for_the_rest()
         nodes: 3,
         master_addr: address("a"),
         master_port: PORT,
-        standing: Standing::Running,
+        workers_state: WorkersState::Running,
         fence: Some(FenceTerms { lease: LEASE, jury: Vec::new(), is_master_within: false }),
     };
     let request = request("a", &test.terms);
@@ -165,7 +165,7 @@ fn each_that_is_away_is_judged_by_the_jury_of_its_own_round() {
         nodes: 1,
         master_addr: address("x"),
         master_port: PORT,
-        standing: Standing::Running,
+        workers_state: WorkersState::Running,
         fence: Some(FenceTerms { lease: LEASE, jury, is_master_within: false }),
     };
     let request = request("x", &test.terms);
@@ -194,7 +194,7 @@ fn a_round_of_a_lost_memory_is_told_from_one_of_the_same_number() {
         nodes: 3,
         master_addr: address("x"),
         master_port: PORT,
-        standing: Standing::Running,
+        workers_state: WorkersState::Running,
         fence: Some(FenceTerms { lease: LEASE, jury: Vec::new(), is_master_within: false }),
     };
     let request = request("x", &test.terms);
@@ -213,7 +213,7 @@ fn a_node_that_is_refused_has_its_workers_until_it_has_heard_of_that() {
         nodes: 1,
         master_addr: address("x"),
         master_port: PORT,
-        standing: Standing::Running,
+        workers_state: WorkersState::Running,
         fence: Some(FenceTerms { lease: LEASE, jury: Vec::new(), is_master_within: false }),
     };
     let mut request = request("x", &test.terms);

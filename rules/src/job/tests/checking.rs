@@ -362,7 +362,7 @@ fn an_order_is_said_again_to_a_node_that_comes_back_and_its_answer_counts_once()
     ring.join("b");
     let first = std::mem::take(&mut ring.orders);
     ring.tell(Event::LinkBroken { node: id("a") });
-    ring.tell(Event::Attended { node: id("a") });
+    ring.tell(Event::Subscribed { node: id("a") });
     ring.join("a");
     assert_eq!(ring.orders, first[..1]);
     ring.work();
@@ -460,7 +460,7 @@ fn a_late_word_of_an_old_round_does_not_take_the_new_order_away() {
     // It loses its stream and comes back: it hears its order of round 1 again.
     ring.orders.clear();
     ring.tell(Event::LinkBroken { node: partner.clone() });
-    ring.tell(Event::Attended { node: partner.clone() });
+    ring.tell(Event::Subscribed { node: partner.clone() });
     ring.join(&partner.0);
     assert_eq!(ring.orders.len(), 1);
 }

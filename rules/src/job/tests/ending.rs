@@ -76,7 +76,7 @@ fn whoever_speaks_after_the_end_is_told_it() {
     assert_eq!(test.succeed("b", 0), ended(&["a", "b"], &verdict));
     assert_eq!(test.join("c"), ended(&["c"], &verdict));
     assert_eq!(test.succeed("a", 0), ended(&["a"], &verdict));
-    assert_eq!(test.resume("b", 0, &["a", "b"], Standing::Succeeded), ended(&["b"], &verdict));
+    assert_eq!(test.resume("b", 0, &["a", "b"], WorkersState::Succeeded), ended(&["b"], &verdict));
     test.terms = terms(7, 9);
     assert_eq!(test.join("d"), ended(&["d"], &verdict), "whatever it expected");
     for name in ["a", "b", "c"] {
@@ -95,7 +95,7 @@ fn other_words_after_the_end_change_nothing() {
     assert_eq!(test.workers_fail("b", 0, false), []);
     assert_eq!(test.hosted("b", 1), []);
     assert_eq!(test.tell(Event::TopologyRead(Err("late".into()))), []);
-    assert_eq!(test.tell(Event::Attended { node: id("b") }), []);
+    assert_eq!(test.tell(Event::Subscribed { node: id("b") }), []);
     assert_eq!(test.tell(Event::LinkBroken { node: id("b") }), []);
     assert_eq!(test.job.verdict().cloned(), verdict);
     let end = NodeEnd::Failed { reason: "stopped".into() };

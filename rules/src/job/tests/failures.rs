@@ -32,7 +32,7 @@ fn a_failure_that_comes_after_a_peers_stream_broke_is_excused() {
         let reason = format!("{REASON}, after {first}");
         let why = Regroup::WorkersFailed { node: named("b", Some(1)), reason };
         assert_eq!(test.workers_fail("b", 0, gives_up), regrouped(0, &["a", "b", "c"], &why));
-        assert!(why.excuses());
+        assert!(why.is_secondary());
     }
 }
 

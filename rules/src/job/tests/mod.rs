@@ -183,7 +183,7 @@ impl Test {
     }
 
     /// Says where it stands in a round of these nodes.
-    fn resume(&mut self, name: &str, round: u32, of: &[&str], standing: Standing) -> Vec<Effect> {
+    fn resume(&mut self, name: &str, round: u32, of: &[&str], workers_state: WorkersState) -> Vec<Effect> {
         let request = request(name, &self.terms);
         let seat = of.iter().position(|member| *member == name).expect("a member");
         let claim = Claim {
@@ -192,7 +192,7 @@ impl Test {
             nodes: count(of.len()),
             master_addr: address(of[0]),
             master_port: PORT,
-            standing,
+            workers_state,
             fence: None,
         };
         self.tell(Event::Resumed { request, claim })

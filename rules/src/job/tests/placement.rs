@@ -53,7 +53,7 @@ fn nodes_under_one_switch_get_ranks_beside_each_other_and_restore_from_disk_when
         assert_eq!(test.join(name), []);
     }
     assert_eq!(test.join("d"), [Effect::ReadTopology]);
-    assert_eq!(test.job.deadline(), Some(Moment::START + TOPOLOGY_PATIENCE));
+    assert_eq!(test.job.deadline(), Some(Moment::START + TOPOLOGY_TIMEOUT));
     let (x, y) = (Some("s0"), Some("s1"));
     assert_eq!(read(&mut test, &["ac", "bd"]), placed_under(0, &[("a", x), ("c", x), ("b", y), ("d", y)]));
     assert_eq!(test.hosted("a", 0), seats_with(0, &["a", "c", "b", "d"], &["b", "c"]));

@@ -54,20 +54,20 @@ fn any_request() -> impl Strategy<Value = JoinRequest> {
 }
 
 fn any_claim() -> impl Strategy<Value = Claim> {
-    let standing = prop::sample::select(vec![
-        Standing::Running,
-        Standing::Running,
-        Standing::Stopping,
-        Standing::Succeeded,
+    let workers_state = prop::sample::select(vec![
+        WorkersState::Running,
+        WorkersState::Running,
+        WorkersState::Stopping,
+        WorkersState::Succeeded,
     ]);
-    (any_round(), 0_u32..4, 1_u32..4, standing).prop_map(|(round, seat, nodes, standing)| Claim {
+    (any_round(), 0_u32..4, 1_u32..4, workers_state).prop_map(|(round, seat, nodes, workers_state)| Claim {
         fence: None,
         round,
         seat: NodeRank(seat),
         nodes,
         master_addr: "10.0.0.1".into(),
         master_port: PORT,
-        standing,
+        workers_state,
     })
 }
 
@@ -81,7 +81,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         3 => Just(NodeEnd::Left { signal: 15 }),
     ];
     prop_oneof![
-        2 => name().prop_map(|name| Event::Attended { node: id(name) }),
+        2 => name().prop_map(|name| Event::Subscribed { node: id(name) }),
         2 => name().prop_map(|name| Event::LinkBroken { node: id(name) }),
         12 => any_request().prop_map(Event::Joined),
         1 => (any_request(), any_claim()).prop_map(|(request, claim)| Event::Resumed { request, claim }),

@@ -273,7 +273,7 @@ fn what_is_said_again_is_answered_again() {
     assert_eq!(test.join("b"), [], "over the same stream its seat is the answer");
     assert_eq!(test.tell(Event::LinkBroken { node: id("b") }), []);
     assert_eq!(test.join("b"), [b], "a seat that was not heard of");
-    assert_eq!(test.tell(Event::Attended { node: id("a") }), [], "another stream took its place");
+    assert_eq!(test.tell(Event::Subscribed { node: id("a") }), [], "another stream took its place");
     assert_eq!(test.join("a"), [a]);
 }
 

@@ -72,7 +72,7 @@ fn a_holder_whose_stream_is_broken_gives_way_at_once() {
 fn a_holder_whose_stream_is_open_again_keeps_its_rank() {
     let mut test = running();
     assert_eq!(test.tell(Event::LinkBroken { node: id("b") }), []);
-    assert_eq!(test.tell(Event::Attended { node: id("b") }), []);
+    assert_eq!(test.tell(Event::Subscribed { node: id("b") }), []);
     let (holder, newcomer) = (named("b", Some(1)), named("c", Some(1)));
     let reason = Refusal::Held { rank: NodeRank(1), holder, newcomer };
     assert_eq!(test.join_as("c", 1), [Effect::Refuse { node: id("c"), reason }]);

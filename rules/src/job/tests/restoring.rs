@@ -23,20 +23,20 @@ fn new(min: u32, max: u32) -> Test {
 #[test]
 fn of_two_that_claim_one_seat_the_second_stops_and_joins_again() {
     let mut test = new(2, 4);
-    assert_eq!(test.resume("b", 7, ABC, Standing::Running), [restoring(7, 3)]);
-    assert_eq!(test.resume("d", 7, &["a", "d", "c"], Standing::Running), [late("d", 7)]);
-    assert_eq!(test.resume("c", 7, ABC, Standing::Running), []);
-    assert_eq!(test.resume("a", 7, ABC, Standing::Running), [restored(7, 3)]);
+    assert_eq!(test.resume("b", 7, ABC, WorkersState::Running), [restoring(7, 3)]);
+    assert_eq!(test.resume("d", 7, &["a", "d", "c"], WorkersState::Running), [late("d", 7)]);
+    assert_eq!(test.resume("c", 7, ABC, WorkersState::Running), []);
+    assert_eq!(test.resume("a", 7, ABC, WorkersState::Running), [restored(7, 3)]);
 }
 
 #[test]
 fn when_all_come_back_to_a_master_without_a_memory_nobody_is_told_anything() {
     let mut test = new(2, 4);
-    assert_eq!(test.resume("b", 7, ABC, Standing::Running), [restoring(7, 3)]);
+    assert_eq!(test.resume("b", 7, ABC, WorkersState::Running), [restoring(7, 3)]);
     assert_eq!(test.job.deadline(), Some(Moment::START + RETURN));
-    assert_eq!(test.resume("b", 7, ABC, Standing::Running), [], "said again");
-    assert_eq!(test.resume("c", 7, ABC, Standing::Running), []);
-    assert_eq!(test.resume("a", 7, ABC, Standing::Running), [restored(7, 3)]);
+    assert_eq!(test.resume("b", 7, ABC, WorkersState::Running), [], "said again");
+    assert_eq!(test.resume("c", 7, ABC, WorkersState::Running), []);
+    assert_eq!(test.resume("a", 7, ABC, WorkersState::Running), [restored(7, 3)]);
     assert_eq!(test.job.world(), Some(&world(7, ABC)));
     assert_eq!(test.job.deadline(), None);
     // It goes on from there.
@@ -50,8 +50,8 @@ fn when_all_come_back_to_a_master_without_a_memory_nobody_is_told_anything() {
 #[test]
 fn when_one_is_missing_the_others_start_a_new_round_on_another_port() {
     let mut test = new(2, 4);
-    assert_eq!(test.resume("a", 7, ABC, Standing::Running), [restoring(7, 3)]);
-    assert_eq!(test.resume("c", 7, ABC, Standing::Running), []);
+    assert_eq!(test.resume("a", 7, ABC, WorkersState::Running), [restoring(7, 3)]);
+    assert_eq!(test.resume("c", 7, ABC, WorkersState::Running), []);
     let why = Regroup::NotAllCameBack { back: 2, nodes: 3 };
     assert_eq!(why.to_string(), "2 of 3 nodes came back to the restarted job master");
     assert_eq!(test.due(), regrouped(7, &["a", "c"], &why));
@@ -59,7 +59,7 @@ fn when_one_is_missing_the_others_start_a_new_round_on_another_port() {
     assert_eq!(test.rejoin("a", 7), placed_afresh(8, &["a", "c"]));
     assert_eq!(test.hosted("a", 8), seats(8, &["a", "c"]));
     // The last one comes back after all.
-    assert_eq!(test.resume("b", 7, ABC, Standing::Running), [late("b", 7)]);
+    assert_eq!(test.resume("b", 7, ABC, WorkersState::Running), [late("b", 7)]);
     assert_eq!(test.rejoin("b", 7), []);
     assert_eq!(test.due(), regrouped(8, &["a", "c"], &Regroup::Growth { nodes: 1 }));
 }
@@ -67,9 +67,9 @@ fn when_one_is_missing_the_others_start_a_new_round_on_another_port() {
 #[test]
 fn one_that_comes_back_while_the_others_stop_takes_part_in_the_next_round() {
     let mut test = new(2, 4);
-    assert_eq!(test.resume("a", 7, ABC, Standing::Running), [restoring(7, 3)]);
+    assert_eq!(test.resume("a", 7, ABC, WorkersState::Running), [restoring(7, 3)]);
     let _regroup = test.due();
-    assert_eq!(test.resume("b", 7, ABC, Standing::Running), [late("b", 7)]);
+    assert_eq!(test.resume("b", 7, ABC, WorkersState::Running), [late("b", 7)]);
     assert_eq!(test.rejoin("a", 7), []);
     assert_eq!(test.job.deadline(), Some(Moment::START + RETURN + JOIN));
     assert_eq!(test.rejoin("b", 7), placed_afresh(8, &["a", "b"]));
@@ -87,23 +87,26 @@ fn a_memory_older_than_the_job_is_named_to_every_node_and_in_the_log() {
     let why = Regroup::UnknownRound { next: Round(1) };
     let told = |name: &str| Effect::Regroup { node: id(name), round: Round(3), why: why.clone() };
     let log = Log::OldMemory { node: named("a", Some(0)), round: Round(3), next: Round(1) };
-    assert_eq!(test.resume("a", 3, &["a", "b"], Standing::Running), [Effect::Log(log.clone()), told("a")]);
-    assert_eq!(test.resume("b", 3, &["a", "b"], Standing::Running), [told("b")]);
+    assert_eq!(
+        test.resume("a", 3, &["a", "b"], WorkersState::Running),
+        [Effect::Log(log.clone()), told("a")]
+    );
+    assert_eq!(test.resume("b", 3, &["a", "b"], WorkersState::Running), [told("b")]);
     let words = why.to_string();
     assert!(words.contains("older than the job") && words.contains("round 1"), "{words}");
     let words = log.to_string();
     assert!(words.contains("is in round 3") && words.contains("--state-dir"), "{words}");
     // Not so one that was merely late.
     let _regrouped = test.rejoin("a", 3);
-    assert_eq!(test.resume("c", 0, &["a", "c"], Standing::Running), [late("c", 0)]);
+    assert_eq!(test.resume("c", 0, &["a", "c"], WorkersState::Running), [late("c", 0)]);
 }
 
 #[test]
 fn members_that_came_back_keep_their_seats_before_a_spare() {
     let mut test = new(1, 2);
     assert_eq!(test.join("a"), []);
-    assert_eq!(test.resume("b", 7, &["b", "c", "d"], Standing::Running), [restoring(7, 3)]);
-    assert_eq!(test.resume("c", 7, &["b", "c", "d"], Standing::Running), []);
+    assert_eq!(test.resume("b", 7, &["b", "c", "d"], WorkersState::Running), [restoring(7, 3)]);
+    assert_eq!(test.resume("c", 7, &["b", "c", "d"], WorkersState::Running), []);
     let _regroup = test.due();
     assert_eq!(test.rejoin("b", 7), []);
     assert_eq!(test.rejoin("c", 7), placed_afresh(8, &["b", "c"]));
@@ -112,12 +115,12 @@ fn members_that_came_back_keep_their_seats_before_a_spare() {
 #[test]
 fn a_node_without_workers_waits_while_a_round_is_restored() {
     let mut test = new(1, 4);
-    assert_eq!(test.resume("a", 7, ABC, Standing::Running), [restoring(7, 3)]);
+    assert_eq!(test.resume("a", 7, ABC, WorkersState::Running), [restoring(7, 3)]);
     assert_eq!(test.join("d"), []);
     assert_eq!(test.job.pending(test.now), None);
-    assert_eq!(test.resume("b", 7, ABC, Standing::Running), []);
+    assert_eq!(test.resume("b", 7, ABC, WorkersState::Running), []);
     assert_eq!(
-        test.resume("c", 7, ABC, Standing::Running),
+        test.resume("c", 7, ABC, WorkersState::Running),
         all([vec![restored(7, 3)], regrouped(7, ABC, &Regroup::Growth { nodes: 1 })]),
         "it fills the job"
     );
@@ -126,11 +129,11 @@ fn a_node_without_workers_waits_while_a_round_is_restored() {
 #[test]
 fn an_end_that_was_missed_is_made_up_for() {
     let mut test = new(1, 3);
-    assert_eq!(test.resume("a", 7, ABC, Standing::Succeeded), [restoring(7, 3)]);
-    assert_eq!(test.resume("b", 7, ABC, Standing::Running), []);
+    assert_eq!(test.resume("a", 7, ABC, WorkersState::Succeeded), [restoring(7, 3)]);
+    assert_eq!(test.resume("b", 7, ABC, WorkersState::Running), []);
     assert_eq!(test.succeed("b", 7), []);
     assert_eq!(
-        test.resume("c", 7, ABC, Standing::Succeeded),
+        test.resume("c", 7, ABC, WorkersState::Succeeded),
         all([vec![restored(7, 3)], ended(ABC, &JobVerdict::Succeeded)])
     );
 }
@@ -138,8 +141,8 @@ fn an_end_that_was_missed_is_made_up_for() {
 #[test]
 fn a_failure_ends_the_round_that_is_being_restored() {
     let mut test = new(2, 3);
-    assert_eq!(test.resume("a", 7, ABC, Standing::Running), [restoring(7, 3)]);
-    assert_eq!(test.resume("b", 7, ABC, Standing::Running), []);
+    assert_eq!(test.resume("a", 7, ABC, WorkersState::Running), [restoring(7, 3)]);
+    assert_eq!(test.resume("b", 7, ABC, WorkersState::Running), []);
     let why = Regroup::WorkersFailed { node: named("b", Some(1)), reason: REASON.into() };
     assert_eq!(test.workers_fail("b", 7, false), regrouped(7, &["a"], &why));
     assert_eq!(test.rejoin("b", 7), []);
@@ -149,14 +152,14 @@ fn a_failure_ends_the_round_that_is_being_restored() {
 #[test]
 fn one_that_is_stopping_or_has_left_the_round_ends_it() {
     let mut test = new(2, 3);
-    assert_eq!(test.resume("a", 7, ABC, Standing::Running), [restoring(7, 3)]);
+    assert_eq!(test.resume("a", 7, ABC, WorkersState::Running), [restoring(7, 3)]);
     let why = Regroup::Rejoined { node: named("b", Some(1)) };
-    assert_eq!(test.resume("b", 7, ABC, Standing::Stopping), regrouped(7, &["a"], &why));
+    assert_eq!(test.resume("b", 7, ABC, WorkersState::Stopping), regrouped(7, &["a"], &why));
     assert_eq!(test.rejoin("b", 7), []);
     assert_eq!(test.rejoin("a", 7), placed_afresh(8, &["a", "b"]));
 
     let mut test = new(2, 3);
-    assert_eq!(test.resume("a", 7, ABC, Standing::Running), [restoring(7, 3)]);
+    assert_eq!(test.resume("a", 7, ABC, WorkersState::Running), [restoring(7, 3)]);
     let why = Regroup::Rejoined { node: named("b", None) };
     assert_eq!(test.rejoin("b", 7), regrouped(7, &["a"], &why));
     assert_eq!(test.rejoin("a", 7), placed_afresh(8, &["a", "b"]));
@@ -165,21 +168,21 @@ fn one_that_is_stopping_or_has_left_the_round_ends_it() {
 #[test]
 fn a_claimant_that_is_lost_is_missing() {
     let mut test = new(1, 3);
-    assert_eq!(test.resume("a", 7, ABC, Standing::Running), [restoring(7, 3)]);
-    assert_eq!(test.resume("b", 7, ABC, Standing::Running), []);
+    assert_eq!(test.resume("a", 7, ABC, WorkersState::Running), [restoring(7, 3)]);
+    assert_eq!(test.resume("b", 7, ABC, WorkersState::Running), []);
     assert_eq!(test.lose("b"), [hang_up("b"), forget("b"), gone("b", Some(1), BROKE, 0)]);
-    assert_eq!(test.resume("c", 7, ABC, Standing::Running), []);
+    assert_eq!(test.resume("c", 7, ABC, WorkersState::Running), []);
     assert_eq!(test.due(), regrouped(7, &["a", "c"], &Regroup::NotAllCameBack { back: 2, nodes: 3 }));
 }
 
 #[test]
 fn a_claimant_of_another_job_is_refused() {
     let mut test = new(1, 3);
-    assert_eq!(test.resume("a", 7, ABC, Standing::Running), [restoring(7, 3)]);
+    assert_eq!(test.resume("a", 7, ABC, WorkersState::Running), [restoring(7, 3)]);
     test.terms = terms(1, 4);
     let point = "the job has --nnodes=1:3, this node has --nnodes=1:4".into();
     let refused = Effect::Refuse { node: id("b"), reason: Refusal::Differs { point } };
-    assert_eq!(test.resume("b", 7, ABC, Standing::Running), [refused]);
+    assert_eq!(test.resume("b", 7, ABC, WorkersState::Running), [refused]);
 }
 
 #[test]
@@ -192,8 +195,8 @@ fn rounds_grow_for_a_node_that_a_master_without_a_memory_knows_nothing_of() {
 fn a_broken_stream_that_comes_back_changes_nothing() {
     let mut test = Test::running(policy(), terms(3, 3), ABC);
     assert_eq!(test.tell(Event::LinkBroken { node: id("b") }), []);
-    assert_eq!(test.tell(Event::Attended { node: id("b") }), []);
-    assert_eq!(test.resume("b", 0, ABC, Standing::Running), []);
+    assert_eq!(test.tell(Event::Subscribed { node: id("b") }), []);
+    assert_eq!(test.resume("b", 0, ABC, WorkersState::Running), []);
     assert_eq!(test.job.world(), Some(&world(0, ABC)));
 }
 
@@ -201,13 +204,13 @@ fn a_broken_stream_that_comes_back_changes_nothing() {
 fn what_happened_while_the_stream_was_broken_is_heard_when_it_is_back() {
     let mut test = Test::running(policy(), terms(3, 3), ABC);
     assert_eq!(test.succeed("a", 0), []);
-    assert_eq!(test.resume("b", 0, ABC, Standing::Succeeded), []);
-    assert_eq!(test.resume("c", 0, ABC, Standing::Succeeded), ended(ABC, &JobVerdict::Succeeded));
+    assert_eq!(test.resume("b", 0, ABC, WorkersState::Succeeded), []);
+    assert_eq!(test.resume("c", 0, ABC, WorkersState::Succeeded), ended(ABC, &JobVerdict::Succeeded));
 
     let mut test = Test::running(policy(), terms(3, 3), ABC);
     let why = Regroup::Rejoined { node: named("b", Some(1)) };
-    assert_eq!(test.resume("b", 0, ABC, Standing::Stopping), regrouped(0, &["a", "c"], &why));
-    assert_eq!(test.resume("b", 0, ABC, Standing::Stopping), [late("b", 0)], "it is stopping already");
+    assert_eq!(test.resume("b", 0, ABC, WorkersState::Stopping), regrouped(0, &["a", "c"], &why));
+    assert_eq!(test.resume("b", 0, ABC, WorkersState::Stopping), [late("b", 0)], "it is stopping already");
     assert_eq!(test.rejoin("a", 0), []);
     assert_eq!(test.rejoin("c", 0), []);
     assert_eq!(test.rejoin("b", 0), placed(1, ABC));
@@ -218,11 +221,11 @@ fn a_node_that_missed_the_end_of_its_round_is_told_so() {
     let mut test = Test::running(policy(), terms(2, 2), &["a", "b"]);
     let _regroup = test.workers_fail("a", 0, false);
     assert_eq!(test.rejoin("a", 0), []);
-    assert_eq!(test.resume("b", 0, &["a", "b"], Standing::Running), [late("b", 0)]);
+    assert_eq!(test.resume("b", 0, &["a", "b"], WorkersState::Running), [late("b", 0)]);
     assert_eq!(test.rejoin("b", 0), placed(1, &["a", "b"]));
     assert_eq!(test.hosted("a", 1), seats(1, &["a", "b"]));
     // A seat that was never heard of.
-    assert_eq!(test.resume("b", 0, &["a", "b"], Standing::Running), [late("b", 0)]);
+    assert_eq!(test.resume("b", 0, &["a", "b"], WorkersState::Running), [late("b", 0)]);
     assert_eq!(test.rejoin("b", 0), seats(1, &["a", "b"])[1..]);
 }
 
@@ -231,9 +234,9 @@ fn a_lost_node_that_lives_after_all_is_a_newcomer() {
     let mut test = Test::running(policy(), terms(1, 2), &["a", "b"]);
     let _regroup = test.lose("b");
     assert_eq!(test.rejoin("a", 0), placed_afresh(1, &["a"]));
-    assert_eq!(test.resume("b", 0, &["a", "b"], Standing::Running), [late("b", 0)]);
+    assert_eq!(test.resume("b", 0, &["a", "b"], WorkersState::Running), [late("b", 0)]);
     assert_eq!(test.hosted("a", 1), seats(1, &["a"]));
-    assert_eq!(test.resume("b", 0, &["a", "b"], Standing::Running), [late("b", 0)]);
+    assert_eq!(test.resume("b", 0, &["a", "b"], WorkersState::Running), [late("b", 0)]);
     assert_eq!(test.rejoin("b", 0), regrouped(1, &["a"], &Regroup::Growth { nodes: 1 }));
 }
 
@@ -242,8 +245,8 @@ fn a_master_that_remembers_expects_all_to_come_back_and_asks_again() {
     let mut test = Test::running(policy(), terms(2, 2), &["a", "b"]);
     assert_eq!(test.tell(Event::Restarted), []);
     assert_eq!(test.job.world(), Some(&world(0, &["a", "b"])));
-    assert_eq!(test.resume("a", 0, &["a", "b"], Standing::Running), []);
-    assert_eq!(test.resume("b", 0, &["a", "b"], Standing::Running), []);
+    assert_eq!(test.resume("a", 0, &["a", "b"], WorkersState::Running), []);
+    assert_eq!(test.resume("b", 0, &["a", "b"], WorkersState::Running), []);
 
     let mut test = new(2, 2);
     assert_eq!(test.join("a"), []);
@@ -257,7 +260,7 @@ fn a_master_that_remembers_expects_all_to_come_back_and_asks_again() {
     assert_eq!(test.join("a"), []);
     assert_eq!(test.join("b"), [Effect::ReadTopology]);
     assert_eq!(test.at(50).tell(Event::Restarted), [Effect::ReadTopology]);
-    assert_eq!(test.job.deadline(), Some(Moment::at_secs(50) + TOPOLOGY_PATIENCE));
+    assert_eq!(test.job.deadline(), Some(Moment::at_secs(50) + TOPOLOGY_TIMEOUT));
 }
 
 #[test]
@@ -282,7 +285,7 @@ fn a_master_that_is_started_again_after_the_end_tells_it_to_all_that_come() {
     assert_eq!(test.succeed("a", 0), ended(&["a"], &verdict));
     assert_eq!(test.at(5).tell(Event::Restarted), []);
     assert_eq!(test.job.deadline(), Some(Moment::at_secs(5) + FAREWELL));
-    assert_eq!(test.resume("a", 0, &["a"], Standing::Succeeded), ended(&["a"], &verdict));
+    assert_eq!(test.resume("a", 0, &["a"], WorkersState::Succeeded), ended(&["a"], &verdict));
     assert_eq!(test.tell(Event::EndHeard { node: id("a") }), [finish(&verdict)]);
     // Once more, and nobody comes: it ends by itself, as it may have died before it could.
     assert_eq!(test.at(100).tell(Event::Restarted), []);

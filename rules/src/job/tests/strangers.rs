@@ -127,7 +127,7 @@ fn a_made_up_round_neither_holds_up_the_next_one_nor_uses_the_numbers_up() {
     let mut test = Test::running(open(), terms(2, 2), &["a", "b"]);
     let _regroup = test.workers_fail("a", 0, false);
     assert_eq!(
-        test.resume("x", u32::MAX >> 1, &["x", "y"], Standing::Running).len(),
+        test.resume("x", u32::MAX >> 1, &["x", "y"], WorkersState::Running).len(),
         1,
         "it is told to join"
     );
@@ -137,7 +137,7 @@ fn a_made_up_round_neither_holds_up_the_next_one_nor_uses_the_numbers_up() {
     // Before the first round a master without a memory has to believe it, but not for long.
     let mut test = Test::new(open(), terms(2, 2));
     assert_eq!(test.join("a"), []);
-    let _restoring = test.resume("x", 7, &["x", "y"], Standing::Running);
+    let _restoring = test.resume("x", 7, &["x", "y"], WorkersState::Running);
     let _regroup = test.due();
     let grace = return_grace(GRACE, 2);
     assert_eq!(test.now, Moment::START + grace);
@@ -147,7 +147,7 @@ fn a_made_up_round_neither_holds_up_the_next_one_nor_uses_the_numbers_up() {
 
     let mut test = Test::new(open(), terms(2, 2));
     assert_eq!(test.join("a"), []);
-    let _restoring = test.resume("x", 7, &["x", "y"], Standing::Running);
+    let _restoring = test.resume("x", 7, &["x", "y"], WorkersState::Running);
     let _regroup = test.due();
     assert_eq!(test.due(), [], "too few are there, and they may come yet");
     assert_eq!(test.job.deadline(), Some(Moment::START + grace + JOIN));

@@ -76,7 +76,7 @@ fn order(at: CheckRound) -> CheckOrder {
         partners: vec![Partner { number: 1, name, address: "10.0.0.2".into(), port: 7 }],
         seed: 1,
         compute_again: 0,
-        patience: Duration::from_secs(1),
+        timeout: Duration::from_secs(1),
     }
 }
 

@@ -34,7 +34,7 @@ fn fenced_and_running() -> WorkerGroup {
 
 fn asking() -> Effect {
     let jury = vec![juror("b"), juror("c")];
-    Effect::Ask { round: Round(0), jury, patience: LEASE / 6, of_master: false }
+    Effect::Ask { round: Round(0), jury, timeout: LEASE / 6, of_master: false }
 }
 
 fn answered(answers: &[Answer]) -> Event {
@@ -57,7 +57,7 @@ fn a_node_that_a_peer_tells_that_the_master_lives_kills_its_workers_and_joins_ag
     assert_eq!(group.handle(at(8), Event::Deadline), [asking()]);
     let killed = group.handle(at(10), Event::Deadline);
     assert_eq!(killed, [told(10, Some(Finding::CutOff)), Effect::KillTree]);
-    assert_eq!(group.deadline(), Some(at(10) + KILL_PATIENCE));
+    assert_eq!(group.deadline(), Some(at(10) + KILL_TIMEOUT));
     assert_eq!(group.handle(at(10), exited(0, 0, ExitCause::Signal(9))), []);
     assert_eq!((group.handle(at(10), gone(0)), group.kill_at()), (vec![], None));
     assert_eq!(group.handle(at(30), Event::MasterBack).last(), Some(&join(0, Some(0))));

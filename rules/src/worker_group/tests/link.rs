@@ -101,10 +101,10 @@ fn whatever_the_master_may_not_have_heard_is_said_again() {
     for (state, events, said) in [
         ("joining", vec![], join(0, None)),
         ("joining again", spent[..4].to_vec(), join(1, Some(0))),
-        ("preparing", vec![seated(0, 2)], resumed(0, Standing::Running)),
-        ("running", spent[..2].to_vec(), resumed(0, Standing::Running)),
-        ("stopping to join again", spent[..3].to_vec(), resumed(0, Standing::Stopping)),
-        ("stopping for a peer", and(&[regroup(1)]), resumed(1, Standing::Stopping)),
+        ("preparing", vec![seated(0, 2)], resumed(0, WorkersState::Running)),
+        ("running", spent[..2].to_vec(), resumed(0, WorkersState::Running)),
+        ("stopping to join again", spent[..3].to_vec(), resumed(0, WorkersState::Stopping)),
+        ("stopping for a peer", and(&[regroup(1)]), resumed(1, WorkersState::Stopping)),
         ("stopping with a spent budget", and(&[exited(1, 1, CODE)]), reported(1, 1, CODE, true)),
         (
             "stopping for want of a worker",
@@ -112,8 +112,8 @@ fn whatever_the_master_may_not_have_heard_is_said_again() {
             failed_with("cannot start worker 1: no file"),
         ),
         ("stopping to leave", and(&[signalled(2)]), left(2)),
-        ("clearing away", ok.to_vec(), resumed(0, Standing::Running)),
-        ("done, waiting for the others", [&ok[..], &[gone(0)]].concat(), resumed(0, Standing::Succeeded)),
+        ("clearing away", ok.to_vec(), resumed(0, WorkersState::Running)),
+        ("done, waiting for the others", [&ok[..], &[gone(0)]].concat(), resumed(0, WorkersState::Succeeded)),
     ] {
         let mut group = in_state(&events);
         let before = group.clone();
@@ -188,7 +188,7 @@ fn a_master_that_never_was_there_is_waited_for_from_the_start() {
 }
 
 #[test]
-fn each_absence_has_a_patience_of_its_own() {
+fn each_absence_has_a_timeout_of_its_own() {
     let mut group = joining(0);
     let _notice = group.handle(Moment::at_secs(100), away());
     let _join = group.handle(Moment::at_secs(650), Event::MasterBack);
@@ -211,7 +211,7 @@ fn a_node_that_succeeded_ends_well_whatever_becomes_of_the_others() {
 
     let mut group = succeeded();
     assert_eq!(group.handle(now, signalled(15)), [left(15)], "the others must not take it for lost");
-    assert_eq!(group.deadline(), Some(now + FAREWELL_PATIENCE));
+    assert_eq!(group.deadline(), Some(now + FAREWELL_TIMEOUT));
     assert_eq!(group.handle(now, Event::EndNoted), [well()]);
 
     let mut group = succeeded();
@@ -236,7 +236,7 @@ fn a_node_that_succeeded_while_the_master_was_away_says_so_when_it_is_back() {
     assert_eq!(group.handle(now, exited(0, 0, OK)), [TERM_TREE]);
     assert_eq!(group.handle(now, gone(0)), []);
     assert_eq!(group.deadline(), Some(now + JOIN), "counted from when it is needed");
-    assert_eq!(group.handle(now, Event::MasterBack), [BACK, resumed(0, Standing::Succeeded)]);
+    assert_eq!(group.handle(now, Event::MasterBack), [BACK, resumed(0, WorkersState::Succeeded)]);
     assert_eq!(group.deadline(), None);
 }
 

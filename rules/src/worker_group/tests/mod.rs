@@ -12,7 +12,7 @@ use crate::{
     ids::{NodeId, NodeRank, Rank},
     node::NodeName,
     pending::Pending,
-    stop_ladder::KILL_PATIENCE,
+    stop_ladder::KILL_TIMEOUT,
     verdict::{JobFailure, JobVerdict},
 };
 
@@ -115,7 +115,7 @@ fn signalled(signal: i32) -> Event {
 }
 
 fn regroup(round: u32) -> Event {
-    Event::Regroup { round: Round(round), why: "a peer failed".into(), excuses: true }
+    Event::Regroup { round: Round(round), why: "a peer failed".into(), is_secondary: true }
 }
 
 fn away() -> Event {
@@ -165,7 +165,7 @@ fn regrouping() -> Effect {
     Effect::Tell(Notice::Regrouping { why: "a peer failed".into() })
 }
 
-fn resumed(round: u32, standing: Standing) -> Effect {
+fn resumed(round: u32, workers_state: WorkersState) -> Effect {
     let claim = Claim {
         fence: None,
         round: Round(round),
@@ -173,7 +173,7 @@ fn resumed(round: u32, standing: Standing) -> Effect {
         nodes: 2,
         master_addr: "10.0.0.1".into(),
         master_port: 29500,
-        standing,
+        workers_state,
     };
     Effect::Resume { claim }
 }

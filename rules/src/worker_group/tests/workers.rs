@@ -42,10 +42,10 @@ fn a_spent_restart_budget_fails_the_node_with_all_that_was_seen() {
     assert_eq!(group.handle(now, exited(0, 0, TERM)), []);
     let outcome = group_failed(0, &[(1, CODE), (0, TERM)]);
     assert_eq!(group.handle(now, gone(0)), [], "the master may yet say that it followed from another's");
-    let due = now + EXCUSE_PATIENCE;
+    let due = now + ROOT_CAUSE_TIMEOUT;
     assert_eq!(group.deadline(), Some(due));
     assert_eq!(group.handle(due, Event::Deadline), [failed_with("rank 5 exited with code 3")]);
-    assert_eq!(group.deadline(), Some(due + FAREWELL_PATIENCE));
+    assert_eq!(group.deadline(), Some(due + FAREWELL_TIMEOUT));
     assert_eq!(group.handle(due, Event::EndNoted), [finished(outcome)]);
     assert_eq!(group.deadline(), None);
 }
@@ -72,10 +72,10 @@ fn an_excuse_or_the_jobs_end_may_come_when_no_restart_is_left_and_the_workers_ar
         assert_eq!(group.handle(Moment::START, gone(0)), []);
         group
     };
-    let excused = Effect::Tell(Notice::Excused { why: "a peer failed".into() });
+    let excused = Effect::Tell(Notice::Secondary { why: "a peer failed".into() });
     let mut group = spent();
     assert_eq!(group.handle(Moment::START, regroup(0)), [excused, join(0, Some(0))]);
-    let late = Event::Regroup { round: Round(0), why: String::new(), excuses: false };
+    let late = Event::Regroup { round: Round(0), why: String::new(), is_secondary: false };
     assert_eq!(spent().handle(Moment::START, late), []);
     let end = || finished(group_failed(0, &[(0, CODE)]));
     assert_eq!(spent().handle(Moment::START, job_failed()), [Effect::AcknowledgeEnd, end()]);
@@ -93,7 +93,7 @@ fn workers_that_take_long_to_end_leave_nothing_to_wait_for() {
 
 #[test]
 fn a_failure_that_followed_from_another_nodes_spends_no_restart() {
-    let excused = || Effect::Tell(Notice::Excused { why: "a peer failed".into() });
+    let excused = || Effect::Tell(Notice::Secondary { why: "a peer failed".into() });
     for max_restarts in [0, 2] {
         let mut group = running(2, max_restarts);
         let _stopping = group.handle(Moment::START, exited(0, 1, CODE));
@@ -108,7 +108,7 @@ fn a_failure_that_followed_from_another_nodes_spends_no_restart() {
 fn a_regroup_that_excuses_nothing_or_a_start_that_failed_leaves_the_budget_as_it_was() {
     let mut group = running(2, 2);
     let _stopping = group.handle(Moment::START, exited(0, 1, CODE));
-    let late = Event::Regroup { round: Round(0), why: String::new(), excuses: false };
+    let late = Event::Regroup { round: Round(0), why: String::new(), is_secondary: false };
     assert_eq!(group.handle(Moment::START, late), []);
     assert_eq!(group.handle(Moment::START, gone(0)), [join(1, Some(0))]);
 
@@ -124,12 +124,12 @@ fn a_node_that_failed_does_not_wait_for_the_master_for_ever() {
         let mut group = running(1, 0);
         let _stopping = group.handle(Moment::START, exited(0, 0, CODE));
         assert_eq!(group.handle(Moment::START, gone(0)), []);
-        let due = Moment::START + EXCUSE_PATIENCE;
+        let due = Moment::START + ROOT_CAUSE_TIMEOUT;
         assert_eq!(group.handle(due, Event::Deadline), [failed_with("rank 4 exited with code 3")]);
         group
     };
     let end = || finished(group_failed(0, &[(0, CODE)]));
-    let due = Moment::START + EXCUSE_PATIENCE + FAREWELL_PATIENCE;
+    let due = Moment::START + ROOT_CAUSE_TIMEOUT + FAREWELL_TIMEOUT;
     let mut group = spent();
     assert_eq!(group.handle(Moment::at_secs(9), Event::Deadline), []);
     assert_eq!(group.handle(due, Event::Deadline), [end()]);
@@ -172,7 +172,7 @@ fn a_worker_that_ignores_the_polite_signal_is_killed_and_then_given_up() {
     let _ = group.handle(Moment::START, exited(0, 1, SEGV));
     assert_eq!(group.handle(Moment::at_secs(29), Event::Deadline), []);
     assert_eq!(group.handle(Moment::at_secs(30), Event::Deadline), [Effect::KillTree]);
-    let hopeless = Moment::at_secs(30) + KILL_PATIENCE;
+    let hopeless = Moment::at_secs(30) + KILL_TIMEOUT;
     assert_eq!(group.deadline(), Some(hopeless));
     assert_eq!(
         group.handle(hopeless, Event::Deadline),
@@ -186,7 +186,7 @@ fn nobody_is_restarted_beside_a_worker_that_cannot_be_killed() {
     let mut group = running(2, 3);
     let _ = group.handle(Moment::START, exited(0, 1, SEGV));
     let _ = group.handle(Moment::at_secs(30), Event::Deadline);
-    let hopeless = Moment::at_secs(30) + KILL_PATIENCE;
+    let hopeless = Moment::at_secs(30) + KILL_TIMEOUT;
     assert_eq!(
         group.handle(hopeless, Event::Deadline),
         [Effect::AbandonTree, failed_with("its workers could not be killed")]
@@ -199,7 +199,7 @@ fn nor_beside_what_a_worker_that_ended_well_has_left_behind() {
     let mut group = running(1, 3);
     let _ = group.handle(Moment::START, exited(0, 0, OK));
     assert_eq!(group.handle(Moment::at_secs(2), Event::Deadline), [Effect::KillTree]);
-    let hopeless = Moment::at_secs(2) + KILL_PATIENCE;
+    let hopeless = Moment::at_secs(2) + KILL_TIMEOUT;
     assert_eq!(group.handle(hopeless, Event::Deadline), [Effect::AbandonTree, succeeded_in(0)]);
     assert_eq!(
         group.clone().handle(hopeless, job_succeeded()),
@@ -497,9 +497,9 @@ fn an_excuse_that_comes_after_the_workers_are_gone_still_counts_once() {
         [told(0, CODE, 0, then), reported(0, 0, CODE, false), TERM_TREE]
     );
     assert_eq!(group.handle(Moment::START, gone(0)), [join(1, Some(0))]);
-    let late = Event::Regroup { round: Round(0), why: "r".into(), excuses: false };
+    let late = Event::Regroup { round: Round(0), why: "r".into(), is_secondary: false };
     assert_eq!(group.handle(Moment::START, late), []);
-    let excused = Effect::Tell(Notice::Excused { why: "a peer failed".into() });
+    let excused = Effect::Tell(Notice::Secondary { why: "a peer failed".into() });
     assert_eq!(group.handle(Moment::START, regroup(0)), [excused]);
     assert_eq!(group.attempt(), Attempt(0));
     assert_eq!(group.handle(Moment::START, regroup(0)), []);

@@ -25,7 +25,7 @@ use rules::{
     check_order::{CheckOrder, CheckReport, CheckRound, Checked, Partner, Test},
     check_terms::{CheckTerms, OnInconclusive},
     failure::ExitCause,
-    job::{Claim, Event, NodeEnd, Standing},
+    job::{Claim, Event, NodeEnd, WorkersState},
     node::{Accelerators, JoinRequest, NodeAttributes, NodeName, Terms},
     pending::Pending,
     verdict::{JobFailure, JobVerdict},
@@ -290,7 +290,7 @@ fn pushes() -> Vec<Push> {
         partners: vec![Partner { number: 0, name: name(), address: "10.0.0.1".into(), port: 4001 }],
         seed: u64::MAX,
         compute_again: 2,
-        patience: Duration::from_millis(1500),
+        timeout: Duration::from_millis(1500),
     };
     let node = JobFailure::Node { node: name(), reason: "r".into() };
     let exclusion = Exclusion {
@@ -302,12 +302,12 @@ fn pushes() -> Vec<Push> {
     vec![
         Push::Welcome {
             beat: Some(Duration::from_secs(1)),
-            attendance: 7,
-            patience: Some(Duration::from_secs(2)),
+            session: 7,
+            timeout: Some(Duration::from_secs(2)),
         },
         Push::Host { round: Round(1), fresh_port: true },
         Push::Seat(seat()),
-        Push::Regroup { round: Round(2), why: "w".into(), excuses: true },
+        Push::Regroup { round: Round(2), why: "w".into(), is_secondary: true },
         Push::Refused { reason: "full".into() },
         Push::JobEnd(JobVerdict::Succeeded),
         Push::JobEnd(JobVerdict::Failed(node)),
@@ -342,7 +342,7 @@ fn claim() -> Claim {
         nodes: 2,
         master_addr: "10.0.0.1".into(),
         master_port: 29500,
-        standing: Standing::Running,
+        workers_state: WorkersState::Running,
     }
 }
 
@@ -363,7 +363,7 @@ fn messages() -> Vec<(u8, Vec<u8>)> {
         (3, inventory_report("a".into(), &inventory()).encode_to_vec()),
         (5, failure("a", 1).encode_to_vec()),
         (9, pb::EndAcknowledgement { node_id: "a".into() }.encode_to_vec()),
-        (8, attend("a")),
+        (8, subscribe("a")),
     ];
     let faulty = Checked {
         local: LocalCheck {
@@ -403,8 +403,8 @@ fn reported(
     check_report(node.into(), report, false).encode_to_vec()
 }
 
-fn attend(node: &str) -> Vec<u8> {
-    pb::AttendRequest { node_id: node.into(), protocol_version: master_proto::PROTOCOL_VERSION }
+fn subscribe(node: &str) -> Vec<u8> {
+    pb::SubscribeRequest { node_id: node.into(), protocol_version: master_proto::PROTOCOL_VERSION }
         .encode_to_vec()
 }
 
@@ -416,15 +416,15 @@ fn jobs() -> Vec<Vec<u8>> {
         (
             12,
             5,
-            pb::BeatRequest { node_id: node.into(), taken_round: Some(round), attendance: 7 }.encode_to_vec(),
+            pb::BeatRequest { node_id: node.into(), taken_round: Some(round), session: 7 }.encode_to_vec(),
         )
     };
-    let attend = |node: &str| (8, 0, attend(node));
+    let subscribe = |node: &str| (8, 0, subscribe(node));
     let begun = |nodes: &[&str], check: Option<CheckTerms>| {
         let mut words = Vec::new();
         for node in nodes {
             words.extend([
-                attend(node),
+                subscribe(node),
                 join(node, terms(u32::try_from(nodes.len()).unwrap_or(1), check.clone())),
             ]);
         }
@@ -443,7 +443,7 @@ fn jobs() -> Vec<Vec<u8>> {
         begun(&["a", "b"], None),
         vec![(14, 0, Vec::new()), (11, 0, Vec::new()), (11, 0, Vec::new()), (15, 3, Vec::new())],
         vec![
-            attend("a"),
+            subscribe("a"),
             (1, 0, pb::ResumeRequest::from((request("a", terms(2, None)), claim())).encode_to_vec()),
         ],
         vec![(11, 0, Vec::new()), (11, 19, Vec::new())],
@@ -480,12 +480,12 @@ fn jobs() -> Vec<Vec<u8>> {
 }
 
 fn journals() -> Vec<Vec<u8>> {
-    let attended = |node: &str| Event::Attended { node: NodeId(node.into()) };
+    let subscribed = |node: &str| Event::Subscribed { node: NodeId(node.into()) };
     let joined = |node: &str| Event::Joined(request(node, terms(2, None)));
     let records = [
         journal_bytes::first_record(journal::policy()),
         journal_bytes::record_of(vec![
-            (Moment::at_secs(1), attended("a")),
+            (Moment::at_secs(1), subscribed("a")),
             (Moment::at_secs(1), joined("a")),
         ]),
         journal_bytes::record_of(vec![

@@ -11,7 +11,7 @@ use rules::{
     Moment, NodeId, Round,
     job::{Effect, Event, Job},
     job_master::{Input, JobMaster, Turn},
-    liveness::Patience,
+    liveness::Timeout,
     topology::Topology,
 };
 
@@ -23,8 +23,8 @@ const MOST_STEPS: usize = 200;
 /// More turns than there are deadlines at once.
 const MOST_TURNS: usize = 16;
 
-const PATIENCE: Patience =
-    Patience { reconnect_grace: Duration::from_secs(2), heartbeat_timeout: Some(Duration::from_secs(15)) };
+const TIMEOUT: Timeout =
+    Timeout { reconnect_grace: Duration::from_secs(2), heartbeat_timeout: Some(Duration::from_secs(15)) };
 
 /// The words of nodes, as the gate lets them in, to a master: its deadlines pass and do not stay, and one that is started
 /// again at any moment is the same.
@@ -37,9 +37,9 @@ pub(crate) fn job(bytes: &[u8]) {
         ..journal::policy()
     };
     let mut world = World {
-        master: JobMaster::new(policy, PATIENCE),
+        master: JobMaster::new(policy, TIMEOUT),
         now: Moment::START,
-        attending: BTreeSet::new(),
+        subscribed: BTreeSet::new(),
         said: 0,
     };
     for step in steps::of(bytes).take(MOST_STEPS) {
@@ -50,7 +50,7 @@ pub(crate) fn job(bytes: &[u8]) {
 struct World {
     master: JobMaster,
     now: Moment,
-    attending: BTreeSet<NodeId>,
+    subscribed: BTreeSet<NodeId>,
     said: u64,
 }
 
@@ -74,20 +74,20 @@ impl World {
                 self.hear(Input::Event(Event::TopologyRead(topology)));
             }
             14 => {
-                let known = self.attending.iter().nth(usize::from(step.by) % self.attending.len().max(1));
+                let known = self.subscribed.iter().nth(usize::from(step.by) % self.subscribed.len().max(1));
                 let Some(node) = known.cloned() else { return };
-                self.attending.remove(&node);
+                self.subscribed.remove(&node);
                 self.hear(Input::Event(Event::LinkBroken { node }));
             }
             15 => self.start_again(),
             kind => {
                 let Some(event) = wire::event(kind, step.bytes) else { return };
                 match &event {
-                    Event::Attended { node } => {
-                        self.attending.insert(node.clone());
+                    Event::Subscribed { node } => {
+                        self.subscribed.insert(node.clone());
                     }
                     // The shell takes no other word of who has no stream.
-                    other if !other.speaker().is_some_and(|node| self.attending.contains(node)) => return,
+                    other if !other.speaker().is_some_and(|node| self.subscribed.contains(node)) => return,
                     _ => {}
                 }
                 self.hear(Input::Event(event));
@@ -120,8 +120,8 @@ impl World {
         let bytes = postcard::to_stdvec(self.master.job()).expect("a job can be kept");
         let job: Job = postcard::from_bytes(&bytes).expect("a job that was kept");
         assert_eq!(&job, self.master.job());
-        self.attending.clear();
-        let (master, turn) = JobMaster::restored(job, PATIENCE, self.now);
+        self.subscribed.clear();
+        let (master, turn) = JobMaster::restored(job, TIMEOUT, self.now);
         self.master = master;
         self.carry_out(turn);
     }
@@ -142,7 +142,7 @@ impl World {
                 Effect::Exclude { exclusion, .. } => Push::Excluded(exclusion),
                 Effect::Seat { assignment, .. } => Push::Seat(assignment),
                 Effect::Regroup { round, why, .. } => {
-                    Push::Regroup { round, why: why.to_string(), excuses: why.excuses() }
+                    Push::Regroup { round, why: why.to_string(), is_secondary: why.is_secondary() }
                 }
                 Effect::TellPending { pending, .. } => Push::Pending(pending),
                 Effect::Refuse { reason, .. } => Push::Refused { reason: reason.to_string() },
@@ -158,7 +158,7 @@ impl World {
                     continue;
                 }
                 Effect::Forget { node } | Effect::HangUp { node } => {
-                    self.attending.remove(&node);
+                    self.subscribed.remove(&node);
                     continue;
                 }
                 Effect::ReadTopology | Effect::Finish { .. } => continue,

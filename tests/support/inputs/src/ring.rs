@@ -13,7 +13,7 @@ use socket2::SockRef;
 const TOKEN: u64 = 7;
 
 /// Whoever says nothing more has closed its side, so nobody waits as long.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// To the door, or as its answer. Only its own words open it.
 pub(crate) fn meet(bytes: &[u8]) {
@@ -31,7 +31,7 @@ pub(crate) fn meet(bytes: &[u8]) {
         assert_eq!(is_in, same(&lead) || same(&follow), "{bytes:?}");
     } else {
         theirs.shutdown(Shutdown::Write).expect("a socket");
-        let is_welcome = readers::ring_welcome(ours, TOKEN, PATIENCE);
+        let is_welcome = readers::ring_welcome(ours, TOKEN, TIMEOUT);
         let same =
             bytes.len() >= welcome.len() && bytes[..13] == welcome[..13] && bytes[16..48] == welcome[16..48];
         assert_eq!(is_welcome, same, "{bytes:?}");

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rules::{
     NodeId, NodeRank, Round,
     failure::Outcome,
-    job::{Effect, Event, Log, NodeEnd, Standing},
+    job::{Effect, Event, Log, NodeEnd, WorkersState},
     node::Terms,
     notice::{AfterStop, Notice},
     verdict::{JobFailure, JobVerdict},
@@ -226,7 +226,7 @@ impl Simulation {
                 let seats =
                     |world: &World| world.round == claim.round && world.seat_of(&request.node_id).is_some();
                 is_told
-                    || claim.standing == Standing::Stopping
+                    || claim.workers_state == WorkersState::Stopping
                     || job.world().is_some_and(seats)
                     // Seldom, and not to be seen in another way.
                     || format!("{job:?}").contains("phase: Restoring")
@@ -308,7 +308,7 @@ impl Simulation {
                 it.is_counted = matches!(then, AfterStop::Restart { .. });
                 it.own_failures += u32::from(it.is_counted);
             }
-            NodeEffect::Tell(Notice::Excused { .. }) => {
+            NodeEffect::Tell(Notice::Secondary { .. }) => {
                 it.own_failures -= u32::from(std::mem::take(&mut it.is_counted));
             }
             NodeEffect::Prepare { assignment, attempt } => {
@@ -389,7 +389,7 @@ fn charges(event: &Event) -> bool {
         | Event::CheckReported { .. }
         | Event::CheckProgressed { .. }
         | Event::Deadline => true,
-        Event::Attended { .. }
+        Event::Subscribed { .. }
         | Event::LinkBroken { .. }
         | Event::TopologyRead(_)
         | Event::InventoryTold { .. }

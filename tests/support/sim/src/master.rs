@@ -87,7 +87,7 @@ impl Master {
         self.base + (now - self.started)
     }
 
-    pub(crate) fn attend(&mut self, life: LifeId, conn: ConnId) {
+    pub(crate) fn subscribe(&mut self, life: LifeId, conn: ConnId) {
         let length = self.streams.len().max(life + 1);
         self.streams.resize(length, None);
         self.opened.resize(length, None);
@@ -148,7 +148,7 @@ impl Simulation {
         let is_first = self.report.master_starts == 1;
         if !self.plan.has_journal || is_first {
             master.base = Moment::START;
-            master.core = Some(JobMaster::new(self.plan.policy.clone(), self.plan.patience));
+            master.core = Some(JobMaster::new(self.plan.policy.clone(), self.plan.timeout));
             master.shadow = Job::new(self.plan.policy.clone());
             if !is_first {
                 self.checks.forget();
@@ -159,7 +159,7 @@ impl Simulation {
         master.base =
             if self.plan.clock_stands_still { recovered.last } else { recovered.last.max(self.now) };
         let is_same = recovered.job == master.shadow;
-        let (core, turn) = JobMaster::restored(recovered.job, self.plan.patience, master.base);
+        let (core, turn) = JobMaster::restored(recovered.job, self.plan.timeout, master.base);
         master.core = Some(core);
         if !is_same {
             self.fail(|| "the journal tells another job than the one that was".to_owned());
@@ -337,7 +337,7 @@ impl Simulation {
             Effect::Regroup { node, round, why } => {
                 self.push(
                     Life::index_of(&node),
-                    NodeEvent::Regroup { round, why: why.to_string(), excuses: why.excuses() },
+                    NodeEvent::Regroup { round, why: why.to_string(), is_secondary: why.is_secondary() },
                 );
             }
             Effect::Refuse { node, reason } => {

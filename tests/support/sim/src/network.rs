@@ -4,7 +4,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use rules::{
     Moment,
-    fence::question_patience,
+    fence::question_timeout,
     job::{Event as JobEvent, NodeEnd},
     job_master::Input,
     worker_group::Event as NodeEvent,
@@ -38,7 +38,7 @@ pub(crate) struct Conn {
 
 /// A node's side of its stream.
 #[derive(Debug, Default)]
-pub(crate) struct Link {
+pub(crate) struct MasterLink {
     pub(crate) stream: Stream,
     /// What the machine was told of a stream that is away.
     told: Option<&'static str>,
@@ -112,9 +112,9 @@ impl Simulation {
             let wait = self.latency();
             return self.after(wait, Action::StreamEnds { conn, reason: "refused" });
         }
-        self.master.attend(life, conn);
+        self.master.subscribe(life, conn);
         let node = self.lives[life].id.clone();
-        self.tell_master(Input::Event(JobEvent::Attended { node }), Some(Reply::Opened(conn)));
+        self.tell_master(Input::Event(JobEvent::Subscribed { node }), Some(Reply::Opened(conn)));
     }
 
     /// The master has noted the stream, so the node hears that it stands.
@@ -151,9 +151,9 @@ impl Simulation {
         if self.lives[life].link.stream != Stream::Open(conn) {
             return;
         }
-        let timeout = self.plan.patience.heartbeat_timeout.unwrap_or_default();
+        let timeout = self.plan.timeout.heartbeat_timeout.unwrap_or_default();
         let beats = self.lives[life].link.beats;
-        self.after(question_patience(timeout), Action::Unanswered { conn, beats });
+        self.after(question_timeout(timeout), Action::Unanswered { conn, beats });
         self.send_up(conn, Action::BeatArrives { conn, sent: self.now });
     }
 
@@ -179,7 +179,7 @@ impl Simulation {
             return self.give_up(conn, "it does not know this node");
         }
         self.lives[life].link.beats += 1;
-        let timeout = self.plan.patience.heartbeat_timeout.unwrap_or_default();
+        let timeout = self.plan.timeout.heartbeat_timeout.unwrap_or_default();
         let interval = self.master.core.as_ref().and_then(rules::job_master::JobMaster::beat_interval);
         // Coarser than in life, so that a schedule is not mostly beats.
         let interval = interval.unwrap_or_default().max(timeout / 6);

@@ -16,7 +16,7 @@ use rules::{
 
 use crate::{
     clock::{Action, LifeId},
-    network::Link,
+    network::MasterLink,
     questions::Asking,
     simulation::{Simulation, Spawned},
 };
@@ -56,7 +56,7 @@ pub(crate) struct Life {
     /// What it will see once it runs again.
     pub(crate) held: Vec<Action>,
     pub(crate) timer: (u64, Option<Moment>),
-    pub(crate) link: Link,
+    pub(crate) link: MasterLink,
     pub(crate) workers: Option<Workers>,
     /// Nothing can be started any more.
     pub(crate) is_guard_dead: bool,
@@ -115,7 +115,7 @@ impl Simulation {
             process: Process::Runs,
             held: Vec::new(),
             timer: (0, None),
-            link: Link::default(),
+            link: MasterLink::default(),
             workers: None,
             is_guard_dead: false,
             seat: None,
@@ -259,8 +259,8 @@ impl Simulation {
                 self.close_link(life, says_last_words);
                 self.end_life(life);
             }
-            Effect::Ask { round, jury, patience, of_master } => {
-                self.ask(life, round, &jury, patience, of_master);
+            Effect::Ask { round, jury, timeout, of_master } => {
+                self.ask(life, round, &jury, timeout, of_master);
             }
             Effect::SignalWorkers { .. } | Effect::KillWorker { .. } | Effect::Tell(_) => {}
         }

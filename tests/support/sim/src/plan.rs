@@ -7,7 +7,7 @@ use rules::{
     Moment, NodeRank, RunId,
     check_terms::{CheckTerms, OnInconclusive},
     job::{OnGiveUp, Policy},
-    liveness::Patience,
+    liveness::Timeout,
     node::Terms,
 };
 
@@ -113,7 +113,7 @@ pub struct Plan {
     /// The master's clock stands still while it is down, and goes on from the last record.
     pub clock_stands_still: bool,
     /// How patient the master is.
-    pub patience: Patience,
+    pub timeout: Timeout,
     /// Each node's restarts.
     pub max_restarts: u32,
     /// Between the polite signal and SIGKILL.
@@ -174,7 +174,7 @@ impl Plan {
             has_journal: true,
             compacts_every: None,
             clock_stands_still: true,
-            patience: Patience {
+            timeout: Timeout {
                 reconnect_grace: Duration::from_secs(2),
                 heartbeat_timeout: Some(Duration::from_secs(15)),
             },
@@ -305,7 +305,7 @@ impl Plan {
         self.policy.restart_count = prng.small(0, 4);
         self.policy.has_topology = prng.chance(250);
         self.policy.reconnect_grace = Duration::from_secs(prng.between(5, 30));
-        self.patience.reconnect_grace = Duration::from_secs(prng.between(2, 5));
+        self.timeout.reconnect_grace = Duration::from_secs(prng.between(2, 5));
         self.max_restarts = prng.small(0, 3);
         self.shutdown_timeout = Duration::from_secs(prng.between(1, 20));
         let work = prng.between(1000, 60_000);

@@ -30,7 +30,7 @@ impl Simulation {
         life: LifeId,
         round: Round,
         jury: &[Juror],
-        patience: Duration,
+        timeout: Duration,
         of_master: bool,
     ) {
         let here = self.end_of_life(life);
@@ -50,8 +50,8 @@ impl Simulation {
                 self.after(wait, Action::Question { life: of, of: life, asking: number, round });
             }
         }
-        let patience = if jury.is_empty() { Duration::from_millis(1) } else { patience };
-        self.after(patience, Action::AskingOver { life, asking: number });
+        let timeout = if jury.is_empty() { Duration::from_millis(1) } else { timeout };
+        self.after(timeout, Action::AskingOver { life, asking: number });
     }
 
     pub(crate) fn on_question(&mut self, life: LifeId, of: LifeId, asking: u64, round: Round) {

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use rules::{
     Moment, NodeId, NodeRank, Round, RunId,
-    job::{Claim, Effect, Event, Job, NodeEnd, OnGiveUp, Policy, Standing},
+    job::{Claim, Effect, Event, Job, NodeEnd, OnGiveUp, Policy, WorkersState},
     job_master::{Input, JobMaster, Turn},
-    liveness::Patience,
+    liveness::Timeout,
     node::{JoinRequest, NodeAttributes, Terms},
     verdict::JobVerdict,
 };
@@ -28,8 +28,8 @@ fn policy() -> Policy {
     }
 }
 
-fn patience() -> Patience {
-    Patience { reconnect_grace: GRACE, heartbeat_timeout: Some(Duration::from_secs(3600)) }
+fn timeout() -> Timeout {
+    Timeout { reconnect_grace: GRACE, heartbeat_timeout: Some(Duration::from_secs(3600)) }
 }
 
 /// A master and the clock.
@@ -48,7 +48,7 @@ fn id(node: &str) -> NodeId {
 
 impl Scene {
     fn new(min: u32, max: u32) -> Self {
-        let master = JobMaster::new(policy(), patience());
+        let master = JobMaster::new(policy(), timeout());
         Self { master, now: Moment::START, min, max, has_wishes: false }
     }
 
@@ -82,8 +82,8 @@ impl Scene {
         effects
     }
 
-    fn attend(&mut self, node: &str) {
-        let effects = self.tell(Event::Attended { node: id(node) });
+    fn subscribe(&mut self, node: &str) {
+        let effects = self.tell(Event::Subscribed { node: id(node) });
         assert_eq!(effects, []);
     }
 
@@ -92,7 +92,7 @@ impl Scene {
         self.tell(Event::Joined(request))
     }
 
-    fn claim(&mut self, node: &str, round: u32, seat: u32, standing: Standing) -> Vec<Effect> {
+    fn claim(&mut self, node: &str, round: u32, seat: u32, workers_state: WorkersState) -> Vec<Effect> {
         let request = self.request(node, None);
         let claim = Claim {
             fence: None,
@@ -101,9 +101,9 @@ impl Scene {
             nodes: 2,
             master_addr: "10.0.0.97".into(),
             master_port: 4000,
-            standing,
+            workers_state,
         };
-        self.attend(node);
+        self.subscribe(node);
         self.tell(Event::Resumed { request, claim })
     }
 
@@ -126,7 +126,7 @@ impl Scene {
     /// These nodes run in round 0; the first of them serves the store.
     fn run(&mut self, nodes: &[&str]) {
         for node in nodes {
-            self.attend(node);
+            self.subscribe(node);
             let _joined = self.join(node, None);
         }
         let _completed = self.wait(5);
@@ -157,7 +157,7 @@ fn a_leaver_may_still_have_workers_when_the_next_round_starts() {
 fn a_join_timeout_in_the_middle_of_a_last_call_completes_the_round() {
     let mut scene = Scene::new(2, 3);
     for node in ["a", "b"] {
-        scene.attend(node);
+        scene.subscribe(node);
     }
     let _joined = scene.join("a", None);
     let _waited = scene.wait(59);
@@ -180,7 +180,7 @@ fn a_member_that_a_round_did_not_wait_for_may_still_have_workers() {
 #[test]
 fn a_master_without_a_memory_cannot_know_whose_workers_run() {
     let mut scene = Scene::new(1, 2);
-    scene.attend("a");
+    scene.subscribe("a");
     let mut effects = scene.join("a", Some(4));
     effects.extend(scene.wait(5));
     assert_eq!(fresh_port(&effects), Some(true));
@@ -189,8 +189,8 @@ fn a_master_without_a_memory_cannot_know_whose_workers_run() {
 #[test]
 fn a_restoration_that_a_member_breaks_off_leaves_others_unheard() {
     let mut scene = Scene::new(1, 2);
-    let mut effects = scene.claim("a", 4, 0, Standing::Running);
-    scene.attend("c");
+    let mut effects = scene.claim("a", 4, 0, WorkersState::Running);
+    scene.subscribe("c");
     effects.extend(scene.join("c", Some(4)));
     effects.extend(scene.join("a", Some(4)));
     assert_eq!(fresh_port(&effects), Some(true), "the member in seat 1 was not heard of");
@@ -200,7 +200,7 @@ fn a_restoration_that_a_member_breaks_off_leaves_others_unheard() {
 fn a_claim_that_comes_after_a_new_round_was_begun_tells_of_old_workers() {
     let mut scene = Scene::new(1, 2);
     scene.run(&["a"]);
-    let _late = scene.claim("b", 4, 0, Standing::Running);
+    let _late = scene.claim("b", 4, 0, WorkersState::Running);
     let mut effects = scene.join("b", Some(4));
     effects.extend(scene.join("a", Some(0)));
     effects.extend(scene.wait(5));
@@ -210,11 +210,11 @@ fn a_claim_that_comes_after_a_new_round_was_begun_tells_of_old_workers() {
 #[test]
 fn what_is_found_out_while_a_store_is_opened_is_for_the_next_round() {
     let mut scene = Scene::new(1, 2);
-    scene.attend("a");
+    scene.subscribe("a");
     let mut effects = scene.join("a", None);
     effects.extend(scene.wait(4));
     assert_eq!(fresh_port(&effects), Some(false));
-    let _late = scene.claim("b", 4, 0, Standing::Running);
+    let _late = scene.claim("b", 4, 0, WorkersState::Running);
     let _seated = scene.hosted("a", 0);
     let (round, reason) = (Round(0), "exit code 1".to_owned());
     let _told = scene.tell(Event::WorkersFailed { node: id("a"), round, reason, gives_up: false });
@@ -228,7 +228,7 @@ fn a_host_that_served_an_older_round_takes_a_new_port() {
     let mut scene = Scene { has_wishes: true, ..Scene::new(1, 3) };
     scene.run(&["b"]);
     // It served round 4 of a master that is forgotten, and its workers are still there.
-    let _late = scene.claim("a", 4, 0, Standing::Running);
+    let _late = scene.claim("a", 4, 0, WorkersState::Running);
     let (round, reason) = (Round(0), "exit code 1".to_owned());
     let _told = scene.tell(Event::WorkersFailed { node: id("b"), round, reason, gives_up: false });
     assert_eq!(fresh_port(&scene.join("b", Some(0))), Some(true));
@@ -254,9 +254,9 @@ fn a_host_that_served_an_older_round_takes_a_new_port() {
 #[test]
 fn a_join_that_is_read_after_its_stream_broke_does_not_make_a_ghost() {
     let mut scene = Scene::new(2, 2);
-    scene.attend("a");
+    scene.subscribe("a");
     let _joined = scene.join("a", None);
-    scene.attend("b");
+    scene.subscribe("b");
     let _broken = scene.tell(Event::LinkBroken { node: id("b") });
     let effects = scene.join("b", None);
     assert_eq!(fresh_port(&effects), Some(false), "it may come back yet");
@@ -292,7 +292,7 @@ fn a_join_that_its_own_seat_has_overtaken_is_not_a_join() {
 fn a_node_whose_seat_was_told_to_a_broken_stream_asks_again() {
     let mut scene = Scene::new(2, 2);
     for node in ["a", "b"] {
-        scene.attend(node);
+        scene.subscribe(node);
         let _joined = scene.join(node, None);
     }
     let _broken = scene.tell(Event::LinkBroken { node: id("b") });
@@ -300,7 +300,7 @@ fn a_node_whose_seat_was_told_to_a_broken_stream_asks_again() {
     let (round, reason) = (Round(0), "exit code 1".to_owned());
     let _told = scene.tell(Event::WorkersFailed { node: id("a"), round, reason, gives_up: false });
     let _joined = scene.join("a", Some(0));
-    scene.attend("b");
+    scene.subscribe("b");
     let effects = scene.join("b", None);
     assert!(fresh_port(&effects).is_some(), "{effects:?}");
 }
@@ -319,7 +319,7 @@ fn a_master_killed_between_its_last_decision_and_its_end_ends_after_its_restart(
     let verdict = JobVerdict::Succeeded;
     let effects = job.handle(Moment::at_secs(9), Event::EndHeard { node: id("a") });
     assert_eq!(effects, [Effect::Finish { verdict: verdict.clone() }]);
-    let (mut master, turn) = JobMaster::restored(job, patience(), Moment::at_secs(10));
+    let (mut master, turn) = JobMaster::restored(job, timeout(), Moment::at_secs(10));
     let mut effects = turn.effects;
     while let Some(due) = master.deadline() {
         effects.extend(master.handle(due, Input::Deadline).effects);

@@ -149,7 +149,7 @@ fn a_wave_of_newcomers_costs_one_restart() {
 fn an_announced_leave_spends_no_budget_and_needs_no_grace() {
     let mut plan = elastic(3, 4, 4);
     plan.policy.restart_count = 0;
-    plan.patience.reconnect_grace = SECOND * 15;
+    plan.timeout.reconnect_grace = SECOND * 15;
     let (simulation, report) = at(plan, &[(20, Fault::Signal { slot: 3, signal: 15, again_after: None })]);
     assert_eq!(report.verdict, Some(JobVerdict::Succeeded));
     assert_eq!(rounds(&report), [(4, 4), (3, 3)]);
@@ -223,7 +223,7 @@ fn a_frozen_node_is_given_up_and_comes_back_as_a_newcomer() {
 }
 
 #[test]
-fn a_freeze_shorter_than_the_patience_restarts_nobody() {
+fn a_freeze_shorter_than_the_timeout_restarts_nobody() {
     let (_, report) = at(Plan::calm(3), &[(20, Fault::Freeze { slot: 2, lasts: SECOND * 8 })]);
     assert_eq!(rounds(&report), [(3, 3)]);
 }

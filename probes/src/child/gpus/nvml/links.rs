@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use diagnosis::{
-    gpu_topology::{Link, PciPath},
+    gpu_topology::{LinkKind, PciPath},
     gpus::{Gpu, GpuLink, NvLink},
 };
 use nvml_wrapper::{Device, Nvml as Library, enum_wrappers::device::TopologyLevel, error::NvmlError};
@@ -39,13 +39,13 @@ pub(super) fn between(library: &Library, gpus: &[Gpu]) -> Vec<GpuLink> {
     let mut links = Vec::new();
     for (a, of_a) in &ends {
         for (b, of_b) in ends.range(a + 1..) {
-            let path = || -> Result<Link, NvmlError> {
+            let path = || -> Result<LinkKind, NvmlError> {
                 let (a, b) = (library.device_by_index(*a)?, library.device_by_index(*b)?);
-                Ok(Link::Pci(pci_path(library.topology_common_ancestor(&a, &b)?)))
+                Ok(LinkKind::Pci(pci_path(library.topology_common_ancestor(&a, &b)?)))
             };
             let link = match of_a.bonded_with(of_b) {
                 0 => path(),
-                count => Ok(Link::NvLink(count)),
+                count => Ok(LinkKind::NvLink(count)),
             };
             if let Ok(link) = link {
                 links.push(GpuLink { a: *a, b: *b, link });

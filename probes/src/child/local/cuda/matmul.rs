@@ -33,7 +33,7 @@ const OLDEST: i32 = 7;
 
 /// The library must be loaded and have multiplied once within this. It is hundreds of MB, which may come from afar, and
 /// that is no reason to call a device broken.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 
 // Below this `f32` has every whole number.
 const _: () = assert!(SIZE as u64 * (factors::LARGEST as u64).pow(2) <= 1 << 24);
@@ -72,19 +72,19 @@ impl Matmul {
 fn find(context: &Arc<CudaContext>) -> Option<Api> {
     let context = context.clone();
     let can_multiply = move |api: &Api| Device::new(*api, &context).and_then(|mut it| it.sample(1)).is_ok();
-    within(PATIENCE, move || NAMES.into_iter().filter_map(|name| Api::load(name).ok()).find(can_multiply))
+    within(TIMEOUT, move || NAMES.into_iter().filter_map(|name| Api::load(name).ok()).find(can_multiply))
 }
 
 /// What it comes to in time. Who does not come back is left behind: this process ends soon.
 fn within<T: Send + 'static>(
-    patience: Duration,
+    timeout: Duration,
     question: impl FnOnce() -> Option<T> + Send + 'static,
 ) -> Option<T> {
     let (answer, heard) = mpsc::channel();
     let asked = thread::Builder::new().name("cublas".to_owned()).spawn(move || {
         let _nobody_waits = answer.send(question());
     });
-    asked.ok().and_then(|_| heard.recv_timeout(patience).ok().flatten())
+    asked.ok().and_then(|_| heard.recv_timeout(timeout).ok().flatten())
 }
 
 /// Who cannot.

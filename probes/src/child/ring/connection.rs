@@ -10,7 +10,7 @@ use super::error::{Neighbour, RingError};
 
 /// One connection, met and welcomed.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct RingConnection {
     stream: TcpStream,
     /// Who is at the other end.
     pub(super) who: Neighbour,
@@ -22,7 +22,7 @@ pub(super) struct Link {
     limit: Option<Duration>,
 }
 
-impl Link {
+impl RingConnection {
     /// From a stream whose hellos are over.
     pub(super) fn new(stream: TcpStream, who: Neighbour, leads: bool, name: u64) -> Self {
         Self { stream, who, leads, name, limit: None }

@@ -39,7 +39,7 @@ pub(crate) const SILENCE: Duration = Duration::from_secs(30);
 
 /// Streams of pushes over one connection: a launcher has one, and another one when it has not seen yet that the first
 /// ended.
-const ATTENDANCES: usize = 2;
+const SESSIONS: usize = 2;
 
 /// How long the other side may take to end a connection that this side has ended.
 const LINGER: Duration = Duration::from_secs(5);
@@ -51,7 +51,7 @@ const HEADROOM: u64 = 64;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What one master is made for: two connections of each attendee.
-const MOST: usize = 2 * crate::streams::MOST_ATTENDEES;
+const MOST: usize = 2 * crate::streams::MOST_SUBSCRIBERS;
 
 /// How many connections this process has room for.
 #[must_use]
@@ -177,16 +177,16 @@ pub(crate) struct Peer {
     made_sense: Arc<AtomicBool>,
     ended: watch::Receiver<Option<Ended>>,
     face: Face,
-    attendances: Arc<AtomicUsize>,
+    sessions: Arc<AtomicUsize>,
 }
 
 /// A stream of pushes over a connection.
 #[derive(Debug)]
-pub(crate) struct Attendance {
+pub(crate) struct Session {
     of: Arc<AtomicUsize>,
 }
 
-impl Drop for Attendance {
+impl Drop for Session {
     fn drop(&mut self) {
         self.of.fetch_sub(1, Ordering::Relaxed);
     }
@@ -221,9 +221,9 @@ impl Peer {
     }
 
     /// Counts a stream of pushes; `None`: there are as many as a launcher ever has.
-    pub(crate) fn attends(&self) -> Option<Attendance> {
-        let attendance = Attendance { of: Arc::clone(&self.attendances) };
-        (self.attendances.fetch_add(1, Ordering::Relaxed) < ATTENDANCES).then_some(attendance)
+    pub(crate) fn subscribes(&self) -> Option<Session> {
+        let session = Session { of: Arc::clone(&self.sessions) };
+        (self.sessions.fetch_add(1, Ordering::Relaxed) < SESSIONS).then_some(session)
     }
 }
 
@@ -246,7 +246,7 @@ impl Guarded {
         let _as_it_is = stream.set_nodelay(true);
         let (ends, ended) = watch::channel(None);
         let peer =
-            Peer { ip, made_sense: Arc::default(), ended, face: place.face(), attendances: Arc::default() };
+            Peer { ip, made_sense: Arc::default(), ended, face: place.face(), sessions: Arc::default() };
         Self { stream, peer, ends, until: Some(Box::pin(sleep(SILENCE))), place, permit: Some(permit) }
     }
 }
@@ -369,7 +369,7 @@ mod tests {
 
     use super::*;
 
-    async fn door(
+    async fn admission(
         most: usize,
     ) -> (std::net::SocketAddr, Pin<Box<dyn Stream<Item = io::Result<Guarded>> + Send>>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -379,9 +379,9 @@ mod tests {
 
     #[tokio::test]
     async fn no_more_come_in_than_there_is_room_for() {
-        let (address, mut door) = door(2).await;
+        let (address, mut admission) = admission(2).await;
         let _first = TcpStream::connect(address).await.unwrap();
-        let held = door.next().await.unwrap().unwrap();
+        let held = admission.next().await.unwrap().unwrap();
         held.peer.made_sense();
         // The other half is for those that have a part in the job.
         let mut second = TcpStream::connect(address).await.unwrap();
@@ -391,32 +391,33 @@ mod tests {
             drop(held);
             TcpStream::connect(address).await.unwrap()
         };
-        let (third, let_in) = tokio::join!(third, door.next());
+        let (third, let_in) = tokio::join!(third, admission.next());
         assert_eq!(let_in.unwrap().unwrap().stream.peer_addr().unwrap(), third.local_addr().unwrap());
     }
 
     #[tokio::test]
     async fn who_has_no_part_in_the_job_leaves_room_for_those_that_have() {
-        let (address, mut door) = door(4).await;
+        let (address, mut admission) = admission(4).await;
         let _members =
             (TcpStream::connect(address).await.unwrap(), TcpStream::connect(address).await.unwrap());
-        let mut held = vec![door.next().await.unwrap().unwrap(), door.next().await.unwrap().unwrap()];
+        let mut held =
+            vec![admission.next().await.unwrap().unwrap(), admission.next().await.unwrap().unwrap()];
         held.iter().for_each(|member| member.peer.has_part());
         let _others =
             (TcpStream::connect(address).await.unwrap(), TcpStream::connect(address).await.unwrap());
-        held.extend([door.next().await.unwrap().unwrap(), door.next().await.unwrap().unwrap()]);
-        let streams: Vec<_> = (0..3).map(|_| held[0].peer.attends()).collect();
+        held.extend([admission.next().await.unwrap().unwrap(), admission.next().await.unwrap().unwrap()]);
+        let streams: Vec<_> = (0..3).map(|_| held[0].peer.subscribes()).collect();
         assert_eq!(streams.iter().map(Option::is_some).collect::<Vec<_>>(), [true, true, false]);
         drop(streams);
-        assert!(held[0].peer.attends().is_some());
+        assert!(held[0].peer.subscribes().is_some());
     }
 
     #[tokio::test]
     async fn how_the_other_side_ends_is_seen_also_after_this_side_has() {
-        let (address, mut door) = door(4).await;
+        let (address, mut admission) = admission(4).await;
         for reset in [false, true] {
             let client = TcpStream::connect(address).await.unwrap();
-            let guarded = door.next().await.unwrap().unwrap();
+            let guarded = admission.next().await.unwrap().unwrap();
             let peer = guarded.peer.clone();
             peer.made_sense();
             drop(guarded);
@@ -430,7 +431,7 @@ mod tests {
         }
         // One that is evicted, or a stranger, is not waited for.
         let _client = TcpStream::connect(address).await.unwrap();
-        let guarded = door.next().await.unwrap().unwrap();
+        let guarded = admission.next().await.unwrap().unwrap();
         let peer = guarded.peer.clone();
         drop(guarded);
         assert_eq!(peer.ended().await, None);
@@ -438,10 +439,10 @@ mod tests {
 
     #[tokio::test]
     async fn who_says_nothing_that_makes_sense_is_closed() {
-        let (address, mut door) = door(4).await;
+        let (address, mut admission) = admission(4).await;
         let _both = (TcpStream::connect(address).await.unwrap(), TcpStream::connect(address).await.unwrap());
-        let mut silent = door.next().await.unwrap().unwrap();
-        let mut sensible = door.next().await.unwrap().unwrap();
+        let mut silent = admission.next().await.unwrap().unwrap();
+        let mut sensible = admission.next().await.unwrap().unwrap();
         sensible.peer.made_sense();
         pause();
         advance(SILENCE + Duration::from_secs(1)).await;

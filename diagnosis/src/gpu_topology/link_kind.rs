@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 /// What lies between two accelerators of one host, in the words of `nvidia-smi topo -m` and `mx-smi topo -m`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Link {
+pub enum LinkKind {
     /// Nothing: it is the same device (`X`).
     Same,
     /// So many bonded NVLinks, at least 1 (`NV2`).
@@ -58,7 +58,7 @@ impl PciPath {
     }
 }
 
-impl Link {
+impl LinkKind {
     /// One `NVLink` of a V100, in MB/s, one direction.
     pub const NVLINK_MBPS: u32 = 24_200;
     /// One `MetaXLink`, in MB/s, one direction.
@@ -90,7 +90,7 @@ impl Link {
     }
 }
 
-impl fmt::Display for Link {
+impl fmt::Display for LinkKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Same => f.pad("X"),
@@ -106,7 +106,7 @@ impl fmt::Display for Link {
 #[error("`{0}` is no connection between accelerators: X, NV<count>, MX, PIX, PXB, PHB, NODE or SYS")]
 pub struct UnknownLink(pub String);
 
-impl FromStr for Link {
+impl FromStr for LinkKind {
     type Err = UnknownLink;
 
     fn from_str(word: &str) -> Result<Self, UnknownLink> {
@@ -134,18 +134,18 @@ mod tests {
     #[test]
     fn the_nearer_is_worth_more() {
         let words = ["X", "SYS", "NODE", "PHB", "PXB", "PIX", "NV1", "NV2", "MX"];
-        let worth: Vec<u32> = words.iter().map(|word| word.parse::<Link>().unwrap().mbps()).collect();
+        let worth: Vec<u32> = words.iter().map(|word| word.parse::<LinkKind>().unwrap().mbps()).collect();
         assert!(worth.is_sorted_by(|one, next| one < next), "{worth:?}");
     }
 
     #[test]
     fn words_are_read_and_written() {
         for word in ["X", "NV1", "NV18", "MX", "PIX", "PXB", "PHB", "NODE", "SYS"] {
-            assert_eq!(word.parse::<Link>().unwrap().to_string(), word);
+            assert_eq!(word.parse::<LinkKind>().unwrap().to_string(), word);
         }
-        assert_eq!("SOC".parse(), Ok(Link::Pci(PciPath::System)));
+        assert_eq!("SOC".parse(), Ok(LinkKind::Pci(PciPath::System)));
         for word in ["", "NV", "NV0", "NV65", "NV-1", "x", "MX2", "P2P"] {
-            assert_eq!(word.parse::<Link>(), Err(UnknownLink(word.into())));
+            assert_eq!(word.parse::<LinkKind>(), Err(UnknownLink(word.into())));
         }
     }
 }

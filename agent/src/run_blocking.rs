@@ -12,7 +12,7 @@ const STACK_BYTES: usize = 512 << 10;
 ///
 /// # Errors
 /// When there is no room for a thread, or the work panicked.
-pub async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+pub async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
     let (done, end) = oneshot::channel();
     thread::Builder::new().name("aside".into()).stack_size(STACK_BYTES).spawn(move || {
         // Who asked may have stopped waiting.
@@ -27,7 +27,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_panic_aside_is_an_error_here() {
-        assert_eq!(aside(|| 7).await.unwrap(), 7);
-        assert!(aside(|| -> u32 { panic!("on purpose") }).await.is_err());
+        assert_eq!(run_blocking(|| 7).await.unwrap(), 7);
+        assert!(run_blocking(|| -> u32 { panic!("on purpose") }).await.is_err());
     }
 }

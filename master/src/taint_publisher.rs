@@ -84,10 +84,10 @@ pub(crate) fn check(path: &Path) -> Result<(), TaintFileError> {
 
 /// Takes reports.
 #[derive(Debug)]
-pub(crate) struct TaintDesk {
+pub(crate) struct TaintPublisher {
     key: TaintKey,
     reports: mpsc::UnboundedSender<Handed>,
-    clerk: JoinHandle<()>,
+    worker: JoinHandle<()>,
     last: Arc<Mutex<Arc<str>>>,
     /// No command is started after that.
     until: Arc<OnceLock<Instant>>,
@@ -101,19 +101,19 @@ struct Handed {
     nodes: Vec<(String, String)>,
 }
 
-impl TaintDesk {
+impl TaintPublisher {
     /// Opens the desk. Must be called inside a runtime.
     pub(crate) fn open(config: TaintConfig, log: Log) -> Self {
         let (reports, mut inbox) = mpsc::unbounded_channel();
         let key = config.key.clone();
         let until = Arc::new(OnceLock::new());
         let of_clerk = Arc::clone(&until);
-        let clerk = tokio::spawn(async move {
+        let worker = tokio::spawn(async move {
             while let Some(handed) = inbox.recv().await {
                 hand_out(&config, handed, &of_clerk, &log).await;
             }
         });
-        Self { key, reports, clerk, last: Arc::new(Mutex::new(Arc::from(""))), until }
+        Self { key, reports, worker, last: Arc::new(Mutex::new(Arc::from(""))), until }
     }
 
     /// Takes a report. Nothing here waits.
@@ -144,10 +144,10 @@ impl TaintDesk {
     }
 
     async fn close_within(self, limit: Duration) {
-        let Self { reports, clerk, until, .. } = self;
+        let Self { reports, worker, until, .. } = self;
         let _first = until.set(Instant::now() + limit);
         drop(reports);
-        let _panicked = clerk.await;
+        let _panicked = worker.await;
     }
 }
 
@@ -272,10 +272,10 @@ mod tests {
         let kept = Arc::clone(&lines);
         let log: Log = Arc::new(move |line| kept.lock().unwrap().push(line));
         let config = TaintConfig { on_fault_node: Some(command.to_owned()), ..TaintConfig::default() };
-        let desk = TaintDesk::open(config, log);
+        let taints = TaintPublisher::open(config, log);
         let nodes = ["a", "b"].map(|name| (name.to_owned(), "{}".to_owned())).to_vec();
-        desk.reports.send(Handed { document: Arc::from(""), nodes }).unwrap();
-        desk.close_within(limit).await;
+        taints.reports.send(Handed { document: Arc::from(""), nodes }).unwrap();
+        taints.close_within(limit).await;
         let lines = lines.lock().unwrap();
         lines.clone()
     }

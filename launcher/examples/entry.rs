@@ -1,4 +1,4 @@
-//! Shows what the front door makes of a command line, and how long it takes (`TIMES=1000` repeats it).
+//! Shows what the entry point makes of a command line, and how long it takes (`TIMES=1000` repeats it).
 //! `FACTS=1` prints a JSON line instead, for `tests/torchrun_argparse.py`.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool for developers")]
@@ -6,7 +6,7 @@
 use std::{env, process::ExitCode, time::Instant};
 
 use launcher::{
-    front_door::{FrontDoor, front_door},
+    entry::{FrontDoor, entry},
     host::ThisHost,
     resolve::LaunchPlan,
 };
@@ -15,11 +15,11 @@ fn main() -> ExitCode {
     let args: Vec<_> = env::args_os().collect();
     let times: u32 = env::var("TIMES").ok().and_then(|times| times.parse().ok()).unwrap_or(0);
     let start = Instant::now();
-    let mut answer = front_door(&args, env::vars_os().collect(), &ThisHost);
+    let mut answer = entry(&args, env::vars_os().collect(), &ThisHost);
     let first = start.elapsed();
     let again = Instant::now();
     for _ in 0..times {
-        answer = front_door(&args, env::vars_os().collect(), &ThisHost);
+        answer = entry(&args, env::vars_os().collect(), &ThisHost);
     }
     if times > 0 {
         eprintln!("first {first:?}, then {:?} each", again.elapsed() / times);

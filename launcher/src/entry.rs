@@ -1,4 +1,4 @@
-//! The front door: from argv and the environment to a plan, a text to print, or a refusal.
+//! The entry point: from argv and the environment to a plan, a text to print, or a refusal.
 
 use std::ffi::OsString;
 
@@ -37,7 +37,7 @@ pub enum FrontDoor {
 
 /// Reads a command line (`args[0]` is the program) and resolves it over the environment.
 #[must_use]
-pub fn front_door(args: &[OsString], env: Vec<(OsString, OsString)>, host: &dyn Host) -> FrontDoor {
+pub fn entry(args: &[OsString], env: Vec<(OsString, OsString)>, host: &dyn Host) -> FrontDoor {
     let words = args.get(1..).unwrap_or_default();
     match Request::read(words, Environment(&env)) {
         Ok(Request::Help) => FrontDoor::Print { text: help::text() },

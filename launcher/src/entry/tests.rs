@@ -12,7 +12,7 @@ fn knock(line: &str, env: &[(&str, &str)]) -> FrontDoor {
     args.extend(words(line));
     let mut env = env.to_vec();
     env.push(("PATH", "/usr/bin"));
-    front_door(&args, variables(&env), &host)
+    entry(&args, variables(&env), &host)
 }
 
 /// What a person sees of a refusal.
@@ -170,7 +170,7 @@ fn help_version_and_completion_are_printed() {
 fn words_that_are_not_utf8_reach_the_script() {
     let odd = OsString::from_vec(vec![b'-', 0xff, b'=']);
     let args = ["dlrover-run".into(), "--no-python".into(), "x".into(), odd.clone()];
-    let FrontDoor::Run(plan) = front_door(&args, Vec::new(), &FakeHost::new()) else { panic!("a fine line") };
+    let FrontDoor::Run(plan) = entry(&args, Vec::new(), &FakeHost::new()) else { panic!("a fine line") };
     assert_eq!(plan.agent.command.argv, [OsString::from("x"), odd]);
 }
 
@@ -191,7 +191,7 @@ proptest! {
         all.extend(["--".into(), "script".into()]);
         all.extend(script_args.iter().cloned());
         let env = pets.into_iter().map(|(name, value)| (OsString::from(name), value)).collect();
-        match front_door(&all, env, &FakeHost::new()) {
+        match entry(&all, env, &FakeHost::new()) {
             FrontDoor::Run(plan) => prop_assert!(plan.agent.command.argv.ends_with(&script_args)),
             FrontDoor::Refused { message, .. } => prop_assert!(!message.is_empty()),
             FrontDoor::Print { text } => prop_assert!(!text.is_empty()),
@@ -199,7 +199,7 @@ proptest! {
     }
 }
 
-/// Variables that the front door reads.
+/// Variables that the entry point reads.
 const VARIABLES: &[&str] = &[
     "PET_NNODES",
     "PET_NPROC_PER_NODE",
