@@ -37,7 +37,10 @@ fn shape() -> String {
             Err(error) => panic!("every type of the journal can be read from a journal: {error}"),
         }
     };
-    assert!(["Event", "Phase", "WorkersState"].iter().all(|name| registry.contains_key(*name)), "{registry:?}");
+    assert!(
+        ["Event", "Phase", "WorkersState"].iter().all(|name| registry.contains_key(*name)),
+        "{registry:?}"
+    );
     registry.iter().fold(String::new(), |mut text, (name, format)| {
         writeln!(text, "{name} = {format:#?}").expect("a string takes all");
         text
