@@ -4,10 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    network_check::{LocalFault, NodeVerdict},
-    switchbox,
-};
+use crate::network_check::{Component, LocalFault, NodeVerdict};
 
 /// Why a check keeps a node out of the job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,11 +50,10 @@ impl NodeVerdict {
     /// The value of a taint: the verdict, or what is broken where other hands than a node's mend it.
     #[must_use]
     pub fn taint_value(&self) -> &'static str {
-        if self.is_switchbox() { switchbox::COMPONENT } else { self.word() }
-    }
-
-    fn is_switchbox(&self) -> bool {
-        matches!(self, Self::LocalFault(LocalFault { component, .. }) if component == switchbox::COMPONENT)
+        match self {
+            Self::LocalFault(LocalFault { component: Component::Switchbox, .. }) => "switchbox",
+            _ => self.word(),
+        }
     }
 
     /// What a person looks at first; nothing where nothing is wrong.
@@ -68,22 +64,26 @@ impl NodeVerdict {
             Self::Fault => {
                 "its network interface, cable and driver, its firewall, and the address it joins with"
             }
-            Self::LocalFault(fault) if fault.is_busy() => {
-                "the processes named, and what left them there; the accelerators themselves are fit"
-            }
-            Self::LocalFault(fault) if fault.is_forbidden() => {
-                "the device files that this container has, and their permissions; the accelerators themselves may be fit"
-            }
-            Self::LocalFault(fault) if fault.is_untested() => {
-                "SWITCHBOX_CHECK_TOOL_PATH, --switchbox-probe, and what this user may do; too little was measured to call a link broken"
-            }
-            Self::LocalFault(fault) if fault.is_command() => {
-                "the command line of --check-command, run by hand on this node; then the node itself"
-            }
-            Self::LocalFault(_) if self.is_switchbox() => {
-                "the optical modules and cables between the sockets named and the switchbox, and the accelerators' driver"
-            }
-            Self::LocalFault(_) => "the component named, its driver and the kernel log (dmesg)",
+            Self::LocalFault(LocalFault { component, .. }) => match component {
+                Component::GpuBusy => {
+                    "the processes named, and what left them there; the accelerators themselves are fit"
+                }
+                Component::GpuPermission => {
+                    "the device files that this container has, and their permissions; the accelerators themselves may be fit"
+                }
+                Component::SwitchboxProbe => {
+                    "SWITCHBOX_CHECK_TOOL_PATH, --switchbox-probe, and what this user may do; too little was measured to call a link broken"
+                }
+                Component::CheckCommand => {
+                    "the command line of --check-command, run by hand on this node; then the node itself"
+                }
+                Component::Switchbox => {
+                    "the optical modules and cables between the sockets named and the switchbox, and the accelerators' driver"
+                }
+                Component::Probe | Component::Part(_) => {
+                    "the component named, its driver and the kernel log (dmesg)"
+                }
+            },
             Self::Lost { .. } => "whether its machine, its container or its launcher died",
             Self::Unreachable => {
                 "the uplink of the switch it hangs under, and the switches and cables on the way to the nodes named; the node itself may be fit"

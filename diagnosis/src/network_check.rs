@@ -23,6 +23,7 @@
 mod ambiguity;
 mod baseline;
 mod check_log;
+mod component;
 mod compute;
 mod compute_time;
 mod cut;
@@ -53,6 +54,7 @@ use serde::{Deserialize, Serialize};
 
 use self::{check_log::CheckLog, facts::Facts, running::Running};
 pub use self::{
+    component::Component,
     compute_time::{ComputeKind, ComputeTime},
     event::{
         Deadlines, Effect, Event, FabricNames, Group, Kind, LocalCheck, LocalFault, OnBadPath, Policy,

@@ -16,7 +16,7 @@ use crate::{
 use diagnosis::{
     counted::counted,
     gpus,
-    network_check::{ComputeKind, ComputeTime, LocalCheck, LocalFault},
+    network_check::{Component, ComputeKind, ComputeTime, LocalCheck, LocalFault},
 };
 
 /// Something a person wants to know while the run goes on.
@@ -183,20 +183,17 @@ fn locally_checked(
     f: &mut fmt::Formatter<'_>,
 ) -> fmt::Result {
     match (fault, compute) {
-        (Some(fault), _) if fault.is_busy() => {
-            write!(f, "network check: this node's accelerators are in use, {}", fault.reason)
-        }
-        (Some(fault), _) if fault.is_forbidden() => {
-            write!(f, "network check: this node may not use its accelerators, {}", fault.reason)
-        }
-        (Some(fault), _) if fault.is_untested() => {
-            write!(f, "network check: this node's switchbox cannot be measured, {}", fault.reason)
-        }
-        (Some(fault), _) if fault.is_command() => {
-            write!(f, "network check: not passed on this node: {}", fault.reason)
-        }
         (Some(LocalFault { component, reason }), _) => {
-            write!(f, "network check: this node is broken, {component}: {reason}")
+            f.write_str("network check: ")?;
+            match component {
+                Component::GpuBusy => write!(f, "this node's accelerators are in use, {reason}"),
+                Component::GpuPermission => write!(f, "this node may not use its accelerators, {reason}"),
+                Component::SwitchboxProbe => write!(f, "this node's switchbox cannot be measured, {reason}"),
+                Component::CheckCommand => write!(f, "not passed on this node: {reason}"),
+                Component::Switchbox | Component::Probe | Component::Part(_) => {
+                    write!(f, "this node is broken, {component}: {reason}")
+                }
+            }
         }
         (None, Some(ComputeTime { time, kind: ComputeKind::Untold | ComputeKind::Processor })) => {
             write!(f, "network check: self-test passed ({:.1} ms)", millis(*time))

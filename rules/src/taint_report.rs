@@ -125,20 +125,14 @@ impl TaintReport {
 
 #[cfg(test)]
 mod tests {
-    use diagnosis::{
-        network_check::{LocalFault, NodeVerdict},
-        switchbox,
-    };
+    use diagnosis::network_check::{LocalFault, NodeVerdict};
 
     #[test]
     fn a_taint_says_what_other_hands_than_a_nodes_mend() {
-        let of = |component: &str| {
-            let fault = LocalFault { component: component.to_owned(), reason: "r".into() };
-            NodeVerdict::LocalFault(fault)
-        };
-        assert_eq!(of(switchbox::COMPONENT).taint_value(), "switchbox");
-        assert_eq!(of(switchbox::COMPONENT).word(), "local-fault");
-        assert!(of(switchbox::COMPONENT).look_at().starts_with("the optical modules"));
+        let of = |component: &str| NodeVerdict::LocalFault(LocalFault::new(component, "r"));
+        assert_eq!(of("switchbox").taint_value(), "switchbox");
+        assert_eq!(of("switchbox").word(), "local-fault");
+        assert!(of("switchbox").look_at().starts_with("the optical modules"));
         assert_eq!(of("gpu 3").taint_value(), "local-fault");
         assert_eq!(NodeVerdict::Fault.taint_value(), "fault");
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use diagnosis::network_check::{CHECK_COMMAND, LocalCheck, LocalFault, Probed};
+use diagnosis::network_check::{CHECK_COMMAND, Component, LocalCheck, LocalFault, Probed};
 use rules::worker_group::Event;
 use tokio::{
     sync::{mpsc, watch},
@@ -62,7 +62,7 @@ impl Alone {
             // The launcher is about to end.
             Probed::Unfinished { .. } => return Event::LocallyChecked { checked },
         };
-        checked.fault = Some(LocalFault { component: LocalFault::COMMAND.to_owned(), reason });
+        checked.fault = Some(LocalFault { component: Component::CheckCommand, reason });
         Event::LocallyChecked { checked }
     }
 }

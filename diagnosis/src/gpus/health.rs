@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::{Gpu, GpuTrouble, Inventory, NvLink, gigabytes};
 use crate::{
     gpu_topology::{Allowed, absent, allowed},
-    network_check::LocalFault,
+    network_check::{Component, LocalFault},
 };
 
 /// How long memory that our own dead workers held may take to be given back. Drivers do that after the process is
@@ -65,9 +65,9 @@ pub enum Health {
 pub fn judge(inventory: &Inventory, terms: &GpuTerms, waited: Duration) -> Health {
     let list = terms.visible.as_deref();
     let absent = absent(list, &ids(inventory));
-    let unanswered = inventory.hangs_at.as_ref().map(|at| match at.as_str() {
-        LocalFault::PROBE => "the look at the accelerators gave no answer".to_owned(),
-        at => format!("{at} gave no answer to the question how it is"),
+    let unanswered = inventory.hangs_at.as_deref().map(|at| match Component::from(at) {
+        Component::Probe => "the query of the accelerators did not answer".to_owned(),
+        _ => format!("{at} did not answer a query of its state"),
     });
     // Of the others nothing is known; of a list all of which is known nothing is missing.
     let is_known = absent == 0 && list.is_some_and(|list| !list.contains("MIG-"));
@@ -81,7 +81,7 @@ pub fn judge(inventory: &Inventory, terms: &GpuTerms, waited: Duration) -> Healt
         if !others.is_empty() {
             reason = format!("{reason}; {}", others.join("; "));
         }
-        return Health::Unfit(LocalFault { component: format!("gpu {index}"), reason });
+        return Health::Unfit(LocalFault::new(format!("gpu {index}"), reason));
     }
     // A host without any computes on its processors, whatever the list says.
     let absent = if inventory.gpus.is_empty() { 0 } else { absent };
@@ -95,7 +95,7 @@ pub fn judge(inventory: &Inventory, terms: &GpuTerms, waited: Duration) -> Healt
         let usable = visible.len();
         let reason =
             format!("{} needed, {usable} accessible: {}", counted(needed, "accelerator"), denied.join("; "));
-        return Health::Unfit(LocalFault { component: LocalFault::FORBIDDEN.to_owned(), reason });
+        return Health::Unfit(LocalFault { component: Component::GpuPermission, reason });
     }
     let is_busy = |gpu: &&Gpu| terms.busy_permille.is_some_and(|permille| is_busy(gpu, permille));
     let busy: Vec<&Gpu> = visible.iter().copied().filter(is_busy).collect();
@@ -116,7 +116,7 @@ pub fn judge(inventory: &Inventory, terms: &GpuTerms, waited: Duration) -> Healt
         visible.len(),
         told.join("; ")
     );
-    Health::Unfit(LocalFault { component: LocalFault::BUSY.to_owned(), reason })
+    Health::Unfit(LocalFault { component: Component::GpuBusy, reason })
 }
 
 /// The accelerators that workers will see, as [`allowed`] reads the list. Numbers are taken for places on the bus. A

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use super::ComputeTime;
+use super::{Component, ComputeTime};
 
 /// How a check judges.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -138,66 +138,26 @@ pub struct LocalCheck {
 /// A fault of a node that no other node was needed to see.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalFault {
-    /// What part: `cpu`, `gpu 3`, `loopback`, `probe`, `switchbox`, ...
-    pub component: String,
-    /// What happened, in words.
+    /// The part that is at fault.
+    pub component: Component,
+    /// What happened.
     pub reason: String,
 }
 
 impl LocalFault {
-    /// The component of a node whose accelerators others use.
-    pub const BUSY: &str = "gpu-busy";
+    /// A fault of this part.
+    #[must_use]
+    pub fn new(component: impl Into<Component>, reason: impl Into<String>) -> Self {
+        Self { component: component.into(), reason: reason.into() }
+    }
 
-    /// The component of a node whose switchbox nothing could measure: no tool, no permission.
-    pub const UNTESTED: &str = "switchbox-probe";
-
-    /// The component of a node that may not use as many of its accelerators as its workers take.
-    pub const FORBIDDEN: &str = "gpu-permission";
-
-    /// The component of a node on which the user's own program (`--check-command`) did not pass, tested alone: nobody can tell
-    /// which of the two is wrong.
-    pub const COMMAND: &str = "check-command";
-
-    /// The component of a check that died or hung before it came to anything.
-    pub const PROBE: &str = "probe";
-
-    /// A check of this node that gave no answer, for it died, or hung and was killed: what it was at is at fault, and
-    /// the check itself (`probe`) before it came to anything. Of `gpu 3 (NVIDIA H100)` the component is `gpu 3`.
+    /// A check of this node that died, or hung and was killed: the part that it was at is at fault, and the check itself
+    /// before it reached any. Of `gpu 3 (NVIDIA H100)` the component is `gpu 3`.
     #[must_use]
     pub fn unanswered(at: Option<&str>, reason: impl Into<String>) -> Self {
-        let at = at.unwrap_or(Self::PROBE);
-        let component = at.split_once(" (").map_or(at, |(component, _)| component);
-        Self { component: component.to_owned(), reason: reason.into() }
-    }
-
-    /// Others are there first.
-    #[must_use]
-    pub fn is_busy(&self) -> bool {
-        self.component == Self::BUSY
-    }
-
-    /// Its switchbox could not be measured.
-    #[must_use]
-    pub fn is_untested(&self) -> bool {
-        self.component == Self::UNTESTED
-    }
-
-    /// It may not use its accelerators.
-    #[must_use]
-    pub fn is_forbidden(&self) -> bool {
-        self.component == Self::FORBIDDEN
-    }
-
-    /// The user's own program did not pass on it alone.
-    #[must_use]
-    pub fn is_command(&self) -> bool {
-        self.component == Self::COMMAND
-    }
-
-    /// Nothing is known to be broken: the node is left out and not tainted.
-    #[must_use]
-    pub fn is_nothing_broken(&self) -> bool {
-        self.is_busy() || self.is_untested() || self.is_forbidden() || self.is_command()
+        let component =
+            at.map_or(Component::Probe, |at| at.split_once(" (").map_or(at, |(part, _)| part).into());
+        Self { component, reason: reason.into() }
     }
 }
 

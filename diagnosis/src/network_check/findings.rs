@@ -184,7 +184,7 @@ fn is_left_alone(log: &CheckLog, facts: &Facts) -> bool {
 
 fn deserves_taint(log: &CheckLog, number: u32, verdict: &NodeVerdict) -> bool {
     match verdict {
-        NodeVerdict::LocalFault(fault) => !fault.is_nothing_broken(),
+        NodeVerdict::LocalFault(fault) => !fault.component.is_nothing_broken(),
         NodeVerdict::Fault => true,
         NodeVerdict::Lost { .. } => {
             log.node(number).is_some_and(|node| !node.has_left) && is_confirmed(log, number)

@@ -6,7 +6,7 @@ use std::{fmt, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use super::{FEWEST, Path, Rate, Repetition, SocketPair, Trouble, Verdict, Wrong};
-use crate::network_check::{LocalCheck, LocalFault};
+use crate::network_check::{Component, LocalCheck, LocalFault};
 
 /// What a node's local fault names, and the value of its taint.
 pub const COMPONENT: &str = "switchbox";
@@ -130,12 +130,12 @@ impl Finding {
     pub fn fault(&self) -> Option<LocalFault> {
         let component = match self.status() {
             SwitchboxStatus::Ok | SwitchboxStatus::Degraded => return None,
-            SwitchboxStatus::Untested => LocalFault::UNTESTED,
-            SwitchboxStatus::Fault => COMPONENT,
+            SwitchboxStatus::Untested => Component::SwitchboxProbe,
+            SwitchboxStatus::Fault => Component::Switchbox,
         };
         let troubles: Vec<String> = self.troubles().collect();
         let reason = format!("{}; {}{}", self.score(), self.advice(), troubles.join("; "));
-        Some(LocalFault { component: component.to_owned(), reason })
+        Some(LocalFault { component, reason })
     }
 
     /// Adds it to what a node has found out about itself before.

@@ -172,7 +172,7 @@ impl TryFrom<pb::Checked> for Checked {
             wire.local.ok_or(ConvertError::Missing { field: "checked.local" })?;
         let fault = fault.map(|pb::LocalFault { component, reason }| {
             Ok(LocalFault {
-                component: name(component, "checked.local.fault.component")?,
+                component: name(component, "checked.local.fault.component")?.into(),
                 reason: limited(reason, MOST_WORDS, "checked.local.fault.reason")?,
             })
         });
@@ -195,7 +195,7 @@ impl TryFrom<pb::Checked> for Checked {
 impl From<Checked> for pb::Checked {
     fn from(Checked { local: LocalCheck { fault, compute, notes }, port }: Checked) -> Self {
         let fault = fault.map(|LocalFault { component, reason }| pb::LocalFault {
-            component: cut_to(component, MOST_NAME),
+            component: cut_to(component.into(), MOST_NAME),
             reason: cut(reason),
         });
         let local = pb::LocalCheck {

@@ -235,14 +235,17 @@ fn an_order_for_fewer_than_two_is_refused() {
 /// ever.
 #[test]
 fn much_that_a_node_says_of_itself_fits_into_a_request() {
-    let fault = LocalFault { component: "gpu ä".repeat(100), reason: "ä".repeat(9000) };
+    let fault = LocalFault::new("gpu ä".repeat(100), "ä".repeat(9000));
     let long = checked(Some(fault));
     let local = LocalCheck { notes: vec!["ä".repeat(3000); 100], ..long.local };
     let wire = pb::Checked::from(Checked { local, ..long });
     assert!(wire.encoded_len() < MOST_REQUEST_BYTES * 3 / 4, "{}", wire.encoded_len());
     let read = Checked::try_from(wire).unwrap().local;
     assert_eq!((read.notes.len(), read.notes[0].len()), (64, 512));
-    assert_eq!(read.fault.map(|fault| (fault.component.len(), fault.reason.len())), Some((256, 4096)));
+    assert_eq!(
+        read.fault.map(|fault| (fault.component.as_str().len(), fault.reason.len())),
+        Some((256, 4096))
+    );
 }
 
 fn severed(why: CutEnd) -> JobFailure {
@@ -268,7 +271,7 @@ fn every_choice_of_a_check_survives_the_wire_and_one_that_is_not_said_is_refused
 
 #[test]
 fn a_fault_of_its_own_survives_the_wire_and_nonsense_of_a_check_does_not() {
-    let fault = LocalFault { component: "gpu 3".into(), reason: "r".into() };
+    let fault = LocalFault::new("gpu 3", "r");
     let broken = checked(Some(fault));
     assert_eq!(Checked::try_from(pb::Checked::from(broken.clone())), Ok(broken));
     let terms = |straggler_permille| pb::CheckTerms {

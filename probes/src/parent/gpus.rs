@@ -6,7 +6,7 @@
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
-use diagnosis::{gpus::Inventory, network_check::LocalFault};
+use diagnosis::{gpus::Inventory, network_check::Component};
 use tokio::sync::{mpsc, watch};
 
 use super::{
@@ -72,7 +72,7 @@ fn from_heard(heard: Heard, deadline: Duration) -> Inventory {
         return *inventory;
     }
     let why = heard.silence(deadline);
-    let at = heard.at.unwrap_or_else(|| LocalFault::PROBE.into());
+    let at = heard.at.unwrap_or_else(|| Component::Probe.into());
     let mut inventory = heard.so_far.map_or_else(Inventory::default, |so_far| *so_far);
     inventory.notes.push(why);
     inventory.hangs_at = Some(at);

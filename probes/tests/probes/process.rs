@@ -87,7 +87,7 @@ async fn a_program_that_is_not_there_is_a_failure_and_a_fault() {
     assert!(reason.starts_with("cannot start the probe: "), "{reason}");
     let check = check_locally(LocalPlan { helper: nowhere, ..LocalPlan::default() }).await;
     let fault = check.fault.unwrap();
-    assert_eq!(fault.component, "probe");
+    assert_eq!(fault.component.as_str(), "probe");
     assert!(fault.reason.starts_with("cannot start the probe: "), "{fault:?}");
 }
 
@@ -98,7 +98,7 @@ async fn a_local_check_that_hangs_is_a_fault_of_what_it_was_at() {
     let helper = impostor(&folder, script);
     let plan = LocalPlan { deadline: Duration::from_secs(4), helper, ..LocalPlan::default() };
     let fault = in_time(check_locally(plan)).await.fault.unwrap();
-    assert_eq!(fault.component, "gpu 3");
+    assert_eq!(fault.component.as_str(), "gpu 3");
     assert_eq!(fault.reason, "no answer within 4s; it was at gpu 3 (Some Model)");
 }
 

@@ -174,7 +174,7 @@ async fn too_few_good_channels_are_a_fault_of_the_node() {
     let made = Box::with("if [ $A = 0 ]; then say 50000.0; else say 9000.0; fi");
     let finding = finding(made.task()).await;
     let fault = finding.fault().unwrap();
-    assert_eq!(fault.component, "switchbox");
+    assert_eq!(fault.component.as_str(), "switchbox");
     assert!(fault.reason.starts_with("1 of 4 pairs good, 2 needed; pair 2:4 (GPU 2 -> GPU 4): slow, 9000.0"));
 }
 
@@ -326,7 +326,7 @@ async fn a_program_that_fails_fails_for_all_pairs_with_its_words() {
         assert_eq!(finding.to_string().ends_with(&advice), has_failed, "{finding}");
         let fault = finding.fault().unwrap();
         assert_eq!(fault.reason.contains(&advice), has_failed, "{fault:?}");
-        assert_eq!(fault.is_nothing_broken(), status == untested, "{fault:?}");
+        assert_eq!(fault.component.is_nothing_broken(), status == untested, "{fault:?}");
         for pair in &finding.pairs {
             let words = pair.wrong.as_ref().unwrap().to_string();
             assert!(words.starts_with(expected), "{line}: {words}");

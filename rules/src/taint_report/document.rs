@@ -210,7 +210,7 @@ impl TaintReport {
             seen_before: node.seen_before,
             verdict,
             component: match &finding.verdict {
-                NodeVerdict::LocalFault(fault) => Some(&fault.component),
+                NodeVerdict::LocalFault(fault) => Some(fault.component.as_str()),
                 _ => None,
             },
             excluded: finding.excluded,

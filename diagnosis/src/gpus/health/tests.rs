@@ -48,7 +48,7 @@ fn each_kind_of_broken_has_its_reason_and_all_are_named() {
         let mut inventory = node(4);
         how(&mut inventory.gpus[2]);
         let fault = unfit(&inventory, &terms(2, None));
-        assert_eq!(fault.component, "gpu 2");
+        assert_eq!(fault.component.as_str(), "gpu 2");
         assert!(fault.reason.contains(words), "{fault:?}");
         // Nobody uses it.
         assert!(matches!(judge(&inventory, &terms(2, Some("0,1")), Duration::ZERO), Health::Fit { .. }));
@@ -71,7 +71,7 @@ fn forbidden_ones_matter_only_when_too_few_are_left_and_are_not_broken() {
     let Health::Fit { notes } = judge(&inventory, &terms(2, None), Duration::ZERO) else { panic!() };
     assert_eq!(notes, ["gpu 2: this user may not use it", "gpu 3: this user may not use it"]);
     let fault = unfit(&inventory, &terms(4, None));
-    assert!(fault.is_nothing_broken() && fault.component == "gpu-permission", "{fault:?}");
+    assert!(fault.component.is_nothing_broken() && fault.component == Component::GpuPermission, "{fault:?}");
     assert!(fault.reason.starts_with("4 accelerators needed, 2 accessible: gpu 2: "), "{fault:?}");
 }
 
@@ -79,7 +79,7 @@ fn forbidden_ones_matter_only_when_too_few_are_left_and_are_not_broken() {
 fn a_driver_that_hangs_is_a_fault_of_what_it_was_asked_about() {
     let inventory = Inventory { hangs_at: Some("gpu 3 (NVIDIA H100)".into()), ..node(3) };
     let fault = unfit(&inventory, &terms(1, None));
-    assert_eq!(fault.component, "gpu 3");
+    assert_eq!(fault.component.as_str(), "gpu 3");
     assert!(fault.reason.contains("H100"), "{fault:?}");
 }
 
@@ -99,7 +99,10 @@ fn busy_ones_are_waited_for_and_matter_only_when_too_few_are_free() {
         Health::LookAgain { after: Duration::from_millis(20) }
     );
     let fault = unfit(&inventory, &terms(3, None));
-    assert!(fault.is_busy() && fault.reason.starts_with("3 accelerators needed, 2 of 4 free"));
+    assert!(
+        fault.component == Component::GpuBusy
+            && fault.reason.starts_with("3 accelerators needed, 2 of 4 free")
+    );
     assert!(unfit(&inventory, &terms(2, Some("GPU-00,GPU-20"))).reason.contains("1 of 2"));
     // More workers than accelerators share them.
     assert!(matches!(judge(&node(1), &terms(8, None), Duration::ZERO), Health::Fit { .. }));
@@ -156,20 +159,20 @@ fn a_device_that_hangs_and_is_not_the_jobs_keeps_nobody_out() {
         let Health::Fit { notes } = judge(&inventory, &terms(2, Some(list)), Duration::ZERO) else {
             panic!()
         };
-        assert_eq!(notes, ["gpu 7 (NVIDIA H100) gave no answer to the question how it is"], "{list}");
+        assert_eq!(notes, ["gpu 7 (NVIDIA H100) did not answer a query of its state"], "{list}");
     }
     // Of these it is not known whether it is one of them.
     for list in [None, Some("0,7"), Some("GPU-00,GPU-70"), Some("MIG-a")] {
-        assert_eq!(unfit(&inventory, &terms(2, list)).component, "gpu 7", "{list:?}");
+        assert_eq!(unfit(&inventory, &terms(2, list)).component.as_str(), "gpu 7", "{list:?}");
     }
 }
 
 #[test]
 fn a_look_that_came_to_nothing_is_the_probes_own_fault() {
-    let inventory = Inventory { hangs_at: Some(LocalFault::PROBE.into()), ..Inventory::default() };
+    let inventory = Inventory { hangs_at: Some(Component::Probe.into()), ..Inventory::default() };
     let fault = unfit(&inventory, &terms(1, None));
-    assert_eq!(fault.component, "probe");
-    assert_eq!(fault.reason, "the look at the accelerators gave no answer");
+    assert_eq!(fault.component.as_str(), "probe");
+    assert_eq!(fault.reason, "the query of the accelerators did not answer");
 }
 
 #[test]
@@ -178,7 +181,7 @@ fn a_lost_device_is_not_overlooked_however_it_is_listed() {
     // As NVML tells of one that it cannot open: a number and a trouble, no id.
     inventory.gpus[2] = Gpu { index: 2, trouble: Some(GpuTrouble::Lost), ..Gpu::default() };
     for list in ["0,1,2,3", "GPU-00,GPU-10,GPU-20,GPU-30", "GPU-20", "GPU-20,GPU-00"] {
-        assert_eq!(unfit(&inventory, &terms(4, Some(list))).component, "gpu 2", "{list}");
+        assert_eq!(unfit(&inventory, &terms(4, Some(list))).component.as_str(), "gpu 2", "{list}");
     }
     assert!(matches!(
         judge(&inventory, &terms(2, Some("GPU-00,GPU-30")), Duration::ZERO),
@@ -189,7 +192,7 @@ fn a_lost_device_is_not_overlooked_however_it_is_listed() {
 #[test]
 fn entries_that_no_device_has_leave_too_few() {
     let fault = unfit(&node(4), &terms(3, Some("GPU-00,GPU-90,GPU-10")));
-    assert_eq!(fault.component, LocalFault::FORBIDDEN, "nothing is known to be broken");
+    assert_eq!(fault.component, Component::GpuPermission, "nothing is known to be broken");
     let words =
         "3 accelerators needed, 1 accessible: 2 of the list of visible ones show none, from GPU-90 on";
     assert_eq!(fault.reason, words);

@@ -110,10 +110,11 @@ impl<'a> Faults<'a> {
     pub(super) fn subjects(&mut self) -> Vec<Subject> {
         let nodes = self.cluster.nodes;
         let subject = |node: u32| {
-            let fault = self.cluster.local_fault.contains(&node).then(|| LocalFault {
-                component: "gpu 0".to_owned(),
-                reason: "the compute probe gave wrong numbers".to_owned(),
-            });
+            let fault = self
+                .cluster
+                .local_fault
+                .contains(&node)
+                .then(|| LocalFault::new("gpu 0", "the compute probe gave wrong numbers"));
             let compute = fault.is_none().then(|| self.compute(node));
             Subject {
                 rack: self.cluster.rack(node),

@@ -126,7 +126,7 @@ fn many_racks_take_no_more_rounds_than_promised() {
 
 #[test]
 fn one_node_or_none_cannot_be_tested() {
-    let fault = LocalFault { component: "gpu 3".to_owned(), reason: "no answer".to_owned() };
+    let fault = LocalFault::new("gpu 3", "no answer");
     let fit = Subject { rack: 0, pod: 0, seen_before: false, local: LocalCheck::default() };
     let unfit = Subject {
         rack: 0,
@@ -153,7 +153,7 @@ fn a_check_without_an_answer_is_a_fault_of_what_it_was_at() {
     {
         let fault = LocalFault::unanswered(at, "no answer within 2 s");
         assert_eq!((fault.component.as_str(), fault.reason.as_str()), (component, "no answer within 2 s"));
-        assert!(!fault.is_nothing_broken());
+        assert!(!fault.component.is_nothing_broken());
     }
 }
 
@@ -172,8 +172,8 @@ fn a_lost_node_is_lost_unless_it_was_condemned() {
 
 #[test]
 fn a_node_where_nothing_is_known_to_be_broken_is_left_out_and_not_tainted() {
-    for component in [LocalFault::BUSY, LocalFault::UNTESTED, LocalFault::FORBIDDEN] {
-        let fault = LocalFault { component: component.to_owned(), reason: "4 of 8 are free".to_owned() };
+    for component in ["gpu-busy", "switchbox-probe", "gpu-permission", "check-command"] {
+        let fault = LocalFault::new(component, "4 of 8 are free");
         let fit = Subject { rack: 0, pod: 0, seen_before: false, local: LocalCheck::default() };
         let unfit = Subject {
             rack: 0,

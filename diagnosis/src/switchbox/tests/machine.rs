@@ -173,7 +173,7 @@ fn who_was_not_measured_alone_often_enough_is_not_condemned() {
         effects = next;
     };
     assert_eq!((finding.status(), finding.good()), (SwitchboxStatus::Untested, 6), "{finding}");
-    assert!(finding.fault().unwrap().is_nothing_broken());
+    assert!(finding.fault().unwrap().component.is_nothing_broken());
     let of = |pair: usize| finding.pairs[pair].wrong.as_ref().unwrap().to_string();
     assert_eq!(
         of(6),

@@ -91,7 +91,7 @@ fn a_path_that_is_not_known_is_untested_but_where_any_will_do() {
     for model in ["", "MetaX C500"] {
         let finding = went([Path::Unknown; 4], model);
         assert_eq!(troubles(&finding), [Some(Trouble::UnknownPath); 4]);
-        assert!(finding.fault().unwrap().is_nothing_broken(), "{finding}");
+        assert!(finding.fault().unwrap().component.is_nothing_broken(), "{finding}");
     }
     let any = Settings { expected: Expected::Any, ..settings() };
     for path in [Path::Unknown, Path::Loopback, Path::Pcie] {

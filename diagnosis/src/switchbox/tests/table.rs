@@ -1,7 +1,10 @@
 //! The decision table, row by row.
 
 use super::{super::*, PAIRS, measured, method, run, settings};
-use crate::{network_check::LocalCheck, switchbox::check_pairs};
+use crate::{
+    network_check::{Component, LocalCheck},
+    switchbox::check_pairs,
+};
 
 /// A check whose pairs always give these.
 fn with(settings: Settings, values: [f64; 4], path: Path) -> Finding {
@@ -36,7 +39,7 @@ fn fewer_than_the_minimum_is_a_fault_of_the_node() {
     let finding = with(settings(), [50_000.0, 9000.0, 9000.0, 9000.0], Path::Metaxlink);
     assert_eq!((finding.status(), finding.good()), (SwitchboxStatus::Fault, 1));
     let fault = finding.fault().unwrap();
-    assert_eq!(fault.component, "switchbox");
+    assert_eq!(fault.component.as_str(), "switchbox");
     assert!(fault.reason.starts_with("1 of 4 pairs good, 2 needed; pair 2:4: slow, 9000.0 to 9000.0 MB/s"));
     assert!(finding.notes().is_empty());
 }
@@ -97,12 +100,12 @@ fn a_node_is_at_fault_only_where_too_few_can_be_good() {
             })
         };
         let finding = run(settings(), method(Style::Calls), answer).0;
-        (finding.status(), finding.fault().map(|fault| (fault.component.clone(), fault.is_nothing_broken())))
+        (finding.status(), finding.fault().map(|fault| fault.component))
     };
     let (good, slow, missing, denied) =
         (Ok(50_000.0), Ok(9000.0), Err(Trouble::ToolMissing), Err(Trouble::NoPermission));
-    let untested = (SwitchboxStatus::Untested, Some(("switchbox-probe".to_owned(), true)));
-    let fault = (SwitchboxStatus::Fault, Some(("switchbox".to_owned(), false)));
+    let untested = (SwitchboxStatus::Untested, Some(Component::SwitchboxProbe));
+    let fault = (SwitchboxStatus::Fault, Some(Component::Switchbox));
     assert_eq!(of([missing; 4]), untested);
     assert_eq!(of([denied, denied, slow, good]), untested);
     assert_eq!(of([missing, slow, slow, slow]), fault);
@@ -129,7 +132,7 @@ fn a_program_that_fails_is_held_against_a_pair_only_where_it_answers_for_another
     let finding = of(true, 0);
     assert_eq!(finding.status(), SwitchboxStatus::Untested);
     let fault = finding.fault().unwrap();
-    assert!(fault.is_nothing_broken());
+    assert!(fault.component.is_nothing_broken());
     let words = "0 of 4 pairs good, 2 needed; test gave no usable answer for any pair: run it by hand on this node; \
                  pair 0:1: probe failed, exit code 2; ";
     assert!(fault.reason.starts_with(words), "{}", fault.reason);

@@ -33,7 +33,7 @@ pub(crate) fn check(accelerators: bool, places: &Places, voice: &Voice) -> Local
 fn steps(accelerators: bool, places: &Places, voice: &Voice) -> Result<ComputeTime, LocalFault> {
     let of_cpu = of_cpu(SAMPLES, voice)?;
     voice.say(&ProbeMessage::At("loopback".into()));
-    loopback::check().map_err(|error| fault("loopback", rules::chain(&error)))?;
+    loopback::check().map_err(|error| LocalFault::new("loopback", rules::chain(&error)))?;
     let of_devices = of_devices(accelerators, SAMPLES, places, voice)?;
     // Where there are devices they do the work.
     let Timed { kind, times } = slowest(of_devices).unwrap_or(of_cpu);
@@ -59,7 +59,7 @@ fn slowest(devices: Vec<Timed>) -> Option<Timed> {
 
 fn of_cpu(times: u32, voice: &Voice) -> Result<Timed, LocalFault> {
     voice.say(&ProbeMessage::At("cpu".into()));
-    let times = cpu::samples(times).map_err(|reason| fault("cpu", reason))?;
+    let times = cpu::samples(times).map_err(|reason| LocalFault::new("cpu", reason))?;
     Ok(Timed { kind: ComputeKind::Processor, times })
 }
 
@@ -81,10 +81,6 @@ fn of_devices(
 fn median(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
     times.get(times.len() / 2).copied().unwrap_or_default()
-}
-
-fn fault(component: &str, reason: String) -> LocalFault {
-    LocalFault { component: component.to_owned(), reason }
 }
 
 #[cfg(test)]

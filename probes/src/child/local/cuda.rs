@@ -63,7 +63,7 @@ fn all_devices(times: u32, places: &BTreeMap<String, u32>, voice: &Voice) -> Res
     let count = match CudaContext::device_count() {
         Ok(count) => count,
         Err(error) if is_absence(&error) => 0,
-        Err(error) => return Err(fault("gpu", &error.to_string())),
+        Err(error) => return Err(LocalFault::new("gpu", error.to_string())),
     };
     let mut matmul = Matmul::default();
     (0..count)
@@ -75,7 +75,7 @@ fn all_devices(times: u32, places: &BTreeMap<String, u32>, voice: &Voice) -> Res
                 voice.say(&ProbeMessage::At(format!("{component} ({model})")));
             }
             one_device(usize::try_from(index).unwrap_or_default(), model, times, &mut matmul)
-                .map_err(|reason| fault(&component, &reason))
+                .map_err(|reason| LocalFault::new(component, reason))
         })
         .collect()
 }
@@ -108,10 +108,6 @@ fn place(ordinal: i32) -> Option<String> {
 /// A library without any device behind it: a host that only builds, a container that was given none.
 fn is_absence(error: &DriverError) -> bool {
     matches!(error.0, CUresult::CUDA_ERROR_NO_DEVICE | CUresult::CUDA_ERROR_STUB_LIBRARY)
-}
-
-fn fault(component: &str, reason: &str) -> LocalFault {
-    LocalFault { component: component.to_owned(), reason: reason.to_owned() }
 }
 
 fn one_device(index: usize, model: String, times: u32, matmul: &mut Matmul) -> Result<Timed, String> {

@@ -17,7 +17,7 @@ async fn a_tool_that_cannot_be_started_has_measured_nothing() {
         let found = finding(Box::with(script).task()).await;
         assert_eq!(troubles(&found), [Some(expected); 4], "{script}: {found}");
         assert_eq!(found.status(), SwitchboxStatus::Untested, "{script}");
-        assert!(found.fault().unwrap().is_nothing_broken(), "{script}");
+        assert!(found.fault().unwrap().component.is_nothing_broken(), "{script}");
     }
     let made = Box::with("say 1.0");
     for text in ["#!/nowhere/shell\n", "\x7fELF\x02\x01\x01\0junk(;|\n"] {

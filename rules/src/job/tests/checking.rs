@@ -195,7 +195,7 @@ fn a_node_that_knows_that_it_is_broken_is_tested_with_nobody() {
     ring.join("a");
     ring.join("b");
     let mut request = ring.request("c", None);
-    let fault = LocalFault { component: "gpu 3".into(), reason: "it computes wrong sums".into() };
+    let fault = LocalFault::new("gpu 3", "it computes wrong sums");
     request.checked.as_mut().unwrap().local.fault = Some(fault.clone());
     ring.tell(Event::Joined(request));
     assert_eq!(ring.orders.len(), 2);
@@ -490,7 +490,7 @@ fn a_fault_that_a_node_found_since_a_young_check_keeps_it_out() {
     let _ = ring.test.workers_fail("a", 0, false);
     let fit = ring.request("a", Some(0));
     let mut unfit = ring.request("b", Some(0));
-    let fault = LocalFault { component: "gpu 3".into(), reason: "it has fallen off the bus".into() };
+    let fault = LocalFault::new("gpu 3", "it has fallen off the bus");
     unfit.checked.as_mut().unwrap().local.fault = Some(fault);
     ring.tell(Event::Joined(fit));
     ring.tell(Event::Joined(unfit));

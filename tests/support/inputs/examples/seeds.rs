@@ -366,11 +366,7 @@ fn messages() -> Vec<(u8, Vec<u8>)> {
         (8, subscribe("a")),
     ];
     let faulty = Checked {
-        local: LocalCheck {
-            fault: Some(LocalFault { component: "gpu 1".into(), reason: "r".into() }),
-            compute: None,
-            notes: Vec::new(),
-        },
+        local: LocalCheck { fault: Some(LocalFault::new("gpu 1", "r")), compute: None, notes: Vec::new() },
         port: 4000,
     };
     let faulty = JoinRequest { checked: Some(faulty), ..request("b", terms(2, Some(check()))) };
