@@ -143,7 +143,6 @@ pub struct Agent {
     /// Output of older generations that is still read.
     retired: JoinSet<()>,
     oom: Arc<OnceLock<OomCounter>>,
-    oom_kills: Option<u64>,
     happenings: mpsc::Receiver<Input>,
     happened: mpsc::Sender<Input>,
     started: Instant,
@@ -230,7 +229,6 @@ impl Agent {
             retired: JoinSet::new(),
             store: Arc::new(AsyncMutex::new(store)),
             oom,
-            oom_kills: None,
             happenings,
             happened,
             started,
@@ -267,14 +265,15 @@ impl Agent {
 
     async fn next_event(&mut self) -> Event {
         loop {
-            let due = [self.group.deadline(), self.store_watch.judgement.deadline()];
-            let due = due.into_iter().flatten().min().map(|at| self.started + at.since_start());
+            self.look_at_arrivals();
+            let due = self.group.deadline().map(|at| self.started + at.since_start());
             let deadline = async move {
                 match due {
                     Some(due) => sleep_until(due.into()).await,
                     None => future::pending().await,
                 }
             };
+            let watches_store = self.group.watches_store();
             tokio::select! {
                 word = self.guard.next() => {
                     if let Some(event) = self.heard(word) {
@@ -285,7 +284,8 @@ impl Agent {
                     Input::Event(event) => return event,
                     Input::Prepared { round, prepared } => {
                         self.prepared = Some(prepared);
-                        return Event::Prepared { round };
+                        let oom_kills = self.oom_kills_so_far();
+                        return Event::Prepared { round, oom_kills };
                     }
                     Input::Hosting { round, opened } => {
                         let Opened { master_addr, master_port, moved_to } = opened;
@@ -295,9 +295,9 @@ impl Agent {
                         return Event::Hosting { round, master_addr, master_port };
                     }
                     Input::Arrived { round, up_to, arrived } => {
-                        self.store_watch.on_arrived(round, up_to, arrived);
-                        // Others may have come while we looked.
-                        self.look_at_arrivals();
+                        self.store_watch.on_looked_up(round, up_to);
+                        let workers = arrived.workers.into_iter().collect();
+                        return Event::StoreReached { round, workers, is_unsure: arrived.somebody };
                     }
                 },
                 Some(()) = self.children.recv() => self.reap(),
@@ -306,14 +306,8 @@ impl Agent {
                         generation.resize();
                     }
                 }
-                () = self.store_watch.somebody_arrives() => self.look_at_arrivals(),
-                () = deadline => {
-                    let now = Moment::new(self.started.elapsed());
-                    if let Some(word) = self.store_watch.judgement.expired(now) {
-                        self.console.say(format!("dlrover-run: {word}"));
-                    }
-                    return Event::Deadline;
-                }
+                () = self.store_watch.next_arrival(watches_store) => {}
+                () = deadline => return Event::Deadline,
             }
         }
     }
@@ -322,7 +316,6 @@ impl Agent {
         match word {
             FromGuard::Started { round, local_rank, pid } => {
                 self.store_watch.started(local_rank, pid);
-                self.look_at_arrivals();
                 Some(Event::WorkerStarted { round, local_rank, pid })
             }
             FromGuard::CannotStart { round, local_rank, errno } => {
@@ -330,12 +323,8 @@ impl Agent {
                 Some(Event::CannotStart { round, local_rank, reason })
             }
             FromGuard::Exited { round, exit } => {
-                if exit.cause.is_success() {
-                    self.store_watch.judgement.ended_well(exit.local_rank);
-                }
-                let killed = exit.cause == ExitCause::Signal(Signal::SIGKILL as i32);
-                let out_of_memory = killed && self.oom_kills_so_far() > self.oom_kills;
-                Some(Event::WorkerExited { round, exit: WorkerExit { out_of_memory, ..exit } })
+                let oom_kills = if exit.cause.is_success() { None } else { self.oom_kills_so_far() };
+                Some(Event::WorkerExited { round, exit, oom_kills })
             }
             FromGuard::TreeGone { round } => Some(Event::TreeGone { round }),
         }
@@ -538,9 +527,7 @@ impl Agent {
 
     fn spawn(&mut self, round: Round) {
         let Some(prepared) = self.prepared.take() else { return };
-        self.oom_kills = self.oom_kills_so_far();
-        let now = Moment::new(self.started.elapsed());
-        self.store_watch.begin(round, now, self.config.local_world_size);
+        self.store_watch.begin(round, self.config.local_world_size);
         self.tell_guard(&ToGuard::Begin { round });
         for (spec, fds) in prepared.workers {
             if let Err(error) = self.guard.send(&ToGuard::Worker(spec), fds) {
@@ -553,7 +540,9 @@ impl Agent {
 
     /// Finds the workers behind new connections, one look at a time; off the loop, because it reads /proc.
     fn look_at_arrivals(&mut self) {
-        let Some(Look { round, up_to, peers, port, pids }) = self.store_watch.next_look() else { return };
+        let watches_store = self.group.watches_store();
+        let Some(look) = self.store_watch.next_look(watches_store) else { return };
+        let Look { round, up_to, peers, port, pids } = look;
         let happened = self.happened.clone();
         tokio::spawn(async move {
             let found = run_blocking(move || arrivals::find(&peers, port, &pids)).await;

@@ -54,6 +54,7 @@ pub fn remedy(failure: &Failure, meeting: &Meeting) -> Option<String> {
         | Failure::Excluded(_)
         | Failure::Workers(_)
         | Failure::Start { .. }
+        | Failure::Prepare { .. }
         | Failure::Store { .. }
         | Failure::SelfCheck { .. }
         | Failure::Unkillable

@@ -16,7 +16,7 @@ pub(crate) fn tell(event: &Event, effects: &[Effect]) {
         Event::WorkerStarted { round, local_rank, pid } => {
             info!("round {round}: the worker with local rank {local_rank} runs, pid {pid}");
         }
-        Event::WorkerExited { round, exit } => {
+        Event::WorkerExited { round, exit, .. } => {
             let (local_rank, pid) = (exit.local_rank, exit.pid);
             info!("round {round}: the worker with local rank {local_rank}, pid {pid}, {}", end(exit.cause));
         }

@@ -124,6 +124,11 @@ pub enum Failure {
         /// What was attempted, and what the system said.
         reason: String,
     },
+    /// The files of the workers could not be made, so none was started.
+    Prepare {
+        /// What was attempted, and the error.
+        reason: String,
+    },
     /// The store that workers meet at could not be opened.
     Store {
         /// What the system said.
@@ -176,6 +181,7 @@ impl fmt::Display for Failure {
             Self::Start { local_rank, reason } => {
                 write!(f, "cannot start worker {local_rank}: {reason}")
             }
+            Self::Prepare { reason } => write!(f, "cannot start the workers: {reason}"),
             Self::Store { reason } | Self::Master { reason } | Self::SelfCheck { reason } => {
                 f.write_str(reason)
             }

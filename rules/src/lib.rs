@@ -29,7 +29,7 @@ pub mod presence;
 pub mod redirects;
 pub mod restart;
 pub mod signal_name;
-pub mod start_watch;
+mod start_watch;
 pub mod stop_ladder;
 pub mod taint_key;
 pub mod taint_report;

@@ -50,6 +50,8 @@ pub enum Notice {
     GpuShareExceeded { local_rank: LocalRank, used: u64, limit: u64, is_killed: bool },
     /// The driver's numbers of processes are not those of this container.
     GpuMemoryUnseen,
+    /// Some workers reached the store and these did not.
+    StoreNotReached { missing: Vec<LocalRank>, waited: Duration },
     /// There is one, among other nodes.
     Seated(Assignment),
     /// The stream to the master broke, or could not be opened.
@@ -136,6 +138,16 @@ impl fmt::Display for Notice {
             Self::GpuError { gpu, code, count } => {
                 write!(f, "{gpu}: the driver tells of Xid {code} ({})", gpus::xid_words(*code))?;
                 if *count > 1 { write!(f, ", {count} times by now") } else { Ok(()) }
+            }
+            Self::StoreNotReached { missing, waited } => {
+                let missing: Vec<String> = missing.iter().map(LocalRank::to_string).collect();
+                let (missing, has) = (missing.join(", "), if missing.len() == 1 { "has" } else { "have" });
+                write!(
+                    f,
+                    "local rank {missing} {has} not reached the store at MASTER_ADDR:MASTER_PORT {} s after the start, \
+                     the other workers have; if the start-up hangs, check local rank {missing} first",
+                    waited.as_secs()
+                )
             }
             Self::Seated(assignment) => seated(assignment, f),
             Self::MasterAway { reason, goes_on: true, .. } => {

@@ -35,6 +35,7 @@ use crate::{
     job::{Claim, NodeEnd, WorkersState},
     notice::{AfterStop, Notice},
     restart::{self, AfterFailure},
+    start_watch::StartWatch,
     stop_ladder::{Step, StopLadder},
     world::Assignment,
 };
@@ -129,6 +130,7 @@ pub struct WorkerGroup {
     is_told_dead: bool,
     /// It was given a seat in a later round than these.
     over: Option<Round>,
+    start_watch: StartWatch,
     state: State,
 }
 
@@ -154,6 +156,7 @@ impl WorkerGroup {
             finding: None,
             is_told_dead: false,
             over: None,
+            start_watch: StartWatch::default(),
             state: State::Joining { since: Moment::START },
         }
     }
@@ -161,7 +164,8 @@ impl WorkerGroup {
     /// When to call [`Self::handle`] with [`Event::Deadline`], if nothing else happens first.
     #[must_use]
     pub fn deadline(&self) -> Option<Moment> {
-        self.state_deadline().into_iter().chain(self.fence_deadline()).min()
+        let start = self.start_watch.deadline().filter(|_| matches!(self.state, State::Running(_)));
+        [self.state_deadline(), self.fence_deadline(), start].into_iter().flatten().min()
     }
 
     fn state_deadline(&self) -> Option<Moment> {
@@ -183,6 +187,18 @@ impl WorkerGroup {
     #[must_use]
     pub fn attempt(&self) -> Attempt {
         self.attempt
+    }
+
+    /// The workers that never reached the store, if others did.
+    #[must_use]
+    pub fn missing_at_store(&self) -> Vec<LocalRank> {
+        self.start_watch.missing()
+    }
+
+    /// Whether [`Event::StoreReached`] may still change anything.
+    #[must_use]
+    pub fn watches_store(&self) -> bool {
+        !self.start_watch.is_over()
     }
 
     /// What to do about `event`.
@@ -222,9 +238,9 @@ impl WorkerGroup {
             Event::CheckOver { words } => self.on_check_over(words),
             Event::Excluded { exclusion } => self.on_excluded(now, exclusion),
             Event::Refused { reason } => self.on_refused(now, reason),
-            Event::Prepared { round } => self.on_prepared(now, round),
+            Event::Prepared { round, oom_kills } => self.on_prepared(now, round, oom_kills),
             Event::CannotPrepare { reason, .. } => {
-                self.leave(now, Outcome::Failed(Failure::Start { local_rank: LocalRank(0), reason }))
+                self.leave(now, Outcome::Failed(Failure::Prepare { reason }))
             }
             Event::CannotStart { round, local_rank, reason } => {
                 let failure = Failure::Start { local_rank, reason };
@@ -237,7 +253,11 @@ impl WorkerGroup {
             Event::InventoryTaken { inventory } => self.on_inventory_taken(inventory),
             Event::GpuError { gpu, code } => self.on_gpu_error(gpu, code),
             Event::GpuMemory { uses } => self.on_gpu_memory(&uses),
-            Event::WorkerExited { exit, .. } => self.on_worker_exited(now, exit),
+            Event::WorkerExited { exit, oom_kills, .. } => self.on_worker_exited(now, exit, oom_kills),
+            Event::StoreReached { workers, is_unsure, .. } => {
+                self.start_watch.reached(&workers, is_unsure);
+                Vec::new()
+            }
             Event::TreeGone { .. } => self.on_tree_gone(now),
             Event::Signalled { signal } => self.on_signalled(now, signal),
             Event::Forwarded { signal } => self.on_forwarded(signal),
@@ -254,7 +274,7 @@ impl WorkerGroup {
     /// Late word of a round that is over, or that the present state has no use for.
     fn is_stale(&self, event: &Event) -> bool {
         let (round, allowed) = match event {
-            Event::Prepared { round } | Event::CannotPrepare { round, .. } => {
+            Event::Prepared { round, .. } | Event::CannotPrepare { round, .. } => {
                 (*round, matches!(self.state, State::Preparing(_)))
             }
             Event::CannotStart { round, .. } => (*round, matches!(self.state, State::Running(_))),
@@ -264,6 +284,7 @@ impl WorkerGroup {
             Event::Regroup { round, .. } => (*round, true),
             Event::WorkerStarted { round, .. }
             | Event::WorkerExited { round, .. }
+            | Event::StoreReached { round, .. }
             | Event::TreeGone { round } => {
                 (*round, matches!(self.state, State::Running(_) | State::Stopping { .. }))
             }
@@ -334,6 +355,7 @@ impl WorkerGroup {
             assignment: assignment.clone(),
             failures: Vec::new(),
             ended_before: Vec::new(),
+            oom_kills: None,
         };
         let had_others = self.last.as_ref().is_some_and(|last| last.nodes > 1);
         self.last = Some(assignment.clone());
@@ -351,9 +373,11 @@ impl WorkerGroup {
         effects
     }
 
-    fn on_prepared(&mut self, now: Moment, round: Round) -> Vec<Effect> {
+    fn on_prepared(&mut self, now: Moment, round: Round, oom_kills: Option<u64>) -> Vec<Effect> {
         match std::mem::replace(&mut self.state, State::Joining { since: now }) {
-            State::Preparing(generation) => {
+            State::Preparing(mut generation) => {
+                generation.oom_kills = oom_kills;
+                self.start_watch = StartWatch::new(now, generation.assignment.local_world_size);
                 self.state = State::Running(generation);
                 vec![Effect::Spawn { round }]
             }
@@ -367,9 +391,12 @@ impl WorkerGroup {
 
     /// One worker's failure ends the group: its peers would hang in the next collective, so they are
     /// stopped too, and all are started again while restarts remain. The last good end ends the group too.
-    fn on_worker_exited(&mut self, now: Moment, exit: WorkerExit) -> Vec<Effect> {
+    fn on_worker_exited(&mut self, now: Moment, exit: WorkerExit, oom_kills: Option<u64>) -> Vec<Effect> {
+        if exit.cause.is_success() {
+            self.start_watch.succeeded(exit.local_rank);
+        }
         match &mut self.state {
-            State::Running(generation) => match generation.took_note_of(&exit) {
+            State::Running(generation) => match generation.record(&exit, oom_kills) {
                 None if generation.alive.is_empty() => {
                     self.is_done_well = true;
                     self.stop(now, SIGTERM, Then::End(Outcome::Succeeded))
@@ -379,7 +406,7 @@ impl WorkerGroup {
             },
             State::Stopping { generation, ladder, .. } => {
                 // Ends of workers that were asked to end still belong in the report.
-                let _listed = generation.took_note_of(&exit);
+                let _listed = generation.record(&exit, oom_kills);
                 if generation.alive.is_empty() {
                     ladder.leaders_gone(now);
                 }
@@ -564,7 +591,8 @@ impl WorkerGroup {
             }
             State::AwaitingRootCause { .. } => Vec::new(),
             State::Leaving { .. } | State::Joining { .. } => self.on_timeout_over(now),
-            State::Preparing(_) | State::Running(_) | State::Done => Vec::new(),
+            State::Running(_) => self.start_watch.expired(now).map(Effect::Tell).into_iter().collect(),
+            State::Preparing(_) | State::Done => Vec::new(),
         }
     }
 

@@ -38,7 +38,7 @@ impl Agent {
         let run_dir = self.run_dir();
         let workers = evidence::gather(&outcome, self.generation.take()).await;
         let attempt = self.group.attempt();
-        let never_arrived = self.store_watch.judgement.missing();
+        let never_arrived = self.group.missing_at_store();
         self.dismiss().await;
         Report { outcome, attempt, run_dir, workers, never_arrived, survivors }
     }

@@ -63,7 +63,7 @@ pub enum FromGuard {
     Started { round: Round, local_rank: LocalRank, pid: i32 },
     /// A worker could not be started; none that is not forked yet will be.
     CannotStart { round: Round, local_rank: LocalRank, errno: i32 },
-    /// A worker ended. `out_of_memory` is for the launcher to fill in.
+    /// A worker ended.
     Exited { round: Round, exit: WorkerExit },
     /// Nothing below the guard is left.
     TreeGone { round: Round },

@@ -205,7 +205,6 @@ impl Guard {
                     pid: pid.as_raw(),
                     cause,
                     unix_secs: i64::try_from(unix_secs).unwrap_or(i64::MAX),
-                    out_of_memory: false,
                 };
                 self.tell(&FromGuard::Exited { round: self.round, exit });
             }

@@ -75,8 +75,9 @@ pub enum Event {
     Excluded { exclusion: Exclusion },
     /// The master does not let this node take part.
     Refused { reason: String },
-    /// Folders, files and pipes of the round's workers are ready.
-    Prepared { round: Round },
+    /// Folders, files and pipes of the round's workers are ready. The OOM killer has killed so many processes of this
+    /// cgroup by now; `None`: unknown.
+    Prepared { round: Round, oom_kills: Option<u64> },
     /// They could not be made ready.
     CannotPrepare { round: Round, reason: String },
     /// A worker could not be started. No further worker of the round was.
@@ -89,8 +90,10 @@ pub enum Event {
     GpuMemory { uses: Vec<GpuUse> },
     /// A worker runs.
     WorkerStarted { round: Round, local_rank: LocalRank, pid: i32 },
-    /// A worker ended.
-    WorkerExited { round: Round, exit: WorkerExit },
+    /// A worker ended. The OOM killer has killed so many processes of this cgroup by now; `None`: unknown.
+    WorkerExited { round: Round, exit: WorkerExit, oom_kills: Option<u64> },
+    /// These workers have connected to the store; with `is_unsure`, so has a process that was not found.
+    StoreReached { round: Round, workers: Vec<LocalRank>, is_unsure: bool },
     /// Of all that the round's workers ever started, no process is left.
     TreeGone { round: Round },
     /// Somebody asked the launcher to end, by this signal.
@@ -130,8 +133,6 @@ pub struct WorkerExit {
     pub cause: ExitCause,
     /// When, in whole seconds since 1970.
     pub unix_secs: i64,
-    /// The kernel's out-of-memory killer was at work and this worker died of SIGKILL.
-    pub out_of_memory: bool,
 }
 
 /// What the shell must do, in this order.

@@ -6,10 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use super::WorkerExit;
 use crate::{
-    failure::WorkerFailure,
+    failure::{ExitCause, WorkerFailure},
     ids::{LocalRank, Rank, Round},
     world::Assignment,
 };
+
+const SIGKILL: i32 = 9;
 
 /// The workers of one round on this node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +23,8 @@ pub(super) struct Generation {
     pub(super) failures: Vec<WorkerFailure>,
     /// Those that ended well before the first of these.
     pub(super) ended_before: Vec<Rank>,
+    /// How many processes of this cgroup the OOM killer had killed when these workers were started.
+    pub(super) oom_kills: Option<u64>,
 }
 
 impl Generation {
@@ -28,7 +32,9 @@ impl Generation {
         self.assignment.round
     }
 
-    pub(super) fn took_note_of(&mut self, exit: &WorkerExit) -> Option<WorkerFailure> {
+    /// Records an exit, and returns it if it is a failure. A SIGKILL is the OOM killer's if its count has risen since the
+    /// start.
+    pub(super) fn record(&mut self, exit: &WorkerExit, oom_kills: Option<u64>) -> Option<WorkerFailure> {
         self.alive.remove(&exit.local_rank);
         let rank = self.assignment.place(exit.local_rank).map_or(Rank(exit.local_rank.0), |p| p.rank);
         if exit.cause.is_success() {
@@ -37,13 +43,14 @@ impl Generation {
             }
             return None;
         }
+        let has_risen = oom_kills.zip(self.oom_kills).is_some_and(|(now, before)| now > before);
         let failure = WorkerFailure {
             rank,
             local_rank: exit.local_rank,
             pid: exit.pid,
             cause: exit.cause,
             unix_secs: exit.unix_secs,
-            out_of_memory: exit.out_of_memory,
+            out_of_memory: has_risen && exit.cause == ExitCause::Signal(SIGKILL),
         };
         self.failures.push(failure.clone());
         Some(failure)

@@ -92,7 +92,7 @@ fn succeeded() -> WorkerGroup {
 }
 
 fn prepared(round: u32) -> Event {
-    Event::Prepared { round: Round(round) }
+    Event::Prepared { round: Round(round), oom_kills: Some(3) }
 }
 
 fn exited(round: u32, local_rank: u32, cause: ExitCause) -> Event {
@@ -101,9 +101,8 @@ fn exited(round: u32, local_rank: u32, cause: ExitCause) -> Event {
         pid: 100 + i32::try_from(local_rank).unwrap(),
         cause,
         unix_secs: 7,
-        out_of_memory: false,
     };
-    Event::WorkerExited { round: Round(round), exit }
+    Event::WorkerExited { round: Round(round), exit, oom_kills: Some(3) }
 }
 
 fn gone(round: u32) -> Event {

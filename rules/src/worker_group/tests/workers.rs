@@ -327,15 +327,46 @@ fn a_worker_that_cannot_be_started_ends_the_run_whatever_the_budget() {
 }
 
 #[test]
+fn a_sigkill_is_the_oom_killers_when_its_count_has_risen_since_the_start() {
+    let outcome = |signal, oom_kills| {
+        let mut group = running(1, 0);
+        let exit =
+            WorkerExit { local_rank: LocalRank(0), pid: 100, cause: ExitCause::Signal(signal), unix_secs: 7 };
+        let event = Event::WorkerExited { round: Round(0), exit, oom_kills };
+        match &group.handle(Moment::START, event)[0] {
+            Effect::Tell(Notice::WorkerFailed { failure, .. }) => failure.out_of_memory,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(outcome(9, Some(4)));
+    assert!(!outcome(9, Some(3)) && !outcome(9, None) && !outcome(15, Some(4)));
+}
+
+#[test]
+fn a_worker_that_does_not_reach_the_store_is_reported_and_named_at_the_end() {
+    let mut group = running(2, 0);
+    let reached = Event::StoreReached { round: Round(0), workers: vec![LocalRank(1)], is_unsure: false };
+    assert_eq!(group.deadline(), None, "no worker has reached it");
+    assert_eq!(group.handle(Moment::at_secs(1), reached), []);
+    let (at, missing) = (group.deadline().unwrap(), vec![LocalRank(0)]);
+    let notice = Notice::StoreNotReached { missing: missing.clone(), waited: Duration::from_secs(60) };
+    assert_eq!(group.handle(at, Event::Deadline), [Effect::Tell(notice)]);
+    assert!(group.watches_store() && group.deadline() > Some(at));
+    let _stopping = group.handle(at, exited(0, 1, CODE));
+    let _gone = group.handle(at, gone(0));
+    assert_eq!(group.missing_at_store(), missing);
+}
+
+#[test]
 fn a_round_that_cannot_be_prepared_ends_the_run() {
     let mut group = joining(3);
     let _prepare = group.handle(Moment::START, seated(0, 2));
     let reason = "disk full".to_owned();
     assert_eq!(
         group.handle(Moment::START, Event::CannotPrepare { round: Round(0), reason: reason.clone() }),
-        [failed_with("cannot start worker 0: disk full")]
+        [failed_with("cannot start the workers: disk full")]
     );
-    let outcome = Outcome::Failed(Failure::Start { local_rank: LocalRank(0), reason });
+    let outcome = Outcome::Failed(Failure::Prepare { reason });
     assert_eq!(group.handle(Moment::START, Event::EndNoted), [finished(outcome)]);
 }
 

@@ -244,7 +244,7 @@ impl Simulation {
                 let event = if self.strikes(self.plan.rates.cannot) {
                     Event::CannotPrepare { round, reason: "the disk is full".to_owned() }
                 } else {
-                    Event::Prepared { round }
+                    Event::Prepared { round, oom_kills: None }
                 };
                 let wait = self.prng.millis(1, 50);
                 self.locally(wait, life, event);
@@ -378,8 +378,9 @@ impl Simulation {
         if is_last && all_well {
             self.lives[life].done_well = Some(round);
         }
-        let exit = WorkerExit { local_rank: rank, pid: 1, cause, unix_secs: 0, out_of_memory: false };
-        self.locally(Duration::ZERO, life, Event::WorkerExited { round, exit });
+        let exit = WorkerExit { local_rank: rank, pid: 1, cause, unix_secs: 0 };
+        let event = Event::WorkerExited { round, exit, oom_kills: None };
+        self.locally(Duration::ZERO, life, event);
         if is_last {
             self.tree_empties(life);
         }
