@@ -296,11 +296,11 @@ impl<E: From<Event>> MasterConnection<E> {
                 push = pushes.message() => {
                     let pushed = self.pushed(push)?;
                     let Some(event) = self.event(pushed) else { continue };
-                    if let Event::Seated { assignment } = &event {
-                        self.hosted = (assignment.seat == NodeRank(0)).then_some(assignment.round);
+                    if let Event::Assigned { assignment } = &event {
+                        self.hosted = (assignment.node_rank == NodeRank(0)).then_some(assignment.round);
                     }
                     let seat = match &event {
-                        Event::Seated { assignment } => Some(assignment.round),
+                        Event::Assigned { assignment } => Some(assignment.round),
                         _ => None,
                     };
                     if self.tell(event).await.is_some() {
@@ -427,7 +427,7 @@ impl<E: From<Event>> MasterConnection<E> {
         Some(match push? {
             Push::Welcome { .. } => return None,
             Push::Host { round, fresh_port } => Event::AskedToHost { round, fresh_port },
-            Push::Seat(assignment) => Event::Seated { assignment },
+            Push::Seat(assignment) => Event::Assigned { assignment },
             Push::Regroup { round, why, is_secondary } => Event::Regroup { round, why, is_secondary },
             Push::Refused { reason } => Event::Refused { reason },
             Push::JobEnd(verdict) => Event::JobEnded { verdict },

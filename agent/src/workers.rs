@@ -53,8 +53,9 @@ pub fn prepare(
 ) -> Result<Prepared, PrepareError> {
     let mut ranks = Vec::new();
     for local_rank in (0..config.local_world_size).map(LocalRank) {
-        let seat = assignment.seat;
-        let place = assignment.place(local_rank).ok_or(WorkerEnvError::NotInWorld { seat, local_rank })?;
+        let node_rank = assignment.node_rank;
+        let place =
+            assignment.place(local_rank).ok_or(WorkerEnvError::NotInWorld { node_rank, local_rank })?;
         ranks.push((local_rank, place.rank));
     }
     // Opening can only panic on a broken invariant of its own; the logs stay usable for the report.

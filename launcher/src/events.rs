@@ -66,7 +66,7 @@ impl EventLog {
     /// Takes note of what the agent's machine heard and decided.
     pub fn observe(&mut self, event: &Event, effects: &[Effect]) {
         match event {
-            Event::Seated { assignment } => self.on_seated(assignment, effects),
+            Event::Assigned { assignment } => self.on_seated(assignment, effects),
             Event::WorkerStarted { local_rank, pid, .. } => {
                 self.pids.insert(*local_rank, *pid);
                 self.say(&LogRecord {
@@ -168,7 +168,7 @@ impl EventLog {
             "metadata": {
                 "run_id": self.run_id,
                 "global_rank": said.worker.map(|(_, place)| place.rank.0),
-                "group_rank": self.round.as_ref().map(|round| round.seat.0),
+                "group_rank": self.round.as_ref().map(|round| round.node_rank.0),
                 "worker_id": worker_id.map(ToString::to_string),
                 "role": self.role,
                 "hostname": self.host,
@@ -225,7 +225,7 @@ mod tests {
         let assignment = Assignment {
             fence: None,
             round: Round(0),
-            seat: NodeRank(0),
+            node_rank: NodeRank(0),
             nodes: 1,
             local_world_size: 2,
             role: "default".into(),
@@ -239,7 +239,7 @@ mod tests {
         };
         let prepare = Effect::Prepare { assignment: assignment.clone(), attempt: Attempt(0) };
         log.attempt = Attempt(1);
-        log.observe(&Event::Seated { assignment }, &[prepare]);
+        log.observe(&Event::Assigned { assignment }, &[prepare]);
         assert_eq!(log.attempt, Attempt(0), "what was excused while joining");
         log.pids.insert(LocalRank(1), 77);
         let said = LogRecord { state: "START", worker: log.placed(LocalRank(1)), ..LogRecord::default() };

@@ -12,7 +12,7 @@ use tracing::info;
 /// Tells what the agent's machine heard and decided.
 pub(crate) fn tell(event: &Event, effects: &[Effect]) {
     match event {
-        Event::Seated { assignment } => info!("{}", seat(assignment)),
+        Event::Assigned { assignment } => info!("{}", seat(assignment)),
         Event::WorkerStarted { round, local_rank, pid } => {
             info!("round {round}: the worker with local rank {local_rank} runs, pid {pid}");
         }
@@ -41,12 +41,12 @@ pub(crate) fn tell(event: &Event, effects: &[Effect]) {
 }
 
 fn seat(assignment: &Assignment) -> String {
-    let Assignment { round, seat, nodes, local_world_size, first_rank, world_size, .. } = assignment;
+    let Assignment { round, node_rank, nodes, local_world_size, first_rank, world_size, .. } = assignment;
     let last = first_rank.saturating_add(local_world_size.saturating_sub(1));
     let ranks =
         if last == *first_rank { format!("rank {last}") } else { format!("ranks {first_rank}-{last}") };
     format!(
-        "round {round}: node rank {seat} of {nodes}, {ranks} of {world_size}, MASTER_ADDR={} MASTER_PORT={}",
+        "round {round}: node rank {node_rank} of {nodes}, {ranks} of {world_size}, MASTER_ADDR={} MASTER_PORT={}",
         assignment.master_addr, assignment.master_port
     )
 }

@@ -239,7 +239,7 @@ impl JobLoop {
                 let is_known = self.subscribed.get(&node) == Some(&session);
                 // It changes no decision that anybody was told, so the answer does not wait for the disk.
                 if is_known {
-                    self.decide(Input::Beat { node, seat }, None, None);
+                    self.decide(Input::Beat { node, taken_round: seat }, None, None);
                 }
                 let _gone = heard.send(Heard { is_known, next: self.master.beat_interval() });
             }

@@ -94,7 +94,7 @@ impl Streams {
             Effect::CancelCheck { node, at } => self.push(&node, Push::CancelCheck(at)),
             Effect::CheckOver { node, words } => self.push(&node, Push::CheckOver { words }),
             Effect::Exclude { node, exclusion } => self.push(&node, Push::Excluded(exclusion)),
-            Effect::Seat { node, assignment } => self.push(&node, Push::Seat(assignment)),
+            Effect::Assign { node, assignment } => self.push(&node, Push::Seat(assignment)),
             Effect::Regroup { node, round, why } => {
                 let is_secondary = why.is_secondary();
                 self.push(&node, Push::Regroup { round, why: why.to_string(), is_secondary });

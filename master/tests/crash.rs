@@ -225,7 +225,7 @@ async fn one(point: &str, nth: u32, [pause_a, pause_b]: [Duration; 2]) -> bool {
     );
     assert_eq!(rounds(&a).last(), rounds(&b).last(), "{point}:{nth}");
     let of_one_round = a.iter().flat_map(|a| b.iter().filter(|b| b.round == a.round).map(move |b| (a, b)));
-    assert!(of_one_round.into_iter().all(|(a, b)| a.seat != b.seat), "{point}:{nth}");
+    assert!(of_one_round.into_iter().all(|(a, b)| a.node_rank != b.node_rank), "{point}:{nth}");
     assert!(!dir.path().join("journal").exists(), "{point}:{nth}: the state is removed");
     has_died
 }

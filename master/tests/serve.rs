@@ -26,7 +26,7 @@ async fn two_nodes_meet_restart_and_end_together() {
     let seats = seated(&mut nodes).await;
     assert_eq!((seats[0].round, seats[0].world_size, seats[0].master_port), (Round(0), 4, 29_500));
     assert_eq!(seats[0].master_addr, "127.0.0.1", "the address that its words come from");
-    assert_eq!((seats[1].seat, seats[1].first_rank), (NodeRank(1), 2));
+    assert_eq!((seats[1].node_rank, seats[1].first_rank), (NodeRank(1), 2));
     // Node b restarts its workers, so a is called back.
     nodes[1].fail(Round(0)).await.unwrap();
     let Push::Regroup { round: Round(0), why, .. } = nodes[0].next().await else {
@@ -63,7 +63,7 @@ async fn a_node_that_vanishes_is_replaced() {
         let Push::Regroup { why, .. } = node.next().await else { panic!("expected a regroup") };
         assert!(why.contains("node rank 2 (host-c, 127.0.0.1) is gone"), "{why}");
         let after = Some(Round(0));
-        let wish = Some(seats[usize::from(node.id == "b") + 3 * usize::from(node.id == "d")].seat);
+        let wish = Some(seats[usize::from(node.id == "b") + 3 * usize::from(node.id == "d")].node_rank);
         node.join_as(JoinRequest { wish, after, ..request(&node.id, terms(4, 4)) }).await.unwrap();
     }
     let mut replacement = master.subscribe("e").await;
@@ -71,7 +71,7 @@ async fn a_node_that_vanishes_is_replaced() {
     replacement.join_as(JoinRequest { wish, ..request("e", terms(4, 4)) }).await.unwrap();
     nodes.insert(2, replacement);
     let seats = seated(&mut nodes).await;
-    assert_eq!((seats[2].seat, seats[2].round), (NodeRank(2), Round(1)));
+    assert_eq!((seats[2].node_rank, seats[2].round), (NodeRank(2), Round(1)));
     for node in &mut nodes {
         node.succeed(1).await;
     }
@@ -156,7 +156,7 @@ async fn ranks_follow_the_topology_file_and_a_file_that_hangs_holds_nobody_for_e
         node.join_as(JoinRequest { address: address.into(), ..request(id, terms(3, 3)) }).await.unwrap();
         nodes.push(node);
     }
-    let seats: Vec<u32> = seated(&mut nodes).await.iter().map(|seat| seat.seat.0).collect();
+    let seats: Vec<u32> = seated(&mut nodes).await.iter().map(|seat| seat.node_rank.0).collect();
     assert_eq!(seats, [0, 2, 1]);
     assert!(master.said("rank 1 10.0.0.3 host-c s0"));
     // A fifo that nobody writes to hangs in open().

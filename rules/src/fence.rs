@@ -65,13 +65,14 @@ impl FenceTerms {
     pub fn of(lease: Duration, members: &[Member], is_master_within: bool) -> Self {
         let is_local_job = members.iter().all(|member| is_loopback(&member.address));
         let able: Vec<&Member> = members.iter().filter(|member| member.question_port > 0).collect();
-        let seats = able.len().min(MOST_JURORS);
+        let jurors = able.len().min(MOST_JURORS);
         // Spread over the ranks: neighbours fail together.
-        let jury = (0..seats).filter_map(|seat| able.get(seat * able.len() / seats)).map(|member| Juror {
-            node: member.node_id.clone(),
-            address: reachable_address(&member.address, &member.addresses, is_local_job),
-            port: member.question_port,
-        });
+        let jury =
+            (0..jurors).filter_map(|index| able.get(index * able.len() / jurors)).map(|member| Juror {
+                node: member.node_id.clone(),
+                address: reachable_address(&member.address, &member.addresses, is_local_job),
+                port: member.question_port,
+            });
         Self { lease, jury: jury.collect(), is_master_within }
     }
 }

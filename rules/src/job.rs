@@ -73,9 +73,9 @@ struct Node {
     request: JoinRequest,
     is_connected: bool,
     /// The round whose seat it was told over the stream that still stands: it has heard of it.
-    seated: Option<Round>,
+    assigned: Option<Round>,
     /// It has once said that it took a seat it was given: what is lost with it is a rank.
-    has_taken_seat: bool,
+    has_taken_assignment: bool,
     /// Counted from the first to join.
     arrival: u64,
 }
@@ -153,7 +153,7 @@ pub struct Job {
     /// What the accelerators of nodes are that have told, from before they join until they are gone.
     inventories: BTreeMap<NodeId, Box<Inventory>>,
     /// The seats of the last round.
-    seats: BTreeMap<NodeId, NodeRank>,
+    node_ranks: BTreeMap<NodeId, NodeRank>,
     /// How often the holder of a rank was lost.
     losses: BTreeMap<NodeRank, u32>,
     /// The last of them, in words.
@@ -189,7 +189,7 @@ impl Job {
             wishes: BTreeMap::new(),
             waiting: BTreeSet::new(),
             inventories: BTreeMap::new(),
-            seats: BTreeMap::new(),
+            node_ranks: BTreeMap::new(),
             losses: BTreeMap::new(),
             lost: Vec::new(),
             is_port_stale: false,
@@ -245,7 +245,7 @@ impl Job {
             Event::Hosted { node, round, master_addr, master_port } => {
                 self.on_hosted(now, &node, round, master_addr, master_port)
             }
-            Event::SeatTaken { node, round } => self.on_seat_taken(&node, round),
+            Event::AssignmentTaken { node, round } => self.on_assignment_taken(&node, round),
             Event::InventoryTold { node, inventory } => self.on_inventory_told(&node, inventory),
             Event::CheckReported { node, report } => self.on_check_reported(now, &node, report),
             Event::CheckProgressed { node, at, probed } => self.on_check_progressed(now, &node, at, probed),
@@ -304,19 +304,19 @@ impl Job {
 
     /// Whether it is news that this node has taken its seat in this round.
     #[must_use]
-    pub fn is_seat_untaken(&self, node: &NodeId, round: Round) -> bool {
+    pub fn is_assignment_untaken(&self, node: &NodeId, round: Round) -> bool {
         let is_on = matches!(&self.phase, Phase::Running { world, .. } if world.round == round);
         is_on
-            && self.seats.contains_key(node)
-            && self.nodes.get(node).is_some_and(|known| !known.has_taken_seat)
+            && self.node_ranks.contains_key(node)
+            && self.nodes.get(node).is_some_and(|known| !known.has_taken_assignment)
     }
 
     /// A stranger that joins and hangs up has cost the job a restart, and no rank's budget.
-    fn on_seat_taken(&mut self, node: &NodeId, round: Round) -> Vec<Effect> {
-        if self.is_seat_untaken(node, round)
+    fn on_assignment_taken(&mut self, node: &NodeId, round: Round) -> Vec<Effect> {
+        if self.is_assignment_untaken(node, round)
             && let Some(known) = self.nodes.get_mut(node)
         {
-            known.has_taken_seat = true;
+            known.has_taken_assignment = true;
         }
         Vec::new()
     }
@@ -373,7 +373,7 @@ impl Job {
         match self.nodes.get(node) {
             Some(known) => self.name_in(&known.request),
             None => NodeName {
-                rank: self.seats.get(node).copied(),
+                rank: self.node_ranks.get(node).copied(),
                 host: String::new(),
                 address: String::new(),
                 node_id: node.clone(),
@@ -383,26 +383,27 @@ impl Job {
 
     fn name_in(&self, request: &JoinRequest) -> NodeName {
         let name = request.name();
-        NodeName { rank: name.rank.or_else(|| self.seat_of(&request.node_id)), ..name }
+        NodeName { rank: name.rank.or_else(|| self.node_rank_of(&request.node_id)), ..name }
     }
 
     /// The seat of the last round, else the one of the round that is being made ready.
-    fn seat_of(&self, node: &NodeId) -> Option<NodeRank> {
+    fn node_rank_of(&self, node: &NodeId) -> Option<NodeRank> {
         let next = || match &self.phase {
-            Phase::Hosting { members, .. } => {
-                members.iter().position(|member| member.node_id == *node).map(|seat| NodeRank(count(seat)))
-            }
-            Phase::Checking(checking) => checking.seat_of(node).map(NodeRank),
+            Phase::Hosting { members, .. } => members
+                .iter()
+                .position(|member| member.node_id == *node)
+                .map(|node_rank| NodeRank(count(node_rank))),
+            Phase::Checking(checking) => checking.node_rank_of(node).map(NodeRank),
             Phase::Measuring(measuring) => measuring.place_of(node).map(NodeRank),
             _ => None,
         };
-        self.seats.get(node).copied().or_else(next)
+        self.node_ranks.get(node).copied().or_else(next)
     }
 
     fn on_subscribed(&mut self, node: &NodeId) -> Vec<Effect> {
         if let Some(known) = self.nodes.get_mut(node) {
             known.is_connected = true;
-            known.seated = None;
+            known.assigned = None;
         }
         Vec::new()
     }
@@ -410,7 +411,7 @@ impl Job {
     fn on_link_broken(&mut self, node: &NodeId) -> Vec<Effect> {
         if let Some(known) = self.nodes.get_mut(node) {
             known.is_connected = false;
-            known.seated = None;
+            known.assigned = None;
         } else {
             self.inventories.remove(node);
             self.aside.remove(node);
@@ -425,7 +426,7 @@ impl Job {
         self.absent_since(now);
         for node in self.nodes.values_mut() {
             node.is_connected = false;
-            node.seated = None;
+            node.assigned = None;
         }
         match &mut self.phase {
             Phase::Placing { until, .. } => {

@@ -37,7 +37,7 @@ pub enum Input {
         /// Which.
         node: NodeId,
         /// The round whose seat it takes, when it says so.
-        seat: Option<Round>,
+        taken_round: Option<Round>,
     },
     /// The kernel of a node has closed its last stream, which was told as broken: the launcher is gone, and a guard ends
     /// the workers of such.
@@ -143,15 +143,16 @@ impl JobMaster {
             self.liveness.heard_nobody_until(now);
         }
         match input {
-            Input::Beat { node, seat } => {
+            Input::Beat { node, taken_round } => {
                 self.liveness.heard(now, &node);
-                match seat {
+                match taken_round {
                     // It is said beside the others, and has waited for no answer.
                     Some(_) => self.presence.heard(now, &node),
                     None => self.presence.beat(now, &node),
                 }
-                if let Some(round) = seat.filter(|round| self.job.is_seat_untaken(&node, *round)) {
-                    self.tell(now, Event::SeatTaken { node, round }, &mut turn);
+                if let Some(round) = taken_round.filter(|round| self.job.is_assignment_untaken(&node, *round))
+                {
+                    self.tell(now, Event::AssignmentTaken { node, round }, &mut turn);
                 } else if !self.job.has_absent() {
                     return turn;
                 }

@@ -53,7 +53,7 @@ pub enum Notice {
     /// Some workers reached the store and these did not.
     StoreNotReached { missing: Vec<LocalRank>, waited: Duration },
     /// There is one, among other nodes.
-    Seated(Assignment),
+    Assigned(Assignment),
     /// The stream to the master broke, or could not be opened.
     MasterAway { reason: String, goes_on: bool, limit: Duration },
     /// It is still not there, and this node can do nothing without it.
@@ -149,7 +149,7 @@ impl fmt::Display for Notice {
                     waited.as_secs()
                 )
             }
-            Self::Seated(assignment) => seated(assignment, f),
+            Self::Assigned(assignment) => assigned(assignment, f),
             Self::MasterAway { reason, goes_on: true, .. } => {
                 write!(f, "{reason}; workers keep running; reconnecting")
             }
@@ -252,10 +252,10 @@ fn millis(time: Duration) -> f64 {
 }
 
 /// Where this node stands. The round is the workers' `DLROVER_ROUND`.
-fn seated(assignment: &Assignment, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let Assignment { round, seat, nodes, local_world_size, first_rank, world_size, .. } = assignment;
+fn assigned(assignment: &Assignment, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let Assignment { round, node_rank, nodes, local_world_size, first_rank, world_size, .. } = assignment;
     let Assignment { master_addr, master_port, .. } = assignment;
-    write!(f, "round {round}: node rank {seat} of {nodes}, ")?;
+    write!(f, "round {round}: node rank {node_rank} of {nodes}, ")?;
     match local_world_size {
         0 | 1 => write!(f, "rank {first_rank}")?,
         several => write!(f, "ranks {first_rank}-{}", first_rank.saturating_add(several - 1))?,

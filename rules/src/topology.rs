@@ -61,7 +61,7 @@ pub enum TopologyError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Order {
     /// Indices into the addresses that were given, by new rank.
-    pub seats: Vec<usize>,
+    pub by_rank: Vec<usize>,
     /// The place of each, by new rank; `None` when the file does not list it.
     pub places: Vec<Option<Place>>,
 }
@@ -119,10 +119,10 @@ impl Topology {
             Some(place) => appearance.get(&*place.switch).copied().unwrap_or(usize::MAX),
             None => usize::MAX,
         };
-        let mut seats: Vec<usize> = (0..places.len()).collect();
-        seats.sort_by_key(group);
-        let places = seats.iter().map(|index| places[*index].clone()).collect();
-        Order { seats, places }
+        let mut by_rank: Vec<usize> = (0..places.len()).collect();
+        by_rank.sort_by_key(group);
+        let places = by_rank.iter().map(|index| places[*index].clone()).collect();
+        Order { by_rank, places }
     }
 }
 
@@ -154,7 +154,7 @@ mod tests {
     fn ordered(text: &str, last: &[u32]) -> Vec<u32> {
         let addresses: Vec<String> = last.iter().map(|node| format!("192.168.0.{node}")).collect();
         let order = Topology::parse(text).unwrap().order(addresses.iter().map(String::as_str));
-        order.seats.into_iter().map(|index| last[index]).collect()
+        order.by_rank.into_iter().map(|index| last[index]).collect()
     }
 
     #[test]
@@ -178,7 +178,7 @@ mod tests {
         let place = |it: &Option<Place>| it.as_ref().map(|it| format!("{}/{}", it.pod_switch, it.switch));
         let places: Vec<Option<String>> = order.places.iter().map(place).collect();
         let listed = |name: &str| Some(name.to_owned());
-        assert_eq!(order.seats, [0, 2, 3, 1]);
+        assert_eq!(order.by_rank, [0, 2, 3, 1]);
         assert_eq!(places, [listed("p1/s2"), listed("p2/s1"), listed("p1/s1"), None]);
     }
 
@@ -207,9 +207,9 @@ mod tests {
                 .collect();
             let addresses: Vec<String> = (0..under.len()).map(address).collect();
             let order = Topology::parse(&text).unwrap().order(addresses.iter().map(String::as_str));
-            let mut seats = order.seats.clone();
-            seats.sort_unstable();
-            prop_assert_eq!(seats, (0..under.len()).collect::<Vec<_>>());
+            let mut by_rank = order.by_rank.clone();
+            by_rank.sort_unstable();
+            prop_assert_eq!(by_rank, (0..under.len()).collect::<Vec<_>>());
             let mut switches: Vec<_> = order.places.into_iter().map(|it| it.map(|it| it.switch)).collect();
             switches.dedup();
             let mut distinct = switches.clone();

@@ -40,10 +40,10 @@ pub struct VisibleDevices {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WorkerEnvError {
     /// The seat or the local rank is not in the world. A fault of ours or of the master's.
-    #[error("local rank {local_rank} of node rank {seat} is not in the round that the master gave")]
+    #[error("local rank {local_rank} of node rank {node_rank} is not in the round that the master gave")]
     NotInWorld {
         /// The seat asked for.
-        seat: NodeRank,
+        node_rank: NodeRank,
         /// The local rank asked for.
         local_rank: LocalRank,
     },
@@ -73,10 +73,10 @@ pub fn worker_env(
     attempt: Attempt,
     error_file: &str,
 ) -> Result<Vec<(&'static str, String)>, WorkerEnvError> {
-    let seat = assignment.seat;
-    let place = assignment.place(local_rank).ok_or(WorkerEnvError::NotInWorld { seat, local_rank })?;
+    let node_rank = assignment.node_rank;
+    let place = assignment.place(local_rank).ok_or(WorkerEnvError::NotInWorld { node_rank, local_rank })?;
     let identical = settings.identical_workers;
-    let rank = if identical { seat.0 * place.local_world_size + local_rank.0 } else { place.rank.0 };
+    let rank = if identical { node_rank.0 * place.local_world_size + local_rank.0 } else { place.rank.0 };
     let world_size = if identical { place.nodes * place.local_world_size } else { place.world_size };
     let role_rank = if identical { rank } else { place.role_rank };
     let role_world_size = if identical { world_size } else { place.role_world_size };
@@ -85,7 +85,7 @@ pub fn worker_env(
     let mut env = vec![
         ("LOCAL_RANK", shown_local_rank.to_string()),
         ("RANK", rank.to_string()),
-        ("GROUP_RANK", seat.to_string()),
+        ("GROUP_RANK", node_rank.to_string()),
         ("ROLE_RANK", role_rank.to_string()),
         ("ROLE_NAME", assignment.role.clone()),
         ("LOCAL_WORLD_SIZE", place.local_world_size.to_string()),
@@ -169,16 +169,16 @@ mod tests {
     }
 
     /// Two nodes of two workers each.
-    fn seat(seat: u32) -> Assignment {
+    fn assignment(node_rank: u32) -> Assignment {
         Assignment {
             round: Round(0),
-            seat: NodeRank(seat),
+            node_rank: NodeRank(node_rank),
             nodes: 2,
             local_world_size: 2,
             role: "default".into(),
-            first_rank: seat * 2,
+            first_rank: node_rank * 2,
             world_size: 4,
-            first_role_rank: seat * 2,
+            first_role_rank: node_rank * 2,
             role_world_size: 4,
             master_addr: "localhost".into(),
             master_port: 34697,
@@ -187,8 +187,12 @@ mod tests {
         }
     }
 
-    fn made(settings: &EnvSettings, seat: Assignment, local_rank: u32) -> Result<String, WorkerEnvError> {
-        let env = worker_env(settings, &seat, LocalRank(local_rank), Attempt(0), "/tmp/e.json")?;
+    fn made(
+        settings: &EnvSettings,
+        assignment: Assignment,
+        local_rank: u32,
+    ) -> Result<String, WorkerEnvError> {
+        let env = worker_env(settings, &assignment, LocalRank(local_rank), Attempt(0), "/tmp/e.json")?;
         Ok(env.iter().map(|(name, value)| format!("{name}={value}\n")).collect())
     }
 
@@ -196,7 +200,7 @@ mod tests {
     fn the_second_worker_of_the_second_node_gets_what_torchrun_gives() {
         // The example of torchrun-contract.md, section 2, measured.
         assert_eq!(
-            made(&settings(), seat(1), 1).unwrap(),
+            made(&settings(), assignment(1), 1).unwrap(),
             "LOCAL_RANK=1\nRANK=3\nGROUP_RANK=1\nROLE_RANK=3\nROLE_NAME=default\nLOCAL_WORLD_SIZE=2\n\
              WORLD_SIZE=4\nGROUP_WORLD_SIZE=2\nROLE_WORLD_SIZE=4\nMASTER_ADDR=localhost\nMASTER_PORT=34697\n\
              TORCHELASTIC_RESTART_COUNT=0\nTORCHELASTIC_MAX_RESTARTS=3\nTORCHELASTIC_RUN_ID=j1\n\
@@ -213,21 +217,23 @@ mod tests {
             virtual_local_rank: Some(VisibleDevices { cuda: cuda.map(Into::into), hip: hip.map(Into::into) }),
             ..settings()
         };
-        let env = made(&with(Some("4, 7"), None), seat(0), 1).unwrap();
+        let env = made(&with(Some("4, 7"), None), assignment(0), 1).unwrap();
         assert!(env.starts_with("LOCAL_RANK=0\nRANK=1\n"), "{env}");
         assert!(env.ends_with("CUDA_VISIBLE_DEVICES=7\n"), "{env}");
-        assert!(made(&with(None, None), seat(0), 1).unwrap().ends_with("CUDA_VISIBLE_DEVICES=1\n"));
+        assert!(made(&with(None, None), assignment(0), 1).unwrap().ends_with("CUDA_VISIBLE_DEVICES=1\n"));
         assert!(
-            made(&with(Some("4"), Some("2,3")), seat(0), 1)
+            made(&with(Some("4"), Some("2,3")), assignment(0), 1)
                 .unwrap()
                 .ends_with("CUDA_VISIBLE_DEVICES=3\nHIP_VISIBLE_DEVICES=3\n")
         );
         assert!(
-            made(&with(Some("4,7"), Some("")), seat(0), 1).unwrap().ends_with("CUDA_VISIBLE_DEVICES=7\n"),
+            made(&with(Some("4,7"), Some("")), assignment(0), 1)
+                .unwrap()
+                .ends_with("CUDA_VISIBLE_DEVICES=7\n"),
             "an empty list of HIP devices is none"
         );
         assert_eq!(
-            made(&with(Some("4"), None), seat(0), 1).unwrap_err(),
+            made(&with(Some("4"), None), assignment(0), 1).unwrap_err(),
             WorkerEnvError::TooFewDevices {
                 local_rank: LocalRank(1),
                 variable: "CUDA_VISIBLE_DEVICES",
@@ -238,8 +244,9 @@ mod tests {
 
     #[test]
     fn a_node_with_another_rank_is_told_to_restore_from_disk() {
-        let env =
-            |restore_from_disk| made(&settings(), Assignment { restore_from_disk, ..seat(0) }, 0).unwrap();
+        let env = |restore_from_disk| {
+            made(&settings(), Assignment { restore_from_disk, ..assignment(0) }, 0).unwrap()
+        };
         assert!(env(true).ends_with("DLROVER_ROUND=0\nDLROVER_RESTORE=disk\n"));
         assert!(env(false).ends_with("DLROVER_ROUND=0\n"));
     }
@@ -247,8 +254,8 @@ mod tests {
     #[test]
     fn a_worker_without_a_place_gets_nothing() {
         assert_eq!(
-            made(&settings(), seat(1), 2).unwrap_err(),
-            WorkerEnvError::NotInWorld { seat: NodeRank(1), local_rank: LocalRank(2) }
+            made(&settings(), assignment(1), 2).unwrap_err(),
+            WorkerEnvError::NotInWorld { node_rank: NodeRank(1), local_rank: LocalRank(2) }
         );
     }
 }

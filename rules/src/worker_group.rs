@@ -226,7 +226,7 @@ impl WorkerGroup {
                 self.on_hosting(round, master_addr, master_port)
             }
             Event::CannotHost { reason } => self.leave(now, Outcome::Failed(Failure::Store { reason })),
-            Event::Seated { assignment } => self.on_seated(now, assignment),
+            Event::Assigned { assignment } => self.on_assigned(now, assignment),
             Event::Pending(pending) => vec![Effect::Tell(Notice::Pending(pending))],
             Event::SelfCheckSays { words } => vec![Effect::Tell(Notice::SelfCheck { words })],
             Event::CannotCheck { reason } => self.leave(now, Outcome::Failed(Failure::SelfCheck { reason })),
@@ -288,7 +288,7 @@ impl WorkerGroup {
             | Event::TreeGone { round } => {
                 (*round, matches!(self.state, State::Running(_) | State::Stopping { .. }))
             }
-            Event::Seated { assignment } => {
+            Event::Assigned { assignment } => {
                 let is_new = self.last.as_ref().is_none_or(|last| last.round < assignment.round);
                 return !is_new || !matches!(self.state, State::Joining { .. });
             }
@@ -341,7 +341,7 @@ impl WorkerGroup {
         }
     }
 
-    fn on_seated(&mut self, now: Moment, mut assignment: Assignment) -> Vec<Effect> {
+    fn on_assigned(&mut self, now: Moment, mut assignment: Assignment) -> Vec<Effect> {
         if !self.raise_fence(now, &assignment) {
             // It had the seat for no moment.
             self.last = Some(assignment);
@@ -363,11 +363,11 @@ impl WorkerGroup {
         self.hosted = None;
         self.charged = None;
         self.checks.used();
-        self.accelerators.seated();
+        self.accelerators.assigned();
         self.state = State::Preparing(generation);
         // A node that has always been alone has nothing to tell. The files first: words cost time.
         let tell =
-            (assignment.nodes > 1 || had_others).then(|| Effect::Tell(Notice::Seated(assignment.clone())));
+            (assignment.nodes > 1 || had_others).then(|| Effect::Tell(Notice::Assigned(assignment.clone())));
         let mut effects = vec![Effect::Prepare { assignment, attempt: self.attempt }];
         effects.extend(tell);
         effects
@@ -488,7 +488,7 @@ impl WorkerGroup {
         self.state = State::Joining { since: now };
         self.link.needed(now);
         match self.link {
-            MasterStream::Up => self.ask_for_a_seat(now),
+            MasterStream::Up => self.request_to_join(now),
             MasterStream::Away { .. } => Vec::new(),
         }
     }

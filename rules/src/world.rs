@@ -52,7 +52,7 @@ pub struct Assignment {
     /// Which round.
     pub round: Round,
     /// This node's seat, `GROUP_RANK`.
-    pub seat: NodeRank,
+    pub node_rank: NodeRank,
     /// Nodes in the round, `GROUP_WORLD_SIZE`.
     pub nodes: u32,
     /// Workers on this node.
@@ -112,7 +112,7 @@ impl Assignment {
 impl World {
     /// The seat that `node` holds in this round.
     #[must_use]
-    pub fn seat_of(&self, node: &NodeId) -> Option<NodeRank> {
+    pub fn node_rank_of(&self, node: &NodeId) -> Option<NodeRank> {
         let index = self.members.iter().position(|member| member.node_id == *node)?;
         u32::try_from(index).ok().map(NodeRank)
     }
@@ -129,11 +129,11 @@ impl World {
         let nodes = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
         let mut first_rank = 0_u32;
         let mut first_role_ranks: BTreeMap<&str, u32> = BTreeMap::new();
-        (0..).map(NodeRank).zip(&self.members).map(move |(seat, member)| {
+        (0..).map(NodeRank).zip(&self.members).map(move |(node_rank, member)| {
             let first_role_rank = first_role_ranks.entry(&member.role).or_default();
             let assignment = Assignment {
                 round: self.round,
-                seat,
+                node_rank,
                 nodes,
                 local_world_size: member.local_world_size,
                 role: member.role.clone(),
@@ -205,7 +205,7 @@ mod tests {
     fn ranks_are_summed_over_unequal_nodes_and_roles() {
         let world = world(&[("a", 2, "x"), ("b", 3, "y"), ("c", 1, "x")]);
         let assignment = world.assignment(&NodeId("c".into())).unwrap();
-        assert_eq!(assignment.seat, NodeRank(2));
+        assert_eq!(assignment.node_rank, NodeRank(2));
         assert_eq!(
             assignment.place(LocalRank(0)).unwrap(),
             Place {
@@ -219,7 +219,7 @@ mod tests {
         );
         let assignment = world.assignment(&NodeId("b".into())).unwrap();
         assert_eq!(assignment.place(LocalRank(2)).unwrap().rank, Rank(4));
-        assert_eq!(world.seat_of(&NodeId("b".into())), Some(NodeRank(1)));
+        assert_eq!(world.node_rank_of(&NodeId("b".into())), Some(NodeRank(1)));
     }
 
     #[test]
@@ -228,7 +228,7 @@ mod tests {
         let assignment = world.assignment(&NodeId("a".into())).unwrap();
         assert_eq!(assignment.place(LocalRank(2)), None);
         assert_eq!(world.assignment(&NodeId("z".into())), None);
-        assert_eq!(world.seat_of(&NodeId("z".into())), None);
+        assert_eq!(world.node_rank_of(&NodeId("z".into())), None);
     }
 
     #[test]

@@ -110,7 +110,7 @@ impl From<Assignment> for pb::Assignment {
     fn from(assignment: Assignment) -> Self {
         Self {
             round: assignment.round.0,
-            seat: assignment.seat.0,
+            seat: assignment.node_rank.0,
             nodes: assignment.nodes,
             local_world_size: assignment.local_world_size,
             role: assignment.role,
@@ -136,7 +136,7 @@ impl TryFrom<pb::Assignment> for Assignment {
         }
         Ok(Self {
             round: Round(wire.round),
-            seat: NodeRank(wire.seat),
+            node_rank: NodeRank(wire.seat),
             nodes: wire.nodes,
             local_world_size: workers(wire.local_world_size, "seat.local_world_size")?,
             role: wire.role,

@@ -209,7 +209,7 @@ pub fn resume_request(wire: pb::ResumeRequest, peer: impl FnOnce() -> String) ->
     }
     let claim = Claim {
         round: round(wire.round, "round")?,
-        seat: NodeRank(wire.seat),
+        node_rank: NodeRank(wire.seat),
         nodes: wire.nodes,
         master_addr: name(wire.master_addr, "master_addr")?,
         master_port: port(wire.master_port, "master_port")?,
@@ -221,7 +221,7 @@ pub fn resume_request(wire: pb::ResumeRequest, peer: impl FnOnce() -> String) ->
 
 impl From<(JoinRequest, Claim)> for pb::ResumeRequest {
     fn from((request, claim): (JoinRequest, Claim)) -> Self {
-        let Claim { round, seat, nodes, master_addr, master_port, workers_state, fence } = claim;
+        let Claim { round, node_rank, nodes, master_addr, master_port, workers_state, fence } = claim;
         let workers_state = match workers_state {
             WorkersState::Running => pb::WorkersState::Running,
             WorkersState::Stopping => pb::WorkersState::Stopping,
@@ -230,7 +230,7 @@ impl From<(JoinRequest, Claim)> for pb::ResumeRequest {
         Self {
             node: Some(join_request(request)),
             round: round.0,
-            seat: seat.0,
+            seat: node_rank.0,
             nodes,
             master_addr,
             master_port: u32::from(master_port),

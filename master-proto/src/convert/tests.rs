@@ -29,7 +29,7 @@ use crate::{MOST_REQUEST_BYTES, pb};
 fn assignment() -> Assignment {
     Assignment {
         round: Round(3),
-        seat: NodeRank(1),
+        node_rank: NodeRank(1),
         nodes: 2,
         local_world_size: 8,
         role: "default".into(),
@@ -345,7 +345,7 @@ fn a_claim_survives_the_wire() {
         let claim = Claim {
             fence: Some(fence()),
             round: Round(4),
-            seat: NodeRank(1),
+            node_rank: NodeRank(1),
             nodes: 2,
             master_addr: "h".into(),
             master_port: 5,

@@ -67,7 +67,7 @@ fn entries() -> Vec<(&'static str, Entry)> {
     let claim = Claim {
         fence: None,
         round: Round(4),
-        seat: NodeRank(1),
+        node_rank: NodeRank(1),
         nodes: 2,
         master_addr: "10.0.0.1".into(),
         master_port: 29500,

@@ -279,7 +279,7 @@ impl Node {
         let claim = Claim {
             fence: None,
             round: seat.round,
-            seat: seat.seat,
+            node_rank: seat.node_rank,
             nodes: seat.nodes,
             master_addr: seat.master_addr.clone(),
             master_port: seat.master_port,
@@ -386,7 +386,7 @@ pub async fn seated(nodes: &mut [Node]) -> Vec<Assignment> {
     for node in nodes {
         seats.push(node.seat().await);
     }
-    assert_eq!(seats[0].seat, NodeRank(0));
+    assert_eq!(seats[0].node_rank, NodeRank(0));
     seats
 }
 

@@ -127,7 +127,7 @@ impl Job {
                 self.absences.begun.clone().filter(|_| awaited.contains(node))
             }
             Phase::Running { world, succeeded, .. } => {
-                let has_workers = self.seats.contains_key(node) && !succeeded.contains(node);
+                let has_workers = self.node_ranks.contains_key(node) && !succeeded.contains(node);
                 has_workers.then(|| Generation::of(world))
             }
             Phase::Restoring { claims, succeeded, .. } => {

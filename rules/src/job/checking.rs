@@ -315,7 +315,7 @@ impl Checking {
         self.numbers.contains_key(node)
     }
 
-    pub(super) fn seat_of(&self, node: &NodeId) -> Option<u32> {
+    pub(super) fn node_rank_of(&self, node: &NodeId) -> Option<u32> {
         self.numbers.get(node).copied()
     }
 

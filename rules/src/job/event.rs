@@ -68,7 +68,7 @@ pub enum Event {
     /// The host of a round serves the store here. Without an address, the node's own is taken.
     Hosted { node: NodeId, round: Round, master_addr: Option<String>, master_port: u16 },
     /// A node has heard of its seat and takes it.
-    SeatTaken { node: NodeId, round: Round },
+    AssignmentTaken { node: NodeId, round: Round },
     /// What a node's accelerators are.
     InventoryTold { node: NodeId, inventory: Box<Inventory> },
     /// What a node's part in a round of a check came to.
@@ -98,7 +98,7 @@ impl Event {
         match self {
             Self::Subscribed { node }
             | Self::Hosted { node, .. }
-            | Self::SeatTaken { node, .. }
+            | Self::AssignmentTaken { node, .. }
             | Self::InventoryTold { node, .. }
             | Self::CheckReported { node, .. }
             | Self::CheckProgressed { node, .. }
@@ -122,7 +122,7 @@ pub struct Claim {
     /// The round it has a seat in.
     pub round: Round,
     /// Its seat.
-    pub seat: NodeRank,
+    pub node_rank: NodeRank,
     /// Nodes in that round.
     pub nodes: u32,
     /// `MASTER_ADDR` of that round.
@@ -176,7 +176,7 @@ pub enum Effect {
     /// What a check came to, for the operator.
     Report(Box<TaintReport>),
     /// Tell a node its place in a round.
-    Seat { node: NodeId, assignment: Assignment },
+    Assign { node: NodeId, assignment: Assignment },
     /// Tell a node to stop its workers and join again.
     Regroup { node: NodeId, round: Round, why: Regroup },
     /// Tell a node why it has no seat yet, beside what all are told that wait.

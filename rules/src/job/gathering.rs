@@ -22,7 +22,7 @@ impl Job {
     /// has heard no answer.
     pub(super) fn on_joined(&mut self, now: Moment, request: JoinRequest) -> Vec<Effect> {
         let node = request.node_id.clone();
-        if self.was_said_before_its_seat(&request) {
+        if self.is_outdated_join(&request) {
             return Vec::new();
         }
         let unknown = request.after.filter(|after| self.next_round <= *after);
@@ -63,8 +63,8 @@ impl Job {
                 Vec::new()
             }
             Phase::Hosting { members, round, fresh_port, .. } => {
-                let seat = members.iter().position(|member| member.node_id == node);
-                match seat {
+                let node_rank = members.iter().position(|member| member.node_id == node);
+                match node_rank {
                     Some(0) => {
                         vec![Effect::AskToHost { node, round: *round, fresh_port: *fresh_port }]
                     }
@@ -76,20 +76,21 @@ impl Job {
                 }
             }
             // Looked up before the world is searched: spares come in crowds.
-            Phase::Running { world, .. } => match self.seats.get(&node).and_then(|_| world.assignment(&node))
-            {
-                Some(assignment) if after.is_none_or(|after| after < world.round) => {
-                    if let Some(known) = self.nodes.get_mut(&node) {
-                        known.seated = known.is_connected.then_some(assignment.round);
+            Phase::Running { world, .. } => {
+                match self.node_ranks.get(&node).and_then(|_| world.assignment(&node)) {
+                    Some(assignment) if after.is_none_or(|after| after < world.round) => {
+                        if let Some(known) = self.nodes.get_mut(&node) {
+                            known.assigned = known.is_connected.then_some(assignment.round);
+                        }
+                        vec![Effect::Assign { node, assignment }]
                     }
-                    vec![Effect::Seat { node, assignment }]
+                    Some(_) => self.member_left(now, &node),
+                    None => {
+                        self.waiting.insert(node);
+                        self.consider_growth(now)
+                    }
                 }
-                Some(_) => self.member_left(now, &node),
-                None => {
-                    self.waiting.insert(node);
-                    self.consider_growth(now)
-                }
-            },
+            }
             Phase::Restoring { round, .. } if after == Some(*round) => self.member_left(now, &node),
             Phase::Restoring { .. } => {
                 self.waiting.insert(node);
@@ -113,9 +114,9 @@ impl Job {
 
     /// A join that was said again, and overtaken by the seat that answers the first one. The node has workers by
     /// now, or had: it will join again when they are gone.
-    fn was_said_before_its_seat(&self, request: &JoinRequest) -> bool {
+    fn is_outdated_join(&self, request: &JoinRequest) -> bool {
         let known = self.nodes.get(&request.node_id).filter(|_| !matches!(self.phase, Phase::Over { .. }));
-        known.and_then(|known| known.seated).is_some_and(|seated| request.after < Some(seated))
+        known.and_then(|known| known.assigned).is_some_and(|assigned| request.after < Some(assigned))
     }
 
     /// Takes note of who a node is, or refuses it. A launcher that lives keeps its rank; one whose stream is
@@ -183,7 +184,7 @@ impl Job {
         if let Some(rank) = request.wish {
             self.wishes.insert(rank, node.clone());
         }
-        let has_taken_seat = self.nodes.get(&node).is_some_and(|known| known.has_taken_seat);
+        let has_taken_assignment = self.nodes.get(&node).is_some_and(|known| known.has_taken_assignment);
         let arrival = match self.nodes.get(&node) {
             Some(known) => known.arrival,
             None => {
@@ -193,7 +194,7 @@ impl Job {
                 self.arrivals
             }
         };
-        let known = Node { request, is_connected: true, seated: None, has_taken_seat, arrival };
+        let known = Node { request, is_connected: true, assigned: None, has_taken_assignment, arrival };
         if self.nodes.insert(node.clone(), known).is_none() {
             self.newcomer(now, &node);
         }
@@ -229,15 +230,15 @@ impl Job {
         // Who was in the last round stays; then those that asked for a rank, then who came first.
         chosen.sort_by_key(|node| {
             let JoinRequest { node_id, wish, .. } = &node.request;
-            (!self.seats.contains_key(node_id), wish.is_none(), *wish, node.arrival)
+            (!self.node_ranks.contains_key(node_id), wish.is_none(), *wish, node.arrival)
         });
         chosen.truncate(usize::try_from(size).unwrap_or(usize::MAX));
         // Wishes order the nodes. The rest keep the order of the last round, and newcomers come after them, by address
         // and, where that is the same, as they came: nothing but a wish takes a rank from a node that has it.
         chosen.sort_by(|a, b| {
             let key = |node: &Node| {
-                let seat = self.seats.get(&node.request.node_id);
-                (node.request.wish.is_none(), node.request.wish, seat.is_none(), seat.copied())
+                let node_rank = self.node_ranks.get(&node.request.node_id);
+                (node.request.wish.is_none(), node.request.wish, node_rank.is_none(), node_rank.copied())
             };
             let (x, y) = (&a.request.address, &b.request.address);
             key(a)
@@ -285,13 +286,13 @@ impl Job {
         let listed: Vec<&str> = addresses.collect();
         let order = self.topology.order(listed.iter().copied());
         let in_order: Vec<NodeId> =
-            order.seats.iter().map(|index| nodes[*index].request.node_id.clone()).collect();
+            order.by_rank.iter().map(|index| nodes[*index].request.node_id.clone()).collect();
         if self.wants_check(now, &in_order) {
             return self.begin_check(now, in_order, order.places);
         }
         let mut effects = Vec::new();
         if !self.topology.is_empty() {
-            let unlisted = order.seats.iter().zip(&order.places).filter(|(_, place)| place.is_none());
+            let unlisted = order.by_rank.iter().zip(&order.places).filter(|(_, place)| place.is_none());
             let addresses: Vec<String> = unlisted.map(|(index, _)| listed[*index].to_owned()).collect();
             if !addresses.is_empty() {
                 effects.push(Effect::Log(Log::Unlisted { addresses }));
@@ -299,26 +300,27 @@ impl Job {
         }
         let members: Vec<Member> = (0..)
             .map(NodeRank)
-            .zip(&order.seats)
-            .map(|(seat, index)| {
+            .zip(&order.by_rank)
+            .map(|(node_rank, index)| {
                 let request = &nodes[*index].request;
-                let last = self.seats.get(&request.node_id).map_or(*index, |seat| seat.0 as usize);
-                request.member(!self.topology.is_empty() && last != seat.0 as usize)
+                let last =
+                    self.node_ranks.get(&request.node_id).map_or(*index, |node_rank| node_rank.0 as usize);
+                request.member(!self.topology.is_empty() && last != node_rank.0 as usize)
             })
             .collect();
         let round = self.next_round;
         self.next_round = Round(round.0.saturating_add(1));
-        let placed = order.seats.iter().zip(order.places).map(|(index, place)| {
+        let placed = order.by_rank.iter().zip(order.places).map(|(index, place)| {
             let host = nodes[*index].request.attributes.host_name.clone();
             (listed[*index].to_owned(), host, place.map(|place| place.switch))
         });
         effects.push(Effect::Log(Log::Placed { round, nodes: placed.collect() }));
         let Some(host) = members.first().map(|host| host.node_id.clone()) else { return effects };
         // A host that served an older round, with another one in between, may have workers of that one knocking yet.
-        let had_seat = self.nodes.get(&host).is_some_and(|known| known.request.after.is_some());
-        let served_last = self.seats.get(&host) == Some(&NodeRank(0));
+        let was_member = self.nodes.get(&host).is_some_and(|known| known.request.after.is_some());
+        let served_last = self.node_ranks.get(&host) == Some(&NodeRank(0));
         // What is found out from now on is for the round after this one.
-        let fresh_port = std::mem::take(&mut self.is_port_stale) || (had_seat && !served_last);
+        let fresh_port = std::mem::take(&mut self.is_port_stale) || (was_member && !served_last);
         effects.push(Effect::AskToHost { node: host, round, fresh_port });
         let until = now + self.policy.host_timeout;
         self.phase = Phase::Hosting { round, members, fresh_port, until };
@@ -354,15 +356,18 @@ impl Job {
         self.lost.clear();
         for member in &world.members {
             if let Some(known) = self.nodes.get_mut(&member.node_id) {
-                known.seated = known.is_connected.then_some(hosted);
+                known.assigned = known.is_connected.then_some(hosted);
             }
         }
-        self.seats =
-            (0..).map(NodeRank).zip(&world.members).map(|(seat, it)| (it.node_id.clone(), seat)).collect();
+        self.node_ranks = (0..)
+            .map(NodeRank)
+            .zip(&world.members)
+            .map(|(node_rank, it)| (it.node_id.clone(), node_rank))
+            .collect();
         effects.extend(
             world
                 .assignments()
-                .map(|(member, assignment)| Effect::Seat { node: member.node_id.clone(), assignment }),
+                .map(|(member, assignment)| Effect::Assign { node: member.node_id.clone(), assignment }),
         );
         self.phase = Phase::Running { world, succeeded: BTreeSet::new(), grow_at: None };
         effects.extend(self.consider_growth(now));

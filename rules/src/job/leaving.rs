@@ -34,7 +34,7 @@ impl Job {
         gives_up: bool,
     ) -> Vec<Effect> {
         match &self.phase {
-            Phase::Running { world, .. } if world.round == failed && self.seats.contains_key(node) => {
+            Phase::Running { world, .. } if world.round == failed && self.node_ranks.contains_key(node) => {
                 // Workers fail when their peers are gone, and a broken stream is how a lost node shows first.
                 let broken = world.members.iter().map(|member| &member.node_id).find(|member| {
                     *member != node && self.nodes.get(*member).is_some_and(|it| !it.is_connected)
@@ -84,7 +84,7 @@ impl Job {
     fn on_succeeded(&mut self, now: Moment, node: &NodeId, ended: Round) -> Vec<Effect> {
         match &mut self.phase {
             Phase::Running { world, succeeded, grow_at } => {
-                if world.round != ended || !self.seats.contains_key(node) {
+                if world.round != ended || !self.node_ranks.contains_key(node) {
                     return Vec::new();
                 }
                 succeeded.insert(node.clone());
@@ -197,7 +197,7 @@ impl Job {
             return Vec::new();
         }
         let (had_part, name) = (self.has_part(node), self.name_of(node));
-        let had_taken_seat = self.nodes.get(node).is_some_and(|known| known.has_taken_seat);
+        let had_taken_assignment = self.nodes.get(node).is_some_and(|known| known.has_taken_assignment);
         // However it went: it may say so before its workers are gone, and the next round does not wait for them.
         self.is_port_stale |= had_part;
         let is_done = matches!(&self.phase, Phase::Running { succeeded, .. } if succeeded.contains(node));
@@ -212,7 +212,7 @@ impl Job {
             return effects;
         }
         // Whoever never took a seat costs no rank one of its replacements: it may be anybody.
-        let is_charged = had_taken_seat && !matches!(how, Departure::Announced);
+        let is_charged = had_taken_assignment && !matches!(how, Departure::Announced);
         if had_part && let Some(failure) = self.charge(&name, reason, is_charged, &mut effects) {
             effects.extend(self.end(now, JobVerdict::Failed(failure)));
             return effects;
@@ -310,7 +310,7 @@ impl Job {
                 self.gather_again(now, members.into_iter().map(|member| member.node_id).collect())
             }
             Phase::Running { world, .. } => {
-                if world.seat_of(node).is_none() {
+                if world.node_rank_of(node).is_none() {
                     return self.consider_growth(now);
                 }
                 let why = Regroup::NodeGone { node: name, reason: reason.to_owned() };
@@ -351,13 +351,13 @@ impl Job {
     /// Whether a node has a seat, or is about to get one.
     pub(super) fn has_part(&self, node: &NodeId) -> bool {
         match &self.phase {
-            Phase::Gathering { awaited, .. } => awaited.contains(node) || self.seats.contains_key(node),
+            Phase::Gathering { awaited, .. } => awaited.contains(node) || self.node_ranks.contains_key(node),
             Phase::Placing { members, .. } => members.contains(node),
             Phase::Checking(checking) => checking.has(node),
             Phase::Measuring(measuring) => measuring.place_of(node).is_some(),
             Phase::Hosting { members, .. } => members.iter().any(|member| member.node_id == *node),
             // The seats are those of the round that runs; looked up, where the world would be searched.
-            Phase::Running { .. } => self.seats.contains_key(node),
+            Phase::Running { .. } => self.node_ranks.contains_key(node),
             Phase::Restoring { claims, .. } => claims.values().any(|holder| holder == node),
             Phase::Over { .. } => false,
         }
@@ -371,7 +371,7 @@ impl Job {
             self.wishes.remove(&rank);
         }
         self.waiting.remove(node);
-        self.seats.remove(node);
+        self.node_ranks.remove(node);
         self.inventories.remove(node);
     }
 

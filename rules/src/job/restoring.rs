@@ -84,7 +84,7 @@ impl Job {
 
     fn hear_claim(&mut self, now: Moment, node: &NodeId, claim: Claim, is_known: bool) -> Vec<Effect> {
         if claim.workers_state == WorkersState::Running {
-            let _nothing = self.on_seat_taken(node, claim.round);
+            let _nothing = self.on_assignment_taken(node, claim.round);
         }
 
         let unknown = self.unknown.as_ref().filter(|unknown| unknown.contains(&claim.round));
@@ -98,7 +98,7 @@ impl Job {
             // All come back at once to a master that was started again; only one that has left is searched for.
             Phase::Running { world, .. }
                 if Generation::of(world) == Generation::claimed(&claim)
-                    && (self.seats.contains_key(node) || world.seat_of(node).is_some()) =>
+                    && (self.node_ranks.contains_key(node) || world.node_rank_of(node).is_some()) =>
             {
                 match claim.workers_state {
                     WorkersState::Running => Vec::new(),
@@ -117,7 +117,7 @@ impl Job {
                 if (*round, &*master_addr, *master_port)
                     == (claim.round, &claim.master_addr, claim.master_port)
                     && *nodes == claim.nodes
-                    && claims.get(&claim.seat).is_none_or(|holder| holder == node) =>
+                    && claims.get(&claim.node_rank).is_none_or(|holder| holder == node) =>
             {
                 self.on_claim(now, node, claim)
             }
@@ -146,12 +146,12 @@ impl Job {
         match &self.phase {
             Phase::Running { world, .. } => {
                 Generation::of(world) == Generation::claimed(claim)
-                    && (self.seats.contains_key(node) || world.seat_of(node).is_some())
+                    && (self.node_ranks.contains_key(node) || world.node_rank_of(node).is_some())
             }
             Phase::Restoring { nodes, claims, .. } => {
                 self.restored() == Some(Generation::claimed(claim))
                     && *nodes == claim.nodes
-                    && claims.get(&claim.seat).is_none_or(|holder| holder == node)
+                    && claims.get(&claim.node_rank).is_none_or(|holder| holder == node)
             }
             // It is awaited from now on.
             Phase::Gathering { .. } => is_known,
@@ -179,8 +179,8 @@ impl Job {
     fn on_claim(&mut self, now: Moment, node: &NodeId, claim: Claim) -> Vec<Effect> {
         let Phase::Restoring { nodes, claims, succeeded, .. } = &mut self.phase else { return Vec::new() };
         claims.retain(|_, holder| holder != node);
-        claims.insert(claim.seat, node.clone());
-        self.seats.insert(node.clone(), claim.seat);
+        claims.insert(claim.node_rank, node.clone());
+        self.node_ranks.insert(node.clone(), claim.node_rank);
         self.waiting.remove(node);
         match claim.workers_state {
             WorkersState::Running => {}
@@ -192,8 +192,8 @@ impl Job {
                 return self.regroup(now, why, Some(node));
             }
         }
-        let seats = (0..*nodes).map(NodeRank);
-        if count(claims.len()) != *nodes || !claims.keys().copied().eq(seats) {
+        let node_ranks = (0..*nodes).map(NodeRank);
+        if count(claims.len()) != *nodes || !claims.keys().copied().eq(node_ranks) {
             return Vec::new();
         }
         self.take_over(now)
@@ -217,10 +217,10 @@ impl Job {
         let mut effects = vec![Effect::Log(Log::Restored { round: *round, nodes: *nodes })];
         for node in claims.values() {
             if let Some(known) = self.nodes.get_mut(node) {
-                known.has_taken_seat = true;
+                known.has_taken_assignment = true;
             }
         }
-        self.seats = claims.iter().map(|(seat, node)| (node.clone(), *seat)).collect();
+        self.node_ranks = claims.iter().map(|(node_rank, node)| (node.clone(), *node_rank)).collect();
         let succeeded = succeeded.clone();
         self.phase = Phase::Running { world, succeeded, grow_at: None };
         effects.extend(self.settle());

@@ -110,7 +110,10 @@ impl Test {
 
     /// Beats say nothing and are not journalled.
     fn beat(&mut self, name: &str) {
-        assert_eq!(self.master.handle(self.now, Input::Beat { node: id(name), seat: None }), Turn::default());
+        assert_eq!(
+            self.master.handle(self.now, Input::Beat { node: id(name), taken_round: None }),
+            Turn::default()
+        );
     }
 
     fn deadline(&mut self) -> Turn {
@@ -145,8 +148,8 @@ fn running() -> Test {
 fn runs_in(mut test: Test) -> Test {
     let _ = test.join("a", 1, 1);
     let _ = test.tell(hosted("a"));
-    let taken = Input::Beat { node: id("a"), seat: Some(Round(0)) };
-    let journal = vec![Event::SeatTaken { node: id("a"), round: Round(0) }];
+    let taken = Input::Beat { node: id("a"), taken_round: Some(Round(0)) };
+    let journal = vec![Event::AssignmentTaken { node: id("a"), round: Round(0) }];
     assert_eq!(test.master.handle(test.now, taken.clone()).journal, journal);
     assert_eq!(test.master.handle(test.now, taken), Turn::default(), "said again");
     test
@@ -197,7 +200,7 @@ fn nobody_is_told_anything_when_nobody_waits() {
     let _joined = test.join("a", 2, 2);
     let _placed = test.join("b", 2, 2);
     assert_eq!(test.master.deadline(), Some(Moment::at_secs(60)), "the host's time alone");
-    let _seats = test.at(1).tell(hosted("a"));
+    let _assignments = test.at(1).tell(hosted("a"));
     assert_eq!(test.master.deadline(), None);
 }
 

@@ -78,7 +78,7 @@ impl Checks {
 
 impl WorkerGroup {
     /// Asks for a seat, after a look at itself where that is wanted.
-    pub(super) fn ask_for_a_seat(&mut self, now: Moment) -> Vec<Effect> {
+    pub(super) fn request_to_join(&mut self, now: Moment) -> Vec<Effect> {
         let Some(reuse_for) = self.limits.check else { return vec![self.join_effect(None)] };
         match &self.checks.local {
             Local::UnderWay => Vec::new(),
@@ -106,7 +106,7 @@ impl WorkerGroup {
         self.checks.local = Local::Known { checked, at: now, is_used: false };
         let mut effects = vec![tell];
         if self.link == MasterStream::Up {
-            effects.extend(self.ask_for_a_seat(now));
+            effects.extend(self.request_to_join(now));
         }
         effects
     }

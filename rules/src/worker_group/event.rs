@@ -52,7 +52,7 @@ pub enum Event {
     /// The store of that round could not be opened.
     CannotHost { reason: String },
     /// The master completed a round and this node has a seat in it.
-    Seated { assignment: Assignment },
+    Assigned { assignment: Assignment },
     /// Why there is no seat yet.
     Pending(Pending),
     /// What the check of this node alone has to say meanwhile.

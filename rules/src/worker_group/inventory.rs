@@ -30,7 +30,7 @@ pub(super) struct Accelerators {
 
 impl Accelerators {
     /// Other workers follow.
-    pub(super) fn seated(&mut self) {
+    pub(super) fn assigned(&mut self) {
         self.workers.clear();
         self.shares = ShareWatch::default();
     }

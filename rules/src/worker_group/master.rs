@@ -61,7 +61,7 @@ impl WorkerGroup {
             was_told.then_some(Effect::Tell(Notice::MasterBack)).into_iter().collect();
         effects.extend(self.report_inventory());
         if let State::Joining { .. } = self.state {
-            effects.extend(self.ask_for_a_seat(now));
+            effects.extend(self.request_to_join(now));
             return effects;
         }
         effects.extend(match &self.state {
@@ -86,7 +86,7 @@ impl WorkerGroup {
         let last = self.last.as_ref()?;
         let claim = Claim {
             round: last.round,
-            seat: last.seat,
+            node_rank: last.node_rank,
             nodes: last.nodes,
             master_addr: last.master_addr.clone(),
             master_port: last.master_port,

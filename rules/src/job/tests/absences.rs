@@ -17,10 +17,10 @@ fn running_fenced() -> Test {
     for name in ["a", "b", "c"] {
         let _ = test.join(name);
     }
-    let seated = test.hosted("a", 0);
+    let assigned = test.hosted("a", 0);
     assert!(
-        matches!(&seated[0], Effect::Seat { assignment, .. } if assignment.fence.is_some()),
-        "{seated:?}"
+        matches!(&assigned[0], Effect::Assign { assignment, .. } if assignment.fence.is_some()),
+        "{assigned:?}"
     );
     test
 }
@@ -127,7 +127,7 @@ fn a_master_without_a_memory_asks_a_member_for_the_jury_and_waits_for_the_rest()
     let mut test = Test::new(fenced(), terms(1, 3));
     let claim = Claim {
         round: Round(7),
-        seat: NodeRank(0),
+        node_rank: NodeRank(0),
         nodes: 3,
         master_addr: address("a"),
         master_port: PORT,
@@ -161,7 +161,7 @@ fn each_that_is_away_is_judged_by_the_jury_of_its_own_round() {
     let jury = vec![Juror { node: id("x"), address: address("x"), port: 1 }];
     let claim = Claim {
         round: Round(7),
-        seat: NodeRank(0),
+        node_rank: NodeRank(0),
         nodes: 1,
         master_addr: address("x"),
         master_port: PORT,
@@ -190,7 +190,7 @@ fn a_round_of_a_lost_memory_is_told_from_one_of_the_same_number() {
     assert!(matches!(asked.last(), Some(Effect::AskToHost { round: Round(0), .. })), "{asked:?}");
     let claim = Claim {
         round: Round(0),
-        seat: NodeRank(0),
+        node_rank: NodeRank(0),
         nodes: 3,
         master_addr: address("x"),
         master_port: PORT,
@@ -209,7 +209,7 @@ fn a_node_that_is_refused_has_its_workers_until_it_has_heard_of_that() {
     let _ = test.join("a");
     let claim = Claim {
         round: Round(4),
-        seat: NodeRank(0),
+        node_rank: NodeRank(0),
         nodes: 1,
         master_addr: address("x"),
         master_port: PORT,

@@ -29,7 +29,7 @@ fn a_node_whose_workers_all_ended_well_restarts_with_a_peer() {
     assert_eq!(test.succeed("a", 0), [], "late");
     assert_eq!(test.rejoin("a", 0), []);
     assert_eq!(test.rejoin("b", 0), placed(1, &["a", "b"]));
-    assert_eq!(test.hosted("a", 1), seats(1, &["a", "b"]));
+    assert_eq!(test.hosted("a", 1), assignments(1, &["a", "b"]));
     assert_eq!(test.succeed("b", 1), []);
     assert_eq!(test.succeed("a", 0), [], "that was another round");
     assert_eq!(test.job.verdict(), None);

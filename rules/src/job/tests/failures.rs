@@ -18,7 +18,7 @@ fn workers_that_fail_on_one_node_are_told_to_every_other_node_at_once() {
     assert_eq!(test.rejoin("a", 0), []);
     assert_eq!(test.rejoin("c", 0), []);
     assert_eq!(test.rejoin("b", 0), placed(1, &["a", "b", "c"]), "as before, on the same port");
-    assert_eq!(test.hosted("a", 1), seats(1, &["a", "b", "c"]));
+    assert_eq!(test.hosted("a", 1), assignments(1, &["a", "b", "c"]));
     assert_eq!(test.workers_fail("c", 0, false), [], "late word of the old round");
 }
 
@@ -63,7 +63,7 @@ fn a_member_that_joins_again_by_itself_brings_all_others_back() {
     assert_eq!(test.rejoin("b", 0), []);
     assert_eq!(test.rejoin("a", 0), placed(1, &["a", "b"]));
     assert_eq!(test.hosted("a", 0), [], "late word of the old round");
-    assert_eq!(test.hosted("a", 1), seats(1, &["a", "b"]));
+    assert_eq!(test.hosted("a", 1), assignments(1, &["a", "b"]));
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn with_enough_nodes_left_the_job_shrinks_and_goes_on() {
     );
     assert_eq!(test.rejoin("c", 0), []);
     assert_eq!(test.rejoin("a", 0), placed_afresh(1, &["a", "c"]));
-    assert_eq!(test.hosted("a", 1), seats(1, &["a", "c"]));
+    assert_eq!(test.hosted("a", 1), assignments(1, &["a", "c"]));
     // The port is fresh once.
     assert_eq!(test.workers_fail("a", 1, false), regrouped(1, &["c"], &workers_failed("a", 0)));
     assert_eq!(test.rejoin("a", 1), []);
@@ -175,10 +175,10 @@ fn a_rank_that_is_lost_once_too_often_fails_the_job_and_is_named() {
     let mut test = Test::running(policy(), terms(1, 2), &["a", "b"]);
     let _regroup = test.lose("b");
     assert_eq!(test.rejoin("a", 0), placed_afresh(1, &["a"]));
-    assert_eq!(test.hosted("a", 1), seats(1, &["a"]));
+    assert_eq!(test.hosted("a", 1), assignments(1, &["a"]));
     assert_eq!(test.join("c"), regrouped(1, &["a"], &Regroup::Growth { nodes: 1 }));
     assert_eq!(test.rejoin("a", 1), placed(2, &["a", "c"]));
-    assert_eq!(test.hosted("a", 2), seats(2, &["a", "c"]));
+    assert_eq!(test.hosted("a", 2), assignments(2, &["a", "c"]));
     let failure = JobFailure::Exhausted {
         rank: NodeRank(1),
         node: named("c", Some(1)),
@@ -224,7 +224,7 @@ fn a_member_lost_while_the_round_is_made_ready_is_not_in_it() {
     );
     assert_eq!(test.hosted("a", 0), [], "nobody waits for that round any more");
     assert_eq!(test.due(), placed_afresh(1, &["a"]));
-    assert_eq!(test.hosted("a", 1), seats(1, &["a"]));
+    assert_eq!(test.hosted("a", 1), assignments(1, &["a"]));
 }
 
 #[test]

@@ -18,7 +18,7 @@ fn a_wave_of_newcomers_causes_one_restart() {
     assert_eq!(test.rejoin("a", 0), []);
     assert_eq!(test.join("e"), [], "in time for the same restart");
     assert_eq!(test.rejoin("b", 0), placed(1, &["a", "b", "c", "d", "e"]));
-    assert_eq!(test.hosted("a", 1), seats(1, &["a", "b", "c", "d", "e"]));
+    assert_eq!(test.hosted("a", 1), assignments(1, &["a", "b", "c", "d", "e"]));
 }
 
 #[test]
@@ -28,7 +28,7 @@ fn members_keep_their_order_and_newcomers_come_after_them_also_by_a_lower_addres
     assert_eq!(test.join("a"), regrouped(0, &["c", "d"], &growth(2)));
     assert_eq!(test.rejoin("c", 0), []);
     assert_eq!(test.rejoin("d", 0), placed(1, &["c", "d", "a", "b"]));
-    assert_eq!(test.hosted("c", 1), seats(1, &["c", "d", "a", "b"]));
+    assert_eq!(test.hosted("c", 1), assignments(1, &["c", "d", "a", "b"]));
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn without_a_last_call_each_newcomer_is_taken_in_at_once() {
     let terms = Terms { last_call: Duration::ZERO, ..terms(1, 4) };
     let mut test = Test::new(policy(), terms);
     assert_eq!(test.join("a"), placed(0, &["a"]));
-    assert_eq!(test.hosted("a", 0), seats(0, &["a"]));
+    assert_eq!(test.hosted("a", 0), assignments(0, &["a"]));
     assert_eq!(test.join("b"), regrouped(0, &["a"], &growth(1)));
 }
 
@@ -67,7 +67,7 @@ fn who_comes_while_the_store_is_opened_joins_the_next_round() {
     let mut test = Test::new(policy(), Terms { last_call: Duration::ZERO, ..terms(1, 2) });
     assert_eq!(test.join("a"), placed(0, &["a"]));
     assert_eq!(test.join("b"), []);
-    assert_eq!(test.hosted("a", 0), all([seats(0, &["a"]), regrouped(0, &["a"], &growth(1))]));
+    assert_eq!(test.hosted("a", 0), all([assignments(0, &["a"]), regrouped(0, &["a"], &growth(1))]));
     assert_eq!(test.rejoin("a", 0), placed(1, &["a", "b"]));
 }
 
@@ -88,7 +88,7 @@ fn a_spare_is_promoted_at_once_when_a_seat_frees() {
     assert_eq!((pending, to), (Pending::Spare { nodes: 2 }, &BTreeSet::from([id("c"), id("d")])));
     let _regroup = test.lose("a");
     assert_eq!(test.rejoin("b", 0), placed_afresh(1, &["b", "c"]), "the first that came");
-    assert_eq!(test.hosted("b", 1), seats(1, &["b", "c"]));
+    assert_eq!(test.hosted("b", 1), assignments(1, &["b", "c"]));
 }
 
 #[test]

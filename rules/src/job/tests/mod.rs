@@ -115,7 +115,7 @@ impl Test {
         if names.len() < test.terms.most() as usize {
             let _ = test.due();
         }
-        assert_eq!(test.hosted(names[0], 0), seats(0, names));
+        assert_eq!(test.hosted(names[0], 0), assignments(0, names));
         test
     }
 
@@ -157,8 +157,8 @@ impl Test {
         let effects =
             self.tell(Event::Hosted { node: id(name), round, master_addr: None, master_port: PORT });
         for effect in &effects {
-            if let Effect::Seat { node, .. } = effect {
-                assert_eq!(self.tell(Event::SeatTaken { node: node.clone(), round }), []);
+            if let Effect::Assign { node, .. } = effect {
+                assert_eq!(self.tell(Event::AssignmentTaken { node: node.clone(), round }), []);
             }
         }
         effects
@@ -185,10 +185,10 @@ impl Test {
     /// Says where it stands in a round of these nodes.
     fn resume(&mut self, name: &str, round: u32, of: &[&str], workers_state: WorkersState) -> Vec<Effect> {
         let request = request(name, &self.terms);
-        let seat = of.iter().position(|member| *member == name).expect("a member");
+        let node_rank = of.iter().position(|member| *member == name).expect("a member");
         let claim = Claim {
             round: Round(round),
-            seat: NodeRank(u32::try_from(seat).unwrap()),
+            node_rank: NodeRank(u32::try_from(node_rank).unwrap()),
             nodes: count(of.len()),
             master_addr: address(of[0]),
             master_port: PORT,
@@ -228,10 +228,12 @@ fn world(round: u32, names: &[&str]) -> World {
 }
 
 /// Every node of a round gets its seat.
-fn seats(round: u32, names: &[&str]) -> Vec<Effect> {
+fn assignments(round: u32, names: &[&str]) -> Vec<Effect> {
     let world = world(round, names);
-    let seats = world.assignments();
-    seats.map(|(member, assignment)| Effect::Seat { node: member.node_id.clone(), assignment }).collect()
+    let assignments = world.assignments();
+    assignments
+        .map(|(member, assignment)| Effect::Assign { node: member.node_id.clone(), assignment })
+        .collect()
 }
 
 /// A round has its members, and the first is asked to open the store.

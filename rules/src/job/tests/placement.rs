@@ -33,13 +33,15 @@ fn placed_under_at(round: u32, nodes: &[(&str, Option<&str>)], fresh_port: bool)
 }
 
 /// Seats in which the named nodes must restore from disk.
-fn seats_with(round: u32, names: &[&str], from_disk: &[&str]) -> Vec<Effect> {
+fn assignments_with(round: u32, names: &[&str], from_disk: &[&str]) -> Vec<Effect> {
     let mut world = world(round, names);
     for member in &mut world.members {
         member.restore_from_disk = from_disk.contains(&&*member.node_id.0);
     }
-    let seats = world.assignments();
-    seats.map(|(member, assignment)| Effect::Seat { node: member.node_id.clone(), assignment }).collect()
+    let assignments = world.assignments();
+    assignments
+        .map(|(member, assignment)| Effect::Assign { node: member.node_id.clone(), assignment })
+        .collect()
 }
 
 fn rejoin_all(test: &mut Test, names: &[&str], after: u32) -> Vec<Effect> {
@@ -56,19 +58,19 @@ fn nodes_under_one_switch_get_ranks_beside_each_other_and_restore_from_disk_when
     assert_eq!(test.job.deadline(), Some(Moment::START + TOPOLOGY_TIMEOUT));
     let (x, y) = (Some("s0"), Some("s1"));
     assert_eq!(read(&mut test, &["ac", "bd"]), placed_under(0, &[("a", x), ("c", x), ("b", y), ("d", y)]));
-    assert_eq!(test.hosted("a", 0), seats_with(0, &["a", "c", "b", "d"], &["b", "c"]));
+    assert_eq!(test.hosted("a", 0), assignments_with(0, &["a", "c", "b", "d"], &["b", "c"]));
 
     // The same order again moves nobody.
     let _regroup = test.workers_fail("a", 0, false);
     assert_eq!(rejoin_all(&mut test, &["a", "b", "c", "d"], 0), [Effect::ReadTopology]);
     assert_eq!(read(&mut test, &["ac", "bd"]), placed_under(1, &[("a", x), ("c", x), ("b", y), ("d", y)]));
-    assert_eq!(test.hosted("a", 1), seats_with(1, &["a", "c", "b", "d"], &[]));
+    assert_eq!(test.hosted("a", 1), assignments_with(1, &["a", "c", "b", "d"], &[]));
 
     // Another file moves some; the file is read again for each round.
     let _regroup = test.workers_fail("a", 1, false);
     assert_eq!(rejoin_all(&mut test, &["a", "b", "c", "d"], 1), [Effect::ReadTopology]);
     assert_eq!(read(&mut test, &["ab", "cd"]), placed_under(2, &[("a", x), ("b", x), ("c", y), ("d", y)]));
-    assert_eq!(test.hosted("a", 2), seats_with(2, &["a", "b", "c", "d"], &["b", "c"]));
+    assert_eq!(test.hosted("a", 2), assignments_with(2, &["a", "b", "c", "d"], &["b", "c"]));
 }
 
 #[test]
@@ -79,11 +81,11 @@ fn a_node_that_moved_up_because_another_left_restores_from_disk() {
     assert_eq!(test.join("c"), [Effect::ReadTopology]);
     let x = Some("s0");
     assert_eq!(read(&mut test, &["abc"]), placed_under(0, &[("a", x), ("b", x), ("c", x)]));
-    assert_eq!(test.hosted("a", 0), seats(0, &["a", "b", "c"]));
+    assert_eq!(test.hosted("a", 0), assignments(0, &["a", "b", "c"]));
     let _regroup = test.leave("b");
     assert_eq!(rejoin_all(&mut test, &["a", "c"], 0), [Effect::ReadTopology]);
     assert_eq!(read(&mut test, &["abc"]), placed_under_at(1, &[("a", x), ("c", x)], true));
-    assert_eq!(test.hosted("a", 1), seats_with(1, &["a", "c"], &["c"]));
+    assert_eq!(test.hosted("a", 1), assignments_with(1, &["a", "c"], &["c"]));
 }
 
 #[test]
@@ -137,7 +139,7 @@ fn a_bad_file_keeps_the_last_good_one_and_an_empty_one_changes_nothing() {
     assert_eq!(test.join("a"), []);
     assert_eq!(test.join("b"), [Effect::ReadTopology]);
     assert_eq!(test.tell(bad()), all([vec![unusable()], placed(0, &["a", "b"])]), "none was good yet");
-    assert_eq!(test.hosted("a", 0), seats(0, &["a", "b"]));
+    assert_eq!(test.hosted("a", 0), assignments(0, &["a", "b"]));
 
     let _regroup = test.workers_fail("a", 0, false);
     assert_eq!(rejoin_all(&mut test, &["a", "b"], 0), [Effect::ReadTopology]);
@@ -145,12 +147,12 @@ fn a_bad_file_keeps_the_last_good_one_and_an_empty_one_changes_nothing() {
     let unlisted = || Effect::Log(Log::Unlisted { addresses: vec![address("a")] });
     let moved = placed_under_at(1, swapped, true);
     assert_eq!(read(&mut test, &["b"]), all([vec![unlisted()], moved]), "b has served an older round");
-    assert_eq!(test.hosted("b", 1), seats_with(1, &["b", "a"], &["a", "b"]));
+    assert_eq!(test.hosted("b", 1), assignments_with(1, &["b", "a"], &["a", "b"]));
 
     let _regroup = test.workers_fail("a", 1, false);
     assert_eq!(rejoin_all(&mut test, &["a", "b"], 1), [Effect::ReadTopology]);
     assert_eq!(test.tell(bad()), all([vec![unusable(), unlisted()], placed_under(2, swapped)]));
-    assert_eq!(test.hosted("b", 2), seats_with(2, &["b", "a"], &[]));
+    assert_eq!(test.hosted("b", 2), assignments_with(2, &["b", "a"], &[]));
 
     let _regroup = test.workers_fail("a", 2, false);
     assert_eq!(rejoin_all(&mut test, &["a", "b"], 2), [Effect::ReadTopology]);
@@ -168,7 +170,7 @@ fn a_file_that_takes_too_long_is_unusable_and_ignored_when_it_comes() {
         all([vec![Effect::Log(Log::TopologyUnusable { reason })], placed(0, &["a", "b"])])
     );
     assert_eq!(read(&mut test, &["b", "a"]), []);
-    assert_eq!(test.hosted("a", 0), seats(0, &["a", "b"]));
+    assert_eq!(test.hosted("a", 0), assignments(0, &["a", "b"]));
 }
 
 #[test]

@@ -60,14 +60,16 @@ fn any_claim() -> impl Strategy<Value = Claim> {
         WorkersState::Stopping,
         WorkersState::Succeeded,
     ]);
-    (any_round(), 0_u32..4, 1_u32..4, workers_state).prop_map(|(round, seat, nodes, workers_state)| Claim {
-        fence: None,
-        round,
-        seat: NodeRank(seat),
-        nodes,
-        master_addr: "10.0.0.1".into(),
-        master_port: PORT,
-        workers_state,
+    (any_round(), 0_u32..4, 1_u32..4, workers_state).prop_map(|(round, node_rank, nodes, workers_state)| {
+        Claim {
+            fence: None,
+            round,
+            node_rank: NodeRank(node_rank),
+            nodes,
+            master_addr: "10.0.0.1".into(),
+            master_port: PORT,
+            workers_state,
+        }
     })
 }
 
@@ -154,7 +156,7 @@ impl Promises {
                 prop_assert!(is_answer, "after the end: {effect:?}");
             }
             match effect {
-                Effect::Seat { node, assignment } => self.check_seat(job, node, assignment)?,
+                Effect::Assign { node, assignment } => self.check_assignment(job, node, assignment)?,
                 Effect::Finish { verdict } => {
                     prop_assert_eq!(job.verdict(), Some(verdict));
                     self.is_finished = true;
@@ -180,17 +182,22 @@ impl Promises {
     }
 
     /// A seat belongs to one node, and what a node was told of it stays true.
-    fn check_seat(&mut self, job: &Job, node: &NodeId, assignment: &Assignment) -> Result<(), TestCaseError> {
+    fn check_assignment(
+        &mut self,
+        job: &Job,
+        node: &NodeId,
+        assignment: &Assignment,
+    ) -> Result<(), TestCaseError> {
         prop_assert!(job.knows(node));
         let known = self
             .assignments
-            .entry((assignment.round, assignment.seat))
+            .entry((assignment.round, assignment.node_rank))
             .or_insert_with(|| (node.clone(), assignment.clone()));
         prop_assert_eq!((&known.0, &known.1), (node, assignment));
         let of_round = self.assignments.iter().filter(|((round, _), _)| *round == assignment.round);
-        let seats = of_round.filter(|(_, (holder, _))| holder == node).count();
-        prop_assert_eq!(seats, 1, "{} is seated twice", node);
-        prop_assert!(assignment.seat.0 < assignment.nodes);
+        let assignments = of_round.filter(|(_, (holder, _))| holder == node).count();
+        prop_assert_eq!(assignments, 1, "{} is seated twice", node);
+        prop_assert!(assignment.node_rank.0 < assignment.nodes);
         prop_assert!(assignment.first_rank + assignment.local_world_size <= assignment.world_size);
         Ok(())
     }

@@ -7,7 +7,7 @@ fn one_node_is_asked_to_host_seated_and_dismissed() {
     let mut test = Test::new(policy(), terms(1, 1));
     assert_eq!(test.join("a"), placed(0, &["a"]));
     assert_eq!(test.job.deadline(), Some(Moment::START + HOST));
-    assert_eq!(test.hosted("a", 0), seats(0, &["a"]));
+    assert_eq!(test.hosted("a", 0), assignments(0, &["a"]));
     assert_eq!(test.job.deadline(), None);
     let verdict = JobVerdict::Succeeded;
     assert_eq!(test.succeed("a", 0), ended(&["a"], &verdict));
@@ -21,7 +21,7 @@ fn a_round_is_complete_at_once_with_all_the_nodes_it_may_have() {
     assert_eq!(test.join("a"), []);
     assert_eq!(test.join("b"), []);
     assert_eq!(test.join("c"), placed(0, &["a", "b", "c"]));
-    assert_eq!(test.hosted("a", 0), seats(0, &["a", "b", "c"]));
+    assert_eq!(test.hosted("a", 0), assignments(0, &["a", "b", "c"]));
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn joiners_past_the_unit_wait_and_are_told_that_they_are_spares() {
     assert_eq!(test.join("b"), placed(0, &["a", "b"]));
     assert_eq!(test.join("c"), []);
     assert_eq!(test.job.pending(test.now), None, "the round is not on yet");
-    assert_eq!(test.hosted("a", 0), seats(0, &["a", "b"]));
+    assert_eq!(test.hosted("a", 0), assignments(0, &["a", "b"]));
     let (pending, to) = test.job.pending(test.now).unwrap();
     assert_eq!((pending, to), (Pending::Spare { nodes: 2 }, &BTreeSet::from([id("c")])));
     assert_eq!(test.join("d"), regrouped(0, &["a", "b"], &Regroup::Growth { nodes: 2 }), "two make a unit");
@@ -157,7 +157,7 @@ fn wishes_order_the_nodes_and_the_rest_follow_by_address_with_dense_ranks() {
     assert_eq!(test.join("b"), []);
     assert_eq!(test.join_as("c", 7), []);
     assert_eq!(test.join_as("a", 3), placed(0, &["a", "c", "b", "d"]));
-    assert_eq!(test.hosted("a", 0), seats(0, &["a", "c", "b", "d"]));
+    assert_eq!(test.hosted("a", 0), assignments(0, &["a", "c", "b", "d"]));
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn the_same_members_get_the_same_ranks_in_whatever_order_they_come_back() {
     assert_eq!(test.rejoin("c", 0), []);
     assert_eq!(test.rejoin("b", 0), []);
     assert_eq!(test.rejoin("a", 0), placed(1, &["a", "b", "c"]));
-    assert_eq!(test.hosted("a", 1), seats(1, &["a", "b", "c"]));
+    assert_eq!(test.hosted("a", 1), assignments(1, &["a", "b", "c"]));
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn a_member_that_cannot_stop_its_workers_holds_up_the_others_no_longer_than_the_
     assert_eq!(test.rejoin("a", 0), []);
     assert_eq!(test.due(), placed_afresh(1, &["a"]), "its workers may still speak to the old store");
     assert_eq!(test.now, Moment::at_secs(660));
-    assert_eq!(test.hosted("a", 1), seats(1, &["a"]));
+    assert_eq!(test.hosted("a", 1), assignments(1, &["a"]));
     assert_eq!(test.rejoin("b", 0), regrouped(1, &["a"], &Regroup::Growth { nodes: 1 }));
 }
 
@@ -267,7 +267,7 @@ fn what_is_said_again_is_answered_again() {
     let ask = Effect::AskToHost { node: id("a"), round: Round(0), fresh_port: false };
     assert_eq!(test.join("a"), [ask], "the host did not hear that it is asked");
     assert_eq!(test.join("b"), []);
-    let [a, b] = <[Effect; 2]>::try_from(seats(0, &["a", "b"])).unwrap();
+    let [a, b] = <[Effect; 2]>::try_from(assignments(0, &["a", "b"])).unwrap();
     assert_eq!(test.hosted("a", 0), [a.clone(), b.clone()]);
     assert_eq!(test.hosted("a", 0), [], "the store stands where it stood");
     assert_eq!(test.join("b"), [], "over the same stream its seat is the answer");
@@ -288,11 +288,11 @@ fn only_the_host_of_this_round_opens_its_store() {
     let master_addr = Some("a.example".to_owned());
     let hosted = Event::Hosted { node: id("a"), round: Round(0), master_addr, master_port: 5 };
     let world = World { master_addr: "a.example".into(), master_port: 5, ..world(0, &["a", "b"]) };
-    let seats: Vec<Effect> = world
+    let assignments: Vec<Effect> = world
         .assignments()
-        .map(|(member, assignment)| Effect::Seat { node: member.node_id.clone(), assignment })
+        .map(|(member, assignment)| Effect::Assign { node: member.node_id.clone(), assignment })
         .collect();
-    assert_eq!(test.tell(hosted), seats);
+    assert_eq!(test.tell(hosted), assignments);
     assert_eq!(test.job.world(), Some(&world));
 }
 

@@ -7,7 +7,7 @@ fn running() -> Test {
     let mut test = Test::new(policy(), terms(2, 2));
     assert_eq!(test.join_as("a", 0), []);
     assert_eq!(test.join_as("b", 1), placed(0, &["a", "b"]));
-    assert_eq!(test.hosted("a", 0), seats(0, &["a", "b"]));
+    assert_eq!(test.hosted("a", 0), assignments(0, &["a", "b"]));
     test
 }
 
@@ -55,7 +55,7 @@ fn a_holder_whose_stream_is_broken_gives_way_at_once() {
         ])
     );
     assert_eq!(rejoin_as(&mut test, "a", 0, 0), placed_afresh(1, &["a", "c"]));
-    assert_eq!(test.hosted("a", 1), seats(1, &["a", "c"]));
+    assert_eq!(test.hosted("a", 1), assignments(1, &["a", "c"]));
     // Late messages of the old one change nothing.
     assert_eq!(test.workers_fail("b", 0, false), []);
     assert_eq!(test.succeed("b", 0), []);
@@ -85,7 +85,7 @@ fn a_replacement_takes_the_seat_of_one_that_was_lost_or_has_left() {
         let _regroup = if leaves { test.leave("a") } else { test.lose("a") };
         assert_eq!(rejoin_as(&mut test, "b", 1, 0), []);
         assert_eq!(test.join_as("c", 0), placed_afresh(1, &["c", "b"]));
-        assert_eq!(test.hosted("c", 1), seats(1, &["c", "b"]));
+        assert_eq!(test.hosted("c", 1), assignments(1, &["c", "b"]));
     }
 }
 
@@ -93,7 +93,7 @@ fn a_replacement_takes_the_seat_of_one_that_was_lost_or_has_left() {
 fn the_newcomer_is_told_the_end_when_it_replaces_once_too_often() {
     let mut test = Test::new(Policy { restart_count: 0, ..policy() }, terms(1, 1));
     assert_eq!(test.join_as("a", 0), placed(0, &["a"]));
-    assert_eq!(test.hosted("a", 0), seats(0, &["a"]));
+    assert_eq!(test.hosted("a", 0), assignments(0, &["a"]));
     assert_eq!(test.tell(Event::LinkBroken { node: id("a") }), []);
     let reason = LossCause::Replaced.to_string();
     let (rank, node) = (NodeRank(0), named("a", Some(0)));

@@ -57,7 +57,7 @@ fn when_one_is_missing_the_others_start_a_new_round_on_another_port() {
     assert_eq!(test.due(), regrouped(7, &["a", "c"], &why));
     assert_eq!(test.rejoin("c", 7), []);
     assert_eq!(test.rejoin("a", 7), placed_afresh(8, &["a", "c"]));
-    assert_eq!(test.hosted("a", 8), seats(8, &["a", "c"]));
+    assert_eq!(test.hosted("a", 8), assignments(8, &["a", "c"]));
     // The last one comes back after all.
     assert_eq!(test.resume("b", 7, ABC, WorkersState::Running), [late("b", 7)]);
     assert_eq!(test.rejoin("b", 7), []);
@@ -81,7 +81,7 @@ fn a_memory_older_than_the_job_is_named_to_every_node_and_in_the_log() {
     assert_eq!(test.join("a"), []);
     let _placed = test.join("b");
     let _waited = test.due();
-    let _seats = test.hosted("a", 0);
+    let _assignments = test.hosted("a", 0);
     assert!(test.job.world().is_some_and(|world| world.round == Round(0)), "{:?}", test.job);
     // An old copy of the folder was put back: the nodes are in round 3 by now.
     let why = Regroup::UnknownRound { next: Round(1) };
@@ -223,10 +223,10 @@ fn a_node_that_missed_the_end_of_its_round_is_told_so() {
     assert_eq!(test.rejoin("a", 0), []);
     assert_eq!(test.resume("b", 0, &["a", "b"], WorkersState::Running), [late("b", 0)]);
     assert_eq!(test.rejoin("b", 0), placed(1, &["a", "b"]));
-    assert_eq!(test.hosted("a", 1), seats(1, &["a", "b"]));
+    assert_eq!(test.hosted("a", 1), assignments(1, &["a", "b"]));
     // A seat that was never heard of.
     assert_eq!(test.resume("b", 0, &["a", "b"], WorkersState::Running), [late("b", 0)]);
-    assert_eq!(test.rejoin("b", 0), seats(1, &["a", "b"])[1..]);
+    assert_eq!(test.rejoin("b", 0), assignments(1, &["a", "b"])[1..]);
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn a_lost_node_that_lives_after_all_is_a_newcomer() {
     let _regroup = test.lose("b");
     assert_eq!(test.rejoin("a", 0), placed_afresh(1, &["a"]));
     assert_eq!(test.resume("b", 0, &["a", "b"], WorkersState::Running), [late("b", 0)]);
-    assert_eq!(test.hosted("a", 1), seats(1, &["a"]));
+    assert_eq!(test.hosted("a", 1), assignments(1, &["a"]));
     assert_eq!(test.resume("b", 0, &["a", "b"], WorkersState::Running), [late("b", 0)]);
     assert_eq!(test.rejoin("b", 0), regrouped(1, &["a"], &Regroup::Growth { nodes: 1 }));
 }

@@ -40,7 +40,7 @@ fn whoever_comes_first_with_another_job_gives_way_to_one_that_has_its_nodes() {
         join_for(&mut test, "b", &ours),
         all([vec![refused("x", &point("ours", "theirs"))], placed(0, &["a", "b"])])
     );
-    assert_eq!(test.hosted("a", 0), seats(0, &["a", "b"]));
+    assert_eq!(test.hosted("a", 0), assignments(0, &["a", "b"]));
     assert_eq!(join_for(&mut test, "y", &theirs), [refused("y", &point("ours", "theirs"))], "it is settled");
 }
 
@@ -52,7 +52,7 @@ fn whoever_waits_aside_is_refused_when_the_job_runs_or_its_own_time_is_over() {
     assert_eq!(join_for(&mut test, "x", &theirs), waits_aside("x", &point("ours", "theirs")));
     assert_eq!(test.join("b"), placed(0, &["a", "b"]));
     let refusal = vec![refused("x", &point("ours", "theirs"))];
-    assert_eq!(test.hosted("a", 0), all([refusal, seats(0, &["a", "b"])]));
+    assert_eq!(test.hosted("a", 0), all([refusal, assignments(0, &["a", "b"])]));
 
     let mut test = Test::new(open(), ours.clone());
     assert_eq!(test.at(5).join("a"), []);
@@ -104,18 +104,18 @@ fn a_node_that_never_took_its_seat_costs_no_rank_a_replacement() {
         assert_eq!(test.rejoin("a", round * 2), []);
         assert_eq!(test.rejoin("b", round * 2).len(), 2);
         let world = [NodeRank(0), NodeRank(1), NodeRank(2)];
-        let seated = test.tell(Event::Hosted {
+        let assigned = test.tell(Event::Hosted {
             node: id("a"),
             round: Round(round * 2 + 1),
             master_addr: None,
             master_port: PORT,
         });
-        assert_eq!(seated.len(), world.len());
+        assert_eq!(assigned.len(), world.len());
         let lost = test.lose("x");
         assert!(lost.contains(&gone("x", Some(2), BROKE, 0)), "{lost:?}");
         assert_eq!(test.rejoin("a", round * 2 + 1), []);
         assert_eq!(test.rejoin("b", round * 2 + 1).len(), 2);
-        let _seats = test.hosted("a", round * 2 + 2);
+        let _assignments = test.hosted("a", round * 2 + 2);
     }
     assert_eq!(test.job.verdict(), None);
     // One that was there is a loss.

@@ -213,7 +213,7 @@ fn a_look_that_is_overtaken_by_a_seat_is_made_again_for_the_next_one() {
     let effects = group.handle(Moment::at_secs(65), Event::MasterBack);
     assert_eq!(effects.last(), Some(&Effect::CheckLocally), "{effects:?}");
     // The master has its first join, and a seat for it.
-    let effects = group.handle(Moment::at_secs(66), seated(1, 1));
+    let effects = group.handle(Moment::at_secs(66), assigned(1, 1));
     assert!(matches!(effects[0], Effect::Prepare { .. }));
     assert_eq!(group.handle(Moment::at_secs(66), prepared(1)), [Effect::Spawn { round: Round(1) }]);
     let _late = group.handle(Moment::at_secs(67), locally_checked());

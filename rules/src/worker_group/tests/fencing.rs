@@ -16,7 +16,7 @@ fn juror(name: &str) -> Juror {
 fn fenced(round: u32) -> Assignment {
     let jury = vec![juror("me"), juror("b"), juror("c")];
     let fence = Some(FenceTerms { lease: LEASE, jury, is_master_within: false });
-    Assignment { fence, ..seat(round, 1) }
+    Assignment { fence, ..assignment(round, 1) }
 }
 
 fn heard(secs: u64) -> Event {
@@ -27,7 +27,7 @@ fn heard(secs: u64) -> Event {
 fn fenced_and_running() -> WorkerGroup {
     let mut group = joining(0);
     let assignment = fenced(0);
-    let _ = group.handle(at(0), Event::Seated { assignment });
+    let _ = group.handle(at(0), Event::Assigned { assignment });
     assert_eq!(group.handle(at(0), prepared(0)), [Effect::Spawn { round: Round(0) }]);
     group
 }
@@ -93,10 +93,10 @@ fn a_launcher_that_stood_still_finds_its_workers_killed_and_takes_no_blame() {
 fn a_seat_that_was_too_long_on_its_way_starts_nobody() {
     let mut group = joining(0);
     let assignment = fenced(0);
-    assert_eq!(group.handle(at(11), Event::Seated { assignment }), [join(0, Some(0))]);
+    assert_eq!(group.handle(at(11), Event::Assigned { assignment }), [join(0, Some(0))]);
     let mut group = joining(0);
     let assignment = fenced(0);
-    let _ = group.handle(at(0), Event::Seated { assignment });
+    let _ = group.handle(at(0), Event::Assigned { assignment });
     assert_eq!(group.handle(at(11), prepared(0)), [told(11, None), join(0, Some(0))]);
 }
 
@@ -130,6 +130,6 @@ fn what_others_may_know_is_which_rounds_are_over() {
     let _ = group.handle(at(1), regroup(0));
     let _ = group.handle(at(1), gone(0));
     let assignment = fenced(1);
-    let _ = group.handle(at(1), Event::Seated { assignment });
+    let _ = group.handle(at(1), Event::Assigned { assignment });
     assert_eq!((of(&group, 0), of(&group, 1)), (Answer::MovedOn, Answer::Lost));
 }

@@ -93,22 +93,22 @@ fn whatever_the_master_may_not_have_heard_is_said_again() {
         }
         group
     };
-    let spent = [seated(0, 2), prepared(0), exited(0, 0, SEGV), gone(0), seated(1, 2), prepared(1)];
+    let spent = [assigned(0, 2), prepared(0), exited(0, 0, SEGV), gone(0), assigned(1, 2), prepared(1)];
     let and = |more: &[Event]| [&spent[..], more].concat();
     let cannot_start =
         || Event::CannotStart { round: Round(0), local_rank: LocalRank(1), reason: "no file".into() };
-    let ok = [seated(0, 1), prepared(0), exited(0, 0, OK)];
+    let ok = [assigned(0, 1), prepared(0), exited(0, 0, OK)];
     for (state, events, said) in [
         ("joining", vec![], join(0, None)),
         ("joining again", spent[..4].to_vec(), join(1, Some(0))),
-        ("preparing", vec![seated(0, 2)], resumed(0, WorkersState::Running)),
+        ("preparing", vec![assigned(0, 2)], resumed(0, WorkersState::Running)),
         ("running", spent[..2].to_vec(), resumed(0, WorkersState::Running)),
         ("stopping to join again", spent[..3].to_vec(), resumed(0, WorkersState::Stopping)),
         ("stopping for a peer", and(&[regroup(1)]), resumed(1, WorkersState::Stopping)),
         ("stopping with a spent budget", and(&[exited(1, 1, CODE)]), reported(1, 1, CODE, true)),
         (
             "stopping for want of a worker",
-            vec![seated(0, 2), prepared(0), cannot_start()],
+            vec![assigned(0, 2), prepared(0), cannot_start()],
             failed_with("cannot start worker 1: no file"),
         ),
         ("stopping to leave", and(&[signalled(2)]), left(2)),
@@ -255,7 +255,7 @@ fn a_refused_node_goes_and_does_not_say_so() {
     assert_eq!(joining(0).handle(now, refused()), [finished(refusal())]);
 
     let mut group = joining(0);
-    let _prepare = group.handle(now, seated(0, 1));
+    let _prepare = group.handle(now, assigned(0, 1));
     assert_eq!(group.handle(now, refused()), [finished(refusal())]);
 
     let mut group = running(1, 3);
@@ -280,7 +280,7 @@ fn the_jobs_end_is_acknowledged_first_and_stops_the_workers() {
     );
 
     let mut group = joining(0);
-    let _prepare = group.handle(now, seated(0, 1));
+    let _prepare = group.handle(now, assigned(0, 1));
     assert_eq!(group.handle(now, job_failed()), [Effect::AcknowledgeEnd, finished(failed())]);
 
     let mut group = running(1, 3);
@@ -294,7 +294,7 @@ fn success_is_believed_by_nobody_whose_workers_have_not_ended_well() {
     let now = Moment::at_secs(1);
     let failed = || finished(Outcome::Failed(Failure::EndedWithout));
     let mut group = joining(0);
-    let _prepare = group.handle(now, seated(0, 1));
+    let _prepare = group.handle(now, assigned(0, 1));
     assert_eq!(group.handle(now, job_succeeded()), [Effect::AcknowledgeEnd, failed()]);
 
     let mut group = running(1, 3);

@@ -36,10 +36,10 @@ fn limits(max_restarts: u32) -> Limits {
 }
 
 /// The second of two nodes.
-fn seat(round: u32, workers: u32) -> Assignment {
+fn assignment(round: u32, workers: u32) -> Assignment {
     Assignment {
         round: Round(round),
-        seat: NodeRank(1),
+        node_rank: NodeRank(1),
         nodes: 2,
         local_world_size: workers,
         role: "default".into(),
@@ -54,8 +54,8 @@ fn seat(round: u32, workers: u32) -> Assignment {
     }
 }
 
-fn seated(round: u32, workers: u32) -> Event {
-    Event::Seated { assignment: seat(round, workers) }
+fn assigned(round: u32, workers: u32) -> Event {
+    Event::Assigned { assignment: assignment(round, workers) }
 }
 
 /// The stream is open and the node has asked for a seat.
@@ -74,10 +74,10 @@ fn running(workers: u32, max_restarts: u32) -> WorkerGroup {
 fn start(group: &mut WorkerGroup, round: u32, workers: u32) {
     let attempt = group.attempt();
     assert_eq!(
-        group.handle(Moment::START, seated(round, workers)),
+        group.handle(Moment::START, assigned(round, workers)),
         [
-            Effect::Prepare { assignment: seat(round, workers), attempt },
-            Effect::Tell(Notice::Seated(seat(round, workers)))
+            Effect::Prepare { assignment: assignment(round, workers), attempt },
+            Effect::Tell(Notice::Assigned(assignment(round, workers)))
         ]
     );
     assert_eq!(group.handle(Moment::START, prepared(round)), [Effect::Spawn { round: Round(round) }]);
@@ -168,7 +168,7 @@ fn resumed(round: u32, workers_state: WorkersState) -> Effect {
     let claim = Claim {
         fence: None,
         round: Round(round),
-        seat: NodeRank(1),
+        node_rank: NodeRank(1),
         nodes: 2,
         master_addr: "10.0.0.1".into(),
         master_port: 29500,

@@ -25,9 +25,9 @@ fn a_node_whose_ranks_moved_restores_from_disk_whatever_moved_them() {
     let mut group = running(1, 1);
     let _regrouped = group.handle(Moment::START, regroup(0));
     assert_eq!(group.handle(Moment::START, gone(0)), [join(0, Some(0))]);
-    let moved = Assignment { first_rank: 2, first_role_rank: 2, seat: NodeRank(0), ..seat(1, 1) };
+    let moved = Assignment { first_rank: 2, first_role_rank: 2, node_rank: NodeRank(0), ..assignment(1, 1) };
     let told = Assignment { restore_from_disk: true, ..moved.clone() };
-    let effects = group.handle(Moment::START, Event::Seated { assignment: moved });
+    let effects = group.handle(Moment::START, Event::Assigned { assignment: moved });
     assert_eq!(effects.first(), Some(&Effect::Prepare { assignment: told, attempt: group.attempt() }));
 }
 
@@ -266,12 +266,12 @@ fn a_signal_after_the_last_worker_ended_well_means_no_restart_either() {
 fn a_signal_before_any_worker_ends_the_run() {
     let mut group = joining(3);
     assert_eq!(group.handle(Moment::START, signalled(15)), [left(15)]);
-    let late = group.handle(Moment::START, seated(0, 2));
+    let late = group.handle(Moment::START, assigned(0, 2));
     assert_eq!(late, [], "a seat that comes late starts nobody");
     assert_eq!(group.handle(Moment::START, Event::EndNoted), [finished(Outcome::Interrupted(15))]);
 
     let mut group = joining(3);
-    let _prepare = group.handle(Moment::START, seated(0, 2));
+    let _prepare = group.handle(Moment::START, assigned(0, 2));
     assert_eq!(group.handle(Moment::START, signalled(2)), [left(2)]);
     assert_eq!(group.handle(Moment::START, prepared(0)), []);
     assert_eq!(group.handle(Moment::START, signalled(2)), [finished(Outcome::Interrupted(2))], "at once");
@@ -290,16 +290,16 @@ fn a_late_word_of_an_old_round_is_ignored() {
     let _ = group.handle(Moment::START, exited(0, 1, SEGV));
     let _ = group.handle(Moment::START, gone(0));
     assert_eq!(group.handle(Moment::START, regroup(7)), []);
-    assert_eq!(group.handle(Moment::START, seated(0, 2)), [], "that seat is left");
+    assert_eq!(group.handle(Moment::START, assigned(0, 2)), [], "that seat is left");
     start(&mut group, 1, 2);
     for late in [
         exited(0, 0, SEGV),
         gone(0),
         prepared(0),
         regroup(0),
-        seated(0, 2),
-        seated(1, 2),
-        seated(2, 2),
+        assigned(0, 2),
+        assigned(1, 2),
+        assigned(2, 2),
         Event::CannotStart { round: Round(0), local_rank: LocalRank(0), reason: "r".into() },
         Event::CannotPrepare { round: Round(0), reason: "r".into() },
         Event::AskedToHost { round: Round(1), fresh_port: false },
@@ -360,7 +360,7 @@ fn a_worker_that_does_not_reach_the_store_is_reported_and_named_at_the_end() {
 #[test]
 fn a_round_that_cannot_be_prepared_ends_the_run() {
     let mut group = joining(3);
-    let _prepare = group.handle(Moment::START, seated(0, 2));
+    let _prepare = group.handle(Moment::START, assigned(0, 2));
     let reason = "disk full".to_owned();
     assert_eq!(
         group.handle(Moment::START, Event::CannotPrepare { round: Round(0), reason: reason.clone() }),
@@ -382,7 +382,7 @@ fn another_nodes_restart_spends_none_of_ours() {
 #[test]
 fn a_node_that_prepares_joins_again_when_the_round_is_over() {
     let mut group = joining(1);
-    let _prepare = group.handle(Moment::START, seated(0, 1));
+    let _prepare = group.handle(Moment::START, assigned(0, 1));
     assert_eq!(group.handle(Moment::START, regroup(0)), [regrouping(), join(0, Some(0))]);
     assert_eq!(group.handle(Moment::START, prepared(0)), []);
     start(&mut group, 1, 1);
@@ -475,11 +475,11 @@ fn notices_read_well() {
             "2 more nodes joined; all nodes restart their workers",
         ),
         (
-            Notice::Seated(seat(3, 2)),
+            Notice::Assigned(assignment(3, 2)),
             "round 3: node rank 1 of 2, ranks 4-5 of 6; the workers meet at 10.0.0.1:29500",
         ),
         (
-            Notice::Seated(Assignment { master_addr: "fd00::7".into(), ..seat(3, 1) }),
+            Notice::Assigned(Assignment { master_addr: "fd00::7".into(), ..assignment(3, 1) }),
             "round 3: node rank 1 of 2, rank 4 of 5; the workers meet at [fd00::7]:29500",
         ),
         (
@@ -502,8 +502,8 @@ fn notices_read_well() {
 #[test]
 fn a_node_that_is_alone_is_not_told_where_it_stands() {
     let mut group = joining(0);
-    let alone = Assignment { seat: NodeRank(0), nodes: 1, ..seat(0, 1) };
-    let effects = group.handle(Moment::START, Event::Seated { assignment: alone.clone() });
+    let alone = Assignment { node_rank: NodeRank(0), nodes: 1, ..assignment(0, 1) };
+    let effects = group.handle(Moment::START, Event::Assigned { assignment: alone.clone() });
     assert_eq!(effects, [Effect::Prepare { assignment: alone, attempt: Attempt(0) }]);
 }
 
@@ -513,10 +513,10 @@ fn a_node_that_others_have_left_is_told_that_it_goes_on_alone() {
     assert_eq!(group.handle(Moment::START, regroup(0)), [regrouping(), TERM_TREE]);
     assert_eq!(group.handle(Moment::START, exited(0, 0, TERM)), []);
     assert_eq!(group.handle(Moment::START, gone(0)), [join(0, Some(0))]);
-    let alone = Assignment { seat: NodeRank(0), nodes: 1, ..seat(1, 1) };
-    let effects = group.handle(Moment::START, Event::Seated { assignment: alone.clone() });
+    let alone = Assignment { node_rank: NodeRank(0), nodes: 1, ..assignment(1, 1) };
+    let effects = group.handle(Moment::START, Event::Assigned { assignment: alone.clone() });
     let prepare = Effect::Prepare { assignment: alone.clone(), attempt: Attempt(0) };
-    assert_eq!(effects, [prepare, Effect::Tell(Notice::Seated(alone))]);
+    assert_eq!(effects, [prepare, Effect::Tell(Notice::Assigned(alone))]);
 }
 
 #[test]

@@ -262,10 +262,10 @@ fn inventory() -> Inventory {
     }
 }
 
-fn seat() -> Assignment {
+fn assignment() -> Assignment {
     Assignment {
         round: Round(3),
-        seat: NodeRank(1),
+        node_rank: NodeRank(1),
         nodes: 2,
         local_world_size: 8,
         role: "default".into(),
@@ -306,7 +306,7 @@ fn pushes() -> Vec<Push> {
             timeout: Some(Duration::from_secs(2)),
         },
         Push::Host { round: Round(1), fresh_port: true },
-        Push::Seat(seat()),
+        Push::Seat(assignment()),
         Push::Regroup { round: Round(2), why: "w".into(), is_secondary: true },
         Push::Refused { reason: "full".into() },
         Push::JobEnd(JobVerdict::Succeeded),
@@ -338,7 +338,7 @@ fn claim() -> Claim {
     Claim {
         fence: None,
         round: Round(0),
-        seat: NodeRank(0),
+        node_rank: NodeRank(0),
         nodes: 2,
         master_addr: "10.0.0.1".into(),
         master_port: 29500,

@@ -54,8 +54,8 @@ pub(crate) fn topology(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let addresses: Vec<&str> = text.split_whitespace().take(64).collect();
     if let Ok(topology) = Topology::parse(&text) {
-        let mut seats = topology.order(addresses.iter().copied()).seats;
-        seats.sort_unstable();
-        assert!(seats.into_iter().eq(0..addresses.len()));
+        let mut by_rank = topology.order(addresses.iter().copied()).by_rank;
+        by_rank.sort_unstable();
+        assert!(by_rank.into_iter().eq(0..addresses.len()));
     }
 }

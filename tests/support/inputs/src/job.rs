@@ -66,7 +66,7 @@ impl World {
             12 => {
                 let Ok(beat) = pb::BeatRequest::decode(step.bytes) else { return };
                 let Ok(node) = speaker(beat.node_id) else { return };
-                self.hear(Input::Beat { node, seat: beat.taken_round.map(Round) });
+                self.hear(Input::Beat { node, taken_round: beat.taken_round.map(Round) });
             }
             13 => {
                 let Ok(text) = std::str::from_utf8(step.bytes) else { return };
@@ -140,7 +140,7 @@ impl World {
                 Effect::CancelCheck { at, .. } => Push::CancelCheck(at),
                 Effect::CheckOver { words, .. } => Push::CheckOver { words },
                 Effect::Exclude { exclusion, .. } => Push::Excluded(exclusion),
-                Effect::Seat { assignment, .. } => Push::Seat(assignment),
+                Effect::Assign { assignment, .. } => Push::Seat(assignment),
                 Effect::Regroup { round, why, .. } => {
                     Push::Regroup { round, why: why.to_string(), is_secondary: why.is_secondary() }
                 }

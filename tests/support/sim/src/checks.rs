@@ -24,7 +24,7 @@ use crate::{
 #[derive(Debug)]
 struct Book {
     first: Assignment,
-    seats: BTreeMap<NodeRank, (NodeId, Assignment)>,
+    assignments: BTreeMap<NodeRank, (NodeId, Assignment)>,
 }
 
 /// What was seen so far, and has to agree with what comes.
@@ -44,7 +44,7 @@ pub(crate) struct Checks {
     /// Rounds that nodes have told this memory of, saying where they stand. A memory that was lost counts them from 0
     /// again, so the place where the workers meet tells two of one number apart.
     pub(crate) claimed: BTreeSet<(Round, (String, u16))>,
-    /// Those of which it knew when it gave out its last seats.
+    /// Those of which it knew when it gave out its last assignments.
     pub(crate) known: BTreeSet<(Round, (String, u16))>,
     /// Which memory began each of all of them.
     pub(crate) begun: BTreeMap<(Round, (String, u16)), u64>,
@@ -147,9 +147,9 @@ impl Simulation {
         if let Event::Joined(request) | Event::Resumed { request, .. } = event {
             self.checks.charged.remove(&request.node_id);
         }
-        if let Event::SeatTaken { node, round } = event {
+        if let Event::AssignmentTaken { node, round } = event {
             let world = self.master.shadow.world();
-            if world.is_some_and(|world| world.round == *round && world.seat_of(node).is_some()) {
+            if world.is_some_and(|world| world.round == *round && world.node_rank_of(node).is_some()) {
                 self.checks.taken.insert(node.clone());
             }
         }
@@ -171,7 +171,7 @@ impl Simulation {
             let before = self.checks.ledger.insert(rank, *losses).unwrap_or_default();
             match losses.checked_sub(before) {
                 Some(0) if is_announced || reason.starts_with("its workers had not ended") => {}
-                Some(0) if self.is_seat_perhaps_untaken(&node.node_id) => {}
+                Some(0) if self.is_assignment_perhaps_untaken(&node.node_id) => {}
                 Some(1) if !is_announced || was_excluded(&node.node_id) => {
                     charged += 1;
                     if !self.checks.charged.insert(node.node_id.clone()) {
@@ -200,7 +200,7 @@ impl Simulation {
     }
 
     /// Whether the loss of a node need not be charged: it never said that it took its seat.
-    fn is_seat_perhaps_untaken(&self, node: &NodeId) -> bool {
+    fn is_assignment_perhaps_untaken(&self, node: &NodeId) -> bool {
         !self.checks.taken.contains(node)
     }
 
@@ -223,11 +223,12 @@ impl Simulation {
         let is_answered = match claim {
             None => is_told || job.knows(&request.node_id),
             Some(claim) => {
-                let seats =
-                    |world: &World| world.round == claim.round && world.seat_of(&request.node_id).is_some();
+                let is_there = |world: &World| {
+                    world.round == claim.round && world.node_rank_of(&request.node_id).is_some()
+                };
                 is_told
                     || claim.workers_state == WorkersState::Stopping
-                    || job.world().is_some_and(seats)
+                    || job.world().is_some_and(is_there)
                     // Seldom, and not to be seen in another way.
                     || format!("{job:?}").contains("phase: Restoring")
             }
@@ -240,39 +241,40 @@ impl Simulation {
 
     /// Before the master's effect is carried out.
     pub(crate) fn check_effect(&mut self, effect: &Effect) {
-        let Effect::Seat { node, assignment } = effect else { return };
+        let Effect::Assign { node, assignment } = effect else { return };
         let terms = self.checks.terms.as_ref().unwrap_or(&self.plan.terms);
         let is_sized = assignment.nodes >= terms.least()
             && assignment.nodes <= terms.max_nodes
             && assignment.nodes % terms.node_unit == 0;
-        let new = || Book { first: assignment.clone(), seats: BTreeMap::new() };
+        let new = || Book { first: assignment.clone(), assignments: BTreeMap::new() };
         let book = self.checks.books.entry(assignment.round).or_insert_with(new);
         let world = |it: &Assignment| {
             (it.nodes, it.world_size, it.role_world_size, it.master_addr.clone(), it.master_port)
         };
         let is_same_world = world(&book.first) == world(assignment);
-        let known = book.seats.insert(assignment.seat, (node.clone(), assignment.clone()));
-        let is_same_seat = known.is_none_or(|known| known == (node.clone(), assignment.clone()));
-        let below = assignment.seat.0.checked_sub(1).and_then(|seat| book.seats.get(&NodeRank(seat)));
+        let known = book.assignments.insert(assignment.node_rank, (node.clone(), assignment.clone()));
+        let is_same_assignment = known.is_none_or(|known| known == (node.clone(), assignment.clone()));
+        let below =
+            assignment.node_rank.0.checked_sub(1).and_then(|below| book.assignments.get(&NodeRank(below)));
         let is_dense =
             below.is_none_or(|(_, it)| it.first_rank + it.local_world_size == assignment.first_rank);
-        let is_last = assignment.seat.0 + 1 == assignment.nodes;
+        let is_last = assignment.node_rank.0 + 1 == assignment.nodes;
         let is_full =
             !is_last || assignment.first_rank + assignment.local_world_size == assignment.world_size;
-        let is_first = assignment.seat.0 != 0 || assignment.first_rank == 0;
+        let is_first = assignment.node_rank.0 != 0 || assignment.first_rank == 0;
         // Each node once: a node that holds another seat of the round as well is found in small worlds only.
         let is_once =
-            !self.is_thorough || book.seats.values().filter(|(holder, _)| holder == node).count() == 1;
+            !self.is_thorough || book.assignments.values().filter(|(holder, _)| holder == node).count() == 1;
         let holds = [
             (is_sized, "of a wrong size"),
             (is_same_world, "not the world of the others"),
-            (is_same_seat, "another's, or changed"),
-            (assignment.seat.0 < assignment.nodes, "beyond the last"),
+            (is_same_assignment, "another's, or changed"),
+            (assignment.node_rank.0 < assignment.nodes, "beyond the last"),
             (is_dense && is_full && is_first, "with ranks that do not fit its neighbour's"),
             (is_once, "its second in this round"),
         ];
         if let Some((_, words)) = holds.into_iter().find(|(holds, _)| !holds) {
-            self.fail(|| format!("the seat of {node} is {words}: {assignment:?}"));
+            self.fail(|| format!("the assignment of {node} is {words}: {assignment:?}"));
         }
         // A round that is far behind is not spoken of again.
         while self.checks.books.len() > 64 {
@@ -394,7 +396,7 @@ fn charges(event: &Event) -> bool {
         | Event::TopologyRead(_)
         | Event::InventoryTold { .. }
         | Event::Hosted { .. }
-        | Event::SeatTaken { .. }
+        | Event::AssignmentTaken { .. }
         | Event::WorkersFailed { gives_up: false, .. }
         | Event::NodeEnded { .. }
         | Event::EndHeard { .. }

@@ -318,8 +318,8 @@ impl Simulation {
             Effect::AskToHost { node, round, fresh_port } => {
                 self.push(Life::index_of(&node), NodeEvent::AskedToHost { round, fresh_port });
             }
-            Effect::Seat { node, assignment } => {
-                self.push(Life::index_of(&node), NodeEvent::Seated { assignment });
+            Effect::Assign { node, assignment } => {
+                self.push(Life::index_of(&node), NodeEvent::Assigned { assignment });
             }
             Effect::Check { node, order } => {
                 self.push(Life::index_of(&node), NodeEvent::CheckOrdered { order });

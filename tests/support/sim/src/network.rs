@@ -165,7 +165,7 @@ impl Simulation {
         let is_known = self.master.stream_of(life) == Some(conn);
         if is_known {
             let node = self.lives[life].id.clone();
-            self.tell_master(Input::Beat { node, seat: None }, None);
+            self.tell_master(Input::Beat { node, taken_round: None }, None);
         }
         self.send_down(conn, Action::BeatAnswered { conn, sent, is_known });
     }
@@ -272,14 +272,14 @@ impl Simulation {
         let life = self.conns[conn].life;
         if self.lives[life].link.stream == Stream::Open(conn) {
             self.check_push(conn, &event);
-            let seat = match &event {
-                NodeEvent::Seated { assignment } => Some(assignment.round),
+            let round = match &event {
+                NodeEvent::Assigned { assignment } => Some(assignment.round),
                 _ => None,
             };
             self.tell_node(life, event);
-            if let Some(round) = seat {
+            if let Some(round) = round {
                 let node = self.lives[life].id.clone();
-                self.say(life, JobEvent::SeatTaken { node, round });
+                self.say(life, JobEvent::AssignmentTaken { node, round });
             }
         }
     }

@@ -61,7 +61,7 @@ pub(crate) struct Life {
     /// Nothing can be started any more.
     pub(crate) is_guard_dead: bool,
     /// The seat that is being prepared, or whose workers run.
-    seat: Option<Assignment>,
+    assignment: Option<Assignment>,
     port: Option<u16>,
     /// Failures of its own workers that were followed by a restart.
     pub(crate) own_failures: u32,
@@ -118,7 +118,7 @@ impl Simulation {
             link: MasterLink::default(),
             workers: None,
             is_guard_dead: false,
-            seat: None,
+            assignment: None,
             port: None,
             own_failures: 0,
             is_counted: false,
@@ -240,7 +240,7 @@ impl Simulation {
             Effect::HostStore { round, fresh_port } => self.host_store(life, round, fresh_port),
             Effect::Prepare { assignment, .. } => {
                 let round = assignment.round;
-                self.lives[life].seat = Some(assignment);
+                self.lives[life].assignment = Some(assignment);
                 let event = if self.strikes(self.plan.rates.cannot) {
                     Event::CannotPrepare { round, reason: "the disk is full".to_owned() }
                 } else {
@@ -283,7 +283,9 @@ impl Simulation {
     }
 
     fn spawn(&mut self, life: LifeId, round: Round) {
-        let Some(seat) = self.lives[life].seat.clone().filter(|_| !self.lives[life].is_guard_dead) else {
+        let Some(assignment) =
+            self.lives[life].assignment.clone().filter(|_| !self.lives[life].is_guard_dead)
+        else {
             return;
         };
         if self.strikes(self.plan.rates.cannot) {
@@ -291,12 +293,12 @@ impl Simulation {
                 Event::CannotStart { round, local_rank: LocalRank(0), reason: "no memory".to_owned() };
             self.locally(Duration::from_millis(1), life, event);
             let spawn = self.checks.next_spawn();
-            let workers = self.workers(&seat, spawn, BTreeSet::new());
+            let workers = self.workers(&assignment, spawn, BTreeSet::new());
             self.lives[life].workers = Some(workers);
             return;
         }
         let spawn = self.checks.next_spawn();
-        let alive: BTreeSet<LocalRank> = (0..seat.local_world_size).map(LocalRank).collect();
+        let alive: BTreeSet<LocalRank> = (0..assignment.local_world_size).map(LocalRank).collect();
         // The workers of a round end at about the same time.
         let (low, high) = self.plan.work;
         let work = low + (u64::from(round.0) * 7919) % (high - low + 1);
@@ -306,25 +308,25 @@ impl Simulation {
             let cause = ExitCause::Code(i32::from(fails));
             self.after(time, Action::WorkerDies { life, spawn, local_rank: *local_rank, cause });
         }
-        let workers = self.workers(&seat, spawn, alive);
+        let workers = self.workers(&assignment, spawn, alive);
         self.lives[life].workers = Some(workers);
         self.report.spawned.push(Spawned {
             at: self.now,
             node: self.lives[life].id.clone(),
             slot: self.lives[life].slot,
             round,
-            nodes: seat.nodes,
+            nodes: assignment.nodes,
             attempt: self.lives[life].group.attempt().0,
         });
         self.check_running(life);
         self.check_generations(life);
     }
 
-    fn workers(&mut self, seat: &Assignment, spawn: u64, alive: BTreeSet<LocalRank>) -> Workers {
+    fn workers(&mut self, assignment: &Assignment, spawn: u64, alive: BTreeSet<LocalRank>) -> Workers {
         Workers {
             spawn,
-            round: seat.round,
-            endpoint: (seat.master_addr.clone(), seat.master_port),
+            round: assignment.round,
+            endpoint: (assignment.master_addr.clone(), assignment.master_port),
             alive,
             all_well: true,
             is_stubborn: self.strikes(self.plan.rates.stubborn),

@@ -92,12 +92,12 @@ impl Scene {
         self.tell(Event::Joined(request))
     }
 
-    fn claim(&mut self, node: &str, round: u32, seat: u32, workers_state: WorkersState) -> Vec<Effect> {
+    fn claim(&mut self, node: &str, round: u32, node_rank: u32, workers_state: WorkersState) -> Vec<Effect> {
         let request = self.request(node, None);
         let claim = Claim {
             fence: None,
             round: Round(round),
-            seat: NodeRank(seat),
+            node_rank: NodeRank(node_rank),
             nodes: 2,
             master_addr: "10.0.0.97".into(),
             master_port: 4000,
@@ -130,7 +130,7 @@ impl Scene {
             let _joined = self.join(node, None);
         }
         let _completed = self.wait(5);
-        let _seated = self.hosted(nodes[0], 0);
+        let _assigned = self.hosted(nodes[0], 0);
         assert!(self.master.job().world().is_some_and(|world| world.members.len() == nodes.len()));
     }
 }
@@ -215,7 +215,7 @@ fn what_is_found_out_while_a_store_is_opened_is_for_the_next_round() {
     effects.extend(scene.wait(4));
     assert_eq!(fresh_port(&effects), Some(false));
     let _late = scene.claim("b", 4, 0, WorkersState::Running);
-    let _seated = scene.hosted("a", 0);
+    let _assigned = scene.hosted("a", 0);
     let (round, reason) = (Round(0), "exit code 1".to_owned());
     let _told = scene.tell(Event::WorkersFailed { node: id("a"), round, reason, gives_up: false });
     let effects = scene.join("a", Some(0));
@@ -232,7 +232,7 @@ fn a_host_that_served_an_older_round_takes_a_new_port() {
     let (round, reason) = (Round(0), "exit code 1".to_owned());
     let _told = scene.tell(Event::WorkersFailed { node: id("b"), round, reason, gives_up: false });
     assert_eq!(fresh_port(&scene.join("b", Some(0))), Some(true));
-    let _seated = scene.hosted("b", 5);
+    let _assigned = scene.hosted("b", 5);
     let _joined = scene.join("a", Some(4));
     let _regrouped = scene.wait(3);
     assert_eq!(
@@ -240,7 +240,7 @@ fn a_host_that_served_an_older_round_takes_a_new_port() {
         Some(true),
         "the workers of round 4 may not all be gone"
     );
-    let _seated = scene.hosted("a", 6);
+    let _assigned = scene.hosted("a", 6);
     let (round, reason) = (Round(6), "exit code 1".to_owned());
     let _told = scene.tell(Event::WorkersFailed { node: id("a"), round, reason, gives_up: false });
     let _joined = scene.join("b", Some(6));
@@ -296,7 +296,7 @@ fn a_node_whose_seat_was_told_to_a_broken_stream_asks_again() {
         let _joined = scene.join(node, None);
     }
     let _broken = scene.tell(Event::LinkBroken { node: id("b") });
-    let _seated = scene.hosted("a", 0);
+    let _assigned = scene.hosted("a", 0);
     let (round, reason) = (Round(0), "exit code 1".to_owned());
     let _told = scene.tell(Event::WorkersFailed { node: id("a"), round, reason, gives_up: false });
     let _joined = scene.join("a", Some(0));
@@ -310,7 +310,7 @@ fn a_master_killed_between_its_last_decision_and_its_end_ends_after_its_restart(
     let mut job = Job::new(policy());
     let scene = Scene::new(1, 1);
     let _joined = job.handle(Moment::START, Event::Joined(scene.request("a", None)));
-    let _seated = job.handle(
+    let _assigned = job.handle(
         Moment::START,
         Event::Hosted { node: id("a"), round: Round(0), master_addr: None, master_port: 1 },
     );

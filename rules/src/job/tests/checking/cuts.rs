@@ -69,12 +69,12 @@ impl Severed {
     }
 
     fn trains(&mut self, names: &[&str]) {
-        let seats = self.ring.test.hosted("a", 0);
-        let seated = seats.iter().filter_map(|effect| match effect {
-            Effect::Seat { node, .. } => Some(&*node.0),
+        let assignments = self.ring.test.hosted("a", 0);
+        let assigned = assignments.iter().filter_map(|effect| match effect {
+            Effect::Assign { node, .. } => Some(&*node.0),
             _ => None,
         });
-        assert_eq!(seated.collect::<Vec<_>>(), names);
+        assert_eq!(assigned.collect::<Vec<_>>(), names);
     }
 
     #[track_caller]

@@ -42,7 +42,7 @@ fn of_four(taint_flaky: Tainting) -> Ring {
 fn check_again_with(ring: &mut Ring, name: &str) {
     let round = ring.host().unwrap().1;
     let host = ring.host().unwrap().0.to_owned();
-    let _seats = ring.test.hosted(&host, round);
+    let _assignments = ring.test.hosted(&host, round);
     let request = life(ring, name, None);
     ring.tell(Event::Joined(request));
     for member in ["a", "b", "c"] {
@@ -102,7 +102,7 @@ fn the_kubernetes_node_is_the_machine_where_it_is_known() {
     lose(&mut ring, "d");
     assert_eq!(blamed(&ring), Some(("lost", false)));
     ring.test.at(60);
-    let _seats = ring.test.hosted("a", 0);
+    let _assignments = ring.test.hosted("a", 0);
     let request = on("e", &ring);
     ring.tell(Event::Joined(request));
     for member in ["a", "b", "c"] {
