@@ -13,11 +13,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use agent::streams::Streams;
 use agent::{
     config::{LogConfig, LogDir},
     logs::{Console, Logs},
 };
-use rules::{LocalRank, Rank, redirects::Streams};
+use rules::{LocalRank, Rank};
 
 const WORKERS: u32 = 8;
 

@@ -7,9 +7,9 @@ use master_proto::trust::NodeSecret;
 use rules::{
     NodeId, NodeRank, RunId,
     node::{NodeAttributes, Terms},
-    redirects::Streams,
 };
 
+use crate::streams::Streams;
 use probes::SwitchboxTask;
 
 /// Everything one node's agent needs to know.

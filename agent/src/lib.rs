@@ -20,4 +20,6 @@ mod run_blocking;
 pub mod signals;
 pub mod store_host;
 pub mod store_watch;
+pub mod streams;
+mod template;
 pub mod workers;

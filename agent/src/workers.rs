@@ -9,7 +9,7 @@ use std::{
 
 use rules::{
     Attempt, LocalRank,
-    worker_env::{EnvSettings, VisibleDevices, WorkerEnvError, worker_argument, worker_env},
+    worker_env::{EnvSettings, VisibleDevices, WorkerEnvError, worker_env},
     world::Assignment,
 };
 
@@ -17,6 +17,7 @@ use crate::{
     config::{AgentConfig, MasterPort},
     guard::frame::WorkerSpec,
     logs::{Generation, LogError, Logs},
+    template::substitute,
 };
 
 /// Everything the workers of one round need to start.
@@ -85,6 +86,11 @@ fn merged(inherited: &[(OsString, OsString)], own: &[(&'static str, String)]) ->
     kept.map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec()))
         .chain(own.iter().map(|(name, value)| (name.as_bytes().to_vec(), value.clone().into_bytes())))
         .collect()
+}
+
+/// A worker argument with `${local_rank}` filled in.
+fn worker_argument(argument: &[u8], local_rank: LocalRank) -> Vec<u8> {
+    substitute(argument, |name| (name == "local_rank").then(|| local_rank.to_string()))
 }
 
 /// What is the same in every worker's environment.

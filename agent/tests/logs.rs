@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use agent::streams::Streams;
 use agent::{
     config::{LogConfig, LogDir},
     logs::{Console, Drained, Generation, LogError, Logs, Stream, TAIL_BYTES},
@@ -25,7 +26,7 @@ use nix::{
     },
     unistd::{Pid, pipe2},
 };
-use rules::{LocalRank, Rank, redirects::Streams};
+use rules::{LocalRank, Rank};
 use tempfile::TempDir;
 
 /// For things that happen at once unless something is broken.

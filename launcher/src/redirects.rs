@@ -2,7 +2,7 @@
 //!
 //! torchrun takes single-digit ranks only; here `10:1` is fine too. All that torchrun takes means the same.
 
-use rules::redirects::Streams;
+use agent::streams::Streams;
 
 /// Why a text is not a choice of streams.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -34,8 +34,6 @@ use tonic::{
     transport::{Server, ServerTlsConfig},
 };
 
-#[doc(hidden)]
-pub use self::journal::bytes as journal_bytes;
 #[cfg(debug_assertions)]
 pub use self::journal::crash::crash_at;
 pub use self::{
@@ -47,6 +45,8 @@ pub use self::{
     topology::TopologyFileError,
 };
 use self::{job_loop::JobLoop, lines::LogTo, service::MasterService, taint_publisher::TaintPublisher};
+#[doc(hidden)]
+pub use self::{journal::bytes as journal_bytes, taint_publisher::taint_document};
 
 /// Words that may wait for the job's owner before callers are held back.
 const QUEUE: usize = 1024;

@@ -3,6 +3,8 @@
 //! The job does not wait for any of it. Reports are handled one after another, and the master waits for the last one
 //! before it ends.
 
+mod document;
+
 use std::{
     fs,
     io::{self, Write as _},
@@ -26,6 +28,7 @@ use tokio::{
     time::timeout,
 };
 
+pub use self::document::taint_document;
 use crate::lines::{Log, say};
 
 /// How long the operator's command may take for one node.
@@ -120,15 +123,13 @@ impl TaintPublisher {
     pub(crate) fn publish(&self, report: &TaintReport) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let millis = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-        // Plain data: it cannot fail.
-        let document =
-            serde_json::to_string_pretty(&report.document(self.key.as_str(), millis)).unwrap_or_default();
-        let document: Arc<str> = document.into();
+        let document: Arc<str> = taint_document(report, self.key.as_str(), millis).into();
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&document);
-        let nodes = report.nodes(self.key.as_str()).filter(|node| node.taint.is_some()).map(|node| {
-            let name = node.k8s_node.unwrap_or(node.host).to_owned();
-            (name, serde_json::to_string(&node).unwrap_or_default())
-        });
+        let nodes =
+            document::nodes(report, self.key.as_str()).filter(|node| node.taint.is_some()).map(|node| {
+                let name = node.k8s_node.unwrap_or(node.host).to_owned();
+                (name, serde_json::to_string(&node).unwrap_or_default())
+            });
         let nodes = nodes.collect();
         let _closed = self.reports.send(Handed { document, nodes });
     }

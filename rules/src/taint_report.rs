@@ -1,21 +1,15 @@
-//! What a check of a job came to, with the names of its nodes: the document that an operator acts upon ([`document`]),
-//! and a table for the master's log ([`table`]).
+//! The outcome of a job's check with the names of its nodes, and a table of it for the master's log ([`table`]).
 
-mod document;
 mod fabric;
 mod table;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::document::{Document, EvidenceDocument, NodeDocument};
 use crate::{
     ids::{NodeId, NodeRank, RunId},
     node::JoinRequest,
 };
 use diagnosis::{gpus::Inventory, network_check::Outcome};
-
-/// The version of the document.
-pub const SCHEMA: &str = "dlrover.taint-report/v1";
 
 /// What a check came to, and who was checked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,17 +78,6 @@ impl CheckedNode {
             notes: request.checked.as_ref().map(|checked| checked.local.notes.clone()).unwrap_or_default(),
         }
     }
-}
-
-/// How Kubernetes keeps pods off a node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Taint {
-    /// Configurable, `dlrover.io/node-check` unless told otherwise.
-    pub key: String,
-    /// The verdict, or what is broken: see [`NodeVerdict::taint_value`].
-    pub value: &'static str,
-    /// `NoSchedule`: pods that run there stay.
-    pub effect: &'static str,
 }
 
 impl TaintReport {

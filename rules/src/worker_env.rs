@@ -2,7 +2,6 @@
 
 use crate::{
     ids::{Attempt, LocalRank, NodeRank, RunId},
-    template,
     world::Assignment,
 };
 
@@ -142,12 +141,6 @@ fn one_device(
         env.push(("HIP_VISIBLE_DEVICES", device));
     }
     Ok(env)
-}
-
-/// A worker argument with `${local_rank}` filled in.
-#[must_use]
-pub fn worker_argument(argument: &[u8], local_rank: LocalRank) -> Vec<u8> {
-    template::substitute(argument, |name| (name == "local_rank").then(|| local_rank.to_string()))
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! Where each stream of each worker goes, from the configuration alone.
 
-use rules::{LocalRank, redirects::Streams};
+use rules::LocalRank;
+
+use crate::streams::Streams;
 
 use super::stream::Stream;
 use crate::config::{LogConfig, LogDir};

@@ -1,6 +1,8 @@
 //! What stands before every tee'd line.
 
-use rules::{LocalRank, Rank, template::substitute};
+use rules::{LocalRank, Rank};
+
+use crate::template::substitute;
 
 /// What the macros of the template stand for.
 #[derive(Debug, Clone)]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use rules::redirects::Streams;
+use crate::streams::Streams;
 
 /// One of a process's two output streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -6,7 +6,7 @@ use std::{
 };
 
 use agent::config::{LogConfig, LogDir};
-use rules::redirects::Streams;
+use agent::streams::Streams;
 
 use crate::{
     cli::Cli, environment::Environment, host::Host, invalid::Invalid, options::Flag, python_number, redirects,

@@ -1,7 +1,7 @@
 use std::{collections::BTreeSet, path::PathBuf};
 
 use agent::config::LogDir;
-use rules::redirects::Streams;
+use agent::streams::Streams;
 
 use super::*;
 

@@ -20,7 +20,7 @@ pub(crate) fn inventory(bytes: &[u8]) {
         assert!(*came == inventory || came.notes.is_empty());
     }
     if let Ok(report) = serde_json::from_slice::<TaintReport>(bytes) {
-        let document = serde_json::to_string(&report.document("k", 0)).expect("a document");
+        let document = master::taint_document(&report, "k", 0);
         let _read: serde_json::Value = serde_json::from_str(&document).expect("a document");
         assert!(!report.to_string().is_empty());
     }

@@ -148,7 +148,7 @@ impl World {
                 Effect::Refuse { reason, .. } => Push::Refused { reason: reason.to_string() },
                 Effect::TellEnd { verdict, .. } => Push::JobEnd(verdict),
                 Effect::Report(report) => {
-                    let document = serde_json::to_string(&report.document("k", 0)).expect("a document");
+                    let document = master::taint_document(&report, "k", 0);
                     let _read: serde_json::Value = serde_json::from_str(&document).expect("a document");
                     assert!(!report.to_string().is_empty());
                     continue;

@@ -4,9 +4,8 @@
 //! `$name` and `${name}` are replaced when `value` knows the name, `$$` becomes `$`, and everything else
 //! stays as it is. A name is `[_A-Za-z][_A-Za-z0-9]*` (ASCII only).
 
-/// `template` with the names that `value` knows replaced.
-#[must_use]
-pub fn substitute(template: &[u8], value: impl Fn(&str) -> Option<String>) -> Vec<u8> {
+/// Returns `template` with the names that `value` knows replaced.
+pub(crate) fn substitute(template: &[u8], value: impl Fn(&str) -> Option<String>) -> Vec<u8> {
     let mut out = Vec::with_capacity(template.len());
     let mut rest = template;
     while let Some(dollar) = rest.iter().position(|byte| *byte == b'$') {
@@ -23,7 +22,7 @@ pub fn substitute(template: &[u8], value: impl Fn(&str) -> Option<String>) -> Ve
     out
 }
 
-/// What starts at the `$` that `text` begins with: how many bytes it takes, and what replaces them.
+/// The reference at the `$` that `text` begins with: its length in bytes, and its replacement.
 fn reference(text: &[u8], value: &impl Fn(&str) -> Option<String>) -> (usize, Option<String>) {
     if text.get(1) == Some(&b'$') {
         return (2, Some("$".into()));
