@@ -72,10 +72,10 @@ impl NodeVerdict {
                     "the device files that this container has, and their permissions; the accelerators themselves may be fit"
                 }
                 Component::SwitchboxProbe => {
-                    "SWITCHBOX_CHECK_TOOL_PATH, --switchbox-probe, and what this user may do; too little was measured to call a link broken"
+                    "the switchbox probe, its path (SWITCHBOX_CHECK_TOOL_PATH), and the permissions of this user; too little was measured to call a link broken"
                 }
                 Component::CheckCommand => {
-                    "the command line of --check-command, run by hand on this node; then the node itself"
+                    "the check command, run by hand on this node; then the node itself"
                 }
                 Component::Switchbox => {
                     "the optical modules and cables between the sockets named and the switchbox, and the accelerators' driver"

@@ -44,9 +44,9 @@ pub use self::{
 /// The whole check ends by then, whatever hangs.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
-/// No probe fits this host, in the words for a person who can name another.
+/// The message when no probe fits this host.
 pub const NO_PROBE: &str = "no switchbox probe on this host: there is neither MetaX's tool or driver nor an NVIDIA \
-                            device; name one with --switchbox-probe";
+                            device";
 
 /// What is measured, and how much of it must be good.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -170,7 +170,7 @@ fn check(mut task: SwitchboxTask, has_table: bool) -> Result<Finding, String> {
         };
         last.filter(|last| !is_in_table(last)).into_iter().for_each(say);
         found.map_err(|error| match error {
-            SwitchboxError::NoProbe => NO_PROBE.to_owned(),
+            SwitchboxError::NoProbe => format!("{NO_PROBE}; name one with --switchbox-probe"),
             error => error.to_string(),
         })
     })

@@ -34,6 +34,17 @@ pub fn remedy(failure: &Failure, meeting: &Meeting) -> Option<String> {
         Failure::Job(JobFailure::Exhausted { .. }) => {
             "If such losses are expected, --restart-count=N of the job master allows more of them.".to_owned()
         }
+        Failure::Job(JobFailure::Inconclusive { .. }) => {
+            "--on-inconclusive=proceed lets such nodes take part; --on-inconclusive=relaunch excludes them untainted, so \
+             that others take their places."
+                .to_owned()
+        }
+        Failure::Job(JobFailure::Cut { .. }) => {
+            "--on-bad-path=proceed trains over the cut; --nnodes=MIN:MAX lets a job begin with fewer nodes.".to_owned()
+        }
+        Failure::Job(JobFailure::MassFailure { .. }) => {
+            "--taint-guard=SHARE of the job master sets the limit.".to_owned()
+        }
         Failure::Job(JobFailure::MasterLeft { .. }) => {
             "A job outlives the launcher that serves it when that has a --state-dir and is started again, or with a \
              dlrover-master of its own (DLROVER_MASTER_ADDR)."
@@ -45,12 +56,7 @@ pub fn remedy(failure: &Failure, meeting: &Meeting) -> Option<String> {
                 .to_owned()
         }
         Failure::Job(JobFailure::Node { .. }) => "That node's own output tells more.".to_owned(),
-        Failure::Job(
-            JobFailure::Deserted
-            | JobFailure::Inconclusive { .. }
-            | JobFailure::Cut { .. }
-            | JobFailure::MassFailure { .. },
-        )
+        Failure::Job(JobFailure::Deserted)
         | Failure::Excluded(_)
         | Failure::Workers(_)
         | Failure::Start { .. }

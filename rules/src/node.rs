@@ -55,41 +55,33 @@ impl Terms {
         Some(nodes / unit * unit).filter(|size| *size > 0 && *size >= self.least())
     }
 
-    /// The first point in which `theirs` is not the same, in words.
+    /// Returns the first setting in which `theirs` differs, as text.
     #[must_use]
     pub fn difference(&self, theirs: &Self) -> Option<String> {
         // Mostly there is none, and every join asks.
         if self == theirs {
             return None;
         }
-        let nodes = |terms: &Self| format!("--nnodes={}:{}", terms.min_nodes, terms.max_nodes);
-        let seconds = |wait: Duration| wait.as_secs_f64();
-        let mut points = vec![
-            (format!("--rdzv-id={}", self.run_id), format!("--rdzv-id={}", theirs.run_id)),
-            (nodes(self), nodes(theirs)),
-            (format!("--node-unit={}", self.node_unit), format!("--node-unit={}", theirs.node_unit)),
-            (
-                format!("--rdzv-conf lastcall_timeout={}", seconds(self.last_call)),
-                format!("--rdzv-conf lastcall_timeout={}", seconds(theirs.last_call)),
-            ),
-            (
-                format!("--rdzv-conf join_timeout={}", seconds(self.join_timeout)),
-                format!("--rdzv-conf join_timeout={}", seconds(theirs.join_timeout)),
-            ),
-            (
-                format!("--require-uniform={}", self.require_uniform),
-                format!("--require-uniform={}", theirs.require_uniform),
-            ),
-            (
-                format!("--network-check={}", self.check.is_some()),
-                format!("--network-check={}", theirs.check.is_some()),
-            ),
+        let differs =
+            self.settings().into_iter().zip(theirs.settings()).find(|(ours, theirs)| ours != theirs);
+        differs.map(|((name, ours), (_, theirs))| {
+            format!("the job has {name}={ours}, this node has {name}={theirs}")
+        })
+    }
+
+    fn settings(&self) -> Vec<(&'static str, String)> {
+        let seconds = |wait: Duration| wait.as_secs_f64().to_string();
+        let mut settings = vec![
+            ("rdzv-id", self.run_id.to_string()),
+            ("nnodes", format!("{}:{}", self.min_nodes, self.max_nodes)),
+            ("node-unit", self.node_unit.to_string()),
+            ("lastcall_timeout", seconds(self.last_call)),
+            ("join_timeout", seconds(self.join_timeout)),
+            ("require-uniform", self.require_uniform.to_string()),
+            ("network-check", self.check.is_some().to_string()),
         ];
-        if let (Some(ours), Some(theirs)) = (&self.check, &theirs.check) {
-            points.extend(ours.options().into_iter().zip(theirs.options()));
-        }
-        let differs = points.into_iter().find(|(ours, theirs)| ours != theirs);
-        differs.map(|(ours, theirs)| format!("the job has {ours}, this node has {theirs}"))
+        settings.extend(self.check.iter().flat_map(CheckTerms::settings));
+        settings
     }
 }
 
@@ -250,7 +242,7 @@ mod tests {
         assert_eq!(terms(2, 4, 1).difference(&terms(2, 4, 1)), None);
         assert_eq!(
             terms(2, 4, 1).difference(&terms(1, 3, 1)).unwrap(),
-            "the job has --nnodes=2:4, this node has --nnodes=1:3"
+            "the job has nnodes=2:4, this node has nnodes=1:3"
         );
     }
 

@@ -126,7 +126,7 @@ impl fmt::Display for Notice {
                 let (used, limit) = (gpus::gigabytes(*used), gpus::gigabytes(*limit));
                 write!(f, "local rank {local_rank} holds {used} GB of the accelerator, and its share is {limit} GB; ")?;
                 f.write_str(if *is_killed {
-                    "it is killed, as --gpu-mem-enforce asks"
+                    "killing it, because the share is enforced"
                 } else {
                     "others on this device may run out of memory"
                 })

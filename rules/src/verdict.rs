@@ -99,8 +99,8 @@ pub enum JobFailure {
 pub enum CutEnd {
     /// They are too few.
     TooFew,
-    /// It was told to end where a path is cut.
-    Told,
+    /// The policy is to fail where a path is cut.
+    Policy,
     /// The launcher that serves the job master is cut off from them.
     WithoutMaster(NodeName),
 }
@@ -121,7 +121,7 @@ impl fmt::Display for JobFailure {
             }
             Self::Exhausted { rank, node, limit, reason } => write!(
                 f,
-                "node rank {rank} was lost again after {}, as many as --restart-count allows: {node}: {reason}",
+                "node rank {rank} was lost again after {}, the most allowed: {node}: {reason}",
                 diagnosis::counted::counted(*limit, "replacement")
             ),
             Self::MasterLeft { node, reason } => {
@@ -142,41 +142,28 @@ impl fmt::Display for JobFailure {
                 f.write_str("; no node is tainted. ")?;
                 f.write_str(match why.contains(CHECK_COMMAND) {
                     // It may fail for reasons of its own, and on every node.
-                    true => {
-                        "Look first at that command, run by hand on both, then at the network between them"
-                    }
-                    false => "Look first at that, then at the network between them",
+                    true => "Run that command by hand on both first, then check the network between them",
+                    false => "Check that first, then the network between them",
                 })?;
-                f.write_str(
-                    "; one more healthy node would tell which it is; --on-inconclusive=proceed or relaunch decide otherwise",
-                )
+                f.write_str("; one more healthy node would tell which it is")
             }
             Self::Cut { words, fit, nodes, needed, why } => {
                 let able = format!("{fit} of {} could train together", counted(*nodes as usize, "node"));
                 write!(f, "the network check found a cut between nodes: {words}; {able}")?;
                 match why {
-                    CutEnd::TooFew => write!(
-                        f,
-                        ", fewer than the {needed} that --nnodes and \
-                         --node-unit ask for"
-                    )?,
-                    CutEnd::Told => write!(f, ", and --on-bad-path=fail ends the job")?,
-                    CutEnd::WithoutMaster(node) => write!(
-                        f,
-                        ", without {node}, whose launcher serves the job \
-                         master"
-                    )?,
+                    CutEnd::TooFew => write!(f, ", fewer than the {needed} that the job needs")?,
+                    CutEnd::Policy => write!(f, ", and the job's policy is to fail")?,
+                    CutEnd::WithoutMaster(node) => {
+                        write!(f, ", without {node}, whose launcher serves the job master")?;
+                    }
                 }
-                f.write_str(
-                    "; no node is tainted for it. Look first at the switches and cables on that way; \
-                     --on-bad-path=proceed would train over it",
-                )
+                f.write_str("; no node is tainted for it. Check the switches and cables on that path first")
             }
             Self::MassFailure { faults, limit, nodes } => write!(
                 f,
-                "the network check found fault with {faults} of {nodes} nodes, more than the {limit} that \
-                 --taint-guard allows, so nobody is tainted: look first at what they share, a switch, a driver, the \
-                 image or the configuration"
+                "the network check found fault with {faults} of {nodes} nodes, more than the limit of \
+                 {limit}, so no node is tainted: check first what they share, a switch, a driver, the image or the \
+                 configuration"
             ),
         }
     }

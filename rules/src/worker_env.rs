@@ -48,7 +48,7 @@ pub enum WorkerEnvError {
     },
     /// `--virtual-local-rank` with more workers than visible devices.
     #[error(
-        "local rank {local_rank} has no device: {variable}={list} lists fewer devices than --nproc-per-node asks for"
+        "local rank {local_rank} has no device: {variable}={list} lists fewer devices than there are workers"
     )]
     TooFewDevices {
         /// The rank left without a device.

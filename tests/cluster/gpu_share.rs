@@ -82,7 +82,7 @@ fn a_worker_that_takes_more_than_its_share_is_told_of_and_killed_where_that_is_w
         if enforces && has_hosts_numbers {
             let outcomes = job.finish([run], 1);
             let said = &outcomes[0].stderr;
-            assert!(said.contains("it is killed, as --gpu-mem-enforce asks"), "{said}");
+            assert!(said.contains("killing it, because the share is enforced"), "{said}");
             assert!(said.contains("rank 1 (local rank 1, pid ") && said.contains("SIGKILL"), "{said}");
         } else {
             job.go();

@@ -15,23 +15,20 @@ fn a_node_that_expects_another_job_is_refused_by_name() {
     let first = token(job.ranked(0)).flags(line).start();
     let _waits = job.await_said(&first, "PENDING 1/2 joined");
     let differing = [
-        (
-            vec![line[0], line[1], "--rdzv-id=other"],
-            "the job has --rdzv-id=none, this node has --rdzv-id=other",
-        ),
-        (vec!["--nnodes=2:3", line[1]], "the job has --nnodes=2:4, this node has --nnodes=2:3"),
-        (vec![line[0], line[1], "--node-unit=2"], "the job has --node-unit=1, this node has --node-unit=2"),
+        (vec![line[0], line[1], "--rdzv-id=other"], "the job has rdzv-id=none, this node has rdzv-id=other"),
+        (vec!["--nnodes=2:3", line[1]], "the job has nnodes=2:4, this node has nnodes=2:3"),
+        (vec![line[0], line[1], "--node-unit=2"], "the job has node-unit=1, this node has node-unit=2"),
         (
             vec![line[0], "--rdzv-conf=lastcall_timeout=7"],
-            "the job has --rdzv-conf lastcall_timeout=500, this node has --rdzv-conf lastcall_timeout=7",
+            "the job has lastcall_timeout=500, this node has lastcall_timeout=7",
         ),
         (
             vec![line[0], "--rdzv-conf=lastcall_timeout=500,join_timeout=9"],
-            "the job has --rdzv-conf join_timeout=600, this node has --rdzv-conf join_timeout=9",
+            "the job has join_timeout=600, this node has join_timeout=9",
         ),
         (
             vec![line[0], line[1], "--require-uniform"],
-            "the job has --require-uniform=false, this node has --require-uniform=true",
+            "the job has require-uniform=false, this node has require-uniform=true",
         ),
     ];
     let refused = differing.map(|(flags, sentence)| (token(job.ranked(1)).flags(flags).start(), sentence));
@@ -52,7 +49,7 @@ fn with_require_uniform_another_number_of_workers_is_refused() {
     let first = job.ranked(0).flags(line).start();
     let _waits = job.await_said(&first, "PENDING 1/2 joined");
     let outcome = job.ranked(1).flags(line).flags(["--nproc-per-node=2"]).finish().expect_code(1);
-    let sentence = "--require-uniform: the job's nodes have 1 worker each, this one has --nproc-per-node=2";
+    let sentence = "the job's nodes must have the same number of workers: they have 1, this one has 2";
     assert!(outcome.stderr.contains(sentence), "{outcome:#?}");
     let second = job.ranked(1).flags(line).start();
     let _world = job.await_world(2, 0);

@@ -104,7 +104,7 @@ fn a_stranger_that_comes_first_with_another_job_keeps_nobody_out() {
         pb::push::Push::Refused(pb::Refused { reason }) => Some(reason),
         _ => None,
     });
-    assert!(reason.contains("the job has --rdzv-id=none, this node has --rdzv-id=theirs"), "{reason}");
+    assert!(reason.contains("the job has rdzv-id=none, this node has rdzv-id=theirs"), "{reason}");
     job.ends_well(nodes);
     assert_eq!(job.ran(), [(0, 0), (0, 1)]);
 }

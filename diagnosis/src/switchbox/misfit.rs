@@ -50,11 +50,9 @@ impl fmt::Display for Misfit {
         }
         write!(
             f,
-            ", and --box-pairs was not given: its default {all} asks for {} sockets, of which {without} lack an \
-             accelerator, so that fewer than {min_channels} pairs are left. Give the pairs of this host's sockets with \
-             --box-pairs A:B ...; if it should have all {} accelerators, give --box-pairs {all}, and what is missing is \
-             held against the node",
-            2 * pairs.len(),
+            ", and the default pairs {all} ask for {0} sockets, of which {without} lack an accelerator, so that fewer \
+             than {min_channels} pairs are left. Set box-pairs to the pairs of this host's sockets; if it should have all \
+             {0} accelerators, set box-pairs to {all}: then what is missing is a fault of the node",
             2 * pairs.len(),
         )
     }

@@ -41,7 +41,7 @@ pub enum PairsError {
     #[error("{0} pairs are more than the {MOST_PAIRS} that one check takes")]
     TooMany(usize),
     /// Within one accelerator nothing passes the box.
-    #[error("{0} pairs a socket with itself, which only --probe-loopback allows")]
+    #[error("{0} pairs a socket with itself, which only a loopback test allows")]
     Itself(SocketPair),
     /// The same two sockets, in whatever order.
     #[error("{0} is there twice")]

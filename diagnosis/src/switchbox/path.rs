@@ -106,12 +106,12 @@ impl Expected {
                 }
                 (Path::Unknown, None, Equipment::Bus(_)) => None,
                 (Path::Unknown, None, _) => {
-                    let words = "the probe does not say which way the bytes went; it should, or --switchbox-path any \
-                                 takes whatever it is";
+                    let words = "the probe does not report the path that the bytes took; set switchbox-path to any to \
+                                 accept every path";
                     Some(Wrong::new(Trouble::UnknownPath, words))
                 }
                 (_, None, Equipment::Link(link, model)) => went(format_args!(
-                    "{link}, which {model} has; where this host has no such link, --switchbox-path any says so"
+                    "{link}, which {model} has; if this host has no such link, set switchbox-path to any"
                 )),
                 (_, None, Equipment::Bus(_) | Equipment::Unknown) => None,
             },
@@ -126,7 +126,7 @@ impl Expected {
             Equipment::Bus(model) => Some(format!("no pair went over a link, and {model} is not known to have one")),
             Equipment::Unknown => Some(
                 "no pair went over a link, and whether this model of accelerator should have one is not known: \
-                 --switchbox-path says which way the bytes must take"
+                 set switchbox-path to the path that the bytes must take"
                     .to_owned(),
             ),
             Equipment::Link(..) => None,

@@ -63,7 +63,7 @@ impl From<JobVerdict> for pb::JobEnd {
             JobVerdict::Failed(JobFailure::Cut { words, fit, nodes, needed, why }) => {
                 let why = Some(match why {
                     CutEnd::TooFew => Why::TooFew(pb::CutTooFew {}),
-                    CutEnd::Told => Why::Told(pb::CutTold {}),
+                    CutEnd::Policy => Why::Told(pb::CutTold {}),
                     CutEnd::WithoutMaster(node) => Why::WithoutMaster(node.into()),
                 });
                 Verdict::Cut(pb::Cut { words: cut(words), fit, nodes, needed, why })
@@ -110,7 +110,7 @@ impl TryFrom<pb::JobEnd> for JobVerdict {
             Verdict::Cut(pb::Cut { words, fit, nodes, needed, why }) => {
                 let why = match why.ok_or(ConvertError::Missing { field: "job_end.cut.why" })? {
                     Why::TooFew(pb::CutTooFew {}) => CutEnd::TooFew,
-                    Why::Told(pb::CutTold {}) => CutEnd::Told,
+                    Why::Told(pb::CutTold {}) => CutEnd::Policy,
                     Why::WithoutMaster(node) => CutEnd::WithoutMaster(node.into()),
                 };
                 JobFailure::Cut { words, fit, nodes, needed, why }

@@ -155,7 +155,7 @@ fn every_push_survives_the_wire() {
         failed(JobFailure::Inconclusive { named: vec![name()], of: 2, nodes: 3, why: "w".into() }),
         failed(JobFailure::MassFailure { faults: 4, limit: 2, nodes: 6 }),
         failed(severed(CutEnd::TooFew)),
-        failed(severed(CutEnd::Told)),
+        failed(severed(CutEnd::Policy)),
         failed(severed(CutEnd::WithoutMaster(name()))),
         Push::Check(order()),
         Push::Check(CheckOrder { test: Test::Pair, ..order() }),
@@ -175,7 +175,7 @@ fn every_push_survives_the_wire() {
             waited: Duration::from_secs(3),
             limit: Duration::from_secs(600),
         }),
-        Push::Pending(Pending::Aside { point: "the job has --rdzv-id=a, this node has --rdzv-id=b".into() }),
+        Push::Pending(Pending::Aside { point: "the job has rdzv-id=a, this node has rdzv-id=b".into() }),
         Push::Pending(Pending::Gathering {
             joined: 1,
             needed: 4,

@@ -262,13 +262,12 @@ impl fmt::Display for Refusal {
             Self::Differs { point } => write!(f, "{point}; give every node the same line"),
             Self::NotUniform { job, node } => write!(
                 f,
-                "--require-uniform: the job's nodes have {} each, this one has --nproc-per-node={node}",
-                diagnosis::counted::counted(*job, "worker")
+                "the job's nodes must have the same number of workers: they have {job}, this one has {node}",
             ),
             Self::Held { rank, holder, newcomer } => write!(
                 f,
                 "node rank {rank} is held by {holder}, which is alive, so {newcomer} cannot take it; give each node \
-                 its own --node-rank (or NODE_RANK), or stop the other launcher first"
+                 a node rank of its own (NODE_RANK), or stop the other launcher first"
             ),
         }
     }
@@ -344,7 +343,7 @@ impl fmt::Display for Log {
             Self::Checked { report } => f.write_str(report),
             Self::Proceeds { cut, nodes } => write!(
                 f,
-                "warning: {} over a cut, for --on-bad-path=proceed says so: {cut}",
+                "warning: {} over a cut, as the policy is to proceed: {cut}",
                 if *nodes == 1 { "1 node trains".to_owned() } else { format!("{nodes} nodes train") }
             ),
             Self::Gone { node, reason, losses, limit } => {
@@ -353,7 +352,7 @@ impl fmt::Display for Log {
             Self::Regrouped { round, why } => write!(f, "round {round} is over: {why}"),
             Self::Restoring { round, nodes } => write!(
                 f,
-                "nodes report round {round} of {}, which this master does not know: it has no --state-dir, or an empty \
+                "nodes report round {round} of {}, which this master does not know: it has no state directory, or an empty \
                  one; waiting for the others",
                 diagnosis::counted::counted(*nodes, "node")
             ),
@@ -365,9 +364,9 @@ impl fmt::Display for Log {
             Self::OldMemory { node, round, next } => write!(
                 f,
                 "warning: {node} is in round {round}, and what this master remembers ends before round {next}: its \
-                 --state-dir is an older copy of the job's state, or it went on without one. Nodes of rounds that it \
-                 does not know stop their workers and join again; give a master that comes back the folder as the \
-                 last one left it, or an empty one: without a memory it asks the nodes and restarts none"
+                 state directory is an older copy of the job's state, or the job continued without one. Nodes of rounds \
+                 that it does not know stop their workers and join again. Start a master again with the state directory \
+                 as the last one left it, or with an empty one: then it asks the nodes and restarts none"
             ),
         }
     }

@@ -110,10 +110,9 @@ fn a_job_that_is_told_to_trains_over_a_cut_with_a_warning() {
     let _world = job.first_world(5);
     for node in &nodes {
         let _said =
-            job.await_said(node, "; warning: they train over a cut, for --on-bad-path=proceed says so: ");
+            job.await_said(node, "; warning: the job trains over a cut, as its policy is to proceed: ");
     }
-    let _said =
-        job.await_master_said("warning: 5 nodes train over a cut, for --on-bad-path=proceed says so: ");
+    let _said = job.await_master_said("warning: 5 nodes train over a cut, as the policy is to proceed: ");
     let _end = job.ends_well(nodes);
 }
 

@@ -197,9 +197,9 @@ fn default_pairs_on_a_host_of_four_end_the_launcher_and_taint_nobody() {
     let four = r#"--switchbox-probe=echo '{"v":1,"devices":4,"results":[]}'"#;
     let outcome = line.flags([four]).finish().expect_code(1);
     for words in [
-        "the switchbox cannot be checked: this host has 4 accelerators, and --box-pairs was not given: its default 0:1 \
-         2:4 3:5 6:7 asks for 8 sockets",
-        "Give the pairs of this host's sockets with --box-pairs A:B ...",
+        "the switchbox cannot be checked: this host has 4 accelerators, and the default pairs 0:1 2:4 3:5 6:7 ask \
+         for 8 sockets",
+        "Set box-pairs to the pairs of this host's sockets",
     ] {
         assert!(outcome.stderr.contains(words), "{words}: {}", outcome.stderr);
     }

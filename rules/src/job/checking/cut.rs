@@ -33,7 +33,7 @@ impl Job {
         let is_enough = terms.world_of(self.waiting.len().saturating_sub(out)).is_some();
         let why = match (on_bad_path, master) {
             (OnBadPath::Proceed, _) => return None,
-            (OnBadPath::Fail, _) => CutEnd::Told,
+            (OnBadPath::Fail, _) => CutEnd::Policy,
             (OnBadPath::Exclude, _) if cut.left_out.is_empty() => return None,
             (OnBadPath::Exclude, _) if !is_enough => CutEnd::TooFew,
             (OnBadPath::Exclude, Some(master)) => CutEnd::WithoutMaster(master),
@@ -47,7 +47,7 @@ impl Job {
     pub(super) fn words_of_cut(&self, report: &TaintReport) -> String {
         match (&report.outcome.cut, self.on_bad_path()) {
             (Some(Cut { words, .. }), Some(OnBadPath::Proceed)) => {
-                format!("; warning: they train over a cut, for --on-bad-path=proceed says so: {words}")
+                format!("; warning: the job trains over a cut, as its policy is to proceed: {words}")
             }
             (Some(Cut { words, .. }), _) => format!("; cut: {words}"),
             (None, _) => String::new(),

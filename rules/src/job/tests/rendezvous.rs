@@ -212,21 +212,21 @@ fn each_point_that_differs_is_refused_by_name() {
     for (theirs, point) in [
         (
             Terms { run_id: RunId("other".into()), ..job() },
-            "the job has --rdzv-id=job, this node has --rdzv-id=other",
+            "the job has rdzv-id=job, this node has rdzv-id=other",
         ),
-        (terms(2, 3), "the job has --nnodes=2:4, this node has --nnodes=2:3"),
-        (Terms { node_unit: 2, ..job() }, "the job has --node-unit=1, this node has --node-unit=2"),
+        (terms(2, 3), "the job has nnodes=2:4, this node has nnodes=2:3"),
+        (Terms { node_unit: 2, ..job() }, "the job has node-unit=1, this node has node-unit=2"),
         (
             Terms { last_call: Duration::from_millis(500), ..job() },
-            "the job has --rdzv-conf lastcall_timeout=30, this node has --rdzv-conf lastcall_timeout=0.5",
+            "the job has lastcall_timeout=30, this node has lastcall_timeout=0.5",
         ),
         (
             Terms { join_timeout: GRACE, ..job() },
-            "the job has --rdzv-conf join_timeout=600, this node has --rdzv-conf join_timeout=2",
+            "the job has join_timeout=600, this node has join_timeout=2",
         ),
         (
             Terms { require_uniform: true, ..job() },
-            "the job has --require-uniform=false, this node has --require-uniform=true",
+            "the job has require-uniform=false, this node has require-uniform=true",
         ),
     ] {
         let mut test = Test::new(policy(), job());

@@ -16,7 +16,7 @@ fn join_for(test: &mut Test, name: &str, terms: &Terms) -> Vec<Effect> {
 }
 
 fn point(job: &str, node: &str) -> String {
-    format!("the job has --rdzv-id={job}, this node has --rdzv-id={node}")
+    format!("the job has rdzv-id={job}, this node has rdzv-id={node}")
 }
 
 fn waits_aside(name: &str, point: &str) -> Vec<Effect> {

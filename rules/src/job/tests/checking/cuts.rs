@@ -140,7 +140,7 @@ fn the_launcher_that_serves_the_master_cannot_be_left_out() {
 
 #[test]
 fn a_cut_fails_the_job_when_it_was_told_to() {
-    let words = severed(policy(), 2, 1, OnBadPath::Fail).fails(2, 2, &CutEnd::Told);
+    let words = severed(policy(), 2, 1, OnBadPath::Fail).fails(2, 2, &CutEnd::Policy);
     assert!(
         words.contains("; 2 of 4 nodes could train together, and --on-bad-path=fail ends the job;"),
         "{words}"
