@@ -11,7 +11,6 @@ use std::{
 
 use diagnosis::network_check::LocalCheck;
 use master_proto::question::Key;
-use nix::sys::signal::Signal;
 use rules::{
     Moment, Round,
     check_order::{CheckReport, Checked},
@@ -19,7 +18,7 @@ use rules::{
     fence::{Juror, guard_after},
     node::{JoinRequest, NodeAttributes},
     worker_env::EnvSettings,
-    worker_group::{Effect, Event, Limits, WorkerExit, WorkerGroup},
+    worker_group::{Effect, Event, Limits, WorkerGroup},
     world::Assignment,
 };
 use tokio::{
@@ -399,7 +398,7 @@ impl Agent {
             Effect::KillTree => self.tell_guard(&ToGuard::KillTree),
             Effect::Ask { round, jury, timeout, of_master } => self.ask(round, jury, timeout, of_master),
             Effect::AbandonTree => self.is_abandoned = true,
-            Effect::Tell(notice) => self.console.say(format!("dlrover-run: {notice}")),
+            Effect::Notify(notice) => self.console.say(format!("dlrover-run: {notice}")),
             Effect::ReportEnd { end } => self.say(ToMaster::End(end)),
             Effect::Finish { .. } => {}
         }

@@ -426,7 +426,7 @@ impl<E: From<Event>> MasterConnection<E> {
         self.heard = Some((epoch, seq));
         Some(match push? {
             Push::Welcome { .. } => return None,
-            Push::Host { round, fresh_port } => Event::AskedToHost { round, fresh_port },
+            Push::Host { round, fresh_port } => Event::HostRequested { round, fresh_port },
             Push::Seat(assignment) => Event::Assigned { assignment },
             Push::Regroup { round, why, is_secondary } => Event::Regroup { round, why, is_secondary },
             Push::Refused { reason } => Event::Refused { reason },
@@ -434,7 +434,7 @@ impl<E: From<Event>> MasterConnection<E> {
             Push::Pending(pending) => Event::Pending(pending),
             Push::Check(order) => Event::CheckOrdered { order },
             Push::CancelCheck(at) => Event::CheckCancelled { at },
-            Push::CheckOver { words } => Event::CheckOver { words },
+            Push::CheckOver { words } => Event::CheckOver { message: words },
             Push::Excluded(exclusion) => Event::Excluded { exclusion },
         })
     }

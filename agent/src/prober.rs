@@ -293,7 +293,7 @@ async fn with_switchbox<E: From<Event>>(
     let (said, mut heard) = mpsc::channel(SWITCHBOX_LINES);
     let telling = async {
         while let Some(words) = heard.recv().await {
-            let _gone = events.send(Event::SelfCheckSays { words }.into()).await;
+            let _gone = events.send(Event::SelfCheckProgress { message: words }.into()).await;
         }
     };
     let (found, ()) = tokio::join!(check_switchbox(task, helper, Some(said), Some(cancel)), telling);

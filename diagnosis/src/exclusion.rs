@@ -33,7 +33,7 @@ impl fmt::Display for Exclusion {
 impl NodeVerdict {
     /// The verdict in one word, as reports spell it.
     #[must_use]
-    pub fn word(&self) -> &'static str {
+    pub fn as_str(&self) -> &'static str {
         match self {
             Self::Healthy => "healthy",
             Self::Fault => "fault",
@@ -52,7 +52,7 @@ impl NodeVerdict {
     pub fn taint_value(&self) -> &'static str {
         match self {
             Self::LocalFault(LocalFault { component: Component::Switchbox, .. }) => "switchbox",
-            _ => self.word(),
+            _ => self.as_str(),
         }
     }
 

@@ -9,7 +9,7 @@ pub use inventory::{
     CgroupLimits, Gpu, GpuLink, GpuProcess, GpuTrouble, GpuUse, Host, Inventory, MOST_GPUS, NvLink,
     RemappedRows, Vendor,
 };
-pub use xid::{Xid, xid_words};
+pub use xid::{Xid, xid_name};
 
 /// Bytes in GB (10^9), to a tenth, for people.
 #[must_use]

@@ -131,7 +131,7 @@ fn task(arguments: &ArgMatches, env: Environment<'_>) -> Result<SwitchboxTask, S
             diagnosis::counted::counted(most, "pair")
         ));
     }
-    let expected = arguments.get_one::<String>("switchbox-path").and_then(|word| Expected::from_word(word));
+    let expected = arguments.get_one::<String>("switchbox-path").and_then(|word| Expected::parse(word));
     let are_pairs_given = arguments.value_source("box-pairs") == Some(ValueSource::CommandLine);
     let (expected, models) = (expected.unwrap_or_default(), Vec::new());
     let settings = Settings { pairs, are_pairs_given, min, min_channels, expected, models };
@@ -185,7 +185,7 @@ fn table(finding: &Finding) -> String {
     for pair in &finding.pairs {
         let devices =
             pair.devices.as_ref().map_or_else(|| "-".to_owned(), |(one, other)| format!("{one} -> {other}"));
-        let verdict = pair.wrong.as_ref().map_or("good", |wrong| wrong.trouble.word());
+        let verdict = pair.wrong.as_ref().map_or("good", |wrong| wrong.trouble.as_str());
         let verdict = match (pair.values.is_empty(), pair.alone) {
             (true, _) => verdict.to_owned(),
             (false, true) => format!("{verdict} (alone)"),
@@ -293,16 +293,16 @@ fn json(finding: &Finding) -> String {
         pair: [pair.pair.0, pair.pair.1],
         gpus: pair.devices.as_ref().map(|(one, other)| [one.as_str(), other]),
         verdict: pair.verdict,
-        reason: pair.wrong.as_ref().map(|wrong| wrong.trouble.word()),
-        words: pair.wrong.as_ref().map(|wrong| wrong.words.as_str()),
-        path: pair.path.word(),
+        reason: pair.wrong.as_ref().map(|wrong| wrong.trouble.as_str()),
+        words: pair.wrong.as_ref().map(|wrong| wrong.message.as_str()),
+        path: pair.path.as_str(),
         alone: pair.alone,
         directions: directions(pair, finding.min).into_iter().map(direction).collect(),
     });
     let document = Document {
         schema: "dlrover.switchbox/v1",
         probe: &finding.probe,
-        verdict: finding.status().word(),
+        verdict: finding.status().as_str(),
         good: finding.good(),
         total: finding.pairs.len(),
         min_channels: finding.min_channels,

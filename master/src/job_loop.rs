@@ -225,7 +225,7 @@ impl JobLoop {
                 // Who wants a seat, or tells of itself, must be there to be told of it, and must be missed when it goes.
                 let asks = match &*event {
                     Event::Joined(request) | Event::Resumed { request, .. } => Some(&request.node_id),
-                    Event::InventoryTold { node, .. } => Some(node),
+                    Event::InventoryReported { node, .. } => Some(node),
                     _ => None,
                 };
                 if asks.is_some_and(|node| !self.subscribed.contains_key(node)) {

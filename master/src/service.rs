@@ -260,7 +260,7 @@ impl pb::master_server::Master for MasterService {
         let (metadata, from, request) = request.into_parts();
         let node =
             self.decode((&metadata, &from), "acknowledgement", speaker(request.node_id), |node| Some(node))?;
-        self.happened(&from, Event::EndHeard { node }).await?;
+        self.happened(&from, Event::EndAcknowledged { node }).await?;
         Ok(Response::new(pb::EndAcknowledgementReply {}))
     }
 

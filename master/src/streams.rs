@@ -87,12 +87,12 @@ impl Streams {
     /// Does what was decided. Gives the verdict when nothing follows.
     pub(crate) fn carry_out(&mut self, effect: Effect) -> Option<JobVerdict> {
         match effect {
-            Effect::AskToHost { node, round, fresh_port } => {
+            Effect::RequestHost { node, round, fresh_port } => {
                 self.push(&node, Push::Host { round, fresh_port })
             }
             Effect::Check { node, order } => self.push(&node, Push::Check(order)),
             Effect::CancelCheck { node, at } => self.push(&node, Push::CancelCheck(at)),
-            Effect::CheckOver { node, words } => self.push(&node, Push::CheckOver { words }),
+            Effect::CheckOver { node, message } => self.push(&node, Push::CheckOver { words: message }),
             Effect::Exclude { node, exclusion } => self.push(&node, Push::Excluded(exclusion)),
             Effect::Assign { node, assignment } => self.push(&node, Push::Seat(assignment)),
             Effect::Regroup { node, round, why } => {
@@ -105,8 +105,8 @@ impl Streams {
                 self.push(&node, Push::Refused { reason });
                 self.open.remove(&node);
             }
-            Effect::TellPending { node, pending } => self.push(&node, Push::Pending(pending)),
-            Effect::TellEnd { node, verdict } => self.push(&node, Push::JobEnd(verdict)),
+            Effect::SendPending { node, pending } => self.push(&node, Push::Pending(pending)),
+            Effect::SendEnd { node, verdict } => self.push(&node, Push::JobEnd(verdict)),
             Effect::HangUp { node } => {
                 self.open.remove(&node);
             }
@@ -163,7 +163,7 @@ mod tests {
     }
 
     fn host(streams: &mut Streams) {
-        let asked = Effect::AskToHost { node: node(), round: Round(0), fresh_port: false };
+        let asked = Effect::RequestHost { node: node(), round: Round(0), fresh_port: false };
         assert_eq!(streams.carry_out(asked), None);
     }
 

@@ -6,11 +6,11 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {
-        let words = inner.to_string();
+        let message = inner.to_string();
         // Some libraries wrap an error in another with the same words.
-        if !text.ends_with(&words) {
+        if !text.ends_with(&message) {
             text.push_str(": ");
-            text.push_str(&words);
+            text.push_str(&message);
         }
         cause = inner.source();
     }
@@ -22,15 +22,15 @@ mod tests {
     use super::*;
 
     #[derive(Debug, thiserror::Error)]
-    #[error("{words}")]
+    #[error("{message}")]
     struct Wrapped {
-        words: &'static str,
+        message: &'static str,
         source: Option<Box<Wrapped>>,
     }
 
     #[test]
     fn a_cause_with_the_same_words_is_said_once() {
-        let wrap = |words, source: Option<Wrapped>| Wrapped { words, source: source.map(Box::new) };
+        let wrap = |message, source: Option<Wrapped>| Wrapped { message, source: source.map(Box::new) };
         let inner = wrap("refused", None);
         let error = wrap("cannot connect", Some(wrap("tcp error", Some(wrap("tcp error", Some(inner))))));
         assert_eq!(chain(&error), "cannot connect: tcp error: refused");

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     ids::{Attempt, LocalRank, Rank},
-    signal_name::signal_words,
+    signal_name::signal_name,
     verdict::JobFailure,
 };
 use diagnosis::exclusion::Exclusion;
@@ -61,7 +61,7 @@ impl fmt::Display for WorkerFailure {
         match cause {
             _ if *out_of_memory => write!(f, "was killed by the kernel's OOM killer"),
             ExitCause::Code(code) => write!(f, "exited with code {code}"),
-            ExitCause::Signal(signal) => write!(f, "was killed by {}", signal_words(*signal)),
+            ExitCause::Signal(signal) => write!(f, "was killed by {}", signal_name(*signal)),
         }
     }
 }
@@ -174,7 +174,7 @@ impl fmt::Display for Failure {
                     write!(f, "rank {rank} exited with code {code}")
                 }
                 Some(WorkerFailure { rank, cause: ExitCause::Signal(signal), .. }) => {
-                    write!(f, "rank {rank} was killed by {}", signal_words(*signal))
+                    write!(f, "rank {rank} was killed by {}", signal_name(*signal))
                 }
                 None => f.write_str("its workers failed"),
             },
@@ -194,7 +194,7 @@ impl fmt::Display for Failure {
                 write!(f, "its guard process exited with code {code}")
             }
             Self::GuardDied { cause: ExitCause::Signal(signal) } => {
-                write!(f, "its guard process was killed by {}", signal_words(*signal))
+                write!(f, "its guard process was killed by {}", signal_name(*signal))
             }
             Self::MasterAway { reason, waited } => {
                 write!(f, "the job master was away for {} s: {reason}", waited.as_secs_f64())

@@ -246,7 +246,7 @@ impl Job {
                 self.on_hosted(now, &node, round, master_addr, master_port)
             }
             Event::AssignmentTaken { node, round } => self.on_assignment_taken(&node, round),
-            Event::InventoryTold { node, inventory } => self.on_inventory_told(&node, inventory),
+            Event::InventoryReported { node, inventory } => self.on_inventory_reported(&node, inventory),
             Event::CheckReported { node, report } => self.on_check_reported(now, &node, report),
             Event::CheckProgressed { node, at, probed } => self.on_check_progressed(now, &node, at, probed),
             Event::WorkersFailed { node, round, reason, gives_up } => {
@@ -254,7 +254,7 @@ impl Job {
             }
             Event::NodeEnded { node, end } => self.on_node_ended(now, &node, end),
             Event::NodeLost { node, cause } => self.on_lost(now, &node, cause),
-            Event::EndHeard { node } => self.on_end_heard(&node),
+            Event::EndAcknowledged { node } => self.on_end_acknowledged(&node),
             Event::WorkersGone { nodes } => self.on_workers_gone(now, &nodes),
             Event::Restarted => self.on_restarted(now),
             Event::Deadline => self.on_deadline(now),

@@ -78,7 +78,7 @@ mod tests {
     fn many_runs_are_counted_instead() {
         let missing = missing((0..4096).filter(|rank| rank % 2 == 1 || *rank > 4000));
         assert_eq!(missing.runs.len(), RUNS);
-        let words = missing.to_string();
-        assert!(words.starts_with("1,3,5,") && words.ends_with(",61,63 and 2063 more"), "{words}");
+        let message = missing.to_string();
+        assert!(message.starts_with("1,3,5,") && message.ends_with(",61,63 and 2063 more"), "{message}");
     }
 }

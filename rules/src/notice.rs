@@ -10,7 +10,7 @@ use crate::{
     fence::Finding,
     ids::{Attempt, LocalRank},
     pending::Pending,
-    signal_name::signal_words,
+    signal_name::signal_name,
     world::Assignment,
 };
 use diagnosis::{
@@ -35,15 +35,15 @@ pub enum Notice {
     /// There is no seat yet.
     Pending(Pending),
     /// What a check of this node alone is at, or found.
-    SelfCheck { words: String },
+    SelfCheck { message: String },
     /// What this node found out about itself before it joins.
     LocallyChecked(LocalCheck),
     /// A test with others begins.
     Testing(CheckOrder),
     /// A test with others takes long.
-    TestGoesOn { at: CheckRound, bytes: u64, total: u64, elapsed: Duration },
+    TestRunning { at: CheckRound, bytes: u64, total: u64, elapsed: Duration },
     /// The check is over and this node passed.
-    CheckOver { words: String },
+    CheckOver { message: String },
     /// The driver told of an error of an accelerator.
     GpuError { gpu: String, code: u64, count: u32 },
     /// A worker holds more of an accelerator's memory than its share, in bytes.
@@ -90,7 +90,7 @@ impl fmt::Display for Notice {
             Self::Stopping { signal, grace } => write!(
                 f,
                 "forwarded {} to the workers; waiting up to {} s ({} again to kill them)",
-                signal_words(*signal),
+                signal_name(*signal),
                 grace.as_secs_f64(),
                 // What a person at a terminal has pressed.
                 if *signal == 2 { "press Ctrl-C" } else { "send it" }
@@ -101,18 +101,18 @@ impl fmt::Display for Notice {
                 write!(f, "{why}; the failure on this node followed from it and uses no restart")
             }
             Self::Pending(pending) => pending.fmt(f),
-            Self::SelfCheck { words } => f.write_str(words),
+            Self::SelfCheck { message } => f.write_str(message),
             Self::LocallyChecked(checked) => locally_checked(checked, f),
             Self::Testing(order) => testing(order, f),
             // A user's own program need not say how far it is.
-            Self::TestGoesOn { at, bytes: 0, total: 0, elapsed } => write!(
+            Self::TestRunning { at, bytes: 0, total: 0, elapsed } => write!(
                 f,
                 "network check {}, round {}: still running after {} s",
                 at.check,
                 at.round,
                 elapsed.as_secs()
             ),
-            Self::TestGoesOn { at, bytes, total, elapsed } => write!(
+            Self::TestRunning { at, bytes, total, elapsed } => write!(
                 f,
                 "network check {}, round {}: {} of {} MB came in {} s",
                 at.check,
@@ -121,7 +121,7 @@ impl fmt::Display for Notice {
                 rounded_megabytes(*total),
                 elapsed.as_secs()
             ),
-            Self::CheckOver { words } => f.write_str(words),
+            Self::CheckOver { message } => f.write_str(message),
             Self::GpuShareExceeded { local_rank, used, limit, is_killed } => {
                 let (used, limit) = (gpus::gigabytes(*used), gpus::gigabytes(*limit));
                 write!(f, "local rank {local_rank} holds {used} GB of the accelerator, and its share is {limit} GB; ")?;
@@ -136,7 +136,7 @@ impl fmt::Display for Notice {
                  (give the pod hostPID)",
             ),
             Self::GpuError { gpu, code, count } => {
-                write!(f, "{gpu}: the driver tells of Xid {code} ({})", gpus::xid_words(*code))?;
+                write!(f, "{gpu}: the driver tells of Xid {code} ({})", gpus::xid_name(*code))?;
                 if *count > 1 { write!(f, ", {count} times by now") } else { Ok(()) }
             }
             Self::StoreNotReached { missing, waited } => {

@@ -45,7 +45,7 @@ pub fn signal_name(signal: i32) -> Option<&'static str> {
 
 /// The name, or `signal 40` for one that has none.
 #[must_use]
-pub fn signal_words(signal: i32) -> String {
+pub fn signal_name(signal: i32) -> String {
     signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned)
 }
 
@@ -60,6 +60,6 @@ mod tests {
         assert_eq!(signal_name(15), Some("SIGTERM"));
         assert_eq!(signal_name(31), Some("SIGSYS"));
         assert_eq!((signal_name(0), signal_name(32), signal_name(-1)), (None, None, None));
-        assert_eq!(signal_words(40), "signal 40");
+        assert_eq!(signal_name(40), "signal 40");
     }
 }

@@ -114,7 +114,7 @@ mod tests {
     fn a_taint_says_what_other_hands_than_a_nodes_mend() {
         let of = |component: &str| NodeVerdict::LocalFault(LocalFault::new(component, "r"));
         assert_eq!(of("switchbox").taint_value(), "switchbox");
-        assert_eq!(of("switchbox").word(), "local-fault");
+        assert_eq!(of("switchbox").as_str(), "local-fault");
         assert!(of("switchbox").look_at().starts_with("the optical modules"));
         assert_eq!(of("gpu 3").taint_value(), "local-fault");
         assert_eq!(NodeVerdict::Fault.taint_value(), "fault");

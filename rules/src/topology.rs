@@ -28,12 +28,12 @@ pub struct Place {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TopologyError {
     /// Not three words.
-    #[error("line {line} has {} instead of 3, `asw psw ip`: `{text}`", diagnosis::counted::counted(*.words, "word"))]
-    Words {
+    #[error("line {line} has {} instead of 3, `asw psw ip`: `{text}`", diagnosis::counted::counted(*.columns, "column"))]
+    Columns {
         /// Counted from 1.
         line: usize,
         /// How many there are.
-        words: usize,
+        columns: usize,
         /// The line.
         text: String,
     },
@@ -79,9 +79,9 @@ impl Topology {
             if text.is_empty() || text.starts_with('#') {
                 continue;
             }
-            let words: Vec<&str> = text.split_whitespace().collect();
-            let [switch, pod_switch, address] = words[..] else {
-                return Err(TopologyError::Words { line, words: words.len(), text: shortened(text) });
+            let columns: Vec<&str> = text.split_whitespace().collect();
+            let [switch, pod_switch, address] = columns[..] else {
+                return Err(TopologyError::Columns { line, columns: columns.len(), text: shortened(text) });
             };
             let Some(address) = canonical(address) else {
                 return Err(TopologyError::Address { line, text: shortened(address) });
@@ -187,7 +187,7 @@ mod tests {
         let error = |text: &str| Topology::parse(text).unwrap_err().to_string();
         assert_eq!(
             error("asw psw 10.0.0.1\nasw 10.0.0.2\n"),
-            "line 2 has 2 words instead of 3, `asw psw ip`: `asw 10.0.0.2`"
+            "line 2 has 2 columns instead of 3, `asw psw ip`: `asw 10.0.0.2`"
         );
         assert_eq!(error("\n\nasw psw host-a"), "line 3: `host-a` is not an IP address");
         assert_eq!(

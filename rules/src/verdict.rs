@@ -82,7 +82,7 @@ pub enum JobFailure {
     /// A check found that fit nodes are cut off from each other.
     Cut {
         /// What is cut, in one sentence.
-        words: String,
+        message: String,
         /// How many nodes could train together.
         fit: u32,
         /// How many were checked.
@@ -147,9 +147,9 @@ impl fmt::Display for JobFailure {
                 })?;
                 f.write_str("; one more healthy node would tell which it is")
             }
-            Self::Cut { words, fit, nodes, needed, why } => {
+            Self::Cut { message, fit, nodes, needed, why } => {
                 let able = format!("{fit} of {} could train together", counted(*nodes as usize, "node"));
-                write!(f, "the network check found a cut between nodes: {words}; {able}")?;
+                write!(f, "the network check found a cut between nodes: {message}; {able}")?;
                 match why {
                     CutEnd::TooFew => write!(f, ", fewer than the {needed} that the job needs")?,
                     CutEnd::Policy => write!(f, ", and the job's policy is to fail")?,

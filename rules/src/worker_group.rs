@@ -221,21 +221,21 @@ impl WorkerGroup {
             Event::Answered { round, answers, is_master_gone } => {
                 self.on_answered(round, &answers, is_master_gone)
             }
-            Event::AskedToHost { round, fresh_port } => self.on_asked_to_host(round, fresh_port),
+            Event::HostRequested { round, fresh_port } => self.on_host_requested(round, fresh_port),
             Event::Hosting { round, master_addr, master_port } => {
                 self.on_hosting(round, master_addr, master_port)
             }
             Event::CannotHost { reason } => self.leave(now, Outcome::Failed(Failure::Store { reason })),
             Event::Assigned { assignment } => self.on_assigned(now, assignment),
-            Event::Pending(pending) => vec![Effect::Tell(Notice::Pending(pending))],
-            Event::SelfCheckSays { words } => vec![Effect::Tell(Notice::SelfCheck { words })],
+            Event::Pending(pending) => vec![Effect::Notify(Notice::Pending(pending))],
+            Event::SelfCheckProgress { message } => vec![Effect::Notify(Notice::SelfCheck { message })],
             Event::CannotCheck { reason } => self.leave(now, Outcome::Failed(Failure::SelfCheck { reason })),
             Event::LocallyChecked { checked } => self.on_locally_checked(now, checked),
             Event::CheckOrdered { order } => self.on_check_ordered(now, order),
             Event::CheckCancelled { at } => self.on_check_cancelled(at),
             Event::Probing { at, probed } => self.on_probing(now, at, probed),
             Event::Probed { report } => self.on_probed(report),
-            Event::CheckOver { words } => self.on_check_over(words),
+            Event::CheckOver { message } => self.on_check_over(message),
             Event::Excluded { exclusion } => self.on_excluded(now, exclusion),
             Event::Refused { reason } => self.on_refused(now, reason),
             Event::Prepared { round, oom_kills } => self.on_prepared(now, round, oom_kills),
@@ -292,10 +292,10 @@ impl WorkerGroup {
                 let is_new = self.last.as_ref().is_none_or(|last| last.round < assignment.round);
                 return !is_new || !matches!(self.state, State::Joining { .. });
             }
-            Event::AskedToHost { .. }
+            Event::HostRequested { .. }
             | Event::Hosting { .. }
             | Event::CannotHost { .. }
-            | Event::SelfCheckSays { .. }
+            | Event::SelfCheckProgress { .. }
             | Event::CannotCheck { .. }
             | Event::LocallyChecked { .. }
             | Event::CheckOrdered { .. }
@@ -366,8 +366,8 @@ impl WorkerGroup {
         self.accelerators.assigned();
         self.state = State::Preparing(generation);
         // A node that has always been alone has nothing to tell. The files first: words cost time.
-        let tell =
-            (assignment.nodes > 1 || had_others).then(|| Effect::Tell(Notice::Assigned(assignment.clone())));
+        let tell = (assignment.nodes > 1 || had_others)
+            .then(|| Effect::Notify(Notice::Assigned(assignment.clone())));
         let mut effects = vec![Effect::Prepare { assignment, attempt: self.attempt }];
         effects.extend(tell);
         effects
@@ -428,7 +428,7 @@ impl WorkerGroup {
         };
         let (reason, gives_up) = (failure.to_string(), matches!(then, Then::FailWithWorkers { .. }));
         let notice = Notice::WorkerFailed { failure, attempt: self.attempt, then: after };
-        let mut effects = vec![Effect::Tell(notice)];
+        let mut effects = vec![Effect::Notify(notice)];
         // The other nodes' workers hang in the next collective too, so they are told before ours are gone.
         effects.extend(self.round().map(|round| Effect::ReportFailure { round, reason, gives_up }));
         effects.extend(self.stop(now, SIGTERM, then));
@@ -504,12 +504,12 @@ impl WorkerGroup {
             State::Running(_) => {
                 let grace = self.limits.shutdown_timeout;
                 // Announced before the workers are gone, so that the others need not wait for that.
-                let mut effects = vec![Effect::Tell(Notice::Stopping { signal, grace }), left];
+                let mut effects = vec![Effect::Notify(Notice::Stopping { signal, grace }), left];
                 effects.extend(self.stop(now, signal, Then::End(Outcome::Interrupted(signal))));
                 effects
             }
             State::Stopping { ladder, .. } if again => match ladder.hurry(now) {
-                Some(_) => vec![Effect::Tell(Notice::Killing), Effect::KillTree],
+                Some(_) => vec![Effect::Notify(Notice::Killing), Effect::KillTree],
                 None => Vec::new(),
             },
             State::Stopping { then, .. } => {
@@ -591,7 +591,7 @@ impl WorkerGroup {
             }
             State::AwaitingRootCause { .. } => Vec::new(),
             State::Leaving { .. } | State::Joining { .. } => self.on_timeout_over(now),
-            State::Running(_) => self.start_watch.expired(now).map(Effect::Tell).into_iter().collect(),
+            State::Running(_) => self.start_watch.expired(now).map(Effect::Notify).into_iter().collect(),
             State::Preparing(_) | State::Done => Vec::new(),
         }
     }

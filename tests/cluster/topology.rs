@@ -82,7 +82,7 @@ fn the_file_is_read_again_for_each_round() {
     assert_eq!(order(&third), [0, 1, 2]);
     assert_eq!(from_disk(&third), [] as [usize; 0]);
     let said = job.await_master_said("the last good one holds");
-    assert!(said.contains("line 2 has 2 words instead of 3"), "{said}");
+    assert!(said.contains("line 2 has 2 columns instead of 3"), "{said}");
     job.ends_well(nodes);
 }
 

@@ -49,7 +49,7 @@ impl Alone {
                 let words = format!(
                     "network check: {CHECK_COMMAND} passed on this node, tested alone ({took:.1} ms)"
                 );
-                let _gone = events.send(Event::SelfCheckSays { words }.into()).await;
+                let _gone = events.send(Event::SelfCheckProgress { message: words }.into()).await;
                 return Event::LocallyChecked { checked };
             }
             Probed::Failed { reason } if reason.starts_with(CANNOT_RUN) => {

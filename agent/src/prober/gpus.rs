@@ -91,7 +91,7 @@ pub(super) async fn fitness(plan: GpuPlan, terms: &GpuTerms) -> (Inventory, Resu
         match judge(&inventory, terms, waited) {
             Health::Fit { notes } => return (inventory, Ok(notes)),
             Health::Unfit(fault) => return (inventory, Err(fault)),
-            Health::LookAgain { after } => {
+            Health::Recheck { after } => {
                 sleep(after).await;
                 waited = began.elapsed();
             }

@@ -37,7 +37,7 @@ pub struct Arranged {
     /// How many of it are chosen.
     pub chosen: usize,
     /// What was chosen, and why, on one line.
-    pub words: String,
+    pub message: String,
 }
 
 /// Why there is no list.
@@ -149,19 +149,19 @@ pub fn arrange(
         order.extend(others.take(MOST));
     }
     let many = if choice.ring.len() == 1 { "" } else { "s" };
-    let mut words = format!(
+    let mut message = format!(
         "GPU{many} {} chosen of {} free{}",
         in_a_row(&choice.ring),
         free.len(),
         left_out(busy, taken)
     );
     if choice.ring.len() > 1 {
-        words.push_str(&format!(": {}", worth(matrix, &choice)));
+        message.push_str(&format!(": {}", worth(matrix, &choice)));
     }
     if !choice.is_proven {
-        words.push_str("; the search was cut short, a better set may exist");
+        message.push_str("; the search was cut short, a better set may exist");
     }
-    Ok(Arranged { chosen: choice.ring.len(), order, words })
+    Ok(Arranged { chosen: choice.ring.len(), order, message })
 }
 
 /// What a choice is worth, in words.

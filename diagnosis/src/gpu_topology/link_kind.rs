@@ -109,9 +109,9 @@ pub struct UnknownLink(pub String);
 impl FromStr for LinkKind {
     type Err = UnknownLink;
 
-    fn from_str(word: &str) -> Result<Self, UnknownLink> {
-        let unknown = || UnknownLink(word.chars().take(40).collect());
-        Ok(match word {
+    fn from_str(name: &str) -> Result<Self, UnknownLink> {
+        let unknown = || UnknownLink(name.chars().take(40).collect());
+        Ok(match name {
             "X" => Self::Same,
             "MX" => Self::MetaXLink,
             "PIX" => Self::Pci(PciPath::OneBridge),
@@ -120,7 +120,7 @@ impl FromStr for LinkKind {
             "NODE" => Self::Pci(PciPath::NumaNode),
             "SYS" | "SOC" => Self::Pci(PciPath::System),
             _ => {
-                let count = word.strip_prefix("NV").and_then(|count| count.parse().ok());
+                let count = name.strip_prefix("NV").and_then(|count| count.parse().ok());
                 Self::NvLink(count.filter(|count| (1..=64).contains(count)).ok_or_else(unknown)?)
             }
         })
@@ -133,19 +133,19 @@ mod tests {
 
     #[test]
     fn the_nearer_is_worth_more() {
-        let words = ["X", "SYS", "NODE", "PHB", "PXB", "PIX", "NV1", "NV2", "MX"];
-        let worth: Vec<u32> = words.iter().map(|word| word.parse::<LinkKind>().unwrap().mbps()).collect();
+        let message = ["X", "SYS", "NODE", "PHB", "PXB", "PIX", "NV1", "NV2", "MX"];
+        let worth: Vec<u32> = message.iter().map(|name| name.parse::<LinkKind>().unwrap().mbps()).collect();
         assert!(worth.is_sorted_by(|one, next| one < next), "{worth:?}");
     }
 
     #[test]
     fn words_are_read_and_written() {
-        for word in ["X", "NV1", "NV18", "MX", "PIX", "PXB", "PHB", "NODE", "SYS"] {
-            assert_eq!(word.parse::<LinkKind>().unwrap().to_string(), word);
+        for name in ["X", "NV1", "NV18", "MX", "PIX", "PXB", "PHB", "NODE", "SYS"] {
+            assert_eq!(name.parse::<LinkKind>().unwrap().to_string(), name);
         }
         assert_eq!("SOC".parse(), Ok(LinkKind::Pci(PciPath::System)));
-        for word in ["", "NV", "NV0", "NV65", "NV-1", "x", "MX2", "P2P"] {
-            assert_eq!(word.parse::<LinkKind>(), Err(UnknownLink(word.into())));
+        for name in ["", "NV", "NV0", "NV65", "NV-1", "x", "MX2", "P2P"] {
+            assert_eq!(name.parse::<LinkKind>(), Err(UnknownLink(name.into())));
         }
     }
 }

@@ -62,20 +62,20 @@ pub enum BadMatrix {
         columns: usize,
     },
     /// A word.
-    #[error("row GPU{row} of the topology table: {word}")]
-    Word {
+    #[error("row GPU{row} of the topology table: {name}")]
+    Link {
         /// Where.
         row: usize,
         /// What.
-        word: UnknownLink,
+        name: UnknownLink,
     },
     /// A number.
-    #[error("row {row} of the bandwidth table: `{word}` is no bandwidth in GB/s from 0 to 10000")]
+    #[error("row {row} of the bandwidth table: `{name}` is no bandwidth in GB/s from 0 to 10000")]
     Number {
         /// Which.
         row: usize,
         /// What.
-        word: String,
+        name: String,
     },
     /// Only a device is itself.
     #[error("the topology table says {link} between GPU{one} and GPU{other}")]
@@ -145,7 +145,7 @@ impl Matrix {
         for (one, row) in rows.iter().enumerate() {
             for (other, gbps) in row.iter().enumerate().filter(|(other, _)| *other != one) {
                 if !(0.0..=10_000.0).contains(gbps) {
-                    return Err(BadMatrix::Number { row: one, word: gbps.to_string() });
+                    return Err(BadMatrix::Number { row: one, name: gbps.to_string() });
                 }
                 let back = rows.get(other).and_then(|row| row.get(one)).copied().unwrap_or_default();
                 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]

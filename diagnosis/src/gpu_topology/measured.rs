@@ -18,10 +18,10 @@ pub(super) fn parse(text: &str) -> Result<Matrix, BadMatrix> {
     }
     let mut rows = Vec::new();
     for (row, line) in lines.iter().enumerate() {
-        let number = |(column, word): (usize, &str)| match word.trim().parse() {
+        let number = |(column, name): (usize, &str)| match name.trim().parse() {
             Ok(gbps) => Ok(gbps),
             Err(_) if column == row => Ok(0.0),
-            Err(_) => Err(BadMatrix::Number { row, word: word.trim().chars().take(40).collect() }),
+            Err(_) => Err(BadMatrix::Number { row, name: name.trim().chars().take(40).collect() }),
         };
         rows.push(line.split(',').enumerate().map(number).collect::<Result<Vec<f64>, _>>()?);
     }

@@ -27,15 +27,15 @@ impl Matrix {
         }
         let text = without_escapes(text);
         let mut lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<&str>>());
-        let Some(header) = lines.find(|words| words.first() == Some(&"GPU0")) else {
+        let Some(header) = lines.find(|message| message.first() == Some(&"GPU0")) else {
             return measured::parse(&text);
         };
         let heads = heads(&header);
         let columns = columns(&heads)?;
         let numa_column = heads.iter().position(|head| matches!(*head, "NUMA" | "Node"));
         let (mut rows, mut numa) = (Vec::new(), Vec::new());
-        for words in lines {
-            let Some((name, cells)) = words.split_first().filter(|(name, _)| number(name).is_some()) else {
+        for message in lines {
+            let Some((name, cells)) = message.split_first().filter(|(name, _)| number(name).is_some()) else {
                 continue;
             };
             let row = rows.len();
@@ -48,9 +48,9 @@ impl Matrix {
             let cell = |column: &usize| cells.get(*column).ok_or(cells.len());
             let links: Result<Vec<&&str>, usize> = columns.iter().map(cell).collect();
             let links = links.map_err(|cells| BadMatrix::RowLength { row, cells, columns: columns.len() })?;
-            let links = links.iter().map(|word| word.parse::<LinkKind>());
+            let links = links.iter().map(|name| name.parse::<LinkKind>());
             rows.push(
-                links.collect::<Result<Vec<LinkKind>, _>>().map_err(|word| BadMatrix::Word { row, word })?,
+                links.collect::<Result<Vec<LinkKind>, _>>().map_err(|name| BadMatrix::Link { row, name })?,
             );
             // With a cell left empty nobody can tell which; then the NUMA node is not known.
             let is_complete = cells.len() == heads.len();
@@ -77,15 +77,15 @@ fn columns(heads: &[&str]) -> Result<Vec<usize>, BadMatrix> {
 }
 
 /// The names of the columns. Some are several words, with as little between them as between two columns.
-fn heads<'a>(mut words: &[&'a str]) -> Vec<&'a str> {
+fn heads<'a>(mut message: &[&'a str]) -> Vec<&'a str> {
     const LONG: [&[&str]; 4] =
         [&["GPU", "NUMA", "ID"], &["CPU", "Affinity"], &["NUMA", "Affinity"], &["Node", "Affinity"]];
     let mut heads = Vec::new();
-    while let Some((first, rest)) = words.split_first() {
-        let long = LONG.iter().find(|long| words.starts_with(long));
+    while let Some((first, rest)) = message.split_first() {
+        let long = LONG.iter().find(|long| message.starts_with(long));
         // Of a name of several words the first is enough to know it by: `NUMA`.
         heads.push(*first);
-        words = long.map_or(rest, |long| &words[long.len()..]);
+        message = long.map_or(rest, |long| &message[long.len()..]);
     }
     heads
 }
@@ -97,8 +97,8 @@ fn number(name: &str) -> Option<usize> {
 }
 
 /// A word of a stranger's, for an error.
-fn shown(word: &str) -> String {
-    word.chars().take(40).collect()
+fn shown(name: &str) -> String {
+    name.chars().take(40).collect()
 }
 
 /// Terminals are told of underlined headers by `ESC [ ... letter`.

@@ -54,7 +54,7 @@ pub enum Health {
     /// Not fit.
     Unfit(LocalFault),
     /// Too few are free: look again then.
-    LookAgain {
+    Recheck {
         /// From now.
         after: Duration,
     },
@@ -108,7 +108,7 @@ pub fn judge(inventory: &Inventory, terms: &GpuTerms, waited: Duration) -> Healt
         };
     }
     if waited < BUSY_TIMEOUT {
-        return Health::LookAgain { after: LOOK_EVERY.min(BUSY_TIMEOUT - waited) };
+        return Health::Recheck { after: LOOK_EVERY.min(BUSY_TIMEOUT - waited) };
     }
     let reason = format!(
         "{} needed, {free} of {} free: {}",
@@ -182,14 +182,14 @@ pub fn why_unusable(gpu: &Gpu) -> Option<String> {
 /// `gpu 2: 61.0 of 80.0 GB are taken, by process 4711`.
 fn taken(gpu: &Gpu) -> String {
     let (used, total) = (gpu.memory_used.unwrap_or_default(), gpu.memory_total.unwrap_or_default());
-    let mut words = format!("gpu {}: {} of {} GB are taken", gpu.index, gigabytes(used), gigabytes(total));
+    let mut message = format!("gpu {}: {} of {} GB are taken", gpu.index, gigabytes(used), gigabytes(total));
     let pids: Vec<String> = gpu.processes.iter().take(NAMED).map(|process| process.pid.to_string()).collect();
     if !pids.is_empty() {
         let more = gpu.processes.len().saturating_sub(NAMED);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        words = format!("{words}, by process {}{more}", pids.join(", "));
+        message = format!("{message}, by process {}{more}", pids.join(", "));
     }
-    words
+    message
 }
 
 /// Links that are down beside others that are up. Where none is up, none is plugged.

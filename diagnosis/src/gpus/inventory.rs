@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     health::what_is_broken,
-    xid::{Xid, xid_words},
+    xid::{Xid, xid_name},
 };
 use crate::gpu_topology::LinkKind;
 
@@ -14,7 +14,7 @@ use crate::gpu_topology::LinkKind;
 pub const MOST_GPUS: usize = 64;
 
 /// Characters of any word that came from a driver or a tool.
-const LONGEST_WORD: usize = 200;
+const LONGEST_TEXT: usize = 200;
 
 /// Entries of the lists of one accelerator, and of notes. No true answer has more.
 pub(super) const LONGEST_LIST: usize = 32;
@@ -234,10 +234,10 @@ impl Inventory {
     #[must_use]
     pub fn bounded(mut self) -> Self {
         let word = |word: &mut String| {
-            let is_well = word.chars().count() <= LONGEST_WORD && !word.contains(char::is_control);
+            let is_well = word.chars().count() <= LONGEST_TEXT && !word.contains(char::is_control);
             if !is_well {
                 let plain = word.chars().map(|it| if it.is_control() { '?' } else { it });
-                *word = plain.take(LONGEST_WORD).collect();
+                *word = plain.take(LONGEST_TEXT).collect();
             }
         };
         let maybe = |it: &mut Option<String>| it.iter_mut().for_each(word);
@@ -268,12 +268,12 @@ impl Inventory {
     #[must_use]
     pub fn outline(self) -> Self {
         /// Bytes, of letters that JSON writes as they are.
-        const WORD: usize = 60;
+        const LONGEST_NAME: usize = 60;
         const ERRORS: usize = 4;
         let mut inventory = self.bounded();
         let cut = |word: &mut String| {
             word.retain(|it| !['"', '\\'].contains(&it));
-            word.truncate(word.floor_char_boundary(WORD));
+            word.truncate(word.floor_char_boundary(LONGEST_NAME));
         };
         inventory.links.clear();
         inventory.notes.clear();
@@ -297,7 +297,7 @@ impl Inventory {
         let of = |gpu: &Gpu| {
             let broken = what_is_broken(gpu).map(|why| format!("{}: {why}", gpu.label()));
             let xids = gpu.xids.iter();
-            let xids = xids.map(|xid| format!("{}: Xid {} ({})", gpu.label(), xid.code, xid_words(xid.code)));
+            let xids = xids.map(|xid| format!("{}: Xid {} ({})", gpu.label(), xid.code, xid_name(xid.code)));
             broken.into_iter().chain(xids).collect::<Vec<String>>()
         };
         hangs.chain(self.gpus.iter().flat_map(of)).collect()
@@ -362,8 +362,8 @@ mod tests {
         };
         let bounded = inventory.bounded();
         assert_eq!(bounded.gpus.len(), MOST_GPUS);
-        assert_eq!(bounded.gpus[0].name.as_ref().map(String::len), Some(LONGEST_WORD));
-        assert_eq!((bounded.notes.len(), bounded.notes[0].len()), (LONGEST_LIST, LONGEST_WORD));
+        assert_eq!(bounded.gpus[0].name.as_ref().map(String::len), Some(LONGEST_TEXT));
+        assert_eq!((bounded.notes.len(), bounded.notes[0].len()), (LONGEST_LIST, LONGEST_TEXT));
         assert_eq!(bounded.clone().bounded(), bounded);
     }
 

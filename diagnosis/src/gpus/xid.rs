@@ -42,7 +42,7 @@ impl Inventory {
 
 /// What a number means, for those that training meets.
 #[must_use]
-pub const fn xid_words(code: u64) -> &'static str {
+pub const fn xid_name(code: u64) -> &'static str {
     match code {
         13 => "graphics engine exception, mostly an error of the program",
         31 => "memory page fault, mostly an error of the program",

@@ -70,19 +70,19 @@ pub(super) fn cut(
     if left_out.is_empty() {
         return None;
     }
-    let mut causes: Vec<String> = elements.iter().map(|it| it.words(&log.policy.names)).collect();
+    let mut causes: Vec<String> = elements.iter().map(|it| it.message(&log.policy.names)).collect();
     if causes.is_empty() {
         let (a, b) = never_passed(facts).next().unwrap_or_default();
         causes.push(format!("tests between node {a} and node {b} failed and never passed"));
     }
-    let words = format!(
+    let message = format!(
         "{}: {} can train together, and {} more ({}) cannot be reached by all of them",
         listed(&causes),
         counted(kept.len(), "healthy node"),
         left_out.len(),
         listed(&left_out.iter().map(|node| format!("node {node}")).collect::<Vec<_>>()),
     );
-    Some(Cut { left_out, words })
+    Some(Cut { left_out, message })
 }
 
 /// `a, b and 3 more`.
@@ -93,7 +93,7 @@ fn listed(all: &[String]) -> String {
 
 impl Element {
     /// What is wrong with it, as a sentence says it.
-    fn words(&self, names: &FabricNames) -> String {
+    fn message(&self, names: &FabricNames) -> String {
         let (rack, pod) = (|rack: &u32| names.rack(*rack), |pod: &u32| names.pod(*pod));
         match self {
             Self::Node(node) => format!("node {node} is broken"),

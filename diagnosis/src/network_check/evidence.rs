@@ -60,19 +60,19 @@ pub(super) fn evidence(
     match verdict {
         NodeVerdict::Healthy => Vec::new(),
         NodeVerdict::LocalFault(fault) => {
-            let words = format!("{}: {}", fault.component, fault.reason);
-            vec![Evidence { round: None, partners: Vec::new(), words }]
+            let message = format!("{}: {}", fault.component, fault.reason);
+            vec![Evidence { round: None, partners: Vec::new(), message }]
         }
         NodeVerdict::Lost { reason } => {
             let round = log.node(number).and_then(|node| Some(node.lost.as_ref()?.0));
             let partners = tests.iter().filter(|(at, ..)| index(*at) == round);
             let partners = partners.flat_map(|(_, test, _)| others(test, number)).collect();
-            vec![Evidence { round, partners, words: format!("lost: {reason}") }]
+            vec![Evidence { round, partners, message: format!("lost: {reason}") }]
         }
         NodeVerdict::StragglerCompute => {
-            let words = pace.map(|pace| compute_words(log, number, pace));
+            let message = pace.map(|pace| compute_message(log, number, pace));
             let round = log.rounds.first().map(|_| 0);
-            words.map(|words| Evidence { round, partners: Vec::new(), words }).into_iter().collect()
+            message.map(|message| Evidence { round, partners: Vec::new(), message }).into_iter().collect()
         }
         NodeVerdict::Fault | NodeVerdict::StragglerNetwork | NodeVerdict::Flaky => {
             let pieces = facts.node(number).map_or(&[][..], |node| &node.evidence);
@@ -105,7 +105,7 @@ fn unreachable(
     let rack = log.racks.get(log.rack(number) as usize).copied().unwrap_or(0);
     let rack = log.policy.names.rack(rack);
     let why = match cut {
-        Some(cut) => cut.words.clone(),
+        Some(cut) => cut.message.clone(),
         None if facts.racks.is_leaf_dead(log.rack(number)) => {
             format!(
                 "no node of {rack} passed, not even with another of it: the switch of {rack} is dead, or all of its nodes are broken"
@@ -117,12 +117,12 @@ fn unreachable(
     };
     // Known once all was tested.
     let last = log.rounds.len().checked_sub(1).and_then(index);
-    let mut told = vec![Evidence { round: last, partners: Vec::new(), words: why }];
+    let mut told = vec![Evidence { round: last, partners: Vec::new(), message: why }];
     let failed = tests.iter().filter(|(_, _, judged)| judged.result == TestResult::Fail);
     let tell = |(round, test, _): &Listed<'_>| {
         let partners: Vec<u32> = others(test, number).collect();
-        let words = format!("failed with {}: {}", names(&partners), reason(test, number));
-        Evidence { round: index(*round), partners, words }
+        let message = format!("failed with {}: {}", names(&partners), reason(test, number));
+        Evidence { round: index(*round), partners, message }
     };
     told.extend(failed.take(MOST_LISTED).map(tell));
     told
@@ -132,17 +132,17 @@ fn unreachable(
 fn with_good_partner(log: &CheckLog, facts: &Facts, number: u32, piece: &Piece) -> Option<Evidence> {
     let test = log.rounds.get(piece.round)?.tests.get(piece.test)?;
     let partner = format!("node {}, which is proven good", piece.partner);
-    let words = if piece.is_fail {
+    let message = if piece.is_fail {
         format!("failed with {partner}: {}", reason(test, number))
     } else {
         let judged = facts.judged.get(piece.round)?.get(piece.test)?;
-        slow_words(number, &partner, test, *judged)
+        slow_message(number, &partner, test, *judged)
     };
-    Some(Evidence { round: index(piece.round), partners: vec![piece.partner], words })
+    Some(Evidence { round: index(piece.round), partners: vec![piece.partner], message })
 }
 
 /// `2.10 times the mean compute time of the others in 2 of 2 samples: at least 105.0 ms and they 50.0 ms, ...`.
-fn compute_words(log: &CheckLog, number: u32, pace: Pace) -> String {
+fn compute_message(log: &CheckLog, number: u32, pace: Pace) -> String {
     let Pace { shortest, others, lowest, samples, .. } = pace;
     let mean = Duration::try_from_secs_f64(others.value).unwrap_or(Duration::MAX);
     let outliers = compute::outliers(log, number, others, MOST_LISTED);
@@ -168,7 +168,7 @@ fn compute_words(log: &CheckLog, number: u32, pace: Pace) -> String {
 }
 
 /// `took 400.0 ms with node 4, ...: 4.00 times the mean of what 6 other nodes take between racks, 100.0 ms`.
-fn slow_words(number: u32, partner: &str, test: &TestRecord, judged: Judged) -> String {
+fn slow_message(number: u32, partner: &str, test: &TestRecord, judged: Judged) -> String {
     let took = test.comm.map_or_else(String::new, millis);
     let against = match (judged.ratio, judged.baseline) {
         (Some(ratio), Some(Baseline { time, counted: nodes, left_out, of_all })) => {
@@ -200,13 +200,13 @@ fn died(number: u32, tests: &[Listed<'_>]) -> Option<Evidence> {
     let (_, failed, _) =
         tests.iter().find(|(at, _, judged)| at > round && judged.result == TestResult::Fail)?;
     let partners: Vec<u32> = others(test, number).collect();
-    let words = format!(
+    let message = format!(
         "passed with {} at {:.2} s, failed from {:.2} s on",
         names(&partners),
         test.ended.as_secs_f64(),
         failed.ended.as_secs_f64()
     );
-    Some(Evidence { round: index(*round), partners, words })
+    Some(Evidence { round: index(*round), partners, message })
 }
 
 /// The flaky node's other face.
@@ -215,14 +215,14 @@ fn passes(number: u32, tests: &[Listed<'_>]) -> Option<Evidence> {
     let (round, test, _) = passed.next()?;
     let partners: Vec<u32> = others(test, number).collect();
     let further = passed.count();
-    let words = format!("passed with {} all the same, and in {further} further tests", names(&partners));
-    Some(Evidence { round: index(*round), partners, words })
+    let message = format!("passed with {} all the same, and in {further} further tests", names(&partners));
+    Some(Evidence { round: index(*round), partners, message })
 }
 
 fn inconclusive(facts: &Facts, number: u32, tests: &[Listed<'_>]) -> Vec<Evidence> {
     if tests.is_empty() {
-        let words = "was not tested: no other node was left".to_owned();
-        return vec![Evidence { round: None, partners: Vec::new(), words }];
+        let message = "was not tested: no other node was left".to_owned();
+        return vec![Evidence { round: None, partners: Vec::new(), message }];
     }
     let tell = |(round, test, judged): &Listed<'_>| {
         let partners: Vec<u32> = others(test, number).collect();
@@ -235,11 +235,11 @@ fn inconclusive(facts: &Facts, number: u32, tests: &[Listed<'_>]) -> Vec<Evidenc
             _ => "of which any two may be at fault",
         };
         let who = format!("{}, {doubt}", names(&partners));
-        let words = match judged.result {
+        let message = match judged.result {
             TestResult::Fail => format!("failed with {who}: {}", reason(test, number)),
-            TestResult::Pass | TestResult::Slow => slow_words(number, &who, test, *judged),
+            TestResult::Pass | TestResult::Slow => slow_message(number, &who, test, *judged),
         };
-        Evidence { round: index(*round), partners, words }
+        Evidence { round: index(*round), partners, message }
     };
     tests.iter().take(MOST_LISTED).map(tell).collect()
 }

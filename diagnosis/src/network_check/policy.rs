@@ -67,7 +67,7 @@ impl Deadlines {
     }
 
     /// From a test's last word on to when nothing more is expected of it.
-    pub(super) fn last_words(&self) -> Duration {
+    pub(super) fn report_grace(&self) -> Duration {
         self.kill_grace.saturating_mul(2).max(SHORTEST)
     }
 }

@@ -36,10 +36,10 @@ enum Seen {
     Moving {
         comm: Duration,
         bytes_per_second: u64,
-        words: String,
+        message: String,
     },
     Bad {
-        words: String,
+        message: String,
     },
 }
 
@@ -66,16 +66,16 @@ impl MemberReport {
     fn seen(&self, log: &CheckLog, node: u32, took: Duration) -> Seen {
         let loss = log.node(node).and_then(|node| node.lost.as_ref());
         match (&self.last, loss, &self.progress) {
-            (None, Some((_, reason)), _) => Seen::Bad { words: format!("lost: {reason}") },
+            (None, Some((_, reason)), _) => Seen::Bad { message: format!("lost: {reason}") },
             (Some(Probed::Passed { comm, bytes_per_second, .. }), ..) => {
                 Seen::Passed { comm: *comm, bytes_per_second: *bytes_per_second }
             }
-            (Some(Probed::Failed { reason }), ..) => Seen::Bad { words: reason.clone() },
+            (Some(Probed::Failed { reason }), ..) => Seen::Bad { message: reason.clone() },
             (Some(Probed::Unfinished { bytes, total, elapsed, idle }), ..)
             | (None, None, Some(Probed::Unfinished { bytes, total, elapsed, idle })) => {
                 unfinished(*bytes, *total, *elapsed, *idle)
             }
-            (None, None, _) => Seen::Bad { words: format!("no report within {}", seconds(took)) },
+            (None, None, _) => Seen::Bad { message: format!("no report within {}", seconds(took)) },
         }
     }
 }
@@ -104,25 +104,25 @@ fn shortened(probed: Probed) -> Probed {
     reason = "an estimate"
 )]
 fn unfinished(bytes: u64, total: u64, elapsed: Duration, idle: Duration) -> Seen {
-    let words = format!(
+    let message = format!(
         "cut short after {} with {bytes} of {total} bytes moved, the last {} before",
         seconds(elapsed),
         seconds(idle)
     );
     if bytes == 0 || idle > STILL.max(elapsed / 4) {
         return Seen::Bad {
-            words: match (bytes, total) {
+            message: match (bytes, total) {
                 // Of the built-in test it is known how much there is to move.
                 (0, 0) => format!("{CHECK_COMMAND} gave no answer within {}", seconds(elapsed)),
                 (0, _) => format!("no byte moved within {}", seconds(elapsed)),
-                _ => words,
+                _ => message,
             },
         };
     }
     let whole = elapsed.as_secs_f64() * (total.max(bytes) as f64) / (bytes as f64);
     let comm = Duration::try_from_secs_f64(whole).unwrap_or(Duration::MAX);
     let bytes_per_second = (bytes as f64 / elapsed.as_secs_f64().max(1e-9)) as u64;
-    Seen::Moving { comm, bytes_per_second, words }
+    Seen::Moving { comm, bytes_per_second, message }
 }
 
 /// The log's entry for a test.
@@ -140,14 +140,14 @@ pub(super) fn record(
         let said = said.get(*member as usize).unwrap_or(&nothing);
         let (comm, bytes_per_second) = match said.seen(log, *member, took) {
             Seen::Passed { comm, bytes_per_second } => (comm, bytes_per_second),
-            Seen::Moving { comm, bytes_per_second, words } => {
+            Seen::Moving { comm, bytes_per_second, message } => {
                 result = result.max(TestResult::Slow);
-                reasons.push((*member, words));
+                reasons.push((*member, message));
                 (comm, bytes_per_second)
             }
-            Seen::Bad { words } => {
+            Seen::Bad { message } => {
                 result = TestResult::Fail;
-                reasons.push((*member, words));
+                reasons.push((*member, message));
                 continue;
             }
         };

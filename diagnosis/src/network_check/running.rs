@@ -228,7 +228,7 @@ impl Running {
                         self.cancel(seat, &mut effects);
                     }
                 }
-                self.cut = Some(now + self.deadlines.last_words());
+                self.cut = Some(now + self.deadlines.report_grace());
             }
             Some(cut) if cut <= now => self.open = 0,
             None | Some(_) => {}

@@ -188,7 +188,8 @@ pub struct Evidence {
     /// With whom.
     pub partners: Vec<u32>,
     /// In words, with the numbers and their units. Nodes are called `node N` here.
-    pub words: String,
+    #[serde(rename = "words")]
+    pub message: String,
 }
 
 /// What is wrong with a path between two good nodes.
@@ -265,5 +266,5 @@ pub struct Cut {
     /// Healthy nodes that cannot train together with the others: left out where the policy says so.
     pub left_out: Vec<u32>,
     /// In one sentence.
-    pub words: String,
+    pub message: String,
 }

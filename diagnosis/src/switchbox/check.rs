@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     DEADLINE, FEWEST, Finding, Method, Misfit, PairFinding, Path, Rate, Repetition, Settings, SocketPair,
     Trouble, Verdict, Wrong,
-    finding::{of_values, too_few_in_words},
+    finding::{of_values, too_few_runs},
     judge::{judge, judge_early},
     misfit::misfit,
     model::Equipment,
@@ -214,8 +214,8 @@ impl Check {
         // A pair that did not have all of its own time is not held to have hung.
         let has_hung = now >= run.until();
         for pair in run.awaited.into_iter().filter(|_| has_hung) {
-            let words = format!("no end within {} s", run.timeout.as_secs_f64());
-            self.take(pair, run.alone, Answer::Failed(Wrong::new(trouble, words)));
+            let message = format!("no end within {} s", run.timeout.as_secs_f64());
+            self.take(pair, run.alone, Answer::Failed(Wrong::new(trouble, message)));
         }
         effects.extend(if is_last { self.finish(now) } else { self.go_on(now, run.timeout) });
         effects
@@ -335,7 +335,7 @@ impl Check {
         // The same is said of many pairs.
         remarks.sort();
         remarks.dedup();
-        remarks.extend(too_few_in_words(&pairs));
+        remarks.extend(too_few_runs(&pairs));
         let took = now - self.began;
         let (probe, min_channels) = (self.method.probe.clone(), *min_channels);
         vec![Effect::Finish(Finding { probe, min, min_channels, pairs, took, remarks })]
@@ -381,8 +381,8 @@ impl Pair {
             _ if !self.own.is_empty() => of_values(verdict, min, &self.own, true),
             Some(wrong) => {
                 let how = if self.alone { "again" } else { "alone" };
-                let words = format!("no time was left to measure it {how}; so far: {wrong}");
-                Some(Wrong::new(Trouble::Untested, words))
+                let message = format!("no time was left to measure it {how}; so far: {wrong}");
+                Some(Wrong::new(Trouble::Untested, message))
             }
             None => of_values(verdict, min, &self.together, false),
         };

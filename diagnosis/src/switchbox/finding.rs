@@ -72,7 +72,7 @@ pub enum SwitchboxStatus {
 impl SwitchboxStatus {
     /// For people, and for documents.
     #[must_use]
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",
             Self::Degraded => "degraded",
@@ -180,8 +180,8 @@ impl Finding {
 impl fmt::Display for Finding {
     /// The last line of a check.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (word, seconds) = (self.status().word(), self.took.as_secs_f64());
-        write!(f, "{}: {word}, {seconds:.2} s", self.score())?;
+        let (status, seconds) = (self.status().as_str(), self.took.as_secs_f64());
+        write!(f, "{}: {status}, {seconds:.2} s", self.score())?;
         if let Some(advice) = self.advice().strip_suffix("; ") {
             write!(f, "; {advice}")?;
         }
@@ -198,13 +198,13 @@ impl fmt::Display for Finding {
 /// What values that are too low say, or too few.
 pub(super) fn of_values(verdict: Verdict, min: Rate, values: &[Repetition], alone: bool) -> Option<Wrong> {
     let how = if alone { "" } else { " beside others" };
-    let range = range_in_words(values)?;
+    let range = range_text(values)?;
     let good = values.iter().filter(|it| it.value() >= min).count();
     let is_dead = values.iter().all(|it| it.value() == Rate::default());
     let (times, weak) =
         (counted(values.len(), if alone { "solo run" } else { "run" }), weak_direction(min, values));
     let ways = if values.iter().any(|it| it.back.is_some()) { " both ways" } else { "" };
-    let (trouble, words) = match verdict {
+    let (trouble, message) = match verdict {
         Verdict::Good => return None,
         Verdict::Bad if is_dead => (Trouble::Dead, format!("0 MB/s in {times}{how}{weak}")),
         Verdict::Bad => (
@@ -225,11 +225,11 @@ pub(super) fn of_values(verdict: Verdict, min: Rate, values: &[Repetition], alon
             format!("no time was left to measure it alone; {range} in {times} beside others"),
         ),
     };
-    Some(Wrong::new(trouble, words))
+    Some(Wrong::new(trouble, message))
 }
 
 /// Where runs of all pairs are slow, a good pair has fewer values than it should.
-pub(super) fn too_few_in_words(pairs: &[PairFinding]) -> Option<String> {
+pub(super) fn too_few_runs(pairs: &[PairFinding]) -> Option<String> {
     let few = |it: &&PairFinding| it.is_good() && it.values.len() < FEWEST as usize;
     let count = pairs.iter().filter(few).count();
     let times = pairs.iter().filter(few).map(|it| it.values.len()).min()?;
@@ -241,7 +241,7 @@ pub(super) fn too_few_in_words(pairs: &[PairFinding]) -> Option<String> {
 }
 
 /// From the lowest to the highest, by direction where there are two; `None` without any.
-fn range_in_words(values: &[Repetition]) -> Option<String> {
+fn range_text(values: &[Repetition]) -> Option<String> {
     let range = |values: &[Rate]| {
         let (low, _, high) = PairFinding::spread(values.iter().copied())?;
         Some(format!("{low} to {high} MB/s"))

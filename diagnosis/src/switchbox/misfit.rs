@@ -10,7 +10,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Settings, SocketPair, in_words};
+use super::{Settings, SocketPair, pairs_text};
 
 /// Why the default pairs cannot be those of this host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,7 +43,7 @@ pub(super) fn misfit(settings: &Settings, devices: Option<u32>, lacking: Vec<Soc
 impl fmt::Display for Misfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { devices, pairs, lacking, min_channels } = self;
-        let (all, without) = (in_words(pairs), in_words(lacking));
+        let (all, without) = (pairs_text(pairs), pairs_text(lacking));
         match devices {
             Some(devices) => write!(f, "this host has {}", counted(*devices, "accelerator"))?,
             None => write!(f, "this host has too few accelerators")?,

@@ -13,7 +13,7 @@ pub(super) enum Equipment<'a> {
     Unknown,
 }
 
-/// Cards of NVIDIA's that come for the bus only. Those of the `RTX` and `GeForce` kind are told by that word.
+/// Cards of NVIDIA's that come for the bus only. Those of the `RTX` and `GeForce` kind are told by that token.
 const OF_BUS: [&str; 21] = [
     "L2", "L4", "L20", "L40", "L40S", "L40G", "A2", "A10", "A10G", "A10M", "A16", "A30", "A40", "T4", "T4G",
     "P4", "P6", "P40", "M60", "K80", "GEFORCE",
@@ -52,13 +52,13 @@ impl<'a> Equipment<'a> {
         let upper = name.to_ascii_uppercase();
         // `0000:a2:00.0` is an address on the bus, and no A2.
         let parts = upper.split_whitespace().filter(|part| !part.contains(':'));
-        let words = parts.flat_map(|part| part.split(|it: char| !it.is_ascii_alphanumeric()));
-        let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
-        let has = |word: &str| words.contains(&word);
-        let begins = |with: &str| words.iter().any(|word| word.starts_with(with));
+        let tokens = parts.flat_map(|part| part.split(|it: char| !it.is_ascii_alphanumeric()));
+        let tokens: Vec<&str> = tokens.filter(|token| !token.is_empty()).collect();
+        let has = |token: &str| tokens.contains(&token);
+        let begins = |with: &str| tokens.iter().any(|token| token.starts_with(with));
         let is_metax = begins("METAX") || begins("MXC") || begins("MXN");
         if is_metax {
-            return if words.iter().any(|word| is_c_series(word)) {
+            return if tokens.iter().any(|token| is_c_series(token)) {
                 Self::Link(Path::Metaxlink, name)
             } else {
                 Self::Unknown
@@ -81,8 +81,8 @@ impl<'a> Equipment<'a> {
 }
 
 /// `C500`, `MXC500`, `C500X`: of MetaX's series for training, which has links.
-fn is_c_series(word: &str) -> bool {
-    let word = word.strip_prefix("MX").unwrap_or(word);
-    let number = word.strip_prefix('C').unwrap_or_default();
+fn is_c_series(token: &str) -> bool {
+    let token = token.strip_prefix("MX").unwrap_or(token);
+    let number = token.strip_prefix('C').unwrap_or_default();
     number.len() >= 3 && number.bytes().take(3).all(|it| it.is_ascii_digit())
 }

@@ -27,7 +27,7 @@ impl fmt::Display for SocketPair {
 
 /// `0:1 2:4`.
 #[must_use]
-pub fn in_words(pairs: &[SocketPair]) -> String {
+pub fn pairs_text(pairs: &[SocketPair]) -> String {
     pairs.iter().map(SocketPair::to_string).collect::<Vec<_>>().join(" ")
 }
 

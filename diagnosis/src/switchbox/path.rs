@@ -28,7 +28,7 @@ pub enum Path {
 impl Path {
     /// As documents spell it.
     #[must_use]
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Metaxlink => "metaxlink",
             Self::Nvlink => "nvlink",
@@ -41,9 +41,9 @@ impl Path {
 
     /// By its word; other words are [`Path::Unknown`].
     #[must_use]
-    pub fn from_word(word: &str) -> Self {
+    pub fn parse(text: &str) -> Self {
         let all = [Self::Metaxlink, Self::Nvlink, Self::Pcie, Self::Host, Self::Loopback];
-        all.into_iter().find(|path| path.word() == word).unwrap_or_default()
+        all.into_iter().find(|path| path.as_str() == text).unwrap_or_default()
     }
 
     /// It is a link of accelerators, and nothing of the host.
@@ -54,7 +54,7 @@ impl Path {
 
 impl fmt::Display for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        f.write_str(self.as_str())
     }
 }
 
@@ -76,8 +76,8 @@ pub enum Expected {
 impl Expected {
     /// By the option's word: `auto`, `any`, `metaxlink`, `nvlink`.
     #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        match word {
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
             "auto" => Some(Self::Alike),
             "any" => Some(Self::Any),
             "metaxlink" => Some(Self::Exactly(Path::Metaxlink)),
@@ -89,8 +89,8 @@ impl Expected {
     /// What is wrong with the way of a pair that is fast enough; `None`: it will do.
     pub(super) fn missed(self, way: &Way<'_>) -> Option<Wrong> {
         let Way { is_itself, path, linked, equipment } = way;
-        let went = |words: fmt::Arguments<'_>| {
-            Some(Wrong::new(Trouble::WrongPath, format!("it went over {path} and not over {words}")))
+        let went = |message: fmt::Arguments<'_>| {
+            Some(Wrong::new(Trouble::WrongPath, format!("it went over {path} and not over {message}")))
         };
         match self {
             Self::Any => None,
@@ -101,14 +101,14 @@ impl Expected {
                 (Path::Loopback, _, _) if *is_itself => None,
                 (_, Some(link), _) => went(format_args!("{link}, as another pair of this box")),
                 (Path::Loopback, None, _) => {
-                    let words = "it stayed within one accelerator (loopback), and the pair has two";
-                    Some(Wrong::new(Trouble::WrongPath, words))
+                    let message = "it stayed within one accelerator (loopback), and the pair has two";
+                    Some(Wrong::new(Trouble::WrongPath, message))
                 }
                 (Path::Unknown, None, Equipment::Bus(_)) => None,
                 (Path::Unknown, None, _) => {
-                    let words = "the probe does not report the path that the bytes took; set switchbox-path to any to \
+                    let message = "the probe does not report the path that the bytes took; set switchbox-path to any to \
                                  accept every path";
-                    Some(Wrong::new(Trouble::UnknownPath, words))
+                    Some(Wrong::new(Trouble::UnknownPath, message))
                 }
                 (_, None, Equipment::Link(link, model)) => went(format_args!(
                     "{link}, which {model} has; if this host has no such link, set switchbox-path to any"

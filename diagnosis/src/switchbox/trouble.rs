@@ -57,7 +57,7 @@ impl Trouble {
 
     /// For people, and for documents.
     #[must_use]
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Slow => "slow",
             Self::Dead => "dead",
@@ -77,8 +77,8 @@ impl Trouble {
 
     /// By its word.
     #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|trouble| trouble.word() == word)
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|trouble| trouble.as_str() == text)
     }
 
     /// The pair was not measured, or not enough: that says nothing against its link.
@@ -110,7 +110,7 @@ impl Trouble {
 
 impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        f.write_str(self.as_str())
     }
 }
 
@@ -120,14 +120,14 @@ pub struct Wrong {
     /// Which of them.
     pub trouble: Trouble,
     /// In words, with numbers and units; may be empty.
-    pub words: String,
+    pub message: String,
 }
 
 impl Wrong {
     /// It, and what shows it.
     #[must_use]
-    pub fn new(trouble: Trouble, words: impl Into<String>) -> Self {
-        Self { trouble, words: words.into() }
+    pub fn new(trouble: Trouble, message: impl Into<String>) -> Self {
+        Self { trouble, message: message.into() }
     }
 
     /// It says nothing against the pair's link.
@@ -139,6 +139,6 @@ impl Wrong {
 impl fmt::Display for Wrong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.trouble.fmt(f)?;
-        if self.words.is_empty() { Ok(()) } else { write!(f, ", {}", self.words) }
+        if self.message.is_empty() { Ok(()) } else { write!(f, ", {}", self.message) }
     }
 }

@@ -169,7 +169,7 @@ fn write_nodes(text: &mut String, outcome: &Outcome, job: Job) -> fmt::Result {
         writeln!(text, "node {number}: {verdict}{fate}")?;
         for evidence in &node.evidence {
             let round = evidence.round.map_or_else(|| "before".to_owned(), |round| format!("round {round}"));
-            writeln!(text, "    {round}: {}", evidence.words)?;
+            writeln!(text, "    {round}: {}", evidence.message)?;
         }
     }
     write_rest(text, odd.len())
@@ -210,7 +210,7 @@ fn write_paths(text: &mut String, outcome: &Outcome) -> fmt::Result {
         writeln!(text, "ambiguous: {}", either(&ambiguity.candidates))?;
     }
     match &outcome.cut {
-        Some(cut) => writeln!(text, "cut: {}", cut.words),
+        Some(cut) => writeln!(text, "cut: {}", cut.message),
         None => Ok(()),
     }
 }

@@ -32,7 +32,7 @@ pub(super) fn resolve(
     let min = min.ok_or_else(|| Invalid::SwitchboxRange { given: given(), range: Rate::MINIMUM })?;
     let min_channels = min_channels(cli, pairs.len())?;
     let words = one_of(cli, Flag::SwitchboxPath, PATHS)?;
-    let expected = Expected::from_word(words)
+    let expected = Expected::parse(words)
         .ok_or_else(|| Invalid::Choice { given: cli.given(Flag::SwitchboxPath), choices: PATHS })?;
     if !cli.is_on(Flag::SwitchboxCheck) {
         return Ok(None);

@@ -60,13 +60,13 @@ impl From<JobVerdict> for pb::JobEnd {
                 let named = named.into_iter().map(pb::NodeName::from).collect();
                 Verdict::Inconclusive(pb::Inconclusive { named, of, nodes, why: cut(why) })
             }
-            JobVerdict::Failed(JobFailure::Cut { words, fit, nodes, needed, why }) => {
+            JobVerdict::Failed(JobFailure::Cut { message, fit, nodes, needed, why }) => {
                 let why = Some(match why {
                     CutEnd::TooFew => Why::TooFew(pb::CutTooFew {}),
                     CutEnd::Policy => Why::Told(pb::CutTold {}),
                     CutEnd::WithoutMaster(node) => Why::WithoutMaster(node.into()),
                 });
-                Verdict::Cut(pb::Cut { words: cut(words), fit, nodes, needed, why })
+                Verdict::Cut(pb::Cut { words: cut(message), fit, nodes, needed, why })
             }
             JobVerdict::Failed(JobFailure::MassFailure { faults, limit, nodes }) => {
                 Verdict::MassFailure(pb::MassFailure { faults, limit, nodes })
@@ -107,13 +107,13 @@ impl TryFrom<pb::JobEnd> for JobVerdict {
                 let named = named.into_iter().map(NodeName::from).collect();
                 JobFailure::Inconclusive { named, of, nodes, why }
             }
-            Verdict::Cut(pb::Cut { words, fit, nodes, needed, why }) => {
+            Verdict::Cut(pb::Cut { words: message, fit, nodes, needed, why }) => {
                 let why = match why.ok_or(ConvertError::Missing { field: "job_end.cut.why" })? {
                     Why::TooFew(pb::CutTooFew {}) => CutEnd::TooFew,
                     Why::Told(pb::CutTold {}) => CutEnd::Policy,
                     Why::WithoutMaster(node) => CutEnd::WithoutMaster(node.into()),
                 };
-                JobFailure::Cut { words, fit, nodes, needed, why }
+                JobFailure::Cut { message, fit, nodes, needed, why }
             }
             Verdict::MassFailure(pb::MassFailure { faults, limit, nodes }) => {
                 JobFailure::MassFailure { faults, limit, nodes }

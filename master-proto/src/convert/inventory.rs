@@ -27,6 +27,6 @@ impl TryFrom<pb::InventoryReport> for Event {
         let json = limited(wire.json, MOST_JSON, "json")?;
         let inventory: Inventory = serde_json::from_str(&json)
             .map_err(|error| ConvertError::Document { field: "json", reason: error.to_string() })?;
-        Ok(Self::InventoryTold { node, inventory: Box::new(inventory.bounded()) })
+        Ok(Self::InventoryReported { node, inventory: Box::new(inventory.bounded()) })
     }
 }

@@ -249,7 +249,7 @@ fn much_that_a_node_says_of_itself_fits_into_a_request() {
 }
 
 fn severed(why: CutEnd) -> JobFailure {
-    JobFailure::Cut { words: "a and b".into(), fit: 2, nodes: 4, needed: 3, why }
+    JobFailure::Cut { message: "a and b".into(), fit: 2, nodes: 4, needed: 3, why }
 }
 
 #[test]
@@ -422,7 +422,7 @@ fn an_inventory_comes_through_whole_and_nonsense_is_refused() {
     let inventory = Inventory { vendor: Some(Vendor::Metax), gpus: vec![gpu], links, ..Inventory::default() };
     let wire = inventory_report("a".into(), &inventory);
     let node = NodeId("a".into());
-    let told = Event::InventoryTold { node, inventory: Box::new(inventory.clone()) };
+    let told = Event::InventoryReported { node, inventory: Box::new(inventory.clone()) };
     assert_eq!(Event::try_from(wire.clone()), Ok(told));
     for json in ["", "[]", "{\"gpus\":3}", "{\"links\":[{\"a\":0,\"b\":1,\"link\":\"P2P\"}]}"] {
         let wire = pb::InventoryReport { json: json.into(), ..wire.clone() };
@@ -469,7 +469,7 @@ fn the_longest_inventory_is_cut_to_what_the_master_takes() {
         };
         let wire = inventory_report("a".into(), &longest.bounded());
         assert!(wire.encoded_len() <= MOST_REQUEST_BYTES, "{}", wire.encoded_len());
-        let Event::InventoryTold { inventory, .. } = Event::try_from(wire).unwrap() else { panic!() };
+        let Event::InventoryReported { inventory, .. } = Event::try_from(wire).unwrap() else { panic!() };
         assert_eq!(inventory.gpus.len(), MOST_GPUS);
     }
 }

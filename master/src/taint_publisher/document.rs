@@ -260,10 +260,10 @@ fn node_document<'a>(
     key: &'a str,
 ) -> NodeDocument<'a> {
     let taint = || Taint { key: key.to_owned(), value: finding.verdict.taint_value(), effect: "NoSchedule" };
-    let evidence = |Evidence { round, partners, words }: &'a Evidence| EvidenceDocument {
+    let evidence = |Evidence { round, partners, message }: &'a Evidence| EvidenceDocument {
         round: *round,
         with: partners,
-        words,
+        words: message,
     };
     NodeDocument {
         number,
@@ -276,7 +276,7 @@ fn node_document<'a>(
         rack: (!report.racks.is_empty()).then(|| report.rack(node.rack)),
         psw: (!report.pods.is_empty()).then(|| report.pod(node.psw)),
         seen_before: node.seen_before,
-        verdict: finding.verdict.word(),
+        verdict: finding.verdict.as_str(),
         component: match &finding.verdict {
             NodeVerdict::LocalFault(fault) => Some(fault.component.as_str()),
             _ => None,
@@ -368,7 +368,7 @@ fn fabric(report: &TaintReport) -> FabricDocument<'_> {
         pods: outcome.pods.iter().map(|pod| report.pod(*pod)).collect(),
         partial_uplinks: outcome.partial_uplinks.iter().map(partial).collect(),
         ambiguous: outcome.ambiguous.iter().map(ambiguity).collect(),
-        cut: outcome.cut.as_ref().map(|Cut { left_out, words }| CutDocument { left_out, words }),
+        cut: outcome.cut.as_ref().map(|Cut { left_out, message }| CutDocument { left_out, words: message }),
     }
 }
 
@@ -459,7 +459,7 @@ mod tests {
         outcome.leaves = vec![1];
         outcome.partial_uplinks = vec![PartialUplink { rack: 0, dead: 3, tested: 8 }];
         outcome.ambiguous = vec![Ambiguity { candidates: vec![Element::Node(0), Element::RackPair(0, 1)] }];
-        outcome.cut = Some(Cut { left_out: vec![0], words: "asw-0 is cut off".into() });
+        outcome.cut = Some(Cut { left_out: vec![0], message: "asw-0 is cut off".into() });
         let document = document(&report);
         assert_eq!(document["leaves"], json!(["asw-1"]));
         assert_eq!(document["partial_uplinks"][0], json!({"rack": "asw-0", "dead": 3, "tested": 8}));

@@ -30,7 +30,9 @@ use crate::{
 
 use diagnosis::{
     moment::Moment,
-    network_check::{Effect as Step, Event as Word, FabricNames, LocalCheck, NetworkCheck, Probed, Subject},
+    network_check::{
+        Effect as Step, Event as CheckEvent, FabricNames, LocalCheck, NetworkCheck, Probed, Subject,
+    },
     rng::mix,
 };
 
@@ -201,7 +203,7 @@ impl Job {
         {
             checking.orders.remove(&number);
         }
-        self.tell_check(now, Word::Reported { node: number, round: at.round, probed, compute })
+        self.tell_check(now, CheckEvent::Reported { node: number, round: at.round, probed, compute })
     }
 
     /// How far a node's part in a round has come.
@@ -213,7 +215,7 @@ impl Job {
         probed: Probed,
     ) -> Vec<Effect> {
         let Some(number) = self.number_in(node, at) else { return Vec::new() };
-        self.tell_check(now, Word::Progressed { node: number, round: at.round, probed })
+        self.tell_check(now, CheckEvent::Progressed { node: number, round: at.round, probed })
     }
 
     /// The master was started again: the members come back, and then the check begins anew.
@@ -241,7 +243,7 @@ impl Job {
     }
 
     pub(super) fn on_check_deadline(&mut self, now: Moment) -> Vec<Effect> {
-        self.tell_check(now, Word::Deadline)
+        self.tell_check(now, CheckEvent::Deadline)
     }
 
     /// A member is gone; the check goes on with the others. `is_excused`: nothing is wrong with its machine.
@@ -267,7 +269,7 @@ impl Job {
             }
             None => (reason, false),
         };
-        self.tell_check(now, Word::NodeLost { node: number, reason: reason.to_owned(), is_announced })
+        self.tell_check(now, CheckEvent::NodeLost { node: number, reason: reason.to_owned(), is_announced })
     }
 
     fn number_in(&self, node: &NodeId, at: CheckRound) -> Option<u32> {
@@ -275,7 +277,7 @@ impl Job {
         checking.numbers.get(node).copied().filter(|_| checking.number == at.check)
     }
 
-    fn tell_check(&mut self, now: Moment, word: Word) -> Vec<Effect> {
+    fn tell_check(&mut self, now: Moment, word: CheckEvent) -> Vec<Effect> {
         let Phase::Checking(checking) = &mut self.phase else { return Vec::new() };
         let steps = checking.check.handle(now, word);
         self.carry_out(now, steps)

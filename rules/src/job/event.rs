@@ -70,7 +70,7 @@ pub enum Event {
     /// A node has heard of its seat and takes it.
     AssignmentTaken { node: NodeId, round: Round },
     /// What a node's accelerators are.
-    InventoryTold { node: NodeId, inventory: Box<Inventory> },
+    InventoryReported { node: NodeId, inventory: Box<Inventory> },
     /// What a node's part in a round of a check came to.
     CheckReported { node: NodeId, report: CheckReport },
     /// How far a node's part in a round of a check has come.
@@ -82,7 +82,7 @@ pub enum Event {
     /// A node is given up.
     NodeLost { node: NodeId, cause: LossCause },
     /// A node has heard that the job is over.
-    EndHeard { node: NodeId },
+    EndAcknowledged { node: NodeId },
     /// Workers of nodes that were given up have ended, as follows from when those and others were heard.
     WorkersGone { nodes: BTreeSet<NodeId> },
     /// The master was started again and knows what was journalled.
@@ -99,12 +99,12 @@ impl Event {
             Self::Subscribed { node }
             | Self::Hosted { node, .. }
             | Self::AssignmentTaken { node, .. }
-            | Self::InventoryTold { node, .. }
+            | Self::InventoryReported { node, .. }
             | Self::CheckReported { node, .. }
             | Self::CheckProgressed { node, .. }
             | Self::WorkersFailed { node, .. }
             | Self::NodeEnded { node, .. }
-            | Self::EndHeard { node } => Some(node),
+            | Self::EndAcknowledged { node } => Some(node),
             Self::Joined(request) | Self::Resumed { request, .. } => Some(&request.node_id),
             Self::LinkBroken { .. }
             | Self::TopologyRead(_)
@@ -162,7 +162,7 @@ pub enum NodeEnd {
 pub enum Effect {
     /// Ask a node to serve the store of a round; on another port than before, when workers of a lost node may
     /// still speak to the old one.
-    AskToHost { node: NodeId, round: Round, fresh_port: bool },
+    RequestHost { node: NodeId, round: Round, fresh_port: bool },
     /// Read the topology file.
     ReadTopology,
     /// Tell a node what to do in a round of a check.
@@ -170,7 +170,7 @@ pub enum Effect {
     /// Tell a node to end its part in this round now, and to report how far it came.
     CancelCheck { node: NodeId, at: CheckRound },
     /// Tell a node that passed that the check is over, and how.
-    CheckOver { node: NodeId, words: String },
+    CheckOver { node: NodeId, message: String },
     /// Tell a node that a check keeps it out of the job. It leaves for good.
     Exclude { node: NodeId, exclusion: Exclusion },
     /// What a check came to, for the operator.
@@ -180,11 +180,11 @@ pub enum Effect {
     /// Tell a node to stop its workers and join again.
     Regroup { node: NodeId, round: Round, why: Regroup },
     /// Tell a node why it has no seat yet, beside what all are told that wait.
-    TellPending { node: NodeId, pending: Pending },
+    SendPending { node: NodeId, pending: Pending },
     /// Tell a node that it cannot take part. It leaves for good.
     Refuse { node: NodeId, reason: Refusal },
     /// Tell a node that the job is over.
-    TellEnd { node: NodeId, verdict: JobVerdict },
+    SendEnd { node: NodeId, verdict: JobVerdict },
     /// Nothing is expected of a node any more.
     Forget { node: NodeId },
     /// A node is given up: its stream is ended, so that it finds out should it live.
@@ -283,7 +283,7 @@ pub enum Log {
     /// The file could not be used; the one before it, or none, still holds.
     TopologyUnusable { reason: String },
     /// A node told of accelerators of which some need a look.
-    Accelerators { node: NodeName, words: String },
+    Accelerators { node: NodeName, message: String },
     /// A node came for another job, before it is settled whose job this is.
     Aside { node: NodeName, point: String },
     /// A check has begun.
@@ -325,7 +325,7 @@ impl fmt::Display for Log {
             Self::TopologyUnusable { reason } => {
                 write!(f, "warning: the topology file cannot be used, the last good one holds: {reason}")
             }
-            Self::Accelerators { node, words } => write!(f, "{node}: {words}"),
+            Self::Accelerators { node, message } => write!(f, "{node}: {message}"),
             Self::Aside { node, point } => write!(
                 f,
                 "{node} came for another job: {point}; whichever has enough nodes first is the job of this master"

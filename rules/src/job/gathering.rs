@@ -39,7 +39,7 @@ impl Job {
         effects.extend(match &mut self.phase {
             Phase::Over { verdict, unaware, .. } => {
                 unaware.insert(node.clone());
-                vec![Effect::TellEnd { node, verdict: verdict.clone() }]
+                vec![Effect::SendEnd { node, verdict: verdict.clone() }]
             }
             Phase::Gathering { since, last_join, awaited, .. } => {
                 since.get_or_insert(now);
@@ -66,7 +66,7 @@ impl Job {
                 let node_rank = members.iter().position(|member| member.node_id == node);
                 match node_rank {
                     Some(0) => {
-                        vec![Effect::AskToHost { node, round: *round, fresh_port: *fresh_port }]
+                        vec![Effect::RequestHost { node, round: *round, fresh_port: *fresh_port }]
                     }
                     Some(_) => Vec::new(),
                     None => {
@@ -321,7 +321,7 @@ impl Job {
         let served_last = self.node_ranks.get(&host) == Some(&NodeRank(0));
         // What is found out from now on is for the round after this one.
         let fresh_port = std::mem::take(&mut self.is_port_stale) || (was_member && !served_last);
-        effects.push(Effect::AskToHost { node: host, round, fresh_port });
+        effects.push(Effect::RequestHost { node: host, round, fresh_port });
         let until = now + self.policy.host_timeout;
         self.phase = Phase::Hosting { round, members, fresh_port, until };
         effects

@@ -6,14 +6,16 @@ use diagnosis::gpus::Inventory;
 
 impl Job {
     /// A line in the log where something needs a look, once for each new thing.
-    pub(super) fn on_inventory_told(&mut self, node: &NodeId, inventory: Box<Inventory>) -> Vec<Effect> {
+    pub(super) fn on_inventory_reported(&mut self, node: &NodeId, inventory: Box<Inventory>) -> Vec<Effect> {
         let before = self.inventories.get(node).map(|before| before.troubles()).unwrap_or_default();
         let news: Vec<String> =
             inventory.troubles().into_iter().filter(|trouble| !before.contains(trouble)).collect();
         self.inventories.insert(node.clone(), inventory);
         match &news[..] {
             [] => Vec::new(),
-            news => vec![Effect::Log(Log::Accelerators { node: self.name_of(node), words: news.join("; ") })],
+            news => {
+                vec![Effect::Log(Log::Accelerators { node: self.name_of(node), message: news.join("; ") })]
+            }
         }
     }
 }

@@ -99,7 +99,7 @@ impl Job {
             }
             Phase::Over { verdict, unaware, .. } => {
                 unaware.insert(node.clone());
-                vec![Effect::TellEnd { node: node.clone(), verdict: verdict.clone() }]
+                vec![Effect::SendEnd { node: node.clone(), verdict: verdict.clone() }]
             }
             Phase::Gathering { .. }
             | Phase::Placing { .. }
@@ -121,7 +121,7 @@ impl Job {
 
     fn on_gave_up(&mut self, now: Moment, node: &NodeId, reason: String) -> Vec<Effect> {
         if let Phase::Over { .. } = self.phase {
-            return self.on_end_heard(node);
+            return self.on_end_acknowledged(node);
         }
         let is_host = self.policy.host.as_ref() == Some(node);
         let ends_the_job = match self.policy.on_give_up {
@@ -138,14 +138,14 @@ impl Job {
         // It knows why, but waits for the word that its failure was another node's.
         let mut effects = vec![
             Effect::Forget { node: node.clone() },
-            Effect::TellEnd { node: node.clone(), verdict: verdict.clone() },
+            Effect::SendEnd { node: node.clone(), verdict: verdict.clone() },
         ];
         effects.extend(self.end(now, verdict));
         effects
     }
 
     fn on_left(&mut self, now: Moment, node: &NodeId, signal: i32) -> Vec<Effect> {
-        let reason = format!("its launcher was told to end by {}", crate::signal_name::signal_words(signal));
+        let reason = format!("its launcher was told to end by {}", crate::signal_name::signal_name(signal));
         if self.policy.host.as_ref() == Some(node) && !matches!(self.phase, Phase::Over { .. }) {
             let failure = match self.nodes.len() {
                 0 | 1 => JobFailure::Deserted,
@@ -190,7 +190,7 @@ impl Job {
         workers: Option<Generation>,
     ) -> Vec<Effect> {
         if let Phase::Over { .. } = self.phase {
-            return self.on_end_heard(node);
+            return self.on_end_acknowledged(node);
         }
         if !self.nodes.contains_key(node) {
             self.aside.remove(node);
@@ -381,7 +381,7 @@ impl Job {
         let unaware: BTreeSet<NodeId> = self.nodes.keys().cloned().chain(aside.into_nodes()).collect();
         let mut effects: Vec<Effect> = unaware
             .iter()
-            .map(|node| Effect::TellEnd { node: node.clone(), verdict: verdict.clone() })
+            .map(|node| Effect::SendEnd { node: node.clone(), verdict: verdict.clone() })
             .collect();
         if unaware.is_empty() {
             effects.push(Effect::Finish { verdict: verdict.clone() });
@@ -393,7 +393,7 @@ impl Job {
     }
 
     /// A node knows that the job is over.
-    pub(super) fn on_end_heard(&mut self, node: &NodeId) -> Vec<Effect> {
+    pub(super) fn on_end_acknowledged(&mut self, node: &NodeId) -> Vec<Effect> {
         let Phase::Over { verdict, unaware, until } = &mut self.phase else { return Vec::new() };
         unaware.remove(node);
         if unaware.is_empty() && until.take().is_some() {

@@ -146,16 +146,17 @@ impl Job {
         if !measuring.orders.is_empty() {
             return Vec::new();
         }
-        let words = measuring.words();
+        let message = measuring.message();
         let Phase::Measuring(measuring) = std::mem::replace(&mut self.phase, gathering) else {
             return Vec::new();
         };
         let left: Vec<NodeId> =
             measuring.members.into_iter().filter(|member| self.nodes.contains_key(member)).collect();
         self.waiting.extend(left.iter().cloned());
-        let mut effects = vec![Effect::Log(Log::Checked { report: words.clone() })];
-        effects
-            .extend(left.iter().map(|node| Effect::CheckOver { node: node.clone(), words: words.clone() }));
+        let mut effects = vec![Effect::Log(Log::Checked { report: message.clone() })];
+        effects.extend(
+            left.iter().map(|node| Effect::CheckOver { node: node.clone(), message: message.clone() }),
+        );
         effects.extend(self.go_on_with(now, left));
         effects
     }
@@ -179,7 +180,7 @@ impl Measuring {
         self.orders.get(&self.place_of(node)?)
     }
 
-    fn words(&self) -> String {
+    fn message(&self) -> String {
         let nodes = count(self.members.len());
         if let Some(failure) = &self.failure {
             return format!("bandwidth of {nodes} nodes: not measured: {failure}");

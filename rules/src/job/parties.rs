@@ -112,7 +112,7 @@ impl Job {
         if is_new {
             effects.push(Effect::Log(Log::Aside { node: name, point: point.clone() }));
         }
-        effects.push(Effect::TellPending { node, pending: Pending::Aside { point } });
+        effects.push(Effect::SendPending { node, pending: Pending::Aside { point } });
         effects
     }
 

@@ -28,7 +28,7 @@ impl Job {
         let node = request.node_id.clone();
         if let Phase::Over { verdict, unaware, .. } = &mut self.phase {
             unaware.insert(node.clone());
-            return vec![Effect::TellEnd { node, verdict: verdict.clone() }];
+            return vec![Effect::SendEnd { node, verdict: verdict.clone() }];
         }
         let known = self.nodes.get(&node);
         let is_known = known.is_some();
@@ -93,7 +93,7 @@ impl Job {
         match &mut self.phase {
             Phase::Over { verdict, unaware, .. } => {
                 unaware.insert(node.clone());
-                vec![Effect::TellEnd { node: node.clone(), verdict: verdict.clone() }]
+                vec![Effect::SendEnd { node: node.clone(), verdict: verdict.clone() }]
             }
             // All come back at once to a master that was started again; only one that has left is searched for.
             Phase::Running { world, .. }

@@ -217,7 +217,7 @@ fn a_spare_hears_once_that_it_is_one() {
     }
     let succeeded = Event::NodeEnded { node: id("a"), end: NodeEnd::Succeeded { round: Round(0) } };
     let turn = test.at(13).tell(succeeded);
-    let told = |name| Effect::TellEnd { node: id(name), verdict: JobVerdict::Succeeded };
+    let told = |name| Effect::SendEnd { node: id(name), verdict: JobVerdict::Succeeded };
     assert_eq!((turn.effects, turn.pending), (vec![told("a"), told("b"), told("c")], None));
 }
 

@@ -25,7 +25,7 @@ impl TaintReport {
         let outcome = &self.outcome;
         for link in &outcome.links {
             let (a, b) = (self.name(link.nodes.0), self.name(link.nodes.1));
-            write!(f, "\n  link {a} - {b}: {}; neither node is tainted", word(link.kind))?;
+            write!(f, "\n  link {a} - {b}: {}; neither node is tainted", kind_text(link.kind))?;
         }
         for pair in &outcome.rack_pairs {
             let (a, b) = (self.rack(pair.racks.0), self.rack(pair.racks.1));
@@ -57,10 +57,10 @@ impl TaintReport {
             let candidates: Vec<String> = candidates.iter().map(|it| self.describe(*it)).collect();
             write!(f, "\n  ambiguous: {}; no node is tainted for it", candidates.join(" or "))?;
         }
-        if let Some(Cut { left_out, words }) = &outcome.cut {
+        if let Some(Cut { left_out, message }) = &outcome.cut {
             write!(
                 f,
-                "\n  cut: {words}; {} cannot train together with the others",
+                "\n  cut: {message}; {} cannot train together with the others",
                 diagnosis::counted::counted(left_out.len(), "node")
             )?;
         }
@@ -68,7 +68,7 @@ impl TaintReport {
     }
 }
 
-fn word(kind: LinkKind) -> &'static str {
+fn kind_text(kind: LinkKind) -> &'static str {
     match kind {
         LinkKind::Dead => "dead",
         LinkKind::Slow => "slow",
@@ -124,7 +124,7 @@ mod tests {
         let candidates = vec![Element::Node(0), Element::RackPair(0, 1), Element::Leaf(7)];
         outcome.ambiguous = vec![Ambiguity { candidates }];
         outcome.cut =
-            Some(Cut { left_out: vec![0], words: "asw-0 and asw-1 do not reach each other".into() });
+            Some(Cut { left_out: vec![0], message: "asw-0 and asw-1 do not reach each other".into() });
         let table = report.to_string();
         for line in [
             "\n  switch of asw-1: dead, its nodes do not even reach each other; no node is tainted for it",

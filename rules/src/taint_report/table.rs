@@ -40,14 +40,14 @@ impl fmt::Display for TaintReport {
             for record in rounds {
                 write!(f, "  {:<14}", Cell { record, number }.to_string())?;
             }
-            write!(f, "  {}", finding.verdict.word())?;
+            write!(f, "  {}", finding.verdict.as_str())?;
             write!(f, "{}", if finding.tainted { ", taint" } else { "" })?;
             let is_passing = matches!(finding.verdict, NodeVerdict::Flaky | NodeVerdict::Lost { .. });
             if is_passing && self.nodes.get(number as usize).is_some_and(|node| node.seen_before) {
                 write!(f, "; an earlier check saw such a trouble of this machine too")?;
             }
-            for Evidence { words, .. } in &finding.evidence {
-                write!(f, "\n      {words}")?;
+            for Evidence { message, .. } in &finding.evidence {
+                write!(f, "\n      {message}")?;
             }
             for note in notes(number) {
                 write!(f, "\n      degraded, {note}")?;

@@ -102,7 +102,7 @@ impl WorkerGroup {
     }
 
     pub(super) fn on_locally_checked(&mut self, now: Moment, checked: LocalCheck) -> Vec<Effect> {
-        let tell = Effect::Tell(Notice::LocallyChecked(checked.clone()));
+        let tell = Effect::Notify(Notice::LocallyChecked(checked.clone()));
         self.checks.local = Local::Known { checked, at: now, is_used: false };
         let mut effects = vec![tell];
         if self.link == MasterStream::Up {
@@ -123,7 +123,7 @@ impl WorkerGroup {
                 effects.push(Effect::CancelProbe { at: test.order.at });
             }
         }
-        effects.push(Effect::Tell(Notice::Testing(order.clone())));
+        effects.push(Effect::Notify(Notice::Testing(order.clone())));
         self.checks.test = Some(Test { order: order.clone(), report: None, told: now });
         effects.push(Effect::Probe { order });
         effects
@@ -145,7 +145,7 @@ impl WorkerGroup {
             && test.told + TELL_EVERY <= now
         {
             test.told = now;
-            effects.push(Effect::Tell(Notice::TestGoesOn { at, bytes, total, elapsed }));
+            effects.push(Effect::Notify(Notice::TestRunning { at, bytes, total, elapsed }));
         }
         effects.push(Effect::ReportProgress { at, probed });
         effects
@@ -159,9 +159,9 @@ impl WorkerGroup {
         vec![Effect::ReportCheck { report }]
     }
 
-    pub(super) fn on_check_over(&mut self, words: String) -> Vec<Effect> {
+    pub(super) fn on_check_over(&mut self, message: String) -> Vec<Effect> {
         let probe = self.checks.give_up();
-        let tell = Effect::Tell(Notice::CheckOver { words });
+        let tell = Effect::Notify(Notice::CheckOver { message });
         probe.into_iter().chain([tell]).collect()
     }
 

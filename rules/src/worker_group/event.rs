@@ -46,7 +46,7 @@ pub struct Limits {
 pub enum Event {
     /// The master asks this node to serve the store of a round it completed; on a port of its own, when
     /// somebody may still speak to the last one.
-    AskedToHost { round: Round, fresh_port: bool },
+    HostRequested { round: Round, fresh_port: bool },
     /// The store of that round is open here. Without an address, the master takes the node's own.
     Hosting { round: Round, master_addr: Option<String>, master_port: u16 },
     /// The store of that round could not be opened.
@@ -56,7 +56,7 @@ pub enum Event {
     /// Why there is no seat yet.
     Pending(Pending),
     /// What the check of this node alone has to say meanwhile.
-    SelfCheckSays { words: String },
+    SelfCheckProgress { message: String },
     /// The check of this node alone cannot be made as it was asked for.
     CannotCheck { reason: String },
     /// What this node found out about itself.
@@ -70,7 +70,7 @@ pub enum Event {
     /// The test ended.
     Probed { report: CheckReport },
     /// The check is over and this node passed.
-    CheckOver { words: String },
+    CheckOver { message: String },
     /// A check keeps this node out of the job.
     Excluded { exclusion: Exclusion },
     /// The master does not let this node take part.
@@ -184,7 +184,7 @@ pub enum Effect {
     /// master, when its word is good, whether it is there.
     Ask { round: Round, jury: Vec<Juror>, timeout: Duration, of_master: bool },
     /// Tell a person.
-    Tell(Notice),
+    Notify(Notice),
     /// Tell the master how this node's part ended.
     ReportEnd { end: NodeEnd },
     /// Leave. Nothing follows.

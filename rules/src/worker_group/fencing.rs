@@ -74,7 +74,7 @@ impl WorkerGroup {
         match found {
             Finding::MasterDead { lost, of } if !self.is_told_dead && !self.link.is_up() => {
                 self.is_told_dead = true;
-                vec![Effect::Tell(Notice::MasterDead { lost, of })]
+                vec![Effect::Notify(Notice::MasterDead { lost, of })]
             }
             Finding::MasterDead { .. } | Finding::MasterGone | Finding::CutOff | Finding::Alone { .. } => {
                 Vec::new()
@@ -104,7 +104,7 @@ impl WorkerGroup {
         let silent = now - self.heard;
         self.fence = None;
         let found = self.finding.take();
-        let tell = Effect::Tell(Notice::Fenced { silent, found, limit: self.limits.join_timeout });
+        let tell = Effect::Notify(Notice::Fenced { silent, found, limit: self.limits.join_timeout });
         let attempt = self.attempt;
         let joining = State::Joining { since: now };
         match std::mem::replace(&mut self.state, joining) {

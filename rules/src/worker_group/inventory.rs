@@ -68,7 +68,7 @@ impl WorkerGroup {
         if !count.is_power_of_two() {
             return Vec::new();
         }
-        let tell = Effect::Tell(Notice::GpuError { gpu: device.label(), code, count });
+        let tell = Effect::Notify(Notice::GpuError { gpu: device.label(), code, count });
         std::iter::once(tell).chain(self.report_inventory()).collect()
     }
 
@@ -103,7 +103,7 @@ impl WorkerGroup {
         let is_in_vain = used.is_empty() && uses.iter().any(|it| it.gpu == index);
         *in_vain = if is_in_vain { in_vain.saturating_add(1) } else { 0 };
         if *in_vain == IN_VAIN {
-            return vec![Effect::Tell(Notice::GpuMemoryUnseen)];
+            return vec![Effect::Notify(Notice::GpuMemoryUnseen)];
         }
         let used: Vec<(LocalRank, u64)> = used.into_iter().collect();
         let mut effects = Vec::new();
@@ -112,7 +112,7 @@ impl WorkerGroup {
                 ShareEffect::Warn { local_rank, used } => (local_rank, used, false),
                 ShareEffect::Stop { local_rank, used } => (local_rank, used, true),
             };
-            effects.push(Effect::Tell(Notice::GpuShareExceeded { local_rank, used, limit, is_killed }));
+            effects.push(Effect::Notify(Notice::GpuShareExceeded { local_rank, used, limit, is_killed }));
             effects.extend(is_killed.then_some(Effect::KillWorker { local_rank }));
         }
         effects

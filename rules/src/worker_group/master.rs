@@ -58,7 +58,7 @@ impl WorkerGroup {
         let was_told = matches!(&self.link, MasterStream::Away { reason: Some(_), .. });
         self.link = MasterStream::Up;
         let mut effects: Vec<Effect> =
-            was_told.then_some(Effect::Tell(Notice::MasterBack)).into_iter().collect();
+            was_told.then_some(Effect::Notify(Notice::MasterBack)).into_iter().collect();
         effects.extend(self.report_inventory());
         if let State::Joining { .. } = self.state {
             effects.extend(self.request_to_join(now));
@@ -132,13 +132,13 @@ impl WorkerGroup {
                 self.finish(outcome)
             }
             State::Preparing(_) | State::Running(_) if is_news => {
-                vec![Effect::Tell(Notice::MasterAway { reason, goes_on: true, limit })]
+                vec![Effect::Notify(Notice::MasterAway { reason, goes_on: true, limit })]
             }
             State::Joining { .. } | State::Stopping { then: Then::Rejoin(_), .. } if is_news => {
-                vec![Effect::Tell(Notice::MasterAway { reason, goes_on: false, limit })]
+                vec![Effect::Notify(Notice::MasterAway { reason, goes_on: false, limit })]
             }
             State::Leaving { .. } if is_news => {
-                vec![Effect::Tell(Notice::MasterAway { reason, goes_on: false, limit })]
+                vec![Effect::Notify(Notice::MasterAway { reason, goes_on: false, limit })]
             }
             // Nobody is told of what nobody waits for.
             State::Joining { .. }
@@ -179,7 +179,7 @@ impl WorkerGroup {
         }
         *told = now;
         let waited = now - since.max(*away_since);
-        vec![Effect::Tell(Notice::WaitingForMaster { reason, waited, limit })]
+        vec![Effect::Notify(Notice::WaitingForMaster { reason, waited, limit })]
     }
 
     /// A node whose workers have all ended well has done its part, whatever becomes of the others.
@@ -187,7 +187,7 @@ impl WorkerGroup {
         if self.is_done_well { Outcome::Succeeded } else { outcome }
     }
 
-    pub(super) fn on_asked_to_host(&mut self, round: Round, fresh_port: bool) -> Vec<Effect> {
+    pub(super) fn on_host_requested(&mut self, round: Round, fresh_port: bool) -> Vec<Effect> {
         match &self.hosted {
             // Asked again, because the answer was not heard: the store must not be emptied a second time.
             Some(Hosted { round: known, at: Some((master_addr, master_port)) }) if *known == round => {

@@ -8,7 +8,7 @@ impl WorkerGroup {
     /// Another node's failure, loss or arrival does not spend this node's restarts.
     pub(super) fn on_regroup(&mut self, now: Moment, why: String, is_secondary: bool) -> Vec<Effect> {
         let attempt = self.attempt;
-        let tell = Effect::Tell(Notice::Regrouping { why: why.clone() });
+        let tell = Effect::Notify(Notice::Regrouping { why: why.clone() });
         if let (State::Leaving { is_farewell: false, .. }, Some(failure)) = (&self.state, &self.cannot_start)
         {
             let outcome = Outcome::Failed(failure.clone());
@@ -29,18 +29,18 @@ impl WorkerGroup {
                 if is_secondary && is_own_failure(then, attempt) && self.interrupted.is_none() =>
             {
                 *then = Then::Rejoin(attempt);
-                return vec![Effect::Tell(Notice::Secondary { why })];
+                return vec![Effect::Notify(Notice::Secondary { why })];
             }
             // The same, with no restart left.
             State::AwaitingRootCause { .. } if is_secondary => {
-                let excused = Effect::Tell(Notice::Secondary { why });
+                let excused = Effect::Notify(Notice::Secondary { why });
                 return std::iter::once(excused).chain(self.join(now, attempt)).collect();
             }
             // The same, heard after the workers were gone.
             State::Joining { .. } => {
                 self.charged = None;
                 self.attempt = Attempt(attempt.0.saturating_sub(1));
-                return vec![Effect::Tell(Notice::Secondary { why })];
+                return vec![Effect::Notify(Notice::Secondary { why })];
             }
             State::Stopping { .. }
             | State::AwaitingRootCause { .. }

@@ -81,7 +81,7 @@ mod tests {
         (LocalRank(rank), LIMIT / 100 * percent)
     }
 
-    fn words(effects: &[ShareEffect]) -> Vec<(&'static str, u32)> {
+    fn message(effects: &[ShareEffect]) -> Vec<(&'static str, u32)> {
         let word = |effect: &ShareEffect| match effect {
             ShareEffect::Warn { local_rank, .. } => ("warn", local_rank.0),
             ShareEffect::Stop { local_rank, .. } => ("stop", local_rank.0),
@@ -94,7 +94,7 @@ mod tests {
         let mut watch = ShareWatch::default();
         let mut seen = Vec::new();
         for percent in [100, 101, 120, 96, 101, 94, 101, 101] {
-            seen.push(words(&watch.sampled(LIMIT, false, &[rank(0, percent), rank(1, 50)])).len());
+            seen.push(message(&watch.sampled(LIMIT, false, &[rank(0, percent), rank(1, 50)])).len());
         }
         assert_eq!(seen, [0, 1, 0, 0, 0, 0, 1, 0]);
     }
@@ -106,7 +106,7 @@ mod tests {
             let mut stops = 0;
             for percent in [111, 111, 110, 111, 111, 111, 111, 111, 111] {
                 let effects = watch.sampled(LIMIT, enforces, &[rank(0, 99), rank(1, percent)]);
-                stops += words(&effects).iter().filter(|word| **word == ("stop", 1)).count();
+                stops += message(&effects).iter().filter(|word| **word == ("stop", 1)).count();
             }
             assert_eq!(stops, stopped);
         }
@@ -115,10 +115,10 @@ mod tests {
     #[test]
     fn a_worker_that_is_gone_begins_anew() {
         let mut watch = ShareWatch::default();
-        assert_eq!(words(&watch.sampled(LIMIT, true, &[rank(0, 150)])), [("warn", 0)]);
+        assert_eq!(message(&watch.sampled(LIMIT, true, &[rank(0, 150)])), [("warn", 0)]);
         assert_eq!(watch.sampled(LIMIT, true, &[rank(0, 150)]), []);
         assert_eq!(watch.sampled(LIMIT, true, &[]), []);
-        assert_eq!(words(&watch.sampled(LIMIT, true, &[rank(0, 150)])), [("warn", 0)]);
+        assert_eq!(message(&watch.sampled(LIMIT, true, &[rank(0, 150)])), [("warn", 0)]);
         assert_eq!(watch, {
             let mut fresh = ShareWatch::default();
             let _warned = fresh.sampled(LIMIT, true, &[rank(0, 150)]);

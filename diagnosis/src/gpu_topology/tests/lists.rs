@@ -17,7 +17,7 @@ fn the_chosen_come_first_and_nothing_is_hidden() {
     let list = arranged(&[1], &[], &EVERY, FOUR).unwrap();
     assert_eq!((list.order, list.chosen), (vec![4, 5, 6, 7, 0, 2, 3], 4));
     assert_eq!(
-        list.words,
+        list.message,
         "GPUs 4,5,6,7 chosen of 7 free (1 busy left out): 2 rings of direct links, about 48.4 GB/s, modelled 5.38 times \
          the first ones free (0,2,3,4)"
     );
@@ -42,8 +42,8 @@ fn the_users_own_list_bounds_the_choice_and_orders_what_follows() {
     assert_eq!(list.order, [1, 2, 6, 5, 0]);
     // Busy ones that the user did not allow are not worth a word.
     let list = arranged(&[7], &[4], &[0, 3], Wish { wanted: 2, ..FOUR }).unwrap();
-    assert!(!list.words.contains("left out"), "{}", list.words);
-    assert!(list.words.ends_with("these are the first ones free"), "{}", list.words);
+    assert!(!list.message.contains("left out"), "{}", list.message);
+    assert!(list.message.ends_with("these are the first ones free"), "{}", list.message);
     assert!(arranged(&[], &[], &[99], Wish { wanted: 1, ..FOUR }).is_err());
 }
 

@@ -35,7 +35,7 @@ fn what_is_no_table_is_refused_with_a_sentence() {
     let rows = |rows: &[&str]| format!("\tGPU0\tGPU1\tGPU2\n{}\n", rows.join("\n"));
     let (zero, one, two) = ("GPU0\t X \tNV1\tSYS", "GPU1\tNV1\t X \tSYS", "GPU2\tSYS\tSYS\t X ");
     assert!(Matrix::parse(&rows(&[zero, one, two])).is_ok());
-    for (text, words) in [
+    for (text, message) in [
         (String::new(), "no topology table"),
         ("nvidia-smi: command not found".into(), "no topology table"),
         (rows(&[]), "3 columns and 0 rows"),
@@ -57,7 +57,7 @@ fn what_is_no_table_is_refused_with_a_sentence() {
         ("x".repeat(300 << 10), "longer than"),
     ] {
         let refusal = refused(&text);
-        assert!(refusal.contains(words), "{words}: {refusal}");
+        assert!(refusal.contains(message), "{message}: {refusal}");
         assert!(!refusal.contains('\n') && refusal.len() < 300, "{refusal}");
     }
     let many: Vec<String> = (0..17).map(|gpu| format!("GPU{gpu}")).collect();
@@ -71,7 +71,7 @@ fn measured_bandwidths_are_a_matrix() {
     assert_eq!((matrix.mbps(0, 1), matrix.mbps(2, 1), matrix.link(0, 1)), (48_000, 9000, None));
     assert_eq!(best(&matrix, all(&matrix), 2).set, set(&[0, 1]));
     assert_eq!(best(&matrix, set(&[0, 2]), 2).score.ring_mbps, 9000);
-    for (text, words) in [
+    for (text, message) in [
         ("0,1\n1,0\n1,1\n", "row GPU0 has 2 of 3"),
         ("0,1\nfast,0\n", "`fast` is no bandwidth"),
         ("0,-1\n1,0\n", "`-1` is no bandwidth"),
@@ -80,7 +80,7 @@ fn measured_bandwidths_are_a_matrix() {
         ("0,1e30\n1,0\n", "no bandwidth"),
     ] {
         let refusal = refused(text);
-        assert!(refusal.contains(words), "{words}: {refusal}");
+        assert!(refusal.contains(message), "{message}: {refusal}");
     }
     assert!(refused(&"0,1\n".repeat(500)).contains("at most 16"));
 }

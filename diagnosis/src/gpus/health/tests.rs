@@ -44,12 +44,12 @@ fn each_kind_of_broken_has_its_reason_and_all_are_named() {
         (|gpu| gpu.remapped = Some(RemappedRows { pending: true, ..Default::default() }), "reset"),
         (|gpu| gpu.remapped = Some(RemappedRows { failed: true, ..Default::default() }), "no spare row"),
     ];
-    for (how, words) in break_it {
+    for (how, message) in break_it {
         let mut inventory = node(4);
         how(&mut inventory.gpus[2]);
         let fault = unfit(&inventory, &terms(2, None));
         assert_eq!(fault.component.as_str(), "gpu 2");
-        assert!(fault.reason.contains(words), "{fault:?}");
+        assert!(fault.reason.contains(message), "{fault:?}");
         // Nobody uses it.
         assert!(matches!(judge(&inventory, &terms(2, Some("0,1")), Duration::ZERO), Health::Fit { .. }));
         how(&mut inventory.gpus[3]);
@@ -92,11 +92,11 @@ fn busy_ones_are_waited_for_and_matter_only_when_too_few_are_free() {
     }
     let Health::Fit { notes } = judge(&inventory, &terms(2, None), Duration::ZERO) else { panic!() };
     assert_eq!(notes[0], "gpu 0: 61.0 of 80.0 GB are taken, by process 1, 2, 3 and 1 more");
-    assert_eq!(judge(&inventory, &terms(3, None), Duration::ZERO), Health::LookAgain { after: LOOK_EVERY });
+    assert_eq!(judge(&inventory, &terms(3, None), Duration::ZERO), Health::Recheck { after: LOOK_EVERY });
     let almost = BUSY_TIMEOUT - Duration::from_millis(20);
     assert_eq!(
         judge(&inventory, &terms(3, None), almost),
-        Health::LookAgain { after: Duration::from_millis(20) }
+        Health::Recheck { after: Duration::from_millis(20) }
     );
     let fault = unfit(&inventory, &terms(3, None));
     assert!(
@@ -114,7 +114,7 @@ fn exactly_the_threshold_is_not_busy_and_slices_never_are() {
     inventory.gpus[0].memory_used = Some(24 * GB);
     assert!(matches!(judge(&inventory, &terms(1, None), Duration::ZERO), Health::Fit { .. }));
     inventory.gpus[0].memory_used = Some(25 * GB);
-    assert!(matches!(judge(&inventory, &terms(1, None), Duration::ZERO), Health::LookAgain { .. }));
+    assert!(matches!(judge(&inventory, &terms(1, None), Duration::ZERO), Health::Recheck { .. }));
     inventory.gpus[0].is_mig = true;
     assert!(matches!(judge(&inventory, &terms(1, None), Duration::ZERO), Health::Fit { .. }));
 }
@@ -193,9 +193,9 @@ fn a_lost_device_is_not_overlooked_however_it_is_listed() {
 fn entries_that_no_device_has_leave_too_few() {
     let fault = unfit(&node(4), &terms(3, Some("GPU-00,GPU-90,GPU-10")));
     assert_eq!(fault.component, Component::GpuPermission, "nothing is known to be broken");
-    let words =
+    let message =
         "3 accelerators needed, 1 accessible: 2 of the list of visible ones show none, from GPU-90 on";
-    assert_eq!(fault.reason, words);
+    assert_eq!(fault.reason, message);
     let enough = judge(&node(4), &terms(1, Some("0,9")), Duration::ZERO);
     let notes = vec!["1 of the list of visible ones show none, from 9 on".to_owned()];
     assert_eq!(enough, Health::Fit { notes });

@@ -27,7 +27,7 @@ const HANGS: f64 = 0.7;
 /// The job master gives up a node that went away.
 const LOSS_NOTICED: Duration = Duration::from_secs(2);
 /// From the word that cuts a probe short to its last report.
-const LAST_WORDS: Duration = Duration::from_millis(20);
+const REPORT_GRACE: Duration = Duration::from_millis(20);
 
 /// Something will happen on the stage; in the order of nodes when it happens at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -209,7 +209,7 @@ impl<'a> Faults<'a> {
         let open = nodes.iter().filter_map(|node| {
             let part = self.parts.get(*node as usize)?.as_ref().filter(|part| !part.has_ended)?;
             (!self.cluster.lost.contains(node))
-                .then_some((now + LAST_WORDS, Cue::Cut { node: *node, round: part.round }))
+                .then_some((now + REPORT_GRACE, Cue::Cut { node: *node, round: part.round }))
         });
         open.collect()
     }

@@ -259,7 +259,7 @@ fn one_broken_element_hurts_nobody_else() {
     }
 }
 
-fn words(tally: &Tally) -> String {
+fn message(tally: &Tally) -> String {
     let broken: Vec<String> =
         tally.iter().map(|(promise, (times, _))| format!("{promise} {times}")).collect();
     broken.join(", ")
@@ -275,7 +275,7 @@ fn survey() {
     println!("{count} runs of each element, 4 to 1024 nodes in 1 to 64 racks; runs that broke a promise:");
     for (number, kind) in (0..).zip(KINDS) {
         let tally = runs(&[kind], number, count);
-        println!("{:26} {}", kind.name, words(&tally));
+        println!("{:26} {}", kind.name, message(&tally));
         for (promise, (_, example)) in tally.iter().filter(|_| asked("DLROVER_CHECK_EXAMPLES") == Some(1)) {
             println!("    {promise}: {example}");
         }
@@ -284,7 +284,7 @@ fn survey() {
     for (at, a) in KINDS.iter().enumerate().skip(1) {
         for (also, b) in KINDS.iter().enumerate().skip(at) {
             let tally = runs(&[a, b], (at * 64 + also + 64) as u64, pairs);
-            println!("{:26} {}", format!("{} + {}", a.name, b.name), words(&tally));
+            println!("{:26} {}", format!("{} + {}", a.name, b.name), message(&tally));
             for (promise, (_, example)) in tally.iter().filter(|_| asked("DLROVER_CHECK_EXAMPLES") == Some(2))
             {
                 println!("    {promise}: {example}");

@@ -106,9 +106,9 @@ fn what_is_measured_again_counts_only_as_the_same_kind() {
     assert_eq!(again(cublas("b", 30)), [].into());
     assert_eq!(again(Duration::from_millis(30).into()), [].into());
     let outcome = judged(&first, &cublas("a", 30));
-    let words = &outcome.nodes[3].evidence[0].words;
+    let message = &outcome.nodes[3].evidence[0].message;
     let times = "30.0 ms and they 10.0 ms, for matrix products by cuBLAS on a; the mean is of 3 nodes that timed the same";
-    assert!(words.ends_with(times), "{words}");
+    assert!(message.ends_with(times), "{message}");
 }
 
 #[test]

@@ -15,4 +15,4 @@ mod survey;
 mod table;
 mod times;
 mod verdicts;
-mod words;
+mod message;

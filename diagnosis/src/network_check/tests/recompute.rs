@@ -213,9 +213,9 @@ fn transfers(outcome: &Value) -> u32 {
         let found = lowest.get(&number).map(|ratio| ratio * 1000.0);
         assert!(told.zip(found).map_or(told.is_none() && found.is_none(), |(a, b)| (a - b).abs() <= 0.51));
         for evidence in list(node, "evidence") {
-            let words = evidence["words"].as_str().expect("words");
-            if words.starts_with("took ") {
-                sentence(number, words, evidence, &rounds[evidence["round"].as_u64().unwrap() as usize]);
+            let message = evidence["words"].as_str().expect("words");
+            if message.starts_with("took ") {
+                sentence(number, message, evidence, &rounds[evidence["round"].as_u64().unwrap() as usize]);
                 said += 1;
             }
         }
@@ -224,7 +224,7 @@ fn transfers(outcome: &Value) -> u32 {
 }
 
 /// What is said of a test is what is listed of it.
-fn sentence(number: u64, words: &str, evidence: &Value, round: &Value) {
+fn sentence(number: u64, message: &str, evidence: &Value, round: &Value) {
     let mut members: BTreeSet<u64> = list(evidence, "partners").iter().filter_map(Value::as_u64).collect();
     members.insert(number);
     let is_it = |test: &&Value| {
@@ -232,10 +232,10 @@ fn sentence(number: u64, words: &str, evidence: &Value, round: &Value) {
     };
     let test = list(round, "tests").iter().find(is_it).expect("the test that it is said of");
     let comm = time(&test["comm"]).expect("it did not fail");
-    assert!(words.starts_with(&format!("took {} with node ", millis(comm))), "{words}");
+    assert!(message.starts_with(&format!("took {} with node ", millis(comm))), "{message}");
     let baseline = &test["baseline"];
     let Some(mean) = time(&baseline["time"]) else {
-        assert!(!words.contains("times the mean"), "{words}");
+        assert!(!message.contains("times the mean"), "{message}");
         return;
     };
     let class = match (baseline["of_all"] == true, test["across"] == true) {
@@ -254,8 +254,8 @@ fn sentence(number: u64, words: &str, evidence: &Value, round: &Value) {
         many(&baseline["counted"], "other node"),
         millis(mean)
     );
-    let rest = words.split_once(&expected).unwrap_or_else(|| panic!("{words}: {expected}")).1;
-    assert!(rest.is_empty() || rest.starts_with("; cut short after "), "{words}");
+    let rest = message.split_once(&expected).unwrap_or_else(|| panic!("{message}: {expected}")).1;
+    assert!(rest.is_empty() || rest.starts_with("; cut short after "), "{message}");
 }
 
 #[test]

@@ -132,18 +132,18 @@ fn outliers_that_were_left_out_are_named() {
     let slow_compute = [(4, 2.1), (5, 2.1)].into();
     let outcome = rehearse(&Cluster { slow_compute, ..Cluster::healthy(6, 1) }, excluding(0));
     assert_eq!(
-        outcome.nodes[4].evidence[0].words,
+        outcome.nodes[4].evidence[0].message,
         "2.10 times the mean compute time of the others in 2 of 2 samples: at least 105.0 ms and they 50.0 ms, for \
          matrix products by cuBLAS on imagined; the mean is of 4 nodes that timed the same; left out as outliers: \
          node 5 (105.0 ms)"
     );
     let slow_nic = [(4, 4.0), (9, 4.0)].into();
     let outcome = rehearse(&Cluster { slow_nic, ..Cluster::healthy(12, 1) }, excluding(1));
-    let words = &outcome.nodes[4].evidence[0].words;
+    let message = &outcome.nodes[4].evidence[0].message;
     assert!(
-        words.contains(": 4.00 times the mean of what ")
-            && words.contains(" other nodes take within racks, 100.0 ms, "),
-        "{words}"
+        message.contains(": 4.00 times the mean of what ")
+            && message.contains(" other nodes take within racks, 100.0 ms, "),
+        "{message}"
     );
-    assert!(words.ends_with(" left out as outliers"), "{words}");
+    assert!(message.ends_with(" left out as outliers"), "{message}");
 }

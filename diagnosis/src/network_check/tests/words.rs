@@ -15,7 +15,7 @@ fn who_computes_slowly_and_so_sends_slowly_is_a_compute_straggler() {
     let both = Cluster { slow_compute: slow(3), slow_nic: slow(3), ..Cluster::healthy(6, 1) };
     let outcome = rehearse(&both, policy());
     assert_eq!(outcome.nodes[3].verdict, NodeVerdict::StragglerCompute, "{outcome:#?}");
-    assert!(outcome.nodes[3].evidence[0].words.contains("the mean compute time"), "{outcome:#?}");
+    assert!(outcome.nodes[3].evidence[0].message.contains("the mean compute time"), "{outcome:#?}");
     let nic = Cluster { slow_nic: slow(3), ..Cluster::healthy(6, 1) };
     assert_eq!(rehearse(&nic, policy()).nodes[3].verdict, NodeVerdict::StragglerNetwork);
     for outcome in [outcome, rehearse(&nic, policy())] {
@@ -36,7 +36,7 @@ fn words_against(own: Option<&str>) -> Vec<String> {
             Effect::Finish(outcome) => {
                 let finding = &outcome.nodes[2];
                 assert_eq!(finding.verdict, NodeVerdict::Fault, "{outcome:#?}");
-                return finding.evidence.iter().map(|it| it.words.clone()).collect();
+                return finding.evidence.iter().map(|it| it.message.clone()).collect();
             }
             Effect::Cancel { .. } => continue,
         };
@@ -70,13 +70,13 @@ fn words_against(own: Option<&str>) -> Vec<String> {
 
 #[test]
 fn the_words_against_a_node_are_its_own_where_it_has_some() {
-    for words in words_against(Some("my card is on fire")) {
-        assert!(words.ends_with(", which is proven good: my card is on fire"), "{words}");
+    for message in words_against(Some("my card is on fire")) {
+        assert!(message.ends_with(", which is proven good: my card is on fire"), "{message}");
     }
 }
 
 #[test]
 fn of_a_node_that_gives_no_report_it_is_said_that_it_gave_none() {
     let silent = words_against(None);
-    assert!(silent.iter().all(|words| words.contains(": no report within ")), "{silent:#?}");
+    assert!(silent.iter().all(|message| message.contains(": no report within ")), "{silent:#?}");
 }

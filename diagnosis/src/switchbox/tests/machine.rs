@@ -99,8 +99,8 @@ fn the_whole_check_ends_at_its_deadline() {
     let dead = finding.pairs.iter().filter(|it| it.verdict == Verdict::Bad).count();
     assert_eq!(dead, 5, "who hung alone, too");
     assert_eq!(finding.pairs[4].wrong.as_ref().unwrap().to_string(), "dead, no end within 10 s");
-    let words = "untested, no time was left to measure it alone; so far: dead, no end within 10 s";
-    assert_eq!(finding.pairs[5].wrong.as_ref().unwrap().to_string(), words);
+    let message = "untested, no time was left to measure it alone; so far: dead, no end within 10 s";
+    assert_eq!(finding.pairs[5].wrong.as_ref().unwrap().to_string(), message);
 }
 
 /// A command measures all pairs in one process: one pair that hangs keeps the answers of the others.
@@ -140,9 +140,9 @@ fn who_is_cut_off_by_the_end_of_the_check_has_not_hung() {
     }
     let effects = check.handle(Moment::at_secs(60), Event::Deadline);
     let [Effect::Stop { run: 4 }, Effect::Finish(finding)] = &effects[..] else { panic!("{effects:?}") };
-    let words: Vec<_> = finding.pairs.iter().map(|it| it.wrong.as_ref().unwrap().to_string()).collect();
-    assert_eq!(words[2], "no answer, nonsense");
-    assert_eq!(words[3], "untested, no time was left to measure it alone; so far: no answer, nonsense");
+    let message: Vec<_> = finding.pairs.iter().map(|it| it.wrong.as_ref().unwrap().to_string()).collect();
+    assert_eq!(message[2], "no answer, nonsense");
+    assert_eq!(message[3], "untested, no time was left to measure it alone; so far: no answer, nonsense");
 }
 
 /// All share a switch, so all are slow beside others; alone each is fast, but the time is over before all were alone.
@@ -221,11 +221,11 @@ fn a_probe_that_is_slow_gets_as_many_runs_as_there_is_time_for_and_that_is_said(
         let (asked, finding) = together(millis);
         assert_eq!((asked, finding.status()), (runs, SwitchboxStatus::Ok), "{millis}");
         assert!(finding.took <= DEADLINE);
-        let words = format!(
+        let message = format!(
             "the probe is slow: 4 good pairs had fewer than 5 runs (at least {runs}), so an intermittent link may have been \
              missed"
         );
-        let expected = if runs < 5 { vec![words] } else { Vec::new() };
+        let expected = if runs < 5 { vec![message] } else { Vec::new() };
         assert_eq!(finding.remarks, expected, "{millis}");
         assert_eq!(finding.notes().len(), expected.len());
     }

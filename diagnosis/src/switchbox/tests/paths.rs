@@ -23,9 +23,9 @@ fn where_one_pair_goes_over_a_link_all_must() {
         let finding = went([Path::Metaxlink, Path::Metaxlink, other, other], "");
         let wrong = Some(Trouble::WrongPath);
         assert_eq!(troubles(&finding), [None, None, wrong, wrong], "{other}");
-        let words =
+        let message =
             format!("wrong path, it went over {other} and not over metaxlink, as another pair of this box");
-        assert_eq!(finding.pairs[2].wrong.as_ref().unwrap().to_string(), words);
+        assert_eq!(finding.pairs[2].wrong.as_ref().unwrap().to_string(), message);
         let finding = went([Path::Metaxlink, other, other, other], "NVIDIA L40S");
         assert_eq!((finding.status(), finding.good()), (SwitchboxStatus::Fault, 1), "{other}");
     }
@@ -41,11 +41,11 @@ fn where_all_fell_back_the_model_tells_what_should_be_there() {
     ] {
         let finding = went([path; 4], model);
         assert_eq!((finding.status(), finding.good()), (SwitchboxStatus::Fault, 0), "{model}");
-        let words = format!(
+        let message = format!(
             "wrong path, it went over {path} and not over {link}, which {model} has; if this host has no such link, \
              set switchbox-path to any"
         );
-        assert_eq!(finding.pairs[0].wrong.as_ref().unwrap().to_string(), words);
+        assert_eq!(finding.pairs[0].wrong.as_ref().unwrap().to_string(), message);
     }
 }
 

@@ -133,9 +133,9 @@ fn a_program_that_fails_is_held_against_a_pair_only_where_it_answers_for_another
     assert_eq!(finding.status(), SwitchboxStatus::Untested);
     let fault = finding.fault().unwrap();
     assert!(fault.component.is_nothing_broken());
-    let words = "0 of 4 pairs good, 2 needed; test gave no usable answer for any pair: run it by hand on this node; \
+    let message = "0 of 4 pairs good, 2 needed; test gave no usable answer for any pair: run it by hand on this node; \
                  pair 0:1: probe failed, exit code 2; ";
-    assert!(fault.reason.starts_with(words), "{}", fault.reason);
+    assert!(fault.reason.starts_with(message), "{}", fault.reason);
     assert!(
         finding
             .to_string()
@@ -143,7 +143,7 @@ fn a_program_that_fails_is_held_against_a_pair_only_where_it_answers_for_another
     );
     for finding in [of(true, 1), of(false, 0)] {
         assert_eq!(finding.status(), SwitchboxStatus::Fault);
-        assert!(finding.troubles().all(|words| words.ends_with(": no answer, exit code 2")));
+        assert!(finding.troubles().all(|message| message.ends_with(": no answer, exit code 2")));
         assert!(!finding.to_string().contains("by hand"));
     }
 }
@@ -159,21 +159,21 @@ fn a_finding_adds_to_what_is_known_of_the_node() {
 
 #[test]
 fn pairs_that_cannot_be_measured_are_refused() {
-    let words = |pairs: &[(u32, u32)], loopback| {
+    let message = |pairs: &[(u32, u32)], loopback| {
         let pairs: Vec<SocketPair> = pairs.iter().map(|(one, other)| SocketPair(*one, *other)).collect();
         check_pairs(&pairs, loopback).map_err(|error| error.to_string())
     };
     assert_eq!(check_pairs(&PAIRS, false), Ok(()));
     let itself = "0:0 pairs a socket with itself, which only a loopback test allows";
-    assert_eq!(words(&[(0, 0)], false), Err(itself.into()));
-    assert_eq!(words(&[(0, 0)], true), Ok(()));
+    assert_eq!(message(&[(0, 0)], false), Err(itself.into()));
+    assert_eq!(message(&[(0, 0)], true), Ok(()));
     let twice = "socket 1 is in 0:1 and in 1:2: a socket belongs to one pair";
-    assert_eq!(words(&[(0, 1), (1, 2)], false), Err(twice.into()));
-    assert_eq!(words(&[(0, 1), (2, 3), (1, 0)], false), Err("1:0 is there twice".into()));
-    assert_eq!(words(&[(0, 0), (0, 0)], true), Err("0:0 is there twice".into()));
-    assert!(words(&[(0, 0), (0, 1)], true).is_err());
-    assert!(words(&[], false).is_err());
+    assert_eq!(message(&[(0, 1), (1, 2)], false), Err(twice.into()));
+    assert_eq!(message(&[(0, 1), (2, 3), (1, 0)], false), Err("1:0 is there twice".into()));
+    assert_eq!(message(&[(0, 0), (0, 0)], true), Err("0:0 is there twice".into()));
+    assert!(message(&[(0, 0), (0, 1)], true).is_err());
+    assert!(message(&[], false).is_err());
     let many: Vec<(u32, u32)> = (0..65).map(|it| (2 * it, 2 * it + 1)).collect();
-    assert!(words(&many, false).is_err());
-    assert_eq!(words(&many[..64], false), Ok(()));
+    assert!(message(&many, false).is_err());
+    assert_eq!(message(&many[..64], false), Ok(()));
 }

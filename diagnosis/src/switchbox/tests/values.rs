@@ -73,14 +73,14 @@ fn the_slower_direction_counts_and_is_named() {
     let wrong = of_values(Verdict::Bad, mb(MIN), &[value; 5], true).unwrap();
     assert_eq!(wrong.trouble, Trouble::Slow);
     // By direction, as the table of `dlrover-diag` has them.
-    let words = "slow, ab 50000.0 to 50000.0 MB/s, ba 9000.0 to 9000.0 MB/s in 5 solo runs, 0 of which \
+    let message = "slow, ab 50000.0 to 50000.0 MB/s, ba 9000.0 to 9000.0 MB/s in 5 solo runs, 0 of which \
                  reached 10000.0 MB/s both ways, only from the second to the first";
-    assert_eq!(wrong.to_string(), words);
+    assert_eq!(wrong.to_string(), message);
     let both = Repetition { there: mb(1.0), back: Some(mb(1.0)) };
-    let words = of_values(Verdict::Bad, mb(MIN), &[both], true).unwrap().words;
-    assert!(words.ends_with("reached 10000.0 MB/s both ways"), "{words}");
-    let words = of_values(Verdict::Bad, mb(MIN), &[one_way(1.0)], true).unwrap().words;
-    assert_eq!(words, "1.0 to 1.0 MB/s in 1 solo run, 0 of which reached 10000.0 MB/s");
+    let message = of_values(Verdict::Bad, mb(MIN), &[both], true).unwrap().message;
+    assert!(message.ends_with("reached 10000.0 MB/s both ways"), "{message}");
+    let message = of_values(Verdict::Bad, mb(MIN), &[one_way(1.0)], true).unwrap().message;
+    assert_eq!(message, "1.0 to 1.0 MB/s in 1 solo run, 0 of which reached 10000.0 MB/s");
 }
 
 #[test]
@@ -116,13 +116,13 @@ fn a_minimum_is_one_that_a_link_may_reach() {
 #[test]
 fn words_are_read_back() {
     for trouble in Trouble::ALL {
-        assert_eq!(Trouble::from_word(trouble.word()), Some(trouble));
+        assert_eq!(Trouble::parse(trouble.as_str()), Some(trouble));
     }
-    assert_eq!(Trouble::from_word("broken"), None);
+    assert_eq!(Trouble::parse("broken"), None);
     for path in [Path::Metaxlink, Path::Nvlink, Path::Pcie, Path::Host, Path::Loopback, Path::Unknown] {
-        assert_eq!(Path::from_word(path.word()), path);
+        assert_eq!(Path::parse(path.as_str()), path);
     }
-    assert_eq!(Path::from_word("warp"), Path::Unknown);
-    assert_eq!(Expected::from_word("nvlink"), Some(Expected::Exactly(Path::Nvlink)));
-    assert_eq!(Expected::from_word("host"), None);
+    assert_eq!(Path::parse("warp"), Path::Unknown);
+    assert_eq!(Expected::parse("nvlink"), Some(Expected::Exactly(Path::Nvlink)));
+    assert_eq!(Expected::parse("host"), None);
 }

@@ -108,7 +108,7 @@ fn what_a_check_names_is_told_for_people_and_programs() {
     outcome.partial_uplinks = vec![PartialUplink { rack: 3, dead: 2, tested: 4 }];
     outcome.ambiguous =
         vec![Ambiguity { candidates: vec![Element::Node(9), Element::Link(9, 10), Element::Uplink(2)] }];
-    outcome.cut = Some(Cut { left_out: vec![0, 1, 2, 12], words: "pod 0 reaches itself only".to_owned() });
+    outcome.cut = Some(Cut { left_out: vec![0, 1, 2, 12], message: "pod 0 reaches itself only".to_owned() });
     let text = table(&settings, &outcome);
     for line in [
         "imagined: 16 nodes in 4 racks and 2 pods, seed 0\n",

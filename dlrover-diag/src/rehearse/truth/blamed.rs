@@ -65,8 +65,8 @@ pub(super) fn blamed(settings: &Settings, outcome: &Outcome) -> Vec<Blamed> {
 
 fn why(outcome: &Outcome, node: u32, found: &NodeFinding) -> String {
     let verdict = word(&found.verdict).replace('-', " ");
-    let cut = outcome.cut.iter().filter(|cut| cut.left_out.contains(&node)).map(|cut| cut.words.as_str());
-    let words: Vec<&str> = found.evidence.iter().map(|it| it.words.as_str()).chain(cut).collect();
+    let cut = outcome.cut.iter().filter(|cut| cut.left_out.contains(&node)).map(|cut| cut.message.as_str());
+    let words: Vec<&str> = found.evidence.iter().map(|it| it.message.as_str()).chain(cut).collect();
     if words.is_empty() { verdict } else { format!("{verdict}: {}", words.join("; ")) }
 }
 

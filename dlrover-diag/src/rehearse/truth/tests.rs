@@ -191,7 +191,7 @@ fn healthy_nodes_that_are_blamed_are_told() {
         outcome.nodes[node].excluded = true;
     }
     (outcome.nodes[3].verdict, outcome.nodes[3].excluded) = (NodeVerdict::Flaky, true);
-    outcome.cut = Some(Cut { left_out: vec![4, 5, 6, 7], words: "rack 1 reaches itself only".into() });
+    outcome.cut = Some(Cut { left_out: vec![4, 5, 6, 7], message: "rack 1 reaches itself only".into() });
     let truth = Truth::of(&settings, &outcome);
     assert_eq!((truth.healthy_tainted(), truth.healthy_excluded(), truth.cut_off()), (1, 2, 4));
     let words: Vec<String> = truth.blamed.iter().map(Blamed::to_string).collect();
@@ -268,7 +268,7 @@ fn a_job_over_a_known_cut_is_counted() {
     // A job that fails trains over nothing.
     let (settings, mut outcome) = blank("--nodes 16 --racks 2 --dead-uplink 0 --on-bad-path fail");
     assert_eq!(Truth::of(&settings, &outcome).over_cut, failed);
-    outcome.cut = Some(Cut { left_out: (0..8).collect(), words: "cut".into() });
+    outcome.cut = Some(Cut { left_out: (0..8).collect(), message: "cut".into() });
     assert_eq!(Truth::of(&settings, &outcome).over_cut, 0);
 }
 

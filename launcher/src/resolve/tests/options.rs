@@ -169,7 +169,7 @@ fn switchbox(words: &str, env: &[(&str, &str)]) -> SwitchboxTask {
 #[test]
 fn the_switchbox_check_has_the_guides_defaults() {
     let SwitchboxTask { settings, probe, tool, sysfs, timeout } = switchbox("", &[]);
-    assert_eq!(diagnosis::switchbox::in_words(&settings.pairs), "0:1 2:4 3:5 6:7");
+    assert_eq!(diagnosis::switchbox::pairs_text(&settings.pairs), "0:1 2:4 3:5 6:7");
     assert!(!settings.are_pairs_given, "they say nothing of this host");
     assert_eq!((settings.min, settings.min_channels), (Rate(10_000_000_000), 2));
     assert_eq!((settings.expected, probe, timeout), (Expected::Alike, SwitchboxProbe::Auto, None));
@@ -180,12 +180,12 @@ fn the_switchbox_check_has_the_guides_defaults() {
 fn the_switchbox_check_is_as_it_was_asked_for() {
     let task =
         switchbox("--box-pairs 0:2 1:3 --min-bandwidth=1e3 --min-channels=1 --switchbox-path=nvlink", &[]);
-    assert_eq!(diagnosis::switchbox::in_words(&task.settings.pairs), "0:2 1:3");
+    assert_eq!(diagnosis::switchbox::pairs_text(&task.settings.pairs), "0:2 1:3");
     assert!(task.settings.are_pairs_given);
     assert!(switchbox("", &[("PET_BOX_PAIRS", "0:1 2:4 3:5 6:7")]).settings.are_pairs_given);
     assert_eq!((task.settings.min, task.settings.min_channels), (Rate(1_000_000_000), 1));
     assert_eq!(task.settings.expected, Expected::Exactly(Path::Nvlink));
-    let pairs = |words, env| diagnosis::switchbox::in_words(&switchbox(words, env).settings.pairs);
+    let pairs = |words, env| diagnosis::switchbox::pairs_text(&switchbox(words, env).settings.pairs);
     assert_eq!(pairs("", &[("PET_BOX_PAIRS", "0:1 2:4")]), "0:1 2:4");
     assert_eq!(pairs("--box-pairs=0:1,2:4", &[]), "0:1 2:4");
     assert_eq!(pairs("--box_pairs=0:1 2:4", &[]), "0:1 2:4");

@@ -57,7 +57,7 @@ impl Response {
 
     /// Nothing could be measured of these, for one reason.
     pub(super) fn fail(&mut self, pairs: &[SocketPair], wrong: &Wrong) {
-        let err = format!("{}: {}", wrong.trouble, wrong.words);
+        let err = format!("{}: {}", wrong.trouble, wrong.message);
         self.results.extend(pairs.iter().map(|pair| Measured {
             pair: *pair,
             dir: Direction::There,
@@ -133,7 +133,7 @@ impl Response {
         let values = there.into_iter().zip(back);
         let values = values.map(|(there, back)| Repetition { there, back: Some(back) }).collect();
         // Of several ways the least direct one.
-        let paths = self.of_pair(pair).map(|it| it.path.as_deref().map_or(Path::Unknown, Path::from_word));
+        let paths = self.of_pair(pair).map(|it| it.path.as_deref().map_or(Path::Unknown, Path::parse));
         Ok(Answer::Measured { values, path: paths.max().unwrap_or_default() })
     }
 
@@ -161,7 +161,7 @@ impl Response {
 /// `no such device: 9` is a trouble and its words.
 fn wrong_of(err: &str) -> Wrong {
     let known = err.split_once(':').unwrap_or((err, ""));
-    match Trouble::from_word(known.0.trim()) {
+    match Trouble::parse(known.0.trim()) {
         Some(trouble) if known.1.trim().is_empty() => Wrong::new(trouble, ""),
         Some(trouble) => Wrong::new(trouble, shown(known.1)),
         None => Wrong::new(Trouble::NoAnswer, shown(err)),
@@ -282,6 +282,6 @@ mod tests {
             r#"{{"v":1,"results":[{}]}}"#,
             vec![r#"{"pair":[0,1],"dir":"ab"}"#; MOST_RESULTS + 1].join(",")
         );
-        assert!(read(&many).unwrap_err().words.contains("4097 results"));
+        assert!(read(&many).unwrap_err().message.contains("4097 results"));
     }
 }

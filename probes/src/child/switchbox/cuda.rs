@@ -125,7 +125,7 @@ fn one_pair(pair: SocketPair, request: &Request) -> Result<Vec<Measured>, Wrong>
                 pair,
                 dir: *dir,
                 mbps: Some(megabytes_per_second(bytes, millis)),
-                path: Some(path.word().to_owned()),
+                path: Some(path.as_str().to_owned()),
                 verified: Some(verified),
                 err: None,
                 gpus: gpus.clone(),

@@ -71,7 +71,7 @@ fn both_ways(pair: SocketPair, request: &Request) -> io::Result<Vec<Measured>> {
                 pair,
                 dir: *dir,
                 mbps: Some(mbps),
-                path: Some(Path::Host.word().to_owned()),
+                path: Some(Path::Host.as_str().to_owned()),
                 verified: Some(verified),
                 err: None,
                 gpus: Some((core(&mapping.cores, 0), core(&mapping.cores, 1))),

@@ -170,5 +170,5 @@ fn of_shell(end: &CallEnd, wrong: Wrong) -> Wrong {
         (None, Trouble::NoPermission) => Trouble::NoPermission,
         (None, _) => Trouble::ProbeFailed,
     };
-    Wrong::new(trouble, wrong.words)
+    Wrong::new(trouble, wrong.message)
 }

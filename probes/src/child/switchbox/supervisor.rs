@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use diagnosis::switchbox::{Answer, Check, Effect, Event, Settings, Trouble, Wrong, in_words};
+use diagnosis::switchbox::{Answer, Check, Effect, Event, Settings, Trouble, Wrong, pairs_text};
 use nix::sys::{
     prctl,
     signal::{SigSet, Signal},
@@ -107,7 +107,7 @@ impl<'a> Supervisor<'a> {
         let settings = &probe.settings(&task.settings);
         let mut method = probe.method();
         method.timeout = task.timeout.unwrap_or(method.timeout);
-        let (pairs, min, least) = (in_words(&settings.pairs), settings.min, settings.min_channels);
+        let (pairs, min, least) = (pairs_text(&settings.pairs), settings.min, settings.min_channels);
         let name = &method.probe;
         self.say(format!("measuring {pairs} by {name}; at least {least} must reach {min} MB/s"));
         if let Some(warning) = probe.warning(settings.expected) {

@@ -40,16 +40,16 @@ impl Job {
             (OnBadPath::Exclude, None) => return None,
         };
         let (nodes, needed) = (count(report.nodes.len()), terms.least());
-        Some(JobFailure::Cut { words: cut.words.clone(), fit, nodes, needed, why })
+        Some(JobFailure::Cut { message: cut.message.clone(), fit, nodes, needed, why })
     }
 
     /// What the nodes that go on are told of the cut; nothing where there is none.
-    pub(super) fn words_of_cut(&self, report: &TaintReport) -> String {
+    pub(super) fn cut_message(&self, report: &TaintReport) -> String {
         match (&report.outcome.cut, self.on_bad_path()) {
-            (Some(Cut { words, .. }), Some(OnBadPath::Proceed)) => {
-                format!("; warning: the job trains over a cut, as its policy is to proceed: {words}")
+            (Some(Cut { message, .. }), Some(OnBadPath::Proceed)) => {
+                format!("; warning: the job trains over a cut, as its policy is to proceed: {message}")
             }
-            (Some(Cut { words, .. }), _) => format!("; cut: {words}"),
+            (Some(Cut { message, .. }), _) => format!("; cut: {message}"),
             (None, _) => String::new(),
         }
     }
@@ -57,6 +57,6 @@ impl Job {
     /// A warning where nodes train over a cut.
     pub(super) fn warns_of_cut(&self, report: &TaintReport, passed: &[NodeId]) -> Option<Effect> {
         let cut = report.outcome.cut.as_ref().filter(|_| self.on_bad_path() == Some(OnBadPath::Proceed))?;
-        Some(Effect::Log(Log::Proceeds { cut: cut.words.clone(), nodes: count(passed.len()) }))
+        Some(Effect::Log(Log::Proceeds { cut: cut.message.clone(), nodes: count(passed.len()) }))
     }
 }

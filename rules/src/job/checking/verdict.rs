@@ -45,7 +45,7 @@ impl Job {
             effects.extend(self.end(now, JobVerdict::Failed(failure)));
             return effects;
         }
-        let words = summary(&report) + &self.words_of_cut(&report);
+        let message = summary(&report) + &self.cut_message(&report);
         let (mut passed, mut out) = (Vec::new(), Vec::new());
         for (number, member) in (0..).zip(members) {
             match Self::exclusion(&report, number) {
@@ -67,8 +67,9 @@ impl Job {
                 return effects;
             }
         }
-        effects
-            .extend(passed.iter().map(|node| Effect::CheckOver { node: node.clone(), words: words.clone() }));
+        effects.extend(
+            passed.iter().map(|node| Effect::CheckOver { node: node.clone(), message: message.clone() }),
+        );
         effects.extend(self.warns_of_cut(&report, &passed));
         let passed_set = passed.iter().cloned().collect();
         self.last_check = Some(LastCheck { at: now, passed: passed_set, is_unused: true });
@@ -130,7 +131,8 @@ impl Job {
         }
         let of = count(unknown.len());
         let in_doubt = report.outcome.nodes.iter().filter(|it| it.verdict == NodeVerdict::Inconclusive);
-        let why = in_doubt.flat_map(|it| &it.evidence).next().map(|it| it.words.clone()).unwrap_or_default();
+        let why =
+            in_doubt.flat_map(|it| &it.evidence).next().map(|it| it.message.clone()).unwrap_or_default();
         Some(JobFailure::Inconclusive { named: unknown.into_iter().take(NAMED).collect(), of, nodes, why })
     }
 
@@ -142,21 +144,21 @@ impl Job {
     /// Why a node must not take part, if it must not.
     fn exclusion(report: &TaintReport, number: u32) -> Option<Exclusion> {
         let finding = report.outcome.nodes.get(number as usize).filter(|finding| finding.excluded)?;
-        let mut words: Vec<String> = finding.evidence.iter().map(|it| it.words.clone()).collect();
+        let mut message: Vec<String> = finding.evidence.iter().map(|it| it.message.clone()).collect();
         let partners: BTreeSet<u32> = finding.evidence.iter().flat_map(|it| it.partners.clone()).collect();
         let partners: Vec<String> = partners.into_iter().take(NAMED).map(|it| report.name(it)).collect();
         if !partners.is_empty() {
-            words.push(format!("it was tested with {}", partners.join(", ")));
+            message.push(format!("it was tested with {}", partners.join(", ")));
         }
         if let Some(cut) = report.outcome.cut.as_ref().filter(|cut| cut.left_out.contains(&number)) {
-            words.push(cut.words.clone());
+            message.push(cut.message.clone());
         }
         if let NodeVerdict::LocalFault(fault) = &finding.verdict {
-            words = vec![format!("{}: {}", fault.component, fault.reason)];
+            message = vec![format!("{}: {}", fault.component, fault.reason)];
         }
         Some(Exclusion {
-            verdict: finding.verdict.word().to_owned(),
-            evidence: words.join("; "),
+            verdict: finding.verdict.as_str().to_owned(),
+            evidence: message.join("; "),
             look_at: finding.verdict.look_at().to_owned(),
             is_inconclusive: finding.verdict == NodeVerdict::Inconclusive,
         })
@@ -194,33 +196,34 @@ impl Job {
 fn summary(report: &TaintReport) -> String {
     let Outcome { rounds, nodes, took, network_untested, .. } = &report.outcome;
     let (left_out, left_out_names) = named(report, |node| node.excluded);
-    let left_out_words = if left_out > 0 { format!("; left out: {left_out_names}") } else { String::new() };
+    let left_out_message = if left_out > 0 { format!("; left out: {left_out_names}") } else { String::new() };
     if *network_untested {
         return format!(
-            "network check: this node is fit; the network was not tested, which takes two nodes{left_out_words}"
+            "network check: this node is fit; the network was not tested, which takes two nodes{left_out_message}"
         );
     }
     let (in_doubt, in_doubt_names) =
         named(report, |node| !node.excluded && node.verdict == NodeVerdict::Inconclusive);
     let passed = nodes.len() - left_out - in_doubt;
     let how = if passed > 0 { "passed" } else { "over, and no node has passed" };
-    let mut words = format!(
+    let mut message = format!(
         "network check {how}: {}, {}, {:.2} s",
         diagnosis::counted::counted(passed, "node"),
         diagnosis::counted::counted(rounds.len(), "round"),
         took.as_secs_f64()
     );
     if in_doubt > 0 {
-        words.push_str(&format!("; take part all the same: {in_doubt_names}"));
+        message.push_str(&format!("; take part all the same: {in_doubt_names}"));
     }
-    words + &left_out_words
+    message + &left_out_message
 }
 
 /// How many of the nodes are so, and the first of them with their verdicts.
 fn named(report: &TaintReport, is_so: impl Fn(&NodeFinding) -> bool) -> (usize, String) {
     let found: Vec<_> = (0..).zip(&report.outcome.nodes).filter(|(_, node)| is_so(node)).collect();
-    let name =
-        |(number, node): &(u32, &NodeFinding)| format!("{} ({})", report.name(*number), node.verdict.word());
+    let name = |(number, node): &(u32, &NodeFinding)| {
+        format!("{} ({})", report.name(*number), node.verdict.as_str())
+    };
     let mut names = found.iter().take(NAMED).map(name).collect::<Vec<_>>().join(", ");
     if found.len() > NAMED {
         names.push_str(&format!(" and {} more", found.len() - NAMED));

@@ -102,7 +102,7 @@ fn a_job_that_waits_in_vain_says_for_whom() {
     let _ = test.lose("c");
     let _ = (test.rejoin("a", 0), test.rejoin("b", 0));
     let ended = test.due();
-    let Some(Effect::TellEnd { verdict: JobVerdict::Failed(failure), .. }) = ended.first() else {
+    let Some(Effect::SendEnd { verdict: JobVerdict::Failed(failure), .. }) = ended.first() else {
         panic!("{ended:?}")
     };
     assert!(
@@ -187,7 +187,7 @@ fn a_round_of_a_lost_memory_is_told_from_one_of_the_same_number() {
     let mut test = Test::new(fenced(), terms(1, 1));
     // Round 0 of this memory is about to begin, without a node that was in round 0 of the last one.
     let asked = test.join("a");
-    assert!(matches!(asked.last(), Some(Effect::AskToHost { round: Round(0), .. })), "{asked:?}");
+    assert!(matches!(asked.last(), Some(Effect::RequestHost { round: Round(0), .. })), "{asked:?}");
     let claim = Claim {
         round: Round(0),
         node_rank: NodeRank(0),

@@ -111,7 +111,7 @@ impl Ring {
 
     fn host(&self) -> Option<(&str, u32)> {
         self.seen.iter().rev().find_map(|effect| match effect {
-            Effect::AskToHost { node, round, .. } => Some((&*node.0, round.0)),
+            Effect::RequestHost { node, round, .. } => Some((&*node.0, round.0)),
             _ => None,
         })
     }
@@ -224,15 +224,18 @@ fn two_nodes_that_fail_together_end_the_job_untainted_unless_told_otherwise() {
     let proceeds = of(OnInconclusive::Proceed);
     assert_eq!((proceeds.host(), proceeds.excluded()), (Some(("a", 0)), vec![]));
     assert_eq!(left_out(&proceeds), 0);
-    let words = proceeds.seen.iter().find_map(|effect| match effect {
-        Effect::CheckOver { words, .. } => Some(&**words),
+    let message = proceeds.seen.iter().find_map(|effect| match effect {
+        Effect::CheckOver { message, .. } => Some(&**message),
         _ => None,
     });
-    let words = words.expect("they are told");
-    assert!(words.starts_with("network check over, and no node has passed: 0 nodes, 1 round, "), "{words}");
+    let message = message.expect("they are told");
     assert!(
-        words.contains("; take part all the same: node 0 (") && words.contains(") (inconclusive)"),
-        "{words}"
+        message.starts_with("network check over, and no node has passed: 0 nodes, 1 round, "),
+        "{message}"
+    );
+    assert!(
+        message.contains("; take part all the same: node 0 (") && message.contains(") (inconclusive)"),
+        "{message}"
     );
     let relaunched = of(OnInconclusive::Relaunch);
     assert_eq!((relaunched.excluded(), relaunched.end()), (vec!["a", "b"], None));
@@ -320,7 +323,7 @@ fn when_one_of_two_goes_in_the_middle_the_other_waits_for_a_replacement() {
             assert!(ring.reports[0].outcome.network_untested);
             assert_eq!((ring.excluded(), ring.end(), ring.host()), (vec![], None, None));
             let told = ring.seen.iter().find_map(|effect| match effect {
-                Effect::CheckOver { words, .. } => Some(&**words),
+                Effect::CheckOver { message, .. } => Some(&**message),
                 _ => None,
             });
             let told = told.expect("it is told");
@@ -407,12 +410,12 @@ fn the_bandwidth_of_all_nodes_is_measured_once_they_passed() {
     assert!(ring.orders.iter().all(|(_, it)| matches!(it.test, What::AllReduce { .. }) && it.size == 3));
     assert_eq!(ring.host(), None);
     ring.work();
-    let words = ring.seen.iter().rev().find_map(|effect| match effect {
-        Effect::CheckOver { words, .. } => Some(words.clone()),
+    let message = ring.seen.iter().rev().find_map(|effect| match effect {
+        Effect::CheckOver { message, .. } => Some(message.clone()),
         _ => None,
     });
     assert_eq!(
-        words.unwrap(),
+        message.unwrap(),
         "bandwidth of 3 nodes: all-reduce of 67.1 MB in 10.0 ms, algorithm bandwidth 6710.9 MB/s, bus bandwidth \
          8947.8 MB/s"
     );

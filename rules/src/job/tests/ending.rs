@@ -12,11 +12,11 @@ fn success_waits_for_every_member_and_for_all_to_hear_of_it() {
     assert_eq!(test.at(60).succeed("a", 0), ended(&["a", "b"], &verdict));
     assert_eq!(test.job.verdict(), Some(&verdict));
     assert_eq!(test.job.deadline(), Some(Moment::at_secs(60) + FAREWELL));
-    assert_eq!(test.tell(Event::EndHeard { node: id("a") }), []);
-    assert_eq!(test.tell(Event::EndHeard { node: id("a") }), []);
-    assert_eq!(test.tell(Event::EndHeard { node: id("b") }), [finish(&verdict)]);
+    assert_eq!(test.tell(Event::EndAcknowledged { node: id("a") }), []);
+    assert_eq!(test.tell(Event::EndAcknowledged { node: id("a") }), []);
+    assert_eq!(test.tell(Event::EndAcknowledged { node: id("b") }), [finish(&verdict)]);
     assert_eq!(test.job.deadline(), None);
-    assert_eq!(test.tell(Event::EndHeard { node: id("b") }), []);
+    assert_eq!(test.tell(Event::EndAcknowledged { node: id("b") }), []);
     assert_eq!(test.tell(Event::Deadline), []);
 }
 
@@ -80,11 +80,11 @@ fn whoever_speaks_after_the_end_is_told_it() {
     test.terms = terms(7, 9);
     assert_eq!(test.join("d"), ended(&["d"], &verdict), "whatever it expected");
     for name in ["a", "b", "c"] {
-        assert_eq!(test.tell(Event::EndHeard { node: id(name) }), []);
+        assert_eq!(test.tell(Event::EndAcknowledged { node: id(name) }), []);
     }
     assert_eq!(test.leave("d"), [finish(&verdict)]);
     assert_eq!(test.join("e"), ended(&["e"], &verdict), "and nobody waits whether it hears");
-    assert_eq!(test.tell(Event::EndHeard { node: id("e") }), []);
+    assert_eq!(test.tell(Event::EndAcknowledged { node: id("e") }), []);
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn the_job_ends_when_the_launcher_that_serves_the_master_is_told_to_end() {
     );
     let verdict = JobVerdict::Failed(failure);
     assert_eq!(test.leave("a"), all([vec![forget("a")], ended(&["b"], &verdict)]));
-    assert_eq!(test.tell(Event::EndHeard { node: id("b") }), [finish(&verdict)]);
+    assert_eq!(test.tell(Event::EndAcknowledged { node: id("b") }), [finish(&verdict)]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use diagnosis::gpus::{Gpu, GpuTrouble, Inventory, Xid};
 
 fn told(node: &str, gpus: Vec<Gpu>) -> Event {
     let inventory = Box::new(Inventory { gpus, ..Inventory::default() });
-    Event::InventoryTold { node: NodeId(node.into()), inventory }
+    Event::InventoryReported { node: NodeId(node.into()), inventory }
 }
 
 #[test]
@@ -17,7 +17,7 @@ fn what_needs_a_look_is_logged_once() {
         effects
             .into_iter()
             .map(|effect| match effect {
-                Effect::Log(Log::Accelerators { words, .. }) => words,
+                Effect::Log(Log::Accelerators { message, .. }) => message,
                 other => panic!("{other:?}"),
             })
             .collect()

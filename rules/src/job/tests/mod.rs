@@ -251,7 +251,7 @@ fn placed_at(round: u32, names: &[&str], fresh_port: bool) -> Vec<Effect> {
     let round = Round(round);
     vec![
         Effect::Log(Log::Placed { round, nodes }),
-        Effect::AskToHost { node: id(names[0]), round, fresh_port },
+        Effect::RequestHost { node: id(names[0]), round, fresh_port },
     ]
 }
 
@@ -280,7 +280,7 @@ fn forget(name: &str) -> Effect {
 }
 
 fn ended(names: &[&str], verdict: &JobVerdict) -> Vec<Effect> {
-    names.iter().map(|name| Effect::TellEnd { node: id(name), verdict: verdict.clone() }).collect()
+    names.iter().map(|name| Effect::SendEnd { node: id(name), verdict: verdict.clone() }).collect()
 }
 
 fn finish(verdict: &JobVerdict) -> Effect {

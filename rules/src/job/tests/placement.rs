@@ -28,7 +28,7 @@ fn placed_under_at(round: u32, nodes: &[(&str, Option<&str>)], fresh_port: bool)
     let round = Round(round);
     vec![
         Effect::Log(Log::Placed { round, nodes: listed.collect() }),
-        Effect::AskToHost { node: id(nodes[0].0), round, fresh_port },
+        Effect::RequestHost { node: id(nodes[0].0), round, fresh_port },
     ]
 }
 
@@ -126,15 +126,15 @@ fn the_file_lists_a_node_under_its_node_ip() {
         [
             Effect::Log(Log::Unlisted { addresses: vec!["10.0.0.9".into()] }),
             Effect::Log(log),
-            Effect::AskToHost { node: id("b"), round: Round(0), fresh_port: false }
+            Effect::RequestHost { node: id("b"), round: Round(0), fresh_port: false }
         ]
     );
 }
 
 #[test]
 fn a_bad_file_keeps_the_last_good_one_and_an_empty_one_changes_nothing() {
-    let bad = || Event::TopologyRead(Err("line 1 has 2 words".into()));
-    let unusable = || Effect::Log(Log::TopologyUnusable { reason: "line 1 has 2 words".into() });
+    let bad = || Event::TopologyRead(Err("line 1 has 2 columns".into()));
+    let unusable = || Effect::Log(Log::TopologyUnusable { reason: "line 1 has 2 columns".into() });
     let mut test = Test::new(policy_with_file(), terms(2, 2));
     assert_eq!(test.join("a"), []);
     assert_eq!(test.join("b"), [Effect::ReadTopology]);

@@ -99,7 +99,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         }),
         4 => (name(), end).prop_map(|(name, end)| Event::NodeEnded { node: id(name), end }),
         2 => name().prop_map(|name| Event::NodeLost { node: id(name), cause: DISCONNECTED }),
-        2 => name().prop_map(|name| Event::EndHeard { node: id(name) }),
+        2 => name().prop_map(|name| Event::EndAcknowledged { node: id(name) }),
         1 => Just(Event::Restarted),
         3 => Just(Event::Deadline),
     ]
@@ -109,7 +109,7 @@ fn any_event() -> impl Strategy<Value = Event> {
 /// who is told to regroup joins again.
 fn answer(effect: &Effect, terms: &Terms) -> Option<Event> {
     match effect {
-        Effect::AskToHost { node, round, .. } => {
+        Effect::RequestHost { node, round, .. } => {
             Some(Event::Hosted { node: node.clone(), round: *round, master_addr: None, master_port: PORT })
         }
         Effect::ReadTopology => Some(Event::TopologyRead(Ok(Topology::default()))),
@@ -152,7 +152,7 @@ impl Promises {
         }
         for effect in effects {
             if self.is_finished {
-                let is_answer = matches!(effect, Effect::TellEnd { .. } | Effect::HangUp { .. });
+                let is_answer = matches!(effect, Effect::SendEnd { .. } | Effect::HangUp { .. });
                 prop_assert!(is_answer, "after the end: {effect:?}");
             }
             match effect {

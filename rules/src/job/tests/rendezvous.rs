@@ -11,7 +11,7 @@ fn one_node_is_asked_to_host_seated_and_dismissed() {
     assert_eq!(test.job.deadline(), None);
     let verdict = JobVerdict::Succeeded;
     assert_eq!(test.succeed("a", 0), ended(&["a"], &verdict));
-    assert_eq!(test.tell(Event::EndHeard { node: id("a") }), [finish(&verdict)]);
+    assert_eq!(test.tell(Event::EndAcknowledged { node: id("a") }), [finish(&verdict)]);
     assert_eq!(test.job.deadline(), None);
 }
 
@@ -264,7 +264,7 @@ fn what_is_said_again_is_answered_again() {
     assert_eq!(test.join("a"), []);
     assert_eq!(test.join("a"), []);
     assert_eq!(test.join("b"), placed(0, &["a", "b"]));
-    let ask = Effect::AskToHost { node: id("a"), round: Round(0), fresh_port: false };
+    let ask = Effect::RequestHost { node: id("a"), round: Round(0), fresh_port: false };
     assert_eq!(test.join("a"), [ask], "the host did not hear that it is asked");
     assert_eq!(test.join("b"), []);
     let [a, b] = <[Effect; 2]>::try_from(assignments(0, &["a", "b"])).unwrap();

@@ -103,7 +103,7 @@ fn the_newcomer_is_told_the_end_when_it_replaces_once_too_often() {
         test.join_as("b", 0),
         all([vec![hang_up("a"), forget("a"), Effect::Log(log)], ended(&["b"], &verdict)])
     );
-    assert_eq!(test.tell(Event::EndHeard { node: id("b") }), [finish(&verdict)]);
+    assert_eq!(test.tell(Event::EndAcknowledged { node: id("b") }), [finish(&verdict)]);
 }
 
 #[test]

@@ -92,10 +92,10 @@ fn a_memory_older_than_the_job_is_named_to_every_node_and_in_the_log() {
         [Effect::Log(log.clone()), told("a")]
     );
     assert_eq!(test.resume("b", 3, &["a", "b"], WorkersState::Running), [told("b")]);
-    let words = why.to_string();
-    assert!(words.contains("older than the job") && words.contains("round 1"), "{words}");
-    let words = log.to_string();
-    assert!(words.contains("is in round 3") && words.contains("--state-dir"), "{words}");
+    let message = why.to_string();
+    assert!(message.contains("older than the job") && message.contains("round 1"), "{message}");
+    let message = log.to_string();
+    assert!(message.contains("is in round 3") && message.contains("--state-dir"), "{message}");
     // Not so one that was merely late.
     let _regrouped = test.rejoin("a", 3);
     assert_eq!(test.resume("c", 0, &["a", "c"], WorkersState::Running), [late("c", 0)]);
@@ -253,7 +253,7 @@ fn a_master_that_remembers_expects_all_to_come_back_and_asks_again() {
     assert_eq!(test.join("b"), placed(0, &["a", "b"]));
     assert_eq!(test.at(50).tell(Event::Restarted), []);
     assert_eq!(test.job.deadline(), Some(Moment::at_secs(50) + HOST));
-    let ask = Effect::AskToHost { node: id("a"), round: Round(0), fresh_port: false };
+    let ask = Effect::RequestHost { node: id("a"), round: Round(0), fresh_port: false };
     assert_eq!(test.join("a"), [ask], "who waits says so again");
 
     let mut test = Test::new(Policy { has_topology: true, ..policy() }, terms(2, 2));
@@ -286,7 +286,7 @@ fn a_master_that_is_started_again_after_the_end_tells_it_to_all_that_come() {
     assert_eq!(test.at(5).tell(Event::Restarted), []);
     assert_eq!(test.job.deadline(), Some(Moment::at_secs(5) + FAREWELL));
     assert_eq!(test.resume("a", 0, &["a"], WorkersState::Succeeded), ended(&["a"], &verdict));
-    assert_eq!(test.tell(Event::EndHeard { node: id("a") }), [finish(&verdict)]);
+    assert_eq!(test.tell(Event::EndAcknowledged { node: id("a") }), [finish(&verdict)]);
     // Once more, and nobody comes: it ends by itself, as it may have died before it could.
     assert_eq!(test.at(100).tell(Event::Restarted), []);
     assert_eq!(test.due(), [finish(&verdict)]);

@@ -22,7 +22,7 @@ fn point(job: &str, node: &str) -> String {
 fn waits_aside(name: &str, point: &str) -> Vec<Effect> {
     let (node, point) = (named(name, None), point.to_owned());
     let pending = Pending::Aside { point: point.clone() };
-    vec![Effect::Log(Log::Aside { node, point }), Effect::TellPending { node: id(name), pending }]
+    vec![Effect::Log(Log::Aside { node, point }), Effect::SendPending { node: id(name), pending }]
 }
 
 fn refused(name: &str, point: &str) -> Effect {
@@ -58,7 +58,7 @@ fn whoever_waits_aside_is_refused_when_the_job_runs_or_its_own_time_is_over() {
     assert_eq!(test.at(5).join("a"), []);
     let hasty = Terms { join_timeout: Duration::from_secs(7), ..theirs.clone() };
     let effects = join_for(&mut test, "x", &hasty);
-    assert!(matches!(&effects[1], Effect::TellPending { .. }), "{effects:?}");
+    assert!(matches!(&effects[1], Effect::SendPending { .. }), "{effects:?}");
     assert!(matches!(&test.due()[..], [Effect::Refuse { node, .. }] if *node == id("x")));
     assert_eq!(test.now, Moment::at_secs(12));
     assert_eq!(test.join("b"), placed(0, &["a", "b"]));

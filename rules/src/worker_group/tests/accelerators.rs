@@ -72,7 +72,7 @@ fn an_error_of_the_driver_is_told_and_a_flood_less_and_less_often() {
     let mut told = Vec::new();
     for time in 1..=8_u32 {
         let effects = group.handle(Moment::START, error(1));
-        if let [Effect::Tell(notice), Effect::ReportInventory { inventory }] = &effects[..] {
+        if let [Effect::Notify(notice), Effect::ReportInventory { inventory }] = &effects[..] {
             assert_eq!(inventory.gpus[1].xids[0].count, time);
             told.push(notice.to_string());
         } else {
@@ -121,7 +121,7 @@ fn a_worker_beyond_its_share_is_told_of_and_killed_where_that_is_wanted() {
         }
         let told = |is_killed| {
             let (used, limit) = (6_000_000_000, 5_000_000_000);
-            Effect::Tell(Notice::GpuShareExceeded { local_rank: LocalRank(1), used, limit, is_killed })
+            Effect::Notify(Notice::GpuShareExceeded { local_rank: LocalRank(1), used, limit, is_killed })
         };
         let mut expected = vec![told(false)];
         if enforces {
@@ -138,7 +138,7 @@ fn a_driver_that_knows_other_numbers_is_told_of_once() {
     for _ in 0..30 {
         told.extend(group.handle(Moment::START, Event::GpuMemory { uses: vec![holds(1, &[4711], 60)] }));
     }
-    assert_eq!(told, [Effect::Tell(Notice::GpuMemoryUnseen)]);
+    assert_eq!(told, [Effect::Notify(Notice::GpuMemoryUnseen)]);
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn looking(ttl: Duration) -> WorkerGroup {
 /// It has asked for a seat.
 fn waiting(ttl: Duration) -> WorkerGroup {
     let mut group = looking(ttl);
-    let tell = Effect::Tell(Notice::LocallyChecked(local()));
+    let tell = Effect::Notify(Notice::LocallyChecked(local()));
     assert_eq!(group.handle(Moment::START, locally_checked()), [tell, checked_join(0, None)]);
     group
 }
@@ -39,9 +39,9 @@ fn waiting(ttl: Duration) -> WorkerGroup {
 #[test]
 fn what_the_look_at_itself_has_to_say_is_passed_on() {
     let mut group = looking(TTL);
-    let words = "switchbox check: measuring 0:1".to_owned();
-    let says = Event::SelfCheckSays { words: words.clone() };
-    assert_eq!(group.handle(Moment::START, says), [Effect::Tell(Notice::SelfCheck { words })]);
+    let message = "switchbox check: measuring 0:1".to_owned();
+    let says = Event::SelfCheckProgress { message: message.clone() };
+    assert_eq!(group.handle(Moment::START, says), [Effect::Notify(Notice::SelfCheck { message })]);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn ordered(at: CheckRound) -> Event {
 }
 
 fn testing(at: CheckRound) -> [Effect; 2] {
-    [Effect::Tell(Notice::Testing(order(at))), Effect::Probe { order: order(at) }]
+    [Effect::Notify(Notice::Testing(order(at))), Effect::Probe { order: order(at) }]
 }
 
 #[test]
@@ -97,11 +97,11 @@ fn it_looks_at_itself_once_before_it_asks_for_a_seat() {
     let mut group = looking(Duration::ZERO);
     assert_eq!(
         group.handle(Moment::START, away()),
-        [Effect::Tell(Notice::MasterAway { reason: "broke off".into(), goes_on: false, limit: JOIN })]
+        [Effect::Notify(Notice::MasterAway { reason: "broke off".into(), goes_on: false, limit: JOIN })]
     );
-    let tell = Effect::Tell(Notice::LocallyChecked(local()));
+    let tell = Effect::Notify(Notice::LocallyChecked(local()));
     assert_eq!(group.handle(Moment::START, locally_checked()), [tell], "nobody would hear it");
-    let back = Effect::Tell(Notice::MasterBack);
+    let back = Effect::Notify(Notice::MasterBack);
     assert_eq!(group.handle(Moment::START, Event::MasterBack), [back, checked_join(0, None)]);
 }
 
@@ -184,7 +184,7 @@ fn a_test_that_takes_long_is_told_of_now_and_then() {
     let probing = Event::Probing { at: at(0, 0), probed: probed.clone() };
     let report = Effect::ReportProgress { at: at(0, 0), probed };
     let tell =
-        Effect::Tell(Notice::TestGoesOn { at: at(0, 0), bytes: 3 << 20, total: 9 << 20, elapsed: TTL });
+        Effect::Notify(Notice::TestRunning { at: at(0, 0), bytes: 3 << 20, total: 9 << 20, elapsed: TTL });
     let told = [tell, report.clone()];
     assert_eq!(group.handle(Moment::at_millis(4999), probing.clone()), std::slice::from_ref(&report));
     assert_eq!(group.handle(Moment::at_millis(5000), probing.clone()), told);
@@ -195,9 +195,9 @@ fn a_test_that_takes_long_is_told_of_now_and_then() {
 #[test]
 fn a_person_hears_how_the_check_ended() {
     let mut group = waiting(Duration::ZERO);
-    let words = "network check passed";
-    let told = Effect::Tell(Notice::CheckOver { words: words.into() });
-    assert_eq!(group.handle(Moment::START, Event::CheckOver { words: words.into() }), [told]);
+    let message = "network check passed";
+    let told = Effect::Notify(Notice::CheckOver { message: message.into() });
+    assert_eq!(group.handle(Moment::START, Event::CheckOver { message: message.into() }), [told]);
 }
 
 /// The master had heard the first join, and has a seat for it: workers run before the look has ended.

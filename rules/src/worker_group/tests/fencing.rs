@@ -42,7 +42,7 @@ fn answered(answers: &[Answer]) -> Event {
 }
 
 fn told(silent: u64, found: Option<Finding>) -> Effect {
-    Effect::Tell(Notice::Fenced { silent: Duration::from_secs(silent), found, limit: JOIN })
+    Effect::Notify(Notice::Fenced { silent: Duration::from_secs(silent), found, limit: JOIN })
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn a_node_that_a_peer_tells_that_the_master_lives_kills_its_workers_and_joins_ag
 fn with_most_jurors_without_a_master_the_workers_go_on_and_a_person_hears_it_once() {
     let mut group = fenced_and_running();
     let _ = group.handle(at(1), away());
-    let dead = Effect::Tell(Notice::MasterDead { lost: 2, of: 3 });
+    let dead = Effect::Notify(Notice::MasterDead { lost: 2, of: 3 });
     for time in 0..50 {
         assert_eq!(group.handle(at(4 + 2 * time), Event::Deadline), [asking()]);
         let said = group.handle(at(5 + 2 * time), answered(&[Answer::Lost]));

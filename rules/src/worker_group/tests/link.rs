@@ -3,7 +3,7 @@
 use super::*;
 
 fn asked(round: u32, fresh_port: bool) -> Event {
-    Event::AskedToHost { round: Round(round), fresh_port }
+    Event::HostRequested { round: Round(round), fresh_port }
 }
 
 fn hosting(round: u32) -> Event {
@@ -15,12 +15,12 @@ fn reported_hosting(round: u32) -> Effect {
 }
 
 fn master_away(goes_on: bool) -> Effect {
-    Effect::Tell(Notice::MasterAway { reason: "broke off".into(), goes_on, limit: JOIN })
+    Effect::Notify(Notice::MasterAway { reason: "broke off".into(), goes_on, limit: JOIN })
 }
 
 fn waiting(waited: u64) -> Effect {
     let waited = Duration::from_secs(waited);
-    Effect::Tell(Notice::WaitingForMaster { reason: "broke off".into(), waited, limit: JOIN })
+    Effect::Notify(Notice::WaitingForMaster { reason: "broke off".into(), waited, limit: JOIN })
 }
 
 fn given_up() -> Outcome {
@@ -31,7 +31,7 @@ fn refusal() -> Outcome {
     Outcome::Failed(Failure::Master { reason: "rank held".into() })
 }
 
-const BACK: Effect = Effect::Tell(Notice::MasterBack);
+const BACK: Effect = Effect::Notify(Notice::MasterBack);
 
 #[test]
 fn a_store_that_is_asked_for_twice_is_not_emptied_twice() {
@@ -78,7 +78,7 @@ fn a_store_that_cannot_be_opened_ends_the_run() {
 #[test]
 fn why_there_is_no_seat_yet_is_told_to_a_person() {
     let pending = Pending::Spare { nodes: 2 };
-    let told = [Effect::Tell(Notice::Pending(pending.clone()))];
+    let told = [Effect::Notify(Notice::Pending(pending.clone()))];
     assert_eq!(joining(0).handle(Moment::START, Event::Pending(pending)), told);
 }
 
@@ -141,7 +141,7 @@ fn training_needs_no_master_until_something_changes() {
     assert_eq!(group.deadline(), Some(Moment::at_secs(86_410)));
     let still = |waited| {
         let waited = Duration::from_secs(waited);
-        Effect::Tell(Notice::WaitingForMaster { reason: "refused".into(), waited, limit: JOIN })
+        Effect::Notify(Notice::WaitingForMaster { reason: "refused".into(), waited, limit: JOIN })
     };
     assert_eq!(group.handle(Moment::at_secs(86_410), Event::Deadline), [still(10)]);
     assert_eq!(group.handle(Moment::at_secs(86_415), Event::Deadline), [], "too early");

@@ -77,7 +77,7 @@ fn start(group: &mut WorkerGroup, round: u32, workers: u32) {
         group.handle(Moment::START, assigned(round, workers)),
         [
             Effect::Prepare { assignment: assignment(round, workers), attempt },
-            Effect::Tell(Notice::Assigned(assignment(round, workers)))
+            Effect::Notify(Notice::Assigned(assignment(round, workers)))
         ]
     );
     assert_eq!(group.handle(Moment::START, prepared(round)), [Effect::Spawn { round: Round(round) }]);
@@ -161,7 +161,7 @@ fn finished(outcome: Outcome) -> Effect {
 }
 
 fn regrouping() -> Effect {
-    Effect::Tell(Notice::Regrouping { why: "a peer failed".into() })
+    Effect::Notify(Notice::Regrouping { why: "a peer failed".into() })
 }
 
 fn resumed(round: u32, workers_state: WorkersState) -> Effect {
@@ -196,7 +196,7 @@ fn group_failed(attempt: u32, failures: &[(u32, ExitCause)]) -> Outcome {
 
 fn told(local_rank: u32, cause: ExitCause, attempt: u32, then: AfterStop) -> Effect {
     let (failure, attempt) = (failure(local_rank, cause), Attempt(attempt));
-    Effect::Tell(Notice::WorkerFailed { failure, attempt, then })
+    Effect::Notify(Notice::WorkerFailed { failure, attempt, then })
 }
 
 fn reported(round: u32, local_rank: u32, cause: ExitCause, gives_up: bool) -> Effect {

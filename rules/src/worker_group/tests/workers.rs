@@ -72,7 +72,7 @@ fn an_excuse_or_the_jobs_end_may_come_when_no_restart_is_left_and_the_workers_ar
         assert_eq!(group.handle(Moment::START, gone(0)), []);
         group
     };
-    let excused = Effect::Tell(Notice::Secondary { why: "a peer failed".into() });
+    let excused = Effect::Notify(Notice::Secondary { why: "a peer failed".into() });
     let mut group = spent();
     assert_eq!(group.handle(Moment::START, regroup(0)), [excused, join(0, Some(0))]);
     let late = Event::Regroup { round: Round(0), why: String::new(), is_secondary: false };
@@ -93,7 +93,7 @@ fn workers_that_take_long_to_end_leave_nothing_to_wait_for() {
 
 #[test]
 fn a_failure_that_followed_from_another_nodes_spends_no_restart() {
-    let excused = || Effect::Tell(Notice::Secondary { why: "a peer failed".into() });
+    let excused = || Effect::Notify(Notice::Secondary { why: "a peer failed".into() });
     for max_restarts in [0, 2] {
         let mut group = running(2, max_restarts);
         let _stopping = group.handle(Moment::START, exited(0, 1, CODE));
@@ -218,14 +218,14 @@ fn a_leave_is_announced_before_the_workers_are_gone_and_the_second_signal_kills(
     assert_eq!(
         group.handle(Moment::START, signalled(2)),
         [
-            Effect::Tell(Notice::Stopping { signal: 2, grace: GRACE }),
+            Effect::Notify(Notice::Stopping { signal: 2, grace: GRACE }),
             left(2),
             Effect::SignalTree { signal: 2 }
         ]
     );
     assert_eq!(
         group.handle(Moment::at_secs(1), signalled(15)),
-        [Effect::Tell(Notice::Killing), Effect::KillTree]
+        [Effect::Notify(Notice::Killing), Effect::KillTree]
     );
     assert_eq!(group.handle(Moment::at_secs(1), signalled(2)), [], "there is nothing harder");
     assert_eq!(group.handle(Moment::at_secs(1), exited(0, 0, ExitCause::Signal(9))), []);
@@ -247,7 +247,10 @@ fn a_signal_during_a_restart_means_no_restart() {
     let mut group = running(2, 3);
     let _ = group.handle(Moment::START, exited(0, 1, SEGV));
     assert_eq!(group.handle(Moment::START, signalled(15)), [left(15)]);
-    assert_eq!(group.handle(Moment::START, signalled(15)), [Effect::Tell(Notice::Killing), Effect::KillTree]);
+    assert_eq!(
+        group.handle(Moment::START, signalled(15)),
+        [Effect::Notify(Notice::Killing), Effect::KillTree]
+    );
     assert_eq!(group.handle(Moment::START, gone(0)), [left(15)]);
     assert_eq!(group.handle(Moment::START, Event::EndNoted), [finished(Outcome::Interrupted(15))]);
 }
@@ -302,7 +305,7 @@ fn a_late_word_of_an_old_round_is_ignored() {
         assigned(2, 2),
         Event::CannotStart { round: Round(0), local_rank: LocalRank(0), reason: "r".into() },
         Event::CannotPrepare { round: Round(0), reason: "r".into() },
-        Event::AskedToHost { round: Round(1), fresh_port: false },
+        Event::HostRequested { round: Round(1), fresh_port: false },
         Event::Pending(Pending::Spare { nodes: 2 }),
     ] {
         let before = group.clone();
@@ -315,13 +318,13 @@ fn a_late_word_of_an_old_round_is_ignored() {
 fn a_worker_that_cannot_be_started_ends_the_run_whatever_the_budget() {
     let mut group = running(2, 3);
     let reason = "no such file".to_owned();
-    let words = "cannot start worker 1: no such file";
+    let message = "cannot start worker 1: no such file";
     let event = Event::CannotStart { round: Round(0), local_rank: LocalRank(1), reason: reason.clone() };
     assert_eq!(
         group.handle(Moment::START, event),
-        [Effect::ReportFailure { round: Round(0), reason: words.into(), gives_up: true }, TERM_TREE]
+        [Effect::ReportFailure { round: Round(0), reason: message.into(), gives_up: true }, TERM_TREE]
     );
-    assert_eq!(group.handle(Moment::START, gone(0)), [failed_with(words)]);
+    assert_eq!(group.handle(Moment::START, gone(0)), [failed_with(message)]);
     let outcome = Outcome::Failed(Failure::Start { local_rank: LocalRank(1), reason });
     assert_eq!(group.handle(Moment::START, Event::EndNoted), [finished(outcome)]);
 }
@@ -334,7 +337,7 @@ fn a_sigkill_is_the_oom_killers_when_its_count_has_risen_since_the_start() {
             WorkerExit { local_rank: LocalRank(0), pid: 100, cause: ExitCause::Signal(signal), unix_secs: 7 };
         let event = Event::WorkerExited { round: Round(0), exit, oom_kills };
         match &group.handle(Moment::START, event)[0] {
-            Effect::Tell(Notice::WorkerFailed { failure, .. }) => failure.out_of_memory,
+            Effect::Notify(Notice::WorkerFailed { failure, .. }) => failure.out_of_memory,
             other => panic!("{other:?}"),
         }
     };
@@ -350,7 +353,7 @@ fn a_worker_that_does_not_reach_the_store_is_reported_and_named_at_the_end() {
     assert_eq!(group.handle(Moment::at_secs(1), reached), []);
     let (at, missing) = (group.deadline().unwrap(), vec![LocalRank(0)]);
     let notice = Notice::StoreNotReached { missing: missing.clone(), waited: Duration::from_secs(60) };
-    assert_eq!(group.handle(at, Event::Deadline), [Effect::Tell(notice)]);
+    assert_eq!(group.handle(at, Event::Deadline), [Effect::Notify(notice)]);
     assert!(group.watches_store() && group.deadline() > Some(at));
     let _stopping = group.handle(at, exited(0, 1, CODE));
     let _gone = group.handle(at, gone(0));
@@ -410,9 +413,9 @@ fn a_node_whose_workers_all_ended_well_restarts_with_a_peer() {
 fn a_dead_guard_fails_the_run_and_keeps_an_outcome_that_was_settled() {
     let killed = ExitCause::Signal(9);
     let died = || Event::GuardDied { cause: killed };
-    let words = "its guard process was killed by SIGKILL";
+    let message = "its guard process was killed by SIGKILL";
     let mut group = running(2, 3);
-    assert_eq!(group.handle(Moment::START, died()), [failed_with(words)]);
+    assert_eq!(group.handle(Moment::START, died()), [failed_with(message)]);
     let outcome = Outcome::Failed(Failure::GuardDied { cause: killed });
     assert_eq!(group.handle(Moment::START, Event::EndNoted), [finished(outcome)]);
 
@@ -423,7 +426,7 @@ fn a_dead_guard_fails_the_run_and_keeps_an_outcome_that_was_settled() {
 
     let mut group = running(1, 3);
     let _ = group.handle(Moment::START, exited(0, 0, SEGV));
-    assert_eq!(group.handle(Moment::START, died()), [failed_with(words)], "nobody could be restarted");
+    assert_eq!(group.handle(Moment::START, died()), [failed_with(message)], "nobody could be restarted");
 }
 
 #[test]
@@ -465,7 +468,7 @@ fn notices_read_well() {
     let failure = failure(1, CODE);
     let then = AfterStop::Restart { next: Attempt(1), max_restarts: 3 };
     let (reason, limit) = ("connection refused".to_owned(), JOIN);
-    for (notice, words) in [
+    for (notice, message) in [
         (
             Notice::WorkerFailed { failure, attempt: Attempt(0), then },
             "rank 5 (local rank 1, pid 101) exited with code 3; restarting all workers (restart 1 of 3)",
@@ -495,7 +498,7 @@ fn notices_read_well() {
             "waiting for the job master, 20 s of 600 s: connection refused",
         ),
     ] {
-        assert_eq!(notice.to_string(), words);
+        assert_eq!(notice.to_string(), message);
     }
 }
 
@@ -516,7 +519,7 @@ fn a_node_that_others_have_left_is_told_that_it_goes_on_alone() {
     let alone = Assignment { node_rank: NodeRank(0), nodes: 1, ..assignment(1, 1) };
     let effects = group.handle(Moment::START, Event::Assigned { assignment: alone.clone() });
     let prepare = Effect::Prepare { assignment: alone.clone(), attempt: Attempt(0) };
-    assert_eq!(effects, [prepare, Effect::Tell(Notice::Assigned(alone))]);
+    assert_eq!(effects, [prepare, Effect::Notify(Notice::Assigned(alone))]);
 }
 
 #[test]
@@ -530,7 +533,7 @@ fn an_excuse_that_comes_after_the_workers_are_gone_still_counts_once() {
     assert_eq!(group.handle(Moment::START, gone(0)), [join(1, Some(0))]);
     let late = Event::Regroup { round: Round(0), why: "r".into(), is_secondary: false };
     assert_eq!(group.handle(Moment::START, late), []);
-    let excused = Effect::Tell(Notice::Secondary { why: "a peer failed".into() });
+    let excused = Effect::Notify(Notice::Secondary { why: "a peer failed".into() });
     assert_eq!(group.handle(Moment::START, regroup(0)), [excused]);
     assert_eq!(group.attempt(), Attempt(0));
     assert_eq!(group.handle(Moment::START, regroup(0)), []);

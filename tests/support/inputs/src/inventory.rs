@@ -13,7 +13,8 @@ pub(crate) fn inventory(bytes: &[u8]) {
         assert_eq!(inventory.clone().bounded(), inventory);
         let _words = inventory.troubles();
         let told = inventory_report("n".to_owned(), &inventory);
-        let Event::InventoryTold { inventory: came, .. } = Event::try_from(told).expect("a node may tell it")
+        let Event::InventoryReported { inventory: came, .. } =
+            Event::try_from(told).expect("a node may tell it")
         else {
             unreachable!("an inventory")
         };

@@ -135,18 +135,18 @@ impl World {
         self.say(pending.map(|(pending, _)| Push::Pending(pending)));
         for effect in effects {
             let push = match effect {
-                Effect::AskToHost { round, fresh_port, .. } => Push::Host { round, fresh_port },
+                Effect::RequestHost { round, fresh_port, .. } => Push::Host { round, fresh_port },
                 Effect::Check { order, .. } => Push::Check(order),
                 Effect::CancelCheck { at, .. } => Push::CancelCheck(at),
-                Effect::CheckOver { words, .. } => Push::CheckOver { words },
+                Effect::CheckOver { message, .. } => Push::CheckOver { words: message },
                 Effect::Exclude { exclusion, .. } => Push::Excluded(exclusion),
                 Effect::Assign { assignment, .. } => Push::Seat(assignment),
                 Effect::Regroup { round, why, .. } => {
                     Push::Regroup { round, why: why.to_string(), is_secondary: why.is_secondary() }
                 }
-                Effect::TellPending { pending, .. } => Push::Pending(pending),
+                Effect::SendPending { pending, .. } => Push::Pending(pending),
                 Effect::Refuse { reason, .. } => Push::Refused { reason: reason.to_string() },
-                Effect::TellEnd { verdict, .. } => Push::JobEnd(verdict),
+                Effect::SendEnd { verdict, .. } => Push::JobEnd(verdict),
                 Effect::Report(report) => {
                     let document = master::taint_document(&report, "k", 0);
                     let _read: serde_json::Value = serde_json::from_str(&document).expect("a document");

@@ -55,7 +55,9 @@ pub(crate) fn event(kind: u8, bytes: &[u8]) -> Option<Event> {
         5 => Event::try_from(message::<pb::FailureReport>(bytes)?).ok(),
         6 => Event::try_from(message::<pb::EndReport>(bytes)?).ok(),
         8 => Some(Event::Subscribed { node: speaker(message::<pb::SubscribeRequest>(bytes)?.node_id).ok()? }),
-        9 => Some(Event::EndHeard { node: speaker(message::<pb::EndAcknowledgement>(bytes)?.node_id).ok()? }),
+        9 => Some(Event::EndAcknowledged {
+            node: speaker(message::<pb::EndAcknowledgement>(bytes)?.node_id).ok()?,
+        }),
         _ => None,
     }
 }

@@ -105,8 +105,8 @@ impl Simulation {
         let job = core.job();
         let unanswered = job.has_waiting() && job.deadline().is_none() && job.world().is_none();
         if unanswered {
-            let words = format!("somebody waits and there is no deadline: {job:?}");
-            return self.fail(|| words);
+            let messages = format!("somebody waits and there is no deadline: {job:?}");
+            return self.fail(|| messages);
         }
         if let Some(world) = job.world()
             && self.checks.last_world.as_ref().is_none_or(|last| last.round != world.round)
@@ -127,8 +127,9 @@ impl Simulation {
         {
             let is_done = |node: &NodeId| self.lives[Life::index_of(node)].done_well == Some(world.round);
             if let Some(undone) = world.members.iter().find(|member| !is_done(&member.node_id)) {
-                let words = format!("success, and {} is not done in round {}", undone.node_id, world.round);
-                self.fail(|| words);
+                let messages =
+                    format!("success, and {} is not done in round {}", undone.node_id, world.round);
+                self.fail(|| messages);
             }
         }
     }
@@ -214,7 +215,7 @@ impl Simulation {
         };
         let is_told = effects.iter().any(|effect| match effect {
             Effect::Regroup { node, .. }
-            | Effect::TellEnd { node, .. }
+            | Effect::SendEnd { node, .. }
             | Effect::Exclude { node, .. }
             | Effect::Refuse { node, .. } => *node == request.node_id,
             _ => false,
@@ -234,8 +235,8 @@ impl Simulation {
             }
         };
         if !is_answered {
-            let words = format!("{event:?} was not answered: {effects:?}");
-            self.fail(|| words);
+            let messages = format!("{event:?} was not answered: {effects:?}");
+            self.fail(|| messages);
         }
     }
 
@@ -273,8 +274,8 @@ impl Simulation {
             (is_dense && is_full && is_first, "with ranks that do not fit its neighbour's"),
             (is_once, "its second in this round"),
         ];
-        if let Some((_, words)) = holds.into_iter().find(|(holds, _)| !holds) {
-            self.fail(|| format!("the assignment of {node} is {words}: {assignment:?}"));
+        if let Some((_, messages)) = holds.into_iter().find(|(holds, _)| !holds) {
+            self.fail(|| format!("the assignment of {node} is {messages}: {assignment:?}"));
         }
         // A round that is far behind is not spoken of again.
         while self.checks.books.len() > 64 {
@@ -292,8 +293,8 @@ impl Simulation {
             let node = &self.lives[life].id;
             match &self.checks.verdict {
                 Some(told) if told != verdict => {
-                    let words = format!("{node} hears {verdict:?}, another heard {told:?}");
-                    self.fail(|| words);
+                    let messages = format!("{node} hears {verdict:?}, another heard {told:?}");
+                    self.fail(|| messages);
                 }
                 Some(_) => {}
                 None => self.checks.verdict = Some(verdict.clone()),
@@ -306,11 +307,11 @@ impl Simulation {
         let max_restarts = self.plan.max_restarts;
         let it = &mut self.lives[life];
         match effect {
-            NodeEffect::Tell(Notice::WorkerFailed { then, .. }) => {
+            NodeEffect::Notify(Notice::WorkerFailed { then, .. }) => {
                 it.is_counted = matches!(then, AfterStop::Restart { .. });
                 it.own_failures += u32::from(it.is_counted);
             }
-            NodeEffect::Tell(Notice::Secondary { .. }) => {
+            NodeEffect::Notify(Notice::Secondary { .. }) => {
                 it.own_failures -= u32::from(std::mem::take(&mut it.is_counted));
             }
             NodeEffect::Prepare { assignment, attempt } => {
@@ -326,14 +327,14 @@ impl Simulation {
                 }
             }
             NodeEffect::Spawn { .. } | NodeEffect::Finish { .. } if it.workers.is_some() => {
-                let words = format!("{} has workers of round {:?} and {effect:?}", it.id, it.last_round);
-                self.fail(|| words);
+                let messages = format!("{} has workers of round {:?} and {effect:?}", it.id, it.last_round);
+                self.fail(|| messages);
             }
             NodeEffect::Finish { outcome: Outcome::Succeeded }
                 if it.done_well.is_none() && it.heard != Some(JobVerdict::Succeeded) =>
             {
-                let words = format!("{} succeeded without having done anything", it.id);
-                self.fail(|| words);
+                let messages = format!("{} succeeded without having done anything", it.id);
+                self.fail(|| messages);
             }
             _ => {}
         }
@@ -369,11 +370,11 @@ impl Simulation {
             .into_iter()
             .find(|member| self.lives[*member].workers.as_ref().is_some_and(|workers| workers.round < round));
         if let Some(other) = other {
-            let words = format!(
+            let messages = format!(
                 "{} starts workers while {}, a member of round {round}, has workers of {:?}",
                 self.lives[life].id, self.lives[other].id, self.lives[other].last_round
             );
-            self.fail(|| words);
+            self.fail(|| messages);
         }
     }
 }
@@ -394,12 +395,12 @@ fn charges(event: &Event) -> bool {
         Event::Subscribed { .. }
         | Event::LinkBroken { .. }
         | Event::TopologyRead(_)
-        | Event::InventoryTold { .. }
+        | Event::InventoryReported { .. }
         | Event::Hosted { .. }
         | Event::AssignmentTaken { .. }
         | Event::WorkersFailed { gives_up: false, .. }
         | Event::NodeEnded { .. }
-        | Event::EndHeard { .. }
+        | Event::EndAcknowledged { .. }
         | Event::WorkersGone { .. }
         | Event::Restarted => false,
     }

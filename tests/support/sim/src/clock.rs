@@ -56,9 +56,9 @@ pub(crate) enum Action {
         is_off: bool,
     },
     /// The node's word reaches the master.
-    Word {
+    Message {
         conn: ConnId,
-        word: Box<JobEvent>,
+        message: Box<JobEvent>,
     },
     /// The answer reaches the node.
     Acked {

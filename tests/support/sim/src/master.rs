@@ -315,8 +315,8 @@ impl Simulation {
 
     fn carry_out_one(&mut self, effect: Effect) {
         match effect {
-            Effect::AskToHost { node, round, fresh_port } => {
-                self.push(Life::index_of(&node), NodeEvent::AskedToHost { round, fresh_port });
+            Effect::RequestHost { node, round, fresh_port } => {
+                self.push(Life::index_of(&node), NodeEvent::HostRequested { round, fresh_port });
             }
             Effect::Assign { node, assignment } => {
                 self.push(Life::index_of(&node), NodeEvent::Assigned { assignment });
@@ -327,8 +327,8 @@ impl Simulation {
             Effect::CancelCheck { node, at } => {
                 self.push(Life::index_of(&node), NodeEvent::CheckCancelled { at });
             }
-            Effect::CheckOver { node, words } => {
-                self.push(Life::index_of(&node), NodeEvent::CheckOver { words });
+            Effect::CheckOver { node, messages } => {
+                self.push(Life::index_of(&node), NodeEvent::CheckOver { messages });
             }
             Effect::Exclude { node, exclusion } => {
                 self.push(Life::index_of(&node), NodeEvent::Excluded { exclusion });
@@ -343,7 +343,7 @@ impl Simulation {
             Effect::Refuse { node, reason } => {
                 self.push(Life::index_of(&node), NodeEvent::Refused { reason: reason.to_string() });
             }
-            Effect::TellEnd { node, verdict } => {
+            Effect::SendEnd { node, verdict } => {
                 self.push(Life::index_of(&node), NodeEvent::JobEnded { verdict });
             }
             Effect::HangUp { node } => {
@@ -354,7 +354,7 @@ impl Simulation {
                     self.doom(conn, "given up", wait, Some(Duration::from_millis(1)));
                 }
             }
-            Effect::TellPending { node, pending } => {
+            Effect::SendPending { node, pending } => {
                 self.push(Life::index_of(&node), NodeEvent::Pending(pending));
             }
             Effect::ReadTopology => {

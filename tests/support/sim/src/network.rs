@@ -43,7 +43,7 @@ pub(crate) struct MasterLink {
     /// What the machine was told of a stream that is away.
     told: Option<&'static str>,
     /// To be said, in this order.
-    words: VecDeque<JobEvent>,
+    messages: VecDeque<JobEvent>,
     /// One is on its way.
     is_saying: bool,
     /// Answers to beats on the present stream.
@@ -320,7 +320,7 @@ impl Simulation {
             return;
         }
         link.stream = Stream::None;
-        link.words.clear();
+        link.messages.clear();
         link.is_saying = false;
         self.on_connect_failed(life, reason);
     }
@@ -337,9 +337,9 @@ impl Simulation {
     }
 
     /// A node's word to the master; it waits for those before it.
-    pub(crate) fn say(&mut self, life: LifeId, word: JobEvent) {
+    pub(crate) fn say(&mut self, life: LifeId, message: JobEvent) {
         if let Stream::Open(_) = self.lives[life].link.stream {
-            self.lives[life].link.words.push_back(word);
+            self.lives[life].link.messages.push_back(message);
             self.say_next(life);
         }
     }
@@ -350,31 +350,33 @@ impl Simulation {
         if link.is_saying {
             return;
         }
-        let Some(word) = link.words.pop_front() else { return };
+        let Some(message) = link.messages.pop_front() else { return };
         link.is_saying = true;
         if self.conns[conn].is_doomed {
             return;
         }
         let is_safe = self.is_host(life);
-        if !is_safe && self.strikes(self.plan.rates.word_lost) {
+        if !is_safe && self.strikes(self.plan.rates.message_lost) {
             return self.break_stream(conn);
         }
-        self.send_up(conn, Action::Word { conn, word: Box::new(word) });
+        self.send_up(conn, Action::Message { conn, message: Box::new(message) });
         if !is_safe && self.strikes(self.plan.rates.ack_lost) {
             // The node hears nothing of it; the word may still be on its way when the stream is gone.
             self.break_stream(conn);
         }
     }
 
-    pub(crate) fn on_word(&mut self, conn: ConnId, word: JobEvent) {
+    pub(crate) fn on_message(&mut self, conn: ConnId, message: JobEvent) {
         let life = self.conns[conn].life;
         let is_stray = !self.master.is_newest(life, conn);
-        if self.master.core.is_none() || (is_stray && !self.plan.stray_words) {
+        if self.master.core.is_none() || (is_stray && !self.plan.stray_messages) {
             return;
         }
-        let ends =
-            matches!(&word, JobEvent::NodeEnded { end: NodeEnd::Failed { .. } | NodeEnd::Left { .. }, .. });
-        self.tell_master(Input::Event(word), Some(Reply::Acked { conn, ends }));
+        let ends = matches!(
+            &message,
+            JobEvent::NodeEnded { end: NodeEnd::Failed { .. } | NodeEnd::Left { .. }, .. }
+        );
+        self.tell_master(Input::Event(message), Some(Reply::Acked { conn, ends }));
     }
 
     pub(crate) fn send_acked(&mut self, conn: ConnId, ends: bool) {
@@ -394,7 +396,7 @@ impl Simulation {
     }
 
     /// The launcher is gone, and its side of the stream with it. Its last words may be said yet.
-    pub(crate) fn close_link(&mut self, life: LifeId, says_last_words: bool) {
+    pub(crate) fn close_link(&mut self, life: LifeId, sends_end: bool) {
         let link = &mut self.lives[life].link;
         let (conn, is_open) = match (link.stream, link.kept) {
             (Stream::Open(conn), _) => (conn, true),
@@ -404,10 +406,10 @@ impl Simulation {
             (Stream::None, None) => return,
         };
         link.stream = Stream::None;
-        let words = std::mem::take(&mut link.words);
-        if says_last_words && is_open {
-            for word in words {
-                self.send_up(conn, Action::Word { conn, word: Box::new(word) });
+        let messages = std::mem::take(&mut link.messages);
+        if sends_end && is_open {
+            for message in messages {
+                self.send_up(conn, Action::Message { conn, message: Box::new(message) });
             }
         }
         // The kernel says it when it gets through.

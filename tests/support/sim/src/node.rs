@@ -178,8 +178,8 @@ impl Simulation {
         let now = Moment::new(self.now - it.born);
         let effects = it.group.handle(now, event);
         if is_deadline && it.group.deadline().is_some_and(|deadline| deadline <= now) {
-            let words = format!("{}: a deadline was handled and stays: {:?}", it.id, it.group);
-            self.fail(|| words);
+            let messages = format!("{}: a deadline was handled and stays: {:?}", it.id, it.group);
+            self.fail(|| messages);
         }
         self.set_node_timer(life);
         for effect in effects {
@@ -220,7 +220,7 @@ impl Simulation {
                 self.locally(wait, life, Event::GpuError { gpu: 0, code: 79 });
             }
             Effect::ReportInventory { inventory } => {
-                self.say(life, JobEvent::InventoryTold { node, inventory });
+                self.say(life, JobEvent::InventoryReported { node, inventory });
             }
             Effect::CheckLocally => self.check_locally(life),
             Effect::Probe { order } => self.probe(life, &order),
@@ -236,7 +236,7 @@ impl Simulation {
                 self.say(life, JobEvent::WorkersFailed { node, round, reason, gives_up });
             }
             Effect::ReportEnd { end } => self.say(life, JobEvent::NodeEnded { node, end }),
-            Effect::AcknowledgeEnd => self.say(life, JobEvent::EndHeard { node }),
+            Effect::AcknowledgeEnd => self.say(life, JobEvent::EndAcknowledged { node }),
             Effect::HostStore { round, fresh_port } => self.host_store(life, round, fresh_port),
             Effect::Prepare { assignment, .. } => {
                 let round = assignment.round;
@@ -255,14 +255,14 @@ impl Simulation {
             Effect::AbandonTree => self.lives[life].workers = None,
             Effect::Finish { outcome } => {
                 self.lives[life].outcome = Some(outcome);
-                let says_last_words = self.prng.chance(700);
-                self.close_link(life, says_last_words);
+                let sends_end = self.prng.chance(700);
+                self.close_link(life, sends_end);
                 self.end_life(life);
             }
             Effect::Ask { round, jury, timeout, of_master } => {
                 self.ask(life, round, &jury, timeout, of_master);
             }
-            Effect::SignalWorkers { .. } | Effect::KillWorker { .. } | Effect::Tell(_) => {}
+            Effect::SignalWorkers { .. } | Effect::KillWorker { .. } | Effect::Notify(_) => {}
         }
     }
 

@@ -78,7 +78,7 @@ pub enum End {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Rates {
     /// A node's word does not arrive.
-    pub word_lost: u32,
+    pub message_lost: u32,
     /// It does, and its answer does not.
     pub ack_lost: u32,
     /// A message takes up to a second.
@@ -131,7 +131,7 @@ pub struct Plan {
     /// The master is killed when so many records are durable.
     pub crash_after_records: Option<usize>,
     /// Words of an older stream reach the master after a newer stream is open.
-    pub stray_words: bool,
+    pub stray_messages: bool,
 }
 
 impl Plan {
@@ -186,7 +186,7 @@ impl Plan {
             heals_at: Moment::START,
             work: (60_000, 60_000),
             crash_after_records: None,
-            stray_words: false,
+            stray_messages: false,
         }
     }
 
@@ -260,7 +260,7 @@ impl Plan {
         let mut prng = Prng::new(seed);
         let mut plan = Self::drawn(seed, &mut prng, nodes, 6);
         // At this size something is always in the air; a loss in a thousand is a storm.
-        plan.rates.word_lost = plan.rates.word_lost.min(1);
+        plan.rates.message_lost = plan.rates.message_lost.min(1);
         plan.rates.ack_lost = plan.rates.ack_lost.min(1);
         plan.rates.workers_fail = plan.rates.workers_fail.min(1);
         plan.rates.cannot = 0;
@@ -354,7 +354,7 @@ impl Plan {
     fn draw_rates(&mut self, prng: &mut Prng) {
         let mut rate = |most: u32| if prng.chance(500) { prng.small(0, most) } else { 0 };
         self.rates = Rates {
-            word_lost: rate(60),
+            message_lost: rate(60),
             ack_lost: rate(60),
             slow: rate(200),
             workers_fail: rate(300),

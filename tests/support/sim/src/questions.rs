@@ -129,14 +129,14 @@ impl Simulation {
             })
         });
         if let Some(other) = other {
-            let words = format!(
+            let messages = format!(
                 "two generations: {} starts workers of round {} while {} has workers of round {:?}",
                 self.lives[life].id,
                 generation.0,
                 other.id,
                 other.workers.as_ref().map(|workers| workers.round)
             );
-            self.fail(|| words);
+            self.fail(|| messages);
         }
     }
 }

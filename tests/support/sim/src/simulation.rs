@@ -196,11 +196,11 @@ impl Simulation {
 
     fn who_is_left(&self) -> String {
         let lives = self.lives.iter().filter(|life| !life.is_over()).take(3);
-        let mut words: Vec<String> = lives.map(|life| format!("{life:?}")).collect();
+        let mut messages: Vec<String> = lives.map(|life| format!("{life:?}")).collect();
         if self.is_master_expected() {
-            words.push(format!("master {:?}", self.master.core.as_ref().map(|core| core.job())));
+            messages.push(format!("master {:?}", self.master.core.as_ref().map(|core| core.job())));
         }
-        words.join("\n")
+        messages.join("\n")
     }
 
     /// Does the next thing. `false` when there is none.
@@ -236,7 +236,7 @@ impl Simulation {
             Action::Push { conn, event } => self.on_push(conn, *event),
             Action::StreamEnds { conn, reason } => self.on_stream_ended(conn, reason),
             Action::LinkBroken { conn, is_off } => self.on_link_broken(conn, is_off),
-            Action::Word { conn, word } => self.on_word(conn, *word),
+            Action::Message { conn, message } => self.on_message(conn, *message),
             Action::Acked { conn, ends } => self.on_acked(conn, ends),
             Action::Beat { conn } => self.on_beat(conn),
             Action::BeatArrives { conn, sent } => self.on_beat_arrived(conn, sent),
@@ -314,9 +314,9 @@ impl Simulation {
         }
     }
 
-    pub(crate) fn note(&self, words: impl FnOnce() -> String) {
+    pub(crate) fn note(&self, messages: impl FnOnce() -> String) {
         if self.is_traced {
-            eprint_line(&format!("{}   {}", self.now, words()));
+            eprint_line(&format!("{}   {}", self.now, messages()));
         }
     }
 }

@@ -138,7 +138,7 @@ impl Scene {
 /// Whether the next round asks for a new port; `None` when no host was asked.
 fn fresh_port(effects: &[Effect]) -> Option<bool> {
     effects.iter().find_map(|effect| match effect {
-        Effect::AskToHost { fresh_port, .. } => Some(*fresh_port),
+        Effect::RequestHost { fresh_port, .. } => Some(*fresh_port),
         _ => None,
     })
 }
@@ -317,7 +317,7 @@ fn a_master_killed_between_its_last_decision_and_its_end_ends_after_its_restart(
     let end = NodeEnd::Succeeded { round: Round(0) };
     let _told = job.handle(Moment::at_secs(9), Event::NodeEnded { node: id("a"), end });
     let verdict = JobVerdict::Succeeded;
-    let effects = job.handle(Moment::at_secs(9), Event::EndHeard { node: id("a") });
+    let effects = job.handle(Moment::at_secs(9), Event::EndAcknowledged { node: id("a") });
     assert_eq!(effects, [Effect::Finish { verdict: verdict.clone() }]);
     let (mut master, turn) = JobMaster::restored(job, timeout(), Moment::at_secs(10));
     let mut effects = turn.effects;

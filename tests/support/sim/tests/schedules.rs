@@ -81,7 +81,7 @@ fn survey() {
     for seed in 0..number("DLROVER_SIM_RUNS").unwrap_or(1000) {
         let of_cuts = std::env::var_os("DLROVER_SIM_CUTS").is_some();
         let mut plan = if of_cuts { Plan::of_cuts(seed) } else { Plan::of_seed(seed) };
-        plan.stray_words = std::env::var_os("DLROVER_SIM_STRAY").is_some();
+        plan.stray_messages = std::env::var_os("DLROVER_SIM_STRAY").is_some();
         let mut simulation = dlrover_sim::Simulation::new(plan);
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| simulation.run().err()))
             .unwrap_or_else(|panic| {

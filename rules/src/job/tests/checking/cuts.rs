@@ -42,11 +42,11 @@ fn severed_with(
         for node in &mut outcome.nodes[2..] {
             node.verdict = NodeVerdict::Unreachable;
             node.excluded = true;
-            let words = "failed with node 0: connection timed out".to_owned();
-            node.evidence = vec![Evidence { round: Some(0), partners: vec![0], words }];
+            let message = "failed with node 0: connection timed out".to_owned();
+            node.evidence = vec![Evidence { round: Some(0), partners: vec![0], message }];
         }
     }
-    outcome.cut = Some(Cut { left_out: vec![2, 3], words: WORDS.to_owned() });
+    outcome.cut = Some(Cut { left_out: vec![2, 3], message: WORDS.to_owned() });
     change(&mut outcome);
     let effects = ring.test.job.on_check_over(ring.test.now, outcome);
     Severed { ring, effects }
@@ -63,7 +63,7 @@ impl Severed {
 
     fn told(&self) -> Option<&str> {
         self.effects.iter().find_map(|effect| match effect {
-            Effect::CheckOver { words, .. } => Some(&**words),
+            Effect::CheckOver { message, .. } => Some(&**message),
             _ => None,
         })
     }
@@ -80,8 +80,8 @@ impl Severed {
     #[track_caller]
     fn fails(&self, fit: u32, needed: u32, why: &CutEnd) -> String {
         let failure = self.ring.end().expect("the job is over");
-        let words = WORDS.to_owned();
-        assert_eq!(failure, JobFailure::Cut { words, fit, nodes: 4, needed, why: why.clone() });
+        let message = WORDS.to_owned();
+        assert_eq!(failure, JobFailure::Cut { message, fit, nodes: 4, needed, why: why.clone() });
         assert!(self.excluded().is_empty());
         failure.to_string()
     }
@@ -92,9 +92,9 @@ fn one_side_of_a_cut_trains_and_the_other_leaves_untainted() {
     let mut cut = severed(policy(), 2, 1, OnBadPath::Exclude);
     let excluded = cut.excluded();
     assert_eq!(excluded.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["c", "d"]);
-    for (_, words) in &excluded {
-        assert!(words.starts_with("excluded by the network check (unreachable): "), "{words}");
-        assert!(words.ends_with(WORDS), "{words}");
+    for (_, message) in &excluded {
+        assert!(message.starts_with("excluded by the network check (unreachable): "), "{message}");
+        assert!(message.ends_with(WORDS), "{message}");
     }
     let told = cut.told().unwrap();
     assert!(told.contains("; left out: node 2 (host-c, 10.0.0.3) (unreachable), node 3 "), "{told}");
@@ -104,9 +104,9 @@ fn one_side_of_a_cut_trains_and_the_other_leaves_untainted() {
 
 #[test]
 fn with_too_few_on_the_larger_side_the_job_fails_by_name_at_once() {
-    let words = severed(policy(), 3, 1, OnBadPath::Exclude).fails(2, 3, &CutEnd::TooFew);
+    let message = severed(policy(), 3, 1, OnBadPath::Exclude).fails(2, 3, &CutEnd::TooFew);
     assert_eq!(
-        words,
+        message,
         format!(
             "the network check found a cut between nodes: {WORDS}; 2 of 4 nodes could train together, fewer than \
              the 3 that --nnodes and --node-unit ask for; no node is tainted for it. Look first at the switches and \
@@ -140,10 +140,10 @@ fn the_launcher_that_serves_the_master_cannot_be_left_out() {
 
 #[test]
 fn a_cut_fails_the_job_when_it_was_told_to() {
-    let words = severed(policy(), 2, 1, OnBadPath::Fail).fails(2, 2, &CutEnd::Policy);
+    let message = severed(policy(), 2, 1, OnBadPath::Fail).fails(2, 2, &CutEnd::Policy);
     assert!(
-        words.contains("; 2 of 4 nodes could train together, and --on-bad-path=fail ends the job;"),
-        "{words}"
+        message.contains("; 2 of 4 nodes could train together, and --on-bad-path=fail ends the job;"),
+        "{message}"
     );
 }
 

@@ -56,7 +56,7 @@ fn check_again_with(ring: &mut Ring, name: &str) {
 fn blamed(ring: &Ring) -> Option<(&'static str, bool)> {
     let outcome = &ring.reports.last().unwrap().outcome;
     let mut bad = outcome.nodes.iter().filter(|node| node.verdict != NodeVerdict::Healthy);
-    let first = bad.next().map(|node| (node.verdict.word(), node.tainted));
+    let first = bad.next().map(|node| (node.verdict.as_str(), node.tainted));
     assert!(bad.all(|node| !node.tainted && !node.excluded));
     first
 }
@@ -187,7 +187,7 @@ fn a_launcher_that_is_started_again_in_place_during_the_check_is_said_to_be_and_
         let found = &ring.reports[0].outcome.nodes[3];
         let lost = NodeVerdict::Lost { reason: "its launcher was started again".to_owned() };
         assert_eq!((&found.verdict, found.tainted), (&lost, false), "{rank:?} {is_late}");
-        assert_eq!(found.evidence[0].words, "lost: its launcher was started again");
+        assert_eq!(found.evidence[0].message, "lost: its launcher was started again");
         // The new one is checked with the others, and nothing is known against it.
         ring.work();
         assert_eq!((ring.reports.len(), blamed(&ring)), (2, None), "{rank:?} {is_late}");
