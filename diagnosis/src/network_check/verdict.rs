@@ -266,5 +266,6 @@ pub struct Cut {
     /// Healthy nodes that cannot train together with the others: left out where the policy says so.
     pub left_out: Vec<u32>,
     /// In one sentence.
+    #[serde(rename = "words")]
     pub message: String,
 }

@@ -130,7 +130,6 @@ fn frames() -> Vec<Vec<u8>> {
         pid: 77,
         cause,
         unix_secs: 1_763_683_200,
-        out_of_memory: false,
     };
     let from = [
         FromGuard::Started { round, local_rank: LocalRank(0), pid: 77 },
