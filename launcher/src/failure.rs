@@ -18,7 +18,7 @@ use rules::chain;
 use rules::{
     LocalRank, Rank,
     failure::{ExitCause, Failure, GroupFailure, Outcome, Survivor, WorkerFailure, root_cause},
-    signal_name::signal_name,
+    signal_name::signal_text,
     verdict::JobFailure,
 };
 use serde_json::Value;
@@ -140,7 +140,7 @@ pub fn words(report: &Report, asked: &Asked, meeting: &Meeting) -> Option<String
         },
         Outcome::Interrupted(signal) => {
             let left = if report.survivors.is_empty() { "; no worker is left" } else { "" };
-            format!("dlrover-run: ended by {}{left}\n", signal_name(*signal))
+            format!("dlrover-run: ended by {}{left}\n", signal_text(*signal))
         }
     };
     if !report.survivors.is_empty() {
@@ -227,7 +227,7 @@ fn explained(failure: &WorkerFailure) -> String {
         ExitCause::Code(code) => return format!("exit code {code}"),
         ExitCause::Signal(signal) => signal,
     };
-    let name = signal_name(signal);
+    let name = signal_text(signal);
     let meaning = match name.as_str() {
         _ if failure.out_of_memory => {
             "killed by the kernel's OOM killer; use less memory or raise the container's memory limit"

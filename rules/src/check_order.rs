@@ -1,4 +1,4 @@
-//! What one node does in one round of a check, and what it answers.
+//! What one node does in one round of a check, and what it reports.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::node::NodeName;
 use diagnosis::network_check::{ComputeTime, LocalCheck, Probed};
 
-/// Which round of which check of a job. Checks are counted from 0 and never twice, rounds within a check.
+/// A round of a check of a job. Both are counted from 0; a check's number is never used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct CheckRound {
     /// The check.
@@ -16,33 +16,33 @@ pub struct CheckRound {
     pub round: u32,
 }
 
-/// What a node brings along when it joins a job that checks its nodes.
+/// What a node sends when it joins a job that checks its nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checked {
-    /// What it found out about itself.
+    /// The result of its self-test.
     pub local: LocalCheck,
-    /// Where its probes accept connections, on every address of the node.
+    /// The port of its probes, on every address of the node.
     pub port: u16,
 }
 
 /// What one node does in one round.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckOrder {
-    /// In which round.
+    /// The round.
     pub at: CheckRound,
-    /// What is done.
+    /// The test.
     pub test: Test,
     /// The address by which the others reach this node.
     pub address: String,
-    /// Its place in the ring of those that take part: each connects to the next.
+    /// Its place in the ring of members: each connects to the next.
     pub me: u32,
-    /// How many take part; 1: nobody else.
+    /// The number of members; 1: this node alone.
     pub size: u32,
-    /// Who is tested with it: the next one in the ring first. Of a ring of all nodes only that one.
+    /// The nodes that it is tested with, the next one in the ring first. Of a ring of all nodes only that one.
     pub partners: Vec<Partner>,
-    /// The same for all members and no other test: bytes to send, and the word by which they know each other.
+    /// Bytes to send that prove the membership of this test: the same for all members, and for no other test.
     pub seed: u64,
-    /// How often the compute probe runs again beside it.
+    /// How often the compute probe runs again during the test.
     pub compute_again: u32,
     /// How long a member may take to listen.
     pub timeout: Duration,
@@ -51,7 +51,7 @@ pub struct CheckOrder {
 /// What the members of a group do together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Test {
-    /// Each tests the way to the next.
+    /// Each tests the link to the next.
     Pair,
     /// All-reduces of this many bytes, over the whole ring.
     AllReduce {
@@ -65,7 +65,7 @@ pub enum Test {
 pub struct Partner {
     /// Its number in the check: its rank, if all pass.
     pub number: u32,
-    /// What a person calls it.
+    /// Its name for people.
     pub name: NodeName,
     /// The address that workers will use.
     pub address: String,
@@ -73,14 +73,14 @@ pub struct Partner {
     pub port: u16,
 }
 
-/// What a node's part in a round came to.
+/// The result of a node's part in a round.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckReport {
-    /// In which round.
+    /// The round.
     pub at: CheckRound,
-    /// The test's numbers.
+    /// The result of the test.
     pub probed: Probed,
-    /// Times of the compute probe that was asked for beside the test; none where none was, or it failed. `None` while
+    /// Times of the compute probe that was ordered with the test; none if it failed or was not ordered. `None` while
     /// it still measures: the same report follows with them.
     pub compute: Option<Vec<ComputeTime>>,
 }

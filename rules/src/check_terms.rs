@@ -1,4 +1,4 @@
-//! How the nodes of a job are checked before their workers start, as every node was told.
+//! How the nodes of a job are checked before their workers start, as configured on every node.
 
 use std::{fmt, time::Duration};
 
@@ -6,39 +6,39 @@ use serde::{Deserialize, Serialize};
 
 use diagnosis::network_check::{Deadlines, OnBadPath, Policy, Tainting};
 
-/// What the nodes of a job agree on about their checks. The first node to join sets it.
+/// The settings of a check that the nodes of a job agree on. The first node to join sets them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckTerms {
-    /// Slow nodes are confirmed and left out.
+    /// Slow nodes are confirmed and excluded.
     pub exclude_straggler: bool,
-    /// What is slow, in thousandths of the mean of the others; above 1000.
+    /// The ratio to the mean of the others above which a node is slow, in thousandths; above 1000.
     pub straggler_permille: u32,
-    /// Rounds of tests, at least 1.
+    /// The most rounds of tests, at least 1.
     pub max_rounds: u32,
     /// How long tests may take.
     pub deadlines: Deadlines,
-    /// Pairs run a program of the user's instead of our own probe.
+    /// Pairs run a program of the user's instead of the native probe.
     pub has_command: bool,
-    /// A bandwidth pass of all nodes follows.
+    /// A bandwidth test of all nodes follows.
     pub measures_bandwidth: bool,
-    /// How old a check may be that a restart with the same nodes reuses. 0: none is.
+    /// The age up to which a restart with the same nodes reuses a check. 0: never.
     pub reuse_for: Duration,
-    /// What follows when it cannot be told which node is at fault.
+    /// What follows when the check cannot decide which node is at fault.
     pub on_inconclusive: OnInconclusive,
-    /// When a node is tainted for what may be a passing trouble.
+    /// When a node is tainted for a fault that may be temporary.
     pub taint_flaky: Tainting,
     /// What follows from a path that is known to be cut.
     pub on_bad_path: OnBadPath,
 }
 
-/// What follows when it cannot be told which node is at fault.
+/// What follows when the check cannot decide which node is at fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OnInconclusive {
     /// The job fails.
     Fail,
     /// The nodes take part.
     Proceed,
-    /// The nodes leave, untainted, and others may take their places.
+    /// The nodes leave untainted, and others may take their places.
     Relaunch,
 }
 
@@ -53,7 +53,7 @@ impl fmt::Display for OnInconclusive {
 }
 
 impl CheckTerms {
-    /// How one check of this job judges.
+    /// Returns the policy of one check of this job.
     #[must_use]
     pub fn policy(&self, seed: u64, taint_guard_permille: u32) -> Policy {
         Policy {

@@ -1,13 +1,13 @@
-//! Errors in words.
+//! Errors as text.
 
-/// An error with all its causes, on one line.
+/// Returns an error with all its causes, on one line.
 #[must_use]
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {
         let message = inner.to_string();
-        // Some libraries wrap an error in another with the same words.
+        // Some libraries wrap an error in another with the same message.
         if !text.ends_with(&message) {
             text.push_str(": ");
             text.push_str(&message);

@@ -1,4 +1,4 @@
-//! Why a run failed, as data: what the launcher turns into words and an exit code.
+//! Why a run failed, as data. The launcher makes the text and the exit code of it.
 
 use std::{fmt, time::Duration};
 
@@ -6,28 +6,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     ids::{Attempt, LocalRank, Rank},
-    signal_name::signal_name,
+    signal_name::signal_text,
     verdict::JobFailure,
 };
 use diagnosis::exclusion::Exclusion;
 
-/// How a worker ended.
+/// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ExitCause {
-    /// By itself, with this code, 0 to 255.
+    /// It exited with this code, 0 to 255.
     Code(i32),
-    /// By this signal number.
+    /// It was killed by this signal.
     Signal(i32),
 }
 
 impl ExitCause {
-    /// Whether it ended well.
+    /// Whether the exit code is 0.
     #[must_use]
     pub fn is_success(self) -> bool {
         self == Self::Code(0)
     }
 
-    /// Python's way of writing it, which torchrun's report uses: a signal is negative.
+    /// The exit code as Python writes it, which torchrun's report uses: a signal is negative.
     #[must_use]
     pub fn python_code(self) -> i32 {
         match self {
@@ -37,20 +37,20 @@ impl ExitCause {
     }
 }
 
-/// One worker that did not end well.
+/// A worker that failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerFailure {
     /// Its global rank.
     pub rank: Rank,
-    /// Its place on the node.
+    /// Its local rank.
     pub local_rank: LocalRank,
     /// Its process id, as seen by the launcher.
     pub pid: i32,
     /// How it ended.
     pub cause: ExitCause,
-    /// When it was seen to end, in whole seconds since 1970; or the time its own error file gives.
+    /// When its end was noticed, in whole seconds since 1970; or the time in its own error file.
     pub unix_secs: i64,
-    /// The kernel's out-of-memory killer ended it.
+    /// The kernel's OOM killer killed it.
     pub out_of_memory: bool,
 }
 
@@ -61,25 +61,25 @@ impl fmt::Display for WorkerFailure {
         match cause {
             _ if *out_of_memory => write!(f, "was killed by the kernel's OOM killer"),
             ExitCause::Code(code) => write!(f, "exited with code {code}"),
-            ExitCause::Signal(signal) => write!(f, "was killed by {}", signal_name(*signal)),
+            ExitCause::Signal(signal) => write!(f, "was killed by {}", signal_text(*signal)),
         }
     }
 }
 
-/// The workers of one node that failed in one attempt, in the order in which it was noticed; never empty.
+/// The workers of one node that failed in one attempt, the first noticed first; never empty.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupFailure {
-    /// Which attempt.
+    /// The attempt.
     pub attempt: Attempt,
-    /// First noticed first.
+    /// The failures, the first noticed first.
     pub failures: Vec<WorkerFailure>,
-    /// Ranks of this node that had exited with code 0 before the first failure. A peer that still connects to one of them, or
-    /// waits for it, fails.
+    /// Ranks of this node that had exited with code 0 before the first failure. A peer that still connects to one of
+    /// them, or waits for it, fails.
     pub ended_before: Vec<Rank>,
 }
 
-/// The index of the root cause: the earliest in whole seconds, and the first noticed among equals
-/// (torchrun: same rule). 0 for an empty list.
+/// Returns the index of the root cause: the earliest in whole seconds, and the first noticed among equals, as
+/// torchrun does. 0 for an empty list.
 #[must_use]
 pub fn root_cause(failures: &[WorkerFailure]) -> usize {
     failures
@@ -98,7 +98,7 @@ pub struct Survivor {
     pub name: String,
     /// Its state letter in `/proc/<pid>/stat`; `D` waits inside the kernel and cannot be killed.
     pub state: char,
-    /// The kernel function it waits in, when the kernel tells.
+    /// The kernel function that it waits in; empty if unknown.
     pub wait_channel: String,
 }
 
@@ -115,13 +115,13 @@ impl fmt::Display for Survivor {
 /// Why a run failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Failure {
-    /// Workers of this node failed and no restart was left.
+    /// Workers of this node failed and there is no restart left.
     Workers(GroupFailure),
     /// A worker could not be started.
     Start {
-        /// Which one.
+        /// Its local rank.
         local_rank: LocalRank,
-        /// What was attempted, and what the system said.
+        /// What was attempted, and the error.
         reason: String,
     },
     /// The files of the workers could not be made, so none was started.
@@ -129,12 +129,12 @@ pub enum Failure {
         /// What was attempted, and the error.
         reason: String,
     },
-    /// The store that workers meet at could not be opened.
+    /// The workers' store could not be opened.
     Store {
-        /// What the system said.
+        /// The error.
         reason: String,
     },
-    /// Workers were told to die and did not.
+    /// The workers could not be killed.
     Unkillable,
     /// The guard process died; nothing can be supervised without it.
     GuardDied {
@@ -143,24 +143,24 @@ pub enum Failure {
     },
     /// The master cannot be reached, or refused this node.
     Master {
-        /// What it said, or what the connection said.
+        /// The reason of the refusal, or the connection's error.
         reason: String,
     },
-    /// The master stayed away for longer than it may.
+    /// The master was unreachable for longer than allowed.
     MasterAway {
-        /// What the last try said.
+        /// The error of the last attempt.
         reason: String,
-        /// How long it was waited for.
+        /// How long.
         waited: Duration,
     },
-    /// The job ended well, and workers of this node had not.
+    /// The job succeeded without the workers of this node.
     EndedWithout,
-    /// A check of this node alone cannot be made as it was asked for.
+    /// The self-test cannot be made as configured.
     SelfCheck {
         /// What is missing.
         reason: String,
     },
-    /// A check keeps this node out of the job.
+    /// A check excluded this node.
     Excluded(Exclusion),
     /// The job ended, for a reason that is not this node's own.
     Job(JobFailure),
@@ -174,7 +174,7 @@ impl fmt::Display for Failure {
                     write!(f, "rank {rank} exited with code {code}")
                 }
                 Some(WorkerFailure { rank, cause: ExitCause::Signal(signal), .. }) => {
-                    write!(f, "rank {rank} was killed by {}", signal_name(*signal))
+                    write!(f, "rank {rank} was killed by {}", signal_text(*signal))
                 }
                 None => f.write_str("its workers failed"),
             },
@@ -194,7 +194,7 @@ impl fmt::Display for Failure {
                 write!(f, "its guard process exited with code {code}")
             }
             Self::GuardDied { cause: ExitCause::Signal(signal) } => {
-                write!(f, "its guard process was killed by {}", signal_name(*signal))
+                write!(f, "its guard process was killed by {}", signal_text(*signal))
             }
             Self::MasterAway { reason, waited } => {
                 write!(f, "the job master was away for {} s: {reason}", waited.as_secs_f64())
@@ -208,11 +208,11 @@ impl fmt::Display for Failure {
 /// How a node's run ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
-    /// Every worker of the job ended well.
+    /// Every worker of the job exited with code 0.
     Succeeded,
     /// It failed.
     Failed(Failure),
-    /// A signal to the launcher ended it. Number of the first such signal.
+    /// A signal to the launcher ended it; the first such signal.
     Interrupted(i32),
 }
 

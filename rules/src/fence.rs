@@ -1,17 +1,18 @@
-//! Whether the workers of a node that has lost the job master may go on.
+//! Whether the workers of a node that has lost the job master may keep running.
 //!
-//! A launcher that does not hear the master cannot tell a dead master from a cut of its own. If the master lives, it gives the
-//! work to a new world once the node has been silent for the lease, and two generations of workers must never run at once: an
-//! old rank 0 would write over a new one's checkpoint. So the launcher asks the jurors of its round.
+//! A launcher that loses the master cannot distinguish a dead master from a network cut. If the master lives, it
+//! gives the work to a new world once the node has been silent for the lease. Two generations of workers must never
+//! run at once: an old rank 0 would overwrite a new one's checkpoint. So the launcher asks the jurors of its round.
 //!
-//! * A majority of them has lost the master too, and no juror that answers hears it: the master is dead, and the workers may
-//!   run for another lease from the moment at which they were asked. For the master seats no new world without nodes that
-//!   may still run unless it has heard half of the jurors since, and waits a lease from then.
-//! * A juror hears the master, or has left the round, or no majority answers: this node may be the one that is cut off. Its
-//!   workers are stopped before the lease is over.
+//! * A majority of them has lost the master too, and no juror that answers has it: the master is dead, and the
+//! workers may run for another lease from the time of the question. The master, for its part, completes no new world
+//! without nodes that may still run unless it has had messages from half of the jurors since, and waits a lease from
+//! then.
+//! * A juror has the master, or has left the round, or no majority answers: this node may be the one that is cut off.
+//! Its workers are stopped before the lease is over.
 //!
-//! Clocks are compared with themselves only: the lease counts here from the moment at which the last answered beat was sent, at
-//! the master from the moment at which it came.
+//! Clocks are compared with themselves only: the lease counts here from the time at which the last answered heartbeat
+//! was sent, at the master from the time at which it was received.
 
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ use crate::{
 };
 use diagnosis::moment::Moment;
 
-/// How many nodes of a round are asked at most. Any two majorities of one jury share a juror, so it need not be all nodes.
+/// The most jurors of a round. Any two majorities of one jury share a juror, so it need not be all nodes.
 pub const MOST_JURORS: usize = 31;
 
 /// How long killing the workers may take; less where the lease is shorter than four times that.
@@ -36,31 +37,33 @@ pub fn kill_before(lease: Duration) -> Duration {
     KILL.min(lease / 4)
 }
 
-/// How long the launcher of a node takes to be told the end of its workers by before the guard ends them without it.
+/// How long after a launcher should have killed its workers the guard kills them without it.
 #[must_use]
 pub fn guard_after(lease: Duration) -> Duration {
     kill_before(lease) / 4
 }
 
-/// How long one question to one juror may take.
+/// The timeout of one question to one juror.
 #[must_use]
 pub fn question_timeout(lease: Duration) -> Duration {
     lease / 6
 }
 
-/// What a node needs to know to judge whether it may go on without the master, and the master whether it has.
+/// What a node needs to decide whether its workers may keep running without the master, and the master to know that
+/// decision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FenceTerms {
-    /// For how long the workers may run after a sign that they may.
+    /// How long the workers may run after the last contact.
     pub lease: Duration,
-    /// Whom to ask.
+    /// The nodes to ask.
     pub jury: Vec<Juror>,
-    /// The master lives in a launcher of the job and goes nowhere else: where its host refuses the connection, it is dead.
+    /// The master lives in a launcher of the job and moves nowhere else: if its host refuses the connection, it is
+    /// dead.
     pub is_master_within: bool,
 }
 
 impl FenceTerms {
-    /// Those of a round of these members.
+    /// Returns the terms of a round of these members.
     #[must_use]
     pub fn of(lease: Duration, members: &[Member], is_master_within: bool) -> Self {
         let is_local_job = members.iter().all(|member| is_loopback(&member.address));
@@ -77,15 +80,15 @@ impl FenceTerms {
     }
 }
 
-/// Where a node stands, as far as others may ask.
+/// What other nodes may ask about a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Standpoint {
-    /// It was given a seat in a later round than these.
+    /// The last round that is over for it: it was assigned to a later one.
     pub over: Option<Round>,
 }
 
 impl Standpoint {
-    /// What it says of a round. `hears`: a stream to the master is open, and the master answers on it.
+    /// Returns the answer for a round. `hears`: a stream to the master is open, and the master answers on it.
     #[must_use]
     pub fn answer(self, hears: bool, round: Round) -> Answer {
         match self.over {
@@ -96,23 +99,23 @@ impl Standpoint {
     }
 }
 
-/// A node that the others of its round ask whether it hears the master.
+/// A node that the others of its round ask whether it has lost the master.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Juror {
     /// The launcher.
     pub node: NodeId,
-    /// Where it is reached.
+    /// Its address.
     pub address: String,
     /// Its port for this question.
     pub port: u16,
 }
 
-/// What a juror that was reached says.
+/// The answer of a juror.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
-    /// It takes part in the round and does not hear the master.
+    /// It takes part in the round and has lost the master.
     Lost,
-    /// It takes part in the round and hears the master.
+    /// It takes part in the round and has the master.
     Hears,
     /// It has left the round: the master has called it to another one.
     MovedOn,
@@ -121,43 +124,43 @@ pub enum Answer {
 /// What is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Ask all jurors, each with a deadline of its own, and give the answers to [`Fence::answered`].
+    /// Ask all jurors, each with a deadline of its own, and pass the answers to [`Fence::answered`].
     Ask,
-    /// Kill the workers, without a grace.
+    /// Kill the workers, without a grace period.
     Kill,
 }
 
-/// Why the workers may go on, or may not.
+/// The result of asking the jurors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Finding {
-    /// So many of so many jurors have lost the master, this node among them if it is one.
+    /// So many jurors have lost the master, this node among them if it is one.
     MasterDead {
         /// How many have.
         lost: u32,
-        /// How many there are.
+        /// How many jurors there are.
         of: u32,
     },
     /// The master lived in a launcher that is dead.
     MasterGone,
-    /// A juror hears the master or was called to another round by it.
+    /// A juror has the master or was called to another round by it.
     CutOff,
     /// Too few jurors answer.
     Alone {
         /// How many have lost the master.
         lost: u32,
-        /// How many there are.
+        /// How many jurors there are.
         of: u32,
     },
 }
 
-/// One node's right to run the workers of one round.
+/// The lease of one node's workers in one round.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fence {
     lease: Duration,
     jurors: u32,
-    /// This node is one of them.
+    /// This node is a juror.
     is_juror: bool,
-    /// The workers may run for a lease from then.
+    /// The lease counts from then.
     granted: Moment,
     next: Moment,
     /// The jurors are being asked since then.
@@ -165,13 +168,13 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// `heard` is the moment at which the last word was sent that the master has answered.
+    /// Starts a lease. `heard` is the time at which the last message was sent that the master has answered.
     #[must_use]
     pub fn new(heard: Moment, lease: Duration, jurors: u32, is_juror: bool) -> Self {
         Self { lease, jurors, is_juror, granted: heard, next: heard + lease / 3, asked: None }
     }
 
-    /// The master has answered a word that was sent then.
+    /// The master has answered a message that was sent then.
     pub fn heard(&mut self, sent: Moment) {
         if self.granted <= sent {
             self.granted = sent;
@@ -185,7 +188,7 @@ impl Fence {
         if self.asked.is_some() { self.kill_at() } else { self.next.min(self.kill_at()) }
     }
 
-    /// What to do now.
+    /// What is due now.
     pub fn due(&mut self, now: Moment) -> Option<Step> {
         if self.kill_at() <= now {
             return Some(Step::Kill);
@@ -197,8 +200,8 @@ impl Fence {
         Some(Step::Ask)
     }
 
-    /// What the jurors that were reached have answered; those that were not reached are not among them, nor is this node.
-    /// `is_master_gone`: the only host where the master may be says that it is not there.
+    /// Records the answers of the jurors that were reached, this node not among them. `is_master_gone`: the only host
+    /// where the master may be refuses the connection.
     pub fn answered(&mut self, answers: &[Answer], is_master_gone: bool) -> Option<Finding> {
         let began = self.asked.take()?;
         self.next = began + self.lease / 6;
@@ -218,7 +221,7 @@ impl Fence {
         Some(Finding::MasterDead { lost, of })
     }
 
-    /// When the workers are killed, unless something renews the lease before.
+    /// When the workers are killed, unless the lease is renewed before.
     #[must_use]
     pub fn kill_at(&self) -> Moment {
         self.granted + (self.lease - kill_before(self.lease))

@@ -1,4 +1,4 @@
-//! The ids and ranks of a job, each its own type so that none passes for another.
+//! The ids and ranks of a job, each a type of its own so that they cannot be mixed up.
 
 use std::fmt;
 
@@ -19,20 +19,20 @@ macro_rules! number {
 }
 
 number!(
-    /// A worker's place in the whole job: `RANK`, 0 to world size - 1.
+    /// A worker's number in the whole job: `RANK`, 0 to world size - 1.
     Rank
 );
 number!(
-    /// A worker's place on its node: `LOCAL_RANK`, 0 to local world size - 1.
+    /// A worker's number on its node: `LOCAL_RANK`, 0 to local world size - 1.
     LocalRank
 );
 number!(
-    /// A node's seat in one round: `GROUP_RANK`. The same machine may hold another seat in the next round.
+    /// A node's rank in one round: `GROUP_RANK`. The same machine may have another rank in the next round.
     NodeRank
 );
 number!(
-    /// One completed rendezvous, counted from 0 by the master. Every event about a worker carries it, so
-    /// that a late word of an old generation is told apart.
+    /// One completed rendezvous, counted from 0 by the master. Every event about a worker has it, so that a late
+    /// message of an old generation is recognized.
     Round
 );
 number!(
@@ -55,10 +55,10 @@ macro_rules! name {
 }
 
 name!(
-    /// One launcher's life on one machine. Unlike a [`NodeRank`] it never changes hands.
+    /// One run of one launcher on one machine. Unlike a [`NodeRank`] it never belongs to another node.
     NodeId
 );
 name!(
-    /// The job's name: `TORCHELASTIC_RUN_ID`, `--rdzv-id`.
+    /// The job's name: `TORCHELASTIC_RUN_ID`.
     RunId
 );

@@ -1,20 +1,21 @@
-//! The master's machine: nodes join, a round is completed, its host opens the store, all are seated, all end.
+//! The master's state machine: nodes join, a round is completed, its host opens the store, all are assigned, all end.
 //!
 //! ```text
 //! Gathering --enough nodes--> (Placing --> Checking -->) Hosting --Hosted--> Running --all ended well / gave up--> Over
 //!     ^                                                            |
 //!     +---- a failure, a loss, a leave, newcomers: all stop -------+
-//! Restoring: a master without a memory hears of a round that runs; it becomes Running, or Gathering.
+//! Restoring: a master without state learns of a round that runs; it becomes Running, or Gathering.
 //! ```
 //!
-//! "What happens when a node is lost" is `on_lost` in [`leaving`]; who may join is `on_joined` in [`gathering`].
+//! "What happens when a node is lost" is `on_lost` in [`leaving`]; which nodes may join is `on_joined` in
+//! [`gathering`].
 //!
-//! A round's store is made ready before any member hears of the round, and a member joins again only when
-//! its old workers are gone. So no worker of an old generation can write into the new one's key space; and
-//! where a lost node may still have some, the round gets a new port.
+//! A round's store is open before any member learns of the round, and a member joins again only when its old workers
+//! are gone. So no worker of an old generation can write into the new one's keys; and where a lost node may still
+//! have workers, the round gets a new port.
 //!
-//! Every word of a node may come twice, or late, or in a state that has moved on: who speaks is told by its
-//! [`NodeId`], a life of a launcher, and what it speaks of by a round.
+//! Every message of a node may come twice, or late, or in a state that has moved on. The sender is identified by its
+//! [`NodeId`], one run of a launcher, and the subject by a round.
 
 mod absences;
 mod checking;
@@ -55,26 +56,26 @@ use crate::{
 };
 use diagnosis::{exclusion::Exclusion, gpus::Inventory, moment::Moment};
 
-/// How long nodes may take to hear that the job ended.
+/// How long nodes may take to acknowledge the end of the job.
 pub const FAREWELL: Duration = Duration::from_secs(10);
 
-/// How long the host of a round may take to open its store, unless it is told otherwise.
+/// How long the host of a round may take to open its store by default.
 pub const HOST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long the topology file may take to be read.
 pub const TOPOLOGY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Reasons of losses that a timeout repeats.
+/// The most reasons of losses that a timeout repeats.
 const LOSSES_TOLD: usize = 3;
 
-/// A node that takes part, or waits for it.
+/// A node that takes part, or waits to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Node {
     request: JoinRequest,
     is_connected: bool,
-    /// The round whose seat it was told over the stream that still stands: it has heard of it.
+    /// The round of its assignment that was sent over the stream that is open: the node knows of it.
     assigned: Option<Round>,
-    /// It has once said that it took a seat it was given: what is lost with it is a rank.
+    /// It has acknowledged an assignment once: if it is lost, a rank is lost.
     has_taken_assignment: bool,
     /// Counted from the first to join.
     arrival: u64,
@@ -82,34 +83,34 @@ struct Node {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 enum Phase {
-    /// No round is on.
+    /// No round is running.
     Gathering {
-        /// When the first of them came, or the last round ended. `None` while nobody is there.
+        /// When the first of them joined, or the last round ended. `None` without nodes.
         since: Option<Moment>,
-        /// When the last newcomer came.
+        /// When the last newcomer joined.
         last_join: Moment,
         /// Members of the last round that are still stopping their workers.
         awaited: BTreeSet<NodeId>,
-        /// After that they are not waited for: this master knows them by their own words only.
+        /// The time until which they are waited for, if this master knows them by their own claims only.
         awaited_until: Option<Moment>,
     },
     /// The members of a round are chosen, and the topology file is read for their order.
     Placing { members: Vec<NodeId>, until: Moment },
-    /// They are checked.
+    /// The members are checked.
     Checking(Box<Checking>),
-    /// They passed, and their bandwidth is measured.
+    /// The members passed, and their bandwidth is measured.
     Measuring(Box<Measuring>),
     /// The first of them opens the store.
     Hosting { round: Round, members: Vec<Member>, fresh_port: bool, until: Moment },
-    /// The members have their seats.
+    /// The members have their assignments.
     Running {
         world: World,
-        /// Members whose workers all ended well.
+        /// Members whose workers all exited with code 0.
         succeeded: BTreeSet<NodeId>,
-        /// When newcomers are taken in.
+        /// When newcomers are admitted.
         grow_at: Option<Moment>,
     },
-    /// Nodes speak of a round that this master does not know.
+    /// Nodes claim a round that this master does not know.
     Restoring {
         round: Round,
         nodes: u32,
@@ -122,9 +123,9 @@ enum Phase {
     /// The job ended.
     Over {
         verdict: JobVerdict,
-        /// Nodes that have not heard of it.
+        /// Nodes that have not acknowledged it.
         unaware: BTreeSet<NodeId>,
-        /// When nobody is waited for any more; `None` once that was said.
+        /// When no node is waited for any more; `None` once that was reported.
         until: Option<Moment>,
     },
 }
@@ -136,47 +137,47 @@ impl Phase {
     }
 }
 
-/// The master's machine.
+/// The master's state machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
     policy: Policy,
-    /// What the first node expected.
+    /// The terms of the first node.
     terms: Option<Terms>,
     next_round: Round,
     has_run: bool,
     arrivals: u64,
     nodes: BTreeMap<NodeId, Node>,
-    /// Who holds a rank that was asked for.
+    /// The holders of ranks that were asked for.
     wishes: BTreeMap<NodeRank, NodeId>,
-    /// Of `nodes`: those that have no workers and want a seat.
+    /// Of `nodes`: those that have no workers and want to join.
     waiting: BTreeSet<NodeId>,
-    /// What the accelerators of nodes are that have told, from before they join until they are gone.
+    /// The accelerators of nodes, from before they join until they are gone.
     inventories: BTreeMap<NodeId, Box<Inventory>>,
-    /// The seats of the last round.
+    /// The node ranks of the last round.
     node_ranks: BTreeMap<NodeId, NodeRank>,
     /// How often the holder of a rank was lost.
     losses: BTreeMap<NodeRank, u32>,
-    /// The last of them, in words.
+    /// The reasons of the last of them.
     lost: Vec<String>,
-    /// A node was lost whose workers may still speak to the store of the last round.
+    /// A node was lost whose workers may still use the store of the last round.
     is_port_stale: bool,
     topology: crate::topology::Topology,
     /// How many checks there were.
     checks: u32,
     last_check: Option<LastCheck>,
-    /// Who was left out, and should it not have heard, why.
+    /// The excluded nodes, with the reason until they have acknowledged it.
     excluded: BTreeMap<NodeId, Exclusion>,
     sightings: Sightings,
-    /// Those that came for another job, while it is not settled whose this one is.
+    /// Nodes of another job, while it is not settled which of the two this master serves.
     aside: Asides,
     absences: Absences,
-    /// Rounds that nodes were in and this master never heard of: its memory is older than the job.
+    /// Rounds that nodes were in and this master does not know: its state is older than the job.
     unknown: Option<RangeInclusive<Round>>,
     phase: Phase,
 }
 
 impl Job {
-    /// A job that nobody has joined.
+    /// A job without nodes.
     #[must_use]
     pub fn new(policy: Policy) -> Self {
         Self {
@@ -233,7 +234,7 @@ impl Job {
         }
     }
 
-    /// What to do about `event`.
+    /// Handles `event` and returns what to do.
     #[must_use = "an effect not carried out leaves the nodes and this state apart"]
     pub fn handle(&mut self, now: Moment, event: Event) -> Vec<Effect> {
         match event {
@@ -261,19 +262,19 @@ impl Job {
         }
     }
 
-    /// What every node must agree on, once one has said it.
+    /// The terms of the job, once a node has joined.
     #[must_use]
     pub fn terms(&self) -> Option<&Terms> {
         self.terms.as_ref()
     }
 
-    /// The job's name, once a node has said it.
+    /// The job's name, once a node has joined.
     #[must_use]
     pub fn name(&self) -> Option<&RunId> {
         self.terms.as_ref().map(|terms| &terms.run_id)
     }
 
-    /// The world that runs; for whoever asks to see all of it.
+    /// The world that runs.
     #[must_use]
     pub fn world(&self) -> Option<&World> {
         match &self.phase {
@@ -291,7 +292,7 @@ impl Job {
         }
     }
 
-    /// Everybody who is known to take part or to wait.
+    /// All nodes that take part or wait.
     pub fn nodes(&self) -> impl ExactSizeIterator<Item = &NodeId> {
         self.nodes.keys()
     }
@@ -302,7 +303,7 @@ impl Job {
         self.nodes.contains_key(node) || self.aside.contains(node)
     }
 
-    /// Whether it is news that this node has taken its seat in this round.
+    /// Whether this acknowledgement of an assignment is the first of the node.
     #[must_use]
     pub fn is_assignment_untaken(&self, node: &NodeId, round: Round) -> bool {
         let is_on = matches!(&self.phase, Phase::Running { world, .. } if world.round == round);
@@ -311,7 +312,7 @@ impl Job {
             && self.nodes.get(node).is_some_and(|known| !known.has_taken_assignment)
     }
 
-    /// A stranger that joins and hangs up has cost the job a restart, and no rank's budget.
+    /// A node that joins and hangs up before costs the job a restart, and no rank's budget.
     fn on_assignment_taken(&mut self, node: &NodeId, round: Round) -> Vec<Effect> {
         if self.is_assignment_untaken(node, round)
             && let Some(known) = self.nodes.get_mut(node)
@@ -321,13 +322,13 @@ impl Job {
         Vec::new()
     }
 
-    /// Whether some node has no seat and wants one.
+    /// Whether some node has no assignment and waits for one.
     #[must_use]
     pub fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Nodes without a seat, and why they have none.
+    /// Nodes without an assignment, and the reason.
     #[must_use]
     pub fn pending(&self, now: Moment) -> Option<(Pending, &BTreeSet<NodeId>)> {
         let pending = match &self.phase {
@@ -361,14 +362,14 @@ impl Job {
         (!self.waiting.is_empty()).then_some((pending, &self.waiting))
     }
 
-    /// The ranks below `needed` that nobody has asked for; `None` when some node has no rank of its own.
+    /// The ranks below `needed` that no node has asked for; `None` when some node has no rank of its own.
     fn missing(&self, needed: u32) -> Option<Missing> {
         let all_have_one = self.nodes.values().all(|node| node.request.wish.is_some());
         let free = (0..needed).map(NodeRank).filter(|rank| !self.wishes.contains_key(rank));
         all_have_one.then(|| free.collect())
     }
 
-    /// What a person calls a node: its rank is the one it asked for, else the seat it held last.
+    /// A node's name for people, with the rank that it asked for, else its last one.
     fn name_of(&self, node: &NodeId) -> NodeName {
         match self.nodes.get(node) {
             Some(known) => self.name_in(&known.request),
@@ -386,7 +387,7 @@ impl Job {
         NodeName { rank: name.rank.or_else(|| self.node_rank_of(&request.node_id)), ..name }
     }
 
-    /// The seat of the last round, else the one of the round that is being made ready.
+    /// The node's rank in the last round, else in the one that is being completed.
     fn node_rank_of(&self, node: &NodeId) -> Option<NodeRank> {
         let next = || match &self.phase {
             Phase::Hosting { members, .. } => members
@@ -419,9 +420,9 @@ impl Job {
         Vec::new()
     }
 
-    /// Nobody is connected yet, and what was asked of the shell may never have been done.
+    /// No node is connected yet, and effects may not have been carried out.
     fn on_restarted(&mut self, now: Moment) -> Vec<Effect> {
-        // They come again.
+        // They are repeated.
         self.aside = Asides::default();
         self.absent_since(now);
         for node in self.nodes.values_mut() {
@@ -433,7 +434,7 @@ impl Job {
                 *until = now + TOPOLOGY_TIMEOUT;
                 vec![Effect::ReadTopology]
             }
-            // Nobody knows who tests whom now.
+            // It is unknown which tests are running.
             Phase::Checking(_) | Phase::Measuring(_) => self.check_anew(now),
             Phase::Hosting { until, .. } => {
                 *until = now + self.policy.host_timeout;

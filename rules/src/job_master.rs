@@ -1,8 +1,7 @@
-//! The whole of the master's decisions: the job, who is alive, and what the waiting are told. The shell and the
-//! simulator drive this one machine.
+//! All decisions of the master: the job, the liveness of nodes, and progress for waiting nodes. The shell and the
+//! simulator drive this one state machine.
 //!
-//! Only [`Job`] is journalled, as the events it was told. Who is alive is asked anew after a restart, and what
-//! the waiting are told is progress.
+//! Only [`Job`] is journalled, as its events. Liveness is determined anew after a restart, and progress is not kept.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -16,57 +15,57 @@ use crate::{
 };
 use diagnosis::moment::Moment;
 
-/// The line that waiting nodes are told comes at least this often.
+/// Waiting nodes get a progress message at least this often.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// Changes are told together, this long after the first: a crowd that joins is one change.
+/// Changes are sent together, this long after the first: many nodes that join at once are one change.
 const TOGETHER: Duration = Duration::from_secs(1);
 
 /// A loss that is noticed so much too late was not the node's: the master stood still (its machine was paused, or
-/// moved, or had no time for it), and what nodes said meanwhile is still to be heard.
+/// moved, or overloaded), and messages of that time are still to be read.
 const STOOD_STILL: Duration = Duration::from_millis(100);
 
-/// What the shell hears.
+/// An input of the master.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "one at a time, and never kept")]
 pub enum Input {
-    /// Something for the job.
+    /// An event of the job.
     Event(Event),
-    /// A node says that it lives, on the stream of its that stands: it has had the answer to the beat before.
+    /// A heartbeat, on the node's open stream: it has had the answer to the one before.
     Beat {
-        /// Which.
+        /// The node.
         node: NodeId,
-        /// The round whose seat it takes, when it says so.
+        /// The round whose assignment it acknowledges with it.
         taken_round: Option<Round>,
     },
-    /// The kernel of a node has closed its last stream, which was told as broken: the launcher is gone, and a guard ends
-    /// the workers of such.
+    /// The kernel of a node has closed its last stream, which was reported as broken: the launcher is gone, and a
+    /// guard kills its workers.
     HungUp {
-        /// Which.
+        /// The node.
         node: NodeId,
     },
-    /// The last stream of a node, which was told as broken, was reset.
+    /// The last stream of a node, which was reported as broken, was reset.
     Reset {
-        /// Which.
+        /// The node.
         node: NodeId,
     },
     /// The moment of [`JobMaster::deadline`] has come.
     Deadline,
 }
 
-/// What follows from one input.
+/// The result of one input.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[must_use = "an effect not carried out leaves the nodes and this state apart"]
 pub struct Turn {
-    /// What the job was told, in order: the journal's records. To be durable before any effect is carried out.
+    /// The events of the job, in order: the journal's records. To be durable before any effect is carried out.
     pub journal: Vec<Event>,
     /// What to do, in this order.
     pub effects: Vec<Effect>,
-    /// Tell these waiting nodes how things stand. Not worth a retry.
+    /// Waiting nodes that get a progress message. Not worth a retry.
     pub pending: Option<(Pending, BTreeSet<NodeId>)>,
 }
 
-/// When the waiting hear of their wait.
+/// When waiting nodes get progress messages.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Board {
     told: Option<(Pending, BTreeSet<NodeId>)>,
@@ -80,19 +79,19 @@ pub struct JobMaster {
     job: Job,
     liveness: Liveness,
     presence: Presence,
-    /// When it is to be seen again whether nodes that were given up have workers yet.
+    /// When to decide again whether lost nodes still have workers.
     look_at: Option<Moment>,
     board: Board,
 }
 
 impl JobMaster {
-    /// A master that nobody has spoken to.
+    /// A master without nodes.
     #[must_use]
     pub fn new(policy: Policy, timeout: Timeout) -> Self {
         Self::of(Job::new(policy), Liveness::new(timeout))
     }
 
-    /// A master that was started again with the job as it was journalled. All nodes get the grace to come back,
+    /// A master that was restarted with the job from the journal. All nodes get the grace period to come back,
     /// counted from `now`. The turn's journal must be written as any other.
     pub fn restored(job: Job, timeout: Timeout, now: Moment) -> (Self, Turn) {
         let mut liveness = Liveness::new(timeout);
@@ -108,22 +107,22 @@ impl JobMaster {
         Self { job, liveness, presence: Presence::default(), look_at: None, board: Board::default() }
     }
 
-    /// The job, to look at.
+    /// The job.
     #[must_use]
     pub fn job(&self) -> &Job {
         &self.job
     }
 
-    /// How often a node shall say that it lives; `None`: not at all.
+    /// The heartbeat interval of a node; `None`: no heartbeats.
     #[must_use]
     pub fn beat_interval(&self) -> Option<Duration> {
         let interval = self.liveness.beat_interval()?;
-        // A crowd that came since must not make the beats of a round rarer than its lease bears.
+        // Nodes that joined since must not make the heartbeats of a round rarer than its lease allows.
         let lease = self.job.world().and_then(|world| world.fence.as_ref()).map(|fence| fence.lease);
         Some(lease.map_or(interval, |lease| interval.min(lease / 6)))
     }
 
-    /// How long a node waits for the answer to a beat before it looks for the master anew; `None`: for ever.
+    /// How long a node waits for the answer to a heartbeat before it reconnects; `None`: without limit.
     #[must_use]
     pub fn beat_timeout(&self) -> Option<Duration> {
         self.liveness.silence().map(question_timeout)
@@ -136,7 +135,7 @@ impl JobMaster {
         due.into_iter().flatten().min()
     }
 
-    /// What to do about `input`.
+    /// Handles `input` and returns what to do.
     pub fn handle(&mut self, now: Moment, input: Input) -> Turn {
         let mut turn = Turn::default();
         if self.liveness.deadline().is_some_and(|due| due + STOOD_STILL < now) {
@@ -146,7 +145,7 @@ impl JobMaster {
             Input::Beat { node, taken_round } => {
                 self.liveness.heard(now, &node);
                 match taken_round {
-                    // It is said beside the others, and has waited for no answer.
+                    // Its heartbeat is an extra one, and has waited for no answer.
                     Some(_) => self.presence.heard(now, &node),
                     None => self.presence.beat(now, &node),
                 }
@@ -174,7 +173,7 @@ impl JobMaster {
         turn
     }
 
-    /// Which of the nodes that were given up have no workers any more, as follows from when they and others were heard.
+    /// Decides which of the lost nodes have no workers any more, by when they and others were heard.
     fn look(&mut self, now: Moment, turn: &mut Turn) {
         self.look_at = None;
         let mut gone = BTreeSet::new();
@@ -234,13 +233,13 @@ impl JobMaster {
         };
         turn.journal.push(event);
         turn.effects.extend(effects);
-        // Its stream broke before this word was read: nothing else would ever tell that it is gone.
+        // Its stream broke before this message was read: nothing else would ever report that it is gone.
         if let Some(node) = ghost.filter(|node| self.job.knows(node) && !self.liveness.is_connected(node)) {
             self.tell(now, Event::LinkBroken { node }, turn);
         }
     }
 
-    /// Tells the waiting what has changed, or that nothing has. What is cheap is done at each event, the rest when
+    /// Sends waiting nodes what has changed, or that nothing has. What is cheap is done at each event, the rest when
     /// it is due: thousands may be waiting.
     fn post(&mut self, now: Moment, turn: &mut Turn) {
         if !self.job.has_waiting() {
@@ -265,7 +264,7 @@ impl JobMaster {
             self.board.due = Some(again);
             return;
         }
-        // A spare hears once that it is one.
+        // A spare is notified once.
         let mut to = waiting.clone();
         let is_spare = matches!(pending, Pending::Spare { .. });
         if is_spare && let Some((Pending::Spare { .. }, told)) = &board.told {

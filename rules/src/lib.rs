@@ -1,7 +1,7 @@
-//! What to decide. This crate has no IO, no clock, no environment and no randomness: the same events
-//! give the same effects, in the same order, on every run. Its `clippy.toml` is the fence.
+//! The decisions of the job and of a node. This crate has no IO, no clock, no environment and no randomness: the same
+//! events give the same effects, in the same order, on every run. Its `clippy.toml` enforces it.
 //!
-//! Every machine here has one shape:
+//! Every state machine here has one form:
 //!
 //! ```text
 //! let (machine, effects) = Machine::new(...);
@@ -9,8 +9,8 @@
 //! machine.handle(now, event)    -> Vec<Effect>     // in the order in which the shell must carry them out
 //! ```
 //!
-//! Read first: [`worker_group`], the node's machine ("what happens when a worker dies" is
-//! `on_worker_exited` there), then [`job`], the master's.
+//! Read first: [`worker_group`], the node's state machine ("what happens when a worker dies" is `on_worker_exited`
+//! there), then [`job`], the master's.
 
 pub mod check_order;
 pub mod check_terms;

@@ -1,4 +1,4 @@
-//! Which nodes are lost: a broken stream has a grace to come back, a silent node a longer one.
+//! Which nodes are lost: a broken stream has a grace period to come back, a silent node a longer one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,23 +11,23 @@ use serde::{Deserialize, Serialize};
 use crate::ids::NodeId;
 use diagnosis::moment::Moment;
 
-/// Beats that may go missing before a node counts as silent, however short the timeout was chosen.
+/// The heartbeats that may be missed before a node counts as silent, however short the timeout is.
 const BEATS: u32 = 6;
 
-/// Beats that all nodes together may send in a second: what one master takes without noticing.
+/// The most heartbeats per second of all nodes together.
 const BEATS_PER_SECOND: u32 = 1000;
 
-/// Connections that all nodes together may make in a second.
+/// The most connections per second of all nodes together.
 const RETURNS_PER_SECOND: u32 = 500;
 
-/// Why a node is given up.
+/// Why a node is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LossCause {
-    /// Its stream broke and it did not come back within the grace.
+    /// Its stream broke and it did not come back within the grace period.
     Disconnected { grace: Duration },
-    /// Its stream stands and it said nothing for so long.
+    /// Its stream is open and it was silent for so long.
     Silent { timeout: Duration },
-    /// Another launcher took its seat while its stream was broken.
+    /// Another launcher took its rank while its stream was broken.
     Replaced,
     /// So did one on the same machine.
     StartedAgain,
@@ -57,12 +57,12 @@ impl fmt::Display for LossCause {
     }
 }
 
-/// How patient the master is.
+/// The timeouts of nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timeout {
-    /// How long a broken stream may take to come back. Default 2 s; of many at once: [`return_grace`].
+    /// How long a broken stream may take to come back. Default 2 s; for many at once see [`return_grace`].
     pub reconnect_grace: Duration,
-    /// How long a node may be silent; `None`: its connection alone tells, as inside one process. Default 15 s.
+    /// How long a node may be silent; `None`: only its connection counts, as inside one process. Default 15 s.
     pub heartbeat_timeout: Option<Duration>,
 }
 
@@ -70,28 +70,28 @@ pub struct Timeout {
 struct Watched {
     due: Option<Moment>,
     is_connected: bool,
-    /// What it has, or would have, to come back after its stream broke.
+    /// The grace period after its stream broke.
     grace: Duration,
 }
 
-/// From the moment at which a node could reach the master again to its next try, at most: it learns that its old
-/// connection is dead when the other side's kernel has acknowledged nothing for 5 s, an attempt to connect takes up to
-/// 1 s, and a pause of up to 1 s follows. One second is for what the machine adds.
+/// The longest time from the moment at which a node could reach the master again to its next attempt: it detects a
+/// dead connection when the peer's kernel has acknowledged nothing for 5 s, a connection attempt takes up to 1 s, and
+/// a pause of up to 1 s follows. One second is a margin.
 pub const LONGEST_GAP: Duration = Duration::from_secs(8);
 
-/// How long members may take to come back to a master that was started again: max(grace, max(1 s, nodes / 500 s) +
-/// [`LONGEST_GAP`]): a node notices with its next beat, and the connections of thousands take their time.
+/// How long members may take to come back to a restarted master: max(grace, max(1 s, nodes / 500 s) +
+/// [`LONGEST_GAP`]): a node notices with its next heartbeat, and the connections of thousands take time.
 #[must_use]
 pub fn return_grace(reconnect_grace: Duration, nodes: u32) -> Duration {
     reconnect_grace.max(shared(nodes, RETURNS_PER_SECOND) + LONGEST_GAP)
 }
 
-/// How often each of so many nodes says something: max(1 s, nodes / 1000 s).
+/// The heartbeat interval of so many nodes: max(1 s, nodes / 1000 s).
 fn beat_of(nodes: u32) -> Duration {
     shared(nodes, BEATS_PER_SECOND)
 }
 
-/// How long a node of so many may be silent: the timeout, but never less than six beats.
+/// How long a node of so many may be silent: the timeout, but never less than six heartbeats.
 #[must_use]
 pub fn silence_of(timeout: Duration, nodes: u32) -> Duration {
     timeout.max(beat_of(nodes) * BEATS)
@@ -102,7 +102,7 @@ fn shared(nodes: u32, in_a_second: u32) -> Duration {
     (Duration::from_secs(1).saturating_mul(nodes) / in_a_second).max(Duration::from_secs(1))
 }
 
-/// The nodes that are listened to. Not journalled: after a restart of the master all start as broken.
+/// The nodes that are watched. Not journalled: after a restart of the master all streams count as broken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Liveness {
     timeout: Timeout,
@@ -111,13 +111,13 @@ pub struct Liveness {
 }
 
 impl Liveness {
-    /// Nobody is listened to yet.
+    /// A watch without nodes.
     #[must_use]
     pub fn new(timeout: Timeout) -> Self {
         Self { timeout, nodes: BTreeMap::new(), due: BTreeSet::new() }
     }
 
-    /// How often a node shall say that it lives; `None`: not at all. max(1 s, nodes / 1000 s).
+    /// The heartbeat interval; `None`: no heartbeats. max(1 s, nodes / 1000 s).
     #[must_use]
     pub fn beat_interval(&self) -> Option<Duration> {
         self.timeout.heartbeat_timeout.map(|_| beat_of(self.count()))
@@ -127,7 +127,7 @@ impl Liveness {
         u32::try_from(self.nodes.len()).unwrap_or(u32::MAX)
     }
 
-    /// How long a node may be silent; `None`: for ever.
+    /// How long a node may be silent; `None`: without limit.
     #[must_use]
     pub fn silence(&self) -> Option<Duration> {
         self.timeout.heartbeat_timeout.map(|timeout| silence_of(timeout, self.count()))
@@ -139,14 +139,14 @@ impl Liveness {
         self.set(node, due, true, self.timeout.reconnect_grace);
     }
 
-    /// It said something.
+    /// The node has sent a message.
     pub fn heard(&mut self, now: Moment, node: &NodeId) {
         if self.is_connected(node) {
             self.connected(now, node);
         }
     }
 
-    /// Whether its stream stands.
+    /// Whether its stream is open.
     #[must_use]
     pub fn is_connected(&self, node: &NodeId) -> bool {
         self.nodes.get(node).is_some_and(|watched| watched.is_connected)
@@ -158,7 +158,7 @@ impl Liveness {
         self.set(node, Some(now + grace), false, grace);
     }
 
-    /// The master was started again: all of them have yet to come back, and all at once.
+    /// The master was restarted: all nodes have yet to come back, and all at once.
     pub fn all_disconnected<'a>(&mut self, now: Moment, nodes: impl ExactSizeIterator<Item = &'a NodeId>) {
         let nodes_back = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
         let grace = return_grace(self.timeout.reconnect_grace, nodes_back);
@@ -167,7 +167,7 @@ impl Liveness {
         }
     }
 
-    /// Nobody could be heard until now: everybody gets all of the time again, as after a restart.
+    /// No node could be heard until now: each gets the whole time again, as after a restart.
     pub fn heard_nobody_until(&mut self, now: Moment) {
         let silence = self.silence();
         let grace = return_grace(self.timeout.reconnect_grace, self.count());
@@ -180,7 +180,7 @@ impl Liveness {
         }
     }
 
-    /// It left; nothing is expected of it.
+    /// The node has left and is not watched any more.
     pub fn forget(&mut self, node: &NodeId) {
         if let Some(Watched { due: Some(due), .. }) = self.nodes.remove(node) {
             self.due.remove(&(due, node.clone()));

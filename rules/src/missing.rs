@@ -1,4 +1,4 @@
-//! Which ranks nobody has asked for, in as many words as a person reads. Each of thousands of waiting nodes is told.
+//! Missing ranks, in a text short enough for people and for thousands of waiting nodes.
 
 use std::fmt;
 
@@ -6,27 +6,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::NodeRank;
 
-/// Runs of ranks that are named. What all nodes are told together would grow with their square otherwise.
+/// The most runs of ranks that are named. Otherwise the messages to all nodes would grow with the square of their
+/// number.
 const RUNS: usize = 32;
 
-/// Ranks that nobody has asked for.
+/// Ranks that no node has asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Missing {
     /// The first and the last of each run, the lowest first.
     pub runs: Vec<(NodeRank, NodeRank)>,
-    /// Ranks above these.
+    /// The number of ranks above these.
     pub more: u32,
 }
 
 impl Missing {
-    /// Whether nobody is missing.
+    /// Whether no rank is missing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 }
 
-/// From ranks that grow.
+/// From ascending ranks.
 impl FromIterator<NodeRank> for Missing {
     fn from_iter<I: IntoIterator<Item = NodeRank>>(ranks: I) -> Self {
         let mut missing = Self::default();

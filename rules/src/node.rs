@@ -1,4 +1,4 @@
-//! A node as it presents itself to the master, and the terms it expects of the job.
+//! A node as it joins, and the terms that it expects of the job.
 
 use std::{fmt, net::IpAddr, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::{
     world::Member,
 };
 
-/// What every node of a job must agree on. The first node to join sets it.
+/// The settings that every node of a job must agree on. The first node to join sets them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
     /// The job's name.
@@ -26,7 +26,7 @@ pub struct Terms {
     pub last_call: Duration,
     /// How long nodes may gather before the job fails.
     pub join_timeout: Duration,
-    /// Every node must bring the same number of workers.
+    /// Every node must have the same number of workers.
     pub require_uniform: bool,
     /// How nodes are checked before their workers start; `None`: not at all.
     pub check: Option<CheckTerms>,
@@ -47,7 +47,7 @@ impl Terms {
         self.min_nodes.max(1).div_ceil(unit).saturating_mul(unit).min(self.most())
     }
 
-    /// The size of the world that so many nodes make; `None` when they are too few.
+    /// The size of the world of so many nodes; `None` when they are too few.
     #[must_use]
     pub fn world_of(&self, nodes: usize) -> Option<u32> {
         let nodes = u32::try_from(nodes).unwrap_or(u32::MAX).min(self.most());
@@ -94,7 +94,7 @@ pub struct Accelerators {
     pub count: u32,
 }
 
-/// Facts about a machine, for people and for later decisions.
+/// Facts about a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct NodeAttributes {
     /// Its host name.
@@ -111,35 +111,35 @@ pub struct NodeAttributes {
     pub accelerators: Option<Accelerators>,
 }
 
-/// A node's wish to take part.
+/// A node's request to take part.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinRequest {
-    /// This life of this launcher.
+    /// This run of this launcher.
     pub node_id: NodeId,
-    /// The seat it asks for. `None` is not 0: a node without a wish follows those with one.
+    /// The node rank it asks for. `None` is not 0: a node without one follows those with one.
     pub wish: Option<NodeRank>,
     /// Workers on this node, at least 1.
     pub local_world_size: u32,
     /// `ROLE_NAME` of its workers.
     pub role: String,
-    /// The address that other nodes' workers use: what it was told to be, else where its words come from.
+    /// The address that other nodes' workers use: the configured one, else the source of its connection.
     pub address: String,
-    /// The address that the topology file lists it under (`--node-ip`), when it is another one.
+    /// The address that the topology file lists it under, when it is another one.
     pub node_ip: Option<String>,
-    /// What it expects of the job.
+    /// The terms that it expects.
     pub terms: Terms,
     /// Facts about the machine.
     pub attributes: NodeAttributes,
-    /// The last round that it had a seat in, and has left. Tells a new wish from one said again.
+    /// The last round that it was in and has left. Distinguishes a new request from a repeated one.
     pub after: Option<Round>,
-    /// What it found out about itself, where the terms ask for checks.
+    /// The result of its self-test, where the terms ask for checks.
     pub checked: Option<Checked>,
-    /// Where its launcher answers questions of others; 0: nowhere.
+    /// The port at which its launcher answers other launchers; 0: none.
     pub question_port: u16,
 }
 
 impl JoinRequest {
-    /// Its place in a round.
+    /// The node as a member of a round.
     #[must_use]
     pub fn member(&self, restore_from_disk: bool) -> Member {
         Member {
@@ -154,7 +154,7 @@ impl JoinRequest {
         }
     }
 
-    /// What a person calls this node.
+    /// The node's name for people.
     #[must_use]
     pub fn name(&self) -> NodeName {
         NodeName {
@@ -166,10 +166,10 @@ impl JoinRequest {
     }
 }
 
-/// What a person calls a node: `node rank 2 (host-a, 10.0.0.3)`.
+/// A node's name for people: `node rank 2 (host-a, 10.0.0.3)`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeName {
-    /// The seat it asked for, or the one it holds.
+    /// The node rank it asked for, or has.
     pub rank: Option<NodeRank>,
     /// Its host name.
     pub host: String,

@@ -1,4 +1,4 @@
-//! What a person is told while the run goes on.
+//! Messages to the user during a run.
 
 use std::{fmt, time::Duration};
 
@@ -10,7 +10,7 @@ use crate::{
     fence::Finding,
     ids::{Attempt, LocalRank},
     pending::Pending,
-    signal_name::signal_name,
+    signal_name::signal_text,
     world::Assignment,
 };
 use diagnosis::{
@@ -19,57 +19,57 @@ use diagnosis::{
     network_check::{Component, ComputeKind, ComputeTime, LocalCheck, LocalFault},
 };
 
-/// Something a person wants to know while the run goes on.
+/// A message to the user during a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Notice {
     /// A worker failed and its peers are stopped.
     WorkerFailed { failure: WorkerFailure, attempt: Attempt, then: AfterStop },
-    /// The first signal was passed on.
+    /// The first signal was forwarded.
     Stopping { signal: i32, grace: Duration },
-    /// The second one, or the end of the grace.
+    /// The second signal, or the end of the grace period.
     Killing,
     /// The round is over on every node.
     Regrouping { why: String },
-    /// The failure of this node's workers followed from another one.
+    /// The failure of this node's workers is secondary.
     Secondary { why: String },
-    /// There is no seat yet.
+    /// There is no assignment yet.
     Pending(Pending),
-    /// What a check of this node alone is at, or found.
+    /// Progress of the self-test.
     SelfCheck { message: String },
-    /// What this node found out about itself before it joins.
+    /// The result of the self-test.
     LocallyChecked(LocalCheck),
-    /// A test with others begins.
+    /// A test with other nodes begins.
     Testing(CheckOrder),
-    /// A test with others takes long.
+    /// A test with other nodes takes long.
     TestRunning { at: CheckRound, bytes: u64, total: u64, elapsed: Duration },
     /// The check is over and this node passed.
     CheckOver { message: String },
-    /// The driver told of an error of an accelerator.
+    /// The driver reported an error of an accelerator.
     GpuError { gpu: String, code: u64, count: u32 },
     /// A worker holds more of an accelerator's memory than its share, in bytes.
     GpuShareExceeded { local_rank: LocalRank, used: u64, limit: u64, is_killed: bool },
-    /// The driver's numbers of processes are not those of this container.
+    /// The driver's process ids are not those of this container.
     GpuMemoryUnseen,
     /// Some workers reached the store and these did not.
     StoreNotReached { missing: Vec<LocalRank>, waited: Duration },
-    /// There is one, among other nodes.
+    /// The node is assigned to a round with other nodes.
     Assigned(Assignment),
     /// The stream to the master broke, or could not be opened.
     MasterAway { reason: String, goes_on: bool, limit: Duration },
-    /// It is still not there, and this node can do nothing without it.
+    /// The master is still away, and this node can do nothing without it.
     WaitingForMaster { reason: String, waited: Duration, limit: Duration },
-    /// It is there again.
+    /// The master is back.
     MasterBack,
-    /// So many of so many launchers that were asked have lost it too.
+    /// So many of the launchers that were asked have lost the master too.
     MasterDead { lost: u32, of: u32 },
-    /// This node may be cut off, and its workers are killed: the last word that the master answered is so old.
+    /// This node may be cut off, and its workers are killed: so long ago was the last contact with the master.
     Fenced { silent: Duration, found: Option<Finding>, limit: Duration },
 }
 
 /// What follows once the old workers are gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AfterStop {
-    /// A new attempt, out of this many in all.
+    /// A new attempt, the last of which has this number.
     Restart { next: Attempt, max_restarts: u32 },
     /// The run fails.
     Fail,
@@ -90,9 +90,9 @@ impl fmt::Display for Notice {
             Self::Stopping { signal, grace } => write!(
                 f,
                 "forwarded {} to the workers; waiting up to {} s ({} again to kill them)",
-                signal_name(*signal),
+                signal_text(*signal),
                 grace.as_secs_f64(),
-                // What a person at a terminal has pressed.
+                // Ctrl-C is SIGINT.
                 if *signal == 2 { "press Ctrl-C" } else { "send it" }
             ),
             Self::Killing => f.write_str("killing the remaining processes"),
@@ -104,7 +104,7 @@ impl fmt::Display for Notice {
             Self::SelfCheck { message } => f.write_str(message),
             Self::LocallyChecked(checked) => locally_checked(checked, f),
             Self::Testing(order) => testing(order, f),
-            // A user's own program need not say how far it is.
+            // A user's own program need not report progress.
             Self::TestRunning { at, bytes: 0, total: 0, elapsed } => write!(
                 f,
                 "network check {}, round {}: still running after {} s",
@@ -251,7 +251,7 @@ fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1000.0
 }
 
-/// Where this node stands. The round is the workers' `DLROVER_ROUND`.
+/// The assignment. The round is the workers' `DLROVER_ROUND`.
 fn assigned(assignment: &Assignment, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let Assignment { round, node_rank, nodes, local_world_size, first_rank, world_size, .. } = assignment;
     let Assignment { master_addr, master_port, .. } = assignment;

@@ -1,4 +1,4 @@
-//! What a waiting node is told while it waits.
+//! What a waiting node waits for.
 
 use std::{fmt, time::Duration};
 
@@ -6,43 +6,43 @@ use serde::{Deserialize, Serialize};
 
 use crate::{missing::Missing, node::NodeName};
 
-/// Why a node has no seat yet.
+/// Why a node has no assignment yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Pending {
     /// Nodes are gathering.
     Gathering {
-        /// How many are there.
+        /// How many have joined.
         joined: u32,
-        /// How many it takes.
+        /// How many are needed.
         needed: u32,
-        /// Who has not come; `None` when the nodes have no ranks.
+        /// Ranks that no node has asked for; `None` when the nodes have no ranks.
         missing: Option<Missing>,
         /// Members of the last round that are still stopping their workers.
         stopping: u32,
         /// How long it has been.
         waited: Duration,
-        /// How long it may be.
+        /// The timeout.
         limit: Duration,
     },
-    /// The job runs with all the nodes it takes; this one is a spare.
+    /// The job runs with all the nodes it needs; this one is a spare.
     Spare {
         /// How many nodes run.
         nodes: u32,
     },
-    /// Nodes that were given up may have workers yet, and so no round begins.
+    /// Lost nodes may still have workers, so no round begins.
     Fenced {
         /// Some of them.
         nodes: Vec<NodeName>,
-        /// How many more there are.
+        /// The number of further ones.
         more: u32,
-        /// How long their workers may run without a sign that they may.
+        /// How long their workers may run without contact.
         lease: Duration,
         /// How long it has been.
         waited: Duration,
-        /// How long it may be.
+        /// The timeout.
         limit: Duration,
     },
-    /// Nodes of two jobs have come to one master, and neither job runs.
+    /// Nodes of two jobs have joined one master, and neither job runs.
     Aside {
         /// What differs.
         point: String,
@@ -50,7 +50,7 @@ pub enum Pending {
 }
 
 impl Pending {
-    /// The same but for the time that has passed: nothing has changed.
+    /// Whether only the waiting time differs.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         let timeless = |pending: &Self| match pending.clone() {
@@ -78,7 +78,7 @@ impl fmt::Display for Pending {
                     write!(f, ", {stopping} still stopping their workers")?;
                 }
                 if *stopping == 0 && joined >= needed {
-                    // Enough: `--nnodes=MIN:MAX` leaves room for more.
+                    // Enough: a job may take more than its minimum.
                     f.write_str(", enough to start; waiting briefly for more")?;
                 }
                 write!(f, ", {} s of {} s", waited.as_secs(), limit.as_secs_f64())

@@ -1,9 +1,9 @@
-//! When nodes were heard, and since when their streams stand: what the master knows of nodes that it has given up and
-//! whose workers may run yet. Not journalled; after a restart of the master it is learnt anew.
+//! When nodes were heard, and since when their streams are open: what the master knows of lost nodes whose workers
+//! may still run. Not journalled; after a restart of the master it is collected anew.
 //!
-//! A node that says a beat has had the answer to the one before, on the same stream. So its stream stood, in its own
-//! eyes, from the first beat to the last but one, and all the while it told whoever asked that it hears the master. No
-//! clock of a node is read for that.
+//! A node that sends a heartbeat has had the answer to the one before, on the same stream. So from its point of view
+//! the stream was open from the first heartbeat to the last but one, and all the while it answered jurors that it has
+//! the master. No clock of a node is read for that.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -16,56 +16,56 @@ use diagnosis::moment::Moment;
 /// How long a guard takes at most to notice that its launcher is gone, and to kill.
 const GUARD: Duration = Duration::from_millis(500);
 
-/// Two clocks may run by so much apart: one part in fifty.
+/// The drift between two clocks: one part in fifty.
 const DRIFT: u32 = 50;
 
-/// What is known of one node.
+/// The contacts of one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Seen {
     heard: Moment,
-    /// The first beat on the stream that stands.
+    /// The first heartbeat on the open stream.
     since: Option<Moment>,
     /// The last one, and the one before.
     beat: Option<Moment>,
     proven: Option<Moment>,
     /// Its kernel has closed the stream: the launcher is gone.
     off: Option<Moment>,
-    /// It has said that it ends.
+    /// It has announced its end.
     is_leaving: bool,
 }
 
-/// Whether workers of a node that was given up may run yet.
+/// Whether workers of a lost node may still run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MayRun {
     /// They have ended.
     No,
     /// Until then at least.
     Until(Moment),
-    /// Too few launchers of its round are there: the others may keep each other going.
+    /// Too few launchers of its round are present: the others may have confirmed each other that the master is dead.
     AsLongAsOthersAreAway,
 }
 
-/// What is known of all.
+/// The contacts of all nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Presence {
     nodes: BTreeMap<NodeId, Seen>,
 }
 
 impl Presence {
-    /// It opened a stream.
+    /// The node opened a stream.
     pub fn subscribed(&mut self, now: Moment, node: &NodeId) {
         let seen = Seen { heard: now, since: None, beat: None, proven: None, off: None, is_leaving: false };
         self.nodes.insert(node.clone(), seen);
     }
 
-    /// It said something.
+    /// The node sent a message.
     pub fn heard(&mut self, now: Moment, node: &NodeId) {
         if let Some(seen) = self.nodes.get_mut(node) {
             seen.heard = now;
         }
     }
 
-    /// It said that it lives, on the stream that stands.
+    /// The node sent a heartbeat on the open stream.
     pub fn beat(&mut self, now: Moment, node: &NodeId) {
         if let Some(seen) = self.nodes.get_mut(node) {
             seen.heard = now;
@@ -74,23 +74,23 @@ impl Presence {
         }
     }
 
-    /// It says that it ends, workers and all.
+    /// The node announced its end, with its workers.
     pub fn leaves(&mut self, node: &NodeId) {
         if let Some(seen) = self.nodes.get_mut(node) {
             seen.is_leaving = true;
         }
     }
 
-    /// Its stream was reset, after it was told as broken. Of most nodes that says nothing: firewalls do it too, and
-    /// kernels that have given up a connection. Of one that was about to end it says that it has: a kernel resets what a
-    /// process leaves unread.
+    /// Its stream was reset, after it was reported as broken. Of most nodes that means nothing: firewalls do it too,
+    /// and kernels that have given up a connection. Of a node that was about to end it means that it has: a kernel
+    /// resets what a process leaves unread.
     pub fn reset(&mut self, now: Moment, node: &NodeId) {
         if self.nodes.get(node).is_some_and(|seen| seen.is_leaving) {
             self.broken(now, node, true);
         }
     }
 
-    /// Its stream is no more; `is_off`: because its kernel closed it.
+    /// Its stream is gone; `is_off`: because its kernel closed it.
     pub fn broken(&mut self, now: Moment, node: &NodeId, is_off: bool) {
         if let Some(seen) = self.nodes.get_mut(node) {
             (seen.since, seen.beat, seen.proven) = (None, None, None);
@@ -98,17 +98,18 @@ impl Presence {
         }
     }
 
-    /// Nobody will ask of it.
+    /// The node is of no interest any more.
     pub fn forget(&mut self, node: &NodeId) {
         self.nodes.remove(node);
     }
 
-    /// Whether workers of `node` may run yet. It is away at least since `away`, and was in a round of these terms.
+    /// Whether workers of `node` may still run. It is away since `away` at the latest, and was in a round of these
+    /// terms.
     ///
-    /// Its own lease ends a lease after the master heard it last. Beyond that, the jurors may have told it that they have
-    /// lost the master, too. A majority of them did not after half of them had opened the streams that stand: one of that
-    /// half would have been among them. So it is over a lease after both, when that half is known to have heard the
-    /// master until then.
+    /// Its own lease ends a lease after its last message to the master. Beyond that, the jurors may have answered
+    /// that they have lost the master, too. A majority of them cannot have done so after half of them had opened the
+    /// present streams: one of that half would have been among them. So it is over a lease after both, when that half
+    /// is known to have had the master until then.
     #[must_use]
     pub fn may_run(&self, now: Moment, node: &NodeId, away: Moment, terms: &FenceTerms) -> MayRun {
         let seen = self.nodes.get(node);
@@ -145,7 +146,7 @@ impl Presence {
                 return MayRun::No;
             }
         }
-        // Else the next beats tell.
+        // Else the next heartbeats decide.
         next.map_or(MayRun::AsLongAsOthersAreAway, MayRun::Until)
     }
 }

@@ -1,4 +1,4 @@
-//! Whether a failed group of workers is started again.
+//! Whether a failed group of workers is restarted.
 
 use crate::ids::Attempt;
 
@@ -7,12 +7,12 @@ use crate::ids::Attempt;
 pub enum AfterFailure {
     /// Start all local workers again as this attempt; finished ranks too.
     Restart(Attempt),
-    /// The budget is spent: the node's run has failed.
+    /// No restart is left: the node's run has failed.
     GiveUp,
 }
 
-/// `max_restarts` = N allows N + 1 attempts. Only failures of this node's own workers count; a change of
-/// membership does not (torchrun: same).
+/// Returns what follows a failure. `max_restarts` = N allows N + 1 attempts. Only failures of this node's own workers
+/// count; a change of membership does not, as in torchrun.
 #[must_use]
 pub fn after_failure(max_restarts: u32, failed: Attempt) -> AfterFailure {
     if failed.0 < max_restarts { AfterFailure::Restart(Attempt(failed.0 + 1)) } else { AfterFailure::GiveUp }

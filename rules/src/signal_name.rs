@@ -45,7 +45,7 @@ pub fn signal_name(signal: i32) -> Option<&'static str> {
 
 /// The name, or `signal 40` for one that has none.
 #[must_use]
-pub fn signal_name(signal: i32) -> String {
+pub fn signal_text(signal: i32) -> String {
     signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned)
 }
 
@@ -54,12 +54,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_stand_at_their_numbers() {
+    fn each_number_has_its_name() {
         assert_eq!(signal_name(1), Some("SIGHUP"));
         assert_eq!(signal_name(9), Some("SIGKILL"));
         assert_eq!(signal_name(15), Some("SIGTERM"));
         assert_eq!(signal_name(31), Some("SIGSYS"));
         assert_eq!((signal_name(0), signal_name(32), signal_name(-1)), (None, None, None));
-        assert_eq!(signal_name(40), "signal 40");
+        assert_eq!(signal_text(40), "signal 40");
     }
 }

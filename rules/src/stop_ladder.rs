@@ -1,4 +1,4 @@
-//! How workers are stopped: asked, given time, killed, and given up on when even that fails.
+//! How workers are stopped: signalled, given time, killed, and abandoned when even that fails.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use diagnosis::moment::Moment;
 
-/// Time for what a worker left behind once the worker itself is gone. The grace was promised to the
-/// worker; a child that outlived it has no owner any more, but may be writing its last lines.
+/// The grace period of a worker's children once the worker itself is gone. The worker was promised its grace period;
+/// a child that outlived it has no owner any more, but may be writing its last lines.
 pub const LEFTOVER_GRACE: Duration = Duration::from_secs(2);
 
-/// Time for killed processes to be gone. A process in uninterruptible sleep (state D) may never go, and
-/// must not hold the launcher for ever. Generous, because freeing hundreds of GB of memory takes seconds.
+/// How long killed processes may take to be gone. A process in uninterruptible sleep (state D) may never be, and must
+/// not hold the launcher for ever. Generous, because freeing hundreds of GB of memory takes seconds.
 pub const KILL_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The rungs.
@@ -26,24 +26,24 @@ enum Rung {
 pub enum Step {
     /// Send SIGKILL to everything that is left.
     Kill,
-    /// Even that did not help: give up waiting.
+    /// SIGKILL did not help: stop waiting.
     GiveUp,
 }
 
-/// One stop of one generation of workers. Made when the polite signal is sent.
+/// The stop of one generation of workers, from the first signal on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopLadder {
     rung: Rung,
 }
 
 impl StopLadder {
-    /// Workers have just been asked to end.
+    /// Workers have just been signalled.
     #[must_use]
     pub fn asked(now: Moment, grace: Duration) -> Self {
         Self { rung: Rung::Asked { until: now + grace } }
     }
 
-    /// They have just been killed.
+    /// Workers have just been killed.
     #[must_use]
     pub fn killed(now: Moment) -> Self {
         Self { rung: Rung::Killed { until: now + KILL_TIMEOUT } }
@@ -57,14 +57,14 @@ impl StopLadder {
         }
     }
 
-    /// The workers themselves are gone; what they left behind gets a short time.
+    /// The workers themselves are gone; their children get a short time.
     pub fn leaders_gone(&mut self, now: Moment) {
         if let Rung::Asked { until } = &mut self.rung {
             *until = (*until).min(now + LEFTOVER_GRACE);
         }
     }
 
-    /// Somebody asked a second time: no more grace. `None` when everything was killed already.
+    /// A second request to stop: no more grace. `None` when everything was killed already.
     #[must_use]
     pub fn hurry(&mut self, now: Moment) -> Option<Step> {
         match self.rung {
@@ -76,7 +76,7 @@ impl StopLadder {
         }
     }
 
-    /// What to do now that time has passed; `None` while there is time left.
+    /// What to do now; `None` while there is time left.
     #[must_use]
     pub fn expired(&mut self, now: Moment) -> Option<Step> {
         if now < self.deadline() {

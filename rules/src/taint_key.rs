@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-/// Of the part before the `/`: a DNS subdomain.
+/// The limit of the part before the `/`, a DNS subdomain.
 const LONGEST_PREFIX: usize = 253;
 
-/// Of the name itself.
+/// The limit of the name itself.
 const LONGEST_NAME: usize = 63;
 
 /// A key that Kubernetes takes: `name` or `prefix/name`.
@@ -13,12 +13,12 @@ const LONGEST_NAME: usize = 63;
 pub struct TaintKey(String);
 
 impl TaintKey {
-    /// What a key may be, in words that go on after it.
+    /// The form of a key, as the end of a sentence.
     pub const FORM: &'static str = "the key of a Kubernetes taint is a name of 1 to 63 letters, digits, `-`, `_` and \
                                     `.` that begins and ends with a letter or digit, behind a DNS name of at most 253 \
                                     small letters, digits, `-` and `.` with a `/` if any, such as example.org/bad-node";
 
-    /// Reads one; `None` when Kubernetes would not take it.
+    /// Parses a key; `None` when Kubernetes would not accept it.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (prefix, name) = match text.split_once('/') {
@@ -29,7 +29,7 @@ impl TaintKey {
         is_fit.then(|| Self(text.to_owned()))
     }
 
-    /// As it is written.
+    /// The key.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -62,7 +62,7 @@ fn is_dns_subdomain(text: &str) -> bool {
     text.len() <= LONGEST_PREFIX && text.split('.').all(is_label)
 }
 
-/// Whether the first and the last byte are such; an empty text has neither.
+/// Whether the first and the last byte satisfy `is_fit`; an empty text has neither.
 fn has_ends(text: &str, is_fit: impl Fn(u8) -> bool) -> bool {
     let bytes = text.as_bytes();
     [bytes.first(), bytes.last()].into_iter().all(|end| end.is_some_and(|end| is_fit(*end)))

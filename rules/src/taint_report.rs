@@ -11,20 +11,20 @@ use crate::{
 };
 use diagnosis::{gpus::Inventory, network_check::Outcome};
 
-/// What a check came to, and who was checked.
+/// The outcome of a check with its nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaintReport {
     /// The job.
     pub job: RunId,
     /// Which of its checks, counted from 0.
     pub check: u32,
-    /// Who was checked, by number.
+    /// The nodes that were checked, by number.
     pub nodes: Vec<CheckedNode>,
-    /// The switches that rack numbers stand for; empty where no topology is known.
+    /// The names of the racks' switches; empty where no topology is known.
     pub racks: Vec<String>,
-    /// The switches that pod numbers stand for; empty where no topology is known.
+    /// The names of the pods' switches; empty where no topology is known.
     pub pods: Vec<String>,
-    /// What it came to.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
@@ -33,7 +33,7 @@ pub struct TaintReport {
 pub struct CheckedNode {
     /// The launcher.
     pub id: NodeId,
-    /// The rank it asked for, or held last.
+    /// The node rank it asked for, or had last.
     pub rank: Option<NodeRank>,
     /// Its host name.
     pub host: String,
@@ -49,9 +49,9 @@ pub struct CheckedNode {
     pub psw: u32,
     /// An earlier check of the job called its machine `flaky` or `lost`.
     pub seen_before: bool,
-    /// What its accelerators are, as far as it has told by the end of the check.
+    /// Its accelerators, as far as it has reported them by the end of the check.
     pub inventory: Option<Box<Inventory>>,
-    /// What it said of itself that does not keep it out.
+    /// What its self-test found that does not exclude it.
     pub notes: Vec<String>,
 }
 
@@ -81,7 +81,7 @@ impl CheckedNode {
 }
 
 impl TaintReport {
-    /// What a person calls the node of this number.
+    /// The name of the node of this number.
     #[must_use]
     pub fn name(&self, number: u32) -> String {
         match self.nodes.get(number as usize) {
@@ -93,13 +93,13 @@ impl TaintReport {
         }
     }
 
-    /// The switch that a rack's number stands for.
+    /// The name of a rack's switch.
     #[must_use]
     pub fn rack(&self, number: u32) -> String {
         self.racks.get(number as usize).cloned().unwrap_or_else(|| format!("rack {number}"))
     }
 
-    /// The switch that a pod's number stands for.
+    /// The name of a pod's switch.
     #[must_use]
     pub fn pod(&self, number: u32) -> String {
         self.pods.get(number as usize).cloned().unwrap_or_else(|| format!("pod {number}"))

@@ -1,8 +1,8 @@
 //! Which nodes hang under which switch, and the order of ranks that follows.
 //!
-//! The file is the guide's ConfigMap `node-topology-config`: a node a line, `asw psw ip`, where `asw` is the
-//! switch that the node is plugged into, and `psw` the one above that. Blank lines and lines that start with `#` are
-//! skipped. Ranks follow `asw` alone; a network check looks at both.
+//! The file is the guide's ConfigMap `node-topology-config`: one node per line, `asw psw ip`, where `asw` is the
+//! switch that the node is connected to, and `psw` the one above. Blank lines and lines that start with `#` are
+//! skipped. Ranks follow `asw` alone; a network check uses both.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 /// The switches above each node.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Topology {
-    /// By address, in its canonical spelling.
+    /// By address, in its canonical form.
     places: BTreeMap<String, Place>,
 }
 
-/// Where a node is plugged in.
+/// The switches of a node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Place {
     /// Its access switch, `asw`: its rack.
@@ -27,7 +27,7 @@ pub struct Place {
 /// What is wrong with a topology file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TopologyError {
-    /// Not three words.
+    /// Not three columns.
     #[error("line {line} has {} instead of 3, `asw psw ip`: `{text}`", diagnosis::counted::counted(*.columns, "column"))]
     Columns {
         /// Counted from 1.
@@ -37,22 +37,22 @@ pub enum TopologyError {
         /// The line.
         text: String,
     },
-    /// The third word is no address.
+    /// The third column is no address.
     #[error("line {line}: `{text}` is not an IP address")]
     Address {
         /// Counted from 1.
         line: usize,
-        /// The third word.
+        /// The third column.
         text: String,
     },
-    /// One node under two switches, or listed twice.
+    /// One address under two switches, or listed twice.
     #[error("line {line} lists {address} again; it is in line {first} already")]
     Twice {
         /// Counted from 1.
         line: usize,
         /// The line before it.
         first: usize,
-        /// Which.
+        /// The address.
         address: String,
     },
 }
@@ -60,17 +60,17 @@ pub enum TopologyError {
 /// Nodes in the order of their ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Order {
-    /// Indices into the addresses that were given, by new rank.
+    /// Indices into the given addresses, by new rank.
     pub by_rank: Vec<usize>,
     /// The place of each, by new rank; `None` when the file does not list it.
     pub places: Vec<Option<Place>>,
 }
 
 impl Topology {
-    /// Reads the text of a topology file. An empty one lists nobody, and changes no order.
+    /// Parses the text of a topology file. An empty one lists no nodes, and changes no order.
     ///
     /// # Errors
-    /// The first line that makes no sense, with its number.
+    /// The first bad line, with its number.
     pub fn parse(text: &str) -> Result<Self, TopologyError> {
         let mut places = BTreeMap::new();
         let mut lines: BTreeMap<String, usize> = BTreeMap::new();
@@ -95,14 +95,14 @@ impl Topology {
         Ok(Self { places })
     }
 
-    /// Whether the file lists nobody.
+    /// Whether the file lists no nodes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
 
-    /// Puts nodes under one switch beside each other. Switches come in the order in which they appear, and nodes
-    /// under one keep theirs; nodes that are not listed come last.
+    /// Orders nodes so that those under one switch are consecutive. Switches come in the order in which they appear,
+    /// and nodes under one keep theirs; nodes that are not listed come last.
     #[must_use]
     pub fn order<'a>(&self, addresses: impl IntoIterator<Item = &'a str>) -> Order {
         let place = |address: &str| {
@@ -126,12 +126,12 @@ impl Topology {
     }
 }
 
-/// One spelling for each address.
+/// One form for each address.
 fn canonical(address: &str) -> Option<String> {
     address.parse::<std::net::IpAddr>().ok().map(|ip| ip.to_string())
 }
 
-/// A line of a wrong file can be a whole book.
+/// A line of a wrong file can be very long.
 fn shortened(text: &str) -> String {
     const MOST: usize = 80;
     match text.char_indices().nth(MOST) {

@@ -10,38 +10,38 @@ use diagnosis::{counted::counted, network_check::CHECK_COMMAND};
 /// How the whole job ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobVerdict {
-    /// Every node's workers ended well.
+    /// The workers of every node exited with code 0.
     Succeeded,
-    /// It did not.
+    /// The job failed.
     Failed(JobFailure),
 }
 
 /// Why a job failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobFailure {
-    /// A node gave up and nobody may take its place.
+    /// A node gave up and may not be replaced.
     Node {
-        /// Which.
+        /// The node.
         node: NodeName,
-        /// Why, in its words.
+        /// Its reason.
         reason: String,
     },
-    /// Not enough nodes came in time.
+    /// Too few nodes joined in time.
     TimedOut {
-        /// How many were there.
+        /// How many had joined.
         joined: u32,
-        /// How many it takes.
+        /// How many are needed.
         needed: u32,
-        /// For how long they were waited for.
+        /// The timeout.
         waited: Duration,
-        /// Who did not come; `None` when the nodes have no ranks.
+        /// The ranks that are missing; `None` when the nodes have no ranks.
         missing: Option<Missing>,
-        /// Why nodes that had been there were gone, the last one last.
+        /// Why nodes that had joined are gone, the last one last.
         losses: Vec<String>,
     },
     /// A rank was lost more often than it may be replaced.
     Exhausted {
-        /// Which rank.
+        /// The rank.
         rank: NodeRank,
         /// Its last holder.
         node: NodeName,
@@ -50,16 +50,16 @@ pub enum JobFailure {
         /// How its last holder was lost.
         reason: String,
     },
-    /// The launcher that served the job master was told to end.
+    /// The launcher that served the job master was stopped.
     MasterLeft {
-        /// Which node's launcher.
+        /// Its node.
         node: NodeName,
-        /// How it ended, in its words.
+        /// Its reason.
         reason: String,
     },
     /// Every node left.
     Deserted,
-    /// A check could not tell which of some nodes is at fault.
+    /// A check could not decide which of some nodes is at fault.
     Inconclusive {
         /// The first of them.
         named: Vec<NodeName>,
@@ -67,34 +67,34 @@ pub enum JobFailure {
         of: u32,
         /// How many were checked.
         nodes: u32,
-        /// What the first of them said.
+        /// The evidence of the first of them.
         why: String,
     },
-    /// A check found fault with more nodes than can be a matter of nodes.
+    /// A check found fault with more nodes than the limit.
     MassFailure {
         /// How many.
         faults: u32,
-        /// How many may be.
+        /// The limit.
         limit: u32,
         /// How many were checked.
         nodes: u32,
     },
-    /// A check found that fit nodes are cut off from each other.
+    /// A check found that healthy nodes cannot reach each other.
     Cut {
-        /// What is cut, in one sentence.
+        /// The cut, in one sentence.
         message: String,
         /// How many nodes could train together.
         fit: u32,
         /// How many were checked.
         nodes: u32,
-        /// How many it takes.
+        /// How many are needed.
         needed: u32,
-        /// Why the job does not go on with those.
+        /// Why the job does not continue with those.
         why: CutEnd,
     },
 }
 
-/// Why a job does not go on with the nodes that could train together.
+/// Why a job does not continue with the nodes that could train together.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CutEnd {
     /// They are too few.

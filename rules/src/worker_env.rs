@@ -5,7 +5,7 @@ use crate::{
     world::Assignment,
 };
 
-/// What is the same for every worker of a node.
+/// The settings that are the same for every worker of a node.
 #[derive(Debug, Clone)]
 pub struct EnvSettings {
     /// `TORCHELASTIC_RUN_ID`.
@@ -20,13 +20,13 @@ pub struct EnvSettings {
     pub nccl_async_error_handling: Option<String>,
     /// `DLROVER_LAUNCHER_ID`: marks every process this launcher starts.
     pub launcher_id: String,
-    /// What `--virtual-local-rank` needs; `None` when it is off.
+    /// The devices for a virtual local rank; `None` when it is off.
     pub virtual_local_rank: Option<VisibleDevices>,
     /// `TORCH_ELASTIC_WORKER_IDENTICAL=1`: ranks by multiplication, as torchrun's shortcut.
     pub identical_workers: bool,
 }
 
-/// Device lists the launcher was given.
+/// The device lists of the launcher's environment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct VisibleDevices {
     /// `CUDA_VISIBLE_DEVICES` of the launcher.
@@ -35,36 +35,36 @@ pub struct VisibleDevices {
     pub hip: Option<String>,
 }
 
-/// Why no environment could be made.
+/// Why a worker has no environment.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WorkerEnvError {
-    /// The seat or the local rank is not in the world. A fault of ours or of the master's.
+    /// The local rank is not in the assignment: a bug here or in the master.
     #[error("local rank {local_rank} of node rank {node_rank} is not in the round that the master gave")]
     NotInWorld {
-        /// The seat asked for.
+        /// The node's rank.
         node_rank: NodeRank,
-        /// The local rank asked for.
+        /// The local rank.
         local_rank: LocalRank,
     },
-    /// `--virtual-local-rank` with more workers than visible devices.
+    /// A virtual local rank with more workers than visible devices.
     #[error(
         "local rank {local_rank} has no device: {variable}={list} lists fewer devices than there are workers"
     )]
     TooFewDevices {
-        /// The rank left without a device.
+        /// The rank without a device.
         local_rank: LocalRank,
-        /// Which variable limits the devices.
+        /// The variable that limits the devices.
         variable: &'static str,
         /// Its value.
         list: String,
     },
 }
 
-/// The variables that worker `local_rank` of this node gets over the launcher's own environment.
+/// Returns the variables that worker `local_rank` of this node gets in addition to the launcher's environment.
 /// `error_file` is empty when there are no log files.
 ///
 /// # Errors
-/// When the worker has no place in the round, or no device under `--virtual-local-rank`.
+/// When the worker has no place in the round, or no device for a virtual local rank.
 pub fn worker_env(
     settings: &EnvSettings,
     assignment: &Assignment,
@@ -104,7 +104,7 @@ pub fn worker_env(
         ("TORCHELASTIC_ERROR_FILE", error_file.into()),
         ("TORCHELASTIC_SIGNALS_TO_HANDLE", settings.signals_to_handle.clone()),
         ("DLROVER_LAUNCHER_ID", settings.launcher_id.clone()),
-        // Grows with every generation on every node, where the restart count is each node's own.
+        // Grows with every generation on every node; the restart count is each node's own.
         ("DLROVER_ROUND", assignment.round.to_string()),
     ];
     if assignment.restore_from_disk {
@@ -116,13 +116,13 @@ pub fn worker_env(
     Ok(env)
 }
 
-/// One device for one worker, as torchrun's `--virtual-local-rank`: the n-th of the launcher's list, or
-/// the local rank itself when there is no list.
+/// One device for one worker, as with torchrun's `--virtual-local-rank`: the n-th of the launcher's list, or the
+/// local rank itself when there is no list.
 fn one_device(
     visible: &VisibleDevices,
     local_rank: LocalRank,
 ) -> Result<Vec<(&'static str, String)>, WorkerEnvError> {
-    // An empty HIP_VISIBLE_DEVICES says nothing, an empty CUDA_VISIBLE_DEVICES lists one nameless device.
+    // An empty HIP_VISIBLE_DEVICES counts as unset, an empty CUDA_VISIBLE_DEVICES lists one nameless device.
     let hip = visible.hip.as_ref().filter(|list| !list.is_empty());
     let (variable, list) = match (hip, &visible.cuda) {
         (Some(list), _) => ("HIP_VISIBLE_DEVICES", list),

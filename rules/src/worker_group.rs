@@ -1,15 +1,15 @@
-//! The node's machine: one group of local workers, from joining the job to its end.
+//! The node's state machine: one group of local workers, from joining the job to its end.
 //!
 //! ```text
-//! Joining --Seated--> Preparing --Prepared--> Running --a worker fails, Regroup--> Stopping --TreeGone--> Joining
+//! Joining --Assigned--> Preparing --Prepared--> Running --a worker fails, Regroup--> Stopping --TreeGone--> Joining
 //!                                               |  all ended well / signal / no restart left       |
 //!                                               +---------> Stopping --TreeGone--> Leaving --JobEnded--> Done
 //! ```
 //!
 //! "What happens when a worker dies" is [`WorkerGroup::on_worker_exited`].
 //!
-//! The stream to the master may break at any time and comes back by itself. The workers do not mind; whatever
-//! this node had to say is said again from its state when [`Event::MasterBack`] comes, so no word is lost.
+//! The stream to the master may break at any time and comes back by itself. The workers are not affected; what this
+//! node had to report is sent again from its state on [`Event::MasterBack`], so no message is lost.
 
 mod checks;
 mod event;
@@ -41,14 +41,14 @@ use crate::{
 };
 use diagnosis::moment::Moment;
 
-/// How long a node that failed or was interrupted waits for the master to take note.
+/// How long a node that failed or was interrupted waits for the master's acknowledgement.
 pub const FAREWELL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a node that has no restart left waits for the word that its failure followed from another node's. The
-/// master has heard of it by then, and answers in milliseconds.
+/// How long a node without restarts left waits for the message that its failure is secondary. The master knows of the
+/// failure by then, and answers in milliseconds.
 pub const ROOT_CAUSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How often a person hears that the master is still waited for.
+/// How often a wait for the master is reported.
 const EVERY: Duration = Duration::from_secs(10);
 
 const SIGTERM: i32 = 15;
@@ -60,7 +60,7 @@ enum Then {
     Rejoin(Attempt),
     /// The failures seen so far, and those seen while stopping, end the run.
     FailWithWorkers { told: Moment },
-    /// The run has ended like this already; the stop only clears away what was left.
+    /// The run has ended like this already; the stop only removes leftovers.
     End(Outcome),
 }
 
@@ -76,13 +76,12 @@ enum State {
         ladder: StopLadder,
         then: Then,
     },
-    /// No restart is left and the workers are gone, but the master may yet say that their failure followed from
-    /// another node's.
+    /// No restart is left and the workers are gone, but the master may yet report that their failure is secondary.
     AwaitingRootCause {
         outcome: Outcome,
         until: Moment,
     },
-    /// With `is_farewell` the node goes as soon as the master has taken note; else it waits for the others.
+    /// With `is_farewell` the node exits as soon as the master has acknowledged; else it waits for the others.
     Leaving {
         outcome: Outcome,
         since: Moment,
@@ -91,44 +90,43 @@ enum State {
     Done,
 }
 
-/// A store that was asked for, and where it is once it is open.
+/// A store that was requested, and its address once it is open.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Hosted {
     round: Round,
     at: Option<(Option<String>, u16)>,
 }
 
-/// The node's machine.
+/// The node's state machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerGroup {
     limits: Limits,
     attempt: Attempt,
     interrupted: Option<i32>,
     link: MasterStream,
-    /// The last seat.
+    /// The last assignment.
     last: Option<Assignment>,
-    /// All workers of the last seat ended well, and no others have been started since.
+    /// All workers of the last assignment exited with code 0, and no others have been started since.
     is_done_well: bool,
     hosted: Option<Hosted>,
-    /// The round whose failure cost the restart that this node is joining for. Workers may be gone before the master
-    /// could say that others' failures had come first.
+    /// The round whose failure used the restart that this node is joining for. Workers may be gone before the master
+    /// reports that another node failed first.
     charged: Option<Round>,
-    /// Why no further workers can be started here: some of a round could not be killed and are still there, or the
-    /// guard died.
+    /// Why no further workers can be started here: some could not be killed, or the guard died.
     cannot_start: Option<Failure>,
     /// The master knows that this node will not come back.
     end_noted: bool,
     checks: Checks,
     accelerators: Accelerators,
-    /// When the last word was said that the master has answered.
+    /// When the last message was sent that the master has answered.
     heard: Moment,
-    /// How long the workers of the last seat may run without such a word.
+    /// The lease of the workers of the last assignment.
     fence: Option<Fence>,
-    /// What asking others came to, since then.
+    /// The result of asking the jurors since then.
     finding: Option<Finding>,
-    /// A person was told that the master is taken for dead.
+    /// The user was notified that the master counts as dead.
     is_told_dead: bool,
-    /// It was given a seat in a later round than these.
+    /// The last round that is over: the node was assigned to a later one.
     over: Option<Round>,
     start_watch: StartWatch,
     state: State,
@@ -170,7 +168,7 @@ impl WorkerGroup {
 
     fn state_deadline(&self) -> Option<Moment> {
         match &self.state {
-            // While the stream stands, the master holds the deadline of a rendezvous.
+            // While the stream is open, the master has the deadline of the rendezvous.
             State::Joining { since } => {
                 let (due, told) = self.away_until(*since)?;
                 Some(due.min(told))
@@ -201,7 +199,7 @@ impl WorkerGroup {
         !self.start_watch.is_over()
     }
 
-    /// What to do about `event`.
+    /// Handles `event` and returns what to do.
     #[must_use = "an effect not carried out leaves the workers and this state apart"]
     pub fn handle(&mut self, now: Moment, event: Event) -> Vec<Effect> {
         if let Event::Heard { sent } = event {
@@ -216,7 +214,7 @@ impl WorkerGroup {
 
     fn on(&mut self, now: Moment, event: Event) -> Vec<Effect> {
         match event {
-            // It has been.
+            // Handled before.
             Event::Heard { .. } => Vec::new(),
             Event::Answered { round, answers, is_master_gone } => {
                 self.on_answered(round, &answers, is_master_gone)
@@ -271,7 +269,7 @@ impl WorkerGroup {
         }
     }
 
-    /// Late word of a round that is over, or that the present state has no use for.
+    /// Whether it is a late message of a round that is over, or one that the present state has no use for.
     fn is_stale(&self, event: &Event) -> bool {
         let (round, allowed) = match event {
             Event::Prepared { round, .. } | Event::CannotPrepare { round, .. } => {
@@ -329,7 +327,7 @@ impl WorkerGroup {
         matches!(self.state, State::Running(_) | State::Stopping { .. })
     }
 
-    /// The round that this node has, or had, its last seat in.
+    /// The round of the last assignment.
     fn round(&self) -> Option<Round> {
         match &self.state {
             State::Joining { .. } | State::Done => None,
@@ -343,11 +341,11 @@ impl WorkerGroup {
 
     fn on_assigned(&mut self, now: Moment, mut assignment: Assignment) -> Vec<Effect> {
         if !self.raise_fence(now, &assignment) {
-            // It had the seat for no moment.
+            // The lease was over on arrival.
             self.last = Some(assignment);
             return self.join(now, self.attempt);
         }
-        // Whatever moved its ranks: what this node keeps in memory belongs to those that it had.
+        // The state in memory belongs to the ranks that the node had before.
         assignment.restore_from_disk |=
             self.last.as_ref().is_some_and(|last| last.first_rank != assignment.first_rank);
         let generation = Generation {
@@ -365,7 +363,7 @@ impl WorkerGroup {
         self.checks.used();
         self.accelerators.assigned();
         self.state = State::Preparing(generation);
-        // A node that has always been alone has nothing to tell. The files first: words cost time.
+        // A node that has always been alone has nothing to report. The files first: output costs time.
         let tell = (assignment.nodes > 1 || had_others)
             .then(|| Effect::Notify(Notice::Assigned(assignment.clone())));
         let mut effects = vec![Effect::Prepare { assignment, attempt: self.attempt }];
@@ -389,8 +387,8 @@ impl WorkerGroup {
         }
     }
 
-    /// One worker's failure ends the group: its peers would hang in the next collective, so they are
-    /// stopped too, and all are started again while restarts remain. The last good end ends the group too.
+    /// One worker's failure ends the group: its peers would hang in the next collective, so they are stopped too, and
+    /// all are started again while restarts remain. The last success ends the group too.
     fn on_worker_exited(&mut self, now: Moment, exit: WorkerExit, oom_kills: Option<u64>) -> Vec<Effect> {
         if exit.cause.is_success() {
             self.start_watch.succeeded(exit.local_rank);
@@ -405,7 +403,7 @@ impl WorkerGroup {
                 Some(failure) => self.on_first_failure(now, failure),
             },
             State::Stopping { generation, ladder, .. } => {
-                // Ends of workers that were asked to end still belong in the report.
+                // Workers that end while stopping still belong in the report.
                 let _listed = generation.record(&exit, oom_kills);
                 if generation.alive.is_empty() {
                     ladder.leaders_gone(now);
@@ -429,13 +427,13 @@ impl WorkerGroup {
         let (reason, gives_up) = (failure.to_string(), matches!(then, Then::FailWithWorkers { .. }));
         let notice = Notice::WorkerFailed { failure, attempt: self.attempt, then: after };
         let mut effects = vec![Effect::Notify(notice)];
-        // The other nodes' workers hang in the next collective too, so they are told before ours are gone.
+        // The other nodes' workers hang in the next collective too, so they are notified before ours are gone.
         effects.extend(self.round().map(|round| Effect::ReportFailure { round, reason, gives_up }));
         effects.extend(self.stop(now, SIGTERM, then));
         effects
     }
 
-    /// Ends the running group politely; `then` follows when no process of it is left.
+    /// Stops the running group, first by a signal; `then` follows when none of its processes is left.
     fn stop(&mut self, now: Moment, signal: i32, then: Then) -> Vec<Effect> {
         let generation = match std::mem::replace(&mut self.state, State::Done) {
             State::Running(generation) => generation,
@@ -454,7 +452,7 @@ impl WorkerGroup {
     }
 
     fn on_tree_gone(&mut self, now: Moment) -> Vec<Effect> {
-        // Every worker's end is told before the tree's, so a running group cannot lose its tree.
+        // Every worker's end is reported before the tree's, so a running group cannot lose its tree.
         let State::Stopping { generation, then, .. } = &mut self.state else {
             return Vec::new();
         };
@@ -513,7 +511,7 @@ impl WorkerGroup {
                 None => Vec::new(),
             },
             State::Stopping { then, .. } => {
-                // The workers were asked to end already; only what follows changes.
+                // The workers were signalled already; only what follows changes.
                 if matches!(then, Then::Rejoin(_)) {
                     *then = Then::End(Outcome::Interrupted(signal));
                     return vec![left];
@@ -521,7 +519,7 @@ impl WorkerGroup {
                 Vec::new()
             }
             State::Leaving { outcome, is_farewell, since } if !*is_farewell && !again => {
-                // Its work is done, but the others' is not: they must not take it for lost.
+                // Its work is done, but the others' is not: it must not count as lost.
                 debug_assert_eq!(*outcome, Outcome::Succeeded);
                 (*is_farewell, *since) = (true, now);
                 vec![left]
@@ -553,7 +551,7 @@ impl WorkerGroup {
             | State::Preparing(_)
             | State::Running(_)
             | State::Stopping { then: Then::Rejoin(_), .. } => self.leave(now, Outcome::Failed(died)),
-            // The outcome was settled before, and the shell has cleared the rest away.
+            // The outcome was settled before, and the shell has killed the rest.
             State::Stopping { .. } => self.on_tree_gone(now),
             State::AwaitingRootCause { outcome, .. } => {
                 let outcome = outcome.clone();
@@ -575,8 +573,7 @@ impl WorkerGroup {
                 Some(Step::Kill) => vec![Effect::KillTree],
                 Some(Step::GiveUp) => {
                     self.cannot_start = Some(Failure::Unkillable);
-                    // New workers next to unkillable ones would fight over the same devices. Any other end stays
-                    // what it is.
+                    // New workers next to unkillable ones would use the same devices. Any other end stays what it is.
                     if matches!(then, Then::Rejoin(_)) {
                         *then = Then::End(Outcome::Failed(Failure::Unkillable));
                     }
@@ -596,8 +593,8 @@ impl WorkerGroup {
         }
     }
 
-    /// A node whose work is done waits for the others, unless the job is over; any other goes as soon as the
-    /// master knows.
+    /// A node that succeeded waits for the others, unless the job is over; any other exits as soon as the master
+    /// knows.
     fn leave(&mut self, now: Moment, outcome: Outcome) -> Vec<Effect> {
         if outcome != Outcome::Succeeded || self.interrupted.is_some() || self.end_noted {
             return self.say_farewell(now, outcome);

@@ -1,4 +1,4 @@
-//! The members of one round, in the order of their seats, and every rank that follows from it.
+//! The members of one round by node rank, and every rank that follows from it.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use crate::{
     node::is_loopback,
 };
 
-/// One node's place in a round.
+/// A node in a round.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// The machine's launcher.
+    /// The launcher.
     pub node_id: NodeId,
     /// Workers on this node, at least 1. May differ from node to node.
     pub local_world_size: u32,
@@ -25,13 +25,13 @@ pub struct Member {
     pub addresses: Vec<String>,
     /// Its host name.
     pub host_name: String,
-    /// Where its launcher answers questions of others; 0: nowhere.
+    /// The port at which its launcher answers other launchers; 0: none.
     pub question_port: u16,
-    /// Its rank differs from the one that whatever it keeps in memory belongs to.
+    /// Its ranks differ from those that its state in memory belongs to.
     pub restore_from_disk: bool,
 }
 
-/// A completed round: who takes part, in which seat, and where the workers meet.
+/// A completed round: its members, their ranks, and where the workers meet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct World {
     /// Which round this is.
@@ -42,16 +42,16 @@ pub struct World {
     pub master_addr: String,
     /// `MASTER_PORT`.
     pub master_port: u16,
-    /// When its workers may go on without the master; `None`: always.
+    /// When its workers may run without the master; `None`: always.
     pub fence: Option<FenceTerms>,
 }
 
-/// All that one node needs to know of a round. At most some 3 KiB on the wire, however large the world is.
+/// What one node needs to know of a round. At most some 3 KiB on the wire, however large the world is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Assignment {
     /// Which round.
     pub round: Round,
-    /// This node's seat, `GROUP_RANK`.
+    /// This node's rank, `GROUP_RANK`.
     pub node_rank: NodeRank,
     /// Nodes in the round, `GROUP_WORLD_SIZE`.
     pub nodes: u32,
@@ -71,16 +71,16 @@ pub struct Assignment {
     pub master_addr: String,
     /// `MASTER_PORT`.
     pub master_port: u16,
-    /// What this node keeps in memory belongs to other ranks than those that its workers have in this round.
+    /// The state that this node keeps in memory belongs to other ranks than those of this round.
     pub restore_from_disk: bool,
-    /// When its workers may go on without the master; `None`: always.
+    /// When its workers may run without the master; `None`: always.
     pub fence: Option<FenceTerms>,
 }
 
-/// Every number torchrun tells a worker about its place.
+/// The ranks and sizes that torchrun gives a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
-    /// `RANK`: local world sizes of all lower seats, plus the local rank.
+    /// `RANK`: local world sizes of all lower node ranks, plus the local rank.
     pub rank: Rank,
     /// `WORLD_SIZE`.
     pub world_size: u32,
@@ -95,7 +95,7 @@ pub struct Place {
 }
 
 impl Assignment {
-    /// Where a worker stands; `None` when there is no such local rank.
+    /// The ranks of a worker; `None` when there is no such local rank.
     #[must_use]
     pub fn place(&self, local_rank: LocalRank) -> Option<Place> {
         (local_rank.0 < self.local_world_size).then_some(Place {
@@ -110,14 +110,14 @@ impl Assignment {
 }
 
 impl World {
-    /// The seat that `node` holds in this round.
+    /// The rank of `node` in this round.
     #[must_use]
     pub fn node_rank_of(&self, node: &NodeId) -> Option<NodeRank> {
         let index = self.members.iter().position(|member| member.node_id == *node)?;
         u32::try_from(index).ok().map(NodeRank)
     }
 
-    /// What every member is told, by seat. One pass, whatever the number of nodes.
+    /// The assignments of all members, by node rank. One pass, whatever the number of nodes.
     pub fn assignments(&self) -> impl Iterator<Item = (&Member, Assignment)> {
         let mut role_sizes: BTreeMap<&str, u32> = BTreeMap::new();
         let mut world_size = 0_u32;
@@ -152,15 +152,15 @@ impl World {
         })
     }
 
-    /// What one member is told.
+    /// The assignment of one member.
     #[must_use]
     pub fn assignment(&self, node: &NodeId) -> Option<Assignment> {
         self.assignments().find(|(member, _)| member.node_id == *node).map(|(_, assignment)| assignment)
     }
 }
 
-/// The address that all members reach the node of rank 0 by: its own, unless that is a loopback address and some
-/// member is elsewhere; then the first of its interfaces that is not.
+/// The address at which all members reach the node of rank 0: its own, unless that is a loopback address and some
+/// member is on another host; then the first of its interfaces that is not.
 #[must_use]
 pub fn master_addr(members: &[Member]) -> Option<String> {
     let host = members.first()?;
@@ -168,8 +168,8 @@ pub fn master_addr(members: &[Member]) -> Option<String> {
     Some(reachable_address(&host.address, &host.addresses, is_local_job))
 }
 
-/// The address that members elsewhere reach a node by: its own, unless that is a loopback address and some member
-/// is elsewhere; then the first of its interfaces' that is not.
+/// The address at which members of other hosts reach a node: its own, unless that is a loopback address and there are
+/// other hosts; then the first of its interfaces that is not.
 #[must_use]
 pub fn reachable_address(own: &str, others: &[String], is_local_job: bool) -> String {
     if is_loopback(own) && !is_local_job {

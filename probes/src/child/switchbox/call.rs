@@ -17,7 +17,7 @@ use nix::{
     sys::memfd::{MFdFlags, memfd_create},
     unistd::getpid,
 };
-use rules::{failure::ExitCause, signal_name::signal_name};
+use rules::{failure::ExitCause, signal_name::signal_text};
 
 use super::mxom::shown;
 use crate::child::session::in_a_session_of_its_own;
@@ -154,7 +154,7 @@ impl CallEnd {
         let how = match self.cause {
             ExitCause::Code(0) => return None,
             ExitCause::Code(code) => format!("exit code {code}"),
-            ExitCause::Signal(signal) => format!("ended by {}", signal_name(signal)),
+            ExitCause::Signal(signal) => format!("ended by {}", signal_text(signal)),
         };
         let said = self.last_words();
         // Tools have no better way to say it.

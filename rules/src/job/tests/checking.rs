@@ -511,7 +511,8 @@ fn the_report_names_both_switches_of_a_node() {
     let topology = Topology::parse("s0 p0 10.0.0.1\ns1 p1 10.0.0.2\n").unwrap();
     ring.tell(Event::TopologyRead(Ok(topology)));
     ring.work();
-    let nodes = ring.reports[0].nodes("k").map(|node| (node.rack.unwrap(), node.psw.unwrap()));
+    let report = &ring.reports[0];
+    let nodes = report.nodes.iter().map(|node| (report.rack(node.rack), report.pod(node.psw)));
     let expected = [("s0", "p0"), ("s1", "p1"), ("unlisted", "unlisted")];
     assert_eq!(nodes.collect::<Vec<_>>(), expected.map(|(rack, psw)| (rack.to_owned(), psw.to_owned())));
 }
