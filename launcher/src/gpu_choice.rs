@@ -160,7 +160,7 @@ pub(crate) fn best(
     chosen.locks = mine.filter_map(|place| held.remove(place)).collect();
     let entries: Vec<String> = arranged.order.iter().filter_map(|place| gpus[*place].id.clone()).collect();
     chosen.variables = variables(*vendor, &entries);
-    chosen.words.push(arranged.words);
+    chosen.words.push(arranged.message);
     Ok(chosen)
 }
 

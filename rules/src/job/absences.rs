@@ -1,7 +1,8 @@
-//! Nodes that are given up and whose workers may run yet. No round begins before they have ended, for two generations of
-//! workers must never run at once: an old rank 0 would write over a new one's checkpoint.
+//! Lost nodes whose workers may still run. No round begins before they have ended, for two generations of workers
+//! must never run at once: an old rank 0 would overwrite a new one's checkpoint.
 //!
-//! What is known of them is [`crate::presence`]'s; here is who they are, for that must outlive a restart of the master.
+//! [`crate::presence`] has their contacts; here is which nodes they are, for that must survive a restart of the
+//! master.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,14 +19,14 @@ use crate::{
 };
 use diagnosis::moment::Moment;
 
-/// Names that a line tells.
+/// The most names in a line.
 const NAMES: usize = 3;
 
-/// Generations that are remembered, of which older ones are taken for known: a master without a memory hears of those
-/// before it in its first rounds.
+/// The most generations that are remembered; older ones count as known, because a master without state learns of
+/// those before it in its first rounds.
 const REMEMBERED: usize = 16;
 
-/// The workers of one round, named by it and by the place where they meet: a master that has lost its memory counts its
+/// The workers of one round, identified by it and by the address where they meet: a master without state counts its
 /// rounds from 0 again.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct Generation {
@@ -49,19 +50,19 @@ impl Generation {
 struct Absence {
     name: NodeName,
     generation: Generation,
-    /// Not heard by this life of the master, it was not heard since then.
+    /// It was not heard since then, if this run of the master has not heard it.
     away: Moment,
 }
 
 /// All of them, and how long they may run.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Absences {
-    /// The last that began, as far as this master knows.
+    /// The last generation that began, as far as this master knows.
     begun: Option<Generation>,
-    /// Those that this master began or was told of.
+    /// The generations that this master began or learned of.
     heard: BTreeSet<Generation>,
-    /// The terms of the last one, and of those that the nodes that are away were in: one that this master never heard of
-    /// may have had other members than its own.
+    /// The terms of the last one, and of those that the absent nodes were in: one that this master does not know may
+    /// have had other members than its own.
     terms: BTreeMap<Generation, FenceTerms>,
     nodes: BTreeMap<NodeId, Absence>,
 }
@@ -74,7 +75,7 @@ impl Absences {
         self.begun = Some(generation);
     }
 
-    /// Whether this master has neither begun it nor heard of it before.
+    /// Whether this master has neither begun it nor learned of it before.
     pub(super) fn hear_of(&mut self, generation: &Generation) -> bool {
         let is_old = self.heard.len() >= REMEMBERED && self.heard.first().is_some_and(|it| generation < it);
         let is_news = !is_old && self.heard.insert(generation.clone());
@@ -89,7 +90,7 @@ impl Absences {
         self.terms.get(generation)
     }
 
-    /// Its terms, in the place of those of which nothing hangs any more.
+    /// Its terms, in place of those that no absence refers to any more.
     fn learn(&mut self, generation: Generation, terms: FenceTerms) {
         let mut used: BTreeSet<&Generation> =
             self.nodes.values().map(|absence| &absence.generation).collect();
@@ -100,14 +101,14 @@ impl Absences {
 }
 
 impl Job {
-    /// The nodes that may have workers that nobody stops, since when each is away, and the terms of the round it was in.
+    /// The nodes that may have workers that no launcher stops, since when each is away, and the terms of its round.
     pub fn absent(&self) -> impl Iterator<Item = (&NodeId, Moment, &FenceTerms)> {
         let Absences { terms, nodes, .. } = &self.absences;
         let found = nodes.iter().map(|(node, absence)| (node, absence.away, terms.get(&absence.generation)));
         found.filter_map(|(node, away, terms)| Some((node, away, terms?)))
     }
 
-    /// Whether anybody asks when a node was heard that has no part in the job.
+    /// Whether it matters when this node was heard, although it is not part of the job.
     #[must_use]
     pub fn is_watched(&self, node: &NodeId) -> bool {
         let is_juror = |terms: &FenceTerms| terms.jury.iter().any(|juror| juror.node == *node);
@@ -120,7 +121,7 @@ impl Job {
         !self.absences.nodes.is_empty()
     }
 
-    /// The generation of which a node has, as far as this master knows, workers.
+    /// The generation of a node's workers, as far as this master knows.
     pub(super) fn workers_of(&self, node: &NodeId) -> Option<Generation> {
         match &self.phase {
             Phase::Gathering { awaited, .. } => {
@@ -142,13 +143,13 @@ impl Job {
         }
     }
 
-    /// The one whose members are coming back.
+    /// The generation whose members are coming back.
     pub(super) fn restored(&self) -> Option<Generation> {
         let Phase::Restoring { round, master_addr, master_port, .. } = &self.phase else { return None };
         Some(Generation { round: *round, master_addr: master_addr.clone(), master_port: *master_port })
     }
 
-    /// A node is taken out of the job, and its workers may run on.
+    /// A node leaves the job, and its workers may still run.
     pub(super) fn miss(&mut self, now: Moment, node: &NodeId, generation: Generation) {
         if self.absences.terms.contains_key(&generation) {
             let name = self.name_of(node);
@@ -156,7 +157,7 @@ impl Job {
         }
     }
 
-    /// Members of this generation of which nothing is known, not even who they are.
+    /// Members of this generation of which nothing is known, not even their ids.
     pub(super) fn miss_unknown(&mut self, now: Moment, generation: Generation) {
         let Generation { round, master_addr, master_port } = &generation;
         let host = format!("some of round {round}, which this master does not know");
@@ -167,8 +168,8 @@ impl Job {
         }
     }
 
-    /// A node has workers of a round that this job does not run, and says so. Of a job that is open to anybody that may
-    /// be made up, and so holds up nobody, unless the node was a member.
+    /// A node reports workers of a round that this job does not run. If any node may join the job, the claim may be
+    /// forged and so delays no round, unless the node was a member.
     pub(super) fn miss_claimant(&mut self, now: Moment, node: &NodeId, claim: &Claim) {
         if claim.workers_state == WorkersState::Succeeded {
             self.absences.nodes.remove(node);
@@ -177,7 +178,8 @@ impl Job {
         }
     }
 
-    /// A node that has workers is refused. They end when it has heard of that, and those of others of its round may run on.
+    /// A node that has workers is refused. They end when it receives that, and those of others of its round may still
+    /// run.
     pub(super) fn miss_refused(&mut self, now: Moment, name: NodeName, claim: &Claim) {
         if self.policy.is_open || claim.workers_state == WorkersState::Succeeded {
             return;
@@ -192,12 +194,12 @@ impl Job {
         }
     }
 
-    /// A node has left a round that this master never heard of. What is known of the others of that round is that there
-    /// may be some: they are given a lease.
+    /// A node has left a round that this master does not know. The others of that round may exist: they are given a
+    /// lease.
     pub(super) fn hear_that_there_was(&mut self, now: Moment, round: Round) {
         if let Some(timeout) = self.policy.lease.filter(|_| !self.policy.is_open) {
             let lease = silence_of(timeout, super::count(self.nodes.len()));
-            // It does not say where they met.
+            // It does not report where they met.
             let generation = Generation { round, master_addr: String::new(), master_port: 0 };
             let terms = FenceTerms { lease, jury: Vec::new(), is_master_within: false };
             self.absences.learn(generation.clone(), terms);
@@ -205,7 +207,7 @@ impl Job {
         }
     }
 
-    /// A node says of which generation its workers are. Whether that is news.
+    /// A node reports the generation of its workers. Returns whether it is new.
     pub(super) fn hear_of_generation(&mut self, claim: &Claim) -> bool {
         let generation = Generation::claimed(claim);
         if self.absences.terms_of(&generation).is_none_or(|terms| terms.jury.is_empty()) {
@@ -214,10 +216,10 @@ impl Job {
         self.absences.hear_of(&generation)
     }
 
-    /// What a node says of its round's fence, where this master knows of none: of how many nodes nobody knows.
+    /// A node reports its round's fence, where this master has none: the number of nodes is unknown.
     fn take_terms_of(&mut self, claim: &Claim) {
         let generation = Generation::claimed(claim);
-        // The members of a round that runs, or is left, are those of that one.
+        // The members of a round that runs, or was left, are those of that one.
         let is_ours = match &self.phase {
             Phase::Running { .. } => true,
             Phase::Gathering { awaited, .. } => !awaited.is_empty(),
@@ -227,7 +229,7 @@ impl Job {
             self.absences.begun = Some(generation.clone());
         }
         if let (Some(lease), Some(terms)) = (self.policy.lease, &claim.fence) {
-            // A made-up jury would hold up the job.
+            // A forged jury would delay the job.
             let jury = if self.policy.is_open { Vec::new() } else { terms.jury.clone() };
             let lease = terms.lease.clamp(lease, lease * 8);
             let terms = FenceTerms { lease, jury, is_master_within: terms.is_master_within };
@@ -235,9 +237,9 @@ impl Job {
         }
     }
 
-    /// A node joins, and so its workers of that round and of all before are gone. One that was given up says it on a stream
-    /// that it has opened since: should it have heard nothing of that round, it will not, for its seat was told to the
-    /// stream before. One that has said on the present stream that it has workers must have left their round.
+    /// A node joins, and so its workers of that round and of all before are gone. A lost one does so on a stream that
+    /// it has opened since: if it did not receive that round, it never will, because its assignment was sent to the
+    /// stream before. One that has reported workers on the present stream must have left their round.
     pub(super) fn is_back_without_workers(&mut self, node: &NodeId, after: Option<Round>, was_known: bool) {
         if let Some(absence) = self.absences.nodes.get(node)
             && (after >= Some(absence.generation.round) || !was_known)
@@ -254,7 +256,7 @@ impl Job {
         self.complete(now)
     }
 
-    /// A master that was started again does not know when it heard nodes last, but not after it died.
+    /// A restarted master does not know when it heard nodes last, but not after it died.
     pub(super) fn absent_since(&mut self, now: Moment) {
         for absence in self.absences.nodes.values_mut() {
             absence.away = now;

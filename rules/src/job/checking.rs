@@ -1,7 +1,7 @@
-//! The members of a round are checked before they get their seats, and who must not take part leaves.
+//! The members of a round are checked before they are assigned, and those that fail are excluded.
 //!
-//! What is tested and what follows from it is [`NetworkCheck`]'s; here its numbers become nodes, and its verdict
-//! becomes who takes part ([`verdict`]).
+//! [`NetworkCheck`] decides on tests and verdicts; here its numbers become nodes, and its verdict decides which take
+//! part ([`verdict`]).
 
 mod cut;
 mod fabric;
@@ -37,32 +37,32 @@ use diagnosis::{
 };
 
 /// How long a node that refuses connections, or cannot be reached, is tried again. A node's port is open from its
-/// join on, so this is for networks that come up late; a test that ends by itself says why it failed.
+/// join on, so this is for networks that come up late; a test that ends reports why it failed.
 const CONNECT: Duration = Duration::from_millis(1500);
 
 /// The members of a round while they are checked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Checking {
-    /// Which check of the job.
+    /// The number of the check in the job.
     number: u32,
     /// By number.
     members: Vec<NodeId>,
     numbers: BTreeMap<NodeId, u32>,
     partners: Vec<Partner>,
-    /// As they came, for the report: who is lost is named there too.
+    /// As they joined, for the report, which names lost nodes too.
     nodes: Vec<CheckedNode>,
     racks: Vec<String>,
     pods: Vec<String>,
     /// By number.
     machines: Vec<Machine>,
-    /// Of those that went away and did not say so: since when.
+    /// Of those that went away unannounced: since when.
     lost: BTreeMap<Machine, Lost>,
-    /// Where launchers have joined since the check began.
+    /// Machines on which launchers have joined since the check began.
     newcomers: BTreeSet<Machine>,
     check: NetworkCheck,
     seed: u64,
     timeout: Duration,
-    /// What the nodes were told to do in the round that is on, and have not answered.
+    /// The orders of this round that are not answered.
     orders: BTreeMap<u32, CheckOrder>,
 }
 
@@ -77,14 +77,14 @@ struct Lost {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct LastCheck {
     at: Moment,
-    /// Who passed.
+    /// The nodes that passed.
     passed: BTreeSet<NodeId>,
     /// No workers have run since.
     is_unused: bool,
 }
 
 impl Job {
-    /// Whether these nodes must be checked before they get seats.
+    /// Whether these nodes must be checked before they are assigned.
     pub(super) fn wants_check(&self, now: Moment, members: &[NodeId]) -> bool {
         let Some(terms) = self.terms.as_ref().and_then(|terms| terms.check.as_ref()) else { return false };
         let Some(last) = &self.last_check else { return true };
@@ -93,13 +93,13 @@ impl Job {
         !all_passed || !(last.is_unused || is_young)
     }
 
-    /// It says of itself that it is broken: nodes look at themselves by a clock of their own.
+    /// It reports a fault of its own: nodes test themselves by a clock of their own.
     fn is_unfit(&self, member: &NodeId) -> bool {
         let checked = self.nodes.get(member).and_then(|node| node.request.checked.as_ref());
         checked.is_some_and(|checked| checked.local.fault.is_some())
     }
 
-    /// The workers of those that were checked are about to run.
+    /// The workers of the checked nodes are about to run.
     pub(super) fn use_check(&mut self) {
         if let Some(last) = &mut self.last_check {
             last.is_unused = false;
@@ -171,7 +171,7 @@ impl Job {
         effects
     }
 
-    /// Nodes as others reach them, by number.
+    /// The nodes' addresses, by number.
     pub(super) fn partners(&self, members: &[NodeId]) -> Vec<Partner> {
         let known = members.iter().filter_map(|member| self.nodes.get(member));
         let requests: Vec<_> = known.map(|node| &node.request).collect();
@@ -185,7 +185,7 @@ impl Job {
         (0..).zip(&requests).map(partner).collect()
     }
 
-    /// What a node's part in a round came to.
+    /// A node reports the result of its part in a round.
     pub(super) fn on_check_reported(
         &mut self,
         now: Moment,
@@ -206,7 +206,7 @@ impl Job {
         self.tell_check(now, CheckEvent::Reported { node: number, round: at.round, probed, compute })
     }
 
-    /// How far a node's part in a round has come.
+    /// A node reports progress of its part in a round.
     pub(super) fn on_check_progressed(
         &mut self,
         now: Moment,
@@ -218,7 +218,7 @@ impl Job {
         self.tell_check(now, CheckEvent::Progressed { node: number, round: at.round, probed })
     }
 
-    /// The master was started again: the members come back, and then the check begins anew.
+    /// The master was restarted: the members come back, and then the check begins anew.
     pub(super) fn check_anew(&mut self, now: Moment) -> Vec<Effect> {
         let members = match &self.phase {
             Phase::Checking(checking) => &checking.members[..],
@@ -230,7 +230,7 @@ impl Job {
         Vec::new()
     }
 
-    /// A node says again that it wants a seat: it may not have heard what to do.
+    /// A node joins again: it may not have received its order.
     pub(super) fn say_order_again(&self, node: &NodeId) -> Vec<Effect> {
         let order = match &self.phase {
             Phase::Checking(checking) => {
@@ -246,7 +246,7 @@ impl Job {
         self.tell_check(now, CheckEvent::Deadline)
     }
 
-    /// A member is gone; the check goes on with the others. `is_excused`: nothing is wrong with its machine.
+    /// A member is gone; the check continues with the others. `is_excused`: nothing is wrong with its machine.
     pub(super) fn lost_in_check(
         &mut self,
         now: Moment,
@@ -325,7 +325,7 @@ impl Checking {
         self.check.deadline()
     }
 
-    /// A launcher has joined on this machine: the one that went away there was started again.
+    /// A launcher has joined on this machine: the one that went away there was restarted.
     pub(super) fn machine_is_back(&mut self, machine: Machine) {
         for number in self.lost.remove(&machine).into_iter().flat_map(|lost| lost.numbers) {
             self.check.excuse(number, STARTED_AGAIN);
@@ -367,7 +367,7 @@ impl Checking {
     }
 }
 
-/// A seed for each check of each job (FNV-1a, then mixed).
+/// Returns a seed for each check of each job (FNV-1a, then mixed).
 fn seed_of(job: &str, check: u32) -> u64 {
     let bytes = job.bytes().chain(check.to_le_bytes());
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {

@@ -1,4 +1,4 @@
-//! What a job is told, and what it answers.
+//! Events and effects of a job.
 
 use std::{collections::BTreeSet, fmt, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::{
 };
 use diagnosis::{exclusion::Exclusion, gpus::Inventory, network_check::Probed};
 
-/// What the master itself was told.
+/// The settings of the master itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
     /// How often each rank may be replaced after a loss.
@@ -31,68 +31,69 @@ pub struct Policy {
     pub has_topology: bool,
     /// How long the host of a round may take to open its store.
     pub host_timeout: Duration,
-    /// How long members of a round may take to come back to a master that has lost its memory.
+    /// How long members of a round may take to come back to a master without state.
     pub reconnect_grace: Duration,
-    /// What the launcher that serves this master expects of the job. `None`: the first nodes say it.
+    /// The terms of the launcher that serves this master. `None`: those of the first nodes.
     pub terms: Option<Terms>,
-    /// Anybody who reaches the port may join: nothing that a node must show keeps strangers out.
+    /// No token is needed to join.
     pub is_open: bool,
-    /// The share of the nodes, in thousandths, above which a check taints nobody and the job fails.
+    /// The share of the nodes, in thousandths, above which a check taints no node and the job fails.
     pub taint_guard_permille: u32,
-    /// How long workers may run without a sign of the master, at least; `None`: for ever, as where nodes do not beat.
+    /// How long workers may run without contact to the master, at least; `None`: for ever, as where there are no
+    /// heartbeats.
     pub lease: Option<Duration>,
 }
 
-/// What follows when a node gives up: its own restarts are spent, or it cannot start its workers.
+/// What follows when a node gives up: it has no restart left, or cannot start its workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OnGiveUp {
     /// The job fails (torchrun lines, and a job of one node).
     FailJob,
-    /// Another node may take its place, as after a loss.
+    /// Another node may replace it, as after a loss.
     Replace,
 }
 
-/// What happened.
+/// An event of the job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
     /// A node opened its stream.
     Subscribed { node: NodeId },
-    /// A node's stream broke off. It may come back.
+    /// A node's stream broke. It may come back.
     LinkBroken { node: NodeId },
     /// A node joins, for the first time or again after its workers are gone.
     Joined(JoinRequest),
-    /// A node whose stream was broken says where it stands.
+    /// A node whose stream was broken reports its state.
     Resumed { request: JoinRequest, claim: Claim },
     /// The topology file was read.
     TopologyRead(Result<Topology, String>),
     /// The host of a round serves the store here. Without an address, the node's own is taken.
     Hosted { node: NodeId, round: Round, master_addr: Option<String>, master_port: u16 },
-    /// A node has heard of its seat and takes it.
+    /// A node has received its assignment.
     AssignmentTaken { node: NodeId, round: Round },
-    /// What a node's accelerators are.
+    /// A node reports its accelerators.
     InventoryReported { node: NodeId, inventory: Box<Inventory> },
-    /// What a node's part in a round of a check came to.
+    /// A node reports the result of its part in a round of a check.
     CheckReported { node: NodeId, report: CheckReport },
-    /// How far a node's part in a round of a check has come.
+    /// A node reports progress of its part in a round of a check.
     CheckProgressed { node: NodeId, at: CheckRound, probed: Probed },
     /// Workers of a node failed. It stops the rest of them, and then joins again unless it gives up.
     WorkersFailed { node: NodeId, round: Round, reason: String, gives_up: bool },
     /// A node's part is over.
     NodeEnded { node: NodeId, end: NodeEnd },
-    /// A node is given up.
+    /// A node is lost.
     NodeLost { node: NodeId, cause: LossCause },
-    /// A node has heard that the job is over.
+    /// A node has received the end of the job.
     EndAcknowledged { node: NodeId },
-    /// Workers of nodes that were given up have ended, as follows from when those and others were heard.
+    /// The workers of lost nodes have ended, as follows from when those and others were heard.
     WorkersGone { nodes: BTreeSet<NodeId> },
-    /// The master was started again and knows what was journalled.
+    /// The master was restarted from the journal.
     Restarted,
-    /// The moment of [`super::Job::deadline`] has come.
+    /// [`super::Job::deadline`] is reached.
     Deadline,
 }
 
 impl Event {
-    /// Whether the event says that its node lives.
+    /// The node that sent the event.
     #[must_use]
     pub fn speaker(&self) -> Option<&NodeId> {
         match self {
@@ -116,12 +117,12 @@ impl Event {
     }
 }
 
-/// Where a node says it stands, when its stream is open again.
+/// The state that a node reports when its stream is open again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
-    /// The round it has a seat in.
+    /// Its round.
     pub round: Round,
-    /// Its seat.
+    /// Its node rank.
     pub node_rank: NodeRank,
     /// Nodes in that round.
     pub nodes: u32,
@@ -131,67 +132,67 @@ pub struct Claim {
     pub master_port: u16,
     /// What its workers do.
     pub workers_state: WorkersState,
-    /// When its workers may go on without the master; `None`: always.
+    /// When its workers may run without the master; `None`: always.
     pub fence: Option<FenceTerms>,
 }
 
-/// What a node's workers do.
+/// The state of a node's workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WorkersState {
     /// They run, or are about to.
     Running,
     /// They are being stopped; the node joins again when they are gone.
     Stopping,
-    /// All of them ended well.
+    /// All of them exited with code 0.
     Succeeded,
 }
 
 /// How one node's part ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeEnd {
-    /// All its workers of this round ended well. It stays a member and waits for the others.
+    /// All its workers of this round exited with code 0. It stays a member and waits for the others.
     Succeeded { round: Round },
-    /// It gave up, in its words.
+    /// It gave up for this reason.
     Failed { reason: String },
-    /// It was told to end by this signal: an announced leave.
+    /// It was stopped by this signal: an announced leave.
     Left { signal: i32 },
 }
 
 /// What the shell must do, in this order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Effect {
-    /// Ask a node to serve the store of a round; on another port than before, when workers of a lost node may
-    /// still speak to the old one.
+    /// Ask a node to serve the store of a round; on another port than before, when workers of a lost node may still
+    /// use the old one.
     RequestHost { node: NodeId, round: Round, fresh_port: bool },
     /// Read the topology file.
     ReadTopology,
-    /// Tell a node what to do in a round of a check.
+    /// Send a node its order in a round of a check.
     Check { node: NodeId, order: CheckOrder },
-    /// Tell a node to end its part in this round now, and to report how far it came.
+    /// Cancel a node's part in this round; it reports how far it came.
     CancelCheck { node: NodeId, at: CheckRound },
-    /// Tell a node that passed that the check is over, and how.
+    /// Notify a node that passed of the end of the check.
     CheckOver { node: NodeId, message: String },
-    /// Tell a node that a check keeps it out of the job. It leaves for good.
+    /// Notify a node that a check excludes it. It leaves for good.
     Exclude { node: NodeId, exclusion: Exclusion },
-    /// What a check came to, for the operator.
+    /// The outcome of a check, for the operator.
     Report(Box<TaintReport>),
-    /// Tell a node its place in a round.
+    /// Send a node its assignment to a round.
     Assign { node: NodeId, assignment: Assignment },
-    /// Tell a node to stop its workers and join again.
+    /// Ask a node to stop its workers and join again.
     Regroup { node: NodeId, round: Round, why: Regroup },
-    /// Tell a node why it has no seat yet, beside what all are told that wait.
+    /// Notify a node why it has no assignment yet, in addition to the messages to all waiting nodes.
     SendPending { node: NodeId, pending: Pending },
-    /// Tell a node that it cannot take part. It leaves for good.
+    /// Refuse a node. It leaves for good.
     Refuse { node: NodeId, reason: Refusal },
-    /// Tell a node that the job is over.
+    /// Notify a node of the end of the job.
     SendEnd { node: NodeId, verdict: JobVerdict },
     /// Nothing is expected of a node any more.
     Forget { node: NodeId },
-    /// A node is given up: its stream is ended, so that it finds out should it live.
+    /// A node is lost: its stream is closed, so that it notices if it lives.
     HangUp { node: NodeId },
     /// A line for the master's log.
     Log(Log),
-    /// Everybody who was there knows how the job ended. Nothing follows.
+    /// All nodes know how the job ended. Nothing follows.
     Finish { verdict: JobVerdict },
 }
 
@@ -202,20 +203,20 @@ pub enum Regroup {
     WorkersFailed { node: NodeName, reason: String },
     /// A node was lost, or left.
     NodeGone { node: NodeName, reason: String },
-    /// Nodes came that the job has room for.
+    /// Nodes joined that the job has room for.
     Growth { nodes: u32 },
     /// A member joined again by itself.
     Rejoined { node: NodeName },
     /// Not all members of the round came back to the restarted master.
     NotAllCameBack { back: u32, nodes: u32 },
-    /// This node speaks of a round that is over.
+    /// This node reports a round that is over.
     Late,
-    /// This node is in a round that the master never heard of: of its own rounds, `next` would be the next.
+    /// This node is in a round that the master does not know: of its own rounds, `next` would be the next.
     UnknownRound { next: Round },
 }
 
 impl Regroup {
-    /// Whether a failure of the told node's own workers in that round followed from this: the master heard of this
+    /// Whether a failure of the notified node's own workers in that round is secondary: the master learned of this
     /// first, and workers fail when their peers are gone.
     #[must_use]
     pub fn is_secondary(&self) -> bool {
@@ -245,12 +246,12 @@ impl fmt::Display for Regroup {
     }
 }
 
-/// Why a node cannot take part.
+/// Why a node is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
     /// It expects another job.
     Differs { point: String },
-    /// It has another number of workers, and the job wants them equal.
+    /// It has another number of workers, and the job requires the same on each node.
     NotUniform { job: u32, node: u32 },
     /// Its rank is held by a node that lives.
     Held { rank: NodeRank, holder: NodeName, newcomer: NodeName },
@@ -273,36 +274,36 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// What the master's log says.
+/// A message of the master's log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Log {
     /// A round has its members: address, host and switch by rank.
     Placed { round: Round, nodes: Vec<(String, String, Option<String>)> },
     /// The file does not list these addresses; they come last.
     Unlisted { addresses: Vec<String> },
-    /// The file could not be used; the one before it, or none, still holds.
+    /// The file could not be used; the last good one, or none, stays in force.
     TopologyUnusable { reason: String },
-    /// A node told of accelerators of which some need a look.
+    /// A node reported accelerators, some of which need attention.
     Accelerators { node: NodeName, message: String },
-    /// A node came for another job, before it is settled whose job this is.
+    /// A node of another job joined, before it is settled which job this master serves.
     Aside { node: NodeName, point: String },
     /// A check has begun.
     Checking { check: u32, nodes: u32 },
-    /// A further round of a check has begun.
+    /// Another round of a check has begun.
     CheckRound { check: u32, round: u32, tests: u32 },
     /// A check is over: its table.
     Checked { report: String },
-    /// Nodes train over a way that is known to be cut, as they were told to.
+    /// Nodes train over a known cut, as the policy is.
     Proceeds { cut: String, nodes: u32 },
     /// A node is gone.
     Gone { node: NodeName, reason: String, losses: u32, limit: u32 },
     /// A round is over.
     Regrouped { round: Round, why: Regroup },
-    /// A master without a memory takes over a running job.
+    /// A master without state takes over a running job.
     Restoring { round: Round, nodes: u32 },
-    /// It has, and this is what it cannot know.
+    /// It has; what it cannot know.
     Restored { round: Round, nodes: u32 },
-    /// A node is in a round that this master never heard of, and its memory ends before `next`.
+    /// A node is in a round that this master does not know: its state ends before `next`.
     OldMemory { node: NodeName, round: Round, next: Round },
 }
 

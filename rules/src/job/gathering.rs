@@ -1,4 +1,4 @@
-//! Nodes join, a round is completed and placed, its members are seated.
+//! Nodes join, a round is completed and placed, its members are assigned.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -18,8 +18,8 @@ use crate::{
 use diagnosis::moment::Moment;
 
 impl Job {
-    /// A node wants a seat: a newcomer, a member whose workers are gone, or one that says it again because it
-    /// has heard no answer.
+    /// A node joins: a newcomer, a member whose workers are gone, or one that repeats itself because it received no
+    /// answer.
     pub(super) fn on_joined(&mut self, now: Moment, request: JoinRequest) -> Vec<Effect> {
         let node = request.node_id.clone();
         if self.is_outdated_join(&request) {
@@ -75,7 +75,7 @@ impl Job {
                     }
                 }
             }
-            // Looked up before the world is searched: spares come in crowds.
+            // Looked up before the world is searched: there may be many spares.
             Phase::Running { world, .. } => {
                 match self.node_ranks.get(&node).and_then(|_| world.assignment(&node)) {
                     Some(assignment) if after.is_none_or(|after| after < world.round) => {
@@ -100,7 +100,7 @@ impl Job {
         effects
     }
 
-    /// A member of the round that is on joins again: its workers are gone, and so the round is over.
+    /// A member of the running round joins again: its workers are gone, and so the round is over.
     fn member_left(&mut self, now: Moment, node: &NodeId) -> Vec<Effect> {
         let why = Regroup::Rejoined { node: self.name_of(node) };
         let mut effects = self.regroup(now, why, Some(node));
@@ -112,15 +112,14 @@ impl Job {
         effects
     }
 
-    /// A join that was said again, and overtaken by the seat that answers the first one. The node has workers by
-    /// now, or had: it will join again when they are gone.
+    /// A repeated join that was overtaken by the assignment that answers the first one. The node has workers by now,
+    /// or had: it will join again when they are gone.
     fn is_outdated_join(&self, request: &JoinRequest) -> bool {
         let known = self.nodes.get(&request.node_id).filter(|_| !matches!(self.phase, Phase::Over { .. }));
         known.and_then(|known| known.assigned).is_some_and(|assigned| request.after < Some(assigned))
     }
 
-    /// Takes note of who a node is, or refuses it. A launcher that lives keeps its rank; one whose stream is
-    /// broken gives way to its replacement.
+    /// Registers a node, or refuses it. A launcher that lives keeps its rank; one whose stream is broken is replaced.
     pub(super) fn admit(
         &mut self,
         now: Moment,
@@ -133,7 +132,7 @@ impl Job {
             return Ok(Vec::new());
         }
         if let Some(exclusion) = self.excluded.get(&node) {
-            // It has not heard of it.
+            // It has not received it.
             return Err(vec![Effect::Exclude { node, exclusion: exclusion.clone() }]);
         }
         if let Some(point) = self.terms.as_ref().and_then(|terms| terms.difference(&request.terms)) {
@@ -164,7 +163,7 @@ impl Job {
             let cause = if is_same { LossCause::StartedAgain } else { LossCause::Replaced };
             effects = self.on_lost(now, &holder, cause);
             if let Phase::Over { until, .. } = &mut self.phase {
-                // That was once too often. The newcomer has yet to hear of it.
+                // That was one loss too many. The newcomer has yet to be notified.
                 *until = Some(now + FAREWELL);
                 effects.retain(|effect| !matches!(effect, Effect::Finish { .. }));
                 return Ok(effects);
@@ -172,13 +171,13 @@ impl Job {
         }
         self.terms.get_or_insert_with(|| request.terms.clone());
         if let Some(after) = request.after {
-            // Rounds grow for everyone, also for a node that a master without a memory knows nothing of.
+            // Rounds grow for all nodes, also for one that a master without state does not know.
             self.hear_of_round(after);
         }
         if let Some(before) = self.nodes.get(&node).and_then(|known| known.request.wish)
             && self.wishes.get(&before) == Some(&node)
         {
-            // It may ask for another one now. What it no longer asks for is free.
+            // It may ask for another rank now. The old one is free.
             self.wishes.remove(&before);
         }
         if let Some(rank) = request.wish {
@@ -188,7 +187,7 @@ impl Job {
         let arrival = match self.nodes.get(&node) {
             Some(known) => known.arrival,
             None => {
-                // It was in a round that this master does not know, or gave it up in; so may be others, unheard of.
+                // It was in a round that this master does not know, or lost it in; so may be others.
                 self.is_port_stale |= request.after.is_some();
                 self.arrivals += 1;
                 self.arrivals
@@ -210,8 +209,8 @@ impl Job {
             .then(|| *last_join + terms.last_call)
     }
 
-    /// Completes the round when it is time: at once with all the nodes it may have, or when every member of the
-    /// last round that is left has come back; else after the last call.
+    /// Completes the round when it is time: at once with all the nodes it may have, or when every remaining member of
+    /// the last round has come back; else after the last call.
     pub(super) fn complete(&mut self, now: Moment) -> Vec<Effect> {
         let Phase::Gathering { since: Some(_), awaited, .. } = &self.phase else { return Vec::new() };
         let is_awaited = !awaited.is_empty();
@@ -227,14 +226,15 @@ impl Job {
     fn choose(&mut self, now: Moment, size: u32) -> Vec<Effect> {
         let nodes = &self.nodes;
         let mut chosen: Vec<&Node> = self.waiting.iter().filter_map(|node| nodes.get(node)).collect();
-        // Who was in the last round stays; then those that asked for a rank, then who came first.
+        // Members of the last round first; then nodes that asked for a rank, then in the order of joining.
         chosen.sort_by_key(|node| {
             let JoinRequest { node_id, wish, .. } = &node.request;
             (!self.node_ranks.contains_key(node_id), wish.is_none(), *wish, node.arrival)
         });
         chosen.truncate(usize::try_from(size).unwrap_or(usize::MAX));
-        // Wishes order the nodes. The rest keep the order of the last round, and newcomers come after them, by address
-        // and, where that is the same, as they came: nothing but a wish takes a rank from a node that has it.
+        // Requested ranks order the nodes. The rest keep the order of the last round, and newcomers come after them,
+        // by address and, where that is the same, in the order of joining: only a request takes a rank from a node
+        // that has it.
         chosen.sort_by(|a, b| {
             let key = |node: &Node| {
                 let node_rank = self.node_ranks.get(&node.request.node_id);
@@ -275,7 +275,7 @@ impl Job {
         effects
     }
 
-    /// Gives the chosen members their seats, has them checked, and asks the first to open the store.
+    /// Assigns the chosen members, has them checked, and asks the first to open the store.
     pub(super) fn place(&mut self, now: Moment) -> Vec<Effect> {
         let Phase::Placing { members, .. } = &self.phase else { return Vec::new() };
         let nodes: Vec<&Node> = members.iter().filter_map(|node| self.nodes.get(node)).collect();
@@ -316,10 +316,10 @@ impl Job {
         });
         effects.push(Effect::Log(Log::Placed { round, nodes: placed.collect() }));
         let Some(host) = members.first().map(|host| host.node_id.clone()) else { return effects };
-        // A host that served an older round, with another one in between, may have workers of that one knocking yet.
+        // A host that served an older round, with another one in between, may still have connections of its workers.
         let was_member = self.nodes.get(&host).is_some_and(|known| known.request.after.is_some());
         let served_last = self.node_ranks.get(&host) == Some(&NodeRank(0));
-        // What is found out from now on is for the round after this one.
+        // Absences from now on concern the round after this one.
         let fresh_port = std::mem::take(&mut self.is_port_stale) || (was_member && !served_last);
         effects.push(Effect::RequestHost { node: host, round, fresh_port });
         let until = now + self.policy.host_timeout;
@@ -340,7 +340,7 @@ impl Job {
             return Vec::new();
         }
         let members = std::mem::take(members);
-        // A node has said meanwhile that it has workers.
+        // A node has meanwhile reported workers.
         if self.has_absent() {
             return self.gather_again(now, members.into_iter().map(|member| member.node_id).collect());
         }
@@ -381,8 +381,8 @@ impl Job {
         self.on_lost(now, &host, LossCause::Silent { timeout: self.policy.host_timeout })
     }
 
-    /// Newcomers are gathered before the running group is stopped, so that a wave of them costs one restart.
-    /// A job that is about to end is not stopped for them.
+    /// Newcomers are gathered before the running group is stopped, so that many of them cost one restart. A job that
+    /// is about to end is not stopped for them.
     pub(super) fn consider_growth(&mut self, now: Moment) -> Vec<Effect> {
         let Some(terms) = &self.terms else { return Vec::new() };
         let Phase::Running { world, succeeded, grow_at } = &mut self.phase else { return Vec::new() };
@@ -397,7 +397,7 @@ impl Job {
         if due <= now { self.grow(now) } else { Vec::new() }
     }
 
-    /// Takes the newcomers in.
+    /// Admits the newcomers.
     pub(super) fn grow(&mut self, now: Moment) -> Vec<Effect> {
         let Some(terms) = &self.terms else { return Vec::new() };
         let Phase::Running { world, .. } = &self.phase else { return Vec::new() };
@@ -406,7 +406,7 @@ impl Job {
         self.regroup(now, Regroup::Growth { nodes }, None)
     }
 
-    /// Ends the running round: every member that is left, but `except`, is told to stop and to join again.
+    /// Ends the running round: every remaining member but `except` is asked to stop and to join again.
     pub(super) fn regroup(&mut self, now: Moment, why: Regroup, except: Option<&NodeId>) -> Vec<Effect> {
         let (round, members): (Round, Vec<NodeId>) = match &self.phase {
             Phase::Running { world, .. } => {
@@ -414,7 +414,7 @@ impl Job {
             }
             Phase::Restoring { round, nodes, claims, .. } => {
                 let is_all = claims.len() >= *nodes as usize;
-                // Workers of those that did not come back yet may still speak to the store.
+                // Workers of those that did not come back yet may still use the store.
                 self.is_port_stale = true;
                 let known = (*round, claims.values().cloned().collect());
                 if let Some(generation) = self.restored().filter(|_| !is_all) {
@@ -444,7 +444,7 @@ impl Job {
         effects
     }
 
-    /// Members that have not stopped their workers in all that time are given up; what they run is still waited for.
+    /// Members that have not stopped their workers in all that time are lost; what they run is still waited for.
     fn give_up_the_slow(&mut self, now: Moment) -> Vec<Effect> {
         let Phase::Gathering { since, awaited, .. } = &mut self.phase else { return Vec::new() };
         *since = Some(now);
@@ -454,7 +454,7 @@ impl Job {
         slow.iter().flat_map(|node| self.on_lost(now, node, silent)).collect()
     }
 
-    /// The nodes that are there have waited long enough.
+    /// The rendezvous has timed out.
     pub(super) fn on_gathering_deadline(&mut self, now: Moment) -> Vec<Effect> {
         self.give_up_the_awaited(now);
         let Some(terms) = &self.terms else { return Vec::new() };
@@ -466,7 +466,7 @@ impl Job {
         if let Some(size) = terms.world_of(self.waiting.len())
             && !self.has_absent()
         {
-            // A member that cannot stop its workers holds up nobody for ever; it may come back later.
+            // A member that cannot stop its workers must not delay the others for ever; it may come back later.
             if is_awaited && self.policy.lease.is_some() {
                 return self.give_up_the_slow(now);
             }

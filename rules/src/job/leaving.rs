@@ -13,18 +13,18 @@ use crate::{
 };
 use diagnosis::moment::Moment;
 
-/// How a node went.
+/// How a node left.
 enum Departure {
-    /// It announced it: nothing is charged.
+    /// Announced: nothing is charged.
     Announced,
     /// It was lost or gave up: its rank is charged.
     Charged,
-    /// It was lost, for its launcher was started again: its rank is charged, and nothing is wrong with its machine.
+    /// It was lost because its launcher was restarted: its rank is charged, and nothing is wrong with its machine.
     StartedAgain,
 }
 
 impl Job {
-    /// Workers of a node failed: every other member is told at once, not when the first is done stopping.
+    /// Workers of a node failed: every other member is notified at once, not when the first has stopped.
     pub(super) fn on_workers_failed(
         &mut self,
         now: Moment,
@@ -35,7 +35,7 @@ impl Job {
     ) -> Vec<Effect> {
         match &self.phase {
             Phase::Running { world, .. } if world.round == failed && self.node_ranks.contains_key(node) => {
-                // Workers fail when their peers are gone, and a broken stream is how a lost node shows first.
+                // Workers fail when their peers are gone, and a broken stream is the first sign of a lost node.
                 let broken = world.members.iter().map(|member| &member.node_id).find(|member| {
                     *member != node && self.nodes.get(*member).is_some_and(|it| !it.is_connected)
                 });
@@ -50,7 +50,7 @@ impl Job {
                     return self.on_gave_up(now, node, reason);
                 }
                 let why = Regroup::WorkersFailed { node: self.name_of(node), reason };
-                // Who is told is excused.
+                // The failures of notified nodes are secondary.
                 self.regroup(now, why, (!follows).then_some(node))
             }
             Phase::Restoring { round, claims, .. }
@@ -60,14 +60,14 @@ impl Job {
                 self.regroup(now, why, Some(node))
             }
             Phase::Gathering { awaited, .. } if awaited.contains(node) => {
-                // The round was over before: it is told so again, should it not have heard.
+                // The round was over before: notified again, in case the message was lost.
                 let why = Regroup::WorkersFailed { node: self.name_of(node), reason };
                 match gives_up {
                     true => vec![Effect::Regroup { node: node.clone(), round: failed, why }],
                     false => Vec::new(),
                 }
             }
-            // Whatever the round: it will not come back.
+            // In any round: it will not come back.
             _ if gives_up => self.on_gave_up(now, node, reason),
             _ => Vec::new(),
         }
@@ -111,7 +111,7 @@ impl Job {
 
     pub(super) fn end_if_all_succeeded(&mut self, now: Moment) -> Vec<Effect> {
         let Phase::Running { world, succeeded, .. } = &self.phase else { return Vec::new() };
-        // The count first: with ten thousand members, looking for the one that is missing at each end is slow.
+        // The count first: with ten thousand members, searching for the missing one at each end is slow.
         let may_be_all = succeeded.len() >= world.members.len();
         if may_be_all && world.members.iter().all(|member| succeeded.contains(&member.node_id)) {
             return self.end(now, JobVerdict::Succeeded);
@@ -135,7 +135,7 @@ impl Job {
         let failure = JobFailure::Node { node: self.name_of(node), reason };
         self.remove(node);
         let verdict = JobVerdict::Failed(failure);
-        // It knows why, but waits for the word that its failure was another node's.
+        // It has its reason, but waits for the message that its failure is secondary.
         let mut effects = vec![
             Effect::Forget { node: node.clone() },
             Effect::SendEnd { node: node.clone(), verdict: verdict.clone() },
@@ -156,12 +156,12 @@ impl Job {
             effects.extend(self.end(now, JobVerdict::Failed(failure)));
             return effects;
         }
-        // It says so before its workers are gone.
+        // It is sent before its workers are gone.
         let workers = self.workers_of(node);
         self.depart(now, node, &reason, Departure::Announced, workers)
     }
 
-    /// A node is given up: its stream stayed broken, or it was silent for too long.
+    /// A node is lost: its stream stayed broken, or it was silent for too long.
     pub(super) fn on_lost(&mut self, now: Moment, node: &NodeId, cause: LossCause) -> Vec<Effect> {
         let mut effects = vec![Effect::HangUp { node: node.clone() }];
         let how = match cause {
@@ -179,7 +179,7 @@ impl Job {
         effects
     }
 
-    /// Takes a node out of the job. With enough nodes left the others go on at once; with too few they stop and
+    /// Removes a node from the job. With enough nodes left the others restart at once; with too few they stop and
     /// wait for a replacement.
     fn depart(
         &mut self,
@@ -198,7 +198,7 @@ impl Job {
         }
         let (had_part, name) = (self.has_part(node), self.name_of(node));
         let had_taken_assignment = self.nodes.get(node).is_some_and(|known| known.has_taken_assignment);
-        // However it went: it may say so before its workers are gone, and the next round does not wait for them.
+        // In any case: it may leave before its workers are gone, and the next round does not wait for them.
         self.is_port_stale |= had_part;
         let is_done = matches!(&self.phase, Phase::Running { succeeded, .. } if succeeded.contains(node));
         if let Some(generation) = workers {
@@ -206,12 +206,13 @@ impl Job {
         }
         self.remove(node);
         let mut effects = vec![Effect::Forget { node: node.clone() }];
-        // Its workers have all ended well, so nobody misses it and no rank is charged.
+        // Its workers have all exited with code 0, so it is not missed and no rank is charged.
         if is_done {
             effects.extend(self.end_if_all_succeeded(now));
             return effects;
         }
-        // Whoever never took a seat costs no rank one of its replacements: it may be anybody.
+        // A node that never acknowledged an assignment costs no rank one of its replacements: its claims are not
+        // proven.
         let is_charged = had_taken_assignment && !matches!(how, Departure::Announced);
         if had_part && let Some(failure) = self.charge(&name, reason, is_charged, &mut effects) {
             effects.extend(self.end(now, JobVerdict::Failed(failure)));
@@ -221,20 +222,21 @@ impl Job {
         effects
     }
 
-    /// A node of this job came again for another one: a round that is about to begin goes on without it. Its stream stays.
+    /// A node of this job joined again for another one: a round that is about to begin continues without it. Its
+    /// stream stays.
     pub(super) fn give_up_for_another_job(
         &mut self,
         now: Moment,
         node: &NodeId,
         reason: &str,
     ) -> Vec<Effect> {
-        // Nobody knows whose words its claim was.
+        // Its claim may be forged.
         let mut effects = self.depart(now, node, reason, Departure::Announced, None);
         effects.retain(|effect| !matches!(effect, Effect::Forget { node: gone } if gone == node));
         effects
     }
 
-    /// Takes a waiting node out of the job for good, as one that is to be replaced.
+    /// Removes a waiting node from the job for good, as one that is to be replaced.
     pub(super) fn take_out(&mut self, now: Moment, node: &NodeId, reason: &str) -> Vec<Effect> {
         let name = self.name_of(node);
         self.is_port_stale |= self.has_part(node);
@@ -246,7 +248,7 @@ impl Job {
         effects
     }
 
-    /// Counts the loss of a rank; the job has failed when it was lost once too often.
+    /// Counts the loss of a rank; the job fails when it was lost too often.
     fn charge(
         &mut self,
         name: &NodeName,
@@ -259,7 +261,8 @@ impl Job {
             self.lost.remove(0);
         }
         self.lost.push(format!("{name} is gone: {reason}"));
-        // A node that was chosen and had no seat yet, nor a wish, has no rank: rank 0's budget is its own.
+        // A node that was chosen and had no assignment yet, and requested no rank, has none: rank 0's budget is its
+        // own.
         let losses = name.rank.map(|rank| {
             let losses = self.losses.entry(rank).or_default();
             *losses = losses.saturating_add(u32::from(is_charged));
@@ -326,7 +329,7 @@ impl Job {
         }
     }
 
-    /// The members of a round that nobody has heard of yet wait again.
+    /// The members of a round that no node knows of yet wait again.
     pub(super) fn gather_again(&mut self, now: Moment, members: Vec<NodeId>) -> Vec<Effect> {
         self.waiting.extend(members.into_iter().filter(|member| self.nodes.contains_key(member)));
         self.phase = Phase::gathering(now, BTreeSet::new());
@@ -337,7 +340,7 @@ impl Job {
         self.complete(now)
     }
 
-    /// Before the first round, a master that everybody has left is as good as new.
+    /// Before the first round, a master that all nodes have left is as good as new.
     fn wait_for_anybody(&mut self) {
         if let Phase::Gathering { since, .. } = &mut self.phase
             && self.nodes.is_empty()
@@ -348,7 +351,7 @@ impl Job {
         }
     }
 
-    /// Whether a node has a seat, or is about to get one.
+    /// Whether a node is assigned, or about to be.
     pub(super) fn has_part(&self, node: &NodeId) -> bool {
         match &self.phase {
             Phase::Gathering { awaited, .. } => awaited.contains(node) || self.node_ranks.contains_key(node),
@@ -356,7 +359,7 @@ impl Job {
             Phase::Checking(checking) => checking.has(node),
             Phase::Measuring(measuring) => measuring.place_of(node).is_some(),
             Phase::Hosting { members, .. } => members.iter().any(|member| member.node_id == *node),
-            // The seats are those of the round that runs; looked up, where the world would be searched.
+            // The ranks are those of the running round; looked up, where the world would be searched.
             Phase::Running { .. } => self.node_ranks.contains_key(node),
             Phase::Restoring { claims, .. } => claims.values().any(|holder| holder == node),
             Phase::Over { .. } => false,
@@ -375,7 +378,7 @@ impl Job {
         self.inventories.remove(node);
     }
 
-    /// Tells every node that the job is over.
+    /// Notifies every node of the end of the job.
     pub(super) fn end(&mut self, now: Moment, verdict: JobVerdict) -> Vec<Effect> {
         let aside = std::mem::take(&mut self.aside);
         let unaware: BTreeSet<NodeId> = self.nodes.keys().cloned().chain(aside.into_nodes()).collect();
@@ -402,7 +405,7 @@ impl Job {
         Vec::new()
     }
 
-    /// Who has not heard of the end by now finds out by itself.
+    /// Nodes that have not acknowledged the end by now find out by themselves.
     pub(super) fn on_farewell_over(&mut self) -> Vec<Effect> {
         let Phase::Over { verdict, until, .. } = &mut self.phase else { return Vec::new() };
         *until = None;

@@ -1,5 +1,5 @@
-//! After a check, the bandwidth of all nodes together: one ring of all-reduces. Numbers for people; nobody is judged
-//! by them.
+//! After a check, the bandwidth of all nodes together: one ring of all-reduces. Information only; no node is judged
+//! by it.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -13,7 +13,7 @@ use crate::{
 
 use diagnosis::{moment::Moment, network_check::Probed, rng::mix};
 
-/// What is summed: 2^24 numbers of 4 bytes, as DLRover's own test does.
+/// The size of the sum: 2^24 numbers of 4 bytes, as in DLRover's own test.
 const BYTES: u64 = 64 << 20;
 
 /// The members of a round while their bandwidth is measured.
@@ -22,21 +22,21 @@ pub(super) struct Measuring {
     at: CheckRound,
     members: Vec<NodeId>,
     places: BTreeMap<NodeId, u32>,
-    /// What the nodes were told to do and have not answered, by their place in `members`.
+    /// The orders that are not answered, by place in `members`.
     orders: BTreeMap<u32, CheckOrder>,
     /// The longest median of a node.
     slowest: Duration,
-    /// What did not work, first come first.
+    /// The first failure.
     failure: Option<String>,
     until: Moment,
-    /// How long it may take.
+    /// The timeout.
     limit: Duration,
-    /// From the word that cuts it short to its end.
+    /// From the cancellation to its end.
     timeout: Option<Duration>,
 }
 
 impl Job {
-    /// Whether the bandwidth of those that passed is to be measured.
+    /// Whether the bandwidth of the nodes that passed is to be measured.
     pub(super) fn wants_bandwidth(&self, passed: &[NodeId]) -> bool {
         let terms = self.terms.as_ref().and_then(|terms| terms.check.as_ref());
         passed.len() > 1 && terms.is_some_and(|terms| terms.measures_bandwidth)
@@ -116,7 +116,7 @@ impl Job {
         self.end_if_measured(now)
     }
 
-    /// A member is gone, and the ring with it: the others end theirs by themselves, or are told to in time.
+    /// A member is gone, and the ring with it: the others end theirs by themselves, or are cancelled in time.
     pub(super) fn lost_in_measuring(&mut self, now: Moment, node: &NodeId, reason: &str) -> Vec<Effect> {
         let Phase::Measuring(measuring) = &mut self.phase else { return Vec::new() };
         let Some(place) = measuring.place_of(node) else { return Vec::new() };
@@ -175,7 +175,7 @@ impl Measuring {
         &self.members
     }
 
-    /// What a member that joins again was told to do.
+    /// The order of a member that joins again.
     pub(super) fn order_of(&self, node: &NodeId) -> Option<&CheckOrder> {
         self.orders.get(&self.place_of(node)?)
     }

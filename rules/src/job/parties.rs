@@ -1,9 +1,9 @@
-//! Nodes of two jobs at one master, before either of them has run. Where nothing keeps strangers out, nobody can say
-//! which of them is meant: the first to come may be somebody who made itself up. So nobody is refused because others
-//! were there before it. Those that differ wait aside, and the job is the one that has enough nodes first, or the most.
+//! Nodes of two jobs at one master, before either of them has run. Without a token, the master cannot know which of
+//! them is meant: the first to join may be forged. So no node is refused because others joined first. Those that
+//! differ wait, and the job is the one that has enough nodes first, or the most.
 //!
-//! A master whose launcher has a part in the job knows what it is for, and one with a token knows its nodes: both refuse at
-//! once whoever differs.
+//! A master whose launcher is part of the job knows its terms, and one with a token knows its nodes: both refuse
+//! differing nodes at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,23 +17,24 @@ use crate::{
 };
 use diagnosis::moment::Moment;
 
-/// A node that came for another job than the one that gathers.
+/// A node of another job than the one that gathers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Aside {
     request: JoinRequest,
-    /// Where it said that it stands, if it has workers.
+    /// Its claim, if it has workers.
     claim: Option<Claim>,
     since: Moment,
 }
 
-/// All that wait aside. Each node is found in a party by its terms once, when it comes: a crowd may come.
+/// All nodes that wait for another job. Each node is added to a party by its terms once, when it joins: there may be
+/// many.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Asides {
     nodes: BTreeMap<NodeId, Aside>,
     parties: Vec<Party>,
 }
 
-/// Those of them that came for one job, at least one.
+/// Those of them with the same terms, at least one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Party {
     terms: Terms,
@@ -68,7 +69,7 @@ impl Asides {
         is_new
     }
 
-    /// Of the parties of the same size the last.
+    /// Of parties of the same size the last.
     fn largest(&self) -> Option<&Party> {
         self.parties.iter().max_by_key(|party| party.nodes.len())
     }
@@ -79,13 +80,13 @@ impl Asides {
 }
 
 impl Job {
-    /// Whether it is open whose job this is.
+    /// Whether it is open which job this master serves.
     pub(super) fn is_unsettled(&self) -> bool {
         let may_be_anybody = self.policy.is_open && self.policy.terms.is_none();
         may_be_anybody && !self.has_run && !matches!(self.phase, Phase::Over { .. })
     }
 
-    /// Keeps a node that came for another job, and lets that be the job when it is time.
+    /// Keeps a node of another job, and switches to that job when it is time.
     pub(super) fn set_aside(
         &mut self,
         now: Moment,
@@ -94,7 +95,7 @@ impl Job {
         point: String,
     ) -> Vec<Effect> {
         let (node, name) = (request.node_id.clone(), self.name_in(&request));
-        // It was there for the other job, under the same id. With it gone that may be another one, or none.
+        // It was there for the other job, under the same id. Without it that may be another one, or none.
         if self.nodes.contains_key(&node) {
             let mut effects = self.give_up_for_another_job(now, &node, &point);
             effects.extend(match claim {
@@ -116,8 +117,8 @@ impl Job {
         effects
     }
 
-    /// When the nodes here give way to others that came for another job: that has enough of them and this one has not,
-    /// or more of them, or nobody is here. `None`: they do not.
+    /// When the nodes here are replaced by others of another job: that has enough of them and this one has not, or
+    /// more of them, or there are no nodes here. `None`: never.
     pub(super) fn give_way(&mut self, now: Moment) -> Option<Vec<Effect>> {
         let has_enough = match &self.phase {
             _ if !self.is_unsettled() => return None,
@@ -158,7 +159,7 @@ impl Job {
         effects
     }
 
-    /// A round runs: whoever came for another job does not take part.
+    /// A round runs: nodes of another job do not take part.
     pub(super) fn settle(&mut self) -> Vec<Effect> {
         self.has_run = true;
         let aside = std::mem::take(&mut self.aside).nodes;
@@ -171,7 +172,7 @@ impl Job {
         Effect::Refuse { node: aside.request.node_id.clone(), reason: Refusal::Differs { point } }
     }
 
-    /// When one of those that wait aside has waited for as long as it would have for its own job.
+    /// When one of the waiting nodes has waited for the timeout of its own job.
     pub(super) fn aside_deadline(&self) -> Option<Moment> {
         self.aside.nodes.values().map(|aside| aside.since + aside.request.terms.join_timeout).min()
     }
@@ -189,14 +190,14 @@ impl Job {
         over.iter().map(|aside| self.refuse_aside(aside)).collect()
     }
 
-    /// Members that are known by their own words only have had their time to stop their workers: nobody waits for them
-    /// any longer.
+    /// Members that are known by their own claims only have had their time to stop their workers: they are not waited
+    /// for any longer.
     pub(super) fn give_up_the_awaited(&mut self, now: Moment) {
         if let Phase::Gathering { awaited, awaited_until, .. } = &mut self.phase
             && awaited_until.is_some_and(|until| until <= now)
         {
             *awaited_until = None;
-            // They may still speak to the store of their round.
+            // They may still use the store of their round.
             self.is_port_stale |= !awaited.is_empty();
             awaited.clear();
         }

@@ -1,4 +1,4 @@
-//! Nodes come back: to a master that never died, that remembers, or that has lost its memory.
+//! Nodes come back: to a master that never died, that has its journal, or that has lost its state.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,16 +14,16 @@ use crate::{
 };
 use diagnosis::moment::Moment;
 
-/// Rounds of which nodes may still tell a master that does not know them. One that restarts every second comes there
-/// after 34 years, and as many numbers again are left.
+/// The highest round that nodes may report to a master that does not know it. A job that restarts every second
+/// reaches it after 34 years, and as many numbers again are left.
 const LAST_HEARD: u32 = 1 << 30;
 
-/// How long nodes may take to stop their workers whose round this master knows by their own words only, and never
-/// took over: whoever has made one up holds up the others no longer.
+/// How long nodes may take to stop their workers whose round this master knows by their claims only, and never took
+/// over: a forged claim delays the others no longer.
 const CLAIMANTS_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Job {
-    /// A node says where it stands after its stream was broken, and is told what it has missed.
+    /// A node reports its state after its stream was broken, and receives what it has missed.
     pub(super) fn on_resumed(&mut self, now: Moment, request: JoinRequest, claim: Claim) -> Vec<Effect> {
         let node = request.node_id.clone();
         if let Phase::Over { verdict, unaware, .. } = &mut self.phase {
@@ -32,7 +32,7 @@ impl Job {
         }
         let known = self.nodes.get(&node);
         let is_known = known.is_some();
-        // A word that was overtaken by a later one: the workers that it tells of are gone.
+        // A message that was overtaken by a later one: its workers are gone.
         let has_left = known.is_some_and(|known| known.request.after >= Some(claim.round));
         let (name, run_id) = (request.name(), request.terms.run_id.clone());
         let mut effects = match self.admit(now, request, Some(&claim)) {
@@ -52,7 +52,7 @@ impl Job {
         }
         let is_restored = self.restored() == Some(Generation::claimed(&claim));
         let is_news = self.hear_of_generation(&claim) && !is_restored;
-        // It was given up, or this master has no memory and went on without it. It has workers, and so may others.
+        // It was lost, or this master has no state and continued without it. It has workers, and so may others.
         self.is_port_stale |= !is_known && !is_restored;
         if is_news && !self.policy.is_open {
             self.miss_unknown(now, Generation::claimed(&claim));
@@ -67,15 +67,15 @@ impl Job {
         effects
     }
 
-    /// This master remembers no such round, and now it will not give out the number of it or of those in between.
+    /// This master has no such round, and now it will not use the number of it or of those in between.
     fn on_unknown_round(&mut self, node: &NodeId, round: Round, next: Round) -> Effect {
         let before = self.unknown.take().filter(|unknown| unknown.end().0.saturating_add(1) == next.0);
         self.unknown = Some(before.map_or(next, |unknown| *unknown.start())..=round);
         Effect::Log(Log::OldMemory { node: self.name_of(node), round, next })
     }
 
-    /// A node speaks of a round: those that follow have higher numbers, also where this master has no memory of it.
-    /// But a number that no job comes to is one that somebody made up, and must not use the numbers up.
+    /// A node reports a round: those that follow have higher numbers, also where this master does not know it. But a
+    /// number that no job reaches is forged, and must not use the numbers up.
     pub(super) fn hear_of_round(&mut self, round: Round) {
         if round.0 < LAST_HEARD {
             self.next_round = self.next_round.max(Round(round.0.saturating_add(1)));
@@ -95,7 +95,7 @@ impl Job {
                 unaware.insert(node.clone());
                 vec![Effect::SendEnd { node: node.clone(), verdict: verdict.clone() }]
             }
-            // All come back at once to a master that was started again; only one that has left is searched for.
+            // All come back at once to a restarted master; only one that has left is searched for.
             Phase::Running { world, .. }
                 if Generation::of(world) == Generation::claimed(&claim)
                     && (self.node_ranks.contains_key(node) || world.node_rank_of(node).is_some()) =>
@@ -112,7 +112,7 @@ impl Job {
                     }
                 }
             }
-            // Of two that claim one seat the first is believed; the other stops and joins again.
+            // Of two that claim one rank the first is accepted; the other stops and joins again.
             Phase::Restoring { round, nodes, master_addr, master_port, claims, .. }
                 if (*round, &*master_addr, *master_port)
                     == (claim.round, &claim.master_addr, claim.master_port)
@@ -123,8 +123,7 @@ impl Job {
             }
             Phase::Gathering { awaited, since, .. } => {
                 // It has workers, so it does not wait; the next round waits for it as for any other member. Not for
-                // one that is not known: it was given up, or has made itself up, and what its workers speak to is
-                // another port.
+                // an unknown one: it was lost, or is forged, and its workers use another port.
                 since.get_or_insert(now);
                 if is_known {
                     awaited.insert(node.clone());
@@ -141,7 +140,7 @@ impl Job {
         }
     }
 
-    /// Whether what a node claims is what the phase below takes it for.
+    /// Whether a node's claim fits the phase.
     fn is_claim_good(&self, node: &NodeId, claim: &Claim, is_known: bool) -> bool {
         match &self.phase {
             Phase::Running { world, .. } => {
@@ -153,7 +152,7 @@ impl Job {
                     && *nodes == claim.nodes
                     && claims.get(&claim.node_rank).is_none_or(|holder| holder == node)
             }
-            // It is awaited from now on.
+            // It is waited for from now on.
             Phase::Gathering { .. } => is_known,
             Phase::Over { .. } => true,
             Phase::Placing { .. } | Phase::Checking(_) | Phase::Measuring(_) | Phase::Hosting { .. } => false,
@@ -162,7 +161,7 @@ impl Job {
 
     fn begin_restoring(&mut self, now: Moment, claim: &Claim, effects: &mut Vec<Effect>) {
         let Claim { round, nodes, master_addr, master_port, .. } = claim.clone();
-        // Who claims more nodes than the job may have holds up nobody for longer.
+        // A claim of more nodes than the job may have delays no others.
         let most = self.terms.as_ref().map_or(nodes, |terms| terms.most());
         effects.push(Effect::Log(Log::Restoring { round, nodes }));
         self.phase = Phase::Restoring {
@@ -199,7 +198,7 @@ impl Job {
         self.take_over(now)
     }
 
-    /// Every member is back: the round goes on as if nothing had happened.
+    /// Every member is back: the round continues as if nothing had happened.
     fn take_over(&mut self, now: Moment) -> Vec<Effect> {
         let Phase::Restoring { round, nodes, master_addr, master_port, claims, succeeded, .. } = &self.phase
         else {

@@ -1,5 +1,5 @@
-//! What earlier checks of the job saw of machines and may have been a passing trouble: that they pass and fail by turns
-//! (`flaky`), or went away (`lost`). Seen twice, it is the machine's.
+//! What earlier checks of the job found of machines and may be temporary: that they pass and fail by turns (`flaky`),
+//! or went away (`lost`). Seen twice, it is a fault of the machine.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -9,14 +9,14 @@ use super::{Job, Phase};
 use crate::{ids::NodeId, node::JoinRequest};
 use diagnosis::moment::Moment;
 
-/// Machines that are remembered. Beyond that, those that were seen longest ago are forgotten.
+/// The most machines that are remembered; beyond that, those seen longest ago are forgotten.
 const MOST: usize = 16_384;
 
-/// Why a member of a check that went away is not to blame for it.
+/// Why the machine of a member that went away is not at fault.
 pub(super) const STARTED_AGAIN: &str = "its launcher was started again";
 
-/// A machine, whichever launcher runs on it: the Kubernetes node; else the host's name with its address, for several
-/// hosts may have one name (`localhost`, or a pod that came up again elsewhere).
+/// A machine, whichever launcher runs on it: the Kubernetes node; else the host name with the address, for several
+/// hosts may have one name (`localhost`, or a pod that was started again elsewhere).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct Machine(String);
 
@@ -37,18 +37,18 @@ struct Sighting {
     is_flaky: bool,
     /// When it went away.
     lost: Option<Moment>,
-    /// In which check it was seen last.
+    /// The check that saw it last.
     check: u32,
 }
 
-/// What was seen of machines in the checks so far.
+/// What the checks so far saw of machines.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Sightings {
     machines: BTreeMap<Machine, Sighting>,
 }
 
 impl Sightings {
-    /// An earlier check called it `flaky` or `lost`.
+    /// Whether an earlier check called it `flaky` or `lost`.
     pub(super) fn has(&self, machine: &Machine) -> bool {
         self.machines.contains_key(machine)
     }
@@ -68,8 +68,8 @@ impl Sightings {
         sighting
     }
 
-    /// It is there again, and has passed a check: going away was no fault of the machine. What passes and fails by
-    /// turns has proven nothing by a pass.
+    /// It is there again, and has passed a check: its absence was no fault of the machine. For a machine that passes
+    /// and fails by turns a pass proves nothing.
     pub(super) fn passed(&mut self, machine: &Machine) {
         self.forget_loss(machine, |_| true);
     }
@@ -87,7 +87,7 @@ impl Sightings {
         }
     }
 
-    /// Keeps the memory small.
+    /// Keeps the list small.
     pub(super) fn trim(&mut self) {
         let Some(over) = self.machines.len().checked_sub(MOST).filter(|over| *over > 0) else { return };
         let mut by_age: Vec<(u32, Machine)> =
@@ -100,8 +100,8 @@ impl Sightings {
 }
 
 impl Job {
-    /// A launcher that was not known has joined. Where it takes the place of one on the same machine that went away a
-    /// moment ago, or in the check that is on, that launcher was started again, and nothing is wrong with the machine.
+    /// A new launcher has joined. If it replaces one on the same machine that went away just before, or in the
+    /// running check, that launcher was restarted, and nothing is wrong with the machine.
     pub(super) fn newcomer(&mut self, now: Moment, node: &NodeId) {
         let Some(machine) = self.nodes.get(node).map(|known| Machine::of(&known.request)) else { return };
         self.sightings.came_back(&machine, now, self.policy.reconnect_grace);

@@ -6,7 +6,7 @@ use super::TaintReport;
 use diagnosis::network_check::{Ambiguity, Cut, Element, LinkKind, PartialUplink};
 
 impl TaintReport {
-    /// What a person calls a part of a fabric.
+    /// The name of a part of the fabric.
     #[must_use]
     pub fn describe(&self, element: Element) -> String {
         match element {
@@ -20,7 +20,7 @@ impl TaintReport {
         }
     }
 
-    /// A line for each thing that is wrong between nodes.
+    /// A line for each fault between nodes.
     pub(super) fn write_fabric(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let outcome = &self.outcome;
         for link in &outcome.links {

@@ -1,4 +1,4 @@
-//! A short table of the report, for people.
+//! A short table of the report.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ const SHOWN: usize = 16;
 /// The most nodes that a table shows. The document has them all.
 const ROWS: usize = 64;
 
-/// A short table for the master's log: what was found, and node by round.
+/// A short table for the master's log: the findings, and the tests by node and round.
 impl fmt::Display for TaintReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Outcome { rounds, nodes, guard, took, .. } = &self.outcome;
@@ -74,7 +74,7 @@ impl fmt::Display for TaintReport {
     }
 }
 
-/// What one node did in one round.
+/// One node's test in one round.
 struct Cell<'a> {
     record: &'a RoundRecord,
     number: u32,

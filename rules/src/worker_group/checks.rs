@@ -1,4 +1,4 @@
-//! This node is checked: by itself before it asks for a seat, and with others before it gets one.
+//! The checks of this node: its self-test before it joins, and tests with others before it is assigned.
 
 use std::time::Duration;
 
@@ -16,17 +16,17 @@ use diagnosis::{
     network_check::{LocalCheck, Probed},
 };
 
-/// How often a person hears how far a test has come. Most end before that.
+/// How often progress of a test is shown. Most tests end before.
 const TELL_EVERY: Duration = Duration::from_secs(5);
 
-/// What is known of this node, and what it is being asked.
+/// The state of this node's checks.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Checks {
     local: Local,
     test: Option<Test>,
 }
 
-/// What this node knows of itself.
+/// The state of the self-test.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 enum Local {
     #[default]
@@ -35,7 +35,7 @@ enum Local {
     Known {
         checked: LocalCheck,
         at: Moment,
-        /// A seat followed: workers have run since.
+        /// The node was assigned since: workers have run.
         is_used: bool,
     },
 }
@@ -43,16 +43,16 @@ enum Local {
 /// The last test with others.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Test {
-    /// What was asked. Another master may count its rounds anew, so the round alone does not tell two orders apart.
+    /// Its order. Another master may count its rounds anew, so the round alone does not identify an order.
     order: CheckOrder,
-    /// What it came to, when it ended; the compute times may be missing yet.
+    /// Its result, when it ended; the compute times may be missing yet.
     report: Option<CheckReport>,
-    /// When a person heard of it last.
+    /// When its progress was shown last.
     told: Moment,
 }
 
 impl Test {
-    /// Nothing of it is under way any more.
+    /// Whether nothing of it is running any more.
     fn is_over(&self) -> bool {
         self.report.as_ref().is_some_and(|report| report.compute.is_some())
     }
@@ -65,7 +65,7 @@ impl Checks {
         (!test.is_over()).then_some(Effect::CancelProbe { at: test.order.at })
     }
 
-    /// Workers run: what is known of this node grows old, and what a look at it would say now is not waited for.
+    /// Workers run: from now on the self-test gets older, and the result of a running one is not waited for.
     pub(super) fn used(&mut self) {
         self.test = None;
         match &mut self.local {
@@ -77,14 +77,14 @@ impl Checks {
 }
 
 impl WorkerGroup {
-    /// Asks for a seat, after a look at itself where that is wanted.
+    /// Joins, after a self-test where that is wanted.
     pub(super) fn request_to_join(&mut self, now: Moment) -> Vec<Effect> {
         let Some(reuse_for) = self.limits.check else { return vec![self.join_effect(None)] };
         match &self.checks.local {
             Local::UnderWay => Vec::new(),
             Local::Known { checked, at, is_used } if !is_used || now < *at + reuse_for => {
                 let join = self.join_effect(Some(checked.clone()));
-                // The master asks again for what it has not heard, unless it heard it and we did not.
+                // The master asks again for what it has not received, unless its answer was lost.
                 let report = self.checks.test.as_ref().and_then(|test| test.report.clone());
                 let report = report.map(|report| Effect::ReportCheck { report });
                 std::iter::once(join).chain(report).collect()
@@ -115,7 +115,7 @@ impl WorkerGroup {
         let mut effects = Vec::new();
         if let Some(test) = &self.checks.test {
             if order == test.order {
-                // Asked again, because the answer was not heard.
+                // Asked again, because the report was lost.
                 let report = test.report.clone();
                 return report.map(|report| Effect::ReportCheck { report }).into_iter().collect();
             }
@@ -134,7 +134,7 @@ impl WorkerGroup {
         test.map(|_| Effect::CancelProbe { at }).into_iter().collect()
     }
 
-    /// The master hears all of it, a person what takes long.
+    /// The master receives all progress, the user that of long tests.
     pub(super) fn on_probing(&mut self, now: Moment, at: CheckRound, probed: Probed) -> Vec<Effect> {
         let is_on = |test: &&mut Test| test.order.at == at && test.report.is_none();
         let Some(test) = self.checks.test.as_mut().filter(is_on) else {

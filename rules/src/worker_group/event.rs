@@ -1,4 +1,4 @@
-//! What a node's machine is told, and what it answers.
+//! Events and effects of a node.
 
 use std::time::Duration;
 
@@ -22,71 +22,71 @@ use diagnosis::{
     network_check::{LocalCheck, Probed},
 };
 
-/// What this node was told to do.
+/// The settings of this node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// This launcher.
     pub node_id: NodeId,
     /// Restarts after the first attempt.
     pub max_restarts: u32,
-    /// Time between the polite signal and SIGKILL.
+    /// The time between the first signal and SIGKILL.
     pub shutdown_timeout: Duration,
-    /// How long a master that is away is waited for once it is needed.
+    /// How long a master that is needed and away is waited for.
     pub join_timeout: Duration,
-    /// This node checks itself before each start, unless it did so less than this ago; `None`: never.
+    /// This node tests itself before each start, unless it did so less than this ago; `None`: never.
     pub check: Option<Duration>,
-    /// The node shows accelerators: what they are is found out once workers run.
+    /// The node has accelerators; they are queried once workers run.
     pub has_accelerators: bool,
     /// The workers have a share of one of them.
     pub gpu_share: Option<ShareTerms>,
 }
 
-/// What happened.
+/// An event of the node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
-    /// The master asks this node to serve the store of a round it completed; on a port of its own, when
-    /// somebody may still speak to the last one.
+    /// The master asks this node to serve the store of a round it completed; on a new port, when workers may still
+    /// use the last one.
     HostRequested { round: Round, fresh_port: bool },
     /// The store of that round is open here. Without an address, the master takes the node's own.
     Hosting { round: Round, master_addr: Option<String>, master_port: u16 },
     /// The store of that round could not be opened.
     CannotHost { reason: String },
-    /// The master completed a round and this node has a seat in it.
+    /// The master completed a round with this node.
     Assigned { assignment: Assignment },
-    /// Why there is no seat yet.
+    /// Why there is no assignment yet.
     Pending(Pending),
-    /// What the check of this node alone has to say meanwhile.
+    /// Progress of the self-test.
     SelfCheckProgress { message: String },
-    /// The check of this node alone cannot be made as it was asked for.
+    /// The self-test cannot be made as configured.
     CannotCheck { reason: String },
-    /// What this node found out about itself.
+    /// The result of the self-test.
     LocallyChecked { checked: LocalCheck },
-    /// The master asks for a test with others.
+    /// The master orders a test with others.
     CheckOrdered { order: CheckOrder },
-    /// The test of this round is to end now.
+    /// The test of this round is cancelled.
     CheckCancelled { at: CheckRound },
-    /// How far the test of this round has come.
+    /// Progress of the test of this round.
     Probing { at: CheckRound, probed: Probed },
     /// The test ended.
     Probed { report: CheckReport },
     /// The check is over and this node passed.
     CheckOver { message: String },
-    /// A check keeps this node out of the job.
+    /// A check excludes this node.
     Excluded { exclusion: Exclusion },
-    /// The master does not let this node take part.
+    /// The master refuses this node.
     Refused { reason: String },
     /// Folders, files and pipes of the round's workers are ready. The OOM killer has killed so many processes of this
     /// cgroup by now; `None`: unknown.
     Prepared { round: Round, oom_kills: Option<u64> },
-    /// They could not be made ready.
+    /// They could not be made.
     CannotPrepare { round: Round, reason: String },
     /// A worker could not be started. No further worker of the round was.
     CannotStart { round: Round, local_rank: LocalRank, reason: String },
-    /// What this node's accelerators are.
+    /// The node's accelerators.
     InventoryTaken { inventory: Box<Inventory> },
-    /// The driver told of an error of an accelerator: NVIDIA's `Xid`.
+    /// The driver reported an error of an accelerator: NVIDIA's `Xid`.
     GpuError { gpu: u32, code: u64 },
-    /// Who holds memory of accelerators.
+    /// The processes that use memory of accelerators.
     GpuMemory { uses: Vec<GpuUse> },
     /// A worker runs.
     WorkerStarted { round: Round, local_rank: LocalRank, pid: i32 },
@@ -94,38 +94,38 @@ pub enum Event {
     WorkerExited { round: Round, exit: WorkerExit, oom_kills: Option<u64> },
     /// These workers have connected to the store; with `is_unsure`, so has a process that was not found.
     StoreReached { round: Round, workers: Vec<LocalRank>, is_unsure: bool },
-    /// Of all that the round's workers ever started, no process is left.
+    /// No process of the round's workers and their children is left.
     TreeGone { round: Round },
-    /// Somebody asked the launcher to end, by this signal.
+    /// The launcher received this signal, which ends the run.
     Signalled { signal: i32 },
-    /// A signal that workers want to see and that does not end the run (SIGUSR1, SIGUSR2).
+    /// The launcher received a signal for the workers that does not end the run (SIGUSR1, SIGUSR2).
     Forwarded { signal: i32 },
-    /// The round is over for all its members, and why. With `excuses` that came before any failure of our own
-    /// workers, which then followed from it.
+    /// The round is over for all its members. With `is_secondary` the reason came before any failure of our own
+    /// workers, which is then secondary.
     Regroup { round: Round, why: String, is_secondary: bool },
     /// The job is over.
     JobEnded { verdict: JobVerdict },
     /// A stream to the master is open, for the first time or again.
     MasterBack,
-    /// There is none. It is being tried again; another reason may follow.
+    /// There is none, for this reason. The agent keeps trying; another reason may follow.
     MasterAway { reason: String },
-    /// The master has answered a word that was sent then.
+    /// The master has answered a message that was sent then.
     Heard { sent: Moment },
-    /// What those said that were asked of this round and were reached, and whether the only host where the master may be
-    /// says that it is not there.
+    /// The answers of the jurors of this round that were reached, and whether the only host where the master may be
+    /// refuses the connection.
     Answered { round: Round, answers: Vec<Answer>, is_master_gone: bool },
-    /// The master has taken note of this node's end.
+    /// The master has acknowledged this node's end.
     EndNoted,
-    /// The guard process died; the shell has already cleared away whatever was left of the workers.
+    /// The guard process died; the shell has already killed what was left of the workers.
     GuardDied { cause: ExitCause },
-    /// The moment of [`WorkerGroup::deadline`] has come.
+    /// [`WorkerGroup::deadline`] is reached.
     Deadline,
 }
 
-/// A worker's end, as the shell saw it.
+/// A worker's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerExit {
-    /// Which worker.
+    /// The worker.
     pub local_rank: LocalRank,
     /// Its process id.
     pub pid: i32,
@@ -138,55 +138,55 @@ pub struct WorkerExit {
 /// What the shell must do, in this order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Effect {
-    /// Ask the master for a seat, having left this round.
+    /// Ask the master for an assignment, having left this round.
     Join { attempt: Attempt, after: Option<Round>, checked: Option<LocalCheck> },
-    /// Find out what this node's accelerators are, beside everything else.
+    /// Query this node's accelerators in the background.
     TakeInventory,
-    /// Tell the master.
+    /// Report them to the master.
     ReportInventory { inventory: Box<Inventory> },
-    /// Listen to what the accelerators' driver tells, until the end; and look who holds memory, now and then.
+    /// Subscribe to the driver's errors until the end, and sample which processes hold memory.
     WatchGpus { and_memory: bool },
     /// SIGKILL to one worker.
     KillWorker { local_rank: LocalRank },
-    /// Find out what this node can know of itself alone.
+    /// Run the self-test.
     CheckLocally,
-    /// Do this test with others. One before it that has not ended is ended first.
+    /// Run this test with others. A running one is ended first.
     Probe { order: CheckOrder },
-    /// End the test of this round now.
+    /// Cancel the test of this round.
     CancelProbe { at: CheckRound },
-    /// Tell the master what a test came to.
+    /// Report the result of a test.
     ReportCheck { report: CheckReport },
-    /// Tell the master how far it has come. Not worth a retry.
+    /// Report the progress of a test. Not worth a retry.
     ReportProgress { at: CheckRound, probed: Probed },
-    /// Tell the master where this node stands, after the stream was broken.
+    /// Report the state of this node, after the stream was broken.
     Resume { claim: Claim },
-    /// Open the store for this round, with nothing in it of any other.
+    /// Open the store for this round, empty.
     HostStore { round: Round, fresh_port: bool },
-    /// Tell the master where it is.
+    /// Report its address.
     ReportHosting { round: Round, master_addr: Option<String>, master_port: u16 },
-    /// Tell the master, and so all nodes, that workers failed.
+    /// Report to the master, and so to all nodes, that workers failed.
     ReportFailure { round: Round, reason: String, gives_up: bool },
-    /// Tell the master that this node has heard of the job's end.
+    /// Acknowledge the end of the job.
     AcknowledgeEnd,
     /// Make folders, files and pipes for the workers of this round.
     Prepare { assignment: Assignment, attempt: Attempt },
     /// Start the workers that were prepared.
     Spawn { round: Round },
-    /// Send a signal to every process the workers have started, and to the workers.
+    /// Send a signal to the workers and all their children.
     SignalTree { signal: i32 },
     /// Send a signal to the workers alone.
     SignalWorkers { signal: i32 },
-    /// SIGKILL to every process the workers have started, and to the workers.
+    /// SIGKILL to the workers and all their children.
     KillTree,
-    /// The processes that are left cannot be killed: say so at the end, and go on without waiting for them.
+    /// The processes that are left cannot be killed: report them at the end, and do not wait for them.
     AbandonTree,
-    /// Ask each of these launchers whether it hears the master in this round, for no longer than this; and the host of the
-    /// master, when its word is good, whether it is there.
+    /// Ask each of these launchers whether it has the master in this round, and, with `of_master`, the host of the
+    /// master whether it refuses connections.
     Ask { round: Round, jury: Vec<Juror>, timeout: Duration, of_master: bool },
-    /// Tell a person.
+    /// Show the user a message.
     Notify(Notice),
-    /// Tell the master how this node's part ended.
+    /// Report how this node's part ended.
     ReportEnd { end: NodeEnd },
-    /// Leave. Nothing follows.
+    /// Exit. Nothing follows.
     Finish { outcome: Outcome },
 }

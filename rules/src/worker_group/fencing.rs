@@ -1,4 +1,4 @@
-//! Workers that nobody may stop from afar stop by themselves: see [`crate::fence`].
+//! Workers that may be cut off are stopped here: see [`crate::fence`].
 
 use super::{Effect, State, Then, WorkerGroup};
 use crate::{
@@ -11,20 +11,20 @@ use crate::{
 use diagnosis::moment::Moment;
 
 impl WorkerGroup {
-    /// When the workers here are killed, unless a sign comes that they may go on; `None`: there are none, or they need no
-    /// sign. Whatever becomes of this process, they must be gone then.
+    /// When the workers here are killed unless the lease is renewed; `None`: there are none, or they have no lease.
+    /// They must be gone then even if this process hangs.
     #[must_use]
     pub fn kill_at(&self) -> Option<Moment> {
         self.fence.as_ref().filter(|_| self.may_have_workers()).map(Fence::kill_at)
     }
 
-    /// How long that sign is good for.
+    /// The lease.
     #[must_use]
     pub fn lease(&self) -> Option<std::time::Duration> {
         Some(self.last.as_ref()?.fence.as_ref()?.lease)
     }
 
-    /// What others may know of where this node stands.
+    /// What other nodes may ask about this one.
     #[must_use]
     pub fn standpoint(&self) -> Standpoint {
         Standpoint { over: self.over }
@@ -38,8 +38,8 @@ impl WorkerGroup {
         matches!(self.state, State::Preparing(_) | State::Running(_) | State::Stopping { .. })
     }
 
-    /// A seat begins its lease with the last word that the master has answered. `false`: that is over already, for the
-    /// seat was long on its way, and the job may be elsewhere by now.
+    /// Starts the lease of an assignment with the last message that the master has answered. `false`: it is over
+    /// already, because the assignment was too long in transit, and the job may run elsewhere by now.
     pub(super) fn raise_fence(&mut self, now: Moment, assignment: &Assignment) -> bool {
         self.over = self.over.max(assignment.round.0.checked_sub(1).map(Round));
         (self.finding, self.is_told_dead) = (None, false);
@@ -82,7 +82,7 @@ impl WorkerGroup {
         }
     }
 
-    /// The jurors are asked when it is time.
+    /// Asks the jurors when it is time.
     pub(super) fn ask(&mut self, now: Moment) -> Option<Effect> {
         let round = self.round().filter(|_| self.may_have_workers())?;
         let terms = self.last.as_ref()?.fence.as_ref()?;
@@ -96,7 +96,7 @@ impl WorkerGroup {
         })
     }
 
-    /// The lease is over: nothing of the round may run on.
+    /// The lease is over: the workers of the round must not run on.
     pub(super) fn fall(&mut self, now: Moment) -> Vec<Effect> {
         if self.kill_at().is_none_or(|kill_at| now < kill_at) {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! The workers of one round, as far as their ends are known.
+//! The workers of one round and their ends.
 
 use std::collections::BTreeSet;
 
@@ -19,9 +19,9 @@ pub(super) struct Generation {
     pub(super) assignment: Assignment,
     /// Workers that have not ended yet.
     pub(super) alive: BTreeSet<LocalRank>,
-    /// Ends that were not well, in the order in which they were noticed.
+    /// Failures, the first noticed first.
     pub(super) failures: Vec<WorkerFailure>,
-    /// Those that ended well before the first of these.
+    /// Workers that exited with code 0 before the first of these.
     pub(super) ended_before: Vec<Rank>,
     /// How many processes of this cgroup the OOM killer had killed when these workers were started.
     pub(super) oom_kills: Option<u64>,

@@ -1,5 +1,5 @@
-//! What this node's accelerators are, and what their driver tells of them while workers run. It is said to the master
-//! beside everything else, and no worker waits for it.
+//! This node's accelerators, and the errors that their driver reports while workers run. Reported to the master in
+//! the background; no worker waits for it.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::{
 use crate::{ids::LocalRank, notice::Notice};
 use diagnosis::gpus::{GpuUse, Inventory, Vendor, share::ShareTerms};
 
-/// Looks at who holds memory without a single process of ours among them, before a person hears that it is in vain.
+/// Samples without a single process of ours, before the user is notified that there is no use in them.
 const IN_VAIN: u32 = 10;
 
 /// What is known of the accelerators.
@@ -21,10 +21,10 @@ pub(super) struct Accelerators {
     inventory: Option<Box<Inventory>>,
     is_asked: bool,
     is_watched: bool,
-    /// The workers of the last seat by their process ids.
+    /// The workers of the last assignment by their process ids.
     workers: BTreeMap<i32, LocalRank>,
     shares: ShareWatch,
-    /// Looks in vain, in a row.
+    /// Samples without a process of ours, in a row.
     in_vain: u32,
 }
 
@@ -37,7 +37,7 @@ impl Accelerators {
 }
 
 impl WorkerGroup {
-    /// Workers run: now there is time to look.
+    /// Workers run: now there is time to query.
     pub(super) fn on_worker_started(&mut self, local_rank: LocalRank, pid: i32) -> Vec<Effect> {
         self.accelerators.workers.insert(pid, local_rank);
         if !self.limits.has_accelerators || self.accelerators.is_asked {
@@ -57,7 +57,7 @@ impl WorkerGroup {
         self.report_inventory().into_iter().chain(watch).collect()
     }
 
-    /// Each error is told, a flood of one kind less and less often.
+    /// Each error is reported, many of one kind less and less often.
     pub(super) fn on_gpu_error(&mut self, gpu: u32, code: u64) -> Vec<Effect> {
         let Some(inventory) = &mut self.accelerators.inventory else { return Vec::new() };
         if !inventory.note_xid(gpu, code) {
@@ -72,8 +72,8 @@ impl WorkerGroup {
         std::iter::once(tell).chain(self.report_inventory()).collect()
     }
 
-    /// Said when it is known, and again when the stream is back: before the node asks for a seat, so that a check's
-    /// report has it.
+    /// Reported when it is known, and again when the stream is back: before the node joins, so that a check's report
+    /// has it.
     pub(super) fn report_inventory(&self) -> Option<Effect> {
         let inventory = self.accelerators.inventory.as_ref().filter(|_| self.link.is_up())?;
         Some(Effect::ReportInventory { inventory: inventory.clone() })
@@ -118,7 +118,7 @@ impl WorkerGroup {
         effects
     }
 
-    /// Only NVIDIA's driver tells of errors.
+    /// Only NVIDIA's driver reports errors.
     fn watch(&mut self) -> Option<Effect> {
         let Accelerators { inventory, is_watched, .. } = &mut self.accelerators;
         let has_any = inventory.as_ref().is_some_and(|it| it.vendor == Some(Vendor::Nvidia));

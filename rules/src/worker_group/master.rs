@@ -1,5 +1,5 @@
-//! What this node and the master owe each other: words said again when the stream is back, patience while it is
-//! not, and the end.
+//! This node and the master: reports that are repeated when the stream is back, timeouts while it is not, and the
+//! end.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ use diagnosis::moment::Moment;
 /// The stream to the master.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum MasterStream {
-    /// It stands.
+    /// It is open.
     Up,
-    /// It does not; `reason` is `None` until it was tried.
+    /// It is not; `reason` is `None` before the first attempt.
     Away { since: Moment, reason: Option<String>, told: Moment },
 }
 
@@ -32,7 +32,7 @@ impl MasterStream {
         *self == Self::Up
     }
 
-    /// From now on somebody waits for it.
+    /// From now on the master is needed.
     pub(super) fn needed(&mut self, now: Moment) {
         if let Self::Away { told, .. } = self {
             *told = now;
@@ -41,19 +41,19 @@ impl MasterStream {
 }
 
 impl WorkerGroup {
-    /// When a master that is away and is needed since then is given up, and when a person hears of it next.
+    /// When a master that is away and needed since then is given up, and when the next message to the user is due.
     pub(super) fn away_until(&self, needed_since: Moment) -> Option<(Moment, Moment)> {
         match &self.link {
             MasterStream::Up => None,
             MasterStream::Away { since, told, .. } => {
-                // A timeout of nothing would be due in the moment in which it begins.
+                // A timeout of 0 would be due at once.
                 let timeout = self.limits.join_timeout.max(Duration::from_millis(1));
                 Some((needed_since.max(*since) + timeout, *told + EVERY))
             }
         }
     }
 
-    /// Says again whatever the master may not have heard.
+    /// Repeats what the master may not have received.
     pub(super) fn on_master_back(&mut self, now: Moment) -> Vec<Effect> {
         let was_told = matches!(&self.link, MasterStream::Away { reason: Some(_), .. });
         self.link = MasterStream::Up;
@@ -96,7 +96,7 @@ impl WorkerGroup {
         Some(Effect::Resume { claim })
     }
 
-    /// What the master is told of an outcome. An interrupted node whose work was done has left all the same.
+    /// The report of an outcome to the master. An interrupted node whose work was done has left all the same.
     pub(super) fn end_of(&self, outcome: &Outcome) -> Option<NodeEnd> {
         let left = self.interrupted.map(|signal| NodeEnd::Left { signal });
         match outcome {
@@ -126,7 +126,7 @@ impl WorkerGroup {
         };
         let limit = self.limits.join_timeout;
         match &self.state {
-            // Nobody waits for it any more.
+            // It is not needed any more.
             State::AwaitingRootCause { outcome, .. } | State::Leaving { outcome, is_farewell: true, .. } => {
                 let outcome = outcome.clone();
                 self.finish(outcome)
@@ -140,7 +140,7 @@ impl WorkerGroup {
             State::Leaving { .. } if is_news => {
                 vec![Effect::Notify(Notice::MasterAway { reason, goes_on: false, limit })]
             }
-            // Nobody is told of what nobody waits for.
+            // No message about a master that is not needed.
             State::Joining { .. }
             | State::Preparing(_)
             | State::Running(_)
@@ -182,21 +182,21 @@ impl WorkerGroup {
         vec![Effect::Notify(Notice::WaitingForMaster { reason, waited, limit })]
     }
 
-    /// A node whose workers have all ended well has done its part, whatever becomes of the others.
+    /// A node whose workers have all exited with code 0 has done its part, whatever happens to the others.
     pub(super) fn or_done(&self, outcome: Outcome) -> Outcome {
         if self.is_done_well { Outcome::Succeeded } else { outcome }
     }
 
     pub(super) fn on_host_requested(&mut self, round: Round, fresh_port: bool) -> Vec<Effect> {
         match &self.hosted {
-            // Asked again, because the answer was not heard: the store must not be emptied a second time.
+            // Asked again, because the answer was lost: the store must not be emptied a second time.
             Some(Hosted { round: known, at: Some((master_addr, master_port)) }) if *known == round => {
                 let (master_addr, master_port) = (master_addr.clone(), *master_port);
                 vec![Effect::ReportHosting { round, master_addr, master_port }]
             }
             Some(Hosted { round: known, at: None }) if *known == round => Vec::new(),
             other => {
-                // A store that was opened for a round this node never had a seat in may have others' workers.
+                // A store that was opened for a round without this node may have workers of others.
                 let fresh_port = fresh_port || other.is_some();
                 self.hosted = Some(Hosted { round, at: None });
                 vec![Effect::HostStore { round, fresh_port }]
@@ -221,7 +221,7 @@ impl WorkerGroup {
         self.on_last_word(now, Outcome::Failed(Failure::Master { reason }))
     }
 
-    /// The master has nothing more to say, and knows that this node will not come back: the workers end, and unless
+    /// The master has ended the job, and knows that this node will not come back: the workers are stopped, and unless
     /// this node's own end is settled already, it is this one.
     pub(super) fn on_last_word(&mut self, now: Moment, outcome: Outcome) -> Vec<Effect> {
         let outcome = self.or_done(outcome);
@@ -267,7 +267,7 @@ impl WorkerGroup {
     }
 
     pub(super) fn on_job_ended(&mut self, now: Moment, verdict: JobVerdict) -> Vec<Effect> {
-        // Success takes the good end of all workers, and this node knows of its own.
+        // Success needs exit code 0 of all workers, and this node knows its own.
         let has_unfinished = matches!(
             &self.state,
             State::Preparing(_) | State::Running(_) | State::Stopping { then: Then::Rejoin(_), .. }

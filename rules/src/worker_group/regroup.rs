@@ -1,11 +1,11 @@
-//! The round is over for all its members: for another node's sake, and sometimes in spite of a failure here.
+//! The round is over for all its members: because of another node, and sometimes with a failure here.
 
 use super::{Effect, SIGTERM, State, Then, WorkerGroup};
 use crate::{failure::Outcome, ids::Attempt, notice::Notice};
 use diagnosis::moment::Moment;
 
 impl WorkerGroup {
-    /// Another node's failure, loss or arrival does not spend this node's restarts.
+    /// Another node's failure, loss or arrival uses none of this node's restarts.
     pub(super) fn on_regroup(&mut self, now: Moment, why: String, is_secondary: bool) -> Vec<Effect> {
         let attempt = self.attempt;
         let tell = Effect::Notify(Notice::Regrouping { why: why.clone() });
@@ -15,7 +15,7 @@ impl WorkerGroup {
             return std::iter::once(tell).chain(self.leave(now, outcome)).collect();
         }
         let then = match &mut self.state {
-            // Nothing has been started, or all of it has ended well.
+            // Nothing has been started, or all of it has succeeded.
             State::Preparing(_) | State::Leaving { is_farewell: false, .. } => self.join(now, attempt),
             State::Running(_) => self.stop(now, SIGTERM, Then::Rejoin(attempt)),
             State::Stopping { then, .. }
@@ -24,7 +24,7 @@ impl WorkerGroup {
                 *then = Then::Rejoin(attempt);
                 Vec::new()
             }
-            // Our workers failed because their peers had: no restart is spent on that.
+            // Our workers failed because their peers had: no restart is used.
             State::Stopping { then, .. }
                 if is_secondary && is_own_failure(then, attempt) && self.interrupted.is_none() =>
             {
@@ -36,7 +36,7 @@ impl WorkerGroup {
                 let excused = Effect::Notify(Notice::Secondary { why });
                 return std::iter::once(excused).chain(self.join(now, attempt)).collect();
             }
-            // The same, heard after the workers were gone.
+            // The same, received after the workers were gone.
             State::Joining { .. } => {
                 self.charged = None;
                 self.attempt = Attempt(attempt.0.saturating_sub(1));

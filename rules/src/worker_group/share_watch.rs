@@ -6,48 +6,48 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::LocalRank;
 
-/// Above this many hundredths of its share a worker may be stopped.
+/// A worker above this many hundredths of its share may be stopped.
 const TOO_MUCH: u64 = 110;
 
-/// So many samples in a row: an allocator may give back what it took for a moment.
+/// So many samples in a row: an allocator may return memory shortly after.
 const IN_A_ROW: u32 = 3;
 
-/// Below this many hundredths a worker that was warned may be warned again.
+/// A worker that was warned may be warned again after it was below this many hundredths.
 const CALM: u64 = 95;
 
 /// What follows from a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ShareEffect {
-    /// Tell a person that a worker holds more than its share, in bytes.
+    /// Notify the user that a worker holds more than its share, in bytes.
     Warn {
-        /// Which worker.
+        /// The worker.
         local_rank: LocalRank,
         /// What it holds.
         used: u64,
     },
     /// Stop it.
     Stop {
-        /// Which worker.
+        /// The worker.
         local_rank: LocalRank,
         /// What it holds.
         used: u64,
     },
 }
 
-/// Watches the workers of one node.
+/// The watch over the workers of one node.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ShareWatch {
-    /// Who was warned.
+    /// The workers that were warned.
     warned: BTreeMap<LocalRank, bool>,
     /// Samples in a row far above.
     above: BTreeMap<LocalRank, u32>,
 }
 
 impl ShareWatch {
-    /// What follows from a sample: the bytes that each worker holds on the device. `limit` is what each may hold.
-    /// Nobody is stopped unless `enforces`.
+    /// Handles a sample: the bytes that each worker holds on the device. `limit` is the share. No worker is stopped
+    /// unless `enforces`.
     pub fn sampled(&mut self, limit: u64, enforces: bool, used: &[(LocalRank, u64)]) -> Vec<ShareEffect> {
-        // Whoever holds nothing now begins anew.
+        // A worker that holds nothing now starts anew.
         self.warned.retain(|rank, _| used.iter().any(|(other, _)| other == rank));
         self.above.retain(|rank, _| used.iter().any(|(other, _)| other == rank));
         let mut effects = Vec::new();

@@ -1,4 +1,4 @@
-//! What follows from a cut: the largest set of nodes in which every pair is connected trains, or the job fails by name.
+//! What follows from a cut: the largest set of nodes in which every pair is connected trains, or the job fails.
 
 use crate::{
     ids::NodeId,
@@ -13,8 +13,8 @@ impl Job {
         Some(self.terms.as_ref()?.check.as_ref()?.on_bad_path)
     }
 
-    /// The cut ends the job: it was told so, or too few nodes can train together. Replacements are not waited for, as
-    /// the cut would be there for them too; nodes that wait already are counted.
+    /// Returns how the cut ends the job: its policy is to fail, or too few nodes can train together. Replacements are
+    /// not waited for, as the cut would affect them too; nodes that wait already are counted.
     pub(super) fn why_cut_fails_the_job(&self, report: &TaintReport) -> Option<JobFailure> {
         let cut = report.outcome.cut.as_ref()?;
         let (terms, on_bad_path) = (self.terms.as_ref()?, self.on_bad_path()?);
@@ -43,7 +43,7 @@ impl Job {
         Some(JobFailure::Cut { message: cut.message.clone(), fit, nodes, needed, why })
     }
 
-    /// What the nodes that go on are told of the cut; nothing where there is none.
+    /// The message about the cut to the nodes that take part; empty without one.
     pub(super) fn cut_message(&self, report: &TaintReport) -> String {
         match (&report.outcome.cut, self.on_bad_path()) {
             (Some(Cut { message, .. }), Some(OnBadPath::Proceed)) => {

@@ -1,14 +1,14 @@
-//! Racks and pods as numbers, with the names that a report has for them.
+//! Racks and pods as numbers, with their names for reports.
 
 use std::collections::BTreeMap;
 
 use crate::{job::count, topology::Place};
 
-/// What the nodes that the topology file does not list hang under.
+/// The switch of nodes that the topology file does not list.
 const UNLISTED: &str = "unlisted";
 
-/// Where the members of a check hang, by number, and what the numbers stand for. The names are empty where no topology
-/// is known.
+/// The racks and pods of the members of a check, by number, and their names. There are no names where no topology is
+/// known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fabric {
     pub(super) racks: Vec<u32>,
@@ -18,8 +18,8 @@ pub(super) struct Fabric {
 }
 
 impl Fabric {
-    /// Numbers are given by appearance. Nodes of unknown place share a rack and a pod. A rack is known by both of its
-    /// switches: a name that two pods have for one of theirs stands for two racks, so no rack is in two pods.
+    /// Numbers are given by appearance. Nodes without a known place share a rack and a pod. A rack is identified by
+    /// both of its switches: a switch name in two pods stands for two racks, so no rack is in two pods.
     pub(super) fn of(places: &[Option<Place>]) -> Self {
         let (racks, rack_places) = numbered(places.iter().map(Option::as_ref));
         let pod = |place: &Option<Place>| place.as_ref().map(|place| place.pod_switch.clone());
@@ -45,7 +45,7 @@ impl Fabric {
     }
 }
 
-/// A number for each, and what the numbers stand for.
+/// A number for each, and its name.
 fn numbered<T: Ord + Clone>(things: impl Iterator<Item = T>) -> (Vec<u32>, Vec<T>) {
     let mut known: BTreeMap<T, u32> = BTreeMap::new();
     let mut named = Vec::new();

@@ -1,5 +1,4 @@
-//! What follows from a check: who takes part, who leaves, and whether the job goes on. What follows from a cut is
-//! told in `cut`.
+//! What follows from a check: which nodes take part, which leave, and whether the job continues. For cuts see `cut`.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +18,7 @@ use diagnosis::{
     network_check::{NodeFinding, NodeVerdict, Outcome},
 };
 
-/// Nodes that a sentence names.
+/// The most nodes that a sentence names.
 const NAMED: usize = 8;
 
 impl Job {
@@ -34,7 +33,7 @@ impl Job {
             let findings = report.outcome.nodes.iter_mut();
             findings.filter(|it| it.verdict == NodeVerdict::Inconclusive).for_each(|it| it.excluded = true);
         }
-        // From here on members wait like anybody else, so that whatever ends the job reaches them.
+        // From here on members wait like any others, so that the end of the job reaches them.
         let members: Vec<NodeId> = report.nodes.iter().map(|node| node.id.clone()).collect();
         self.waiting.extend(members.iter().filter(|member| self.nodes.contains_key(*member)).cloned());
         let mut effects = vec![
@@ -54,7 +53,7 @@ impl Job {
                 Some(exclusion) => out.push((member, exclusion)),
             }
         }
-        // All of them hear why before any of them may end the job.
+        // All of them receive the reason before any of them may end the job.
         effects.extend(
             out.iter().map(|(node, exclusion)| Effect::Exclude {
                 node: node.clone(),
@@ -91,7 +90,7 @@ impl Job {
         TaintReport { job, check: number, nodes, racks, pods, outcome }
     }
 
-    /// What may have been a passing trouble is known to the checks that follow.
+    /// What may be temporary is remembered for later checks.
     fn remember(&mut self, checking: &Checking, outcome: &Outcome) {
         let of_machines = || checking.machines.iter().zip(&outcome.nodes);
         for (machine, _) in of_machines().filter(|(_, finding)| finding.verdict == NodeVerdict::Healthy) {
@@ -141,7 +140,7 @@ impl Job {
         terms.is_some_and(|terms| terms.on_inconclusive == OnInconclusive::Relaunch)
     }
 
-    /// Why a node must not take part, if it must not.
+    /// Why a node is excluded, if it is.
     fn exclusion(report: &TaintReport, number: u32) -> Option<Exclusion> {
         let finding = report.outcome.nodes.get(number as usize).filter(|finding| finding.excluded)?;
         let mut message: Vec<String> = finding.evidence.iter().map(|it| it.message.clone()).collect();
@@ -164,7 +163,7 @@ impl Job {
         })
     }
 
-    /// A node was told to leave: its rank is free.
+    /// A node was excluded: its rank is free.
     fn leave_out(&mut self, now: Moment, node: &NodeId, exclusion: Exclusion) -> Vec<Effect> {
         if self.policy.host.as_ref() == Some(node) {
             let failure = JobFailure::Node { node: self.name_of(node), reason: exclusion.to_string() };
@@ -178,7 +177,7 @@ impl Job {
         self.take_out(now, node, &reason)
     }
 
-    /// Those that passed get their seats, unless others wait with whom the job would be larger.
+    /// Those that passed are assigned, unless others wait with which the job would be larger.
     pub(in crate::job) fn go_on_with(&mut self, now: Moment, mut passed: Vec<NodeId>) -> Vec<Effect> {
         let Some(terms) = &self.terms else { return Vec::new() };
         let (ours, all) = (terms.world_of(passed.len()), terms.world_of(self.waiting.len()));
@@ -192,7 +191,7 @@ impl Job {
     }
 }
 
-/// What those that passed are told.
+/// The message to those that passed.
 fn summary(report: &TaintReport) -> String {
     let Outcome { rounds, nodes, took, network_untested, .. } = &report.outcome;
     let (left_out, left_out_names) = named(report, |node| node.excluded);
@@ -218,7 +217,7 @@ fn summary(report: &TaintReport) -> String {
     message + &left_out_message
 }
 
-/// How many of the nodes are so, and the first of them with their verdicts.
+/// The number of nodes of such a verdict, and the first of them with theirs.
 fn named(report: &TaintReport, is_so: impl Fn(&NodeFinding) -> bool) -> (usize, String) {
     let found: Vec<_> = (0..).zip(&report.outcome.nodes).filter(|(_, node)| is_so(node)).collect();
     let name = |(number, node): &(u32, &NodeFinding)| {

@@ -327,8 +327,8 @@ impl Simulation {
             Effect::CancelCheck { node, at } => {
                 self.push(Life::index_of(&node), NodeEvent::CheckCancelled { at });
             }
-            Effect::CheckOver { node, messages } => {
-                self.push(Life::index_of(&node), NodeEvent::CheckOver { messages });
+            Effect::CheckOver { node, message } => {
+                self.push(Life::index_of(&node), NodeEvent::CheckOver { message });
             }
             Effect::Exclude { node, exclusion } => {
                 self.push(Life::index_of(&node), NodeEvent::Excluded { exclusion });
