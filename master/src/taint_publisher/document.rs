@@ -7,7 +7,7 @@ use serde::Serialize;
 use diagnosis::{
     gpus::Inventory,
     network_check::{
-        Ambiguity, ComputeFinding, Cut, Element, Evidence, Kind, LinkKind, NodeFinding, NodeVerdict, Outcome,
+        Ambiguity, ComputeFinding, Cut, Element, Evidence, Kind, LinkKind, NodeFinding, NodeVerdict,
         PartialUplink, RoundRecord, TestRecord, TestResult,
     },
 };
