@@ -1,4 +1,4 @@
-//! Why a check keeps a node out of the job, in words for the person at that node.
+//! Why a check excludes a node, for the message on that node.
 
 use std::fmt;
 
@@ -6,16 +6,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::network_check::{Component, LocalFault, NodeVerdict};
 
-/// Why a check keeps a node out of the job.
+/// Why a check excludes a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exclusion {
-    /// What the check calls it: `fault`, `local-fault`, ...
+    /// The verdict: `fault`, `local-fault`, ...
     pub verdict: String,
-    /// What speaks for it, with the numbers.
+    /// The evidence, with the numbers.
     pub evidence: String,
-    /// What to look at first.
+    /// What to check first.
     pub look_at: String,
-    /// Nobody knows whether it is at fault: it leaves so that others may be tried.
+    /// The check could not decide whether the node is at fault: it leaves so that others may be tried.
     pub is_inconclusive: bool,
 }
 
@@ -31,7 +31,7 @@ impl fmt::Display for Exclusion {
 }
 
 impl NodeVerdict {
-    /// The verdict in one word, as reports spell it.
+    /// The verdict as reports have it.
     #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {
@@ -47,7 +47,7 @@ impl NodeVerdict {
         }
     }
 
-    /// The value of a taint: the verdict, or what is broken where other hands than a node's mend it.
+    /// The value of a taint: the verdict, or the component where repairs are not made at the node.
     #[must_use]
     pub fn taint_value(&self) -> &'static str {
         match self {
@@ -56,7 +56,7 @@ impl NodeVerdict {
         }
     }
 
-    /// What a person looks at first; nothing where nothing is wrong.
+    /// What to check first; empty for a healthy node.
     #[must_use]
     pub fn look_at(&self) -> &'static str {
         match self {

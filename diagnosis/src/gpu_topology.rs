@@ -1,14 +1,14 @@
-//! How the accelerators of one node are connected, and which of them a job is best given.
+//! How the accelerators of one node are connected, and which of them a job should get.
 //!
-//! * [`LinkKind`]: what lies between two of them, and what that is worth in MB/s.
+//! * [`LinkKind`]: the link between two of them, and its assumed bandwidth in MB/s.
 //! * [`Matrix`]: all pairs of one node; from the table of the vendor's tool ([`Matrix::parse`]) or from measurements.
 //! * [`choose`]: the best `k` of those that are free; exact for up to 16.
-//! * [`arrange`]: what workers see in the end: the list, with a word on why.
+//! * [`arrange`]: the list that workers see in the end, with a reason.
 //!
-//! **The model.** Collective operations go in rings. On direct links (`NVLink` of a cube mesh, `MetaXLink`) a set of
-//! devices carries as many rings as there are edge-disjoint Hamiltonian cycles among its links, each with the bandwidth of
-//! one link. Where no ring of links exists, the ring with the best slowest hop counts, with that hop's bandwidth.
-//! Behind a switch every device has the same links to all others, and that is what its ring has.
+//! **The model.** Collective operations use rings. On direct links (`NVLink` of a cube mesh, `MetaXLink`) a set of
+//! devices carries as many rings as there are edge-disjoint Hamiltonian cycles among its links, each with the
+//! bandwidth of one link. Where no ring of links exists, the ring with the best slowest hop counts, with that hop's
+//! bandwidth. Behind a switch every device has the same links to all others, and that is the bandwidth of its ring.
 
 mod arrange;
 mod choose;

@@ -1,4 +1,4 @@
-//! The accelerators of a node: what was found ([`Inventory`]), and whether that is fit for work ([`health`]).
+//! The accelerators of a node: the facts ([`Inventory`]), and whether they are fit for work ([`health`]).
 
 pub mod health;
 mod inventory;

@@ -1,5 +1,5 @@
-//! Which node, link, switch or accelerator is at fault: the decisions of every check. Pure, like `rules`: no IO, no clock,
-//! no environment and no randomness. Its `clippy.toml` enforces that.
+//! Which node, link, switch or accelerator is at fault: the decisions of every check. Pure, like `rules`: no IO, no
+//! clock, no environment and no randomness. Its `clippy.toml` enforces it.
 //!
 //! | question | module |
 //! |---|---|
@@ -7,7 +7,7 @@
 //! | which channel of a switchbox is bad | [`switchbox`] |
 //! | which accelerators a node has, and whether they are fit for work | [`gpus`] |
 //! | which accelerators the workers get | [`gpu_topology`] |
-//! | what the excluded node is told | [`exclusion`] |
+//! | why a node is excluded | [`exclusion`] |
 
 pub mod counted;
 pub mod exclusion;

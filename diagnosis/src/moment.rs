@@ -1,4 +1,4 @@
-//! Time as rules sees it: a point on the shell's monotonic clock.
+//! Time in the pure crates: a point on the shell's monotonic clock.
 
 use std::{
     fmt,
@@ -8,8 +8,8 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-/// Time since the shell's clock started. The shell makes it from two `Instant`s; rules only compares
-/// and adds.
+/// Time since the shell's clock started. The shell makes it from two `Instant`s; the pure crates only compare and
+/// add.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Moment(Duration);
 
@@ -45,7 +45,7 @@ impl Moment {
 impl Add<Duration> for Moment {
     type Output = Self;
 
-    /// Saturates: a wait of "for ever" stays for ever.
+    /// Saturates: an endless wait stays endless.
     fn add(self, wait: Duration) -> Self {
         Self(self.0.saturating_add(wait))
     }

@@ -1,24 +1,24 @@
 //! The network check: which node, link or switch is at fault, found before workers start, by tests of pairs.
 //!
-//! Nodes are numbers here, 0 to N - 1: the place of each in the list that the check was begun with.
+//! Nodes are numbers here, 0 to N - 1: their places in the list that the check began with.
 //!
-//! Read first: [`NetworkCheck`], the machine; then `facts`, what tests prove, and `plan`, who is tested next.
-//! The log of closed tests (`check_log`) is all that is remembered: every judgement is made of it anew.
+//! Read first: [`NetworkCheck`], the state machine; then `facts`, what tests prove, and `plan`, which nodes are tested next.
+//! Only the log of closed tests (`check_log`) is kept: every verdict is computed from it anew.
 //!
 //! | question | file |
 //! |---|---|
-//! | who meets whom in the first round | `screen` |
-//! | who later | `plan`, `witness`, `seed` |
+//! | the pairs of the first round | `screen` |
+//! | the pairs of later rounds | `plan`, `witness`, `seed` |
 //! | when a test is cut short | `running`, `policy` |
-//! | what a test came to | `record` |
+//! | the result of a test | `record` |
 //! | which node is good, bad, flaky, died in the check | `facts`, `links` |
 //! | which link | `links` |
 //! | which path between racks, uplink, switch, pod: the smallest explanation | `fabric`, `racks`, `partial` |
 //! | which tests tell explanations apart | `paths` |
-//! | what stays open | `ambiguity` |
+//! | ambiguous explanations | `ambiguity` |
 //! | which nodes can train together | `cut` |
-//! | who is slow | `judged`, `ratio`, `baseline`, `compute` |
-//! | what is said of it, and who is tainted | `findings`, `evidence` |
+//! | which node is slow | `judged`, `ratio`, `baseline`, `compute` |
+//! | the evidence, and which nodes are tainted | `findings`, `evidence` |
 
 mod ambiguity;
 mod baseline;
@@ -101,7 +101,7 @@ impl NetworkCheck {
         self.running.as_ref().and_then(Running::deadline)
     }
 
-    /// What is to be done about what happened, in this order.
+    /// Handles `event` and returns what to do, in order.
     #[must_use]
     pub fn handle(&mut self, now: Moment, event: Event) -> Vec<Effect> {
         let Some(running) = &mut self.running else { return Vec::new() };
@@ -141,7 +141,7 @@ impl NetworkCheck {
         effects
     }
 
-    /// A node that is gone did not go for a fault of its machine, as it turns out.
+    /// A lost node turns out to have left without a fault of its machine.
     pub fn excuse(&mut self, node: u32, reason: &str) {
         if let Some(own) = self.log.nodes.get_mut(node as usize)
             && let Some((_, why)) = &mut own.lost
@@ -152,31 +152,31 @@ impl NetworkCheck {
         }
     }
 
-    /// What it came to; `None` while it is on.
+    /// The outcome; `None` while the check runs.
     #[must_use]
     pub fn outcome(&self) -> Option<&Outcome> {
         self.outcome.as_deref()
     }
 
-    /// The round that is on, counted from 0; once the check is over, how many there were.
+    /// The current round, counted from 0; once the check is over, the number of rounds.
     #[must_use]
     pub fn round(&self) -> u32 {
         self.log.round()
     }
 
-    /// Whom a node is tested with in the round that is on; `None` for one that takes no part, and once it is over.
+    /// The group of a node in the current round; `None` for one that takes no part, and once it is over.
     #[must_use]
     pub fn group_of(&self, node: u32) -> Option<&Group> {
         self.running.as_ref()?.group_of(node)
     }
 
-    /// Whether a node's probe of the round that is on has ended.
+    /// Whether a node's probe of the current round has ended.
     #[must_use]
     pub fn has_reported(&self, node: u32) -> bool {
         self.running.as_ref().is_some_and(|running| running.has_reported(node))
     }
 
-    /// How often a node measures its compute time again in the round that is on.
+    /// How often a node measures its compute time again in the current round.
     #[must_use]
     pub fn rechecks(&self, node: u32) -> u32 {
         self.running.as_ref().map_or(0, |running| running.rechecks(node))
@@ -195,7 +195,7 @@ impl NetworkCheck {
         Effect::Start { round, groups, compute_again }
     }
 
-    /// The round that was on is over: another one, or the end.
+    /// The current round is over: begins another one, or ends the check.
     fn close(&mut self, now: Moment) -> Option<Effect> {
         let running = self.running.take()?;
         let earlier = running.median();

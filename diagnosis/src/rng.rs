@@ -1,7 +1,7 @@
 //! Seeded pseudo-random numbers: splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014).
 //! 64 bits of state, one step an output, the same numbers on every machine. Not for secrets.
 
-/// A stream of numbers that its seed fixes.
+/// A stream of numbers that is determined by its seed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Rng(u64);
 

@@ -1,17 +1,16 @@
-//! The switchbox check: whether the links between a node's accelerators and its switchbox carry what they should.
+//! The switchbox check: whether the links between a node's accelerators and its switchbox have enough bandwidth.
 //!
-//! An accelerator cannot address the box, so two accelerators that hang on it are measured against each other:
-//! A - switchbox - B. Such a pair is one channel.
+//! An accelerator cannot address the box, so two accelerators that are connected to it are measured against each
+//! other: A - switchbox - B. Such a pair is one channel.
 //!
 //! ```text
 //! (Check, effects) = Check::new(now, settings, method)     // all pairs are measured, at the same time
 //! check.handle(now, Answered { run, pair, answer })        // 5 times; what is in doubt is measured again, alone
-//! ... -> Finish(Finding)                                   // pairs, good ones, and what that makes of the node
+//! ... -> Finish(Finding)                                   // pairs, good ones, and the status of the node
 //! ```
 //!
-//! Only what is seen of a pair that was measured alone speaks against it: several at once may share a switch. How
-//! values are judged is in [`Style`]; what can be wrong with a pair in [`Trouble`]; what is wrong with the node in
-//! [`Finding`].
+//! Only a pair that was measured alone can be bad: several at once may share a switch. How values are judged is in
+//! [`Style`]; what can be wrong with a pair in [`Trouble`]; the result for the node in [`Finding`].
 
 mod check;
 mod finding;
@@ -53,35 +52,35 @@ pub const NO_PROBE: &str = "no switchbox probe on this host: there is neither Me
 pub struct Settings {
     /// See [`check_pairs`].
     pub pairs: Vec<SocketPair>,
-    /// A person says that these are the pairs of this host. Else they are the default, for a host of eight.
+    /// The user has configured these pairs. Else they are the default, for a host of eight.
     pub are_pairs_given: bool,
     /// Below this a pair is bad; this itself is good.
     pub min: Rate,
     /// With fewer good pairs the node is faulty; from 1 to the number of pairs.
     pub min_channels: u32,
-    /// Which way the bytes must take.
+    /// The path that the bytes must take.
     pub expected: Expected,
-    /// What the accelerators of this host are called, as far as that is known: their models tell which links they should
-    /// have, where no pair shows one.
+    /// The models of this host's accelerators, as far as known: they decide which links there should be, where no
+    /// pair shows one.
     pub models: Vec<String>,
 }
 
 /// How a probe measures.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Method {
-    /// What a person calls the probe.
+    /// The probe's name for people.
     pub probe: String,
-    /// What one measurement gives.
+    /// The result of one measurement.
     pub style: Style,
     /// How long the measurement of one pair may take.
     pub timeout: Duration,
-    /// One program measures the pairs of a run one after another: the time of each adds up, and a pair that hangs keeps
+    /// One program measures the pairs of a run one after another: their times add up, and a pair that hangs delays
     /// the answers of the others.
     pub is_serial: bool,
 }
 
 impl Method {
-    /// How long a run of so many pairs may take. Where one pair holds all of a serial run up, and then its own, there is
+    /// The timeout of a run of so many pairs. If one pair delays all of a serial run, and then its own, there is
     /// still time for the others alone: hence a third.
     #[must_use]
     pub fn timeout_for(&self, pairs: usize) -> Duration {

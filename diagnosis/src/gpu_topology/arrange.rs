@@ -1,27 +1,27 @@
-//! What workers see: the chosen devices first, as a ring, then all others that are free.
+//! The devices that workers see: the chosen ones first, as a ring, then all others that are free.
 
 use super::{BadMatrix, CannotChoose, GpuSet, MOST, Matrix, Objective, choose};
 use crate::counted::counted;
 
-/// What is asked for.
+/// What to choose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wish {
-    /// What is best.
+    /// The goal.
     pub objective: Objective,
-    /// For so many workers.
+    /// The number of workers.
     pub wanted: usize,
     /// Show no others.
     pub only: bool,
 }
 
-/// What the user's own list of visible devices leaves to choose from.
+/// What the user's own list of visible devices allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Allowed {
     /// There is no list.
     All,
     /// These, by their numbers in the matrix, in the list's order. Empty when it shows none.
     These(Vec<usize>),
-    /// Slices of devices (MIG), or ids that no device here has. It stays as it is.
+    /// Slices of devices (MIG), or ids that no device here has. The list is kept as it is.
     Untouched {
         /// The entry.
         entry: String,
@@ -36,7 +36,7 @@ pub struct Arranged {
     pub order: Vec<usize>,
     /// How many of it are chosen.
     pub chosen: usize,
-    /// What was chosen, and why, on one line.
+    /// The choice and its reason, on one line.
     pub message: String,
 }
 
@@ -48,19 +48,19 @@ pub enum CannotArrange {
     Choose {
         /// How many are missing.
         why: CannotChoose,
-        /// Left out, because others use them.
+        /// Excluded, because other processes use them.
         busy: GpuSet,
-        /// Left out, because other launchers have chosen them.
+        /// Excluded, because other launchers have chosen them.
         taken: GpuSet,
     },
-    /// No such table.
+    /// The table is invalid.
     #[error(transparent)]
     Matrix(#[from] BadMatrix),
 }
 
-/// Reads the user's own list (`CUDA_VISIBLE_DEVICES`) as the driver does: numbers, or beginnings of ids; up to the first
-/// entry that names no device; a device named twice leaves none. `ids` are the devices' own, in the order of the matrix;
-/// `None` is one in such trouble that it does not tell its id, and is taken for the one that the list misses.
+/// Reads the user's own list (`CUDA_VISIBLE_DEVICES`) as the driver does: numbers, or prefixes of ids; up to the
+/// first entry that matches no device; a duplicate empties the list. `ids` are the devices' own, in the order of the
+/// matrix; `None` is a device that is too broken to report its id, and counts as the one that the list misses.
 #[must_use]
 pub fn allowed(list: Option<&str>, ids: &[Option<String>]) -> Allowed {
     let Some(list) = list else { return Allowed::All };
@@ -85,28 +85,28 @@ pub fn allowed(list: Option<&str>, ids: &[Option<String>]) -> Allowed {
     Allowed::These(these)
 }
 
-/// How many entries of a list show no device although they name one: the first that nobody has, and all behind it. An
-/// entry that names none (`-1`, `NoDevFiles`) ends a list on purpose.
+/// The number of entries that name a device and show none: the first without a match, and all after it. An entry that
+/// names none (`-1`, `NoDevFiles`) ends a list on purpose.
 #[must_use]
 pub fn absent(list: Option<&str>, ids: &[Option<String>]) -> usize {
     match (list, allowed(list, ids)) {
         (Some(list), Allowed::These(these)) => {
             let entries = list.split(',').map(str::trim);
             let behind = entries.skip(these.len()).take_while(|entry| named(entry).is_some()).count();
-            // One that is named twice leaves none, and misses none.
+            // A duplicate empties the list, and misses none.
             if these.is_empty() && is_shown(list, ids) { 0 } else { behind }
         }
         _ => 0,
     }
 }
 
-/// Whether the first entry names a device that is here.
+/// Whether the first entry names a device of this host.
 fn is_shown(list: &str, ids: &[Option<String>]) -> bool {
     let first = list.split(',').next();
     matches!(allowed(first, ids), Allowed::These(these) if !these.is_empty())
 }
 
-/// What an entry names a device by.
+/// The device of an entry.
 enum Named<'a> {
     Number(usize),
     Id(&'a str),
@@ -164,7 +164,7 @@ pub fn arrange(
     Ok(Arranged { chosen: choice.ring.len(), order, message })
 }
 
-/// What a choice is worth, in words.
+/// The score of a choice, as text.
 fn worth(matrix: &Matrix, choice: &super::Choice) -> String {
     let rings = match choice.score.capacity_links {
         links if links > 0 && matrix.is_switched() => format!("{links} links each"),

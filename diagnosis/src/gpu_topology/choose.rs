@@ -12,19 +12,20 @@ use super::{
     sums::Sums,
 };
 
-/// What one choice may search for further rings: some milliseconds. No box that is built takes a thousandth of it.
+/// The limit of the search for further rings in one choice: some milliseconds. No existing box takes a thousandth of
+/// it.
 const STEPS: u32 = 100_000;
 
-/// What a ranking of all sets may: it is for people, who can wait.
+/// The limit of a ranking of all sets.
 const RANKING_STEPS: u32 = 100_000_000;
 
-/// What is best.
+/// The goal of a choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Objective {
     /// The best for this job.
     Topology,
     /// That this job and the next one of its size are both served: the weaker of the two first, then both together.
-    /// Of equal ones this job takes the weaker, and the highest numbers, as who does not choose takes the lowest.
+    /// Of equal ones this job takes the weaker, and the highest numbers, as a job without a choice takes the lowest.
     Pack,
 }
 
@@ -33,15 +34,15 @@ pub enum Objective {
 pub struct Choice {
     /// The devices.
     pub set: GpuSet,
-    /// The same as the best ring: each next to those it has the fastest way to.
+    /// The same as the best ring: each next to those it has the fastest link to.
     pub ring: Vec<usize>,
-    /// What they are worth.
+    /// Their score.
     pub score: Score,
-    /// What would have been taken without a choice: the lowest numbers that are free.
+    /// The devices without a choice: the lowest numbers that are free.
     pub first: GpuSet,
-    /// What those are worth.
+    /// Their score.
     pub first_score: Score,
-    /// Whether nothing better exists. The search is cut short on matrices that no one builds.
+    /// Whether nothing better exists. The search is cut short on matrices that no real host has.
     pub is_proven: bool,
 }
 
@@ -56,18 +57,18 @@ impl Choice {
     }
 }
 
-/// Why there is nothing to choose.
+/// Why there is no choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CannotChoose {
-    /// Nothing was asked for.
+    /// None was asked for.
     #[error("0 GPUs are asked for; at least 1 is needed")]
     None,
-    /// More was asked for than there is.
+    /// More than there are.
     #[error("{wanted} GPUs are asked for, and {free} are free")]
     TooFew {
-        /// So many.
+        /// How many were asked for.
         wanted: usize,
-        /// Of them only so many.
+        /// How many there are.
         free: usize,
     },
 }
@@ -77,7 +78,7 @@ pub enum CannotChoose {
 pub struct Ranked {
     /// The devices.
     pub set: GpuSet,
-    /// What they are worth.
+    /// Their score.
     pub score: Score,
 }
 
@@ -151,8 +152,8 @@ fn best_for_this_job(matrix: &Matrix, sums: &Sums, free: GpuSet, wanted: usize) 
     (best.or_else(of_hops).unwrap_or_else(of_none), !steps.ran_out)
 }
 
-/// Of the sets with a ring of links: what they may be worth at best decides the order in which they are looked into,
-/// and ends the search.
+/// Of the sets with a ring of links: the upper bound of their score decides the order in which they are searched, and
+/// ends the search.
 fn most_rings(
     matrix: &Matrix,
     sums: &Sums,
@@ -175,7 +176,7 @@ fn most_rings(
         }
         let score = with_rings(matrix, sums, candidate.set, 1, steps);
         best = best.max(Some(Ranked { score, ..candidate }));
-        // It is worth what it may be worth at best, and all that follow may not be worth more.
+        // Its score is the upper bound, and no later one can be better.
         if score.ring_mbps == candidate.score.ring_mbps {
             break;
         }
@@ -188,7 +189,7 @@ fn best_of(sets: Vec<GpuSet>, mut score: impl FnMut(GpuSet) -> Score) -> Ranked 
     ranked.max().unwrap_or(Ranked { set: GpuSet::default(), score: Score::default() })
 }
 
-/// The highest figure that every hop of a ring of so many free devices can reach, and all sets that reach it.
+/// The highest bandwidth that every hop of a ring of so many free devices can reach, and all sets that reach it.
 fn best_level(free: GpuSet, wanted: usize, of: impl Fn(usize, usize) -> u32) -> Option<(u32, Vec<GpuSet>)> {
     if wanted < 2 {
         return None;
@@ -198,7 +199,7 @@ fn best_level(free: GpuSet, wanted: usize, of: impl Fn(usize, usize) -> u32) -> 
         let rings = rings_at(free, wanted, &of, level);
         sets_of(free, wanted).filter(|set| rings.has_ring(set.bits())).collect::<Vec<_>>()
     };
-    // What has a ring at one level has it at all lower ones: the highest that has any is looked for by halves.
+    // A set with a ring at one level has it at all lower ones: binary search for the highest level with any.
     let (mut from, mut to) = (0, levels.len());
     let mut found = None;
     while from < to {

@@ -26,37 +26,37 @@ impl GpuSet {
         self.0
     }
 
-    /// How many.
+    /// The number of members.
     #[must_use]
     pub const fn len(self) -> usize {
         self.0.count_ones() as usize
     }
 
-    /// Whether there is none.
+    /// Whether it is empty.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether this one is in it.
+    /// Whether it contains this one.
     #[must_use]
     pub const fn contains(self, gpu: usize) -> bool {
         gpu < MOST && self.0 >> gpu & 1 == 1
     }
 
-    /// Those of both.
+    /// The intersection.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// Those that the other has not.
+    /// The difference.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// Those of either.
+    /// The union.
     #[must_use]
     pub const fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -68,7 +68,7 @@ impl GpuSet {
         from_the_lowest.take_while(|left| *left != 0).map(|left| left.trailing_zeros() as usize)
     }
 
-    /// The first `count` of it.
+    /// The first `count` members.
     #[must_use]
     pub fn lowest(self, count: usize) -> Self {
         self.iter().take(count).collect()
@@ -76,7 +76,7 @@ impl GpuSet {
 }
 
 impl FromIterator<usize> for GpuSet {
-    /// Numbers from 16 on are left out: no matrix has them.
+    /// Numbers from 16 on are dropped: no matrix has them.
     fn from_iter<T: IntoIterator<Item = usize>>(gpus: T) -> Self {
         Self(gpus.into_iter().filter(|gpu| *gpu < MOST).fold(0, |bits, gpu| bits | 1 << gpu))
     }
@@ -88,7 +88,8 @@ impl Ord for GpuSet {
         if differ == 0 {
             return Ordering::Equal;
         }
-        // The lists differ first at the lowest bit that differs. Who has it is smaller there, unless the other ends there.
+        // The lists differ first at the lowest differing bit. The set with it is the smaller, unless the other ends
+        // there.
         let at = differ.trailing_zeros();
         let (has_not, order) =
             if self.0 >> at & 1 == 1 { (other.0, Ordering::Less) } else { (self.0, Ordering::Greater) };

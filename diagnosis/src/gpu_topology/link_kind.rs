@@ -1,6 +1,6 @@
-//! What lies between two accelerators.
+//! The link between two accelerators.
 //!
-//! What a link is worth, in MB/s (10^6 bytes) in one direction, is assumed where nobody has measured it:
+//! The bandwidth of a link, in MB/s (10^6 bytes) in one direction, is assumed where it was not measured:
 //!
 //! | link | MB/s | from |
 //! |---|---|---|
@@ -16,20 +16,20 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-/// What lies between two accelerators of one host, in the words of `nvidia-smi topo -m` and `mx-smi topo -m`.
+/// The link between two accelerators of one host, in the notation of `nvidia-smi topo -m` and `mx-smi topo -m`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum LinkKind {
-    /// Nothing: it is the same device (`X`).
+    /// The same device (`X`).
     Same,
     /// So many bonded NVLinks, at least 1 (`NV2`).
     NvLink(u32),
     /// `MetaXLink` (`MX`).
     MetaXLink,
-    /// PCI Express, and maybe more.
+    /// PCI Express, and what it crosses.
     Pci(PciPath),
 }
 
-/// What of the host the way over PCI Express crosses, the nearest first.
+/// The part of the host that a PCI Express path crosses, the nearest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum PciPath {
     /// At most one PCIe bridge (`PIX`).
@@ -64,7 +64,7 @@ impl LinkKind {
     /// One `MetaXLink`, in MB/s, one direction.
     pub const METAXLINK_MBPS: u32 = 50_000;
 
-    /// What it is assumed to carry, in MB/s in one direction; see the table of this module. 0 for the same device.
+    /// The assumed bandwidth, in MB/s in one direction; see the table of this module. 0 for the same device.
     #[must_use]
     pub const fn mbps(self) -> u32 {
         match self {
@@ -79,7 +79,7 @@ impl LinkKind {
         }
     }
 
-    /// How many direct links it is: those of `NVLink`, 1 of `MetaXLink`, none of PCIe.
+    /// The number of direct links: those of `NVLink`, 1 of `MetaXLink`, none of PCIe.
     #[must_use]
     pub const fn count(self) -> u32 {
         match self {
@@ -101,7 +101,7 @@ impl fmt::Display for LinkKind {
     }
 }
 
-/// A word of a topology table that is not known.
+/// An unknown link in a topology table.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no connection between accelerators: X, NV<count>, MX, PIX, PXB, PHB, NODE or SYS")]
 pub struct UnknownLink(pub String);

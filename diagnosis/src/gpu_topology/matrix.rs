@@ -2,8 +2,8 @@
 
 use super::{LinkKind, MOST, UnknownLink};
 
-/// The most links that one device of any generation has (V100 6, A100 12, from H100 on 18). Whoever shows more has
-/// the same ones to several others, which takes a switch.
+/// The most links that one device of any generation has (V100 6, A100 12, from H100 on 18). A device that shows more
+/// has the same ones to several others, which takes a switch.
 const MOST_LINKS: u32 = 18;
 
 /// A square, symmetric table of 1 to 16 accelerators.
@@ -22,10 +22,10 @@ pub struct Matrix {
 /// Why a table is no topology.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadMatrix {
-    /// No text is that long.
+    /// Longer than any table.
     #[error("the topology is longer than {0} bytes, as no table of one host is")]
     TooLong(usize),
-    /// Something else was printed.
+    /// There is no table.
     #[error("there is no topology table in it: a line that starts with GPU0 names its columns")]
     NoTable,
     /// The header.
@@ -38,9 +38,9 @@ pub enum BadMatrix {
         "the rows of the topology table are not its columns: row {found} is there where row {expected} is due"
     )]
     Row {
-        /// What comes next in order.
+        /// The expected column or row.
         expected: String,
-        /// What is there.
+        /// The actual one.
         found: String,
     },
     /// Cut off.
@@ -51,43 +51,43 @@ pub enum BadMatrix {
         /// Those of accelerators.
         rows: usize,
     },
-    /// A row is cut off, or goes on.
+    /// A row is too short or too long.
     #[error("the topology table is not square: row GPU{row} has {cells} of {columns} connections")]
     RowLength {
-        /// Which.
+        /// The row.
         row: usize,
-        /// What it has.
+        /// Its length.
         cells: usize,
-        /// What it needs.
+        /// The expected length.
         columns: usize,
     },
-    /// A word.
+    /// An unknown link.
     #[error("row GPU{row} of the topology table: {name}")]
     Link {
-        /// Where.
+        /// The row.
         row: usize,
-        /// What.
+        /// The link.
         name: UnknownLink,
     },
-    /// A number.
+    /// An invalid number.
     #[error("row {row} of the bandwidth table: `{name}` is no bandwidth in GB/s from 0 to 10000")]
     Number {
-        /// Which.
+        /// The row.
         row: usize,
-        /// What.
+        /// The text.
         name: String,
     },
-    /// Only a device is itself.
+    /// `X` must be on the diagonal only.
     #[error("the topology table says {link} between GPU{one} and GPU{other}")]
     Diagonal {
-        /// One.
+        /// The one.
         one: usize,
-        /// Maybe the same.
+        /// The other; may be the same.
         other: usize,
         /// `X` between two, or something else between a device and itself.
         link: LinkKind,
     },
-    /// What connects two connects them both ways.
+    /// Links must be symmetric.
     #[error(
         "the topology table is not symmetric: {there} from GPU{one} to GPU{other}, {back} from GPU{other} to GPU{one}"
     )]
@@ -101,13 +101,13 @@ pub enum BadMatrix {
         /// In the row of the other.
         back: String,
     },
-    /// Beyond what is searched.
+    /// More devices than the search supports.
     #[error("the topology has {0} accelerators, and at most {MOST} are chosen from")]
     TooMany(usize),
 }
 
 impl Matrix {
-    /// From what lies between each two, and the NUMA node of each (missing ones are unknown).
+    /// From the links, and the NUMA node of each (missing ones are unknown).
     ///
     /// # Errors
     ///
@@ -133,7 +133,7 @@ impl Matrix {
         })
     }
 
-    /// From measured bandwidths in GB/s in one direction. The diagonal is not looked at. The smaller value of both
+    /// From measured bandwidths in GB/s in one direction. The diagonal is ignored. The smaller value of both
     /// directions counts; measurements differ, so these need not be the same.
     ///
     /// # Errors
@@ -162,7 +162,7 @@ impl Matrix {
         self.size
     }
 
-    /// What lies between two of them; `None` where only the bandwidth is known.
+    /// The link between two of them; `None` where only the bandwidth is known.
     ///
     /// # Panics
     ///

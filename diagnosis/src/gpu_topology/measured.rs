@@ -2,8 +2,8 @@
 
 use super::{BadMatrix, MOST, Matrix};
 
-/// Numbers in GB/s with commas between, a line for each accelerator; what the diagonal holds is not looked at.
-/// Lines that are empty or start with `#` are left out.
+/// Numbers in GB/s, separated by commas, a line for each accelerator; the diagonal is ignored. Empty lines and those
+/// that start with `#` are skipped.
 pub(super) fn parse(text: &str) -> Result<Matrix, BadMatrix> {
     let is_row = |line: &&str| !line.is_empty() && !line.starts_with('#');
     let lines: Vec<&str> = text.lines().map(str::trim).filter(is_row).collect();

@@ -1,13 +1,13 @@
 //! How many rings a set of devices carries at once: edge-disjoint Hamiltonian cycles in the multigraph of its links.
 //!
-//! No more than half the links of any device: each ring takes two. That bound is reached on every box that is built;
-//! to prove that it is not, all ways are tried, as long as [`Steps`] last.
+//! No more than half the links of any device: each ring takes two. That bound is reached on every existing box; to
+//! prove that it is not, all combinations are tried, as long as [`Steps`] last.
 
 use std::collections::BTreeSet;
 
 use super::{MOST, Matrix};
 
-/// What a search may take, so that a strange matrix cannot hold a launch: about 10 ns each.
+/// The limit of a search, so that a strange matrix cannot delay a launch: about 10 ns each.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Steps {
     left: u32,
@@ -49,14 +49,14 @@ impl Links {
         self.count[gpu].iter().map(|count| u32::from(*count)).sum()
     }
 
-    /// No set of so many has more rings; for two, their links.
+    /// An upper bound of the rings; for two devices, their links.
     pub(super) fn bound(&self) -> u32 {
         let degrees = (0..self.size).map(|gpu| self.degree(gpu));
         let least = degrees.min().unwrap_or(0);
         if self.size == 2 { least } else { least / 2 }
     }
 
-    /// The same number of links between all: then the bound is reached (Walecki's construction, and its doubles).
+    /// The same number of links between all: then the bound is reached (Walecki's construction, and its multiples).
     fn is_uniform(&self) -> bool {
         let count = self.count[0][1];
         let is_same =
@@ -64,7 +64,7 @@ impl Links {
         (0..self.size).all(is_same)
     }
 
-    /// How many rings at once, of a set of which it is known that it has one.
+    /// The number of rings at once, of a set that has at least one.
     pub(super) fn rings(&self, steps: &mut Steps) -> u32 {
         let bound = self.bound();
         if self.size <= 2 || bound <= 1 || self.is_uniform() {
@@ -88,17 +88,17 @@ impl Links {
 
 /// A search for one number of rings.
 struct Search<'a> {
-    /// Those that no ring has taken yet.
+    /// Links that no ring uses yet.
     links: Links,
     root: usize,
-    /// What was left where it went no further, with the ends of the last ring.
+    /// The remaining links of dead ends, with the ends of the last ring.
     failed: BTreeSet<(Vec<u8>, (usize, usize))>,
     steps: &'a mut Steps,
 }
 
 impl Search<'_> {
-    /// Whether so many more rings are there. Rings have no order: they are taken in that of their two `ends` beside
-    /// the root, of which the lower is where the ring begins.
+    /// Whether so many more rings exist. Rings have no order: they are taken in that of their two `ends` beside the
+    /// root, of which the lower is where the ring begins.
     fn more(&mut self, rings: u32, ends: (usize, usize)) -> bool {
         if rings == 0 {
             return true;

@@ -1,4 +1,4 @@
-//! The rings of a set: whether there is one, its slowest hop, its order, and what the set is worth.
+//! The rings of a set: whether there is one, its slowest hop, its order, and the score of the set.
 //!
 //! Whether a set has a ring at all is answered for all sets at once: `ends[set]` are the devices at which a path can
 //! end that starts at the set's lowest device and visits all of it once.
@@ -11,25 +11,25 @@ use super::{
     sums::Sums,
 };
 
-/// What a set is worth. The greater is the better: rings first, then all pairs, then few NUMA nodes.
+/// The score of a set. The greater is the better: rings first, then all pairs, then few NUMA nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Score {
-    /// What its rings carry together, in MB/s: the bandwidth of one link for each ring of links, or that of the slowest
+    /// The bandwidth of its rings together, in MB/s: that of one link for each ring of links, or that of the slowest
     /// hop where there is no such ring; for one device 0.
     pub ring_mbps: u32,
     /// The bandwidth of all its pairs, in MB/s.
     pub total_mbps: u32,
-    /// On how many NUMA nodes it lies; all that are unknown count as one.
+    /// The number of NUMA nodes; all that are unknown count as one.
     pub numa_nodes: Reverse<u32>,
-    /// How many rings of direct links it carries at once; for two devices, their links; behind a switch, the links of
-    /// each. 0 when no ring of links visits all.
+    /// The number of rings of direct links at once; for two devices, their links; behind a switch, the links of each.
+    /// 0 when no ring of links visits all.
     pub capacity_links: u32,
 }
 
 /// Adjacency: for each device, those that it is connected to.
 pub(super) type Adjacent = [u16; MOST];
 
-/// Who is connected to whom by what passes.
+/// The links that satisfy a condition.
 pub(super) fn adjacent(passes: impl Fn(usize, usize) -> bool) -> Adjacent {
     let mut adjacent = [0; MOST];
     for (one, row) in adjacent.iter_mut().enumerate() {
@@ -52,12 +52,12 @@ pub(super) struct Rings {
 #[derive(Debug, Clone, Copy)]
 struct Island {
     all: u16,
-    /// Each is next to each: every set has a ring, and paths end anywhere.
+    /// All are adjacent: every set has a ring, and paths end anywhere.
     is_complete: bool,
 }
 
 impl Rings {
-    /// Of the sets of at most `largest` of these devices.
+    /// The sets of at most `largest` of these devices.
     pub(super) fn new(adjacent: Adjacent, within: GpuSet, largest: usize) -> Self {
         let islands = islands(&adjacent, within.bits());
         let mut ends = Vec::new();
@@ -99,8 +99,8 @@ impl Rings {
         }
     }
 
-    /// The ring that comes first as a list. It starts at the lowest device, and goes round the way that has the lower
-    /// one second.
+    /// The ring that comes first as a list. It starts at the lowest device, and runs in the direction that has the
+    /// lower one second.
     fn smallest(&self, set: u16) -> Vec<usize> {
         let lowest = set.trailing_zeros() as usize;
         let mut ring = vec![lowest];
@@ -150,7 +150,7 @@ fn islands(adjacent: &Adjacent, within: u16) -> Vec<Island> {
     islands
 }
 
-/// The distinct figures of all pairs among these devices, descending, without 0.
+/// The distinct bandwidths of all pairs among these devices, descending, without 0.
 pub(super) fn levels(gpus: GpuSet, of: impl Fn(usize, usize) -> u32) -> Vec<u32> {
     let pairs = gpus
         .iter()
@@ -175,7 +175,7 @@ impl Alone {
         GpuSet::first(self.gpus.len()).bits()
     }
 
-    /// The highest figure that every hop of some ring reaches, and these rings. 0 and all rings, if there is none.
+    /// The highest bandwidth that every hop of some ring reaches, and these rings. 0 and all rings, if there is none.
     fn best(&self, of: impl Fn(usize, usize) -> u32) -> (u32, Rings) {
         let size = self.gpus.len();
         let at_least = |level: u32| {
@@ -186,7 +186,7 @@ impl Alone {
             Rings::new(adjacent(is_hop), GpuSet::first(size), size)
         };
         let levels = levels(self.gpus.iter().copied().collect(), &of);
-        // The lower the level, the more hops: what has a ring at one level has it at all lower ones.
+        // The lower the level, the more hops: a set with a ring at one level has it at all lower ones.
         let place = levels.partition_point(|level| !at_least(*level).has_ring(self.all()));
         match levels.get(place) {
             Some(level) => (*level, at_least(*level)),
@@ -195,7 +195,7 @@ impl Alone {
     }
 }
 
-/// In which order a set makes the best ring: that with the fastest slowest hop, and of these the first as a list.
+/// The order of a set in its best ring: that with the fastest slowest hop, and of these the first as a list.
 pub(super) fn ring(matrix: &Matrix, set: GpuSet) -> Vec<usize> {
     let alone = Alone::new(set);
     if alone.gpus.len() <= 2 {
@@ -205,7 +205,7 @@ pub(super) fn ring(matrix: &Matrix, set: GpuSet) -> Vec<usize> {
     rings.smallest(alone.all()).into_iter().map(|place| alone.gpus[place]).collect()
 }
 
-/// What a set is worth.
+/// The score of a set.
 pub(super) fn score(matrix: &Matrix, sums: &Sums, set: GpuSet, steps: &mut Steps) -> Score {
     let alone = Alone::new(set);
     if alone.gpus.len() < 2 {
@@ -219,7 +219,7 @@ pub(super) fn score(matrix: &Matrix, sums: &Sums, set: GpuSet, steps: &mut Steps
     Score { ring_mbps, ..sums.without_rings(set) }
 }
 
-/// What a set is worth that has a ring of links; the hops of its best one have so many.
+/// The score of a set that has a ring of links; the hops of its best one have so many.
 pub(super) fn with_rings(matrix: &Matrix, sums: &Sums, set: GpuSet, links: u32, steps: &mut Steps) -> Score {
     let gpus: Vec<usize> = set.iter().collect();
     let capacity_links = if matrix.is_switched() { links } else { Links::of(matrix, &gpus).rings(steps) };
@@ -227,7 +227,7 @@ pub(super) fn with_rings(matrix: &Matrix, sums: &Sums, set: GpuSet, links: u32, 
     Score { capacity_links, ring_mbps: capacity_links.saturating_mul(slowest), ..sums.without_rings(set) }
 }
 
-/// What one link of each linked pair carries, in MB/s.
+/// The bandwidth of one link of each linked pair, in MB/s.
 pub(super) fn units(matrix: &Matrix, set: GpuSet) -> impl Iterator<Item = u32> {
     let pairs = set.iter().flat_map(move |one| set.iter().map(move |other| (one, other)));
     let linked = pairs.filter(|(one, other)| matrix.links(*one, *other) > 0);

@@ -7,7 +7,7 @@ use super::{
     rings::{Score, units},
 };
 
-/// Sums that every set needs, by halves of it, so that thousands of sets take no time.
+/// Sums that every set needs, by halves of it, so that thousands of sets are cheap.
 #[derive(Debug)]
 pub(super) struct Sums {
     mbps: Vec<[u32; 512]>,
@@ -36,7 +36,7 @@ impl Sums {
         }
     }
 
-    /// What can be told without a look at rings.
+    /// What is known without a search for rings.
     pub(super) fn without_rings(&self, set: GpuSet) -> Score {
         let (mut twice, mut left) = (0_u64, set.bits());
         while left != 0 {
@@ -49,7 +49,7 @@ impl Sums {
         Score { ring_mbps: 0, total_mbps, numa_nodes, capacity_links: 0 }
     }
 
-    /// No set of links among these is worth more than this, in MB/s, where there is no switch.
+    /// An upper bound of the score of a set of links among these, in MB/s, where there is no switch.
     pub(super) fn bound(&self, set: GpuSet) -> u32 {
         let least = set.iter().map(|gpu| sum(&self.links[gpu], set)).min().unwrap_or(0);
         let rings = if set.len() == 2 { least } else { least / 2 };

@@ -7,7 +7,8 @@
 //! NIC0    PIX     PIX      X
 //! ```
 //!
-//! Between tabs or any number of spaces, maybe underlined or coloured for a terminal, words before, a legend after.
+//! Separated by tabs or any number of spaces, maybe underlined or coloured for a terminal, with text before, a legend
+//! after.
 
 use super::{BadMatrix, LinkKind, MOST, Matrix, measured};
 
@@ -15,12 +16,12 @@ impl Matrix {
     /// More than any host prints, in bytes: 16 accelerators and 64 network cards are about 30 KiB.
     pub const LONGEST_TEXT: usize = 256 << 10;
 
-    /// Reads the table of `nvidia-smi topo -m` or `mx-smi topo -m`, or measured bandwidths: numbers in GB/s with commas
-    /// between, a line for each accelerator.
+    /// Parses the table of `nvidia-smi topo -m` or `mx-smi topo -m`, or measured bandwidths: numbers in GB/s,
+    /// separated by commas, a line for each accelerator.
     ///
     /// # Errors
     ///
-    /// When there is no table in it, or the table is cut off, not square, not symmetric, too large or has unknown words.
+    /// When there is no table, or it is cut off, not square, not symmetric, too large or has unknown links.
     pub fn parse(text: &str) -> Result<Self, BadMatrix> {
         if text.len() > Self::LONGEST_TEXT {
             return Err(BadMatrix::TooLong(Self::LONGEST_TEXT));
@@ -52,7 +53,7 @@ impl Matrix {
             rows.push(
                 links.collect::<Result<Vec<LinkKind>, _>>().map_err(|name| BadMatrix::Link { row, name })?,
             );
-            // With a cell left empty nobody can tell which; then the NUMA node is not known.
+            // With an empty cell it is ambiguous which one it is; then the NUMA node is unknown.
             let is_complete = cells.len() == heads.len();
             numa.push(numa_column.filter(|_| is_complete).and_then(|column| cells[column].parse().ok()));
         }
@@ -76,14 +77,14 @@ fn columns(heads: &[&str]) -> Result<Vec<usize>, BadMatrix> {
     if columns.len() > MOST { Err(BadMatrix::TooMany(columns.len())) } else { Ok(columns) }
 }
 
-/// The names of the columns. Some are several words, with as little between them as between two columns.
+/// The names of the columns. Some have spaces, as many as there are between two columns.
 fn heads<'a>(mut message: &[&'a str]) -> Vec<&'a str> {
     const LONG: [&[&str]; 4] =
         [&["GPU", "NUMA", "ID"], &["CPU", "Affinity"], &["NUMA", "Affinity"], &["Node", "Affinity"]];
     let mut heads = Vec::new();
     while let Some((first, rest)) = message.split_first() {
         let long = LONG.iter().find(|long| message.starts_with(long));
-        // Of a name of several words the first is enough to know it by: `NUMA`.
+        // The first part of a name is enough to recognize it: `NUMA`.
         heads.push(*first);
         message = long.map_or(rest, |long| &message[long.len()..]);
     }
@@ -96,12 +97,12 @@ fn number(name: &str) -> Option<usize> {
     digits.parse().ok().filter(|_| digits.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// A word of a stranger's, for an error.
+/// Foreign text, for an error.
 fn shown(name: &str) -> String {
     name.chars().take(40).collect()
 }
 
-/// Terminals are told of underlined headers by `ESC [ ... letter`.
+/// Underlined headers for terminals are `ESC [ ... letter`.
 fn without_escapes(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text.chars();

@@ -1,11 +1,11 @@
-//! Whether a node's accelerators are fit for the job, by what their driver says of them. The first step of the local
-//! check: nothing is computed here and no other node is asked.
+//! Whether a node's accelerators are fit for the job, by their driver's report. The first step of the self-test:
+//! nothing is computed here and no other node is asked.
 //!
-//! Broken is an accelerator that cannot be opened, has fallen off the bus, or has errors in its memory that only a
+//! An accelerator is broken if it cannot be opened, has fallen off the bus, or has errors in its memory that only a
 //! reset or a replacement ends: uncorrected ECC errors since the driver was loaded, a row that waits for its
-//! replacement, no spare row left. These are the memory checks that NVIDIA's own fleet tool (DCGM) fails a device by.
-//! Busy is one of whose memory others hold a part, forbidden one that this user or container may not open: both are
-//! nobody's fault, and never tainted.
+//! replacement, no spare row left. NVIDIA's own fleet tool (DCGM) fails a device by these memory checks. It is busy
+//! if other processes hold a part of its memory, and forbidden if this user or container may not open it: neither is
+//! a fault, and neither is tainted.
 
 use crate::counted::counted;
 use std::time::Duration;
@@ -18,49 +18,48 @@ use crate::{
     network_check::{Component, LocalFault},
 };
 
-/// How long memory that our own dead workers held may take to be given back. Drivers do that after the process is
-/// gone.
+/// How long drivers may take to release the memory of our own dead workers. They do that after the process is gone.
 pub const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The default of `--busy-gpu-threshold`, DLRover's own: 30 %.
+/// The default limit of memory in use, DLRover's own: 30 %.
 pub const BUSY_PERMILLE: u32 = 300;
 
-/// Between two looks at it: the driver tells nobody when memory is free again.
+/// Between two queries: drivers do not report when memory is free again.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// So many processes of a busy accelerator are named.
+/// The most processes of a busy accelerator that are named.
 const NAMED: usize = 3;
 
-/// What the job asks of a node's accelerators.
+/// The job's requirements of a node's accelerators.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuTerms {
-    /// An accelerator is busy when more of its memory is taken than this, in thousandths (`--busy-gpu-threshold`).
-    /// `None`: none ever is, for the node has a share of one that others use too.
+    /// An accelerator is busy when more of its memory is in use than this, in thousandths. `None`: never, because the
+    /// node has a share of an accelerator that others use too.
     pub busy_permille: Option<u32>,
-    /// Accelerators that the node's workers take.
+    /// The number of accelerators that the node's workers take.
     pub needed: u32,
     /// `CUDA_VISIBLE_DEVICES`; `None`: all may be used.
     pub visible: Option<String>,
 }
 
-/// What the accelerators are.
+/// The result of the health check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
     /// Fit for the job.
     Fit {
-        /// What a person may want to know all the same.
+        /// What is worth knowing nevertheless.
         notes: Vec<String>,
     },
     /// Not fit.
     Unfit(LocalFault),
-    /// Too few are free: look again then.
+    /// Too few are free: query again then.
     Recheck {
         /// From now.
         after: Duration,
     },
 }
 
-/// Judges what was found, `waited` after the first look.
+/// Decides on the inventory, `waited` after the first query.
 #[must_use]
 pub fn judge(inventory: &Inventory, terms: &GpuTerms, waited: Duration) -> Health {
     let list = terms.visible.as_deref();
@@ -69,7 +68,7 @@ pub fn judge(inventory: &Inventory, terms: &GpuTerms, waited: Duration) -> Healt
         Component::Probe => "the query of the accelerators did not answer".to_owned(),
         _ => format!("{at} did not answer a query of its state"),
     });
-    // Of the others nothing is known; of a list all of which is known nothing is missing.
+    // The others are unknown; nothing is missing from a list that is known completely.
     let is_known = absent == 0 && list.is_some_and(|list| !list.contains("MIG-"));
     if let (Some(reason), false) = (&unanswered, is_known) {
         return Health::Unfit(LocalFault::unanswered(inventory.hangs_at.as_deref(), reason));
@@ -83,7 +82,7 @@ pub fn judge(inventory: &Inventory, terms: &GpuTerms, waited: Duration) -> Healt
         }
         return Health::Unfit(LocalFault::new(format!("gpu {index}"), reason));
     }
-    // A host without any computes on its processors, whatever the list says.
+    // A host without any computes on its processors, whatever the list contains.
     let absent = if inventory.gpus.is_empty() { 0 } else { absent };
     let needed = (visible.len() + absent).min(terms.needed as usize);
     let (denied, visible): (Vec<&Gpu>, Vec<&Gpu>) =
@@ -119,8 +118,8 @@ pub fn judge(inventory: &Inventory, terms: &GpuTerms, waited: Duration) -> Healt
     Health::Unfit(LocalFault { component: Component::GpuBusy, reason })
 }
 
-/// The accelerators that workers will see, as [`allowed`] reads the list. Numbers are taken for places on the bus. A
-/// list of slices (`MIG-...`) shows none that could be judged.
+/// The accelerators that workers will see, as [`allowed`] reads the list. Numbers count as places on the bus. A list
+/// of slices (`MIG-...`) shows none that could be checked.
 #[must_use]
 pub fn visible<'a>(inventory: &'a Inventory, list: Option<&str>) -> Vec<&'a Gpu> {
     match allowed(list, &ids(inventory)) {
@@ -130,7 +129,8 @@ pub fn visible<'a>(inventory: &'a Inventory, list: Option<&str>) -> Vec<&'a Gpu>
     }
 }
 
-/// What a list may name them by. One in trouble may tell no id; of one that is well it is none that a list could have.
+/// The ids that a list may have. A broken accelerator may have none; for a healthy one without, the empty id matches
+/// no entry.
 fn ids(inventory: &Inventory) -> Vec<Option<String>> {
     let id = |gpu: &Gpu| gpu.uuid.clone().or_else(|| gpu.trouble.is_none().then(String::new));
     inventory.gpus.iter().map(id).collect()
@@ -144,13 +144,13 @@ fn not_here(list: &str, absent: usize) -> String {
     format!("{absent} of the list of visible ones show none, from {first} on")
 }
 
-/// More of its memory is taken than `busy_permille` thousandths. Of one that is split into slices that says nothing.
+/// More of its memory is in use than `busy_permille` thousandths. Does not apply to one that is split into slices.
 #[must_use]
 pub fn is_busy(gpu: &Gpu, busy_permille: u32) -> bool {
     !gpu.is_mig && gpu.used_permille() > Some(u64::from(busy_permille))
 }
 
-/// Why an accelerator is broken; `None` where nothing speaks for it.
+/// Why an accelerator is broken; `None` if it is not.
 #[must_use]
 pub fn what_is_broken(gpu: &Gpu) -> Option<String> {
     match &gpu.trouble {
@@ -171,7 +171,7 @@ pub fn what_is_broken(gpu: &Gpu) -> Option<String> {
     Some(counted(errors, "uncorrectable ECC error") + " in its memory")
 }
 
-/// Why nobody here can use an accelerator: it is broken, or not for this user.
+/// Why an accelerator cannot be used: it is broken, or not for this user.
 #[must_use]
 pub fn why_unusable(gpu: &Gpu) -> Option<String> {
     let forbidden =
@@ -192,7 +192,7 @@ fn taken(gpu: &Gpu) -> String {
     message
 }
 
-/// Links that are down beside others that are up. Where none is up, none is plugged.
+/// Links that are down while others are up. Where none is up, none is connected.
 fn dead_links(gpu: &Gpu) -> Option<String> {
     let (up, down): (Vec<&NvLink>, Vec<&NvLink>) = gpu.nvlinks.iter().partition(|link| link.is_active);
     let numbers: Vec<String> = down.iter().map(|link| link.number.to_string()).collect();

@@ -1,4 +1,4 @@
-//! What is known of a node's accelerators and its host, as numbers. No verdict is in here.
+//! What is known of a node's accelerators and its host, as numbers. No verdicts.
 
 use std::fmt;
 
@@ -10,19 +10,19 @@ use super::{
 };
 use crate::gpu_topology::LinkKind;
 
-/// More accelerators than any host has. Whatever says that there are more is not believed.
+/// More accelerators than any host has. A report of more is dropped.
 pub const MOST_GPUS: usize = 64;
 
-/// Characters of any word that came from a driver or a tool.
+/// The most characters of any text that came from a driver or a tool.
 const LONGEST_TEXT: usize = 200;
 
-/// Entries of the lists of one accelerator, and of notes. No true answer has more.
+/// The most entries of the lists of one accelerator, and of notes. No true answer has more.
 pub(super) const LONGEST_LIST: usize = 32;
 
-/// Reasons to hold clocks down; NVML has fewer.
+/// The most reasons to hold clocks down; NVML has fewer.
 const MOST_REASONS: usize = 8;
 
-/// Whose accelerators they are.
+/// The vendor of accelerators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Vendor {
@@ -50,29 +50,29 @@ pub struct Inventory {
     pub driver: Option<String>,
     /// In the order of their places on the bus, which is not always CUDA's.
     pub gpus: Vec<Gpu>,
-    /// What lies between each two of them; may be incomplete.
+    /// The links between each two of them; may be incomplete.
     pub links: Vec<GpuLink>,
     /// The host.
     pub host: Host,
-    /// Facts for people: a library that is not there, a question that was not answered.
+    /// Facts for people: a library that is missing, a query without an answer.
     pub notes: Vec<String>,
-    /// The gathering was cut short when it was at this: `gpu 3`, `the NVIDIA driver`.
+    /// The query was cut short at this: `gpu 3`, `the NVIDIA driver`.
     pub hangs_at: Option<String>,
 }
 
-/// What lies between two accelerators, the lower index first.
+/// The link between two accelerators, the lower index first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuLink {
     /// One.
     pub a: u32,
     /// The other.
     pub b: u32,
-    /// The way, as a word: `NV2`.
+    /// The link, as text: `NV2`.
     #[serde(with = "as_word")]
     pub link: LinkKind,
 }
 
-/// Documents say `NV2`, as every tool does.
+/// Documents have `NV2`, as every tool does.
 mod as_word {
     use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
 
@@ -104,13 +104,13 @@ pub struct Gpu {
     /// Bytes.
     #[serde(rename = "memory_used_bytes")]
     pub memory_used: Option<u64>,
-    /// Who computes on it, as far as this container sees them.
+    /// Its processes, as far as this container sees them.
     pub processes: Vec<GpuProcess>,
     /// Percent of the last sample period in which it computed.
     pub utilisation_percent: Option<u32>,
     /// Degrees Celsius.
     pub temperature_celsius: Option<u32>,
-    /// Why its clocks are held down, in words; idle is no reason.
+    /// Why its clocks are held down; idle is no reason.
     pub throttled: Vec<String>,
     /// ECC errors since the driver was loaded that could not be corrected.
     pub ecc_uncorrected: Option<u64>,
@@ -118,9 +118,9 @@ pub struct Gpu {
     pub remapped: Option<RemappedRows>,
     /// Its `NVLinks`.
     pub nvlinks: Vec<NvLink>,
-    /// Errors that the driver told of while we listened.
+    /// Errors that the driver reported while we listened.
     pub xids: Vec<Xid>,
-    /// Where its memory controller's nearest processors are.
+    /// The processors nearest to its memory controller.
     pub numa_node: Option<u32>,
     /// It is split into slices (MIG).
     pub is_mig: bool,
@@ -138,7 +138,7 @@ impl Gpu {
         }
     }
 
-    /// Thousandths of its memory that are taken.
+    /// The memory in use, in thousandths.
     #[must_use]
     pub fn used_permille(&self) -> Option<u64> {
         let (used, total) = (self.memory_used?, self.memory_total.filter(|total| *total > 0)?);
@@ -149,19 +149,19 @@ impl Gpu {
 /// A process on an accelerator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuProcess {
-    /// As the driver says it: in a container it may be the host's number.
+    /// The driver's process id: in a container it may be the host's.
     pub pid: u32,
     /// Bytes of the accelerator's memory that it holds.
     #[serde(rename = "memory_bytes")]
     pub memory: Option<u64>,
 }
 
-/// Memory of an accelerator that a process holds at a moment.
+/// Memory of an accelerator that a process holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuUse {
     /// The accelerator's index.
     pub gpu: u32,
-    /// The process, its parent, and so on, as far as they are seen from here.
+    /// The process, its parent, and so on, as far as they are visible from here.
     pub lineage: Vec<i32>,
     /// Bytes.
     pub memory: u64,
@@ -197,7 +197,7 @@ pub enum GpuTrouble {
     NotPermitted,
     /// It has fallen off the bus; only a reboot brings it back.
     Lost,
-    /// The driver does not open it, and what it says.
+    /// The driver does not open it, for this reason.
     CannotOpen(String),
 }
 
@@ -214,11 +214,11 @@ pub struct Host {
     pub memory_available: Option<u64>,
     /// Hundredths of the average number of processes that could run, over the last minute.
     pub load_percent: Option<u32>,
-    /// What the container may use.
+    /// The limits of the container.
     pub limits: CgroupLimits,
 }
 
-/// What a container may use.
+/// The limits of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CgroupLimits {
     /// Hundredths of a processor; `None`: no limit.
@@ -229,7 +229,7 @@ pub struct CgroupLimits {
 }
 
 impl Inventory {
-    /// Cuts what is longer than any true answer, and takes control characters out of words. For all that comes from a
+    /// Cuts what is longer than any true answer, and replaces control characters. For everything that comes from a
     /// driver, a tool or the wire.
     #[must_use]
     pub fn bounded(mut self) -> Self {
@@ -263,11 +263,11 @@ impl Inventory {
         self
     }
 
-    /// What matters most of one that is too long to be told: states of accelerators, and no lists but that of errors.
-    /// As JSON it has less than 60 KiB.
+    /// The most important part of one that is too long to be sent: states of accelerators, and no lists but that of
+    /// errors. As JSON it has less than 60 KiB.
     #[must_use]
     pub fn outline(self) -> Self {
-        /// Bytes, of letters that JSON writes as they are.
+        /// In bytes, of characters that JSON does not escape.
         const LONGEST_NAME: usize = 60;
         const ERRORS: usize = 4;
         let mut inventory = self.bounded();
@@ -290,7 +290,7 @@ impl Inventory {
         inventory
     }
 
-    /// What needs a look, in words, device by device.
+    /// What needs attention, device by device.
     #[must_use]
     pub fn troubles(&self) -> Vec<String> {
         let hangs = self.hangs_at.iter().map(|at| format!("{at} gave no answer"));

@@ -1,25 +1,25 @@
-//! A share of an accelerator, as Alibaba Cloud's gpushare device plugin gives it to a container: it schedules by memory
-//! and enforces nothing, so what the container does with it is left to the launcher.
+//! A share of an accelerator, as Alibaba Cloud's gpushare device plugin gives it to a container: the plugin schedules
+//! by memory and enforces nothing, so the launcher does.
 //!
-//! The plugin tells by variables which device (`ALIYUN_COM_GPU_MEM_IDX`), how much of its memory
-//! (`ALIYUN_COM_GPU_MEM_CONTAINER`) and how much there is (`ALIYUN_COM_GPU_MEM_DEV`), both in the unit that it was set up
-//! with, GiB or MiB. It says that it found no device by the index -1 and a sentence in `NVIDIA_VISIBLE_DEVICES`.
+//! The plugin sets variables: the device (`ALIYUN_COM_GPU_MEM_IDX`), the share of its memory
+//! (`ALIYUN_COM_GPU_MEM_CONTAINER`) and its whole memory (`ALIYUN_COM_GPU_MEM_DEV`), both in its configured unit, GiB
+//! or MiB. If it found no device, the index is -1 and `NVIDIA_VISIBLE_DEVICES` has a message.
 
 use serde::{Deserialize, Serialize};
 
-/// Which device.
+/// The device.
 pub const INDEX: &str = "ALIYUN_COM_GPU_MEM_IDX";
 
-/// How much of its memory this container has.
+/// The memory of this container.
 pub const PART: &str = "ALIYUN_COM_GPU_MEM_CONTAINER";
 
-/// How much there is.
+/// The whole memory.
 pub const WHOLE: &str = "ALIYUN_COM_GPU_MEM_DEV";
 
 /// The devices that the container shows.
 pub const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
 
-/// How the plugin's sentence begins when no device had enough room: `no-gpu-has-5GiB-to-run`.
+/// The prefix of the plugin's message when no device had enough room: `no-gpu-has-5GiB-to-run`.
 const NO_ROOM: &str = "no-gpu-has-";
 
 /// A share of one device.
@@ -29,22 +29,22 @@ pub struct Share {
     pub device: u32,
     /// Units of its memory, at least 1.
     pub part: u64,
-    /// Units that it has; `part` or more.
+    /// Its units in total; `part` or more.
     pub whole: u64,
 }
 
-/// What the workers of a node have of one accelerator.
+/// The share of a node's workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShareTerms {
     /// The container's share.
     pub share: Share,
-    /// Who has it between them, at least 1.
+    /// The number of workers that divide it, at least 1.
     pub workers: u32,
-    /// Who takes far more is stopped (`--gpu-mem-enforce`).
+    /// Workers far above their share are stopped.
     pub enforces: bool,
 }
 
-/// Why a container has no share that could be used.
+/// Why a share cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ShareError {
     /// No device had enough room.
@@ -53,7 +53,7 @@ pub enum ShareError {
          (aliyun.com/gpu-mem), or wait until another container ends"
     )]
     NoRoom {
-        /// The plugin's.
+        /// The plugin's message.
         sentence: String,
     },
     /// Not a number.
@@ -61,9 +61,9 @@ pub enum ShareError {
         "`{variable}={value}`: the GPU share plugin gives {expected} here; see how it was set up on this node"
     )]
     Number {
-        /// Which variable.
+        /// The variable.
         variable: &'static str,
-        /// What it holds.
+        /// Its value.
         value: String,
         /// What it may be.
         expected: &'static str,
@@ -74,7 +74,7 @@ impl Share {
     /// Reads it from an environment. `None`: the container has no share, but whole devices or none.
     ///
     /// # Errors
-    /// When there was no room, or the variables make no sense.
+    /// When there was no room, or the variables are invalid.
     pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, ShareError> {
         let visible = get(VISIBLE).unwrap_or_default();
         if visible.starts_with(NO_ROOM) {
@@ -111,8 +111,8 @@ impl Share {
         Ok(Some(Self { device, part, whole }))
     }
 
-    /// What each of so many workers may take of the device's memory, above 0 and at most 1; rounded down to
-    /// thousandths, that together they stay below.
+    /// The part of the device's memory for each of so many workers, above 0 and at most 1; rounded down to
+    /// thousandths, so that their sum stays below the share.
     #[must_use]
     pub fn fraction_of_each(self, workers: u32) -> f64 {
         let permille = self.of_each(1000, workers).clamp(1, 1000);
@@ -125,8 +125,8 @@ impl Share {
         self.of_each(total, workers)
     }
 
-    /// Bytes that the device has, by the plugin's own word, where its driver does not say: units above 1024 are MiB, for
-    /// no device has as many GiB.
+    /// The device's memory in bytes by the plugin's variables, where its driver does not report it: units above 1024
+    /// are MiB, for no device has as many GiB.
     #[must_use]
     pub fn presumed_total(self) -> u64 {
         let unit: u64 = if self.whole > 1024 { 1 << 20 } else { 1 << 30 };

@@ -1,11 +1,11 @@
-//! NVIDIA's numbers for what goes wrong with a device, as its driver tells them (the catalogue of Xid errors in NVIDIA's
+//! NVIDIA's numbers of device errors, as its driver reports them (the catalogue of Xid errors in NVIDIA's
 //! documentation of GPU deployment).
 
 use serde::{Deserialize, Serialize};
 
 use super::inventory::{Gpu, Inventory, LONGEST_LIST};
 
-/// An error that the driver told of.
+/// An error that the driver reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Xid {
     /// NVIDIA's number.
@@ -15,8 +15,8 @@ pub struct Xid {
 }
 
 impl Inventory {
-    /// Errors that were heard before this was gathered: no look finds them again. An accelerator that has fallen off the
-    /// bus meanwhile tells no id, and is known by its number.
+    /// Adds errors that were reported before this query: no query finds them again. An accelerator that has fallen
+    /// off the bus since has no id, and is matched by its number.
     pub fn keep_xids(&mut self, before: &Self) {
         for old in before.gpus.iter().filter(|old| !old.xids.is_empty()) {
             let has_id = self.gpus.iter().position(|new| new.uuid.is_some() && new.uuid == old.uuid);
@@ -27,7 +27,7 @@ impl Inventory {
         }
     }
 
-    /// The driver told of an error. `false`: no such accelerator.
+    /// Adds an error. `false`: no such accelerator.
     pub fn note_xid(&mut self, gpu: u32, code: u64) -> bool {
         let Some(gpu) = self.gpus.iter_mut().find(|it| it.index == gpu) else { return false };
         let has_room = gpu.xids.len() < LONGEST_LIST;
@@ -40,7 +40,7 @@ impl Inventory {
     }
 }
 
-/// What a number means, for those that training meets.
+/// The meaning of a number, for those that training meets.
 #[must_use]
 pub const fn xid_name(code: u64) -> &'static str {
     match code {

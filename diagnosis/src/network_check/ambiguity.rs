@@ -11,10 +11,10 @@ use super::{
     partial::{self, Partial},
 };
 
-/// So many pairs out of a rack would have shown a part of its ways out that is dead.
+/// So many pairs out of a rack would have shown that part of its uplinks is dead.
 const TESTED: usize = 10;
 
-/// All of them.
+/// All ambiguities.
 pub(super) fn all(log: &CheckLog, facts: &Facts, links: &[LinkFault], partial: &[Partial]) -> Vec<Ambiguity> {
     let rack = |rack: u32| log.racks.get(rack as usize).copied().unwrap_or(rack);
     let pod = |pod: u32| log.pods.get(pod as usize).copied().unwrap_or(pod);
@@ -30,10 +30,10 @@ pub(super) fn all(log: &CheckLog, facts: &Facts, links: &[LinkFault], partial: &
     let is_replaced = |part: Part| partial.iter().any(|partial| partial.replaces(part));
     for blamed in facts.fabric.blamed.iter().filter(|blamed| !is_replaced(blamed.part)) {
         let parts = std::iter::once(&blamed.part).chain(&blamed.rivals);
-        // Where no pods are known their switches are all that is between racks.
+        // Without known pods their switches are all that is between racks.
         let is_told = |part: &&Part| has_pods || **part == blamed.part || !matches!(part, Part::PodSwitch(_));
         let parts = parts.filter(is_told).map(|part| cut::element(&rack, &pod, *part));
-        // So few may all have met the part of the paths that is dead.
+        // So few may all have used the dead part of the paths.
         let is_few = blamed.pairs.len() < TESTED;
         let of_racks = match blamed.part {
             Part::Path(a, b) => vec![a, b],
@@ -43,7 +43,7 @@ pub(super) fn all(log: &CheckLog, facts: &Facts, links: &[LinkFault], partial: &
         let of_racks = of_racks.into_iter().filter(|_| is_few).map(|of| Element::PartialUplink(rack(of)));
         add(parts.chain(of_racks).collect());
     }
-    // Where all its dead pairs lead to one other rack, that one's ways out are as likely.
+    // Where all its dead pairs lead to one other rack, that one's uplinks are as likely.
     for partial in partial {
         let ends = partial.dead.iter().flat_map(|(a, b)| [log.rack(*a), log.rack(*b)]);
         let racks: BTreeSet<u32> = ends.collect();
@@ -69,7 +69,7 @@ pub(super) fn all(log: &CheckLog, facts: &Facts, links: &[LinkFault], partial: &
             candidates.push(Element::PartialUplink(rack(own)));
         }
         candidates.extend(node.evidence.iter().filter_map(|piece| unpassed((number, piece.partner))));
-        // Of two pods that reach each other no more, either may be the one that is cut off.
+        // Of two pods that cannot reach each other, either may be the one that is cut off.
         let pods = (0..).take(log.pods.len()).filter(|it| *it == log.pod(number) || log.pods.len() == 2);
         let pods = pods.filter(|it| has_pods && is_dark_pod(log, facts, *it));
         candidates.extend(pods.map(|it| Element::Pod(pod(it))));

@@ -1,7 +1,8 @@
-//! What a test usually takes, so that a slow one is known.
+//! The baseline of tests, by which slow ones are recognized.
 //!
-//! A test takes as long as the slower of its ends. So a node is known by its shorter times, whomever it met; and each
-//! node counts once, so that one which is tested again and again because it is slow does not become the measure.
+//! A test takes as long as the slower of its ends. So a node is judged by its shorter times, whatever partners it
+//! had; and each node counts once, so that one which is tested again and again because it is slow does not become the
+//! baseline.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,13 +21,13 @@ struct Timed {
 /// A node in such tests.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Where it stands among the nodes.
+    /// Its place among the nodes.
     place: usize,
-    /// Where its tests stand among the tests.
+    /// The places of its tests among the tests.
     tests: Vec<usize>,
 }
 
-/// What nodes take in some of their tests.
+/// The times of nodes in some of their tests.
 #[derive(Debug)]
 pub(super) struct Paces {
     tests: Vec<Timed>,
@@ -57,8 +58,8 @@ impl Paces {
         Self { tests, nodes, values: ratio::Others::new(&values) }
     }
 
-    /// The mean of what the nodes take that were not in this test, without outliers. A node does not count of which each
-    /// test was with one of this test's and took more than half as long as it: nobody knows which of them was slow.
+    /// The mean time of the nodes that were not in this test, without outliers. A node does not count if each of its
+    /// tests was with a member of this test and took more than half as long: it is unknown which of them was slow.
     pub(super) fn mean_for(&self, test: &TestRecord, seconds: f64) -> Option<Mean> {
         let members = || test.members.iter().filter_map(|member| self.nodes.get(member));
         let is_like_it = |own: &usize| self.tests.get(*own).is_some_and(|own| own.seconds * 2.0 > seconds);

@@ -1,4 +1,4 @@
-//! What a check knows: the nodes and its log. Every judgement is made of this and of nothing else.
+//! The nodes of a check and its log: the only input of every verdict.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ pub(super) fn pair(a: u32, b: u32) -> Pair {
     (a.min(b), a.max(b))
 }
 
-/// How many of these pairs share no node, by taking one after the other: at least half of the most that there are.
+/// How many of these pairs share no node, taken greedily: at least half of the possible number.
 pub(super) fn apart(pairs: impl Iterator<Item = Pair>) -> usize {
     let mut used = BTreeSet::new();
     let mut count = 0;
@@ -27,7 +27,7 @@ pub(super) fn apart(pairs: impl Iterator<Item = Pair>) -> usize {
     count
 }
 
-/// A node and what is known of it outside tests.
+/// A node and its facts from outside tests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename = "KnownNode")] // For the journal's golden file, which knows types by name.
 pub(super) struct Node {
@@ -37,38 +37,38 @@ pub(super) struct Node {
     pub(super) pod: u32,
     pub(super) seen_before: bool,
     pub(super) local: LocalCheck,
-    /// The round that was on when it went, and why it did.
+    /// The round in which it was lost, and why.
     pub(super) lost: Option<(u32, String)>,
-    /// It had said that it would go.
+    /// It announced that it would leave.
     pub(super) has_left: bool,
     /// Further times of its compute probe.
     pub(super) compute_again: Vec<std::time::Duration>,
 }
 
 impl Node {
-    /// No test can be made with it.
+    /// It cannot be tested.
     pub(super) fn is_gone(&self) -> bool {
         self.local.fault.is_some() || self.lost.is_some()
     }
 }
 
-/// All that a check has learnt.
+/// All facts of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct CheckLog {
     pub(super) policy: Policy,
     pub(super) nodes: Vec<Node>,
-    /// The racks' numbers as they came, ascending.
+    /// The racks' original numbers, ascending.
     pub(super) racks: Vec<u32>,
-    /// The pods' numbers as they came, ascending.
+    /// The pods' original numbers, ascending.
     pub(super) pods: Vec<u32>,
     /// The order of the first round: its neighbours are its pairs.
     pub(super) order: Vec<u32>,
-    /// The last step of the seed search that was taken; the first round was step 1.
+    /// The last step of the seed search that was made; the first round was step 1.
     pub(super) seed_step: u32,
     /// Links whose ends were both tested with others.
     pub(super) probed: BTreeSet<Pair>,
-    /// Closed rounds. A result of [`TestResult::Slow`](super::TestResult) here means: was cut short while it worked;
-    /// who took too long otherwise is judged against the others, each time anew.
+    /// Closed rounds. A result of [`TestResult::Slow`](super::TestResult) here means: cut short while it worked;
+    /// other slow tests are judged against the others, each time anew.
     pub(super) rounds: Vec<RoundRecord>,
 }
 

@@ -4,9 +4,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The part of a node that is at fault, or what prevents that it takes part.
+/// The part of a node that is at fault, or why the node cannot take part.
 ///
-/// On the wire and in documents it is its text. The set is open: the part that does not answer may be a command.
+/// On the wire and in documents it is text. The set is open: the part that did not answer may be a command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum Component {
@@ -18,16 +18,17 @@ pub enum Component {
     SwitchboxProbe,
     /// `switchbox`: its links to the switchbox.
     Switchbox,
-    /// `check-command`: the user's own program did not pass, tested alone. It is unknown which of the two is wrong.
+    /// `check-command`: the user's own program did not pass, tested alone. It is unknown which of the two is at
+    /// fault.
     CheckCommand,
     /// `probe`: a check that died or hung before it reached any part.
     Probe,
-    /// A part by name: `gpu 3`, `cpu`, `loopback`, or the command that gave no answer.
+    /// A part by name: `gpu 3`, `cpu`, `loopback`, or the command that did not answer.
     Part(String),
 }
 
 impl Component {
-    /// Those with a name of their own.
+    /// All but [`Self::Part`].
     const NAMED: [Self; 6] = [
         Self::GpuBusy,
         Self::GpuPermission,

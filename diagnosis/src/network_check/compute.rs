@@ -1,4 +1,4 @@
-//! Nodes that compute slowly. Known before any other node was asked, and measured again while the first round is on.
+//! Nodes that compute slowly. Known before any other node was asked, and measured again during the first round.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -13,24 +13,24 @@ use super::{
 pub(super) struct Pace {
     /// The shortest of its samples.
     pub(super) shortest: Duration,
-    /// What the others take.
+    /// The mean of the others.
     pub(super) others: Mean,
-    /// The shortest over that.
+    /// The shortest over that mean.
     pub(super) lowest: f64,
     pub(super) samples: u32,
-    /// So many samples a verdict takes.
+    /// The number of samples that a verdict takes.
     pub(super) needed: u32,
     /// Each of enough samples was over the policy's ratio.
     pub(super) is_straggler: bool,
 }
 
-/// What a node measured first, where that may be held against others: not of one that knows that it is broken.
+/// The first measurement of a node, if it can be compared with others: not of a node with a fault of its own.
 fn first(node: &Node) -> Option<&ComputeTime> {
     let compute = node.local.compute.as_ref().filter(|_| node.local.fault.is_none());
     compute.filter(|compute| !compute.time.is_zero())
 }
 
-/// The paces of those that measured, by node. None where too few others timed the same, or they disagree.
+/// The paces of nodes with a measurement. None where too few others timed the same, or they disagree.
 pub(super) fn paces(log: &CheckLog) -> Vec<Option<Pace>> {
     let mut kinds: BTreeMap<&ComputeKind, Vec<(usize, Duration)>> = BTreeMap::new();
     for (number, node) in log.nodes.iter().enumerate() {
@@ -63,7 +63,7 @@ fn of_one_kind(log: &CheckLog, measured: usize, times: &[(usize, Duration)], pac
     }
 }
 
-/// What is told of a node's compute times.
+/// The finding on a node's compute times.
 pub(super) fn finding(log: &CheckLog, number: u32, pace: Option<Pace>) -> Option<ComputeFinding> {
     let node = log.node(number)?;
     let ComputeTime { time, kind } = first(node)?;
@@ -78,7 +78,7 @@ pub(super) fn finding(log: &CheckLog, number: u32, pace: Option<Pace>) -> Option
     })
 }
 
-/// The first of the others that were left out of a node's mean, with what they took, ascending.
+/// The first outliers of a node's mean, with their times, ascending.
 pub(super) fn outliers(log: &CheckLog, number: u32, mean: Mean, most: usize) -> Vec<(u32, Duration)> {
     let own = log.node(number).and_then(first);
     let others = (0..).zip(&log.nodes).filter(|(other, _)| *other != number);
@@ -100,7 +100,7 @@ pub(super) fn suspects(log: &CheckLog) -> Vec<(u32, u32)> {
     log.live().filter_map(is_suspect).collect()
 }
 
-/// Those of the times of a node that measured again which may be held against its first: of the same kind.
+/// The repeated times of a node that can be compared with its first: of the same kind.
 pub(super) fn alike(first: Option<&ComputeTime>, again: Vec<ComputeTime>) -> impl Iterator<Item = Duration> {
     again
         .into_iter()

@@ -1,17 +1,17 @@
-//! A compute time, and what it was taken of.
+//! A compute time, and what was timed.
 
 use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-/// What was timed. Only times of one kind are compared: one processor's time says nothing about another node's
-/// accelerator, nor does one model's about another's.
+/// What was timed. Only times of one kind are compared: a processor's time cannot be compared with an accelerator's,
+/// nor those of two models.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub enum ComputeKind {
-    /// Nobody said. Those of whom nothing is known are compared with each other.
+    /// Unspecified. Such times are compared with each other.
     #[default]
     Untold,
-    /// Matrix products on a processor, whichever it is.
+    /// Matrix products on any processor.
     Processor,
     /// A kernel of our own on an accelerator.
     OwnKernel {

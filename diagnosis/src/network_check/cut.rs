@@ -1,8 +1,8 @@
 //! What follows from paths that are known to be cut: the largest set of nodes in which every pair is connected.
 //!
-//! Large elements first: a rack whose way out is dead is an island, and so is a pod. Of the islands the one with the most
-//! nodes stays, of as many the one with the lowest node. In it racks with a dead path between them are weighed against
-//! each other, then nodes with a dead link.
+//! Large elements first: a rack with a dead uplink is an island, and so is a pod. The island with the most nodes is
+//! kept, of equal ones that with the lowest node. In it racks with a dead path between them are compared, then nodes
+//! with a dead link.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,10 +15,10 @@ use super::{
 };
 use crate::counted::counted;
 
-/// Up to so many that are in conflict are weighed exactly; of more, whichever conflicts with most goes first.
+/// Up to so many conflicts are solved exactly; of more, the one with the most conflicts is removed first.
 const EXACT: usize = 16;
 
-/// Nodes that a sentence names.
+/// The most nodes that a sentence names.
 const NAMED: usize = 8;
 
 /// The elements that are known to be dead.
@@ -37,7 +37,7 @@ fn dead_elements(log: &CheckLog, facts: &Facts, links: &[LinkFault], partial: &[
     all
 }
 
-/// As reports name it.
+/// The element as reports name it.
 pub(super) fn element(rack: &impl Fn(u32) -> u32, pod: &impl Fn(u32) -> u32, part: Part) -> Element {
     match part {
         Part::Path(a, b) => Element::RackPair(rack(a), rack(b)),
@@ -46,7 +46,7 @@ pub(super) fn element(rack: &impl Fn(u32) -> u32, pod: &impl Fn(u32) -> u32, par
     }
 }
 
-/// Which of these nodes cannot train with the others, and why. `None` where all are connected as far as is known.
+/// The nodes that cannot train with the others, and why. `None` where all are connected as far as is known.
 pub(super) fn cut(
     log: &CheckLog,
     facts: &Facts,
@@ -92,7 +92,7 @@ fn listed(all: &[String]) -> String {
 }
 
 impl Element {
-    /// What is wrong with it, as a sentence says it.
+    /// The fault of the element, for a sentence.
     fn message(&self, names: &FabricNames) -> String {
         let (rack, pod) = (|rack: &u32| names.rack(*rack), |pod: &u32| names.pod(*pod));
         match self {
@@ -107,7 +107,7 @@ impl Element {
     }
 }
 
-/// Nodes that no large element parts, ascending; each list is one way to train.
+/// Nodes without a dead large element between them, ascending; each list is one way to train.
 fn islands(log: &CheckLog, facts: &Facts, partial: &[Partial], nodes: &[u32]) -> Vec<Vec<u32>> {
     #[derive(PartialEq, Eq, PartialOrd, Ord)]
     enum Island {
@@ -132,7 +132,7 @@ fn islands(log: &CheckLog, facts: &Facts, partial: &[Partial], nodes: &[u32]) ->
     islands.into_values().collect()
 }
 
-/// Of racks with a dead path between them the heavier ones stay.
+/// Of racks with a dead path between them the heavier ones are kept.
 fn without_dead_paths(log: &CheckLog, facts: &Facts, nodes: Vec<u32>) -> Vec<u32> {
     let paths = facts.fabric.blamed.iter().filter_map(|blamed| match blamed.part {
         Part::Path(a, b) => Some((a, b)),
@@ -146,7 +146,7 @@ fn without_dead_paths(log: &CheckLog, facts: &Facts, nodes: Vec<u32>) -> Vec<u32
     nodes.into_iter().filter(|node| !gone.contains(&log.rack(*node))).collect()
 }
 
-/// Of nodes with a dead link between them the ones that failed less often stay.
+/// Of nodes with a dead link between them the ones that failed less often are kept.
 fn without_dead_links(facts: &Facts, links: &[LinkFault], nodes: Vec<u32>) -> Vec<u32> {
     /// A failure counts for far less than a node.
     const NODE: usize = 1 << 20;
@@ -158,7 +158,7 @@ fn without_dead_links(facts: &Facts, links: &[LinkFault], nodes: Vec<u32>) -> Ve
     nodes.into_iter().filter(|node| !gone.contains(node)).collect()
 }
 
-/// Pairs of fit nodes that failed and never passed, whatever it is called.
+/// Pairs of healthy nodes that failed and never passed, for any reason.
 fn never_passed(facts: &Facts) -> impl Iterator<Item = Pair> {
     let edges = facts.edges.iter().filter(|(ends, edge)| {
         edge.fails > 0 && edge.passes == 0 && !edge.is_explained && facts.are_good(**ends)
@@ -166,7 +166,7 @@ fn never_passed(facts: &Facts) -> impl Iterator<Item = Pair> {
     edges.map(|(ends, _)| *ends)
 }
 
-/// The lightest set without which no two are in conflict; of as light ones that of the higher numbers.
+/// The lightest set without which no two are in conflict; of equal ones that of the higher numbers.
 fn lightest_cover(conflicts: &BTreeSet<Pair>, weights: &BTreeMap<u32, usize>) -> BTreeSet<u32> {
     let is_there = |it: &u32| weights.contains_key(it);
     let conflicts: Vec<Pair> =
@@ -184,7 +184,7 @@ fn lightest_cover(conflicts: &BTreeSet<Pair>, weights: &BTreeMap<u32, usize>) ->
     cover
 }
 
-/// Conflicts that share members, together.
+/// Groups of conflicts that share members.
 fn components(conflicts: Vec<Pair>) -> Vec<Vec<Pair>> {
     let mut roots: BTreeMap<u32, u32> = BTreeMap::new();
     fn root(roots: &BTreeMap<u32, u32>, mut of: u32) -> u32 {
@@ -214,7 +214,7 @@ fn exact_cover(members: &[u32], conflicts: &[Pair], weights: &BTreeMap<u32, usiz
     let place = |member: u32| members.iter().position(|it| *it == member).unwrap_or(0);
     let pairs: Vec<u32> = conflicts.iter().map(|(a, b)| 1 << place(*a) | 1 << place(*b)).collect();
     let covers = (0..1_u32 << members.len()).filter(|mask| pairs.iter().all(|pair| mask & pair != 0));
-    // Higher numbers are higher bits, so of as light ones the largest mask.
+    // Higher numbers are higher bits, so the largest mask of equal ones.
     let best = covers.min_by_key(|mask| (weight(*mask), std::cmp::Reverse(*mask))).unwrap_or(0);
     (0..).zip(members).filter(|(place, _)| best >> place & 1 == 1).map(|(_, member)| *member).collect()
 }
@@ -227,7 +227,7 @@ fn greedy_cover(mut conflicts: Vec<Pair>, weights: &BTreeMap<u32, usize>) -> BTr
             *against.entry(*a).or_default() += weights.get(b).copied().unwrap_or(1);
             *against.entry(*b).or_default() += weights.get(a).copied().unwrap_or(1);
         }
-        // The share of its own weight in what it keeps out, compared without a division.
+        // The share of its own weight in what it excludes, compared without a division.
         let own = |member: u32| weights.get(&member).copied().unwrap_or(1) as u128;
         let worst = against.iter().max_by(|(a, of_a), (b, of_b)| {
             let (a_is, b_is) = (**of_a as u128 * own(**b), **of_b as u128 * own(**a));

@@ -1,4 +1,4 @@
-//! What a check is told, and what it answers.
+//! Events and effects of a check, and its settings.
 
 use std::{fmt, time::Duration};
 
@@ -6,35 +6,35 @@ use serde::{Deserialize, Serialize};
 
 use super::{Component, ComputeTime};
 
-/// How a check judges.
+/// The settings of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename = "CheckPolicy")] // For the journal's golden file, which knows types by name.
 pub struct Policy {
     /// Pairs differ from check to check, so that in time every path is tested; one seed always gives the same.
     pub seed: u64,
-    /// Rounds after which what is not known stays `inconclusive`; at least 1.
+    /// The most rounds; what is unknown then stays `inconclusive`; at least 1.
     pub max_rounds: u32,
-    /// Distinct proven-good partners that a node must have failed with before it is blamed; at least 1.
+    /// Distinct proven-good partners that a node must have failed with before it is condemned; at least 1.
     pub confirm: u32,
     /// Slower than this many thousandths of the mean of the others is a straggler; above 1000.
     pub straggler_permille: u32,
-    /// Whether stragglers are confirmed, by further rounds, and left out.
+    /// Whether stragglers are confirmed, by further rounds, and excluded.
     pub exclude_straggler: bool,
-    /// Whether links are told from nodes, by further rounds.
+    /// Whether links are distinguished from nodes, by further rounds.
     pub diagnose_links: bool,
     /// When a node that passes and fails by turns, or went away, is tainted.
     pub taint_flaky: Tainting,
     /// What follows from a path that is known to be cut.
     pub on_bad_path: OnBadPath,
-    /// The share of the nodes, in thousandths, above which no taint is given; see [`Guard`](super::Guard).
+    /// The share of the nodes, in thousandths, above which no node is tainted; see [`Guard`](super::Guard).
     pub taint_guard_permille: u32,
     /// How long a round may take.
     pub deadlines: Deadlines,
-    /// What sentences call racks and pods.
+    /// The names of racks and pods in sentences.
     pub names: FabricNames,
 }
 
-/// What racks and pods are called, by the numbers that [`Subject`](super::Subject) has for them. One without a name is
+/// The names of racks and pods, by the numbers that [`Subject`](super::Subject) has for them. One without a name is
 /// `rack 3`, `pod 3`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FabricNames {
@@ -54,7 +54,8 @@ impl FabricNames {
     }
 }
 
-/// When a node is tainted for what may be a passing trouble: it passes and fails by turns (`flaky`), or went away (`lost`).
+/// When a node is tainted for a fault that may be temporary: it passes and fails by turns (`flaky`), or went away
+/// (`lost`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Tainting {
     /// In the check that sees it.
@@ -75,7 +76,7 @@ impl fmt::Display for Tainting {
     }
 }
 
-/// What follows from a path between fit nodes that is known to be cut.
+/// What follows from a path between healthy nodes that is known to be cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OnBadPath {
     /// The largest set of nodes in which every pair is connected takes part; the rest is `unreachable`.
@@ -107,11 +108,11 @@ pub struct Deadlines {
     pub median_permille: u32,
     /// ... once this share of a round's groups, in thousandths, has passed, or a round before it has any.
     pub quorum_permille: u32,
-    /// From the word that cuts a test short to the death of its processes. Reports are waited for twice as long.
+    /// From the cancellation of a test to the death of its processes. Reports are waited for twice as long.
     pub kill_grace: Duration,
 }
 
-/// A node as it comes to the check.
+/// A node at the start of the check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subject {
     /// Nodes under one switch have one number; all 0 where nothing is known.
@@ -120,22 +121,22 @@ pub struct Subject {
     pub pod: u32,
     /// An earlier check of the job called this machine `flaky` or `lost`.
     pub seen_before: bool,
-    /// What it found out about itself.
+    /// The result of its self-test.
     pub local: LocalCheck,
 }
 
-/// What a node found out about itself before any other was asked.
+/// The result of a node's self-test.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct LocalCheck {
-    /// What is broken; the first thing found.
+    /// What is broken; the first fault that was found.
     pub fault: Option<LocalFault>,
     /// The median time of the compute probe, on the slowest device. `None`: it was not measured.
     pub compute: Option<ComputeTime>,
-    /// What is wrong with it and not wrong enough to keep it out, one sentence each.
+    /// Faults that do not exclude it, one sentence each.
     pub notes: Vec<String>,
 }
 
-/// A fault of a node that no other node was needed to see.
+/// A fault of a node that was found without any other node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalFault {
     /// The part that is at fault.
@@ -145,14 +146,14 @@ pub struct LocalFault {
 }
 
 impl LocalFault {
-    /// A fault of this part.
+    /// Returns a fault of this part.
     #[must_use]
     pub fn new(component: impl Into<Component>, reason: impl Into<String>) -> Self {
         Self { component: component.into(), reason: reason.into() }
     }
 
-    /// A check of this node that died, or hung and was killed: the part that it was at is at fault, and the check itself
-    /// before it reached any. Of `gpu 3 (NVIDIA H100)` the component is `gpu 3`.
+    /// Returns the fault of a self-test that died, or hung and was killed: of the part that it was at, else of the
+    /// test itself. For `gpu 3 (NVIDIA H100)` the component is `gpu 3`.
     #[must_use]
     pub fn unanswered(at: Option<&str>, reason: impl Into<String>) -> Self {
         let component =
@@ -165,13 +166,13 @@ impl LocalFault {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// The first round: everybody, with a node of another rack where there is one.
+    /// The first round: all nodes, with a node of another rack where there is one.
     Screen,
     /// A suspect meets a node that is proven good.
     Witness,
-    /// Nobody is proven good yet: suspects meet suspects they have not met.
+    /// No node is proven good yet: suspects meet suspects they have not met.
     Seed,
-    /// Nobody is suspected here; more paths are tested meanwhile.
+    /// There is no suspect here; more paths are tested meanwhile.
     Coverage,
     /// Two good nodes that failed together meet again.
     Retest,
@@ -190,18 +191,18 @@ pub enum Kind {
 pub struct Group {
     /// Counted from 0 within the round.
     pub id: u32,
-    /// Why.
+    /// The reason.
     pub kind: Kind,
     /// One (idle), two, or in the first round of an odd number of nodes three.
     pub members: Vec<u32>,
 }
 
-/// What one node's probe of its group came to: numbers, never a judgement.
+/// The result of one node's probe of its group: numbers, never a verdict.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Probed {
     /// All bytes were moved both ways, and were the right ones.
     Passed {
-        /// How long moving them took, without getting ready.
+        /// How long the transfer took, without preparation.
         comm: Duration,
         /// The median of small round trips.
         latency: Duration,
@@ -210,10 +211,10 @@ pub enum Probed {
     },
     /// It ended otherwise: an error, wrong bytes, a probe that died.
     Failed {
-        /// In words.
+        /// The reason.
         reason: String,
     },
-    /// It was cut short, or is still under way.
+    /// It was cut short, or still runs.
     Unfinished {
         /// Bytes that were received and were right.
         bytes: u64,
@@ -221,49 +222,49 @@ pub enum Probed {
         total: u64,
         /// Since its first byte was to be moved.
         elapsed: Duration,
-        /// Since the last byte came; `elapsed` when none came.
+        /// Since the last byte was received; `elapsed` when none was.
         idle: Duration,
     },
 }
 
-/// What happened.
+/// An event of the check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
-    /// A node's probe of this round ended. The first such word of a node counts.
+    /// A node's probe of this round ended. The first report of a node counts.
     Reported {
-        /// Which node.
+        /// The node.
         node: u32,
-        /// Which round; words of other rounds are dropped.
+        /// The round; reports of other rounds are dropped.
         round: u32,
-        /// What it came to.
+        /// The result.
         probed: Probed,
-        /// Times of the compute probe, when it was asked for in this round. Those of another kind than the node's first
+        /// Times of the compute probe, if it was ordered in this round. Those of another kind than the node's first
         /// are dropped. `None`: it still measures, and they follow.
         compute: Option<Vec<ComputeTime>>,
     },
-    /// A node's probe is still under way ([`Probed::Unfinished`]; anything else is dropped).
+    /// A node's probe still runs ([`Probed::Unfinished`]; anything else is dropped).
     Progressed {
-        /// Which node.
+        /// The node.
         node: u32,
-        /// Which round.
+        /// The round.
         round: u32,
         /// How far it is.
         probed: Probed,
     },
     /// A node is gone.
     NodeLost {
-        /// Which node.
+        /// The node.
         node: u32,
-        /// Why, in words.
+        /// The reason.
         reason: String,
-        /// It said that it would go: nothing is wrong with its machine.
+        /// It announced it: nothing is wrong with its machine.
         is_announced: bool,
     },
-    /// The moment of the check's `deadline` has come.
+    /// The check's `deadline` is reached.
     Deadline,
 }
 
-/// What is to be done, in this order.
+/// An effect of the check, to be carried out in order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Effect {
     /// Every group begins its test now.
@@ -275,7 +276,7 @@ pub enum Effect {
         /// Nodes that measure their compute time again meanwhile, and how often.
         compute_again: Vec<(u32, u32)>,
     },
-    /// These nodes have not reported all: they end what they are at, and report how far they came.
+    /// These nodes have not reported all: they end their probes, and report how far they came.
     Cancel {
         /// Of this round.
         round: u32,

@@ -1,4 +1,4 @@
-//! What speaks for a verdict, in words with their numbers.
+//! The evidence for a verdict, as text with its numbers.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use super::{
 };
 use crate::counted::counted;
 
-/// Tests that are listed for one node; what came first tells enough.
+/// The most tests that are listed for one node, the first ones.
 const MOST_LISTED: usize = 8;
 
-/// A test of a node, and where it is.
+/// A test of a node, and its round.
 type Listed<'a> = (usize, &'a TestRecord, Judged);
 
 /// The tests of each node.
@@ -94,7 +94,7 @@ pub(super) fn evidence(
     }
 }
 
-/// Why a node that may be fit is left out: what is dead, and what failed over it.
+/// Why a node that may be healthy is excluded: the dead element, and the tests over it.
 fn unreachable(
     log: &CheckLog,
     facts: &Facts,
@@ -209,7 +209,7 @@ fn died(number: u32, tests: &[Listed<'_>]) -> Option<Evidence> {
     Some(Evidence { round: index(*round), partners, message })
 }
 
-/// The flaky node's other face.
+/// The passes of a flaky node.
 fn passes(number: u32, tests: &[Listed<'_>]) -> Option<Evidence> {
     let mut passed = tests.iter().filter(|(_, _, judged)| judged.works);
     let (round, test, _) = passed.next()?;
@@ -254,7 +254,7 @@ fn names(nodes: &[u32]) -> String {
     names.join(" and ")
 }
 
-/// Why a test did not pass, in the words of this member, who knows most of itself; else in another's.
+/// Why a test did not pass, by this member, which knows most of itself; else by another.
 fn reason(test: &TestRecord, number: u32) -> String {
     let own = test.reasons.iter().find(|(node, _)| *node == number);
     match own.or_else(|| test.reasons.first()) {
@@ -264,7 +264,7 @@ fn reason(test: &TestRecord, number: u32) -> String {
     }
 }
 
-/// What an accelerator did in that time; nothing of processors, which all do the same.
+/// What an accelerator timed; empty for processors, which all time the same.
 fn timed(log: &CheckLog, number: u32) -> String {
     let compute = log.node(number).and_then(|node| node.local.compute.as_ref());
     match compute.map(|compute| &compute.kind) {

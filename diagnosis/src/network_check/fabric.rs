@@ -1,11 +1,10 @@
 //! Which of the larger elements of a fabric - a path between two racks, a rack's uplink, a pod - explain tests that failed.
 //!
 //! An element that died at some moment explains every test over it from then on, so it must not have been passed since.
-//! One element is a smaller explanation than the two or more nodes and links that would be needed without it; where it
-//! would replace one only, the two are the same size, and nothing is said of either here.
+//! One element is a smaller explanation than the two or more nodes and links that would be needed without it; where
+//! it would replace one only, the two are the same size, and neither is blamed here.
 //!
-//! A node that fails where the element plays no part is broken whatever the element is: what such nodes explain counts
-//! for no element.
+//! A node that fails on tests without the element is broken in any case: tests with such nodes count for no element.
 
 use std::{
     cmp::Reverse,
@@ -17,7 +16,7 @@ use super::{
     facts::{NodeFacts, PairTest},
 };
 
-/// Replaced elements from which on one larger element is the smaller explanation.
+/// The fewest nodes and links that a larger element must replace.
 const FEWEST: usize = 2;
 
 /// An element that several pairs of nodes share.
@@ -25,11 +24,11 @@ const FEWEST: usize = 2;
 pub(super) enum Part {
     /// All paths between two racks, by index, the lower first.
     Path(u32, u32),
-    /// All ways out of a rack.
+    /// All uplinks of a rack.
     Uplink(u32),
-    /// All ways out of a pod.
+    /// All uplinks of a pod.
     PodOut(u32),
-    /// The switch of a pod: all ways out of it, and those between its racks.
+    /// The switch of a pod: its uplinks, and the paths between its racks.
     PodSwitch(u32),
 }
 
@@ -104,7 +103,7 @@ impl Fabric {
         }
         let view = View { log, tests, nodes, has_pods, of_nodes, through };
         let mut covered: BTreeSet<usize> = BTreeSet::new();
-        // What one element explains another need not: what is best is looked at again before it is believed.
+        // What one element explains another need not: the best is evaluated again before it is accepted.
         let all = view.through.keys();
         let mut queue: BinaryHeap<(usize, Reverse<Part>)> =
             all.filter_map(|part| Some((view.gain(*part, &covered)?.0, Reverse(*part)))).collect();
@@ -127,24 +126,24 @@ impl Fabric {
         fabric
     }
 
-    /// A test of these two in this round failed because of an element that is blamed. One in the round in which it was last
-    /// passed too: it died in the middle of it.
+    /// Whether a test of these two in this round failed because of a blamed element. Also one in the round of its
+    /// last pass: it died in the middle of it.
     pub(super) fn explains(&self, log: &CheckLog, round: usize, ends: Pair) -> bool {
         self.blamed_over(log, ends).any(|it| it.last_pass.is_none_or(|last| round >= last))
     }
 
-    /// The same for elements that are more than the path between two racks.
+    /// The same for elements larger than the path between two racks.
     pub(super) fn explains_out_of_racks(&self, log: &CheckLog, round: usize, ends: Pair) -> bool {
         let larger = self.blamed_over(log, ends).filter(|it| !matches!(it.part, Part::Path(..)));
         larger.into_iter().any(|it| it.last_pass.is_none_or(|last| round >= last))
     }
 
-    /// No test gets from one of these to the other, now.
+    /// Whether no test gets from one of these to the other now.
     pub(super) fn is_cut(&self, log: &CheckLog, ends: Pair) -> bool {
         self.blamed_over(log, ends).next().is_some()
     }
 
-    /// The two meet over this element.
+    /// Whether the path of the two has this element.
     pub(super) fn is_over(&self, log: &CheckLog, part: Part, ends: Pair) -> bool {
         parts(log, self.has_pods, ends).any(|it| it == part)
     }
@@ -156,28 +155,28 @@ impl Fabric {
     }
 }
 
-/// What there is to choose among.
+/// The candidates.
 struct View<'a> {
     log: &'a CheckLog,
     tests: &'a [PairTest],
     nodes: &'a [NodeFacts],
     has_pods: bool,
-    /// Places of the tests that speak against a node since it passed.
+    /// Places of the tests against a node since it passed.
     of_nodes: BTreeMap<u32, Vec<usize>>,
     /// Places of the tests that failed over an element since it was passed, ascending.
     through: BTreeMap<Part, Vec<usize>>,
 }
 
 impl View<'_> {
-    /// How many nodes and links this element replaces in view of what is covered, and the tests of which it does. `None`
-    /// for too few, and where no two fit nodes failed over it: then its nodes may be broken as well.
+    /// The number of nodes and links that this element replaces beyond what is covered, and their tests. `None` for
+    /// too few, and where no two healthy nodes failed over it: then its nodes may be broken as well.
     fn gain(&self, part: Part, covered: &BTreeSet<usize>) -> Option<(usize, Vec<usize>)> {
         let open = |place: &usize| !covered.contains(place);
         let is_through = |place: &usize| {
             let ends = self.tests.get(*place).map(|test| test.ends);
             ends.is_some_and(|ends| parts(self.log, self.has_pods, ends).any(|it| it == part))
         };
-        // It is broken whatever becomes of this element.
+        // It is broken whether this element is or not.
         let is_needed = |node: u32| {
             self.of_nodes.get(&node).is_some_and(|own| own.iter().any(|it| open(it) && !is_through(it)))
         };
@@ -188,7 +187,7 @@ impl View<'_> {
         let free: Vec<usize> = places.filter(is_free).collect();
         let passed = |node: u32| self.nodes.get(node as usize).is_some_and(|it| it.has_passed);
         let are_fit = |test: &PairTest| passed(test.ends.0) && passed(test.ends.1);
-        // So many nodes and links at least it takes to explain them one by one.
+        // The least number of nodes and links that explain them one by one.
         let replaced = apart(free.iter().filter_map(|place| Some(self.tests.get(*place)?.ends)));
         let is_known = free.iter().filter_map(|place| self.tests.get(*place)).any(are_fit);
         (replaced >= FEWEST && is_known).then_some((replaced, free))

@@ -1,9 +1,9 @@
-//! What the closed tests prove. A pure function of the log: nothing here remembers anything.
+//! What the closed tests prove: a pure function of the log.
 //!
-//! A test that passed proves both its ends good at that time, since data went both ways and was checked. A test that did
-//! not proves nothing by itself; with a partner that is proven good it is evidence, unless a larger element explains it
-//! ([`Fabric`]) or the node passed later. A failed group of three is no evidence about any node: any of its three links
-//! would explain it.
+//! A test that passed proves both its ends good at that time, since data was transferred both ways and verified. A
+//! test that failed proves nothing by itself; with a partner that is proven good it is evidence, unless a larger
+//! element explains it ([`Fabric`]) or the node passed later. A failed group of three is no evidence about any node:
+//! any of its three links would explain it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,40 +16,40 @@ use super::{
     racks::Racks,
 };
 
-/// A test that speaks against a node.
+/// A test that is evidence against a node.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Piece {
     /// A node that is proven good.
     pub(super) partner: u32,
-    /// Where in the log.
+    /// Its place in the log.
     pub(super) round: usize,
     pub(super) test: usize,
     /// Else it was slow.
     pub(super) is_fail: bool,
 }
 
-/// What is known of a node.
+/// The facts about a node.
 #[derive(Debug, Clone, Default)]
 pub(super) struct NodeFacts {
     pub(super) is_gone: bool,
     /// A test with it passed.
     pub(super) has_passed: bool,
-    /// In this round last.
+    /// The last round in which it passed.
     pub(super) last_pass: Option<usize>,
     /// It passed, it is still there, and it is not condemned.
     pub(super) good: bool,
-    /// Did not pass with enough that are good, and not since.
+    /// It did not pass with enough good nodes, and not since.
     pub(super) condemned: bool,
     /// Condemned for being slow.
     pub(super) slow: bool,
     pub(super) flaky: bool,
-    /// And another look at its links would not show two that are bad instead.
+    /// It is flaky, and two bad links are no explanation.
     pub(super) surely_flaky: bool,
-    /// There would be enough against it, if its rack's way out were known to be fit.
+    /// There is enough evidence against it, unless its rack's uplink is at fault.
     pub(super) is_held: bool,
-    /// Nothing that is left to test tells it from its rack: neither is called broken.
+    /// No further test can distinguish it from its rack: neither is called broken.
     pub(super) is_undecided: bool,
-    /// It never passed, and larger elements that are dead explain why.
+    /// It never passed, and dead larger elements explain why.
     pub(super) is_out_of_reach: bool,
     /// One piece for each good partner.
     pub(super) evidence: Vec<Piece>,
@@ -58,12 +58,12 @@ pub(super) struct NodeFacts {
 }
 
 impl NodeFacts {
-    /// It is good or bad, and it is not known which.
+    /// Whether it is unknown if it is good or bad.
     pub(super) fn is_suspect(&self) -> bool {
         !self.is_gone && !self.good && !self.condemned && !self.is_undecided
     }
 
-    /// Others can be judged by their tests with it.
+    /// Whether others can be judged by their tests with it.
     pub(super) fn is_witness(&self) -> bool {
         self.good && !self.flaky
     }
@@ -77,7 +77,7 @@ pub(super) struct PairTest {
     pub(super) ends: Pair,
     pub(super) works: bool,
     pub(super) is_fail: bool,
-    /// It did not pass, and that one of its members is gone does not explain it.
+    /// It did not pass, and the loss of a member does not explain it.
     pub(super) speaks: bool,
 }
 
@@ -87,17 +87,17 @@ pub(super) struct Facts {
     /// By round and test, as in the log.
     pub(super) judged: Vec<Vec<Judged>>,
     pub(super) nodes: Vec<NodeFacts>,
-    /// Pairs of which a test did not pass, whatever their ends are.
+    /// Pairs with a test that did not pass, whatever their ends are.
     pub(super) edges: BTreeMap<Pair, Edge>,
-    /// Pairs of racks between which some test passed.
+    /// Pairs of racks with a test that passed between them.
     pub(super) open_paths: BTreeSet<Pair>,
-    /// Pairs of racks between which two fit nodes failed, and no test has passed since.
+    /// Pairs of racks between which two healthy nodes failed, and no test has passed since.
     pub(super) suspect_paths: BTreeSet<Pair>,
-    /// All tests of two.
+    /// All tests of pairs.
     pub(super) pairs: Vec<PairTest>,
     pub(super) fabric: Fabric,
     pub(super) racks: Racks,
-    /// Samples that it takes to call a node or a link slow.
+    /// The samples that it takes to call a node or a link slow.
     pub(super) slow_confirmations: u32,
     /// Tests in a row, each with another good node, that a node must fail.
     pub(super) needed: u32,
@@ -135,7 +135,7 @@ impl Facts {
         facts.find_those_that_died(log);
         links::mark_flaky(&facts.pairs, &facts.edges, &mut facts.nodes);
         for (number, node) in (0_u32..).zip(&mut facts.nodes) {
-            // What it found out itself says more than any test.
+            // A fault that it found itself outweighs every test.
             let has_own = log.node(number).is_some_and(|node| node.local.fault.is_some());
             node.condemned &= !has_own;
         }
@@ -154,12 +154,12 @@ impl Facts {
         self.is(a, |node| node.met.contains(&b))
     }
 
-    /// A test between two good nodes failed, so not everything is a node's fault here.
+    /// Whether a test between two good nodes failed: not every failure is a node's here.
     pub(super) fn has_link_trouble(&self) -> bool {
         self.edges.iter().any(|(ends, edge)| edge.fails > 0 && self.are_good(*ends))
     }
 
-    /// Nodes do not get from one of these to the other: a larger element between them is dead.
+    /// Whether a dead larger element is between these.
     pub(super) fn is_cut(&self, log: &CheckLog, ends: Pair) -> bool {
         self.fabric.is_cut(log, ends)
     }
@@ -168,8 +168,8 @@ impl Facts {
         self.is(a, |node| node.good) && self.is(b, |node| node.good)
     }
 
-    /// Nodes that passed at first, and since then with no other: they died in the check. What failed with them since says
-    /// nothing of the others.
+    /// Finds nodes that passed at first, and since then with no other: they died in the check. Failures with them
+    /// since are no evidence against others.
     fn find_those_that_died(&mut self, log: &CheckLog) {
         let mut since: BTreeMap<u32, Vec<Piece>> = BTreeMap::new();
         for test in self.pairs.iter().filter(|test| test.speaks && test.is_fail) {
@@ -190,7 +190,7 @@ impl Facts {
         let degree = |node: u32| since.get(&node).map_or(0, Vec::len);
         let mut died = Vec::new();
         for (node, pieces) in &since {
-            // A partner that passed since, or that has less against it.
+            // A partner that passed since, or that has less evidence against it.
             let is_sound = |piece: &&Piece| {
                 degree(piece.partner) < pieces.len()
                     || self.is(piece.partner, |it| it.last_pass.is_some_and(|last| last >= piece.round))
@@ -225,7 +225,7 @@ pub(super) fn count<T>(items: impl Iterator<Item = T>) -> u32 {
     u32::try_from(items.count()).unwrap_or(u32::MAX)
 }
 
-/// The tests with the places where they stand.
+/// The tests with their places.
 pub(super) fn tests<'a>(
     rounds: &'a [RoundRecord],
     judged: &'a [Vec<Judged>],
@@ -244,13 +244,13 @@ pub(super) fn ends(test: &TestRecord) -> Option<Pair> {
     }
 }
 
-/// All who met each other in it; where it passed, they all got through.
+/// All pairs of members; if the test passed, all of them did.
 pub(super) fn all_met(test: &TestRecord) -> impl Iterator<Item = Pair> {
     let members = &test.members;
     members.iter().enumerate().flat_map(|(at, a)| members.iter().skip(at + 1).map(|b| pair(*a, *b)))
 }
 
-/// All tests of two, in their order; a group of three that passed is three of them.
+/// All tests of pairs, in order; a group of three that passed is three of them.
 fn pair_tests(log: &CheckLog, judged: &[Vec<Judged>]) -> Vec<PairTest> {
     let mut pairs = Vec::new();
     for (round, index, test, judged) in tests(&log.rounds, judged) {
@@ -269,7 +269,7 @@ fn pair_tests(log: &CheckLog, judged: &[Vec<Judged>]) -> Vec<PairTest> {
     pairs
 }
 
-/// The same for what larger elements explain: a link that is slow only as its ends are says nothing of them.
+/// The same for larger elements: a link that is only as slow as its ends is no evidence.
 fn telling_of_paths(pairs: &[PairTest], edges: &BTreeMap<Pair, Edge>) -> Vec<PairTest> {
     let is_slow = |ends: &Pair| edges.get(ends).is_some_and(Edge::is_slow);
     let tell =
@@ -277,7 +277,7 @@ fn telling_of_paths(pairs: &[PairTest], edges: &BTreeMap<Pair, Edge>) -> Vec<Pai
     pairs.iter().map(tell).collect()
 }
 
-/// Which nodes passed, and which were tested with which.
+/// Which nodes passed, and their partners.
 fn standings(log: &CheckLog, judged: &[Vec<Judged>], pairs: &[PairTest]) -> Vec<NodeFacts> {
     let new = |node: &super::check_log::Node| NodeFacts { is_gone: node.is_gone(), ..NodeFacts::default() };
     let mut nodes: Vec<NodeFacts> = log.nodes.iter().map(new).collect();
@@ -302,8 +302,8 @@ fn standings(log: &CheckLog, judged: &[Vec<Judged>], pairs: &[PairTest]) -> Vec<
     nodes
 }
 
-/// What speaks against each node: each good partner once, and nothing that a larger element explains. Of a node that has
-/// passed, only failures.
+/// The evidence against each node: each good partner once, and nothing that a larger element explains. Of a node that
+/// has passed, only failures.
 fn gather(log: &CheckLog, pairs: &[PairTest], fabric: &Fabric, nodes: &mut [NodeFacts]) {
     for test in pairs.iter().filter(|test| test.speaks) {
         let is_explained = fabric.explains(log, test.round, test.ends);
@@ -334,8 +334,8 @@ fn gather(log: &CheckLog, pairs: &[PairTest], fabric: &Fabric, nodes: &mut [Node
     }
 }
 
-/// The tests that a node must fail in a row: the policy's, and more where tests fail by chance. So many that it happens to
-/// one of the healthy nodes in one of ten thousand checks.
+/// The number of tests that a node must fail in a row: the policy's, and more where tests fail by chance; so many
+/// that it happens to one healthy node in one of ten thousand checks.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -348,7 +348,7 @@ fn needed(log: &CheckLog, pairs: &[PairTest], edges: &BTreeMap<Pair, Edge>, node
     const CHANCE: f64 = 1e-4;
     let fewest = log.policy.confirm.max(1);
     let is_good = |node: u32| nodes.get(node as usize).is_some_and(|node| node.good);
-    // By chance: it passed later, or was not tried again yet. Two that pass and fail are one flaky node.
+    // By chance: it passed later, or was not repeated yet. Two that pass and fail are one flaky node.
     let mut of_nodes: BTreeSet<u32> = BTreeSet::new();
     let mut failures = 0_u32;
     for ((a, b), edge) in edges {
@@ -358,7 +358,7 @@ fn needed(log: &CheckLog, pairs: &[PairTest], edges: &BTreeMap<Pair, Edge>, node
             failures += 1;
         }
     }
-    // One with a node that is gone says nothing, not even of chance.
+    // A test with a lost node is no evidence, not even of chance.
     let telling = pairs.iter().filter(|test| test.works || test.speaks).count();
     if failures == 0 || telling == 0 {
         return fewest;
@@ -368,7 +368,7 @@ fn needed(log: &CheckLog, pairs: &[PairTest], edges: &BTreeMap<Pair, Edge>, node
     (tests.ceil() as u32).clamp(fewest, MOST.max(fewest))
 }
 
-/// Nodes that never passed, and did not pass with enough that are good.
+/// Condemns nodes that never passed, and failed with enough good ones.
 fn condemn(log: &CheckLog, racks: &Racks, needed: u32, slow_confirmations: u32, nodes: &mut [NodeFacts]) {
     let fewest = log.policy.confirm.max(1);
     let good: BTreeSet<u32> =
@@ -377,7 +377,7 @@ fn condemn(log: &CheckLog, racks: &Racks, needed: u32, slow_confirmations: u32, 
         let pieces = count(node.evidence.iter());
         let fails = count(node.evidence.iter().filter(|piece| piece.is_fail));
         node.slow = fails < fewest && fails < pieces;
-        // In a small cluster there are no more to fail with.
+        // In a small cluster there are no more partners.
         let is_all = || good.iter().all(|other| node.evidence.iter().any(|piece| piece.partner == *other));
         let needed = if node.slow { fewest.max(slow_confirmations) } else { needed };
         let is_enough = pieces >= needed || pieces >= fewest && !node.slow && is_all();

@@ -1,4 +1,4 @@
-//! What it all comes to: a verdict for each node, with what speaks for it.
+//! The verdict on each node, with the evidence.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use super::{
     links, partial, ratio,
 };
 
-/// Taints that are given in any cluster, however small.
+/// Taints that are allowed in any cluster, however small.
 const ALWAYS_ALLOWED: u32 = 2;
 
-/// The outcome, of all that is known now.
+/// The outcome by the present facts.
 pub(super) fn outcome(log: &CheckLog, took: Duration) -> Outcome {
     let facts = Facts::of(log);
     let paces = compute::paces(log);
@@ -127,7 +127,7 @@ pub(super) fn outcome(log: &CheckLog, took: Duration) -> Outcome {
     }
 }
 
-/// It takes no part in the job.
+/// Whether it takes no part in the job.
 fn is_excluded(log: &CheckLog, verdict: &NodeVerdict) -> bool {
     match verdict {
         NodeVerdict::Healthy | NodeVerdict::Inconclusive => false,
@@ -140,8 +140,8 @@ fn is_excluded(log: &CheckLog, verdict: &NodeVerdict) -> bool {
     }
 }
 
-/// What a node is. A fault that it found itself says most, then what others proved, then that it went away: a node that
-/// was condemned and went is a fault.
+/// The verdict on a node. A fault that it found itself comes first, then what others proved, then that it is lost: a
+/// node that was condemned and then lost is a fault.
 fn verdict(
     log: &CheckLog,
     number: u32,
@@ -165,7 +165,7 @@ fn verdict(
     } else if facts.flaky {
         NodeVerdict::Flaky
     } else if is_slow_computing && (facts.good || log.policy.exclude_straggler) {
-        // Who computes slowly also sends slowly, and not the other way round.
+        // A node that computes slowly also sends slowly, and not the other way round.
         NodeVerdict::StragglerCompute
     } else if facts.condemned {
         NodeVerdict::StragglerNetwork
@@ -176,8 +176,8 @@ fn verdict(
     }
 }
 
-/// All others went away before a test passed with anybody: whoever is left is as fit as a node that was alone from the
-/// start, for a test with one that went says nothing of it.
+/// Whether all others went away before a test passed: the remaining node is as healthy as a node that was alone from
+/// the start, for a test with a lost node is no evidence.
 fn is_left_alone(log: &CheckLog, facts: &Facts) -> bool {
     log.live().count() == 1 && !facts.nodes.iter().any(|node| node.good)
 }
@@ -195,7 +195,7 @@ fn deserves_taint(log: &CheckLog, number: u32, verdict: &NodeVerdict) -> bool {
     }
 }
 
-/// What may pass by itself is tainted when the policy says so.
+/// Whether a fault that may be temporary is tainted by the policy.
 fn is_confirmed(log: &CheckLog, number: u32) -> bool {
     match log.policy.taint_flaky {
         Tainting::Now => true,

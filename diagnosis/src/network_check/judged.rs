@@ -1,4 +1,4 @@
-//! Each test's time against the others': which of them were slow, and how often a node must be slow to be called so.
+//! Each test's time against the others': which of them were slow, and how many slow tests make a slow node.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -9,27 +9,27 @@ use super::{
     ratio::{self, Mean},
 };
 
-/// So many other nodes say what is usual in a class of tests; fewer do not, by themselves.
+/// The fewest other nodes that make a baseline for a class of tests by themselves.
 const ENOUGH: u32 = 6;
 
 /// A test, judged against the others.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Judged {
     pub(super) result: TestResult,
-    /// What it is held against; `None` where there is nothing.
+    /// The baseline; `None` without one.
     pub(super) baseline: Option<Baseline>,
-    /// Its time over that.
+    /// Its time over the baseline.
     pub(super) ratio: Option<f64>,
     /// It proves its ends good: it passed, or was slow where slow is good enough.
     pub(super) works: bool,
 }
 
-/// Whether each test was slow, and how often a node must be slow: by the scatter of the first round's pairs.
+/// Whether each test was slow, and how many slow tests make a slow node: by the scatter of the first round's pairs.
 pub(super) fn judge(log: &CheckLog) -> (Vec<Vec<Judged>>, u32) {
     let tests = || log.rounds.iter().flat_map(|round| &round.tests);
     let timed = || tests().filter_map(|test| Some((test, seconds(test)?)));
     let of_all = Paces::of(timed(), |_| true);
-    // Tests between racks are no faster: the others of a test within a rack are known by both.
+    // Tests between racks are no faster: the others of a test within a rack have both kinds.
     let inside = timed().filter(|(test, _)| !test.across);
     let inside: BTreeSet<u32> = inside.flat_map(|(test, _)| test.members.iter().copied()).collect();
     let within = Paces::of(timed(), |node| inside.contains(&node));
@@ -57,28 +57,28 @@ pub(super) fn judge(log: &CheckLog) -> (Vec<Vec<Judged>>, u32) {
         };
         judged.push(round.tests.iter().map(judge).collect());
     }
-    // Of those that are not slow: slow nodes are no scatter.
+    // Slow nodes do not count as scatter.
     let first =
         log.rounds.iter().zip(&judged).take(1).flat_map(|(round, judged)| round.tests.iter().zip(judged));
     let pairs = first.filter(|(test, judged)| test.members.len() == 2 && judged.result == TestResult::Pass);
     let seconds: Vec<f64> =
         pairs.filter_map(|(test, _)| test.comm).map(|comm| Duration::as_secs_f64(&comm)).collect();
     let confirmations = ratio::confirmations(log.order.len(), threshold, ratio::scatter(&seconds));
-    // Nobody has more partners.
+    // No node has more partners.
     let most = u32::try_from(log.order.len().saturating_sub(1)).unwrap_or(u32::MAX);
     let confirmations = confirmations.min(most.max(ratio::FEWEST));
     (judged, confirmations)
 }
 
-/// What a test took that did not fail.
+/// The time of a test that did not fail.
 fn seconds(test: &TestRecord) -> Option<f64> {
     test.comm.filter(|_| test.result != TestResult::Fail).map(|comm| comm.as_secs_f64())
 }
 
-/// What a test is held against, and whether it is of all nodes. A test within a rack: the others that were tested within
-/// racks, or all others where too few were, for tests between racks are no faster. A test between racks: the others that
-/// were tested between racks; where they are few, they may happen to be fast, so the larger counts; where there are none,
-/// nothing can be said.
+/// The baseline of a test, and whether it is of all nodes. A test within a rack: the others that were tested within
+/// racks, or all others where too few were, for tests between racks are no faster. A test between racks: the others
+/// that were tested between racks; where they are few, they may be fast by chance, so the larger mean counts; where
+/// there are none, there is no baseline.
 fn mean_for(test: &TestRecord, seconds: f64, class: &Paces, all: &Paces) -> Option<(Mean, bool)> {
     let of_class = class.mean_for(test, seconds);
     if let Some(own) = of_class.filter(|own| own.seen() >= ENOUGH) {
@@ -98,7 +98,7 @@ fn baseline(mean: Mean, of_all: bool) -> Baseline {
     Baseline { time, counted: mean.counted, left_out: mean.left_out, of_all }
 }
 
-/// Between racks, which takes another time than within one: two classes of tests.
+/// Whether it is between racks, which takes another time than within one: two classes of tests.
 pub(super) fn is_across(log: &CheckLog, members: &[u32]) -> bool {
     let mut racks = members.iter().map(|member| log.rack(*member));
     let first = racks.next();

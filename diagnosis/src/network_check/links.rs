@@ -1,4 +1,4 @@
-//! Paths: pairs of nodes and pairs of racks, told from the nodes at their ends.
+//! Links: pairs of nodes and pairs of racks, distinguished from the nodes at their ends.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +13,7 @@ use super::{
     partial::Partial,
 };
 
-/// What was seen between two nodes of which a test did not pass.
+/// The tests between two nodes of which one did not pass.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Edge {
     pub(super) passes: u32,
@@ -23,11 +23,11 @@ pub(super) struct Edge {
     fails_in_three: u32,
     /// The first test that failed; else the first that was slow. `partner` has no meaning here.
     pub(super) first: Option<Piece>,
-    /// One of its ends is hardly faster with others, so that it was slow says nothing of the link.
+    /// One of its ends is hardly faster with others, so the link need not be slow.
     is_like_its_ends: bool,
     /// The round of the first that did not pass.
     pub(super) since: usize,
-    /// A larger element is dead that its tests went over.
+    /// Its tests used a dead larger element.
     pub(super) is_explained: bool,
 }
 
@@ -47,13 +47,14 @@ impl Edge {
         self.passes + self.slows + self.fails + self.fails_in_three
     }
 
-    /// This end passed with another after it failed here, or a group of three failed before all: it is no fault of the end.
+    /// Whether this end passed with another after it failed here, or a group of three failed before all: it is no
+    /// fault of the end.
     pub(super) fn is_probed_at(&self, last_pass: Option<usize>) -> bool {
         self.fails_in_three > 0 || last_pass.is_some_and(|last| last > self.since)
     }
 }
 
-/// All pairs of which a test did not pass and is not explained by a member that is gone.
+/// All pairs with a test that did not pass and is not explained by a lost member.
 pub(super) fn edges(log: &CheckLog, judged: &[Vec<Judged>], is_good: &[bool]) -> BTreeMap<Pair, Edge> {
     let mut edges: BTreeMap<Pair, Edge> = BTreeMap::new();
     for (round, index, test, judged) in tests(&log.rounds, judged) {
@@ -80,7 +81,7 @@ pub(super) fn edges(log: &CheckLog, judged: &[Vec<Judged>], is_good: &[bool]) ->
         }
     }
     for (_, _, test, judged) in tests(&log.rounds, judged) {
-        // With one that is not good it may be that one's fault.
+        // If a member is not good it may be that one's fault.
         let are_good = || test.members.iter().all(|it| is_good.get(*it as usize).copied().unwrap_or(false));
         let is_three = test.members.len() == 3 && judged.result == TestResult::Fail && are_good();
         for ends in all_met(test).filter(|_| is_three) {
@@ -93,8 +94,8 @@ pub(super) fn edges(log: &CheckLog, judged: &[Vec<Judged>], is_good: &[bool]) ->
     edges
 }
 
-/// Good nodes of failed groups of three that have not met as pairs. When all three of a group are good, one of its links
-/// is bad, and the one that fails by itself too has failed twice; `false` where it is not known yet that they are. None
+/// Good nodes of failed groups of three that have not met as pairs. When all three of a group are good, one of its
+/// links is bad, and the one that fails by itself too has failed twice; `false` where that is not known yet. None
 /// where a failure is explained.
 pub(super) fn of_threes(log: &CheckLog, facts: &Facts) -> Vec<(Pair, bool)> {
     let mut untested = Vec::new();
@@ -115,11 +116,11 @@ pub(super) fn of_threes(log: &CheckLog, facts: &Facts) -> Vec<(Pair, bool)> {
     untested
 }
 
-/// A test takes as long as the slower of its ends, so a link is slow only by what both of them do with others.
+/// A test takes as long as the slower of its ends, so a link is slow only by comparison with the other tests of both.
 fn compare_with_ends(log: &CheckLog, judged: &[Vec<Judged>], edges: &mut BTreeMap<Pair, Edge>) {
     let slow: BTreeSet<u32> =
         edges.iter().filter(|(_, edge)| edge.slows > 0).flat_map(|((a, b), _)| [*a, *b]).collect();
-    // Of each end, its shortest time with each partner.
+    // The shortest time of each end with each partner.
     let mut times: BTreeMap<u32, BTreeMap<u32, Duration>> = BTreeMap::new();
     for (_, _, test, judged) in tests(&log.rounds, judged) {
         let (Some((a, b)), Some(comm)) = (ends(test), test.comm) else { continue };
@@ -151,7 +152,7 @@ pub(super) fn open_paths(log: &CheckLog, judged: &[Vec<Judged>]) -> BTreeSet<Pai
     met.map(|ends| log.racks_of(ends)).filter(|(a, b)| a != b).collect()
 }
 
-/// Paths between racks that two fit nodes failed over, and which no test has passed since.
+/// Paths between racks over which two healthy nodes failed, and no test has passed since.
 pub(super) fn suspect_paths(
     log: &CheckLog,
     edges: &BTreeMap<Pair, Edge>,
@@ -175,9 +176,9 @@ pub(super) fn suspect_paths(
         .collect()
 }
 
-/// A good node that failed with two good ones, more often than tests of this check fail by chance. With a partner that
-/// failed with as many others it is the partner's fault as likely, and two links that fail each time they are tried are
-/// links.
+/// Finds flaky nodes: good nodes that failed with two good ones, more often than tests of this check fail by chance.
+/// With a partner that failed with as many others the partner is as likely, and two links that fail each time they
+/// are tried are links.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -185,7 +186,7 @@ pub(super) fn suspect_paths(
     reason = "counts of tests"
 )]
 pub(super) fn mark_flaky(pairs: &[PairTest], edges: &BTreeMap<Pair, Edge>, nodes: &mut [NodeFacts]) {
-    /// Healthy nodes that are called so, in one check.
+    /// Healthy nodes that are called flaky, in one check.
     const CHANCE: f64 = 0.005;
     let good: Vec<bool> = nodes.iter().map(|node| node.good).collect();
     let is_good = |node: u32| good.get(node as usize).copied().unwrap_or(false);
@@ -222,7 +223,7 @@ pub(super) fn mark_flaky(pairs: &[PairTest], edges: &BTreeMap<Pair, Edge>, nodes
     }
 }
 
-/// Links that are bad, when all is over; none that a larger element explains, nor part of a rack's paths that is dead.
+/// Bad links at the end; none that a larger element explains, nor part of a rack's dead paths.
 pub(super) fn faults(log: &CheckLog, facts: &Facts, partial: &[Partial]) -> Vec<LinkFault> {
     let mut links = Vec::new();
     for (nodes, edge) in facts.edges.iter().filter(|(ends, _)| facts.are_good(**ends)) {
@@ -246,7 +247,7 @@ pub(super) fn faults(log: &CheckLog, facts: &Facts, partial: &[Partial]) -> Vec<
     links
 }
 
-/// Each link of this node that failed fails each time. One that works now and then speaks for a flaky node.
+/// Whether each failed link of this node fails each time. One that sometimes works indicates a flaky node.
 fn fails_only_for_good(facts: &Facts, node: u32) -> bool {
     let is_dead = |partner: u32| facts.edges.get(&pair(node, partner)).is_some_and(Edge::is_dead);
     facts.is(node, |it| it.evidence.iter().filter(|piece| piece.is_fail).all(|piece| is_dead(piece.partner)))

@@ -1,7 +1,7 @@
-//! Part of a rack's ways out is dead: a hash gives each pair of nodes one of several paths, and some of these died.
+//! Part of a rack's uplinks is dead: a hash gives each pair of nodes one of several paths, and some of these died.
 //!
-//! Pairs of the same two racks pass and fail then, each of them every time. One bundle of paths is a smaller explanation
-//! than several links.
+//! Then pairs of the same two racks pass or fail, each of them every time. One bundle of paths is a smaller
+//! explanation than several links.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,10 +12,10 @@ use super::{
     links::Edge,
 };
 
-/// One pair in so many at least fails; fewer are links.
+/// The share of pairs that fails at least; fewer are links.
 const SHARE: usize = 10;
 
-/// A rack of which part of the ways out are dead.
+/// A rack with partly dead uplinks.
 #[derive(Debug, Clone)]
 pub(super) struct Partial {
     /// Its index.
@@ -27,20 +27,20 @@ pub(super) struct Partial {
 }
 
 impl Partial {
-    /// A path between two racks that this explains too.
+    /// Whether this explains a path between two racks, too.
     pub(super) fn replaces(&self, part: Part) -> bool {
         matches!(part, Part::Path(a, b) if a == self.rack || b == self.rack)
     }
 
-    /// The two meet over its ways out.
+    /// Whether the two meet over its uplinks.
     pub(super) fn has(&self, log: &CheckLog, (a, b): Pair) -> bool {
         let (a, b) = (log.rack(a), log.rack(b));
         a != b && (a == self.rack || b == self.rack)
     }
 }
 
-/// Racks of which several pairs are dead, the most telling first. A path between two racks that is dead with other pairs
-/// out of one of them is no path: one bundle explains both.
+/// Racks with several dead pairs, the one with the most evidence first. A path between two racks that is dead with
+/// other pairs out of one of them is no path: one bundle explains both.
 pub(super) fn uplinks(log: &CheckLog, facts: &Facts) -> Vec<Partial> {
     let mut dead = suspects(log, facts, |edge| edge.is_dead());
     let mut found: Vec<Partial> = Vec::new();
@@ -62,7 +62,8 @@ pub(super) fn uplinks(log: &CheckLog, facts: &Facts) -> Vec<Partial> {
     found
 }
 
-/// By rack: pairs of fit nodes out of it that failed and never passed. None of a rack where larger elements explain all.
+/// By rack: pairs of healthy nodes out of it that failed and never passed. None of a rack where larger elements
+/// explain all.
 pub(super) fn suspects(
     log: &CheckLog,
     facts: &Facts,

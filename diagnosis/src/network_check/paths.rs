@@ -1,4 +1,4 @@
-//! Tests that tell larger elements of a fabric apart, and from their nodes.
+//! Tests that distinguish larger elements of a fabric from each other, and from their nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,19 +11,19 @@ use super::{
     plan::Draft,
 };
 
-/// So many pairs out of a rack say which share of its ways out is dead.
+/// So many pairs out of a rack show which share of its uplinks is dead.
 const ENOUGH: usize = 12;
 
-/// Nodes of racks of which none has passed meet each other. Where they pass, they are fit, and it is their rack's way out.
+/// Nodes of racks without a pass meet each other. If they pass, they are healthy, and it is their rack's uplink.
 pub(super) fn look_inside(log: &CheckLog, facts: &Facts, draft: &mut Draft, is_one: impl Fn(u32) -> bool) {
     let mut racks: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for node in log.live().filter(|node| draft.is_free(*node) && is_one(log.rack(*node))) {
-        // One that was condemned or left undecided is not asked again.
+        // One that was condemned or left undecided is not tested again.
         if facts.is(node, |it| it.is_suspect()) {
             racks.entry(log.rack(node)).or_default().push(node);
         }
     }
-    // Each once: where that fails too, a node outside tells more than another one of these.
+    // Each once: if that fails too, a node outside is better evidence than another one of these.
     let has_met_one =
         |node: u32| facts.is(node, |it| it.met.iter().any(|met| log.rack(*met) == log.rack(node)));
     for nodes in racks.values_mut() {
@@ -38,7 +38,7 @@ pub(super) fn look_inside(log: &CheckLog, facts: &Facts, draft: &mut Draft, is_o
     }
 }
 
-/// Elements that explain the same: a test over the one and not over the other tells.
+/// Elements that explain the same: a test over the one and not over the other distinguishes them.
 pub(super) fn tell_apart(log: &CheckLog, facts: &Facts, draft: &mut Draft) {
     let is_open = |blamed: &Blamed| {
         !blamed.rivals.is_empty() || narrow(log, blamed).is_some() || blamed.last_pass.is_some()
@@ -74,7 +74,7 @@ pub(super) fn tell_apart(log: &CheckLog, facts: &Facts, draft: &mut Draft) {
     }
 }
 
-/// Two that passed over an element which seems to have died since. Where they pass again, only part of it is dead. None
+/// Two that passed over an element which seems to have died since. If they pass again, only part of it is dead. None
 /// where such a pair has failed since already.
 fn passed_before(log: &CheckLog, facts: &Facts, draft: &Draft, blamed: &Blamed) -> Option<Pair> {
     let last = blamed.last_pass?;
@@ -114,7 +114,7 @@ fn telling(
     for (_, of_a) in racks() {
         for (_, of_b) in racks() {
             let (Some(a), Some(b)) = (of_a.first(), of_b.first()) else { continue };
-            // All of a rack go the same ways.
+            // All of a rack use the same paths.
             if a >= b || log.rack(*a) == log.rack(*b) || !is_told((*a, *b)) {
                 continue;
             }
@@ -133,8 +133,8 @@ fn telling(
     None
 }
 
-/// Several pairs out of a rack failed that nothing else explains: more pairs out of it tell whether these are links, or
-/// part of the rack's ways out.
+/// Several pairs out of a rack failed that nothing else explains: more pairs out of it show whether these are links,
+/// or part of the rack's uplinks.
 pub(super) fn spread(log: &CheckLog, facts: &Facts, draft: &mut Draft) {
     let suspects = partial::suspects(log, facts, |_| true);
     let suspects: Vec<u32> = suspects

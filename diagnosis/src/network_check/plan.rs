@@ -1,4 +1,4 @@
-//! Who is tested with whom next.
+//! The tests of the next round.
 
 use crate::rng::Rng;
 use std::collections::BTreeSet;
@@ -12,14 +12,14 @@ use super::{
     paths, seed, witness,
 };
 
-/// Purpose of chance: which witness a suspect meets.
+/// Random stream: the witness of a suspect.
 const WITNESSES: u64 = 2;
 
-/// Further partners that a condemned node is given while links are in doubt, in rounds that are on anyway: it may have
-/// met two bad links instead.
+/// Further partners of a condemned node while links are in doubt, in rounds that run anyway: it may have met two bad
+/// links instead.
 const SECOND_THOUGHTS: u32 = 2;
 
-/// A round in the making.
+/// A round being planned.
 #[derive(Debug)]
 pub(super) struct Draft {
     pub(super) groups: Vec<Group>,
@@ -46,7 +46,7 @@ impl Draft {
         self.groups.push(Group { id, kind, members: members.to_vec() });
     }
 
-    /// Everybody who is not needed waits.
+    /// All nodes that are not needed wait.
     fn idle(mut self, log: &CheckLog) -> Vec<Group> {
         let free: Vec<u32> = log.live().filter(|node| self.is_free(*node)).collect();
         for node in free {
@@ -71,7 +71,7 @@ pub(super) fn screen(log: &CheckLog) -> Option<Vec<Group>> {
     Some(draft.idle(log))
 }
 
-/// A later round; `None` when nothing more can be learnt, or may be.
+/// A later round; `None` when no further test is useful or allowed.
 pub(super) fn next(log: &mut CheckLog, facts: &Facts) -> Option<Vec<Group>> {
     let round = log.round();
     if round >= log.policy.max_rounds.max(1) {
@@ -84,7 +84,7 @@ pub(super) fn next(log: &mut CheckLog, facts: &Facts) -> Option<Vec<Group>> {
 
     let partial = partial::uplinks(log, facts);
     let retests = if log.policy.diagnose_links { due_retests(log, facts, &partial) } else { Vec::new() };
-    // With witnesses to spare the ends of links need not wait for a round of their own.
+    // With spare witnesses the ends of links need not wait for a round of their own.
     if witnesses.len() >= suspects.len() + 4 * retests.len() {
         retest(log, facts, &retests, &mut draft);
     }
@@ -94,7 +94,7 @@ pub(super) fn next(log: &mut CheckLog, facts: &Facts) -> Option<Vec<Group>> {
         seed::by_step(log, facts, &suspects, &mut draft);
     } else {
         witness::assign_inside(log, facts, &suspects, &mut draft);
-        // Those that wait for a test inside their rack have been outside often enough.
+        // Those that wait for a test inside their rack were tested outside often enough.
         let others: Vec<u32> =
             suspects.iter().copied().filter(|node| !facts.is(*node, |it| it.is_held)).collect();
         witness::assign(log, facts, &others, &mut witnesses, &mut draft);
@@ -130,7 +130,7 @@ pub(super) fn next(log: &mut CheckLog, facts: &Facts) -> Option<Vec<Group>> {
 }
 
 /// Those with the least evidence first. Of two that failed together in the first round one comes long before the
-/// other: what becomes of it says something of both.
+/// other: its result is evidence on both.
 fn suspects(log: &CheckLog, facts: &Facts) -> Vec<u32> {
     let (first, second): (Vec<_>, Vec<_>) =
         log.order.iter().enumerate().partition(|(place, _)| place % 2 == 0);
@@ -140,9 +140,9 @@ fn suspects(log: &CheckLog, facts: &Facts) -> Vec<u32> {
     suspects
 }
 
-/// Links whose failure was not repeated yet, or whose slowness not often enough; and those of failed groups of three. Of
-/// these first the ones that may go over a bad path between racks, for a second pair over it tells more than the same
-/// one again.
+/// Links whose failure was not repeated yet, or whose slowness not often enough; and those of failed groups of three.
+/// Of these first the ones that may use a bad path between racks, for a second pair over it is better evidence than
+/// the same one again.
 fn due_retests(log: &CheckLog, facts: &Facts, partial: &[Partial]) -> Vec<Pair> {
     let is_due = |(ends, edge): &(&Pair, &Edge)| {
         facts.are_good(**ends)
@@ -158,8 +158,8 @@ fn due_retests(log: &CheckLog, facts: &Facts, partial: &[Partial]) -> Vec<Pair> 
     due
 }
 
-/// Why tests of the two fail is known: so many failed over a dead element between them that these are no links, or one of
-/// them passes and fails by turns.
+/// Whether it is known why tests of the two fail: so many failed over a dead element between them that these are no
+/// links, or one of them is flaky.
 fn is_settled(log: &CheckLog, facts: &Facts, partial: &[Partial], ends: Pair) -> bool {
     const SETTLED: usize = 3;
     let is_dead = |ends: &Pair| facts.edges.get(ends).is_some_and(Edge::is_dead);
@@ -172,7 +172,7 @@ fn is_settled(log: &CheckLog, facts: &Facts, partial: &[Partial], ends: Pair) ->
         || is_flaky(ends.1)
 }
 
-/// The same two again, and beside them two others of the same two racks.
+/// The same two again, and at the same time two others of the same two racks.
 fn retest(log: &CheckLog, facts: &Facts, retests: &[Pair], draft: &mut Draft) {
     for (a, b) in retests {
         if draft.is_free(*a) && draft.is_free(*b) {
@@ -204,7 +204,8 @@ fn retest(log: &CheckLog, facts: &Facts, retests: &[Pair], draft: &mut Draft) {
     }
 }
 
-/// Both ends of a failed link, each with a good node that it has not met: a link is blamed only when its ends are fit.
+/// Both ends of a failed link, each with a good node that it has not met: a link is blamed only when its ends are
+/// healthy.
 fn probe(
     log: &mut CheckLog,
     facts: &Facts,
@@ -222,7 +223,7 @@ fn probe(
         {
             continue;
         }
-        // The end of another link that is its witness is asked as well.
+        // The end of another link that is its witness is tested as well.
         let is_open = |end: u32| draft.is_free(end) || meeting.contains(&end);
         if !is_open(ends.0) || !is_open(ends.1) {
             continue;
@@ -246,10 +247,10 @@ fn probe(
     log.probed.extend(probed);
 }
 
-/// Where nothing is known of racks: condemned nodes that have met none of the others. Should they pass, they are an island
-/// of fit nodes that the rest does not reach.
+/// Without known racks: condemned nodes that have met none of the others. If they pass, they are an island of healthy
+/// nodes that the rest does not reach.
 fn meet_each_other(log: &CheckLog, facts: &Facts, draft: &mut Draft) {
-    /// A round of its own is worth it where the bounds of rounds leave one: three for a quarter of broken nodes.
+    /// A round of its own is worth it where the limits of rounds leave one: three for a quarter of broken nodes.
     const LAST: u32 = 2;
     if log.racks.len() > 1 || draft.groups.is_empty() && log.round() > LAST {
         return;

@@ -1,15 +1,15 @@
-//! What is judged by when nobody says otherwise.
+//! The default policy.
 
 use std::time::Duration;
 
 use super::{Deadlines, FabricNames, OnBadPath, Policy, Tainting};
 
-/// No deadline is shorter, whatever was asked for: a check must come to its end by steps of time.
+/// No deadline is shorter, whatever was configured: a check must end by steps of time.
 pub(super) const SHORTEST: Duration = Duration::from_millis(1);
 
 impl Policy {
-    /// The defaults: 8 rounds, 2 witnesses, stragglers above 2.0 are reported and stay, links are told from nodes,
-    /// the guard at 30 %.
+    /// The defaults: 8 rounds, 2 witnesses, stragglers above 2.0 are reported and stay, links are distinguished from
+    /// nodes, the guard at 30 %.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
@@ -27,14 +27,14 @@ impl Policy {
         }
     }
 
-    /// As a ratio; never below 1, where everybody would be slow.
+    /// As a ratio; never below 1, where every node would be slow.
     pub(super) fn straggler_ratio(&self) -> f64 {
         f64::from(self.straggler_permille.max(1000)) / 1000.0
     }
 }
 
 impl Deadlines {
-    /// For the probe that is built in: its processes stand already, so a pair takes well under a second.
+    /// For the built-in probe: its processes run already, so a pair takes well under a second.
     #[must_use]
     pub const fn native() -> Self {
         Self {
@@ -46,7 +46,7 @@ impl Deadlines {
         }
     }
 
-    /// For a command that is started for each test: imports alone take ten seconds. 180 s is the usual `hard`.
+    /// For a command that is started for each test: imports alone take ten seconds. `hard` is mostly 180 s.
     #[must_use]
     pub const fn command(hard: Duration) -> Self {
         Self {
@@ -58,7 +58,7 @@ impl Deadlines {
         }
     }
 
-    /// How long the tests of a round may take when the passed ones took `median` in the middle; `None`: too few have.
+    /// How long the tests of a round may take by the `median` of the passed ones; `None`: too few have.
     pub(super) fn timeout(&self, median: Option<Duration>) -> Duration {
         let hard = self.hard.max(SHORTEST);
         let Some(median) = median else { return hard };
@@ -66,7 +66,7 @@ impl Deadlines {
         shared.max(self.floor).min(hard)
     }
 
-    /// From a test's last word on to when nothing more is expected of it.
+    /// How long reports are waited for after the last test was cut short.
     pub(super) fn report_grace(&self) -> Duration {
         self.kill_grace.saturating_mul(2).max(SHORTEST)
     }

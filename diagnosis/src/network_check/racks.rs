@@ -1,8 +1,8 @@
-//! What is known of each rack as a whole, so that its way out is told from its nodes.
+//! The facts about each rack as a whole, by which its uplink is distinguished from its nodes.
 //!
-//! A node that failed only with nodes of other racks may be fit, and its rack's way out broken. A test inside its rack
-//! tells: where it passes, the node is fit. So a node is called broken by what it did inside its rack, or once another
-//! of its rack that failed outside has turned out broken inside, and no fit one of it fails outside.
+//! A node that failed only with nodes of other racks may be healthy, and its rack's uplink broken. A test inside its
+//! rack decides: if it passes, the node is healthy. So a node is called broken by its tests inside its rack, or once
+//! another node of its rack that failed outside has turned out broken inside, and no healthy one of it fails outside.
 
 use std::collections::BTreeSet;
 
@@ -12,39 +12,40 @@ use super::{
     facts::{NodeFacts, PairTest, Piece},
 };
 
-/// Where nodes are broken at the rate of the other racks, so many racks would fail as a whole by chance. From here on it
+/// If nodes are broken at the rate of the other racks, so many racks would fail as a whole by chance. From here on it
 /// is as likely as a dead switch.
 const LIKELY: f64 = 0.2;
 
-/// So many of them, and a rack is worth a round of its nodes before anything else is known of them.
+/// With so many of them a rack is worth a round of its nodes before anything else is known of them.
 const UNLIKELY: f64 = 0.02;
 
-/// Pairs of fit nodes that passed out of a rack, of which none failed: its way out is fit. One in four paths would have
-/// shown with more than two in three.
+/// Pairs of healthy nodes that passed out of a rack, with none that failed: its uplink is healthy. One in four dead
+/// paths would have shown with more than two in three.
 const PASSES: usize = 4;
 
-/// What was seen of one rack.
+/// The facts about one rack.
 #[derive(Debug, Clone, Default)]
 struct Rack {
     live: Vec<u32>,
     /// Its nodes that passed.
     fit: BTreeSet<u32>,
-    /// Its nodes that failed inside with a fit one, or with each other.
+    /// Its nodes that failed inside with a healthy one, or with each other.
     failed_inside: BTreeSet<u32>,
     /// Of those, the ones that failed outside as well.
     broken: BTreeSet<u32>,
-    /// Its nodes that did not pass with a fit one outside.
+    /// Its nodes that did not pass with a healthy one outside.
     failed_outside: BTreeSet<u32>,
-    /// Its nodes that passed and have failed with fit ones since: they may have died.
+    /// Its nodes that passed and have failed with healthy ones since: they may have died.
     failed_since: BTreeSet<u32>,
-    /// Pairs of fit nodes that passed out of it.
+    /// Pairs of healthy nodes that passed out of it.
     passes: usize,
-    /// Two fit nodes failed over its way out, and no element of all its ways out explains it. A path to one other rack
-    /// does not: what failed over it and what a node failed with elsewhere may have part of the ways out for one cause.
+    /// Two healthy nodes failed over its uplink, and no element of all its uplinks explains it. A path to one other
+    /// rack does not: failures over it and a node's failures elsewhere may have part of the uplinks as their common
+    /// cause.
     has_trouble: bool,
 }
 
-/// What was seen of the racks. Empty where there is one only: then nothing is known of racks.
+/// The facts about the racks. Empty where there is only one.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Racks {
     racks: Vec<Rack>,
@@ -104,7 +105,7 @@ impl Racks {
         let has_rounds_left = log.rounds.len() < most_rounds(live, unfit);
         let mut all = Self { racks, dead: Vec::new(), suspicious: Vec::new(), has_rounds_left };
         let partners = partners_of_racks(log, pairs, nodes, all.racks.len());
-        // Racks that fail as a whole together, as those of a pod, say nothing of how often nodes are broken.
+        // Racks that fail as a whole together, as those of a pod, are no evidence of how often nodes are broken.
         let others = || all.racks.iter().filter(|rack| !rack.fit.is_empty());
         let of: usize = others().map(|rack| rack.live.len()).sum();
         let broken: usize = others().map(|rack| rack.live.len() - rack.fit.len()).sum();
@@ -113,7 +114,7 @@ impl Racks {
         for (rack, partners) in all.racks.iter().zip(partners) {
             let is_whole = rack.live.len() >= 2 && rack.fit.is_empty();
             let chance = |broken: usize| chance(broken, of, rack.live.len(), count);
-            // In the first round some of them are but the partners of this rack's.
+            // In the first round some of them are only the partners of this rack's.
             let is_no_chance = is_whole && chance(broken.saturating_sub(partners)) < UNLIKELY;
             let has_met_inside = !rack.failed_inside.is_empty();
             let are_all_failed = rack.live.iter().all(|node| rack.failed_outside.contains(node));
@@ -126,33 +127,34 @@ impl Racks {
         all
     }
 
-    /// All of its nodes failed, and it is no chance that all of them are broken: they meet each other before anything else.
+    /// Whether all of its nodes failed, and not by chance: they meet each other before anything else.
     pub(super) fn is_suspicious(&self, rack: u32) -> bool {
         self.suspicious.get(rack as usize).is_some_and(|it| *it)
     }
 
-    /// None of its nodes has passed with any other, so none of it can be its others' witness.
+    /// Whether none of its nodes has passed with any other, so none of it can be a witness for the others.
     pub(super) fn is_dark(&self, rack: u32) -> bool {
         self.racks.get(rack as usize).is_some_and(|rack| rack.live.len() >= 2 && rack.fit.is_empty())
     }
 
-    /// No node of it is reached, not even from inside: its switch is a smaller explanation than all of its nodes.
+    /// Whether no node of it is reached, not even from inside: its switch is a smaller explanation than all of its
+    /// nodes.
     pub(super) fn is_leaf_dead(&self, rack: u32) -> bool {
         self.dead.get(rack as usize).is_some_and(|it| *it)
     }
 
-    /// It is the only one of its rack, which cannot be told from it.
+    /// Whether it is the only node of its rack, from which it cannot be distinguished.
     pub(super) fn is_alone(&self, log: &CheckLog, node: u32) -> bool {
         self.racks.get(log.rack(node) as usize).is_some_and(|rack| rack.live.len() < 2)
     }
 
-    /// All that speaks against the node came over its rack's way out, which may be broken instead.
+    /// Whether all evidence against the node was over its rack's uplink, which may be broken instead.
     pub(super) fn is_in_doubt(&self, log: &CheckLog, node: u32, pieces: &[Piece]) -> bool {
         let own = log.rack(node);
         let Some(rack) = self.racks.get(own as usize) else { return false };
         let mut inside = pieces.iter().filter(|piece| log.rack(piece.partner) == own).peekable();
         if inside.peek().is_some() {
-            // One that may have died itself does not tell, where the ways out are in doubt as well.
+            // One that may have died itself is no evidence, where the uplinks are in doubt as well.
             return rack.has_trouble && inside.all(|piece| rack.failed_since.contains(&piece.partner));
         }
         if rack.live.len() < 2 {
@@ -160,7 +162,7 @@ impl Racks {
         }
         let another_is_broken = rack.broken.iter().any(|other| *other != node);
         if rack.fit.iter().all(|fit| *fit == node) {
-            // No other tells; it must at least have failed with one of its own.
+            // There is no other evidence; it must at least have failed with one of its own rack.
             let is_open = self.has_rounds_left || self.is_suspicious(own);
             return !rack.failed_inside.contains(&node) && !another_is_broken && is_open;
         }
@@ -169,8 +171,7 @@ impl Racks {
     }
 }
 
-/// The rounds that a check of so many nodes takes where so many of them are broken and nothing else is: section 4.5 of the
-/// study.
+/// The rounds of a check of so many nodes of which so many are broken and nothing else is: section 4.5 of the study.
 fn most_rounds(nodes: usize, broken: usize) -> usize {
     let even = match broken {
         0 => 1,

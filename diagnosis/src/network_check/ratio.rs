@@ -1,4 +1,4 @@
-//! How much slower than the others: what the others take, and how often a ratio must be seen.
+//! How much slower a node is than the others: the mean of the others, and how often a ratio must be seen.
 
 use std::f64::consts::PI;
 
@@ -15,24 +15,24 @@ const DOUBT: f64 = 1.17;
 /// Fewest and most samples that a verdict takes.
 pub(super) const FEWEST: u32 = 2;
 pub(super) const MOST: u32 = 6;
-/// Where too few were timed to say how they scatter: three false ones in a row are rare even where one in ten is.
+/// Where too few were timed to know their scatter: three false ones in a row are rare even where one in ten is.
 const UNKNOWN: u32 = 3;
 
 /// Values further than this many times from their middle are outliers.
 const OUTLIER: f64 = 2.0;
 
-/// Times the mean is taken, each time with outliers above twice the one before.
+/// How often the mean is taken, each time with outliers above twice the one before.
 const STEPS: usize = 3;
 
-/// What others take: the mean of their values, without the outliers among them.
+/// The mean of the others' values, without the outliers among them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Mean {
-    /// In whole nanoseconds, as the report lists it: what is computed of it can be computed of that.
+    /// In whole nanoseconds, as the report lists it: it can be recomputed from that.
     pub(super) value: f64,
     /// Values that it is the mean of, and outliers.
     pub(super) counted: u32,
     pub(super) left_out: u32,
-    /// The least and the greatest that are none.
+    /// The least and the greatest values that are no outliers.
     least: f64,
     greatest: f64,
 }
@@ -42,7 +42,7 @@ impl Mean {
         value < self.least || value > self.greatest
     }
 
-    /// Values that were looked at.
+    /// The number of values with outliers.
     pub(super) fn seen(&self) -> u32 {
         self.counted + self.left_out
     }
@@ -53,13 +53,13 @@ impl Mean {
     }
 }
 
-/// Values of many nodes, of which each is held against the others.
+/// Values of many nodes, each of which is compared with the others.
 #[derive(Debug)]
 pub(super) struct Others {
     sorted: Vec<f64>,
     /// `sums[i]` is the sum of the first `i` of `sorted`.
     sums: Vec<f64>,
-    /// Where in `sorted` each value stands.
+    /// The place of each value in `sorted`.
     places: Vec<usize>,
 }
 
@@ -80,8 +80,9 @@ impl Others {
         Self { sorted: order.iter().map(value).collect(), sums, places }
     }
 
-    /// The mean of all but these. Outliers are told by the middle, which is made of the two values in the middle, the
-    /// lower first; of an odd number they are the same. `None` where nothing is left, or there is no middle.
+    /// The mean of all but these. Outliers are determined by the middle, which is computed from the two values in the
+    /// middle, the lower first; of an odd number they are the same. `None` where nothing is left, or there is no
+    /// middle.
     #[expect(clippy::cast_precision_loss, reason = "counts of tests")]
     pub(super) fn mean_without(
         &self,
@@ -127,8 +128,8 @@ fn whole_nanos(seconds: f64) -> f64 {
     (seconds * 1e9).round() / 1e9
 }
 
-/// The mean of what the others take to compute, for each value. One other says nothing, for either of the two may be the
-/// one that is wrong; nor do two of which one takes more than twice as long as the other. One clock that is wrong among
+/// The mean compute time of the others, for each value. With one other there is none, for either of the two may be
+/// the wrong one; nor with two others of which one takes more than twice as long as the other. One wrong clock among
 /// three or more moves the middle from one right value to the next.
 pub(super) fn means_of_others(values: &[f64]) -> Vec<Option<Mean>> {
     let others = Others::new(values);
@@ -140,8 +141,8 @@ pub(super) fn means_of_others(values: &[f64]) -> Vec<Option<Mean>> {
     (0..values.len()).map(|index| others.mean_without(&[index], middle)).collect()
 }
 
-/// What a node takes by itself: the mean of its times, from the shortest on, up to the first that is over twice the mean
-/// of those before it, which is a partner's doing. `None` for none.
+/// The time of a node by itself: the mean of its times, from the shortest on, up to the first that is over twice the
+/// mean of those before it, which is due to a partner. `None` for none.
 pub(super) fn pace(mut times: Vec<f64>) -> Option<f64> {
     times.sort_by(f64::total_cmp);
     let mut times = times.into_iter();

@@ -1,4 +1,4 @@
-//! What a test came to, by what its members said.
+//! The result of a test, from the reports of its members.
 
 use std::time::Duration;
 
@@ -6,27 +6,27 @@ use serde::{Deserialize, Serialize};
 
 use super::{Group, Probed, TestRecord, TestResult, check_log::CheckLog, judged};
 
-/// A probe whose last byte came longer ago than this, and than a quarter of its time, stands still.
+/// A probe whose last byte was received longer ago than this, and than a quarter of its time, is stalled.
 const STILL: Duration = Duration::from_millis(500);
 
 /// Reasons are cut to so many characters: they come from other programs.
 const LONGEST_REASON: usize = 400;
 
-/// What reasons call a program of the user's.
+/// The name of the user's own program in reasons.
 pub const CHECK_COMMAND: &str = "the check command";
 
-/// What one node has said in this round.
+/// The reports of one node in this round.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct MemberReport {
-    /// How far it was when it last said so.
+    /// Its last progress.
     pub(super) progress: Option<Probed>,
-    /// What it came to. The first such word counts.
+    /// Its result. The first report counts.
     pub(super) last: Option<Probed>,
-    /// It is gone, and says nothing more.
+    /// It is lost, and reports nothing more.
     pub(super) is_lost: bool,
 }
 
-/// What is made of a member's words.
+/// The result of a member.
 enum Seen {
     Passed {
         comm: Duration,
@@ -49,7 +49,7 @@ impl MemberReport {
         if self.last.is_some() {
             return;
         }
-        // Who is cut short first takes the connection away from its partner: an error that follows says nothing.
+        // The node that is cut short first closes the connection of its partner, whose error is then no evidence.
         let follows = was_cut && matches!(probed, Probed::Failed { .. });
         let progress = self.progress.take();
         self.last = match progress {
@@ -58,7 +58,7 @@ impl MemberReport {
         };
     }
 
-    /// Its group cannot pass any more.
+    /// Whether its group cannot pass any more.
     pub(super) fn has_failed(&self) -> bool {
         self.is_lost && self.last.is_none() || matches!(self.last, Some(Probed::Failed { .. }))
     }
@@ -96,7 +96,7 @@ fn shortened(probed: Probed) -> Probed {
     }
 }
 
-/// A probe that was cut short: slow when bytes were still moving, else at its end.
+/// A probe that was cut short: slow when bytes were still moving, else failed.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -112,7 +112,7 @@ fn unfinished(bytes: u64, total: u64, elapsed: Duration, idle: Duration) -> Seen
     if bytes == 0 || idle > STILL.max(elapsed / 4) {
         return Seen::Bad {
             message: match (bytes, total) {
-                // Of the built-in test it is known how much there is to move.
+                // The built-in test knows how many bytes there are to move.
                 (0, 0) => format!("{CHECK_COMMAND} gave no answer within {}", seconds(elapsed)),
                 (0, _) => format!("no byte moved within {}", seconds(elapsed)),
                 _ => message,

@@ -1,6 +1,6 @@
-//! The check on a cluster that is only imagined: nodes, links and switches break as they are told, and time is a number.
+//! The check on a simulated cluster: nodes, links and switches break as configured, and time is a number.
 //!
-//! What the nodes of the cluster do is said in [`Cluster`]; how they do it, in `faults`; random clusters are in `kinds`.
+//! [`Cluster`] says what is broken; `faults` is how nodes behave; random clusters are in `kinds`.
 
 mod chance;
 mod cluster;
@@ -24,20 +24,20 @@ pub fn rehearse(cluster: &Cluster, policy: Policy) -> Outcome {
     watch(cluster, policy, |_| {})
 }
 
-/// What happened on the stage, and what the check made of it.
+/// An event of the simulation, and the answer of the check.
 #[derive(Debug)]
 pub struct Scene<'a> {
-    /// When.
+    /// Its time.
     pub now: Moment,
-    /// The check, as it stands now.
+    /// The check after it.
     pub check: &'a NetworkCheck,
-    /// `None` at the beginning.
+    /// The event; `None` at the beginning.
     pub event: Option<&'a Event>,
     /// Its answer.
     pub effects: &'a [Effect],
 }
 
-/// The same with somebody who looks on.
+/// The same with an observer.
 pub fn watch(cluster: &Cluster, policy: Policy, mut onlooker: impl FnMut(&Scene<'_>)) -> Outcome {
     let mut faults = Faults::new(cluster);
     let mut now = Moment::START;

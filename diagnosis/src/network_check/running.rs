@@ -1,4 +1,4 @@
-//! The round that is on: who has said what, and how long the others are waited for.
+//! The current round: which nodes have reported, and how long the others are waited for.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,11 +14,11 @@ use super::{
 };
 use crate::moment::Moment;
 
-/// How long a node may measure its compute time again. It gives up by itself after at most a minute (its own limit
-/// with accelerators), so this is for one that says nothing.
+/// How long a node may measure its compute time again. It has a limit of its own of at most a minute (with
+/// accelerators), so this is for silent nodes.
 const COMPUTE_TIMEOUT: Duration = Duration::from_secs(75);
 
-/// A round that is on.
+/// The current round.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Running {
     pub(super) number: u32,
@@ -29,7 +29,7 @@ pub(super) struct Running {
     seats: Vec<Option<u32>>,
     /// How often each measures its compute time meanwhile.
     again: BTreeMap<u32, u32>,
-    /// Those that have not said what that came to. Their tests are over long before.
+    /// Nodes that have not reported that. Their tests are over long before.
     computing: BTreeSet<u32>,
     /// By node.
     said: Vec<MemberReport>,
@@ -38,24 +38,24 @@ pub(super) struct Running {
     ended: Vec<Option<Moment>>,
     cancelled: Vec<bool>,
     open: usize,
-    /// Until when the rest of each group that failed is waited for.
+    /// The time until which the rest of each failed group is waited for.
     failing: Vec<Option<Moment>>,
     /// The same in order, of those that are open.
     due: BTreeSet<(Moment, u32)>,
     /// Of the groups that passed, ascending.
     passed: Vec<Duration>,
-    /// So many must have passed before they say how long the others may take.
+    /// So many must have passed before they determine the timeout of the others.
     quorum: usize,
     /// The median of an earlier round.
     earlier: Option<Duration>,
     /// Every test was cut short; reports are waited for until then.
     cut: Option<Moment>,
-    /// When the last test was over. What is still measured then may take longer.
+    /// When the last test was over. Compute times may take longer.
     tested: Option<Moment>,
 }
 
 impl Running {
-    /// It begins now.
+    /// Begins a round.
     pub(super) fn new(
         now: Moment,
         log: &CheckLog,
@@ -111,7 +111,7 @@ impl Running {
         self.again.get(&node).copied().unwrap_or(0)
     }
 
-    /// A node has measured its compute time again, or could not. Whether that was awaited.
+    /// A node has measured its compute time again, or could not. Returns whether that was awaited.
     pub(super) fn on_computed(&mut self, node: u32) -> bool {
         self.computing.remove(&node)
     }
@@ -126,7 +126,7 @@ impl Running {
         self.settle(now, seat);
     }
 
-    /// A node's probe is under way.
+    /// A node's probe still runs.
     pub(super) fn on_progressed(&mut self, node: u32, probed: Probed) {
         if let Some(said) = self.said.get_mut(node as usize)
             && matches!(probed, Probed::Unfinished { .. })
@@ -146,7 +146,7 @@ impl Running {
         }
     }
 
-    /// Ends a group that has nothing left to say, and begins to wait for one that has failed.
+    /// Ends a group without pending reports, and begins to wait for one that has failed.
     fn settle(&mut self, now: Moment, seat: u32) {
         let index = seat as usize;
         let Some(group) = self.groups.get(index) else { return };
@@ -182,14 +182,14 @@ impl Running {
         }
     }
 
-    /// How long tests may take, as far as is known now.
+    /// The timeout of tests, as far as is known now.
     fn timeout(&self) -> Duration {
         let enough = self.passed.len() >= self.quorum;
         let median = if enough { self.passed.get(self.passed.len() / 2).copied() } else { self.earlier };
         self.deadlines.timeout(median)
     }
 
-    /// What later rounds may take is measured by this.
+    /// The median by which later rounds are timed.
     pub(super) fn median(&self) -> Option<Duration> {
         self.passed.get(self.passed.len() / 2).copied().or(self.earlier)
     }
@@ -211,7 +211,7 @@ impl Running {
         self.settled.get(seat as usize).is_some_and(|settled| !settled)
     }
 
-    /// Cuts short what has taken too long.
+    /// Cuts short what takes too long.
     pub(super) fn on_time(&mut self, now: Moment) -> Vec<Effect> {
         let mut effects = Vec::new();
         while let Some((due, seat)) = self.due.first().copied()
@@ -256,7 +256,7 @@ impl Running {
         }
     }
 
-    /// What it tested.
+    /// Ends the round and returns its record.
     pub(super) fn close(self, now: Moment, check_began: Moment, log: &CheckLog) -> RoundRecord {
         let tested = self.tested.unwrap_or(now);
         let (took, began) = (tested - self.since, self.since - check_began);

@@ -1,13 +1,13 @@
 //! The order of the first round: a match of all nodes, as many of them as can be with a node of another rack.
 //!
-//! Racks play a tournament in which each meets each other once (the circle method); a check plays one round of it, which
-//! one is up to the seed. The nodes of a rack are spread over the opponents of as many rounds of the tournament:
-//! slot s plays round s + offset, so one check tests min(slots, racks - 1) opponents of every rack.
+//! Racks play a tournament in which each meets each other once (the circle method); a check plays one round of it,
+//! chosen by the seed. The nodes of a rack are spread over the opponents of several rounds of the tournament: slot s
+//! plays round s + offset, so one check tests min(slots, racks - 1) opponents of every rack.
 
 use super::check_log::Node;
 use crate::rng::Rng;
 
-/// Purposes of chance.
+/// Random streams.
 const ORDER: u64 = 1;
 
 /// The nodes without a fault of their own; neighbours (0 and 1, 2 and 3, ...) are the pairs, a last odd one comes last.
@@ -49,7 +49,7 @@ pub(super) fn order(seed: u64, nodes: &[Node]) -> Vec<u32> {
     order
 }
 
-/// Those who found no opponent: half of them meet the other half, which is of other racks unless one rack is more than
+/// Nodes without an opponent: half of them meet the other half, which is of other racks unless one rack is more than
 /// half. A last odd one is paired with itself.
 fn across(mut left: Vec<(usize, u32)>) -> Vec<[u32; 2]> {
     left.sort_by_key(|(rack, _)| *rack);
@@ -65,15 +65,15 @@ fn opponents(racks: usize) -> usize {
     (racks + racks % 2).saturating_sub(1)
 }
 
-/// Whom rack `a` meets in this round of the tournament; `None`: nobody, as their number is odd.
+/// The opponent of rack `a` in this round of the tournament; `None`: it has none, as their number is odd.
 fn opponent(a: usize, round: usize, racks: usize) -> Option<usize> {
     let circle = opponents(racks);
     if circle == 0 {
         return None;
     }
     let round = round % circle;
-    // The last seat stands still; the others meet where their numbers add up to the round. `circle` is odd, so
-    // (circle + 1) / 2 is the inverse of 2 and exactly one seat would meet itself: it meets the last.
+    // The last place is fixed; the others meet where their numbers add up to the round. `circle` is odd, so (circle +
+    // 1) / 2 is the inverse of 2 and exactly one place would meet itself: it meets the last.
     let b = if a == circle {
         round * circle.div_ceil(2) % circle
     } else {

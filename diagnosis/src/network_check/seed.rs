@@ -1,4 +1,4 @@
-//! Nobody is proven good: suspects meet suspects until two of them pass.
+//! No node is proven good: suspects meet suspects until two of them pass.
 //!
 //! In the first round's order, step t pairs place i with place i XOR t. After the steps 1 to 2^b - 1 all blocks of
 //! 2^b places are complete, so two good nodes in one block have met. No other order of as many rounds does better
@@ -33,7 +33,7 @@ pub(super) fn by_step(log: &mut CheckLog, facts: &Facts, suspects: &[u32], draft
     }
 }
 
-/// Suspects for whom nobody is left meet each other, as far as they have not.
+/// Suspects without a partner left meet each other, as far as they have not.
 pub(super) fn leftovers(facts: &Facts, suspects: &[u32], draft: &mut Draft) {
     let left: Vec<u32> = suspects.iter().copied().filter(|node| draft.is_free(*node)).collect();
     for (at, a) in left.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What a check comes to.
+//! The outcome of a check.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ComputeKind, Kind, LocalFault};
 
-/// What a check comes to. Complete whatever the guard says; only taints are withheld.
+/// The outcome of a check. Complete whatever the guard decides; only taints are withheld.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
     /// The policy's seed.
@@ -19,11 +19,11 @@ pub struct Outcome {
     pub links: Vec<LinkFault>,
     /// Paths between two racks that are bad, the lower rack first.
     pub rack_pairs: Vec<RackPairFault>,
-    /// Racks whose switch has lost its way out: their nodes reach each other and nobody else.
+    /// Racks whose switch has lost its uplinks: their nodes reach each other and no others.
     pub uplinks: Vec<u32>,
-    /// Racks of which nobody is reached, not even from inside: their switch is dead (or all of their nodes).
+    /// Racks without a reachable node, even from inside: their switch is dead (or all of their nodes).
     pub leaves: Vec<u32>,
-    /// Pods of which nobody gets out.
+    /// Pods that cannot reach any other.
     pub pods: Vec<u32>,
     /// Racks of which part of the paths out is dead: some pairs work, and others fail each time.
     pub partial_uplinks: Vec<PartialUplink>,
@@ -33,8 +33,7 @@ pub struct Outcome {
     pub cut: Option<Cut>,
     /// Samples that it took to call a node slow, 2 to 6: more where times scatter.
     pub slow_confirmations: u32,
-    /// Fewer than two nodes could be tested, or all but one went away before a test passed: nothing is known of the
-    /// network.
+    /// Fewer than two nodes could be tested, or all but one went away before a test passed: the network is untested.
     pub network_untested: bool,
     /// Whether the taints stand.
     pub guard: Guard,
@@ -42,8 +41,8 @@ pub struct Outcome {
     pub took: Duration,
 }
 
-/// Taints of too large a share of a cluster are worse than none: what failed then is a switch, a driver, an image or
-/// the configuration.
+/// Tainting too large a share of a cluster is worse than tainting none: the cause is then a switch, a driver, an
+/// image or the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Guard {
     /// Nodes that deserve a taint.
@@ -68,61 +67,61 @@ pub struct RoundRecord {
 /// One test.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TestRecord {
-    /// Why it was made.
+    /// The kind of its group.
     pub kind: Kind,
-    /// Who took part.
+    /// Its members.
     pub members: Vec<u32>,
     /// They are not all of one rack. Tests within racks and tests between racks are two classes.
     pub across: bool,
-    /// What it came to.
+    /// Its result.
     pub result: TestResult,
     /// From the check's start to its last report.
     pub ended: Duration,
     /// The longest of its members' times; an estimate when it was cut short.
     pub comm: Option<Duration>,
-    /// `comm` as thousandths of what is usual.
+    /// `comm` as thousandths of the baseline.
     pub ratio_permille: Option<u32>,
-    /// What is usual; `None` where it failed, or there is nothing to hold it against.
+    /// The baseline; `None` where it failed, or there is none.
     pub baseline: Option<Baseline>,
     /// The lowest of its members' bandwidths.
     pub bytes_per_second: Option<u64>,
-    /// What the members said that did not pass, with their numbers.
+    /// The reasons of the members that did not pass, with their numbers.
     pub reasons: Vec<(u32, String)>,
-    /// A member is known to be broken or gone, so it says nothing of the others.
+    /// A member is known to be broken or lost, so it is no evidence against the others.
     pub explained: bool,
 }
 
-/// What a test is held against: the mean of what the nodes take that were not in it. The formula is in
-/// `docs/network-check.md`, "How times are judged".
+/// A baseline: the mean time of the nodes that were not in the test. The formula is in `docs/network-check.md`, "How
+/// times are judged".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Baseline {
     /// The mean.
     pub time: Duration,
-    /// So many nodes it is the mean of.
+    /// The number of nodes in the mean.
     pub counted: u32,
-    /// So many more were left out, as outliers.
+    /// The number of outliers.
     pub left_out: u32,
     /// Of all tests: too few other nodes were in tests of its class.
     pub of_all: bool,
 }
 
-/// What a node's compute probe took, and what that is held against.
+/// A node's compute time, and its baseline.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ComputeFinding {
     /// What was timed.
     pub kind: ComputeKind,
-    /// The first sample, and those of it that was asked for more, as they came.
+    /// The first sample, and the repeated ones, in order.
     pub samples: Vec<Duration>,
     /// The mean of the other nodes' first samples of this kind; `None` where too few others timed the same, or they
     /// disagree.
     pub baseline: Option<Duration>,
-    /// So many nodes it is the mean of.
+    /// The number of nodes in the mean.
     pub counted: u32,
-    /// So many more were left out, as outliers.
+    /// The number of outliers.
     pub left_out: u32,
 }
 
-/// What a test came to.
+/// The result of a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TestResult {
@@ -134,26 +133,26 @@ pub enum TestResult {
     Fail,
 }
 
-/// What is known of one node.
+/// The finding on one node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeFinding {
-    /// In one word.
+    /// The verdict.
     pub verdict: NodeVerdict,
     /// A taint is given: deserved, and not withheld by the guard.
     pub tainted: bool,
-    /// It does not take part in the job. Tainted nodes, and also those that are fit and cannot be reached.
+    /// It does not take part in the job. Tainted nodes, and also healthy ones that cannot be reached.
     pub excluded: bool,
-    /// What speaks for the verdict.
+    /// The evidence for the verdict.
     pub evidence: Vec<Evidence>,
     /// Its compute time as thousandths of the mean of the others that timed the same; the lowest of its samples.
     pub compute_permille: Option<u32>,
-    /// What it took to compute; `None` where it was not measured, or has a fault of its own.
+    /// Its compute time; `None` where it was not measured, or has a fault of its own.
     pub compute: Option<ComputeFinding>,
     /// The lowest of its tests' ratios.
     pub comm_permille: Option<u32>,
 }
 
-/// What a node is.
+/// The verdict on a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NodeVerdict {
@@ -161,14 +160,14 @@ pub enum NodeVerdict {
     Healthy,
     /// It never passed and failed with enough nodes that are good.
     Fault,
-    /// It said itself what is broken.
+    /// It found a fault of its own.
     LocalFault(LocalFault),
     /// It went away during the check.
     Lost {
-        /// Why, in words.
+        /// The reason.
         reason: String,
     },
-    /// It is fit, and its rack cannot be reached from the others.
+    /// It is healthy, and its rack cannot be reached from the others.
     Unreachable,
     /// Its compute time is too long, each time it was measured.
     StragglerCompute,
@@ -176,23 +175,23 @@ pub enum NodeVerdict {
     StragglerNetwork,
     /// It passes and fails by turns.
     Flaky,
-    /// Not enough is known.
+    /// There is not enough evidence.
     Inconclusive,
 }
 
-/// One fact that speaks for a verdict.
+/// One fact that supports a verdict.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
     /// Index into [`Outcome::rounds`]; `None`: it was found before any round.
     pub round: Option<u32>,
-    /// With whom.
+    /// Its partners.
     pub partners: Vec<u32>,
-    /// In words, with the numbers and their units. Nodes are called `node N` here.
+    /// With the numbers and their units. Nodes are called `node N` here.
     #[serde(rename = "words")]
     pub message: String,
 }
 
-/// What is wrong with a path between two good nodes.
+/// What is wrong with a link between two good nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LinkKind {
@@ -200,16 +199,16 @@ pub enum LinkKind {
     Dead,
     /// It was too slow twice.
     Slow,
-    /// It works now and then.
+    /// It works sometimes.
     Flaky,
 }
 
-/// A bad path between two good nodes.
+/// A bad link between two good nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkFault {
     /// The lower node first.
     pub nodes: (u32, u32),
-    /// How bad.
+    /// Its fault.
     pub kind: LinkKind,
 }
 
@@ -225,7 +224,7 @@ pub struct RackPairFault {
 /// Part of a rack's paths out are dead, as where one of several uplinks died and a hash picks the path of each pair.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartialUplink {
-    /// Which rack.
+    /// The rack.
     pub rack: u32,
     /// Pairs out of it that failed each time.
     pub dead: u32,
@@ -233,7 +232,7 @@ pub struct PartialUplink {
     pub tested: u32,
 }
 
-/// Something of a fabric that may break.
+/// An element of a fabric that may break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Element {
@@ -243,13 +242,13 @@ pub enum Element {
     Link(u32, u32),
     /// All paths between two racks, the lower first.
     RackPair(u32, u32),
-    /// All ways out of a rack.
+    /// All uplinks of a rack.
     Uplink(u32),
-    /// Part of the ways out of a rack.
+    /// Part of the uplinks of a rack.
     PartialUplink(u32),
-    /// The switch of a rack: nobody is reached, not even from inside.
+    /// The switch of a rack: no node is reached, not even from inside.
     Leaf(u32),
-    /// All ways out of a pod.
+    /// All uplinks of a pod.
     Pod(u32),
 }
 
@@ -263,7 +262,7 @@ pub struct Ambiguity {
 /// What is known to be cut, and what follows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cut {
-    /// Healthy nodes that cannot train together with the others: left out where the policy says so.
+    /// Healthy nodes that cannot train together with the others: excluded if the policy says so.
     pub left_out: Vec<u32>,
     /// In one sentence.
     #[serde(rename = "words")]

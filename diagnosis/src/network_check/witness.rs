@@ -1,4 +1,4 @@
-//! Suspects meet nodes that are proven good: who meets whom.
+//! Suspects meet nodes that are proven good: the pairs.
 
 use std::collections::BTreeSet;
 
@@ -9,22 +9,22 @@ use super::{
     plan::Draft,
 };
 
-/// Witnesses that are compared for one suspect. All of them would be N^2, and in a shuffled list so many hold one
-/// of every kind, where there are no more racks.
+/// Witnesses that are compared for one suspect. All of them would be N^2, and in a shuffled list so many have one of
+/// every kind, where there are no more racks.
 pub(super) const COMPARED: usize = 48;
 
-/// Witnesses that are looked at for one suspect, with those who cannot be reached: enough to meet one of its own rack
-/// where racks are no fewer than a hundredth.
+/// Witnesses that are considered for one suspect, with unreachable ones: enough to meet one of its own rack where
+/// racks have at least a hundredth of the nodes.
 const LOOKED_AT: usize = 16 * COMPARED;
 
-/// What a witness scores at most: in the suspect's own rack, and over a path that others have passed, where no better one
-/// is looked for.
+/// The best score of a witness: in the suspect's own rack, and over a path that others have passed, where no better
+/// one is looked for.
 const BEST: u32 = 5;
 const GOOD_ENOUGH: u32 = 4;
 
-/// How well a witness tells the suspect from the paths to it: best inside its own rack, where no path between racks takes
-/// part; then over a path between racks that others have passed; and where the suspect was not tested yet. `None`: no
-/// test gets through.
+/// How well a witness distinguishes the suspect from the paths to it: best inside its own rack, without a path
+/// between racks; then over a path between racks that others have passed; and where the suspect was not tested yet.
+/// `None`: no test gets through.
 fn score(log: &CheckLog, facts: &Facts, suspect: u32, witness: u32) -> Option<u32> {
     let (own, other) = (log.rack(suspect), log.rack(witness));
     let path = pair(own, other);
@@ -44,7 +44,8 @@ fn score(log: &CheckLog, facts: &Facts, suspect: u32, witness: u32) -> Option<u3
     })
 }
 
-/// Suspects that were not tested inside their racks meet a good node there first: it tells them from their racks' ways out.
+/// Suspects that were not tested inside their racks meet a good node there first: it distinguishes them from their
+/// racks' uplinks.
 pub(super) fn assign_inside(log: &CheckLog, facts: &Facts, suspects: &[u32], draft: &mut Draft) {
     if log.racks.len() < 2 {
         return;
@@ -116,7 +117,7 @@ pub(super) fn assign(
             taken.push((suspect, witness));
             continue;
         }
-        // Those that are left it has met or cannot reach.
+        // It has met the remaining ones or cannot reach them.
         let suits = |suspect: u32, witness: u32| {
             !facts.have_met(suspect, witness) && score(log, facts, suspect, witness).is_some()
         };

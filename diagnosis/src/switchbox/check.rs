@@ -1,4 +1,4 @@
-//! The machine: who is measured when.
+//! The state machine: which pair is measured when.
 
 use std::time::Duration;
 
@@ -15,81 +15,81 @@ use super::{
 };
 use crate::moment::Moment;
 
-/// A pair without an answer, or with an error, is asked once more; then it is what it says.
+/// A pair without an answer, or with an error, is measured once more; then that is its result.
 const MOST_FAILURES: u32 = 2;
 
-/// All pairs are measured again, all at the same time, until each has [`FEWEST`] values; but no run of all is begun that
-/// would end later than this, when it takes as long as the one before. What is left is for the pairs that are measured
-/// alone.
+/// All pairs are measured again, all at the same time, until each has [`FEWEST`] values; but no run of all is begun
+/// that would end later than this, if it takes as long as the one before. The rest of the time is for the pairs that
+/// are measured alone.
 const TOGETHER_WITHIN: Duration = Duration::from_secs(40);
 
-/// Where that leaves fewer values than [`FEWEST`], so many good ones will do: one run may take no more than a third of
-/// the whole time, so there are always two.
+/// Where that leaves fewer values than [`FEWEST`], so many good ones are enough: one run may take no more than a
+/// third of the whole time, so there are always two.
 const FEWEST_TOGETHER: usize = 2;
 
-/// What a measurement of one pair came to.
+/// The result of a measurement of one pair.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
     /// Values, at least one.
     Measured {
         /// In the order in which they were taken, without the warm-up.
         values: Vec<Repetition>,
-        /// Which way the bytes took.
+        /// The path that the bytes took.
         path: Path,
     },
-    /// None.
+    /// No value.
     Failed(Wrong),
 }
 
-/// What happened. Pairs are named by their place in the settings.
+/// An event of the check. Pairs are identified by their place in the settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
-    /// What hangs on the sockets of a pair.
+    /// What is connected to the sockets of a pair.
     Named {
-        /// Which pair.
+        /// The pair.
         pair: usize,
         /// By socket.
         devices: (String, String),
     },
-    /// How many accelerators this host has, as the probe says.
+    /// The number of this host's accelerators, by the probe.
     Counted {
-        /// So many.
+        /// The number.
         devices: u32,
     },
-    /// A measurement ended. Words of runs that are over are dropped.
+    /// A measurement ended. Messages of runs that are over are dropped.
     Answered {
-        /// Which run.
+        /// The run.
         run: u32,
-        /// Which pair.
+        /// The pair.
         pair: usize,
-        /// What it came to.
+        /// The result.
         answer: Answer,
     },
-    /// The moment of [`Check::deadline`] has come.
+    /// [`Check::deadline`] is reached.
     Deadline,
 }
 
-/// What is to be done, in this order.
+/// An effect of the check, to be carried out in order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Effect {
     /// Measure these pairs now, all at the same time where the probe can. No socket is in two of them.
     Measure {
-        /// Which run, counted from 0.
+        /// The number of the run, from 0.
         run: u32,
         /// By place in the settings.
         pairs: Vec<usize>,
-        /// How long it may take.
+        /// Its timeout.
         timeout: Duration,
     },
-    /// End what is left of this run now.
+    /// Cancel the rest of this run.
     Stop {
-        /// Which run.
+        /// The run.
         run: u32,
     },
     /// The check is over. Nothing follows.
     Finish(Finding),
-    /// The check is over, for the default pairs are not those of this host. Nothing follows, and nothing is held against
-    /// the node.
+    /// The check is over, because the default pairs are not those of this host. Nothing follows, and it is no fault
+    /// of the node.
     Refuse(Misfit),
 }
 
@@ -103,9 +103,9 @@ pub struct Check {
     run: Option<Run>,
     /// Runs so far.
     runs: u32,
-    /// How many accelerators there are, where the probe says it.
+    /// The number of accelerators, if the probe reports it.
     devices: Option<u32>,
-    /// The probe has said something of some pair's link.
+    /// The probe has reported on some pair's link.
     has_answered: bool,
     is_over: bool,
 }
@@ -129,9 +129,9 @@ impl Run {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 struct Pair {
     devices: Option<(String, String)>,
-    /// Of runs with others. All of them are good, or the pair is in doubt.
+    /// Values of runs with others. All of them are good, or the pair is in doubt.
     together: Vec<Repetition>,
-    /// Of runs of its own.
+    /// Values of runs of its own.
     own: Vec<Repetition>,
     path: Path,
     failures: u32,
@@ -169,7 +169,7 @@ impl Check {
         (!self.is_over).then(|| self.run.as_ref().map_or(end, |run| run.until().min(end)))
     }
 
-    /// What to do about `event`.
+    /// Handles `event` and returns what to do.
     #[must_use = "an effect not carried out leaves the probes and this state apart"]
     pub fn handle(&mut self, now: Moment, event: Event) -> Vec<Effect> {
         if self.is_over {
@@ -208,10 +208,10 @@ impl Check {
         if !run.awaited.is_empty() {
             effects.push(Effect::Stop { run: run.number });
         }
-        // One program for several: which of them it hangs on is not known.
+        // One program for several pairs: which of them it hangs at is unknown.
         let is_shared = self.method.is_serial && !run.alone;
         let trouble = if is_shared { Trouble::Untested } else { Trouble::Dead };
-        // A pair that did not have all of its own time is not held to have hung.
+        // A pair that did not have its whole time has not hung.
         let has_hung = now >= run.until();
         for pair in run.awaited.into_iter().filter(|_| has_hung) {
             let message = format!("no end within {} s", run.timeout.as_secs_f64());
@@ -221,14 +221,14 @@ impl Check {
         effects
     }
 
-    /// What an answer makes of its pair.
+    /// Applies an answer to its pair.
     fn take(&mut self, pair: usize, alone: bool, answer: Answer) {
         let (style, min) = (self.method.style, self.settings.min);
         let Some(pair) = self.pairs.get_mut(pair) else { return };
         pair.alone |= alone;
         match answer {
             Answer::Measured { values, path } if !values.is_empty() => {
-                // Of several ways the least direct one.
+                // Of several paths the least direct one.
                 pair.path = if pair.has_values() { pair.path.max(path) } else { path };
                 if alone {
                     pair.own.extend(values);
@@ -298,8 +298,8 @@ impl Check {
         self.is_over = true;
         let Settings { min, min_channels, expected, models, .. } = &self.settings;
         let min = *min;
-        // A program that fails for every pair is broken itself. One that fails for a pair alone finds that pair so, as
-        // does one that was started for no other.
+        // A program that fails for every pair is broken itself. If it fails for one pair only, that pair is; so is
+        // one that was measured by a process of its own.
         let is_pairs_own = self.has_answered || !self.method.is_serial;
         let linked = self.pairs.iter().map(|pair| pair.path).find(|path| path.is_link());
         let mut remarks = Vec::new();
@@ -332,7 +332,7 @@ impl Check {
             }
         };
         let pairs: Vec<_> = self.settings.pairs.iter().copied().zip(&self.pairs).map(finding).collect();
-        // The same is said of many pairs.
+        // The same message for many pairs.
         remarks.sort();
         remarks.dedup();
         remarks.extend(too_few_runs(&pairs));
@@ -347,12 +347,12 @@ impl Pair {
         !self.together.is_empty() || !self.own.is_empty()
     }
 
-    /// What was seen of it beside others leaves a doubt: it is to be measured alone.
+    /// What was measured with others leaves a doubt: it is to be measured alone.
     fn is_in_doubt(&self, min: Rate) -> bool {
         self.failures > 0 || self.alone || self.together.iter().any(|it| it.value() < min)
     }
 
-    /// Nothing speaks against it, and more than one value for it.
+    /// It is good so far, by more than one value.
     fn is_clear_so_far(&self, min: Rate) -> bool {
         !self.is_in_doubt(min) && self.together.len() >= FEWEST_TOGETHER
     }
@@ -371,7 +371,7 @@ impl Pair {
         self.last_wrong = Some(wrong);
     }
 
-    /// When the time is over before all of it is known. Only what was seen of it alone speaks against it.
+    /// When the time is over before all is known. Only measurements of the pair alone can make it bad.
     fn cut_short(&self, min: Rate) -> (Verdict, Option<Wrong>) {
         if self.is_clear_so_far(min) {
             return (Verdict::Good, None);

@@ -1,4 +1,4 @@
-//! What a check came to, and what is said of it.
+//! The result of a check, and its messages.
 
 use crate::counted::counted;
 use std::{fmt, time::Duration};
@@ -8,23 +8,23 @@ use serde::{Deserialize, Serialize};
 use super::{FEWEST, Path, Rate, Repetition, SocketPair, Trouble, Verdict, Wrong};
 use crate::network_check::{Component, LocalCheck, LocalFault};
 
-/// What a node's local fault names, and the value of its taint.
+/// The component of a node's local fault, and the value of its taint.
 pub const COMPONENT: &str = "switchbox";
 
-/// What one pair came to.
+/// The result of one pair.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PairFinding {
     /// Its sockets.
     pub pair: SocketPair,
-    /// What hangs on them, as far as the probe knows: `GPU 3`, `GPU 3 (0000:5b:00.0)`.
+    /// The devices of its sockets, as far as the probe knows: `GPU 3`, `GPU 3 (0000:5b:00.0)`.
     pub devices: Option<(String, String)>,
     /// Whether it is a channel.
     pub verdict: Verdict,
     /// What is wrong with it; `None` exactly when it is good.
     pub wrong: Option<Wrong>,
-    /// The values that the verdict is made of.
+    /// The values behind the verdict.
     pub values: Vec<Repetition>,
-    /// Which way the bytes took.
+    /// The path that the bytes took.
     pub path: Path,
     /// Nothing else was measured at the time.
     pub alone: bool,
@@ -55,22 +55,23 @@ impl PairFinding {
     }
 }
 
-/// What a check makes of its node.
+/// The status of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SwitchboxStatus {
     /// Every pair is good.
     Ok,
-    /// Enough are.
+    /// Enough are good.
     Degraded,
-    /// Too few could be measured to tell: no tool, no permission, a probe that fails, a path that is not known, no time. Too few are known to be broken.
+    /// Too few could be measured: no tool, no permission, a probe that fails, an unknown path, no time. Too few are
+    /// known to be broken.
     Untested,
-    /// Too few are.
+    /// Too few are good.
     Fault,
 }
 
 impl SwitchboxStatus {
-    /// For people, and for documents.
+    /// The status as text and documents have it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -82,31 +83,31 @@ impl SwitchboxStatus {
     }
 }
 
-/// What a check came to.
+/// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// What a person calls the probe.
+    /// The probe's name for people.
     pub probe: String,
-    /// What a pair was to reach.
+    /// The required bandwidth of a pair.
     pub min: Rate,
-    /// How many pairs were to.
+    /// The required number of good pairs.
     pub min_channels: u32,
     /// By pair, in the order given.
     pub pairs: Vec<PairFinding>,
     /// From its start to its end.
     pub took: Duration,
-    /// What is to be known of it whatever it came to.
+    /// Remarks that hold whatever the status is.
     pub remarks: Vec<String>,
 }
 
 impl Finding {
-    /// Pairs that are good.
+    /// The number of good pairs.
     #[must_use]
     pub fn good(&self) -> usize {
         self.pairs.iter().filter(|pair| pair.is_good()).count()
     }
 
-    /// What that makes of the node.
+    /// The status of the node.
     #[must_use]
     pub fn status(&self) -> SwitchboxStatus {
         let (good, least) = (self.good(), self.min_channels as usize);
@@ -119,13 +120,13 @@ impl Finding {
         }
     }
 
-    /// One line for each pair that is not good: which, why, and the numbers.
+    /// One line for each pair that is not good: its name, the trouble, and the numbers.
     pub fn troubles(&self) -> impl Iterator<Item = String> {
         let name = |pair: &PairFinding, wrong: &Wrong| format!("pair {}: {wrong}", pair.name());
         self.pairs.iter().filter_map(move |pair| Some(name(pair, pair.wrong.as_ref()?)))
     }
 
-    /// What keeps the node out, if anything does.
+    /// The fault that excludes the node, if any.
     #[must_use]
     pub fn fault(&self) -> Option<LocalFault> {
         let component = match self.status() {
@@ -138,13 +139,13 @@ impl Finding {
         Some(LocalFault { component, reason })
     }
 
-    /// Adds it to what a node has found out about itself before.
+    /// Adds it to the result of the self-test.
     pub fn add_to(&self, checked: &mut LocalCheck) {
         checked.fault = checked.fault.take().or_else(|| self.fault());
         checked.notes.extend(self.notes());
     }
 
-    /// What is to be known of a node that passes all the same.
+    /// The notes on a node that passes.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let troubles = self.troubles().map(|trouble| format!("{COMPONENT} {trouble}"));
@@ -155,7 +156,7 @@ impl Finding {
         }
     }
 
-    /// For a probe that is broken itself; else empty.
+    /// Advice on a probe that is broken itself; else empty.
     fn advice(&self) -> String {
         let probe = &self.probe;
         let has = |trouble| {
@@ -195,7 +196,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What values that are too low say, or too few.
+/// What is wrong with values that are too low, or too few.
 pub(super) fn of_values(verdict: Verdict, min: Rate, values: &[Repetition], alone: bool) -> Option<Wrong> {
     let how = if alone { "" } else { " beside others" };
     let range = range_text(values)?;
@@ -228,7 +229,7 @@ pub(super) fn of_values(verdict: Verdict, min: Rate, values: &[Repetition], alon
     Some(Wrong::new(trouble, message))
 }
 
-/// Where runs of all pairs are slow, a good pair has fewer values than it should.
+/// A remark on good pairs with fewer values than needed, because runs are slow.
 pub(super) fn too_few_runs(pairs: &[PairFinding]) -> Option<String> {
     let few = |it: &&PairFinding| it.is_good() && it.values.len() < FEWEST as usize;
     let count = pairs.iter().filter(few).count();

@@ -1,4 +1,4 @@
-//! What values make of a pair. Pure arithmetic on what was measured; the order of the values does not matter.
+//! The verdict on the values of a pair. Pure arithmetic; the order of the values does not matter.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,38 +21,38 @@ impl Repetition {
     }
 }
 
-/// What one measurement of a probe gives. How many values are needed is the same for both: 5 of 5 are good, and so are 8
-/// of 10; 0 of 5 are bad.
+/// The result of one measurement of a probe. How many values are needed is the same for both: 5 of 5 are good, and so
+/// are 8 of 10; 0 of 5 are bad.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Style {
     /// [`FEWEST`] values, after one that was thrown away.
     Repetitions,
-    /// One value: each takes a call of its own, so none is asked for that cannot change the verdict.
+    /// One value: each takes a call of its own, so none is measured that cannot change the verdict.
     Calls,
 }
 
-/// So many values leave no doubt where all are good.
+/// So many values are enough where all are good.
 pub const FEWEST: u32 = 5;
 
-/// Of [`FEWEST`] twice over, so many may be bad in a good pair.
+/// So many of twice [`FEWEST`] may be bad in a good pair.
 const MOST_BAD: usize = 2;
 
-/// What a pair is.
+/// The verdict on a pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// It is no channel.
     Bad,
-    /// It is no channel one can rely on.
+    /// It is an unreliable channel.
     Unstable,
-    /// Nothing is known of it.
+    /// It is unknown.
     Untested,
     /// It is a channel.
     Good,
 }
 
-/// What the values of a pair that was measured alone make of it; `None`: more are needed.
+/// The verdict on the values of a pair that was measured alone; `None`: more are needed.
 pub(super) fn judge(style: Style, min: Rate, values: &[Repetition]) -> Option<Verdict> {
     let good = values.iter().filter(|it| it.value() >= min).count();
     let bad = values.len() - good;
@@ -77,8 +77,8 @@ pub(super) fn judge(style: Style, min: Rate, values: &[Repetition]) -> Option<Ve
     }
 }
 
-/// What is to be made of values that are fewer than there should be, of a pair that was measured alone, when the time is
-/// over. Nothing is good then; and nothing is bad that could still have become good.
+/// The verdict on too few values of a pair that was measured alone, when the time is over. None is good then; and
+/// none is bad that could still have become good.
 pub(super) fn judge_early(min: Rate, values: &[Repetition]) -> Verdict {
     let good = values.iter().filter(|it| it.value() >= min).count();
     match (good, values.len() - good) {

@@ -1,9 +1,9 @@
-//! Default pairs on a host that they were not made for: a mistake in how the check was asked for, and no broken node.
+//! Default pairs on a host that they do not fit: a wrong configuration, not a broken node.
 //!
-//! Pairs that a person gives are what the host is to have: a socket of theirs without an accelerator has lost it. The
-//! default pairs say nothing of this host. They are for one of eight accelerators; where a few of those are missing,
-//! they are lost too, and held against the node. Where half of them are missing, or none and they sit elsewhere, it is
-//! another kind of host, and nothing that can be seen from within tells it from one that has lost so many.
+//! Pairs that the user configures are what the host should have: a socket of theirs without an accelerator has lost
+//! it. The default pairs are for a host of eight accelerators; where a few of those are missing, they are lost too,
+//! and it is a fault of the node. Where half of them are missing, or none and they are elsewhere, it is another kind
+//! of host, which cannot be distinguished from one that has lost so many.
 
 use crate::counted::counted;
 use std::fmt;
@@ -15,7 +15,7 @@ use super::{Settings, SocketPair, pairs_text};
 /// Why the default pairs cannot be those of this host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Misfit {
-    /// How many accelerators there are, where the probe says it.
+    /// The number of accelerators, if the probe reports it.
     pub devices: Option<u32>,
     /// The default pairs.
     pub pairs: Vec<SocketPair>,

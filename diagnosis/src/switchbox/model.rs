@@ -1,30 +1,30 @@
-//! What a model of accelerator is made with: whether its pairs should have a link, where none of them shows one.
+//! The links of a model of accelerator: whether its pairs should have a link, where none of them shows one.
 
 use super::Path;
 
-/// What accelerators are made with, and the name that says so.
+/// The links of a model, and its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Equipment<'a> {
     /// A link from each to each, of this kind.
     Link(Path, &'a str),
-    /// The host's bus. Some take a bridge between two cards; nothing says that one is there.
+    /// The host's bus. Some take a bridge between two cards, which may be absent.
     Bus(&'a str),
-    /// The name is not known here, or there is none; or the devices differ.
+    /// The name is unknown or absent; or the devices differ.
     Unknown,
 }
 
-/// Cards of NVIDIA's that come for the bus only. Those of the `RTX` and `GeForce` kind are told by that token.
+/// Cards of NVIDIA's for the bus only. Those of the `RTX` and `GeForce` kind are recognized by that token.
 const OF_BUS: [&str; 21] = [
     "L2", "L4", "L20", "L40", "L40S", "L40G", "A2", "A10", "A10G", "A10M", "A16", "A30", "A40", "T4", "T4G",
     "P4", "P6", "P40", "M60", "K80", "GEFORCE",
 ];
 
-/// Boards of NVIDIA's that there is only with links: their plain name has no more to it.
+/// Boards of NVIDIA's that exist only with links: their plain name has nothing else.
 const OF_LINKS: [&str; 11] =
     ["H200", "H800", "H20", "B100", "B200", "B300", "GB200", "GB300", "H20Z", "NVL72", "NVL36"];
 
 impl<'a> Equipment<'a> {
-    /// Of the two on a pair, as the probe names them; else of all that are on the host.
+    /// Of the two devices of a pair, as the probe names them; else of all devices of the host.
     pub(super) fn of_pair(devices: Option<&'a (String, String)>, models: &'a [String]) -> Self {
         let of_pair = devices.map_or(Self::Unknown, |(one, other)| Self::common([one, other]));
         match of_pair {
@@ -33,7 +33,7 @@ impl<'a> Equipment<'a> {
         }
     }
 
-    /// What all of them are made with. Names that say nothing are passed over; those that contradict make it unknown.
+    /// The links of all of them. Unknown names are skipped; contradictions make it unknown.
     fn common(names: impl IntoIterator<Item = &'a String>) -> Self {
         let mut known = names.into_iter().map(|name| Self::of(name)).filter(|it| *it != Self::Unknown);
         let Some(first) = known.next() else { return Self::Unknown };
@@ -64,8 +64,8 @@ impl<'a> Equipment<'a> {
                 Self::Unknown
             };
         }
-        // Shares of a device have no links of their own. NVL cards and the Hopper on Grace may or may not have one; an
-        // SXM2 board links only some pairs.
+        // Shares of a device have no links of their own. NVL cards and the Hopper on Grace may or may not have one;
+        // an SXM2 board links only some pairs.
         if has("MIG") || has("GRID") || has("NVL") || has("GH200") || begins("SXM2") {
             return Self::Unknown;
         }

@@ -34,35 +34,35 @@ pub fn pairs_text(pairs: &[SocketPair]) -> String {
 /// Why pairs cannot be measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PairsError {
-    /// Nothing to do.
+    /// There are none.
     #[error("there is no pair: give pairs of sockets such as 0:1 2:4")]
     None,
     /// More than [`MOST_PAIRS`].
     #[error("{0} pairs are more than the {MOST_PAIRS} that one check takes")]
     TooMany(usize),
-    /// Within one accelerator nothing passes the box.
+    /// Traffic within one accelerator does not reach the box.
     #[error("{0} pairs a socket with itself, which only a loopback test allows")]
     Itself(SocketPair),
-    /// The same two sockets, in whatever order.
+    /// The same two sockets, in any order.
     #[error("{0} is there twice")]
     Twice(SocketPair),
     /// A socket has one link: two pairs over it would share its bandwidth, and its fault.
     #[error("socket {socket} is in {first} and in {second}: a socket belongs to one pair")]
     SocketTwice {
-        /// Which.
+        /// The socket.
         socket: u32,
-        /// The pair that has it.
+        /// The first pair with it.
         first: SocketPair,
-        /// The pair that wants it too.
+        /// The second.
         second: SocketPair,
     },
 }
 
-/// Whether these pairs can be measured: at least one, at most [`MOST_PAIRS`], no socket in two of them, and none with
-/// itself but where `loopback` says so.
+/// Checks that these pairs can be measured: at least one, at most [`MOST_PAIRS`], no socket in two of them, and none
+/// with itself except with `loopback`.
 ///
 /// # Errors
-/// The first thing wrong, from the left.
+/// The first error, from the left.
 pub fn check_pairs(pairs: &[SocketPair], loopback: bool) -> Result<(), PairsError> {
     if pairs.is_empty() {
         return Err(PairsError::None);

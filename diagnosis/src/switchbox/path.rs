@@ -1,4 +1,4 @@
-//! Which way the bytes of a measurement took.
+//! The path of the bytes of a measurement.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Trouble, Wrong, model::Equipment};
 
-/// Which way the bytes took, as the probe says.
+/// The path of the bytes, as reported by the probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Path {
@@ -20,13 +20,13 @@ pub enum Path {
     Host,
     /// Within one accelerator.
     Loopback,
-    /// The probe does not say, or says something that is not in this list.
+    /// The probe reports none, or one that is not in this list.
     #[default]
     Unknown,
 }
 
 impl Path {
-    /// As documents spell it.
+    /// The text of documents.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -39,7 +39,7 @@ impl Path {
         }
     }
 
-    /// By its word; other words are [`Path::Unknown`].
+    /// Parses that text; anything else is [`Path::Unknown`].
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let all = [Self::Metaxlink, Self::Nvlink, Self::Pcie, Self::Host, Self::Loopback];
@@ -58,23 +58,23 @@ impl fmt::Display for Path {
     }
 }
 
-/// Which way the bytes must take. A link that is lost falls back to PCIe, which is fast enough for the default
-/// bandwidth: only the path tells.
+/// The required path. A lost link falls back to PCIe, which is fast enough for the default bandwidth: only the path
+/// shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Expected {
-    /// The pairs of one box are wired alike: where one of them goes over a link, all must. Where none does, their model
-    /// tells what they should have.
+    /// The pairs of one box are wired alike: where one of them uses a link, all must. Where none does, their model
+    /// decides what they should have.
     #[default]
     Alike,
-    /// Whatever it is.
+    /// Every path.
     Any,
-    /// This and nothing else; a path that is not known is not it.
+    /// This one only; an unknown path does not match.
     Exactly(Path),
 }
 
 impl Expected {
-    /// By the option's word: `auto`, `any`, `metaxlink`, `nvlink`.
+    /// Parses the value of the option: `auto`, `any`, `metaxlink`, `nvlink`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         match text {
@@ -86,7 +86,7 @@ impl Expected {
         }
     }
 
-    /// What is wrong with the way of a pair that is fast enough; `None`: it will do.
+    /// What is wrong with the path of a pair that is fast enough; `None`: nothing.
     pub(super) fn missed(self, way: &Way<'_>) -> Option<Wrong> {
         let Way { is_itself, path, linked, equipment } = way;
         let went = |message: fmt::Arguments<'_>| {
@@ -118,7 +118,7 @@ impl Expected {
         }
     }
 
-    /// What is to be said of the way of a pair that passes.
+    /// A remark on the path of a pair that passes.
     pub(super) fn remark(self, way: &Way<'_>) -> Option<String> {
         let is_compared = self == Self::Alike && way.linked.is_none() && !way.is_itself;
         match &way.equipment {
@@ -134,14 +134,14 @@ impl Expected {
     }
 }
 
-/// Which way the bytes of a pair took, and what there is to compare that with.
+/// The path of a pair, and what to compare it with.
 #[derive(Debug)]
 pub(super) struct Way<'a> {
     /// The pair is a socket with itself.
     pub(super) is_itself: bool,
     pub(super) path: Path,
-    /// The link that any pair of the same box went over.
+    /// The link that any pair of the same box used.
     pub(super) linked: Option<Path>,
-    /// What the accelerators are made with.
+    /// The links of the accelerators' model.
     pub(super) equipment: Equipment<'a>,
 }

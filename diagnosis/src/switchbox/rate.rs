@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Rate(pub u64);
 
-/// No link carries more, in MB/s: a larger minimum is a slip.
+/// No link is faster, in MB/s: a larger minimum is a mistake.
 const MOST: f64 = 1e9;
 
 impl Rate {
-    /// What [`Self::minimum`] takes, in words.
+    /// The values that [`Self::minimum`] accepts, as text.
     pub const MINIMUM: &str = "a bandwidth is a number of MB/s above 0, and at most 1000000000";
 
-    /// What a pair is to reach, from MB/s; `None` for what no pair could miss, or reach.
+    /// The required bandwidth of a pair, from MB/s; `None` for what no pair could miss, or reach.
     #[must_use]
     pub fn minimum(megabytes: f64) -> Option<Self> {
         Self::from_mb_per_s(megabytes).filter(|min| *min > Self::default() && megabytes <= MOST)
@@ -42,7 +42,7 @@ impl Rate {
             return None;
         }
         let millionths: String = fraction.chars().chain(std::iter::repeat('0')).take(6).collect();
-        // Too large for 64 bits is as good as the largest.
+        // Too large for 64 bits counts as the largest.
         let whole = whole.parse::<u64>().unwrap_or(u64::MAX).saturating_mul(1_000_000);
         Some(Self(whole.saturating_add(millionths.parse().ok()?)))
     }
@@ -63,7 +63,7 @@ impl Rate {
 }
 
 impl fmt::Display for Rate {
-    /// In MB/s to a tenth, never rounded up: what is below the threshold must not look like it.
+    /// In MB/s to a tenth, never rounded up: a value below the threshold must not look like it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.0 / 1_000_000, self.0 % 1_000_000 / 100_000)
     }

@@ -1,4 +1,4 @@
-//! What can be wrong with a pair. Each has another remedy, so they are kept apart.
+//! What can be wrong with a pair. Each has its own remedy, so they are kept apart.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub enum Trouble {
     /// Its bandwidth is too low, each time.
     Slow,
-    /// Nothing comes through: no bandwidth at all, or no end within the time.
+    /// No bytes arrive: no bandwidth at all, or no end in time.
     Dead,
     /// Its bandwidth is enough at one time and too low at another.
     Unstable,
@@ -18,19 +18,19 @@ pub enum Trouble {
     NoAnswer,
     /// There is no such program.
     ToolMissing,
-    /// There is such a program, and it cannot be started here: a library that is missing, another machine's code.
+    /// The program exists, and cannot be started here: a missing library, another architecture.
     CannotStart,
-    /// This user may not.
+    /// This user has no permission.
     NoPermission,
-    /// The bytes went another way than over the link.
+    /// The bytes took another path than the link.
     WrongPath,
-    /// The probe does not say which way the bytes went, and nothing else tells.
+    /// The probe does not report the path, and it is not known otherwise.
     UnknownPath,
     /// Other bytes arrived than were sent.
     DataMismatch,
     /// A socket without an accelerator.
     NoSuchDevice,
-    /// One program measures all pairs, and it gave nothing that can be used. Where it did for another pair, this is
+    /// One program measures all pairs, and it gave no usable answer. If it did for another pair, this is
     /// [`Self::NoAnswer`].
     ProbeFailed,
     /// The time was over before enough was known of it.
@@ -38,7 +38,7 @@ pub enum Trouble {
 }
 
 impl Trouble {
-    /// Every one.
+    /// All of them.
     pub const ALL: [Self; 13] = [
         Self::Slow,
         Self::Dead,
@@ -55,7 +55,7 @@ impl Trouble {
         Self::Untested,
     ];
 
-    /// For people, and for documents.
+    /// The text for people and documents.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -75,13 +75,13 @@ impl Trouble {
         }
     }
 
-    /// By its word.
+    /// Parses that text.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|trouble| trouble.as_str() == text)
     }
 
-    /// The pair was not measured, or not enough: that says nothing against its link.
+    /// The pair was not measured, or not enough: its link may be good.
     pub(super) const fn is_untested(self) -> bool {
         matches!(
             self,
@@ -94,7 +94,7 @@ impl Trouble {
         )
     }
 
-    /// Another try may end otherwise: the others were busy at the same time.
+    /// Another attempt may succeed: the others were busy at the same time.
     pub(super) const fn is_worth_a_retry(self) -> bool {
         !matches!(
             self,
@@ -114,12 +114,12 @@ impl fmt::Display for Trouble {
     }
 }
 
-/// What is wrong with a pair, and what shows it.
+/// What is wrong with a pair, and the evidence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wrong {
-    /// Which of them.
+    /// The trouble.
     pub trouble: Trouble,
-    /// In words, with numbers and units; may be empty.
+    /// The evidence, with numbers and units; may be empty.
     pub message: String,
 }
 
@@ -130,7 +130,7 @@ impl Wrong {
         Self { trouble, message: message.into() }
     }
 
-    /// It says nothing against the pair's link.
+    /// The pair's link may be good.
     pub(super) const fn is_untested(&self) -> bool {
         self.trouble.is_untested()
     }

@@ -1,8 +1,8 @@
-//! Chance of what is imagined: which node breaks, how large a cluster is. The chance of the check itself is elsewhere.
+//! Random numbers of the simulation: which node breaks, how large a cluster is. The check itself has other ones.
 
 use crate::rng::{Rng, mix};
 
-/// Purpose of this chance.
+/// The random stream.
 const IMAGINED: u64 = 4;
 /// The step of splitmix64.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;

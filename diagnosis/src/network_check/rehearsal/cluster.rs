@@ -1,22 +1,22 @@
-//! What is broken in an imagined cluster.
+//! What is broken in a simulated cluster.
 
 use crate::rng::mix;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// An imagined cluster. Nodes are 0 to `nodes` - 1, racks 0 to `racks` - 1; numbers beyond say nothing.
+/// A simulated cluster. Nodes are 0 to `nodes` - 1, racks 0 to `racks` - 1; numbers beyond are ignored.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Cluster {
-    /// How many.
+    /// The number of nodes.
     pub nodes: u32,
-    /// How many, each of ceil(nodes / racks) nodes in a row; 0 is 1.
+    /// The number of racks, each of ceil(nodes / racks) nodes in a row; 0 is 1.
     pub racks: u32,
-    /// Of all chance in it.
+    /// The seed of all its random numbers.
     pub seed: u64,
     /// Times are multiplied by exp(noise x Z), Z of the normal distribution; 0: not at all.
     pub noise: f64,
     /// Every test with one of them fails.
     pub faulty: BTreeSet<u32>,
-    /// They know themselves that they are broken.
+    /// They have a fault of their own.
     pub local_fault: BTreeSet<u32>,
     /// They go away in the first round.
     pub lost: BTreeSet<u32>,
@@ -26,7 +26,7 @@ pub struct Cluster {
     pub dead_rack_pairs: BTreeSet<(u32, u32)>,
     /// Every test out of such a rack fails.
     pub dead_uplinks: BTreeSet<u32>,
-    /// Transfers with them take so many times as long; of several the largest counts.
+    /// Transfers with them take so many times as long; the largest factor counts.
     pub slow_nic: BTreeMap<u32, f64>,
     /// Transfers between the two take so many times as long; the lower first.
     pub slow_links: BTreeMap<(u32, u32), f64>,
@@ -46,9 +46,9 @@ pub struct Cluster {
     pub uplink_dies: BTreeMap<u32, u32>,
     /// A rack -> the share of the pairs out of it that fail, 0 to 1, each of them every time: a hash picks its path.
     pub partial_uplinks: BTreeMap<u32, f64>,
-    /// Each test fails with this probability, 0 to 1, whatever takes part in it.
+    /// Each test fails with this probability, 0 to 1.
     pub transient: f64,
-    /// They report something else than they saw: failures of tests that passed, and times of their own making.
+    /// They report something else than they measured: failures of tests that passed, and made-up times.
     pub liars: BTreeSet<u32>,
 }
 
@@ -95,7 +95,7 @@ impl Cluster {
             || with_slow && (self.slow_nic.contains_key(&node) || self.slow_compute.contains_key(&node))
     }
 
-    /// Whether the ways out of the rack break, all or in part, at any time.
+    /// Whether the uplinks of the rack break, all or in part, at any time.
     #[must_use]
     pub fn is_rack_broken(&self, rack: u32) -> bool {
         self.dead_uplinks.contains(&rack)
@@ -103,7 +103,7 @@ impl Cluster {
             || self.partial_uplinks.contains_key(&rack)
     }
 
-    /// Whether tests between the two fail in this round whoever they are.
+    /// Whether tests between the two fail in this round apart from their own faults.
     #[must_use]
     pub fn is_cut_in(&self, round: u32, a: u32, b: u32) -> bool {
         let racks = (self.rack(a), self.rack(b));
@@ -112,7 +112,7 @@ impl Cluster {
         self.is_cut(a, b) || is_out(racks.0) || is_out(racks.1)
     }
 
-    /// The pair's path is one of those that died with a part of a rack's uplinks.
+    /// Whether the pair's path is one of those that died with a part of a rack's uplinks.
     fn is_hashed_away(&self, a: u32, b: u32) -> bool {
         let (low, high) = (a.min(b), a.max(b));
         let is_dead = |rack: u32| {
@@ -125,7 +125,7 @@ impl Cluster {
         racks.0 != racks.1 && (is_dead(racks.0) || is_dead(racks.1))
     }
 
-    /// Whether tests between the two fail whoever they are, from the beginning.
+    /// Whether tests between the two fail from the beginning apart from their own faults.
     #[must_use]
     pub fn is_cut(&self, a: u32, b: u32) -> bool {
         let (racks, ends) = ((self.rack(a), self.rack(b)), (a.min(b), a.max(b)));

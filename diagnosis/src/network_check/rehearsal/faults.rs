@@ -1,4 +1,4 @@
-//! What the nodes of an imagined cluster do when they are told to test.
+//! How the nodes of a simulated cluster behave in tests.
 
 use crate::rng::Rng;
 use std::{collections::BTreeMap, time::Duration};
@@ -9,14 +9,14 @@ use super::{
 };
 use crate::moment::Moment;
 
-/// Purpose of chance.
+/// The random stream.
 const FATE: u64 = 3;
 
-/// A pair's connections stand.
+/// The time until a pair is connected.
 const GETTING_READY: Duration = Duration::from_millis(50);
-/// A healthy pair's transfers.
+/// The time of a healthy pair's transfers.
 const COMM: f64 = 0.1;
-/// A healthy node's compute probe.
+/// The time of a healthy node's compute probe.
 const COMPUTE: f64 = 0.05;
 /// The bytes of a test.
 const BYTES: u64 = 64 << 20;
@@ -24,12 +24,12 @@ const BYTES: u64 = 64 << 20;
 const ERROR_AFTER: Duration = Duration::from_millis(200);
 /// The share of failures that hang.
 const HANGS: f64 = 0.7;
-/// The job master gives up a node that went away.
+/// The time until the job master reports a lost node.
 const LOSS_NOTICED: Duration = Duration::from_secs(2);
-/// From the word that cuts a probe short to its last report.
+/// From the cancellation of a probe to its last report.
 const REPORT_GRACE: Duration = Duration::from_millis(20);
 
-/// Something will happen on the stage; in the order of nodes when it happens at once.
+/// A future event of the simulation; in the order of nodes at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Cue {
     /// The test of a node in this round ends, unless it was cut short before.
@@ -40,7 +40,7 @@ pub(super) enum Cue {
     Lost { node: u32 },
 }
 
-/// How a test goes for its members.
+/// The course of a test for its members.
 #[derive(Debug, Clone)]
 enum Course {
     Works { comm: Duration },
@@ -48,7 +48,7 @@ enum Course {
     Hangs,
 }
 
-/// What one node does in this round.
+/// The state of one node in this round.
 #[derive(Debug, Clone)]
 struct Part {
     round: u32,
@@ -58,7 +58,7 @@ struct Part {
     has_ended: bool,
 }
 
-/// The nodes of an imagined cluster.
+/// The nodes of a simulated cluster.
 #[derive(Debug)]
 pub(super) struct Faults<'a> {
     cluster: &'a Cluster,
@@ -94,7 +94,7 @@ impl<'a> Faults<'a> {
         ComputeTime { time: self.noisy(seconds * factor), kind }
     }
 
-    /// What a liar says of a test, whatever came of it.
+    /// The false report of a lying node.
     fn lie(&mut self) -> Probed {
         let passed =
             |comm| Probed::Passed { comm, latency: Duration::from_micros(50), bytes_per_second: BYTES };
@@ -106,7 +106,7 @@ impl<'a> Faults<'a> {
         }
     }
 
-    /// The nodes as they come to the check.
+    /// The nodes at the start of the check.
     pub(super) fn subjects(&mut self) -> Vec<Subject> {
         let nodes = self.cluster.nodes;
         let subject = |node: u32| {
@@ -126,7 +126,7 @@ impl<'a> Faults<'a> {
         (0..nodes).map(subject).collect()
     }
 
-    /// What happens whatever the check does.
+    /// Events that do not depend on the check.
     pub(super) fn first_cues(&self) -> Vec<(Moment, Cue)> {
         let lost = self.cluster.lost.iter().filter(|node| !self.cluster.local_fault.contains(node));
         lost.map(|node| (Moment::START + LOSS_NOTICED, Cue::Lost { node: *node })).collect()
@@ -167,7 +167,7 @@ impl<'a> Faults<'a> {
         cues
     }
 
-    /// How a test of these goes.
+    /// The course of a test of these.
     fn course(&mut self, round: u32, members: &[u32]) -> Course {
         let cluster = self.cluster;
         if members.iter().any(|node| cluster.lost.contains(node)) {
@@ -177,7 +177,7 @@ impl<'a> Faults<'a> {
             cluster.faulty.contains(node) || cluster.dies.get(node).is_some_and(|last| round > *last)
         };
         let mut fails = members.iter().any(is_broken);
-        // Chance is asked only where there is any: a cluster without it stays the same.
+        // Random numbers are drawn only where needed: a cluster without them stays the same.
         if cluster.transient > 0.0 {
             fails |= self.rng.share() < cluster.transient;
         }
@@ -214,7 +214,7 @@ impl<'a> Faults<'a> {
         open.collect()
     }
 
-    /// What the check hears of it.
+    /// The event for the check.
     pub(super) fn play(&mut self, now: Moment, cue: Cue) -> Option<Event> {
         let (node, round, is_cut) = match cue {
             Cue::Lost { node } => {
@@ -249,7 +249,7 @@ impl<'a> Faults<'a> {
     }
 }
 
-/// Of `bytes` in `whole`, those of `elapsed`.
+/// The part of `bytes` in `whole` after `elapsed`.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,

@@ -8,19 +8,19 @@ const FEWEST_NODES: u32 = 4;
 const MOST_NODES: [u32; 8] = [8, 12, 16, 16, 32, 64, 256, 1024];
 /// The most racks, and the most nodes in a rack.
 const MOST_RACKS: u32 = 64;
-/// A slow card takes so many times as long.
+/// The factor of a slow card.
 const SLOWER: f64 = 4.0;
-/// A flaky node fails in so many of its tests.
+/// The share of tests in which a flaky node fails.
 const FLAKY: f64 = 0.5;
-/// A transient trouble is in so many of all tests.
+/// The share of all tests that fail by a transient fault.
 const TRANSIENT: f64 = 0.01;
 
-/// A kind of what may break.
+/// A kind of element that breaks.
 #[derive(Debug, Clone, Copy)]
 pub struct ElementKind {
-    /// In a word or two.
+    /// Its name.
     pub name: &'static str,
-    /// Only `exclude_straggler` looks for it.
+    /// It is only found with `exclude_straggler`.
     pub is_slow: bool,
     needs_racks: bool,
     put: fn(&mut Cluster, &mut Chance),
@@ -138,7 +138,7 @@ fn fit_node(cluster: &Cluster, chance: &mut Chance) -> Option<u32> {
     chance.one_of(&fit)
 }
 
-/// A rack of which no way out is broken yet.
+/// A rack with no broken uplink yet.
 fn fit_rack(cluster: &Cluster, chance: &mut Chance) -> Option<u32> {
     let fit: Vec<u32> = (0..cluster.filled_racks()).filter(|rack| !cluster.is_rack_broken(*rack)).collect();
     chance.one_of(&fit)
