@@ -1,4 +1,4 @@
-//! One of the readers (`FUZZ_TARGET` names it), under libFuzzer. `fuzz/run` builds and starts it.
+//! One of the parsers (`FUZZ_TARGET` is its name), under libFuzzer. `fuzz/run` builds and starts it.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Writes the corpora's first inputs, `fuzz/corpus/TARGET/seed-*`, with the encoders of this build:
-//! `cargo run -p dlrover-inputs --example seeds`. To be run again when the wire, the journal or the guard's frames change.
+//! Writes the corpora's first inputs, `fuzz/corpus/TARGET/seed-*`, with the encoders of this build: `cargo run -p
+//! dlrover-inputs --example seeds`. To be run again when the wire, the journal or the guard's frames change.
 
 use std::{fs, io, path::PathBuf, time::Duration};
 
@@ -403,7 +403,7 @@ fn subscribe(node: &str) -> Vec<u8> {
         .encode_to_vec()
 }
 
-/// Words of whole jobs.
+/// Messages of whole jobs.
 fn jobs() -> Vec<Vec<u8>> {
     let join = |node: &str, terms: Terms| (0, 0, join_request(request(node, terms)).encode_to_vec());
     let end = |node: &str, end| (6, 0, end_report(&NodeId(node.into()), end).encode_to_vec());

@@ -18,7 +18,7 @@ use agent::{
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use processes::tree::Process;
 
-/// Both ends of the guard's socket. What is understood is said again in the same words.
+/// Both ends of the guard's socket. What is decoded is encoded again to the same message.
 pub(crate) fn guard(bytes: &[u8]) {
     let Some((which, bytes)) = bytes.split_first() else { return };
     let mut inbox = heard(bytes);
@@ -37,7 +37,7 @@ pub(crate) fn guard(bytes: &[u8]) {
     }
 }
 
-/// An inbox that has heard these bytes over a real socket.
+/// An inbox that has received these bytes over a real socket.
 fn heard(bytes: &[u8]) -> Inbox {
     thread_local! {
         static PAIR: (UnixStream, UnixStream) = UnixStream::pair().expect("a pair of sockets");
@@ -56,7 +56,7 @@ fn heard(bytes: &[u8]) -> Inbox {
     inbox
 }
 
-/// The file that a worker leaves. What is read of it is from it.
+/// The error file of a worker. What is read comes from it.
 pub(crate) fn error_file(bytes: &[u8]) {
     thread_local! {
         static FILE: RefCell<File> =

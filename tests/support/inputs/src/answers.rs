@@ -1,12 +1,12 @@
-//! What programs of others answer: the user's check command, and whatever measures the switchbox.
+//! The output of foreign programs: the user's check command, and switchbox probes.
 
 use diagnosis::{network_check::Probed, switchbox::SocketPair};
 use probes::readers;
 
-/// A reason that is shown is no longer than this, whatever the program said.
+/// A reason that is shown is no longer than this, whatever the program printed.
 const SHOWN: usize = 4 << 10;
 
-/// The last line of `--check-command`.
+/// The last line of a check command.
 pub(crate) fn check_command(bytes: &[u8]) {
     let (_, probed) = readers::check_command(bytes);
     if let Probed::Failed { reason } = probed {
@@ -14,7 +14,7 @@ pub(crate) fn check_command(bytes: &[u8]) {
     }
 }
 
-/// The output of a program that measures, and what MetaX's driver says of its sockets.
+/// The output of a switchbox probe, and MetaX's sockets.
 pub(crate) fn switchbox(bytes: &[u8]) {
     let Some(([one, other, cut], bytes)) = bytes.split_first_chunk::<3>() else { return };
     let (stderr, stdout) = bytes.split_at(usize::from(*cut).min(bytes.len()));

@@ -7,7 +7,7 @@ use diagnosis::{
 use probes::readers;
 use rules::topology::Topology;
 
-/// `nvidia-smi --query-gpu`: what it lists is in its order, and can be told.
+/// `nvidia-smi --query-gpu`: the devices are in order, and can be reported.
 pub(crate) fn nvidia_smi(bytes: &[u8]) {
     if let Ok(gpus) = readers::nvidia_smi(&String::from_utf8_lossy(bytes)) {
         assert!(gpus.len() <= MOST_GPUS && !gpus.is_empty());
@@ -24,8 +24,7 @@ pub(crate) fn mx_smi(bytes: &[u8]) {
     assert!(gpus.len() <= MOST_GPUS && gpus.iter().all(|gpu| (gpu.index as usize) < MOST_GPUS));
 }
 
-/// `nvidia-smi topo -m`, `mx-smi topo -m` and tables of bandwidths: two devices are connected alike both ways, and a
-/// choice among them is one.
+/// `nvidia-smi topo -m`, `mx-smi topo -m` and tables of bandwidths: links are symmetric, and a choice is valid.
 pub(crate) fn gpu_topology(bytes: &[u8]) {
     let Some((wanted, bytes)) = bytes.split_first() else { return };
     let text = String::from_utf8_lossy(bytes);
@@ -49,7 +48,7 @@ pub(crate) fn gpu_topology(bytes: &[u8]) {
     }
 }
 
-/// The topology file: every node gets a seat, whoever is listed.
+/// The topology file: every node gets a rank, whichever are listed.
 pub(crate) fn topology(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let addresses: Vec<&str> = text.split_whitespace().take(64).collect();

@@ -1,12 +1,11 @@
 //! A node's accelerators as a document: from a node, from a probe, from a file (`dlrover-diag gpus --from`); and the
-//! report of a check that hands it on. Nothing of ours reads such a report, but others' tools do: it is JSON, whatever is
-//! in it.
+//! report of a check with it. Other programs read such a report: it is JSON in any case.
 
 use diagnosis::gpus::Inventory;
 use master_proto::convert::inventory_report;
 use rules::{job::Event, taint_report::TaintReport};
 
-/// What is read can be told to the master, and comes there as it was; a report of any kind is a document and a table.
+/// What is read can be sent to the master, and arrives unchanged; any report is a document and a table.
 pub(crate) fn inventory(bytes: &[u8]) {
     if let Ok(inventory) = serde_json::from_slice::<Inventory>(bytes) {
         let inventory = inventory.bounded();

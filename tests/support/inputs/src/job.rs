@@ -1,4 +1,4 @@
-//! The master behind its gate: whatever nodes say, in whatever order, it decides and goes on.
+//! The master behind its validation: it handles any messages in any order.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -17,7 +17,7 @@ use rules::{
 
 use crate::{journal, steps, wire};
 
-/// So many words of one input are heard.
+/// The most messages of one input.
 const MOST_STEPS: usize = 200;
 
 /// More turns than there are deadlines at once.
@@ -26,8 +26,8 @@ const MOST_TURNS: usize = 16;
 const TIMEOUT: Timeout =
     Timeout { reconnect_grace: Duration::from_secs(2), heartbeat_timeout: Some(Duration::from_secs(15)) };
 
-/// The words of nodes, as the gate lets them in, to a master: its deadlines pass and do not stay, and one that is started
-/// again at any moment is the same.
+/// Messages of nodes, after validation, to a master: no deadline stays in the past, and a restarted master is the
+/// same at any time.
 pub(crate) fn job(bytes: &[u8]) {
     let Some((flags, bytes)) = bytes.split_first() else { return };
     let policy = rules::job::Policy {
@@ -86,7 +86,7 @@ impl World {
                     Event::Subscribed { node } => {
                         self.subscribed.insert(node.clone());
                     }
-                    // The shell takes no other word of who has no stream.
+                    // The shell takes only this message of a node without a stream.
                     other if !other.speaker().is_some_and(|node| self.subscribed.contains(node)) => return,
                     _ => {}
                 }
@@ -99,7 +99,7 @@ impl World {
         let is_deadline = input == Input::Deadline;
         let turn = self.master.handle(self.now, input);
         self.carry_out(turn);
-        // A master that stood still for minutes finds several deadlines that have passed, and takes one a turn.
+        // A master that stood still for minutes finds several deadlines that have passed, and takes one in a turn.
         let mut turns = 0;
         while is_deadline && self.master.deadline().is_some_and(|deadline| deadline <= self.now) {
             turns += 1;
@@ -115,7 +115,7 @@ impl World {
         }
     }
 
-    /// The master is killed, and started again with the job as it was kept.
+    /// The master is killed, and restarted with the job from the journal.
     fn start_again(&mut self) {
         let bytes = postcard::to_stdvec(self.master.job()).expect("a job can be kept");
         let job: Job = postcard::from_bytes(&bytes).expect("a job that was kept");
@@ -167,7 +167,7 @@ impl World {
         }
     }
 
-    /// Whatever the master says, an agent understands.
+    /// An agent decodes every message of the master.
     fn say(&mut self, push: Option<Push>) {
         let Some(push) = push else { return };
         self.said += 1;

@@ -15,7 +15,7 @@ pub(crate) fn header(bytes: &[u8]) {
     assert!(!error.to_string().is_empty());
 }
 
-/// Records behind the first one: whole ones (an even kind), and bytes that stand there as they are.
+/// Records after the first one: whole ones (an even kind), and raw bytes.
 pub(crate) fn journal(bytes: &[u8]) {
     let first = journal_bytes::first_record(policy());
     let mut file = journal_bytes::file([&first[..]]);
@@ -34,7 +34,7 @@ pub(crate) fn journal(bytes: &[u8]) {
     }
 }
 
-/// What the master of these files was told.
+/// The events of these files.
 #[must_use]
 pub fn policy() -> Policy {
     Policy {

@@ -1,8 +1,8 @@
-//! Foreign bytes, fed to whatever of ours reads them.
+//! Foreign bytes for every parser.
 //!
-//! Each function here takes any bytes, gives them to one reader and panics when that does what it must not: panics
-//! itself, hangs, or breaks a promise that is said beside it. `fuzz/` looks for such bytes; `tests/corpus.rs` feeds those
-//! that were found interesting, in `fuzz/corpus`, on every `cargo test`.
+//! Each function here takes any bytes, gives them to one parser and panics if that panics, hangs, or violates a
+//! documented property. `fuzz/` searches for such bytes; `tests/corpus.rs` runs the interesting ones, in
+//! `fuzz/corpus`, on every `cargo test`.
 
 mod agents;
 mod answers;
@@ -15,7 +15,7 @@ pub mod steps;
 mod store;
 mod wire;
 
-/// A reader, and the name of its corpus and of its fuzz target.
+/// A parser, and the name of its corpus and of its fuzz target.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
@@ -38,10 +38,10 @@ pub const TARGETS: [Target; 16] = [
     ("topology", gpu_texts::topology),
 ];
 
-/// Feeds one of them.
+/// Runs one of them.
 ///
 /// # Panics
-/// When there is none of this name, or when the reader breaks a promise.
+/// When there is none of this name, or when the parser violates a property.
 pub fn feed(target: &str, bytes: &[u8]) {
     let (_, feed) = TARGETS.into_iter().find(|(name, _)| *name == target).expect("a target of this name");
     feed(bytes);

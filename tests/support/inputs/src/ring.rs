@@ -1,4 +1,4 @@
-//! The first words of a ring's connection, both ways, over real sockets.
+//! The first messages of a ring's connection, both ways, over real sockets.
 
 use std::{
     io::{Read as _, Write as _},
@@ -9,13 +9,13 @@ use std::{
 use probes::readers;
 use socket2::SockRef;
 
-/// Of the test that is on.
+/// The token of the running test.
 const TOKEN: u64 = 7;
 
-/// Whoever says nothing more has closed its side, so nobody waits as long.
+/// The timeout of a read; the peer has closed its side, so it is never reached.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// To the door, or as its answer. Only its own words open it.
+/// To the acceptor, or as its reply. Only a valid message is accepted.
 pub(crate) fn meet(bytes: &[u8]) {
     let Some((which, bytes)) = bytes.split_first() else { return };
     let [lead, follow, welcome, _] = readers::ring_words(TOKEN);
@@ -24,7 +24,7 @@ pub(crate) fn meet(bytes: &[u8]) {
     if which % 2 == 0 {
         theirs.shutdown(Shutdown::Write).expect("a socket");
         let is_in = readers::ring_door(ours, TOKEN);
-        // All but the three bytes behind the kind say something, and who it is may be anybody.
+        // All but the three bytes after the kind matter, and the number of the peer is arbitrary.
         let same = |word: &[u8]| {
             bytes.len() >= word.len() && bytes[..13] == word[..13] && bytes[16..24] == word[16..24]
         };

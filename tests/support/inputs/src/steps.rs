@@ -1,14 +1,14 @@
-//! Several pieces in one input: for readers of which one word alone does little.
+//! Several pieces in one input: for parsers of which one message alone does little.
 
 /// Most of one piece, in bytes.
 pub const LONGEST: usize = u16::MAX as usize;
 
-/// A piece: two bytes that say what it is for, its length as a little-endian `u16`, and its bytes. The last one may be cut.
+/// A piece: two bytes for its use, its length as a little-endian `u16`, and its bytes. The last one may be cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step<'a> {
-    /// What is done with it.
+    /// Its use.
     pub kind: u8,
-    /// With what: a time, a number.
+    /// Its argument: a time, a number.
     pub by: u8,
     /// Its bytes.
     pub bytes: &'a [u8],

@@ -1,4 +1,4 @@
-//! The store's codec: where bytes are cut makes no difference, and what is understood is what was said.
+//! The store's codec: the boundaries of reads do not matter, and what is decoded is encoded to the same bytes.
 
 use store::{DecodeError, Decoder, Limits, Request};
 
@@ -13,7 +13,7 @@ fn limits() -> Limits {
     }
 }
 
-/// What one connection says.
+/// The bytes of one connection.
 pub(crate) fn store(bytes: &[u8]) {
     let Some((cut, bytes)) = bytes.split_first() else { return };
     let whole = decoded([bytes]);
@@ -21,7 +21,7 @@ pub(crate) fn store(bytes: &[u8]) {
     let (requests, _) = &whole;
     let mut again = Vec::new();
     requests.iter().for_each(|request| request.encode(&mut again));
-    // Only a list may be said in two ways: an empty one of anything.
+    // Only a list has two encodings: an empty one of anything.
     assert!(bytes.starts_with(&again), "{requests:?}");
     assert_eq!(&decoded([&again[..]]).0, requests);
 }

@@ -1,4 +1,4 @@
-//! The gate between the wire's messages and ours.
+//! The conversion between the wire's messages and ours.
 
 use master_proto::{
     convert::{Join, Pushed, check_report, join_request, resume_request, speaker},
@@ -7,15 +7,15 @@ use master_proto::{
 use prost::Message;
 use rules::{check_order::CheckReport, job::Event};
 
-/// What kinds of messages there are here.
+/// The number of message kinds here.
 pub(crate) const KINDS: u8 = 10;
 
-/// One message of one kind. What is let in can be said, and is let in again as it was.
+/// One message of one kind. What is accepted can be encoded, and is accepted again unchanged.
 pub(crate) fn gate(bytes: &[u8]) {
     let Some((kind, bytes)) = bytes.split_first() else { return };
     if kind % KINDS == 7 {
         let Ok(Ok(pushed)) = pb::Push::decode(bytes).map(Pushed::try_from) else { return };
-        // What is only said and never checked may be cut once.
+        // What is only sent and never validated may be cut once.
         let again = Pushed::try_from(pb::Push::from(pushed)).expect("what was let in is let in again");
         let third = Pushed::try_from(pb::Push::from(again.clone()));
         assert_eq!(third.as_ref(), Ok(&again));
@@ -43,7 +43,7 @@ pub(crate) fn gate(bytes: &[u8]) {
     }
 }
 
-/// What a message of a node means; `None` when the gate refuses it.
+/// The event of a node's message; `None` when it is rejected.
 pub(crate) fn event(kind: u8, bytes: &[u8]) -> Option<Event> {
     let peer = || "10.0.0.9".to_owned();
     match kind % KINDS {

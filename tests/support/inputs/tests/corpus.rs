@@ -1,4 +1,4 @@
-//! Every file of `fuzz/corpus`, to the reader that it is for. Needs no fuzzer.
+//! Every file of `fuzz/corpus`, to its parser. Needs no fuzzer.
 
 use std::{fs, path::PathBuf};
 
@@ -36,7 +36,7 @@ macro_rules! corpora {
     ($($name:ident)*) => {
         $(#[test] fn $name() { all_of(stringify!($name)); })*
 
-        /// A target without a corpus or a test is forgotten.
+        /// Every target has a corpus and a test.
         #[test]
         fn every_target_has_a_corpus_and_a_test() {
             let mut folders: Vec<String> = fs::read_dir(corpus())

@@ -1,4 +1,4 @@
-//! What must hold after every step.
+//! The invariants after every step.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,14 +20,14 @@ use crate::{
     simulation::Simulation,
 };
 
-/// The seats of one round, as they were told.
+/// The assignments of one round, as they were sent.
 #[derive(Debug)]
 struct Book {
     first: Assignment,
     assignments: BTreeMap<NodeRank, (NodeId, Assignment)>,
 }
 
-/// What was seen so far, and has to agree with what comes.
+/// What was seen so far, and must agree with later steps.
 #[derive(Debug)]
 pub(crate) struct Checks {
     limit: u32,
@@ -36,23 +36,23 @@ pub(crate) struct Checks {
     ledger: BTreeMap<NodeRank, u32>,
     /// Nodes that were charged since they last joined.
     charged: BTreeSet<NodeId>,
-    /// Nodes that have said that they took a seat, or were taken over with one.
+    /// Nodes that have acknowledged an assignment, or were taken over with one.
     taken: BTreeSet<NodeId>,
     verdict: Option<JobVerdict>,
-    /// Masters without a memory that came after the first.
+    /// Masters without state that came after the first.
     pub(crate) memory: u64,
-    /// Rounds that nodes have told this memory of, saying where they stand. A memory that was lost counts them from 0
-    /// again, so the place where the workers meet tells two of one number apart.
+    /// Rounds that nodes have claimed to the master with this state. A lost state counts them from 0 again, so the
+    /// address where the workers meet distinguishes two with one number.
     pub(crate) claimed: BTreeSet<(Round, (String, u16))>,
-    /// Those of which it knew when it gave out its last assignments.
+    /// Those that it knew when it sent its last assignments.
     pub(crate) known: BTreeSet<(Round, (String, u16))>,
-    /// Which memory began each of all of them.
+    /// The state in which each of them began.
     pub(crate) begun: BTreeMap<(Round, (String, u16)), u64>,
     last_world: Option<World>,
-    /// What the nodes of that world agreed on.
+    /// The terms of that world.
     terms: Option<Terms>,
     is_success_checked: bool,
-    /// Lives that were or will be started beside the first of each slot.
+    /// Lives that were or will be started in addition to the first of each slot.
     pub(crate) replacements: usize,
     ports: u16,
     spawns: u64,
@@ -80,7 +80,7 @@ impl Checks {
         }
     }
 
-    /// A master without a memory begins again.
+    /// A master without state begins.
     pub(crate) fn forget(&mut self) {
         let begun = std::mem::take(&mut self.begun);
         let Self { limit, memory, replacements, ports, spawns, .. } = *self;
@@ -111,7 +111,7 @@ impl Simulation {
         if let Some(world) = job.world()
             && self.checks.last_world.as_ref().is_none_or(|last| last.round != world.round)
         {
-            // A misfit that came first has set them.
+            // A misfit that joined first has set them.
             let (world, terms) = (world.clone(), job.terms().unwrap_or(&self.plan.terms).clone());
             self.check_world(&world, &terms);
             self.checks.terms = Some(terms);
@@ -163,7 +163,7 @@ impl Simulation {
         for effect in effects {
             let Effect::Log(Log::Gone { node, losses, reason, .. }) = effect else { continue };
             let Some(rank) = node.rank else {
-                // No wish is not rank 0.
+                // No requested rank is not rank 0.
                 if *losses > 0 {
                     self.fail(|| format!("{node} has no rank and was charged: {event:?}"));
                 }
@@ -188,25 +188,25 @@ impl Simulation {
             }
         }
         for effect in effects {
-            // Should it come back, it is a newcomer.
+            // If it comes back, it is a newcomer.
             if let Effect::Forget { node } = effect {
                 self.checks.taken.remove(node);
             }
         }
-        // A check may leave out several.
+        // A check may exclude several.
         let excluded = effects.iter().filter(|effect| matches!(effect, Effect::Exclude { .. })).count();
         if charged > usize::from(charges(event)) + excluded {
             self.fail(|| format!("{charged} losses were charged for {event:?}"));
         }
     }
 
-    /// Whether the loss of a node need not be charged: it never said that it took its seat.
+    /// Whether the loss of a node need not be charged: it never acknowledged its assignment.
     fn is_assignment_perhaps_untaken(&self, node: &NodeId) -> bool {
         !self.checks.taken.contains(node)
     }
 
-    /// Once a record is durable. Whoever says where it stands is told what it has missed, or has missed nothing;
-    /// whoever joins is known from then on, or is told why not.
+    /// Once a record is durable. A node that resumes receives what it has missed, or has missed nothing; one that
+    /// joins is known from then on, or is refused.
     pub(crate) fn check_answer(&mut self, event: &Event, effects: &[Effect]) {
         let (request, claim) = match event {
             Event::Joined(request) => (request, None),
@@ -230,7 +230,7 @@ impl Simulation {
                 is_told
                     || claim.workers_state == WorkersState::Stopping
                     || job.world().is_some_and(is_there)
-                    // Seldom, and not to be seen in another way.
+                    // Rare, and not detectable in another way.
                     || format!("{job:?}").contains("phase: Restoring")
             }
         };
@@ -263,7 +263,7 @@ impl Simulation {
         let is_full =
             !is_last || assignment.first_rank + assignment.local_world_size == assignment.world_size;
         let is_first = assignment.node_rank.0 != 0 || assignment.first_rank == 0;
-        // Each node once: a node that holds another seat of the round as well is found in small worlds only.
+        // Each node once: a second assignment of a node in the round is found in small worlds only.
         let is_once =
             !self.is_thorough || book.assignments.values().filter(|(holder, _)| holder == node).count() == 1;
         let holds = [
@@ -277,16 +277,16 @@ impl Simulation {
         if let Some((_, messages)) = holds.into_iter().find(|(holds, _)| !holds) {
             self.fail(|| format!("the assignment of {node} is {messages}: {assignment:?}"));
         }
-        // A round that is far behind is not spoken of again.
+        // A round that is far behind does not appear again.
         while self.checks.books.len() > 64 {
             self.checks.books.pop_first();
         }
     }
 
-    /// Before the master's word is told to the node.
+    /// Before the master's message is delivered to the node.
     pub(crate) fn check_push(&mut self, conn: ConnId, event: &NodeEvent) {
         let Conn { life, memory, .. } = self.conns[conn];
-        // A node that was frozen may hear the last words of a master that nobody remembers.
+        // A node that was frozen may receive the last messages of a master that is forgotten.
         if let NodeEvent::JobEnded { verdict } = event
             && memory == self.checks.memory
         {
@@ -340,7 +340,7 @@ impl Simulation {
         }
     }
 
-    /// A store is opened for a round: nobody of another round may speak to it.
+    /// A store is opened for a round: no worker of another round may use it.
     pub(crate) fn check_store(&mut self, life: LifeId, round: Round, port: u16) {
         if !self.is_thorough {
             return;
@@ -358,7 +358,7 @@ impl Simulation {
         }
     }
 
-    /// Workers were started: no member of the round that is on may have workers of another one.
+    /// Workers were started: no member of the running round may have workers of another one.
     pub(crate) fn check_running(&mut self, life: LifeId) {
         if !self.is_thorough {
             return;
@@ -385,10 +385,10 @@ fn charges(event: &Event) -> bool {
         Event::NodeLost { .. }
         | Event::WorkersFailed { gives_up: true, .. }
         | Event::NodeEnded { end: NodeEnd::Failed { .. }, .. }
-        // A replacement takes the place of one whose stream is broken.
+        // A replacement takes the place of a node whose stream is broken.
         | Event::Joined(_)
         | Event::Resumed { .. }
-        // A host that opens no store, or the last word of a check.
+        // A host that opens no store, or the end of a check.
         | Event::CheckReported { .. }
         | Event::CheckProgressed { .. }
         | Event::Deadline => true,

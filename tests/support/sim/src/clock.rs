@@ -1,4 +1,4 @@
-//! What happens when.
+//! The actions of a schedule and their times.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub(crate) type LifeId = usize;
 /// A stream between a node and the master, counted over all nodes.
 pub(crate) type ConnId = usize;
 
-/// One thing that happens.
+/// An action.
 #[derive(Debug, Clone)]
 pub(crate) enum Action {
     Fault(Fault),
@@ -35,11 +35,11 @@ pub(crate) enum Action {
     ConnectArrives {
         conn: ConnId,
     },
-    /// The node does.
+    /// The node sees it.
     Opened {
         conn: ConnId,
     },
-    /// The master's word reaches the node.
+    /// The master's message reaches the node.
     Push {
         conn: ConnId,
         event: Box<NodeEvent>,
@@ -49,13 +49,13 @@ pub(crate) enum Action {
         conn: ConnId,
         reason: &'static str,
     },
-    /// The master does.
+    /// The master sees it.
     LinkBroken {
         conn: ConnId,
-        /// The launcher is gone, and its kernel said so.
+        /// The launcher is gone, and its kernel has closed the stream.
         is_off: bool,
     },
-    /// The node's word reaches the master.
+    /// The node's message reaches the master.
     Message {
         conn: ConnId,
         message: Box<JobEvent>,
@@ -68,41 +68,41 @@ pub(crate) enum Action {
     Beat {
         conn: ConnId,
     },
-    /// The master hears it.
+    /// The heartbeat reaches the master.
     BeatArrives {
         conn: ConnId,
         sent: Moment,
     },
-    /// The node hears the answer.
+    /// The answer reaches the node.
     BeatAnswered {
         conn: ConnId,
         sent: Moment,
         is_known: bool,
     },
-    /// The node has waited for an answer to its last word for as long as it does.
+    /// The node has waited for an answer to its heartbeat for as long as it does.
     Unanswered {
         conn: ConnId,
         beats: u64,
     },
-    /// A launcher is asked by another one whether it hears the master.
+    /// A launcher is asked by another one whether it has the master.
     Question {
         life: LifeId,
         of: LifeId,
         asking: u64,
         round: Round,
     },
-    /// The other one hears what it says.
+    /// The answer reaches the other one.
     Answer {
         life: LifeId,
         asking: u64,
         answer: Answer,
     },
-    /// Nobody is waited for any longer.
+    /// The questions time out.
     AskingOver {
         life: LifeId,
         asking: u64,
     },
-    /// The guard of a launcher that stands still has waited for its word for as long as it may.
+    /// The guard of a launcher that stands still has waited for it for as long as it may.
     GuardFences {
         life: LifeId,
     },
@@ -147,7 +147,7 @@ pub(crate) enum Action {
     },
 }
 
-/// Actions in the order of their moments, and of their making among equals.
+/// Actions in the order of their times, and of their creation among equals.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     actions: BTreeMap<(Moment, u64), Action>,

@@ -1,4 +1,4 @@
-//! What goes wrong, or a person does.
+//! Faults, and actions of users.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ impl Simulation {
                 self.crash_life(life);
                 if let Some(wait) = replaced_after.filter(|_| !self.is_host_slot(slot)) {
                     self.checks.replacements += 1;
-                    // A guard ends the workers of a launcher that is gone sooner than another one starts.
+                    // A guard kills the workers of a dead launcher sooner than another one starts.
                     let wait = wait.max(Duration::from_millis(500));
                     self.after(wait, Action::Start { slot });
                 }

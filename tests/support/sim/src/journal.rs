@@ -18,7 +18,7 @@ pub struct Journal {
     ends: Vec<usize>,
 }
 
-/// What a master finds when it is started again.
+/// The contents for a restarted master.
 #[derive(Debug)]
 pub struct Recovered {
     /// The job after all whole records.
@@ -48,7 +48,7 @@ impl Journal {
         self.bytes.extend(&record[..bytes % record.len()]);
     }
 
-    /// Forgets the records; the snapshot stands for them.
+    /// Drops the records; the snapshot replaces them.
     pub fn compact(&mut self, job: &Job, at: Moment) {
         self.snapshot = Some(postcard::to_stdvec(job).expect("a job can be written"));
         self.snapshot_at = at;
@@ -70,7 +70,7 @@ impl Journal {
         cut
     }
 
-    /// The job as the whole records tell it. Whatever follows the last of them is cut off.
+    /// The job by the whole records. Whatever follows the last of them is cut off.
     pub fn recover(&mut self) -> Recovered {
         let mut job = match &self.snapshot {
             Some(bytes) => postcard::from_bytes(bytes).expect("a snapshot can be read"),
@@ -79,7 +79,7 @@ impl Journal {
         let (mut last, mut at) = (self.snapshot_at, 0);
         self.ends.clear();
         while let Some((moment, event, length)) = unframed(&self.bytes[at..]) {
-            // What was to be done then was done then, or is asked for again.
+            // The effects were carried out then, or are requested again.
             let _done = job.handle(moment, event);
             (last, at) = (moment, at + length);
             self.ends.push(at);

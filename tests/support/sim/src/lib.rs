@@ -1,9 +1,9 @@
-//! One job master and its nodes in memory: the machines of `rules` wired together, with a virtual clock, a network
-//! that loses, delays and repeats, and parts that crash and come back. All of it follows from one seed.
+//! One job master and its nodes in memory: the state machines of `rules` with a virtual clock, a network that loses,
+//! delays and repeats messages, and parts that crash and come back. All of it follows from one seed.
 //!
-//! [`Plan`] says what a schedule is, [`Simulation`] runs it and checks the invariants of `checks` after every step.
-//! The shells are modelled as they behave: what the master does waits for its journal (`master`), a node's words
-//! are said one at a time and dropped with their stream (`network`), workers end when they like (`node`).
+//! [`Plan`] is a schedule, [`Simulation`] runs it and checks the invariants of `checks` after every step. The shells
+//! are modelled as they behave: effects of the master wait for its journal (`master`), messages of a node are sent
+//! one at a time and dropped with their stream (`network`), workers end at any time (`node`).
 
 mod checks;
 mod clock;

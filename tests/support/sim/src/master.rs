@@ -1,4 +1,4 @@
-//! The master's process: what it knows, what is durable, and what waits for that.
+//! The master's process: its state, what is durable, and what waits for that.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -22,14 +22,14 @@ use crate::{
     simulation::Simulation,
 };
 
-/// What a node hears when the turn that its word made is durable.
+/// The reply to a node when the turn of its message is durable.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Reply {
     Opened(ConnId),
     Acked { conn: ConnId, ends: bool },
 }
 
-/// One turn, on its way to the disk.
+/// One turn that is being written.
 #[derive(Debug)]
 struct Commit {
     records: Vec<(Moment, Event)>,
@@ -50,15 +50,15 @@ pub(crate) struct Master {
     /// It ended well, or will never come back.
     is_over: bool,
     pub(crate) journal: Journal,
-    /// The job as the durable records tell it.
+    /// The job by the durable records.
     pub(crate) shadow: Job,
     last_record: Moment,
     commits: VecDeque<Commit>,
-    /// So many of them are being written.
+    /// The number of records that are being written.
     writing: usize,
     timer: (u64, Option<Moment>),
     streams: Vec<Option<ConnId>>,
-    /// Of `streams`, those that words go to: once it is durable that they were opened.
+    /// Of `streams`, those that messages go to: once it is durable that they were opened.
     opened: Vec<Option<ConnId>>,
     newest: Vec<Option<ConnId>>,
 }
@@ -104,7 +104,7 @@ impl Master {
         self.opened[life] = Some(conn);
     }
 
-    /// Where words to this node go.
+    /// The stream for messages to this node.
     pub(crate) fn open_stream_of(&self, life: LifeId) -> Option<ConnId> {
         self.stream_of(life).filter(|conn| self.opened[life] == Some(*conn))
     }
@@ -126,8 +126,8 @@ impl Master {
 }
 
 impl Simulation {
-    /// Whether something is still to be done by the master. One that has nobody before a first round waits for as
-    /// long as it takes: nobody is kept waiting.
+    /// Whether the master still has something to do. One without nodes before a first round waits for as long as it
+    /// takes.
     pub(crate) fn is_master_expected(&self) -> bool {
         let idle = |core: &JobMaster| core.job().nodes().next().is_none() && core.deadline().is_none();
         match &self.master.core {
@@ -172,7 +172,8 @@ impl Simulation {
         if self.master.core.take().is_none() {
             return;
         }
-        // Some records of the batch that was being written may have reached the disk; what they ask for is not done.
+        // Some records of the batch that was being written may have reached the disk; their effects are not carried
+        // out.
         let commits = std::mem::take(&mut self.master.commits);
         self.master.writing = 0;
         self.master.timer = (self.master.timer.0 + 1, None);
@@ -200,11 +201,11 @@ impl Simulation {
         }
     }
 
-    /// The shadow is told what the disk knows.
+    /// The shadow gets the durable events.
     fn make_durable(&mut self, at: Moment, event: Event) {
         self.report.records += 1;
         self.master.last_record = at;
-        // What follows was, or will be, done for the live one; here it is only looked at.
+        // The live one has or will have these effects; here they are only compared.
         let effects = self.master.shadow.handle(at, event.clone());
         self.check_budgets(&event, &effects);
         self.check_answer(&event, &effects);
@@ -378,7 +379,7 @@ impl Simulation {
         if self.master.incarnation != incarnation {
             return;
         }
-        // Somebody may edit the file: other switches, so another order.
+        // The file may be edited: other switches, so another order.
         let turned = if self.strikes(300) { self.prng.index(3) } else { 0 };
         let line = |slot: usize| format!("s{} p 10.0.{}.{}", (slot + turned) % 3, slot / 250, slot % 250);
         let lines: Vec<String> = (0..self.plan.slots.len()).map(line).collect();
@@ -392,7 +393,7 @@ impl Simulation {
     fn set_master_timer(&mut self) {
         let master = &mut self.master;
         let deadline = master.core.as_ref().and_then(JobMaster::deadline);
-        // A timer that is too early does no harm, and beats move the deadline all the time.
+        // A timer that is too early does no harm, and heartbeats move the deadline all the time.
         if deadline.is_none_or(|deadline| master.timer.1.is_some_and(|set| set <= deadline)) {
             return;
         }

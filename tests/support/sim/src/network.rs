@@ -1,4 +1,4 @@
-//! Streams, words, pushes and beats between nodes and the master.
+//! Streams, messages, pushes and heartbeats between nodes and the master.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -28,11 +28,11 @@ pub(crate) struct Conn {
     pub(crate) is_doomed: bool,
     /// When the last push arrives: they do not overtake each other.
     last_push: Moment,
-    /// When its last word arrives.
+    /// When its last message arrives.
     last_word: Moment,
-    /// When the node asked for it.
+    /// When the node requested it.
     asked: Moment,
-    /// Which memory the master has.
+    /// The number of the master's state.
     pub(crate) memory: u64,
 }
 
@@ -40,13 +40,13 @@ pub(crate) struct Conn {
 #[derive(Debug, Default)]
 pub(crate) struct MasterLink {
     pub(crate) stream: Stream,
-    /// What the machine was told of a stream that is away.
+    /// What the node's state machine knows of a lost stream.
     told: Option<&'static str>,
-    /// To be said, in this order.
+    /// Messages to be sent, in this order.
     messages: VecDeque<JobEvent>,
-    /// One is on its way.
+    /// One is in transit.
     is_saying: bool,
-    /// Answers to beats on the present stream.
+    /// Answers to heartbeats on the present stream.
     beats: u64,
     /// The stream that was given up: it is closed when another one is open.
     kept: Option<ConnId>,
@@ -117,7 +117,7 @@ impl Simulation {
         self.tell_master(Input::Event(JobEvent::Subscribed { node }), Some(Reply::Opened(conn)));
     }
 
-    /// The master has noted the stream, so the node hears that it stands.
+    /// The master has the stream, so the node knows that it is open.
     pub(crate) fn send_opened(&mut self, conn: ConnId) {
         if self.conns[conn].is_doomed {
             return;
@@ -181,7 +181,7 @@ impl Simulation {
         self.lives[life].link.beats += 1;
         let timeout = self.plan.timeout.heartbeat_timeout.unwrap_or_default();
         let interval = self.master.core.as_ref().and_then(rules::job_master::JobMaster::beat_interval);
-        // Coarser than in life, so that a schedule is not mostly beats.
+        // Coarser than in reality, so that a schedule is not mostly heartbeats.
         let interval = interval.unwrap_or_default().max(timeout / 6);
         self.after(interval, Action::Beat { conn });
         self.heard(life, sent);
@@ -193,8 +193,8 @@ impl Simulation {
         }
     }
 
-    /// The launcher looks for the master anew. It keeps its side of the stream open meanwhile, so that the master does
-    /// not take it for gone.
+    /// The launcher reconnects. It keeps its side of the old stream open meanwhile, so that it does not look gone to
+    /// the master.
     fn give_up(&mut self, conn: ConnId, reason: &'static str) {
         let link = &mut self.lives[self.conns[conn].life].link;
         if link.stream == Stream::Open(conn) {
@@ -203,7 +203,7 @@ impl Simulation {
         self.leave_stream(conn, reason);
     }
 
-    /// From the node to the master, in order; what a cut holds up may come when it has healed, or the stream is dead.
+    /// From the node to the master, in order; what a cut delays may arrive when it has healed, or the stream is dead.
     fn send_up(&mut self, conn: ConnId, action: Action) {
         let (here, there) = (self.end_of_life(self.conns[conn].life), self.master_end());
         if let Some(at) = self.carried(conn, here, there) {
@@ -254,12 +254,12 @@ impl Simulation {
         }
     }
 
-    /// When something will get through from here to there again; `None`: it does.
+    /// When messages will get through from here to there again; `None`: now.
     pub(crate) fn cut_until(&self, from: End, to: End) -> Option<Moment> {
         self.cuts.get(&(from, to)).copied().filter(|until| self.now < *until)
     }
 
-    /// The master's word to a node; dropped when the node has no stream.
+    /// The master's message to a node; dropped when the node has no stream.
     pub(crate) fn push(&mut self, life: LifeId, event: NodeEvent) {
         let Some(conn) = self.master.open_stream_of(life) else { return };
         if self.conns[conn].is_doomed {
@@ -336,7 +336,7 @@ impl Simulation {
         }
     }
 
-    /// A node's word to the master; it waits for those before it.
+    /// A node's message to the master; it waits for those before it.
     pub(crate) fn say(&mut self, life: LifeId, message: JobEvent) {
         if let Stream::Open(_) = self.lives[life].link.stream {
             self.lives[life].link.messages.push_back(message);
@@ -361,7 +361,7 @@ impl Simulation {
         }
         self.send_up(conn, Action::Message { conn, message: Box::new(message) });
         if !is_safe && self.strikes(self.plan.rates.ack_lost) {
-            // The node hears nothing of it; the word may still be on its way when the stream is gone.
+            // The node does not know of it; the message may still be in transit when the stream is gone.
             self.break_stream(conn);
         }
     }
@@ -395,7 +395,7 @@ impl Simulation {
         self.say_next(life);
     }
 
-    /// The launcher is gone, and its side of the stream with it. Its last words may be said yet.
+    /// The launcher is gone, and its side of the stream with it. Its last messages may still be sent.
     pub(crate) fn close_link(&mut self, life: LifeId, sends_end: bool) {
         let link = &mut self.lives[life].link;
         let (conn, is_open) = match (link.stream, link.kept) {
@@ -412,7 +412,7 @@ impl Simulation {
                 self.send_up(conn, Action::Message { conn, message: Box::new(message) });
             }
         }
-        // The kernel says it when it gets through.
+        // The kernel's reset arrives when it gets through.
         let late = if self.prng.chance(100) { self.prng.millis(0, 3000) } else { Duration::ZERO };
         let (here, there) = (self.end_of_life(life), self.master_end());
         if let Some(at) = self.carried(conn, here, there) {

@@ -1,4 +1,4 @@
-//! A launcher's process: its machine, its workers, and what it does about both.
+//! A launcher's process: its state machine, its workers, and how it carries out the effects of both.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -53,28 +53,28 @@ pub(crate) struct Life {
     pub(crate) born: Moment,
     pub(crate) group: WorkerGroup,
     pub(crate) process: Process,
-    /// What it will see once it runs again.
+    /// Actions that it will see once it runs again.
     pub(crate) held: Vec<Action>,
     pub(crate) timer: (u64, Option<Moment>),
     pub(crate) link: MasterLink,
     pub(crate) workers: Option<Workers>,
     /// Nothing can be started any more.
     pub(crate) is_guard_dead: bool,
-    /// The seat that is being prepared, or whose workers run.
+    /// The assignment that is being prepared, or whose workers run.
     assignment: Option<Assignment>,
     port: Option<u16>,
     /// Failures of its own workers that were followed by a restart.
     pub(crate) own_failures: u32,
-    /// The last failure is among them: it may yet be excused.
+    /// The last failure is among them: it may yet turn out to be secondary.
     pub(crate) is_counted: bool,
     pub(crate) last_round: Option<Round>,
-    /// The last round in which all its workers ended well.
+    /// The last round in which all its workers exited with code 0.
     pub(crate) done_well: Option<Round>,
     pub(crate) heard: Option<JobVerdict>,
     pub(crate) outcome: Option<Outcome>,
     /// The other launchers that are being asked.
     pub(crate) asking: Asking,
-    /// The test with others that is under way.
+    /// The running test with others.
     pub(crate) probe: Option<CheckRound>,
 }
 
@@ -388,7 +388,7 @@ impl Simulation {
         }
     }
 
-    /// The workers are gone; what they started may take longer.
+    /// The workers are gone; their children may take longer.
     fn tree_empties(&mut self, life: LifeId) {
         let is_slow = self.prng.chance(50);
         let wait = if is_slow { self.prng.millis(100, 4000) } else { self.prng.millis(0, 20) };
@@ -413,7 +413,7 @@ impl Simulation {
         self.alive -= 1;
     }
 
-    /// `kill -9` of a launcher. Its guard ends the workers, a moment later.
+    /// `kill -9` of a launcher. Its guard kills the workers shortly after.
     pub(crate) fn crash_life(&mut self, life: LifeId) {
         self.end_life(life);
         self.close_link(life, false);

@@ -1,4 +1,4 @@
-//! What a seed decides before a schedule starts: the job, the nodes, and what goes wrong when.
+//! The decisions of a seed before a schedule starts: the job, the nodes, and the faults.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use rules::{
 
 use crate::prng::Prng;
 
-/// A place where a launcher runs: one life after the other.
+/// A place where launchers run, one life after the other.
 #[derive(Debug, Clone)]
 pub struct Slot {
     /// When its first life starts.
@@ -22,31 +22,31 @@ pub struct Slot {
     pub wish: Option<NodeRank>,
     /// Its workers.
     pub workers: u32,
-    /// It was given another line than the others.
+    /// It has other terms than the others.
     pub is_misfit: bool,
     /// What is wrong with the machine of its first life.
     pub flaw: Option<Flaw>,
 }
 
-/// What is wrong with a machine, as a network check may see it.
+/// A fault of a machine, as a network check may see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
-    /// It finds it out by itself.
+    /// Its self-test finds it.
     Local,
-    /// Nothing reaches it, or comes from it.
+    /// No bytes reach it, or come from it.
     Silent,
     /// It refuses every connection.
     Refuses,
 }
 
-/// Something goes wrong, or a person does something.
+/// A fault, or an action of a user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// `kill -9` of the master, and its restart.
     MasterCrash { down: Duration },
     /// A launcher and its workers vanish; another life may follow.
     NodeCrash { slot: usize, replaced_after: Option<Duration> },
-    /// SIGSTOP to a launcher; its workers go on.
+    /// SIGSTOP to a launcher; its workers keep running.
     Freeze { slot: usize, lasts: Duration },
     /// A signal to a launcher that ends it, perhaps twice.
     Signal { slot: usize, signal: i32, again_after: Option<Duration> },
@@ -58,10 +58,10 @@ pub enum Fault {
     GuardDies { slot: usize },
     /// A worker fails.
     WorkerFails { slot: usize },
-    /// Nothing gets through from here to there; the other way stays as it is.
+    /// Nothing gets through in this direction; the other one stays as it is.
     Cut { from: End, to: End, lasts: Duration },
-    /// Nothing gets through, either way or both, between so many of the first slots, with or without the master, and the
-    /// rest.
+    /// Nothing gets through, in one direction or both, between so many of the first slots, with or without the
+    /// master, and the rest.
     Split { slots: usize, with_master: bool, from: bool, to: bool, lasts: Duration },
 }
 
@@ -74,69 +74,69 @@ pub enum End {
     Master,
 }
 
-/// How often things go wrong by themselves, in a thousand, until the plan heals.
+/// The rates of random faults, in a thousand, until the plan heals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Rates {
-    /// A node's word does not arrive.
+    /// A node's message does not arrive.
     pub message_lost: u32,
-    /// It does, and its answer does not.
+    /// It arrives, and its answer does not.
     pub ack_lost: u32,
     /// A message takes up to a second.
     pub slow: u32,
     /// A node's workers of one round fail.
     pub workers_fail: u32,
-    /// Workers mind no SIGTERM.
+    /// Workers ignore SIGTERM.
     pub stubborn: u32,
     /// Not even a SIGKILL.
     pub unkillable: u32,
-    /// Prepare, start, or open the store: it does not work.
+    /// Prepare, start, or open the store fails.
     pub cannot: u32,
     /// The topology file is not read in time, or cannot be.
     pub topology_fails: u32,
 }
 
-/// All that a schedule is.
+/// A schedule.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Decides everything that the plan leaves open.
+    /// The seed of everything that the plan leaves open.
     pub seed: u64,
-    /// What the job's nodes agree on.
+    /// The terms of the job's nodes.
     pub terms: Terms,
-    /// What the master was told. `host` is filled in when the master is embedded.
+    /// The settings of the master. `host` is filled in when the master is embedded.
     pub policy: Policy,
     /// The master lives in the launcher of the first slot.
     pub is_embedded: bool,
-    /// The master remembers.
+    /// The master has a journal.
     pub has_journal: bool,
     /// Records between two snapshots.
     pub compacts_every: Option<usize>,
-    /// The master's clock stands still while it is down, and goes on from the last record.
+    /// The master's clock stands still while it is down, and continues from the last record.
     pub clock_stands_still: bool,
-    /// How patient the master is.
+    /// The timeouts of the master.
     pub timeout: Timeout,
     /// Each node's restarts.
     pub max_restarts: u32,
-    /// Between the polite signal and SIGKILL.
+    /// Between the first signal and SIGKILL.
     pub shutdown_timeout: Duration,
     /// The nodes.
     pub slots: Vec<Slot>,
-    /// What goes wrong when.
+    /// Faults and their times.
     pub faults: Vec<(Moment, Fault)>,
-    /// What goes wrong at any time.
+    /// Random faults.
     pub rates: Rates,
-    /// From here on nothing goes wrong.
+    /// From here on there are no faults.
     pub heals_at: Moment,
-    /// How long a round's workers have to do, in milliseconds.
+    /// How long a round's workers run, in milliseconds.
     pub work: (u64, u64),
     /// The master is killed when so many records are durable.
     pub crash_after_records: Option<usize>,
-    /// Words of an older stream reach the master after a newer stream is open.
+    /// Messages of an older stream reach the master after a newer stream is open.
     pub stray_messages: bool,
 }
 
 impl Plan {
-    /// A job of `nodes` nodes of two workers each in which nothing goes wrong, with a master of its own that
-    /// remembers. The work takes a minute.
+    /// A job of `nodes` nodes of two workers each without faults, with a master of its own that has a journal. The
+    /// work takes a minute.
     #[must_use]
     pub fn calm(nodes: u32) -> Self {
         let slots = (0..nodes).map(|rank| Slot {
@@ -199,7 +199,7 @@ impl Plan {
         Self::drawn(seed, &mut prng, nodes, faults)
     }
 
-    /// The schedule of a seed in which ways are cut, nodes are lost and the master dies, while workers run.
+    /// The schedule of a seed in which paths are cut, nodes are lost and the master dies, while workers run.
     #[must_use]
     pub fn of_cuts(seed: u64) -> Self {
         let mut prng = Prng::new(seed ^ 0x0F0F);
@@ -222,7 +222,7 @@ impl Plan {
             let at = Moment::START + prng.millis(8_000, 120_000);
             let fault = plan.draw_cut(&mut prng);
             plan.faults.push((at, fault));
-            // Other things go wrong because of it, or by chance.
+            // Other faults follow from it, or are random.
             if prng.chance(500) {
                 let then = at + prng.millis(0, 40_000);
                 let fault =
@@ -259,7 +259,7 @@ impl Plan {
     pub fn of_size(seed: u64, nodes: u32) -> Self {
         let mut prng = Prng::new(seed);
         let mut plan = Self::drawn(seed, &mut prng, nodes, 6);
-        // At this size something is always in the air; a loss in a thousand is a storm.
+        // At this size some message is always in transit; a loss in a thousand is a storm.
         plan.rates.message_lost = plan.rates.message_lost.min(1);
         plan.rates.ack_lost = plan.rates.ack_lost.min(1);
         plan.rates.workers_fail = plan.rates.workers_fail.min(1);
@@ -280,7 +280,7 @@ impl Plan {
         }
         let mut at = Moment::START;
         for _ in 0..faults {
-            // Some go wrong at about the same time.
+            // Some happen at about the same time.
             let is_burst = prng.chance(300);
             at = if is_burst { at + prng.millis(0, 3000) } else { Moment::START + prng.millis(0, 120_000) };
             let fault = plan.draw_fault(prng);
@@ -386,8 +386,8 @@ impl Plan {
         }
     }
 
-    /// When a schedule must be over: nothing waits for ever. All that may still follow after the last fault, and
-    /// twice that.
+    /// When a schedule must be over: no wait is endless. All that may still follow after the last fault, and twice
+    /// that.
     #[must_use]
     pub fn bound(&self) -> Moment {
         let late = self.slots.iter().map(|slot| slot.arrives).max().unwrap_or_default();

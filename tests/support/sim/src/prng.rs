@@ -1,4 +1,4 @@
-//! Numbers that only a seed decides.
+//! Numbers that are determined by a seed.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What tests of nodes come to here: a broken node's fail or hang, all others' pass.
+//! The tests of nodes: a broken node's fail or hang, all others' pass.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ impl Simulation {
         let partners: Vec<LifeId> =
             order.partners.iter().map(|partner| Life::index_of(&partner.name.node_id)).collect();
         let all = || partners.iter().copied().chain([life]);
-        // Nobody answers, and so nobody hears of an end.
+        // No partner answers, so there is no end.
         let hangs =
             all().any(|it| self.lives[it].process == Process::Over || self.flaw(it) == Some(Flaw::Silent));
         if hangs {

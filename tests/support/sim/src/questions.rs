@@ -1,4 +1,4 @@
-//! Launchers ask each other whether they hear the master, and guards end the workers of launchers that stand still.
+//! Launchers ask each other whether they have the master, and guards kill the workers of launchers that stand still.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::{
     simulation::Simulation,
 };
 
-/// What a launcher has heard of those that it asks.
+/// The answers of the launchers that were asked.
 #[derive(Debug, Default)]
 pub(crate) struct Asking {
     number: u64,
@@ -36,7 +36,7 @@ impl Simulation {
         let here = self.end_of_life(life);
         let there = self.master_end();
         let gets_there = self.cut_until(here, there).is_none() && self.cut_until(there, here).is_none();
-        // The master of a launcher that is over is gone with it, and its kernel says so.
+        // The master of a launcher that is over is gone with it, and its kernel refuses connections.
         let is_gone = of_master && gets_there && self.plan.is_embedded && self.lives[0].is_over();
         let asking = &mut self.lives[life].asking;
         asking.number += 1;
@@ -86,7 +86,7 @@ impl Simulation {
         }
     }
 
-    /// A launcher stands still from now on: its guard goes by the last that it was told.
+    /// A launcher stands still from now on: its guard acts by the last fence it received.
     pub(crate) fn watch_frozen(&mut self, life: LifeId) {
         let it = &self.lives[life];
         let Some(lease) = self.plan.policy.lease else { return };
@@ -105,9 +105,9 @@ impl Simulation {
         }
     }
 
-    /// Workers were started: none of another generation may run anywhere. Those that were killed and cannot die run no
-    /// code of theirs any more. A master that has lost its memory can wait for those only of which some node tells it,
-    /// and hold back those only of which it was told before it gave out its own seats.
+    /// Workers were started: none of another generation may run anywhere. Those that were killed and cannot die run
+    /// no code of theirs any more. A master that has lost its state can wait only for those that some node reports,
+    /// and hold back only those that were reported before it sent its own assignments.
     pub(crate) fn check_generations(&mut self, life: LifeId) {
         if !self.is_thorough {
             return;

@@ -1,4 +1,4 @@
-//! The wiring: one queue of actions, and what each does.
+//! One queue of actions, and the dispatch of each.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -34,7 +34,7 @@ pub struct Spawned {
     pub attempt: u32,
 }
 
-/// What a schedule came to.
+/// The result of a schedule.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     /// Actions carried out.
@@ -45,9 +45,9 @@ pub struct Report {
     pub ended_at: Moment,
     /// Every start of workers.
     pub spawned: Vec<Spawned>,
-    /// Lines of the master's log, in words.
+    /// Lines of the master's log.
     pub log: Vec<String>,
-    /// What checks came to.
+    /// The reports of checks.
     pub checks: Vec<rules::taint_report::TaintReport>,
     /// Records that became durable.
     pub records: usize,
@@ -55,7 +55,7 @@ pub struct Report {
     pub master_starts: u64,
 }
 
-/// A schedule that runs.
+/// A running schedule.
 #[derive(Debug)]
 pub struct Simulation {
     pub(crate) plan: Plan,
@@ -66,7 +66,7 @@ pub struct Simulation {
     /// The life that a slot has now.
     pub(crate) slots: Vec<Option<LifeId>>,
     pub(crate) conns: Vec<Conn>,
-    /// Ways that nothing gets through, and until when.
+    /// Directions in which nothing gets through, and until when.
     pub(crate) cuts: BTreeMap<(End, End), Moment>,
     pub(crate) master: Master,
     pub(crate) checks: Checks,
@@ -120,7 +120,7 @@ impl Simulation {
     /// Runs the schedule to its end.
     ///
     /// # Errors
-    /// The first invariant that did not hold, in words.
+    /// The first violated invariant.
     pub fn run(&mut self) -> Result<Report, String> {
         let bound = self.plan.bound();
         while !self.is_over() {
@@ -141,7 +141,7 @@ impl Simulation {
     /// Runs it for so long.
     ///
     /// # Errors
-    /// The first invariant that did not hold, in words.
+    /// The first violated invariant.
     pub fn run_for(&mut self, time: Duration) -> Result<(), String> {
         let until = self.now + time;
         while self.queue.next_at().is_some_and(|at| at <= until) {
@@ -151,12 +151,12 @@ impl Simulation {
         Ok(())
     }
 
-    /// Lets something go wrong now.
+    /// Causes a fault now.
     pub fn strike(&mut self, fault: Fault) {
         self.apply_fault(fault);
     }
 
-    /// What came of it so far.
+    /// The result so far.
     #[must_use]
     pub fn report(&self) -> &Report {
         &self.report
@@ -189,7 +189,7 @@ impl Simulation {
         self.alive == 0 && self.to_start() == 0 && !self.is_master_expected()
     }
 
-    /// Slots whose first life has not started, and replacements on their way.
+    /// Slots whose first life has not started, and replacements to come.
     fn to_start(&self) -> usize {
         self.plan.slots.len() + self.checks.replacements - self.lives.len()
     }
@@ -203,7 +203,7 @@ impl Simulation {
         messages.join("\n")
     }
 
-    /// Does the next thing. `false` when there is none.
+    /// Runs the next action. `false` when there is none.
     fn step(&mut self) -> Result<bool, String> {
         let Some((at, action)) = self.queue.pop() else { return Ok(false) };
         self.now = self.now.max(at);
@@ -268,7 +268,7 @@ impl Simulation {
         }
     }
 
-    /// The launcher that has to run for this to happen.
+    /// The launcher that must run for this action.
     fn launcher_of(&self, action: &Action) -> Option<LifeId> {
         match action {
             Action::Connect { life }
@@ -289,7 +289,7 @@ impl Simulation {
         }
     }
 
-    /// Something happens on a node's own machine.
+    /// Schedules an event on a node's own machine.
     pub(crate) fn locally(&mut self, wait: Duration, life: LifeId, event: NodeEvent) {
         self.after(wait, Action::Local { life, event: Box::new(event) });
     }
@@ -298,12 +298,12 @@ impl Simulation {
         self.queue.push(self.now + wait, action);
     }
 
-    /// Whether things still go wrong.
+    /// Whether there are still faults.
     pub(crate) fn is_ill(&self) -> bool {
         self.now < self.plan.heals_at
     }
 
-    /// Draws whether something goes wrong.
+    /// Draws whether there is a fault.
     pub(crate) fn strikes(&mut self, per_mille: u32) -> bool {
         self.is_ill() && per_mille > 0 && self.prng.chance(per_mille)
     }
@@ -321,7 +321,7 @@ impl Simulation {
     }
 }
 
-/// The trace goes past the test harness' capture, for it is only there when somebody asked for it.
+/// The trace bypasses the test harness' capture, because it is only there on request.
 #[allow(clippy::print_stderr)]
 fn eprint_line(line: &str) {
     eprintln!("{line}");

@@ -10,14 +10,14 @@ use crate::{
     simulation::{Report, Simulation},
 };
 
-/// What many schedules came to.
+/// The results of many schedules.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
     /// How many ran.
     pub schedules: u64,
     /// Actions in all of them.
     pub steps: u64,
-    /// Jobs that ended well.
+    /// Jobs that succeeded.
     pub succeeded: u64,
     /// Jobs that failed.
     pub failed: u64,
@@ -123,7 +123,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Says how to run a schedule again, whoever panics.
+/// Prints how to run a schedule again when it panics.
 struct Told {
     family: Family,
     seed: u64,

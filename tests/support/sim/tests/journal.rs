@@ -13,7 +13,7 @@ use rules::{
 /// About one in four of them is short enough.
 const SEEDS: u64 = 500;
 
-/// A schedule in which the master remembers.
+/// A schedule in which the master has a journal.
 fn remembering(seed: u64) -> Plan {
     let mut plan = Plan::of_seed(seed);
     plan.has_journal = true;
@@ -94,7 +94,7 @@ fn a_journal_cut_at_any_byte_tells_the_whole_records_before_it() {
     println!("{boundaries} record boundaries and {bytes} torn records");
 }
 
-/// A snapshot and the records after it tell the same as all records.
+/// A snapshot and the records after it give the same job as all records.
 #[test]
 fn a_snapshot_stands_for_the_records_before_it() {
     for seed in 0..40 {
@@ -109,7 +109,7 @@ fn a_snapshot_stands_for_the_records_before_it() {
     }
 }
 
-/// The checksum is what tells a record that was half written over an old block.
+/// Only the checksum reveals a record that was half written over an old block.
 #[test]
 fn a_record_with_a_flipped_bit_is_no_record() {
     let policy = Plan::calm(2).policy;

@@ -1,4 +1,4 @@
-//! What the simulator found in the machines, each as the shortest script that shows it.
+//! Bugs that the simulator found in the state machines, each as the shortest script that shows it.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ struct Scene {
     now: Moment,
     min: u32,
     max: u32,
-    /// Every node wishes for the rank of its letter.
+    /// Every node requests the rank of its letter.
     has_wishes: bool,
 }
 
@@ -224,7 +224,7 @@ fn what_is_found_out_while_a_store_is_opened_is_for_the_next_round() {
 
 #[test]
 fn a_host_that_served_an_older_round_takes_a_new_port() {
-    // A member would stay before a newcomer that asks for nothing.
+    // A member would stay before a newcomer that requests no rank.
     let mut scene = Scene { has_wishes: true, ..Scene::new(1, 3) };
     scene.run(&["b"]);
     // It served round 4 of a master that is forgotten, and its workers are still there.
@@ -264,7 +264,7 @@ fn a_join_that_is_read_after_its_stream_broke_does_not_make_a_ghost() {
     assert!(effects.contains(&Effect::HangUp { node: id("b") }), "{effects:?}");
 }
 
-/// The replay of a journal must not need the liveness that was asked when it was written.
+/// The replay of a journal must not need the liveness of the time when it was written.
 #[test]
 fn what_a_late_join_brings_about_is_in_the_journal() {
     let mut scene = Scene::new(2, 2);
@@ -279,7 +279,7 @@ fn a_join_that_its_own_seat_has_overtaken_is_not_a_join() {
     scene.run(&["a", "b"]);
     let (round, reason) = (Round(0), "exit code 1".to_owned());
     let _told = scene.tell(Event::WorkersFailed { node: id("a"), round, reason, gives_up: false });
-    // Said over the stream on which b was then told its seat in round 0.
+    // Sent over the stream on which b then received its assignment in round 0.
     let stray = scene.join("b", None);
     assert_eq!(stray, []);
     let effects = scene.join("a", Some(0));

@@ -1,4 +1,4 @@
-//! The cases that people ask about, one by one, each without any other fault.
+//! Frequent cases, one by one, each without any other fault.
 
 #![allow(clippy::unwrap_used, reason = "a helper of tests")]
 
@@ -71,7 +71,7 @@ fn a_master_that_is_killed_and_remembers_restarts_nobody() {
             let (_, report) = at(Plan::calm(4), &[(secs, Fault::MasterCrash { down })]);
             assert_eq!(rounds(&report), [(4, 4)], "killed after {secs} s for {down:?}");
             assert_eq!(losses(&report), Vec::<&String>::new());
-            // Killed during the farewell, for longer than anybody waits for it, it has nobody left to tell.
+            // Killed while leaving, for longer than any timeout, it has no node left to notify.
             assert_eq!(report.verdict, Some(JobVerdict::Succeeded));
         }
     }
@@ -305,9 +305,9 @@ fn a_crash_of_the_master_alone_loses_nobody_whatever_the_job() {
         plan.policy.on_give_up = OnGiveUp::Replace;
         plan.rates = dlrover_sim::Rates::default();
         plan.faults.retain(|(_, fault)| matches!(fault, Fault::MasterCrash { .. }));
-        // A check would lose the broken ones.
+        // A check would exclude the broken ones.
         plan.slots.iter_mut().for_each(|slot| slot.flaw = None);
-        // Who needs the master waits that long for it, and no longer.
+        // A node that needs the master waits that long for it, and no longer.
         plan.terms.join_timeout = Duration::from_secs(300);
         let report =
             Simulation::new(plan).run().unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));

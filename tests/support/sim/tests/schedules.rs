@@ -72,7 +72,7 @@ fn ten_thousand_nodes() {
     run(Family { test: "ten_thousand_nodes", plan: |seed| Plan::of_size(seed, 10_000) }, "10,000 nodes", 1);
 }
 
-/// For whoever works on the machines: all violations of many schedules by kind, with the shortest schedule of each.
+/// For development: all violations of many schedules by kind, with the shortest schedule of each.
 #[test]
 #[ignore = "a tool, not a check: DLROVER_SIM_RUNS=2000 cargo test ... survey -- --ignored --nocapture"]
 fn survey() {
