@@ -29,7 +29,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_with_the_same_words_is_said_once() {
+    fn a_cause_with_the_same_message_appears_once() {
         let wrap = |message, source: Option<Wrapped>| Wrapped { message, source: source.map(Box::new) };
         let inner = wrap("refused", None);
         let error = wrap("cannot connect", Some(wrap("tcp error", Some(wrap("tcp error", Some(inner))))));

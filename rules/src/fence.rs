@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_hears_the_master_or_has_moved_on_outweighs_all_others() {
+    fn one_juror_with_the_master_outweighs_all_others() {
         for answer in [Answer::Hears, Answer::MovedOn] {
             let mut fence = asked(5);
             assert_eq!(fence.answered(&[LOST, LOST, answer, LOST], false), Some(Finding::CutOff));
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_no_juror_does_not_count_itself() {
+    fn a_node_that_is_no_juror_does_not_count_itself() {
         let mut fence = Fence::new(Moment::START, LEASE, 3, false);
         assert_eq!(fence.due(at(4)), Some(Step::Ask));
         assert_eq!(fence.answered(&[LOST], false), Some(Finding::Alone { lost: 1, of: 3 }));
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn the_only_node_of_a_round_goes_on_for_ever() {
+    fn the_only_node_of_a_round_runs_for_ever() {
         let mut fence = asked(1);
         for second in 5..50 {
             let _answer = fence.answered(&[], false);

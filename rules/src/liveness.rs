@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_comes_back_in_time_loses_nobody() {
+    fn a_stream_that_comes_back_in_time_loses_no_node() {
         let mut liveness = liveness(Some(TIMEOUT));
         liveness.connected(Moment::START, &id("a"));
         liveness.disconnected(Moment::at_secs(1), &id("a"));
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn inside_one_process_nobody_beats() {
+    fn inside_one_process_there_are_no_heartbeats() {
         let mut liveness = liveness(None);
         liveness.connected(Moment::START, &id("a"));
         assert_eq!((liveness.beat_interval(), liveness.deadline()), (None, None));
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn who_left_is_not_lost() {
+    fn a_node_that_left_is_not_lost() {
         let mut liveness = liveness(Some(TIMEOUT));
         liveness.connected(Moment::START, &id("a"));
         liveness.forget(&id("a"));

@@ -123,7 +123,7 @@ mod tests {
     use crate::ids::NodeRank;
 
     #[test]
-    fn the_line_says_who_is_missing_and_how_long_it_has_been() {
+    fn the_line_has_missing_ranks_and_the_waiting_time() {
         let pending = Pending::Gathering {
             joined: 2,
             needed: 4,

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn one_silent_node_among_others_costs_its_lease_and_no_more() {
+    fn one_silent_node_costs_its_lease_and_no_more() {
         let mut presence = Presence::default();
         beating(&mut presence, &["a", "b", "c"], 0..11);
         presence.broken(Moment::at_secs(10), &id("c"), false);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn while_less_than_half_are_there_the_others_may_keep_each_other_going() {
+    fn while_less_than_half_are_present_the_others_may_keep_running() {
         let mut presence = Presence::default();
         beating(&mut presence, &["a"], 0..100);
         let of_three = terms(&["a", "b", "c"]);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_node_that_this_master_never_heard_it_counts_since_when_that_is() {
+    fn a_node_never_heard_counts_from_the_start_of_the_master() {
         let mut presence = Presence::default();
         beating(&mut presence, &["a"], 100..130);
         let may = |now| presence.may_run(now, &id("b"), Moment::at_secs(105), &terms(&["a", "b"]));

@@ -111,7 +111,7 @@ mod tests {
     use diagnosis::network_check::{LocalFault, NodeVerdict};
 
     #[test]
-    fn a_taint_says_what_other_hands_than_a_nodes_mend() {
+    fn a_taint_names_the_switchbox() {
         let of = |component: &str| NodeVerdict::LocalFault(LocalFault::new(component, "r"));
         assert_eq!(of("switchbox").taint_value(), "switchbox");
         assert_eq!(of("switchbox").as_str(), "local-fault");

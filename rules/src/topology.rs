@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn both_switches_of_a_node_are_known() {
+    fn both_switches_of_a_node_are_read() {
         let text = "s1 p1 10.0.0.1\ns2 p1 10.0.0.2\ns1 p2 10.0.0.3";
         let order = Topology::parse(text).unwrap().order(["10.0.0.2", "10.0.0.9", "10.0.0.3", "10.0.0.1"]);
         let place = |it: &Option<Place>| it.as_ref().map(|it| format!("{}/{}", it.pod_switch, it.switch));
@@ -198,7 +198,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_node_keeps_a_seat_and_switches_are_not_torn_apart(
+        fn every_node_keeps_a_rank_and_switches_stay_together(
             under in proptest::collection::vec(proptest::option::of(0_u8..4), 0..20)
         ) {
             let address = |node: usize| format!("10.0.0.{node}");

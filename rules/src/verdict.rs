@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_timeout_says_who_did_not_come() {
+    fn a_timeout_names_missing_ranks() {
         let failure = JobFailure::TimedOut {
             joined: 2,
             needed: 4,

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_worker_of_the_second_node_gets_what_torchrun_gives() {
+    fn the_second_worker_of_the_second_node_has_torchruns_environment() {
         // The example of torchrun-contract.md, section 2, measured.
         assert_eq!(
             made(&settings(), assignment(1), 1).unwrap(),
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_with_another_rank_is_told_to_restore_from_disk() {
+    fn a_node_with_another_rank_restores_from_disk() {
         let env = |restore_from_disk| {
             made(&settings(), Assignment { restore_from_disk, ..assignment(0) }, 0).unwrap()
         };

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_nobody_has_are_counted() {
+    fn entries_without_a_device_are_counted() {
         for (list, missing) in [
             ("0,1", 0),
             ("0,9", 1),
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_does_not_tell_its_id_is_the_one_that_is_missed() {
+    fn a_device_without_an_id_is_the_missing_one() {
         let mut ids = ids();
         ids[2] = None;
         let these = |list| allowed(Some(list), &ids);

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_read_and_written() {
+    fn links_are_parsed_and_printed() {
         for name in ["X", "NV1", "NV18", "MX", "PIX", "PXB", "PHB", "NODE", "SYS"] {
             assert_eq!(name.parse::<LinkKind>().unwrap().to_string(), name);
         }

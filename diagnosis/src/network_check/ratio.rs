@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn two_slow_ones_do_not_hide_each_other() {
+    fn two_slow_nodes_do_not_hide_each_other() {
         let means = means_of_others(&[1.0, 1.0, 1.0, 1.0, 3.0, 3.0]);
         let [mean, healthy] = [5, 0].map(|index| means[index].expect("there are others"));
         assert_eq!((mean.value, mean.counted, mean.left_out), (1.0, 4, 1));
@@ -232,7 +232,7 @@ mod tests {
 
     /// A clock that says nothing or an hour, in any place: its partners are as fast as ever.
     #[test]
-    fn one_wrong_clock_says_nothing_of_the_others() {
+    fn one_wrong_clock_is_no_evidence_against_others() {
         for wrong in [1e-9, 3600.0] {
             for count in 2..12 {
                 let mut values = vec![0.05; count];
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pace_is_not_the_partners() {
+    fn a_pace_is_independent_of_partners() {
         assert_eq!(pace(vec![1.0, 4.0, 2.0, 9.0]), Some(1.5));
         assert_eq!(pace(vec![1.0, 2.0, 2.4]), Some(1.8));
         assert_eq!(pace(vec![4.0]), Some(4.0));

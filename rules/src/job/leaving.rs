@@ -290,7 +290,7 @@ impl Job {
         match &mut self.phase {
             Phase::Gathering { awaited, .. } => {
                 awaited.remove(node);
-                self.wait_for_anybody();
+                self.wait_for_any_job();
                 if let Some(effects) = self.give_way(now) {
                     return effects;
                 }
@@ -333,7 +333,7 @@ impl Job {
     pub(super) fn gather_again(&mut self, now: Moment, members: Vec<NodeId>) -> Vec<Effect> {
         self.waiting.extend(members.into_iter().filter(|member| self.nodes.contains_key(member)));
         self.phase = Phase::gathering(now, BTreeSet::new());
-        self.wait_for_anybody();
+        self.wait_for_any_job();
         if let Some(effects) = self.give_way(now) {
             return effects;
         }
@@ -341,7 +341,7 @@ impl Job {
     }
 
     /// Before the first round, a master that all nodes have left is as good as new.
-    fn wait_for_anybody(&mut self) {
+    fn wait_for_any_job(&mut self) {
         if let Phase::Gathering { since, .. } = &mut self.phase
             && self.nodes.is_empty()
             && !self.has_run

@@ -156,7 +156,7 @@ fn runs_in(mut test: Test) -> Test {
 }
 
 #[test]
-fn a_crowd_that_joins_is_one_change_told_a_second_after_its_first() {
+fn many_joins_are_one_change_sent_a_second_after_the_first() {
     let mut test = Test::quiet();
     let turn = test.at(10).join("a", 4, 4);
     assert_eq!(turn, Turn { journal: vec![joined("a", 4, 4)], effects: vec![], pending: None });
@@ -168,7 +168,7 @@ fn a_crowd_that_joins_is_one_change_told_a_second_after_its_first() {
 }
 
 #[test]
-fn the_waiting_hear_every_ten_seconds_that_nothing_has_changed_and_at_once_that_something_has() {
+fn waiting_nodes_get_progress_every_ten_seconds_and_changes_at_once() {
     let mut test = Test::quiet();
     let _joined = test.join("a", 3, 3);
     assert_eq!(test.at(1).posted(), gathering(1, 3, 1, &["a"]));
@@ -185,7 +185,7 @@ fn the_waiting_hear_every_ten_seconds_that_nothing_has_changed_and_at_once_that_
 }
 
 #[test]
-fn what_changes_nothing_for_the_waiting_is_not_told() {
+fn unchanged_progress_is_not_sent() {
     let mut test = Test::quiet();
     let _joined = test.join("a", 2, 2);
     assert_eq!(test.at(1).posted(), gathering(1, 2, 1, &["a"]));
@@ -195,7 +195,7 @@ fn what_changes_nothing_for_the_waiting_is_not_told() {
 }
 
 #[test]
-fn nobody_is_told_anything_when_nobody_waits() {
+fn no_message_is_sent_when_no_node_waits() {
     let mut test = Test::quiet();
     let _joined = test.join("a", 2, 2);
     let _placed = test.join("b", 2, 2);
@@ -205,7 +205,7 @@ fn nobody_is_told_anything_when_nobody_waits() {
 }
 
 #[test]
-fn a_spare_hears_once_that_it_is_one() {
+fn a_spare_is_notified_once() {
     let mut test = runs_in(Test::quiet());
     assert_eq!(test.join("b", 1, 1).pending, None);
     assert_eq!(test.at(1).posted(), spare(&["b"]));
@@ -271,7 +271,7 @@ fn a_silent_node_is_lost_once_and_the_loss_is_journalled() {
 }
 
 #[test]
-fn a_master_that_stood_still_takes_nobody_for_lost() {
+fn a_master_that_stood_still_loses_no_node() {
     let mut test = running();
     let _broken = test.at(14).tell(Event::LinkBroken { node: id("a") });
     assert_eq!(test.at(40).deadline(), Turn::default(), "nobody could be heard");
@@ -299,7 +299,7 @@ fn a_broken_stream_is_a_loss_after_the_grace_unless_it_comes_back() {
 }
 
 #[test]
-fn who_attends_and_never_joins_is_hung_up_on_or_forgotten() {
+fn a_node_that_never_joins_is_disconnected_or_forgotten() {
     let mut test = Test::new();
     let _subscribed = test.tell(subscribed("a"));
     let cause = LossCause::Silent { timeout: SILENCE };
@@ -320,7 +320,7 @@ fn a_join_that_is_read_after_its_stream_broke_makes_no_ghost() {
 }
 
 #[test]
-fn who_leaves_is_not_lost_later() {
+fn a_node_that_left_is_not_lost_later() {
     let mut test = running();
     let _left = test.tell(Event::NodeEnded { node: id("a"), end: NodeEnd::Left { signal: 2 } });
     let _broken = test.tell(Event::LinkBroken { node: id("a") });
@@ -367,7 +367,7 @@ fn after_a_restart_all_nodes_have_the_grace_to_come_back() {
 }
 
 #[test]
-fn inside_one_process_nobody_beats_and_nobody_falls_silent() {
+fn inside_one_process_there_are_no_heartbeats_and_no_silence() {
     let policy = running().master.job().clone();
     let timeout = Timeout { heartbeat_timeout: None, ..timeout() };
     let (master, _) = JobMaster::restored(policy, timeout, Moment::START);

@@ -63,7 +63,7 @@ fn wiring_a() {
 }
 
 #[test]
-fn the_worst_of_wiring_a_are_known_too() {
+fn the_worst_sets_of_wiring_a_are_last() {
     let matrix = matrix(A);
     let pairs = ranking(&matrix, all(&matrix), 2);
     assert_eq!(pairs.iter().filter(|pair| pair.score.ring_mbps == 9000).count(), 12);

@@ -18,7 +18,7 @@ fn gain(text: &str, free: usize, wanted: usize) -> f64 {
 }
 
 #[test]
-fn the_gain_over_the_first_ones_free() {
+fn the_gain_over_the_first_free_devices() {
     for (text, wanted, free, expected) in [
         (A, 4, 8, 1.00),
         (A, 4, 7, 1.69),
@@ -78,7 +78,7 @@ fn every_pattern_gets_the_best_of_its_ranking_and_only_free_devices() {
 }
 
 #[test]
-fn a_virtual_machine_shows_other_words_and_gets_the_same_sets() {
+fn a_virtual_machine_shows_other_links_and_gets_the_same_sets() {
     let metal = matrix(A);
     let virtual_machine = metal.as_in_a_virtual_machine();
     for wanted in 2..=8 {

@@ -26,7 +26,7 @@ fn the_chosen_come_first_and_nothing_is_hidden() {
 }
 
 #[test]
-fn what_others_use_is_left_out() {
+fn busy_devices_are_excluded() {
     let list = arranged(&[1], &[4, 5, 6, 7], &EVERY, Wish { wanted: 2, ..FOUR }).unwrap();
     assert_eq!(list.order, [0, 3, 2]);
     let refusal = arranged(&[1], &[4, 5, 6, 7], &EVERY, FOUR).unwrap_err();

@@ -63,7 +63,7 @@ fn each_kind_of_broken_has_its_reason_and_all_are_named() {
 
 /// A container sees the count of all devices, and may open its own.
 #[test]
-fn forbidden_ones_matter_only_when_too_few_are_left_and_are_not_broken() {
+fn forbidden_accelerators_matter_only_when_too_few_are_left() {
     let mut inventory = node(4);
     for gpu in &mut inventory.gpus[2..] {
         gpu.trouble = Some(GpuTrouble::NotPermitted);
@@ -84,7 +84,7 @@ fn a_driver_that_hangs_is_a_fault_of_what_it_was_asked_about() {
 }
 
 #[test]
-fn busy_ones_are_waited_for_and_matter_only_when_too_few_are_free() {
+fn busy_accelerators_are_waited_for_and_matter_only_when_too_few_are_free() {
     let mut inventory = node(4);
     for gpu in &mut inventory.gpus[..2] {
         gpu.memory_used = Some(61 * GB);
@@ -142,7 +142,7 @@ fn the_list_is_read_as_cuda_reads_it() {
 }
 
 #[test]
-fn links_that_are_down_beside_others_are_told() {
+fn links_that_are_down_while_others_are_up_are_reported() {
     let mut inventory = node(2);
     let link = |number, is_active| NvLink { number, is_active };
     inventory.gpus[0].nvlinks = vec![link(0, true), link(1, false), link(2, true)];
@@ -152,7 +152,7 @@ fn links_that_are_down_beside_others_are_told() {
 }
 
 #[test]
-fn a_device_that_hangs_and_is_not_the_jobs_keeps_nobody_out() {
+fn a_hanging_device_that_the_job_does_not_use_excludes_no_node() {
     let mut inventory = node(7);
     inventory.hangs_at = Some("gpu 7 (NVIDIA H100)".into());
     for list in ["0,1", "GPU-00,GPU-10", ""] {
@@ -168,7 +168,7 @@ fn a_device_that_hangs_and_is_not_the_jobs_keeps_nobody_out() {
 }
 
 #[test]
-fn a_look_that_came_to_nothing_is_the_probes_own_fault() {
+fn a_query_without_an_answer_is_a_fault_of_the_probe() {
     let inventory = Inventory { hangs_at: Some(Component::Probe.into()), ..Inventory::default() };
     let fault = unfit(&inventory, &terms(1, None));
     assert_eq!(fault.component.as_str(), "probe");

@@ -246,7 +246,7 @@ fn runs(spoil: &[&Kind], number: u64, runs: u32) -> Tally {
 }
 
 #[test]
-fn one_broken_element_hurts_nobody_else() {
+fn one_broken_element_affects_no_other() {
     for (number, kind) in (0..).zip(KINDS) {
         let mut tally = runs(&[kind], number, 650);
         if kind.is_chance {

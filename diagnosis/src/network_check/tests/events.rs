@@ -109,7 +109,7 @@ proptest! {
 
     /// Invariant 21: whatever is said, the check ends within its rounds and never spins.
     #[test]
-    fn it_ends_whatever_is_said(
+    fn it_ends_whatever_is_reported(
         nodes in 0..12_u32,
         max_rounds in 0..6_u32,
         exclude_straggler: bool,
@@ -187,7 +187,7 @@ fn only_round(check: &NetworkCheck) -> Outcome {
 
 /// Its test is over long before: measuring again takes a driver's start, and is no failure of the test.
 #[test]
-fn who_measures_again_for_long_is_awaited_and_has_passed_its_test() {
+fn a_node_that_measures_again_for_long_is_waited_for() {
     let mut check = with_a_slow_computer();
     assert_eq!(check.handle(Moment::at_secs(4), Event::Deadline), []);
     let compute = Some(vec![Duration::from_millis(99).into()]);
@@ -198,7 +198,7 @@ fn who_measures_again_for_long_is_awaited_and_has_passed_its_test() {
 
 /// A straggler that is not confirmed is none.
 #[test]
-fn who_cannot_measure_again_is_no_straggler() {
+fn a_node_that_cannot_measure_again_is_no_straggler() {
     let mut check = with_a_slow_computer();
     let event = Event::Reported { node: 0, round: 0, probed: passed(), compute: Some(Vec::new()) };
     assert_eq!(check.handle(Moment::at_secs(20), event).len(), 1);
@@ -219,7 +219,7 @@ fn who_cannot_measure_again_is_no_straggler() {
 
 /// It passed with one, failed with two that are good, and then went, as it said it would.
 #[test]
-fn who_passed_is_no_fault_because_it_goes() {
+fn a_node_that_passed_is_no_fault_when_it_leaves() {
     use TestResult::{Fail, Pass};
     let subjects = (0..6)
         .map(|_| Subject { rack: 0, pod: 0, seen_before: false, local: LocalCheck::default() })

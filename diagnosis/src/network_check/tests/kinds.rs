@@ -33,14 +33,14 @@ fn split() -> impl Strategy<Value = Cluster> {
 proptest! {
     /// However they are split, and whichever kind is the rarer, the faster one makes nobody slow.
     #[test]
-    fn a_mixed_cluster_blames_nobody(cluster in split(), noise in 0.0..0.1) {
+    fn a_mixed_cluster_blames_no_node(cluster in split(), noise in 0.0..0.1) {
         let outcome = rehearse(&Cluster { noise, ..cluster.clone() }, policy(cluster.seed));
         prop_assert_eq!(with(&outcome, |it| *it == NodeVerdict::Healthy).len() as u32, cluster.nodes);
         prop_assert_eq!(outcome.rounds.len(), 1);
     }
 
     #[test]
-    fn two_halves_blame_nobody(half in 1..30_u32, noise in 0.0..0.1, seed: u64) {
+    fn two_halves_blame_no_node(half in 1..30_u32, noise in 0.0..0.1, seed: u64) {
         let cluster = Cluster { other_kind: (0..half).collect(), noise, seed, ..Cluster::healthy(2 * half, 1) };
         let outcome = rehearse(&cluster, policy(seed));
         prop_assert_eq!(with(&outcome, |it| *it == NodeVerdict::Healthy).len() as u32, 2 * half);
@@ -48,7 +48,7 @@ proptest! {
 
     /// A slow one is found among its own, though one of the faster kind is faster yet; it takes two others of its kind to judge it.
     #[test]
-    fn a_slow_one_is_found_among_its_kind(cluster in split(), slow in 0..60_u32) {
+    fn a_slow_node_is_found_among_its_kind(cluster in split(), slow in 0..60_u32) {
         let slow = slow % cluster.nodes;
         let cluster = Cluster { slow_compute: [(slow, 3.0)].into(), ..cluster };
         let is_other = |node: &u32| cluster.other_kind.contains(node);

@@ -9,7 +9,7 @@ use super::super::{
 use crate::moment::Moment;
 
 #[test]
-fn who_computes_slowly_and_so_sends_slowly_is_a_compute_straggler() {
+fn a_node_that_computes_and_so_sends_slowly_is_a_compute_straggler() {
     let slow = |node: u32| [(node, 9.0)].into_iter().collect();
     let policy = || Policy { exclude_straggler: true, ..Policy::new(7) };
     let both = Cluster { slow_compute: slow(3), slow_nic: slow(3), ..Cluster::healthy(6, 1) };
@@ -69,14 +69,14 @@ fn words_against(own: Option<&str>) -> Vec<String> {
 }
 
 #[test]
-fn the_words_against_a_node_are_its_own_where_it_has_some() {
+fn the_evidence_has_the_nodes_own_reason_where_there_is_one() {
     for message in words_against(Some("my card is on fire")) {
         assert!(message.ends_with(", which is proven good: my card is on fire"), "{message}");
     }
 }
 
 #[test]
-fn of_a_node_that_gives_no_report_it_is_said_that_it_gave_none() {
+fn a_missing_report_is_named() {
     let silent = words_against(None);
     assert!(silent.iter().all(|message| message.contains(": no report within ")), "{silent:#?}");
 }

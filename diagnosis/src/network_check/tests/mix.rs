@@ -86,7 +86,7 @@ fn a_rack_that_is_cut_off_is_left_out_and_not_tainted() {
 }
 
 #[test]
-fn a_flaky_node_taints_nobody_else() {
+fn a_flaky_node_taints_no_other_node() {
     let mut found = 0;
     for seed in 0..300 {
         let cluster =

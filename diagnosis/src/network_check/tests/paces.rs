@@ -34,7 +34,7 @@ proptest! {
     /// Invariant 18, and 17 for the ratio: order and unit of the times change nothing, equals are equal, and without
     /// outliers it is the time over the mean of the others.
     #[test]
-    fn ratios_are_what_they_are_said_to_be(times in times(), scale in 0.001..1000.0, turn in 0..40_usize) {
+    fn ratios_match_their_definition(times in times(), scale in 0.001..1000.0, turn in 0..40_usize) {
         let found = ratios(&times);
         let scaled: Vec<f64> = times.iter().map(|time| time * scale).collect();
         prop_assert!(near(&found, &ratios(&scaled)));
@@ -62,7 +62,7 @@ proptest! {
     /// Invariant 17: a node that computes slowly is called so, takes no round, and marks nobody else. It takes two others
     /// to say who is slow.
     #[test]
-    fn a_slow_computer_marks_nobody_else(nodes in 3..60_u32, slow in 0..60_u32, exclude_straggler: bool, seed: u64) {
+    fn a_node_that_computes_slowly_makes_no_other_slow(nodes in 3..60_u32, slow in 0..60_u32, exclude_straggler: bool, seed: u64) {
         let slow = slow % nodes;
         let cluster = Cluster { slow_compute: [(slow, 3.0)].into(), seed, ..Cluster::healthy(nodes, 1) };
         let policy = Policy { exclude_straggler, taint_guard_permille: 1000, ..Policy::new(seed) };
@@ -75,7 +75,7 @@ proptest! {
 
     /// A slow card is found where stragglers are left out, and its partners are not.
     #[test]
-    fn a_slow_card_is_told_from_its_partners(nodes in 8..60_u32, slow in 0..60_u32, noise in 0.0..0.2, seed: u64) {
+    fn a_slow_card_is_distinguished_from_its_partners(nodes in 8..60_u32, slow in 0..60_u32, noise in 0.0..0.2, seed: u64) {
         let slow = slow % nodes;
         let cluster = Cluster { slow_nic: [(slow, 6.0)].into(), noise, seed, ..Cluster::healthy(nodes, 1) };
         let policy = Policy { exclude_straggler: true, ..Policy::new(seed) };

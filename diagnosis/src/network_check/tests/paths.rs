@@ -90,7 +90,7 @@ fn slow_cards_are_no_slow_links() {
 
 /// Two bad paths that a rack shares look like nodes of it that are broken, if nobody asks those who are near.
 #[test]
-fn two_bad_paths_of_a_rack_blame_nobody() {
+fn two_bad_paths_of_a_rack_blame_no_node() {
     for seed in 0..300 {
         let (nodes, racks) = (12 + (seed % 40) as u32, 4 + (seed % 5) as u32);
         let (nodes, rack) = (nodes.max(3 * racks), (seed % u64::from(racks)) as u32);
@@ -140,7 +140,7 @@ fn a_group_of_three_that_passed_proves_its_paths() {
 
 /// Three pairs of one path failed, and a fourth node of the rack with others: one cause is smaller than a path and a node.
 #[test]
-fn a_dead_path_does_not_free_its_rack_from_the_doubt_about_the_other_ways_out() {
+fn a_dead_path_leaves_doubt_about_the_other_uplinks_of_its_rack() {
     let partial = |nodes, racks, seed, rack, share| Cluster {
         seed,
         noise: 0.1,
@@ -156,7 +156,7 @@ fn a_dead_path_does_not_free_its_rack_from_the_doubt_about_the_other_ways_out() 
 }
 
 #[test]
-fn few_dead_pairs_may_be_all_of_a_path_or_part_of_the_ways_out_of_either_rack() {
+fn few_dead_pairs_may_be_a_path_or_part_of_the_uplinks_of_either_rack() {
     let of = |nodes, racks, seed, rack, share| {
         let partial_uplinks = [(rack, share)].into();
         let cluster = Cluster { seed, partial_uplinks, ..Cluster::healthy(nodes, racks) };

@@ -63,7 +63,7 @@ proptest! {
 
     /// Invariant 14: a test with one that is gone says nothing of the other; and a failed group of three of nobody.
     #[test]
-    fn explained_tests_and_threes_say_nothing(cluster in wild(24), a: u32, b: u32, c: u32) {
+    fn explained_tests_and_failed_threes_are_no_evidence(cluster in wild(24), a: u32, b: u32, c: u32) {
         let log = log(&cluster);
         prop_assume!(!log.rounds.is_empty());
         let [a, b, c] = [a, b, c].map(|node| node % cluster.nodes);

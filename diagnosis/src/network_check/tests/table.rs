@@ -32,7 +32,7 @@ fn faults(outcome: &Outcome) -> u32 {
 }
 
 #[test]
-fn every_set_of_broken_nodes_takes_no_more_rounds_than_the_table_says() {
+fn every_set_of_broken_nodes_takes_no_more_rounds_than_the_table() {
     let mut over = Vec::new();
     for seed in 0..4 {
         for (nodes, row) in (2_u32..).zip(MOST_ROUNDS) {
@@ -62,7 +62,7 @@ fn every_set_of_broken_nodes_takes_no_more_rounds_than_the_table_says() {
 /// Invariant 5: one dead link more, for every set of broken nodes that leaves three healthy ones and every link between
 /// two of those: no healthy node is blamed, no wrong link is named, and who is broken is found.
 #[test]
-fn one_dead_link_more_blames_nobody_who_is_healthy() {
+fn one_more_dead_link_blames_no_healthy_node() {
     let (mut cases, mut named) = (0, 0);
     for nodes in 3..=8_u32 {
         for bits in 0..1_u32 << nodes {

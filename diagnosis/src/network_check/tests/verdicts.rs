@@ -29,7 +29,7 @@ proptest! {
     /// Invariants 3 and 4: without noise no healthy node is blamed, however many are broken, and with two healthy ones
     /// every broken one is found.
     #[test]
-    fn the_broken_are_found_and_nobody_else(cluster in broken(120)) {
+    fn broken_nodes_are_found_and_no_others(cluster in broken(120)) {
         let outcome = rehearse(&cluster, patient(cluster.seed));
         let found = faults(&outcome);
         prop_assert!(found.is_subset(&cluster.faulty), "{found:?}");
@@ -79,7 +79,7 @@ proptest! {
 
     /// Invariant 15: with one healthy node left nobody can be told from it.
     #[test]
-    fn one_healthy_node_blames_nobody(nodes in 2..12_u32, healthy in 0..12_u32, seed: u64) {
+    fn one_healthy_node_blames_no_other(nodes in 2..12_u32, healthy in 0..12_u32, seed: u64) {
         let faulty = (0..nodes).filter(|node| *node != healthy % nodes).collect();
         let outcome = rehearse(&Cluster { faulty, seed, ..Cluster::healthy(nodes, 1) }, patient(seed));
         prop_assert!(faults(&outcome).is_empty());
@@ -171,7 +171,7 @@ fn a_lost_node_is_lost_unless_it_was_condemned() {
 }
 
 #[test]
-fn a_node_where_nothing_is_known_to_be_broken_is_left_out_and_not_tainted() {
+fn a_node_where_nothing_is_known_to_be_broken_is_excluded_and_not_tainted() {
     for component in ["gpu-busy", "switchbox-probe", "gpu-permission", "check-command"] {
         let fault = LocalFault::new(component, "4 of 8 are free");
         let fit = Subject { rack: 0, pod: 0, seen_before: false, local: LocalCheck::default() };

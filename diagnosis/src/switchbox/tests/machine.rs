@@ -32,7 +32,7 @@ fn all_at_once_and_the_doubtful_alone() {
 }
 
 #[test]
-fn repetitions_that_disagree_are_taken_once_more() {
+fn repetitions_that_disagree_are_measured_again() {
     let (finding, asked) = run(settings(), method(Style::Repetitions), |pair, alone| {
         let values = if pair == 0 && alone { [11e3, 11e3, 9e3, 11e3, 11e3] } else { [11e3; 5] };
         let values = if pair == 0 && !alone { [9e3; 5] } else { values };
@@ -43,7 +43,7 @@ fn repetitions_that_disagree_are_taken_once_more() {
 }
 
 #[test]
-fn who_hangs_is_asked_once_more_alone_and_then_dead() {
+fn a_pair_that_hangs_is_measured_once_more_alone_and_then_dead() {
     let (finding, asked) = run(settings(), method(Style::Calls), |pair, _| match pair {
         2 => hang(),
         _ => Some(measured(&[50e3], Path::Metaxlink)),
@@ -56,7 +56,7 @@ fn who_hangs_is_asked_once_more_alone_and_then_dead() {
 }
 
 #[test]
-fn who_hung_beside_others_and_answers_alone_is_judged_by_that() {
+fn a_pair_that_hung_with_others_is_judged_by_its_run_alone() {
     let (finding, asked) = run(settings(), method(Style::Calls), |pair, alone| match pair {
         2 if !alone => hang(),
         _ => Some(measured(&[50e3], Path::Metaxlink)),
@@ -66,7 +66,7 @@ fn who_hung_beside_others_and_answers_alone_is_judged_by_that() {
 }
 
 #[test]
-fn what_no_other_try_mends_is_not_tried_again() {
+fn permanent_errors_are_not_retried() {
     for trouble in [Trouble::ToolMissing, Trouble::NoPermission, Trouble::DataMismatch, Trouble::NoSuchDevice]
     {
         let (_, asked) =
@@ -105,7 +105,7 @@ fn the_whole_check_ends_at_its_deadline() {
 
 /// A command measures all pairs in one process: one pair that hangs keeps the answers of the others.
 #[test]
-fn one_pair_that_holds_up_a_serial_run_is_the_only_one_to_be_dead() {
+fn one_pair_that_delays_a_serial_run_is_the_only_dead_one() {
     for hanging in 0..4 {
         let timeout = Duration::from_secs(20);
         let method = Method { timeout, is_serial: true, ..method(Style::Calls) };
@@ -126,7 +126,7 @@ fn one_pair_that_holds_up_a_serial_run_is_the_only_one_to_be_dead() {
 
 /// It had 5 s of the 10 s that it may take.
 #[test]
-fn who_is_cut_off_by_the_end_of_the_check_has_not_hung() {
+fn a_pair_cut_off_by_the_end_of_the_check_has_not_hung() {
     let (mut check, _) = Check::new(Moment::START, settings(), method(Style::Calls));
     let mut answer = |run, pair, seconds| {
         let answer = Answer::Failed(Wrong::new(Trouble::NoAnswer, "nonsense"));
@@ -147,7 +147,7 @@ fn who_is_cut_off_by_the_end_of_the_check_has_not_hung() {
 
 /// All share a switch, so all are slow beside others; alone each is fast, but the time is over before all were alone.
 #[test]
-fn who_was_not_measured_alone_often_enough_is_not_condemned() {
+fn a_pair_measured_alone_too_rarely_is_not_bad() {
     let pairs: Vec<SocketPair> = (0..16).map(|pair| SocketPair(2 * pair, 2 * pair + 1)).collect();
     let settings = Settings { pairs, min_channels: 16, ..settings() };
     let (mut check, mut effects) = Check::new(Moment::START, settings, method(Style::Calls));
@@ -214,7 +214,7 @@ fn together(millis: u64) -> (usize, Finding) {
 }
 
 #[test]
-fn a_probe_that_is_slow_gets_as_many_runs_as_there_is_time_for_and_that_is_said() {
+fn a_slow_probe_gets_fewer_runs_and_a_remark() {
     for (millis, runs) in
         [(100, 5), (1_700, 5), (8_000, 5), (8_100, 4), (10_000, 4), (15_000, 2), (19_999, 2)]
     {
@@ -240,7 +240,7 @@ fn a_serial_probe_gets_the_time_of_all_its_pairs() {
 }
 
 #[test]
-fn late_words_and_words_of_others_are_dropped() {
+fn late_and_foreign_messages_are_dropped() {
     let (mut check, effects) = Check::new(Moment::START, settings(), method(Style::Calls));
     assert!(matches!(&effects[..], [Effect::Measure { run: 0, pairs, .. }] if pairs.len() == 4));
     let now = Moment::at_secs(10);

@@ -66,7 +66,7 @@ fn a_host_of_eight_that_has_lost_some_is_at_fault() {
 }
 
 #[test]
-fn pairs_that_a_person_gives_are_what_the_host_should_have() {
+fn configured_pairs_are_what_the_host_should_have() {
     for sockets in [&[][..], &[0, 1, 2, 3], &[0, 1, 2, 3, 4, 5, 6]] {
         let given = Settings { min_channels: 4, ..settings() };
         let Effect::Finish(finding) = end(given, sockets, true) else { panic!("{sockets:?}") };

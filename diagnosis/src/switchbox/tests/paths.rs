@@ -18,7 +18,7 @@ const UNKNOWN_MODEL: &str = "no pair went over a link, and whether this model of
                              set switchbox-path to the path that the bytes must take";
 
 #[test]
-fn where_one_pair_goes_over_a_link_all_must() {
+fn where_one_pair_uses_a_link_all_must() {
     for other in [Path::Pcie, Path::Host, Path::Unknown, Path::Loopback] {
         let finding = went([Path::Metaxlink, Path::Metaxlink, other, other], "");
         let wrong = Some(Trouble::WrongPath);
@@ -87,7 +87,7 @@ fn the_pairs_own_names_come_before_those_of_the_host() {
 
 /// It says nothing against a link, and nothing for it.
 #[test]
-fn a_path_that_is_not_known_is_untested_but_where_any_will_do() {
+fn an_unknown_path_is_untested_unless_any_is_accepted() {
     for model in ["", "MetaX C500"] {
         let finding = went([Path::Unknown; 4], model);
         assert_eq!(troubles(&finding), [Some(Trouble::UnknownPath); 4]);
@@ -101,7 +101,7 @@ fn a_path_that_is_not_known_is_untested_but_where_any_will_do() {
 }
 
 #[test]
-fn loopback_is_the_way_of_a_socket_with_itself_only() {
+fn loopback_is_the_path_of_a_socket_with_itself_only() {
     let finding = went([Path::Loopback; 4], "");
     assert_eq!(troubles(&finding), [Some(Trouble::WrongPath); 4]);
     let itself = Settings { pairs: vec![SocketPair(0, 0)], min_channels: 1, ..settings() };
@@ -122,7 +122,7 @@ fn a_link_that_falls_back_once_has_fallen_back() {
 }
 
 #[test]
-fn models_are_told_by_their_names() {
+fn models_are_recognized_by_their_names() {
     for name in ["MetaX MXC500", "MetaX C500", "MXC600-AL", "metax-tech C550", "MetaX C500X"] {
         assert_eq!(Equipment::of(name), Equipment::Link(Path::Metaxlink, name));
     }

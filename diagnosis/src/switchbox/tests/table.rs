@@ -73,7 +73,7 @@ fn fast_over_the_wrong_path_is_a_fault() {
 }
 
 #[test]
-fn whatever_goes_wrong_with_one_pair_is_its_own_and_named() {
+fn any_trouble_of_one_pair_is_its_own_and_named() {
     for trouble in Trouble::ALL {
         let finding = run(settings(), method(Style::Repetitions), |pair, _| {
             Some(match pair {
@@ -150,7 +150,7 @@ fn a_program_that_fails_is_held_against_a_pair_only_where_it_answers_for_another
 
 /// What a node knows of itself from before stays.
 #[test]
-fn a_finding_adds_to_what_is_known_of_the_node() {
+fn a_finding_adds_to_the_self_test() {
     let mut checked =
         LocalCheck { notes: vec!["gpu 2: 1 of 18 NVLinks are down (5)".into()], ..LocalCheck::default() };
     with(settings(), [50_000.0, 50_000.0, 9999.9, 50_000.0], Path::Metaxlink).add_to(&mut checked);

@@ -114,7 +114,7 @@ fn a_minimum_is_one_that_a_link_may_reach() {
 }
 
 #[test]
-fn words_are_read_back() {
+fn texts_are_parsed_back() {
     for trouble in Trouble::ALL {
         assert_eq!(Trouble::parse(trouble.as_str()), Some(trouble));
     }

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_known_there_is_one_rack_and_one_pod_without_names() {
+    fn without_a_topology_there_is_one_rack_and_one_pod_without_names() {
         let fabric = Fabric::of(&[None, None]);
         assert_eq!((fabric.racks, fabric.pods), (vec![0, 0], vec![0, 0]));
         assert_eq!((fabric.rack_names.len(), fabric.pod_names.len()), (0, 0));

@@ -29,7 +29,7 @@ impl Job {
         };
         self.remember(&checking, &outcome);
         let mut report = self.report(*checking, outcome);
-        if self.relaunches_who_is_in_doubt() {
+        if self.relaunches_nodes_in_doubt() {
             let findings = report.outcome.nodes.iter_mut();
             findings.filter(|it| it.verdict == NodeVerdict::Inconclusive).for_each(|it| it.excluded = true);
         }
@@ -135,7 +135,7 @@ impl Job {
         Some(JobFailure::Inconclusive { named: unknown.into_iter().take(NAMED).collect(), of, nodes, why })
     }
 
-    fn relaunches_who_is_in_doubt(&self) -> bool {
+    fn relaunches_nodes_in_doubt(&self) -> bool {
         let terms = self.terms.as_ref().and_then(|terms| terms.check.as_ref());
         terms.is_some_and(|terms| terms.on_inconclusive == OnInconclusive::Relaunch)
     }

@@ -59,7 +59,7 @@ fn a_node_that_joins_again_has_no_workers() {
 }
 
 #[test]
-fn a_node_that_never_heard_of_its_seat_has_no_workers_either() {
+fn a_node_that_never_received_its_assignment_has_no_workers() {
     let mut test = running_fenced();
     let _ = test.lose("c");
     let _ = (test.rejoin("a", 0), test.rejoin("b", 0));
@@ -75,7 +75,7 @@ fn a_node_that_leaves_is_waited_for_until_its_workers_are_gone() {
 }
 
 #[test]
-fn a_node_whose_work_is_done_or_whose_place_is_taken_has_none() {
+fn a_node_that_is_done_or_replaced_has_no_workers() {
     let mut test = running_fenced();
     let _ = test.succeed("c", 0);
     let _ = test.lose("c");
@@ -97,7 +97,7 @@ fn a_master_that_was_started_again_counts_from_then() {
 }
 
 #[test]
-fn a_job_that_waits_in_vain_says_for_whom() {
+fn a_job_that_times_out_names_the_missing_nodes() {
     let mut test = running_fenced();
     let _ = test.lose("c");
     let _ = (test.rejoin("a", 0), test.rejoin("b", 0));
@@ -123,7 +123,7 @@ fn members_that_do_not_stop_in_time_are_waited_for_once_more() {
 }
 
 #[test]
-fn a_master_without_a_memory_asks_a_member_for_the_jury_and_waits_for_the_rest() {
+fn a_master_without_state_takes_the_jury_from_a_member_and_waits_for_the_rest() {
     let mut test = Test::new(fenced(), terms(1, 3));
     let claim = Claim {
         round: Round(7),
@@ -145,7 +145,7 @@ fn a_master_without_a_memory_asks_a_member_for_the_jury_and_waits_for_the_rest()
 }
 
 #[test]
-fn where_anybody_may_join_what_a_stranger_makes_up_holds_up_nobody() {
+fn without_a_token_forged_claims_delay_no_node() {
     let mut test = Test::new(Policy { is_open: true, ..fenced() }, terms(1, 3));
     assert_eq!(test.rejoin("a", 7), []);
     assert_eq!(absent(&test), []);
@@ -183,7 +183,7 @@ fn each_that_is_away_is_judged_by_the_jury_of_its_own_round() {
 }
 
 #[test]
-fn a_round_of_a_lost_memory_is_told_from_one_of_the_same_number() {
+fn a_round_of_a_lost_state_is_distinguished_from_one_with_the_same_number() {
     let mut test = Test::new(fenced(), terms(1, 1));
     // Round 0 of this memory is about to begin, without a node that was in round 0 of the last one.
     let asked = test.join("a");
@@ -204,7 +204,7 @@ fn a_round_of_a_lost_memory_is_told_from_one_of_the_same_number() {
 }
 
 #[test]
-fn a_node_that_is_refused_has_its_workers_until_it_has_heard_of_that() {
+fn a_refused_node_has_its_workers_until_it_knows() {
     let mut test = Test::new(fenced(), terms(1, 3));
     let _ = test.join("a");
     let claim = Claim {

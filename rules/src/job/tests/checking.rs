@@ -133,7 +133,7 @@ fn passed() -> Probed {
 }
 
 #[test]
-fn healthy_nodes_get_their_seats_after_one_round() {
+fn healthy_nodes_are_assigned_after_one_round() {
     let mut ring = Ring::new(policy(), checked(4, 4), &[]);
     for name in ["a", "b", "c", "d"] {
         ring.join(name);
@@ -149,7 +149,7 @@ fn healthy_nodes_get_their_seats_after_one_round() {
 }
 
 #[test]
-fn a_broken_node_leaves_and_the_others_go_on_when_they_are_enough() {
+fn a_broken_node_leaves_and_enough_others_continue() {
     let mut ring = Ring::new(policy(), checked(3, 4), &["c"]);
     for name in ["a", "b", "c", "d"] {
         ring.join(name);
@@ -178,7 +178,7 @@ fn with_too_few_left_the_job_waits_and_checks_the_replacement_with_the_others() 
 }
 
 #[test]
-fn a_node_that_did_not_hear_that_it_was_left_out_hears_it_again() {
+fn an_excluded_node_is_notified_again_until_it_acknowledges() {
     let mut ring = Ring::new(policy(), checked(3, 4), &["c"]);
     for name in ["a", "b", "c", "d"] {
         ring.join(name);
@@ -190,7 +190,7 @@ fn a_node_that_did_not_hear_that_it_was_left_out_hears_it_again() {
 }
 
 #[test]
-fn a_node_that_knows_that_it_is_broken_is_tested_with_nobody() {
+fn a_node_with_a_fault_of_its_own_is_not_tested() {
     let mut ring = Ring::new(policy(), checked(2, 3), &[]);
     ring.join("a");
     ring.join("b");
@@ -206,7 +206,7 @@ fn a_node_that_knows_that_it_is_broken_is_tested_with_nobody() {
 }
 
 #[test]
-fn two_nodes_that_fail_together_end_the_job_untainted_unless_told_otherwise() {
+fn two_nodes_that_fail_together_end_the_job_untainted_by_default() {
     let of = |on_inconclusive| {
         let check = Some(CheckTerms { on_inconclusive, ..check() });
         let mut ring = Ring::new(policy(), Terms { check, ..terms(2, 2) }, &["b"]);
@@ -243,7 +243,7 @@ fn two_nodes_that_fail_together_end_the_job_untainted_unless_told_otherwise() {
 }
 
 #[test]
-fn when_most_nodes_are_broken_nobody_is_tainted_and_the_job_fails() {
+fn when_most_nodes_are_broken_none_is_tainted_and_the_job_fails() {
     let mut ring = Ring::new(policy(), checked(2, 6), &["c", "d", "e", "f"]);
     for name in ["a", "b", "c", "d", "e", "f"] {
         ring.join(name);
@@ -255,7 +255,7 @@ fn when_most_nodes_are_broken_nobody_is_tainted_and_the_job_fails() {
 }
 
 #[test]
-fn one_node_is_not_tested_with_anybody() {
+fn a_single_node_is_not_tested() {
     let mut ring = Ring::new(policy(), checked(1, 1), &[]);
     ring.join("a");
     assert!(ring.orders.is_empty() && ring.reports[0].outcome.network_untested);
@@ -283,7 +283,7 @@ fn a_restart_is_checked_again_unless_the_last_check_is_young_and_of_the_same_nod
 }
 
 #[test]
-fn a_member_that_is_lost_in_the_middle_is_lost_and_nobody_else_is_blamed() {
+fn a_member_lost_during_the_check_is_lost_and_no_other_is_blamed() {
     let mut ring = Ring::new(policy(), checked(3, 4), &[]);
     for name in ["a", "b", "c", "d"] {
         ring.join(name);
@@ -303,7 +303,7 @@ fn a_member_that_is_lost_in_the_middle_is_lost_and_nobody_else_is_blamed() {
 
 /// Who is left alone has nothing to do with it: it waits for a replacement, and is tested with that.
 #[test]
-fn when_one_of_two_goes_in_the_middle_the_other_waits_for_a_replacement() {
+fn when_one_of_two_leaves_during_the_check_the_other_waits_for_a_replacement() {
     let left = Event::NodeEnded { node: id("b"), end: NodeEnd::Left { signal: 2 } };
     let vanished = Event::NodeLost { node: id("b"), cause: DISCONNECTED };
     for event in [left, vanished] {
@@ -359,7 +359,7 @@ fn a_member_that_leaves_in_the_middle_is_left_out_and_not_tainted() {
 }
 
 #[test]
-fn an_order_is_said_again_to_a_node_that_comes_back_and_its_answer_counts_once() {
+fn an_order_is_repeated_to_a_node_that_comes_back_and_its_report_counts_once() {
     let mut ring = Ring::new(policy(), checked(2, 2), &[]);
     ring.join("a");
     ring.join("b");
@@ -436,7 +436,7 @@ fn the_launcher_that_serves_the_master_takes_the_job_with_it_when_it_is_broken()
 
 /// One of a pair fails, its partner is silent until the grace is over; the others pass.
 #[test]
-fn a_late_word_of_an_old_round_does_not_take_the_new_order_away() {
+fn a_late_report_of_an_old_round_does_not_remove_the_new_order() {
     let mut ring = Ring::new(policy(), checked(2, 4), &[]);
     for name in ["a", "b", "c", "d"] {
         ring.join(name);
@@ -469,7 +469,7 @@ fn a_late_word_of_an_old_round_does_not_take_the_new_order_away() {
 }
 
 #[test]
-fn the_silent_member_of_the_last_group_is_told_to_end() {
+fn the_silent_member_of_the_last_group_is_cancelled() {
     let mut ring = Ring::new(policy(), checked(2, 2), &[]);
     ring.join("a");
     ring.join("b");
@@ -519,7 +519,7 @@ fn the_report_names_both_switches_of_a_node() {
 
 /// Two broken nodes, and the loss of one of them is already one too many.
 #[test]
-fn all_who_are_left_out_hear_why_also_when_one_of_them_ends_the_job() {
+fn all_excluded_nodes_get_the_reason_even_if_one_of_them_ends_the_job() {
     let policy = Policy { restart_count: 0, ..policy() };
     let mut ring = Ring::new(policy, checked(2, 8), &["c", "d"]);
     for (rank, name) in (0..).zip(["a", "b", "c", "d", "e", "f", "g", "h"]) {

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn success_waits_for_every_member_and_for_all_to_hear_of_it() {
+fn success_waits_for_every_member_and_all_acknowledgements() {
     let mut test = Test::running(policy(), terms(2, 2), &["a", "b"]);
     assert_eq!(test.succeed("b", 0), []);
     assert_eq!(test.succeed("b", 0), [], "said again");
@@ -21,7 +21,7 @@ fn success_waits_for_every_member_and_for_all_to_hear_of_it() {
 }
 
 #[test]
-fn a_node_whose_workers_all_ended_well_restarts_with_a_peer() {
+fn a_node_whose_workers_all_succeeded_restarts_with_a_peer() {
     let mut test = Test::running(policy(), terms(2, 2), &["a", "b"]);
     assert_eq!(test.succeed("a", 0), []);
     let why = Regroup::WorkersFailed { node: named("b", Some(1)), reason: REASON.into() };
@@ -37,7 +37,7 @@ fn a_node_whose_workers_all_ended_well_restarts_with_a_peer() {
 }
 
 #[test]
-fn a_node_that_goes_after_its_workers_ended_well_is_not_missed() {
+fn a_node_that_leaves_after_its_workers_succeeded_is_not_missed() {
     for is_lost in [false, true] {
         let mut test = Test::running(Policy { restart_count: 0, ..policy() }, terms(2, 2), &["a", "b"]);
         assert_eq!(test.succeed("a", 0), []);
@@ -59,7 +59,7 @@ fn the_last_member_that_succeeds_may_be_the_only_one_left() {
 }
 
 #[test]
-fn who_does_not_hear_of_the_end_is_not_waited_for_for_ever() {
+fn acknowledgements_of_the_end_have_a_timeout() {
     let mut test = Test::running(policy(), terms(1, 1), &["a"]);
     let verdict = JobVerdict::Succeeded;
     assert_eq!(test.succeed("a", 0), ended(&["a"], &verdict));
@@ -69,7 +69,7 @@ fn who_does_not_hear_of_the_end_is_not_waited_for_for_ever() {
 }
 
 #[test]
-fn whoever_speaks_after_the_end_is_told_it() {
+fn any_message_after_the_end_is_answered_with_it() {
     let mut test = Test::running(policy(), terms(2, 2), &["a", "b"]);
     let _one = test.succeed("a", 0);
     let verdict = JobVerdict::Succeeded;
@@ -88,7 +88,7 @@ fn whoever_speaks_after_the_end_is_told_it() {
 }
 
 #[test]
-fn other_words_after_the_end_change_nothing() {
+fn other_messages_after_the_end_change_nothing() {
     let mut test = Test::running(fail_job(), terms(2, 2), &["a", "b"]);
     let _ends = test.workers_fail("a", 0, true);
     let verdict = test.job.verdict().cloned();
@@ -113,7 +113,7 @@ fn embedded(on_give_up: OnGiveUp, names: &[&str]) -> Test {
 }
 
 #[test]
-fn the_job_ends_when_the_launcher_that_serves_the_master_is_told_to_end() {
+fn the_job_ends_when_the_launcher_that_serves_the_master_is_stopped() {
     let mut test = embedded(OnGiveUp::FailJob, &["a", "b"]);
     let failure = JobFailure::MasterLeft { node: named("a", Some(0)), reason: TOLD_TO_END.into() };
     assert_eq!(
@@ -127,7 +127,7 @@ fn the_job_ends_when_the_launcher_that_serves_the_master_is_told_to_end() {
 }
 
 #[test]
-fn a_launcher_that_serves_the_master_and_is_alone_just_goes() {
+fn a_launcher_that_serves_the_master_alone_leaves_at_once() {
     let mut test = embedded(OnGiveUp::FailJob, &["a"]);
     let verdict = JobVerdict::Failed(JobFailure::Deserted);
     assert_eq!(test.leave("a"), [forget("a"), finish(&verdict)]);
@@ -144,7 +144,7 @@ fn the_job_ends_when_the_launcher_that_serves_the_master_gives_up_whatever_the_p
 }
 
 #[test]
-fn other_launchers_may_leave_the_one_that_serves_the_master() {
+fn other_launchers_may_leave_a_launcher_that_serves_the_master() {
     let mut test = embedded(OnGiveUp::FailJob, &["a", "b"]);
     assert_eq!(
         test.leave("b"),

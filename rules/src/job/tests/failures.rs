@@ -7,7 +7,7 @@ fn workers_failed(name: &str, rank: u32) -> Regroup {
 }
 
 #[test]
-fn workers_that_fail_on_one_node_are_told_to_every_other_node_at_once() {
+fn workers_that_fail_on_one_node_are_reported_to_all_nodes_at_once() {
     let mut test = Test::running(policy(), terms(3, 3), &["a", "b", "c"]);
     assert_eq!(test.workers_fail("b", 0, false), regrouped(0, &["a", "c"], &workers_failed("b", 1)));
     assert_eq!(
@@ -23,7 +23,7 @@ fn workers_that_fail_on_one_node_are_told_to_every_other_node_at_once() {
 }
 
 #[test]
-fn a_failure_that_comes_after_a_peers_stream_broke_is_excused() {
+fn a_failure_after_a_peers_stream_broke_is_secondary() {
     for gives_up in [false, true] {
         let mut test = Test::running(fail_job(), terms(1, 3), &["a", "b", "c"]);
         assert_eq!(test.tell(Event::LinkBroken { node: id("c") }), []);
@@ -37,7 +37,7 @@ fn a_failure_that_comes_after_a_peers_stream_broke_is_excused() {
 }
 
 #[test]
-fn who_gives_up_after_the_round_was_over_is_told_so_again() {
+fn a_node_that_gives_up_after_its_round_is_notified_again() {
     let mut test = Test::running(fail_job(), terms(2, 2), &["a", "b"]);
     assert_eq!(test.workers_fail("a", 0, false), regrouped(0, &["b"], &workers_failed("a", 0)));
     let again = Effect::Regroup { node: id("b"), round: Round(0), why: workers_failed("b", 1) };
@@ -47,7 +47,7 @@ fn who_gives_up_after_the_round_was_over_is_told_so_again() {
 }
 
 #[test]
-fn who_has_no_seat_has_no_workers_that_could_fail() {
+fn a_node_without_an_assignment_has_no_workers_that_could_fail() {
     let mut test = Test::running(policy(), terms(1, 1), &["a"]);
     assert_eq!(test.join("b"), []);
     assert_eq!(test.workers_fail("b", 0, false), []);
@@ -56,7 +56,7 @@ fn who_has_no_seat_has_no_workers_that_could_fail() {
 }
 
 #[test]
-fn a_member_that_joins_again_by_itself_brings_all_others_back() {
+fn a_member_that_joins_again_by_itself_restarts_all_others() {
     let mut test = Test::running(policy(), terms(2, 2), &["a", "b"]);
     let why = Regroup::Rejoined { node: named("b", Some(1)) };
     assert_eq!(test.rejoin("b", 0), regrouped(0, &["a"], &why));
@@ -67,7 +67,7 @@ fn a_member_that_joins_again_by_itself_brings_all_others_back() {
 }
 
 #[test]
-fn torchruns_spent_budget_ends_the_job_at_once_and_all_are_told_the_root_cause() {
+fn on_torchrun_lines_a_node_without_restarts_ends_the_job_with_its_root_cause() {
     let verdict = JobVerdict::Failed(JobFailure::Node { node: named("b", Some(1)), reason: REASON.into() });
     let mut test = Test::running(fail_job(), terms(1, 3), &["a", "b", "c"]);
     assert_eq!(test.join("d"), [], "a spare is told too");
@@ -92,7 +92,7 @@ fn a_node_that_cannot_start_ends_torchruns_job_for_all() {
 }
 
 #[test]
-fn a_spare_that_gives_up_ends_nobodys_job() {
+fn a_spare_that_gives_up_does_not_end_the_job() {
     let mut test = Test::running(fail_job(), terms(1, 1), &["a"]);
     assert_eq!(test.join("b"), []);
     let end = NodeEnd::Failed { reason: REASON.into() };
@@ -101,7 +101,7 @@ fn a_spare_that_gives_up_ends_nobodys_job() {
 }
 
 #[test]
-fn where_nodes_are_replaced_a_spent_budget_is_a_loss() {
+fn with_replacement_a_node_without_restarts_is_a_loss() {
     let mut test = Test::running(policy(), terms(1, 2), &["a", "b"]);
     assert_eq!(
         test.workers_fail("b", 0, true),
@@ -114,7 +114,7 @@ fn where_nodes_are_replaced_a_spent_budget_is_a_loss() {
 }
 
 #[test]
-fn with_enough_nodes_left_the_job_shrinks_and_goes_on() {
+fn with_enough_nodes_left_the_job_shrinks_and_continues() {
     let mut test = Test::running(policy(), terms(2, 3), &["a", "b", "c"]);
     assert_eq!(
         test.lose("b"),
@@ -228,7 +228,7 @@ fn a_member_lost_while_the_round_is_made_ready_is_not_in_it() {
 }
 
 #[test]
-fn a_lost_spare_is_charged_to_nobody() {
+fn a_lost_spare_is_charged_to_no_rank() {
     let mut test = Test::running(Policy { restart_count: 0, ..policy() }, terms(1, 1), &["a"]);
     assert_eq!(test.join("b"), []);
     assert_eq!(test.lose("b"), [hang_up("b"), forget("b")]);

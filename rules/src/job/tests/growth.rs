@@ -32,7 +32,7 @@ fn members_keep_their_order_and_newcomers_come_after_them_also_by_a_lower_addres
 }
 
 #[test]
-fn newcomers_at_one_address_follow_as_they_came() {
+fn newcomers_at_one_address_are_in_order_of_joining() {
     let mut test = Test::running(policy(), terms(1, 3), &["b"]);
     let here = |name: &str, terms: &Terms| {
         Event::Joined(JoinRequest { address: "127.0.0.1".into(), ..request(name, terms) })
@@ -47,14 +47,14 @@ fn newcomers_at_one_address_follow_as_they_came() {
 }
 
 #[test]
-fn newcomers_that_fill_the_job_are_taken_in_at_once() {
+fn newcomers_that_fill_the_job_are_admitted_at_once() {
     let mut test = Test::running(policy(), terms(1, 4), &["a", "b"]);
     assert_eq!(test.join("c"), []);
     assert_eq!(test.join("d"), regrouped(0, &["a", "b"], &growth(2)));
 }
 
 #[test]
-fn without_a_last_call_each_newcomer_is_taken_in_at_once() {
+fn without_a_last_call_each_newcomer_is_admitted_at_once() {
     let terms = Terms { last_call: Duration::ZERO, ..terms(1, 4) };
     let mut test = Test::new(policy(), terms);
     assert_eq!(test.join("a"), placed(0, &["a"]));
@@ -63,7 +63,7 @@ fn without_a_last_call_each_newcomer_is_taken_in_at_once() {
 }
 
 #[test]
-fn who_comes_while_the_store_is_opened_joins_the_next_round() {
+fn a_node_that_joins_while_the_store_is_opened_is_in_the_next_round() {
     let mut test = Test::new(policy(), Terms { last_call: Duration::ZERO, ..terms(1, 2) });
     assert_eq!(test.join("a"), placed(0, &["a"]));
     assert_eq!(test.join("b"), []);
@@ -72,7 +72,7 @@ fn who_comes_while_the_store_is_opened_joins_the_next_round() {
 }
 
 #[test]
-fn a_newcomer_that_goes_before_it_is_taken_in_stops_nobody() {
+fn a_newcomer_that_leaves_before_it_is_admitted_stops_no_node() {
     let mut test = Test::running(policy(), terms(1, 3), &["a"]);
     assert_eq!(test.join("b"), []);
     assert_eq!(test.leave("b"), [forget("b")]);
@@ -80,7 +80,7 @@ fn a_newcomer_that_goes_before_it_is_taken_in_stops_nobody() {
 }
 
 #[test]
-fn a_spare_is_promoted_at_once_when_a_seat_frees() {
+fn a_spare_is_promoted_at_once_when_a_rank_is_free() {
     let mut test = Test::running(policy(), terms(2, 2), &["a", "b"]);
     assert_eq!(test.join("c"), []);
     assert_eq!(test.join("d"), []);
@@ -92,7 +92,7 @@ fn a_spare_is_promoted_at_once_when_a_seat_frees() {
 }
 
 #[test]
-fn members_of_the_last_round_keep_their_seats_before_any_spare() {
+fn members_of_the_last_round_keep_their_ranks_before_any_spare() {
     let mut test = Test::running(policy(), terms(1, 2), &["b", "c"]);
     assert_eq!(test.join_as("a", 0), [], "a wish does not push a member out");
     let _regroup = test.workers_fail("b", 0, false);
@@ -101,7 +101,7 @@ fn members_of_the_last_round_keep_their_seats_before_any_spare() {
 }
 
 #[test]
-fn a_spare_is_told_the_end_like_any_other() {
+fn a_spare_is_notified_of_the_end() {
     let mut test = Test::running(policy(), terms(1, 1), &["a"]);
     assert_eq!(test.join("b"), []);
     assert_eq!(test.succeed("a", 0), ended(&["a", "b"], &JobVerdict::Succeeded));

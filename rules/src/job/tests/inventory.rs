@@ -9,7 +9,7 @@ fn told(node: &str, gpus: Vec<Gpu>) -> Event {
 }
 
 #[test]
-fn what_needs_a_look_is_logged_once() {
+fn troubles_of_accelerators_are_logged_once() {
     let mut job = Job::new(policy());
     let lost = Gpu { index: 3, trouble: Some(GpuTrouble::Lost), ..Gpu::default() };
     let mut log = |gpus: Vec<Gpu>| -> Vec<String> {

@@ -49,7 +49,7 @@ fn rejoin_all(test: &mut Test, names: &[&str], after: u32) -> Vec<Effect> {
 }
 
 #[test]
-fn nodes_under_one_switch_get_ranks_beside_each_other_and_restore_from_disk_when_theirs_changed() {
+fn nodes_under_one_switch_get_adjacent_ranks_and_restore_from_disk_when_theirs_changed() {
     let mut test = Test::new(policy_with_file(), terms(4, 4));
     for name in ["a", "b", "c"] {
         assert_eq!(test.join(name), []);
@@ -160,7 +160,7 @@ fn a_bad_file_keeps_the_last_good_one_and_an_empty_one_changes_nothing() {
 }
 
 #[test]
-fn a_file_that_takes_too_long_is_unusable_and_ignored_when_it_comes() {
+fn a_file_that_takes_too_long_is_ignored_when_it_arrives() {
     let mut test = Test::new(policy_with_file(), terms(2, 2));
     assert_eq!(test.join("a"), []);
     assert_eq!(test.join("b"), [Effect::ReadTopology]);
@@ -174,7 +174,7 @@ fn a_file_that_takes_too_long_is_unusable_and_ignored_when_it_comes() {
 }
 
 #[test]
-fn who_comes_or_goes_while_the_file_is_read() {
+fn nodes_may_join_and_leave_while_the_file_is_read() {
     let mut test = Test::new(policy_with_file(), terms(2, 2));
     assert_eq!(test.join("a"), []);
     assert_eq!(test.join("b"), [Effect::ReadTopology]);

@@ -255,7 +255,7 @@ proptest! {
 proptest! {
     /// Nodes that do what they are told: whoever comes and goes, the nodes that are there run.
     #[test]
-    fn nodes_that_are_there_and_do_as_they_are_told_run_when_they_are_enough(
+    fn enough_cooperating_nodes_run(
         terms in any_terms(),
         steps in prop::collection::vec((any_name(), 0_u8..4, 0_u64..40), 1..40),
     ) {

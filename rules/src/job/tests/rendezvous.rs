@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn one_node_is_asked_to_host_seated_and_dismissed() {
+fn one_node_hosts_is_assigned_and_is_done() {
     let mut test = Test::new(policy(), terms(1, 1));
     assert_eq!(test.join("a"), placed(0, &["a"]));
     assert_eq!(test.job.deadline(), Some(Moment::START + HOST));
@@ -25,7 +25,7 @@ fn a_round_is_complete_at_once_with_all_the_nodes_it_may_have() {
 }
 
 #[test]
-fn enough_nodes_wait_for_the_last_call_since_the_last_of_them_came() {
+fn enough_nodes_wait_for_the_last_call_since_the_last_join() {
     let mut test = Test::new(policy(), terms(2, 4));
     assert_eq!(test.join("a"), []);
     assert_eq!(test.job.deadline(), Some(Moment::START + JOIN), "one is too few for a last call");
@@ -55,7 +55,7 @@ fn a_last_call_ends_with_the_join_timeout() {
 }
 
 #[test]
-fn who_leaves_during_the_last_call_is_not_waited_for_and_not_seated() {
+fn a_node_that_leaves_during_the_last_call_is_not_assigned() {
     let mut test = Test::new(policy(), terms(2, 4));
     for name in ["a", "b", "c"] {
         assert_eq!(test.join(name), []);
@@ -69,7 +69,7 @@ fn who_leaves_during_the_last_call_is_not_waited_for_and_not_seated() {
 }
 
 #[test]
-fn whoever_waits_in_vain_is_told_so() {
+fn waiting_nodes_are_notified_of_the_timeout() {
     let mut test = Test::new(policy(), terms(4, 4));
     assert_eq!(test.at(1).join_as("a", 0), []);
     assert_eq!(test.at(2).join_as("d", 3), []);
@@ -94,7 +94,7 @@ fn a_timeout_names_no_ranks_when_some_node_has_none() {
 }
 
 #[test]
-fn a_master_that_nobody_is_left_at_waits_for_ever_and_for_any_job() {
+fn a_master_without_nodes_waits_for_ever_and_for_any_job() {
     let mut test = Test::new(policy(), terms(2, 2));
     assert_eq!(test.join("a"), []);
     assert_eq!(test.leave("a"), [forget("a")]);
@@ -138,7 +138,7 @@ fn the_unit_floors_the_world_in_every_branch_and_never_to_zero() {
 }
 
 #[test]
-fn joiners_past_the_unit_wait_and_are_told_that_they_are_spares() {
+fn joiners_beyond_the_unit_wait_as_spares() {
     let mut test = Test::new(policy(), Terms { node_unit: 2, last_call: Duration::ZERO, ..terms(2, 4) });
     assert_eq!(test.join("a"), []);
     assert_eq!(test.join("b"), placed(0, &["a", "b"]));
@@ -195,7 +195,7 @@ fn a_later_round_is_complete_as_soon_as_all_that_are_left_are_back() {
 }
 
 #[test]
-fn a_member_that_cannot_stop_its_workers_holds_up_the_others_no_longer_than_the_join_timeout() {
+fn a_member_that_cannot_stop_its_workers_delays_the_others_by_the_join_timeout() {
     let mut test = Test::running(policy(), terms(1, 2), &["a", "b"]);
     let why = Regroup::WorkersFailed { node: named("a", Some(0)), reason: REASON.into() };
     assert_eq!(test.at(60).workers_fail("a", 0, false), regrouped(0, &["b"], &why));
@@ -259,7 +259,7 @@ fn unequal_nodes_are_welcome_unless_the_job_wants_them_uniform() {
 }
 
 #[test]
-fn what_is_said_again_is_answered_again() {
+fn a_repeated_message_is_answered_again() {
     let mut test = Test::new(policy(), terms(2, 2));
     assert_eq!(test.join("a"), []);
     assert_eq!(test.join("a"), []);
@@ -297,7 +297,7 @@ fn only_the_host_of_this_round_opens_its_store() {
 }
 
 #[test]
-fn a_host_that_stays_silent_is_lost_and_does_not_hold_the_others() {
+fn a_silent_host_is_lost_and_does_not_delay_the_others() {
     let silent = "nothing was heard of it for 60 s";
     let mut test = Test::new(policy(), terms(2, 2));
     assert_eq!(test.join_as("a", 0), []);

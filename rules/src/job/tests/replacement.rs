@@ -43,7 +43,7 @@ fn the_same_holds_before_the_first_round() {
 }
 
 #[test]
-fn a_holder_whose_stream_is_broken_gives_way_at_once() {
+fn a_holder_with_a_broken_stream_is_replaced_at_once() {
     let replaced = "its connection to the job master was broken when a replacement came";
     let mut test = running();
     assert_eq!(test.tell(Event::LinkBroken { node: id("b") }), []);
@@ -79,7 +79,7 @@ fn a_holder_whose_stream_is_open_again_keeps_its_rank() {
 }
 
 #[test]
-fn a_replacement_takes_the_seat_of_one_that_was_lost_or_has_left() {
+fn a_replacement_takes_the_rank_of_a_node_that_was_lost_or_left() {
     for leaves in [false, true] {
         let mut test = running();
         let _regroup = if leaves { test.leave("a") } else { test.lose("a") };
@@ -90,7 +90,7 @@ fn a_replacement_takes_the_seat_of_one_that_was_lost_or_has_left() {
 }
 
 #[test]
-fn the_newcomer_is_told_the_end_when_it_replaces_once_too_often() {
+fn the_newcomer_is_notified_of_the_end_when_it_replaces_once_too_often() {
     let mut test = Test::new(Policy { restart_count: 0, ..policy() }, terms(1, 1));
     assert_eq!(test.join_as("a", 0), placed(0, &["a"]));
     assert_eq!(test.hosted("a", 0), assignments(0, &["a"]));

@@ -21,7 +21,7 @@ fn new(min: u32, max: u32) -> Test {
 }
 
 #[test]
-fn of_two_that_claim_one_seat_the_second_stops_and_joins_again() {
+fn of_two_claims_of_one_rank_the_second_node_stops_and_joins_again() {
     let mut test = new(2, 4);
     assert_eq!(test.resume("b", 7, ABC, WorkersState::Running), [restoring(7, 3)]);
     assert_eq!(test.resume("d", 7, &["a", "d", "c"], WorkersState::Running), [late("d", 7)]);
@@ -30,7 +30,7 @@ fn of_two_that_claim_one_seat_the_second_stops_and_joins_again() {
 }
 
 #[test]
-fn when_all_come_back_to_a_master_without_a_memory_nobody_is_told_anything() {
+fn when_all_come_back_to_a_master_without_state_no_message_is_sent() {
     let mut test = new(2, 4);
     assert_eq!(test.resume("b", 7, ABC, WorkersState::Running), [restoring(7, 3)]);
     assert_eq!(test.job.deadline(), Some(Moment::START + RETURN));
@@ -65,7 +65,7 @@ fn when_one_is_missing_the_others_start_a_new_round_on_another_port() {
 }
 
 #[test]
-fn one_that_comes_back_while_the_others_stop_takes_part_in_the_next_round() {
+fn a_node_that_comes_back_while_the_others_stop_takes_part_in_the_next_round() {
     let mut test = new(2, 4);
     assert_eq!(test.resume("a", 7, ABC, WorkersState::Running), [restoring(7, 3)]);
     let _regroup = test.due();
@@ -76,7 +76,7 @@ fn one_that_comes_back_while_the_others_stop_takes_part_in_the_next_round() {
 }
 
 #[test]
-fn a_memory_older_than_the_job_is_named_to_every_node_and_in_the_log() {
+fn a_state_older_than_the_job_is_reported_to_every_node_and_in_the_log() {
     let mut test = new(2, 4);
     assert_eq!(test.join("a"), []);
     let _placed = test.join("b");
@@ -102,7 +102,7 @@ fn a_memory_older_than_the_job_is_named_to_every_node_and_in_the_log() {
 }
 
 #[test]
-fn members_that_came_back_keep_their_seats_before_a_spare() {
+fn members_that_came_back_keep_their_ranks_before_a_spare() {
     let mut test = new(1, 2);
     assert_eq!(test.join("a"), []);
     assert_eq!(test.resume("b", 7, &["b", "c", "d"], WorkersState::Running), [restoring(7, 3)]);
@@ -150,7 +150,7 @@ fn a_failure_ends_the_round_that_is_being_restored() {
 }
 
 #[test]
-fn one_that_is_stopping_or_has_left_the_round_ends_it() {
+fn a_member_that_is_stopping_or_has_left_ends_the_round() {
     let mut test = new(2, 3);
     assert_eq!(test.resume("a", 7, ABC, WorkersState::Running), [restoring(7, 3)]);
     let why = Regroup::Rejoined { node: named("b", Some(1)) };
@@ -186,7 +186,7 @@ fn a_claimant_of_another_job_is_refused() {
 }
 
 #[test]
-fn rounds_grow_for_a_node_that_a_master_without_a_memory_knows_nothing_of() {
+fn rounds_grow_for_a_node_unknown_to_a_master_without_state() {
     let mut test = new(1, 1);
     assert_eq!(test.rejoin("a", 7), placed_afresh(8, &["a"]), "others of that round may be about");
 }
@@ -201,7 +201,7 @@ fn a_broken_stream_that_comes_back_changes_nothing() {
 }
 
 #[test]
-fn what_happened_while_the_stream_was_broken_is_heard_when_it_is_back() {
+fn missed_messages_arrive_when_the_stream_is_back() {
     let mut test = Test::running(policy(), terms(3, 3), ABC);
     assert_eq!(test.succeed("a", 0), []);
     assert_eq!(test.resume("b", 0, ABC, WorkersState::Succeeded), []);
@@ -217,7 +217,7 @@ fn what_happened_while_the_stream_was_broken_is_heard_when_it_is_back() {
 }
 
 #[test]
-fn a_node_that_missed_the_end_of_its_round_is_told_so() {
+fn a_node_that_missed_the_end_of_its_round_is_notified() {
     let mut test = Test::running(policy(), terms(2, 2), &["a", "b"]);
     let _regroup = test.workers_fail("a", 0, false);
     assert_eq!(test.rejoin("a", 0), []);
@@ -279,7 +279,7 @@ fn a_rank_may_be_replaced_before_its_holder_is_back_at_the_restarted_master() {
 }
 
 #[test]
-fn a_master_that_is_started_again_after_the_end_tells_it_to_all_that_come() {
+fn a_master_restarted_after_the_end_notifies_all_nodes_that_come() {
     let mut test = Test::running(policy(), terms(1, 1), &["a"]);
     let verdict = JobVerdict::Succeeded;
     assert_eq!(test.succeed("a", 0), ended(&["a"], &verdict));

@@ -30,7 +30,7 @@ fn refused(name: &str, point: &str) -> Effect {
 }
 
 #[test]
-fn whoever_comes_first_with_another_job_gives_way_to_one_that_has_its_nodes() {
+fn the_first_job_is_replaced_by_one_that_has_its_nodes() {
     let (theirs, ours) = (named_job("theirs", 2, 2), named_job("ours", 2, 2));
     let mut test = Test::new(open(), ours.clone());
     assert_eq!(join_for(&mut test, "x", &theirs), []);
@@ -45,7 +45,7 @@ fn whoever_comes_first_with_another_job_gives_way_to_one_that_has_its_nodes() {
 }
 
 #[test]
-fn whoever_waits_aside_is_refused_when_the_job_runs_or_its_own_time_is_over() {
+fn nodes_of_another_job_are_refused_when_the_job_runs_or_at_their_timeout() {
     let (ours, theirs) = (named_job("ours", 2, 2), named_job("theirs", 3, 3));
     let mut test = Test::new(open(), ours.clone());
     assert_eq!(test.join("a"), []);
@@ -82,7 +82,7 @@ fn when_the_first_are_gone_the_others_are_the_job() {
 }
 
 #[test]
-fn a_launcher_that_serves_its_job_and_a_master_with_a_token_refuse_others_at_once() {
+fn a_master_with_terms_or_a_token_refuses_other_jobs_at_once() {
     let (theirs, ours) = (named_job("theirs", 1, 2), named_job("ours", 1, 2));
     let policy = Policy { terms: Some(ours.clone()), ..open() };
     let mut test = Test::new(policy, ours.clone());
@@ -97,7 +97,7 @@ fn a_launcher_that_serves_its_job_and_a_master_with_a_token_refuse_others_at_onc
 }
 
 #[test]
-fn a_node_that_never_took_its_seat_costs_no_rank_a_replacement() {
+fn a_node_without_an_acknowledged_assignment_costs_no_replacement() {
     let mut test = Test::running(open(), terms(2, 3), &["a", "b"]);
     for round in 0..4 {
         let _grows = test.join("x");
@@ -123,7 +123,7 @@ fn a_node_that_never_took_its_seat_costs_no_rank_a_replacement() {
 }
 
 #[test]
-fn a_made_up_round_neither_holds_up_the_next_one_nor_uses_the_numbers_up() {
+fn a_forged_round_neither_delays_the_next_one_nor_uses_up_the_numbers() {
     let mut test = Test::running(open(), terms(2, 2), &["a", "b"]);
     let _regroup = test.workers_fail("a", 0, false);
     assert_eq!(
@@ -157,7 +157,7 @@ fn a_made_up_round_neither_holds_up_the_next_one_nor_uses_the_numbers_up() {
 /// Found by `fuzz/run job`: the round waited for ever for a host that nobody knew any more, and its deadline stayed in the
 /// past, so the master did nothing else.
 #[test]
-fn a_member_that_comes_again_for_another_job_leaves_the_round_that_is_about_to_begin() {
+fn a_member_that_joins_again_for_another_job_leaves_the_next_round() {
     let (ours, theirs) = (named_job("ours", 2, 2), named_job("theirs", 3, 3));
     let mut test = Test::new(open(), ours.clone());
     test.join("a");

@@ -32,7 +32,7 @@ fn with_accelerators() -> WorkerGroup {
 }
 
 #[test]
-fn nobody_looks_before_workers_run_and_then_once() {
+fn accelerators_are_queried_once_workers_run_and_only_once() {
     let mut group = with_accelerators();
     assert_eq!(group.handle(Moment::START, worker_started(0)), [Effect::TakeInventory]);
     assert_eq!(group.handle(Moment::START, worker_started(0)), []);
@@ -52,7 +52,7 @@ fn a_check_finds_it_out_before_and_then_only_the_driver_is_listened_to() {
 }
 
 #[test]
-fn a_master_that_is_back_hears_it_again() {
+fn a_master_that_is_back_receives_it_again() {
     let mut group = with_accelerators();
     assert_eq!(group.handle(Moment::START, worker_started(0)), [Effect::TakeInventory]);
     assert_eq!(group.handle(Moment::START, away()).len(), 1);
@@ -63,7 +63,7 @@ fn a_master_that_is_back_hears_it_again() {
 }
 
 #[test]
-fn an_error_of_the_driver_is_told_and_a_flood_less_and_less_often() {
+fn driver_errors_are_reported_and_repeated_ones_less_and_less_often() {
     let mut group = with_accelerators();
     let error = |gpu| Event::GpuError { gpu, code: 79 };
     assert_eq!(group.handle(Moment::START, error(1)), [], "of what?");
@@ -109,7 +109,7 @@ fn holds(gpu: u32, lineage: &[i32], gigabytes: u64) -> GpuUse {
 }
 
 #[test]
-fn a_worker_beyond_its_share_is_told_of_and_killed_where_that_is_wanted() {
+fn a_worker_above_its_share_is_reported_and_killed_if_enforced() {
     // The second one's data loader counts for it; what others hold, and other devices, do not.
     let uses =
         vec![holds(1, &[100, 1], 5), holds(1, &[207, 101, 1], 6), holds(1, &[9], 60), holds(0, &[100], 70)];
@@ -132,7 +132,7 @@ fn a_worker_beyond_its_share_is_told_of_and_killed_where_that_is_wanted() {
 }
 
 #[test]
-fn a_driver_that_knows_other_numbers_is_told_of_once() {
+fn a_driver_with_other_process_ids_is_reported_once() {
     let mut group = sharing(true);
     let mut told = Vec::new();
     for _ in 0..30 {
@@ -142,7 +142,7 @@ fn a_driver_that_knows_other_numbers_is_told_of_once() {
 }
 
 #[test]
-fn errors_that_were_heard_outlive_the_next_look() {
+fn reported_errors_are_kept_after_the_next_query() {
     let mut group = WorkerGroup::new(Limits { check: Some(Duration::ZERO), ..limits(3) });
     assert_eq!(group.handle(Moment::START, Event::MasterBack), [Effect::CheckLocally]);
     assert_eq!(group.handle(Moment::START, taken()), [reported()]);

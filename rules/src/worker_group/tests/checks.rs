@@ -37,7 +37,7 @@ fn waiting(ttl: Duration) -> WorkerGroup {
 }
 
 #[test]
-fn what_the_look_at_itself_has_to_say_is_passed_on() {
+fn progress_of_the_self_test_is_shown() {
     let mut group = looking(TTL);
     let message = "switchbox check: measuring 0:1".to_owned();
     let says = Event::SelfCheckProgress { message: message.clone() };
@@ -45,7 +45,7 @@ fn what_the_look_at_itself_has_to_say_is_passed_on() {
 }
 
 #[test]
-fn a_node_that_cannot_be_checked_as_asked_ends_before_it_asks_for_a_seat() {
+fn a_node_whose_self_test_cannot_be_made_ends_before_it_joins() {
     let mut group = looking(TTL);
     let reason = "no switchbox probe on this host".to_owned();
     let cannot = Event::CannotCheck { reason: reason.clone() };
@@ -93,7 +93,7 @@ fn testing(at: CheckRound) -> [Effect; 2] {
 }
 
 #[test]
-fn it_looks_at_itself_once_before_it_asks_for_a_seat() {
+fn the_self_test_runs_once_before_the_node_joins() {
     let mut group = looking(Duration::ZERO);
     assert_eq!(
         group.handle(Moment::START, away()),
@@ -106,7 +106,7 @@ fn it_looks_at_itself_once_before_it_asks_for_a_seat() {
 }
 
 #[test]
-fn a_restart_looks_again_unless_the_last_look_is_young() {
+fn a_restart_repeats_the_self_test_unless_it_is_recent() {
     for (ttl, later, looks) in [(Duration::ZERO, 1, true), (TTL, 59, false), (TTL, 60, true)] {
         let mut group = waiting(ttl);
         start(&mut group, 0, 1);
@@ -118,7 +118,7 @@ fn a_restart_looks_again_unless_the_last_look_is_young() {
 }
 
 #[test]
-fn a_test_is_made_once_and_its_end_is_told_as_often_as_it_is_asked_for() {
+fn a_test_runs_once_and_its_result_is_sent_whenever_asked() {
     let mut group = waiting(Duration::ZERO);
     let now = Moment::START;
     assert_eq!(group.handle(now, ordered(at(0, 0))), testing(at(0, 0)));
@@ -131,7 +131,7 @@ fn a_test_is_made_once_and_its_end_is_told_as_often_as_it_is_asked_for() {
 }
 
 #[test]
-fn a_new_round_ends_the_test_before_it_whose_end_nobody_wants() {
+fn a_new_round_cancels_the_test_before_it() {
     let mut group = waiting(Duration::ZERO);
     let now = Moment::START;
     assert_eq!(group.handle(now, ordered(at(0, 0))), testing(at(0, 0)));
@@ -142,7 +142,7 @@ fn a_new_round_ends_the_test_before_it_whose_end_nobody_wants() {
 }
 
 #[test]
-fn only_the_test_that_is_under_way_can_be_cut_short() {
+fn only_a_running_test_can_be_cut_short() {
     let mut group = waiting(Duration::ZERO);
     let now = Moment::START;
     let cancel = |round| Event::CheckCancelled { at: at(0, round) };
@@ -155,7 +155,7 @@ fn only_the_test_that_is_under_way_can_be_cut_short() {
 }
 
 #[test]
-fn nothing_of_a_test_is_left_when_the_node_goes() {
+fn no_test_is_left_when_the_node_leaves() {
     let exclusion = Exclusion {
         verdict: "fault".into(),
         evidence: "e".into(),
@@ -177,7 +177,7 @@ fn nothing_of_a_test_is_left_when_the_node_goes() {
 }
 
 #[test]
-fn a_test_that_takes_long_is_told_of_now_and_then() {
+fn a_long_test_shows_its_progress() {
     let mut group = waiting(Duration::ZERO);
     assert_eq!(group.handle(Moment::START, ordered(at(0, 0))), testing(at(0, 0)));
     let probed = Probed::Unfinished { bytes: 3 << 20, total: 9 << 20, elapsed: TTL, idle: Duration::ZERO };
@@ -193,7 +193,7 @@ fn a_test_that_takes_long_is_told_of_now_and_then() {
 }
 
 #[test]
-fn a_person_hears_how_the_check_ended() {
+fn the_end_of_the_check_is_shown() {
     let mut group = waiting(Duration::ZERO);
     let message = "network check passed";
     let told = Effect::Notify(Notice::CheckOver { message: message.into() });
@@ -202,7 +202,7 @@ fn a_person_hears_how_the_check_ended() {
 
 /// The master had heard the first join, and has a seat for it: workers run before the look has ended.
 #[test]
-fn a_look_that_is_overtaken_by_a_seat_is_made_again_for_the_next_one() {
+fn a_self_test_overtaken_by_an_assignment_is_repeated_for_the_next_one() {
     // Its look at itself is young, and it joins.
     let mut group = waiting(TTL);
     start(&mut group, 0, 1);

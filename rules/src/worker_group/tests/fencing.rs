@@ -46,7 +46,7 @@ fn told(silent: u64, found: Option<Finding>) -> Effect {
 }
 
 #[test]
-fn a_node_that_a_peer_tells_that_the_master_lives_kills_its_workers_and_joins_again_without_a_charge() {
+fn a_node_whose_peer_has_the_master_kills_its_workers_and_joins_again_uncharged() {
     let mut group = fenced_and_running();
     assert_eq!((group.deadline(), group.kill_at()), (Some(at(4)), Some(at(10))));
     assert_eq!(group.handle(at(4), Event::Deadline), [asking()]);
@@ -64,7 +64,7 @@ fn a_node_that_a_peer_tells_that_the_master_lives_kills_its_workers_and_joins_ag
 }
 
 #[test]
-fn with_most_jurors_without_a_master_the_workers_go_on_and_a_person_hears_it_once() {
+fn with_most_jurors_without_a_master_the_workers_keep_running_and_one_message_is_shown() {
     let mut group = fenced_and_running();
     let _ = group.handle(at(1), away());
     let dead = Effect::Notify(Notice::MasterDead { lost: 2, of: 3 });
@@ -80,7 +80,7 @@ fn with_most_jurors_without_a_master_the_workers_go_on_and_a_person_hears_it_onc
 }
 
 #[test]
-fn a_launcher_that_stood_still_finds_its_workers_killed_and_takes_no_blame() {
+fn a_launcher_that_stood_still_finds_its_workers_killed_and_is_not_charged() {
     let mut group = fenced_and_running();
     // Its guard has killed them.
     let seen = group.handle(at(20), exited(0, 0, ExitCause::Signal(9)));
@@ -90,7 +90,7 @@ fn a_launcher_that_stood_still_finds_its_workers_killed_and_takes_no_blame() {
 }
 
 #[test]
-fn a_seat_that_was_too_long_on_its_way_starts_nobody() {
+fn a_late_assignment_starts_no_workers() {
     let mut group = joining(0);
     let assignment = fenced(0);
     assert_eq!(group.handle(at(11), Event::Assigned { assignment }), [join(0, Some(0))]);
@@ -109,7 +109,7 @@ fn workers_that_are_being_stopped_have_no_longer_than_the_lease() {
 }
 
 #[test]
-fn what_is_answered_in_time_keeps_the_workers_and_what_comes_too_late_does_not() {
+fn answers_in_time_keep_the_workers_and_late_ones_do_not() {
     let mut group = fenced_and_running();
     for secs in 0..100 {
         assert_eq!(group.handle(at(secs), heard(secs)), []);
@@ -121,7 +121,7 @@ fn what_is_answered_in_time_keeps_the_workers_and_what_comes_too_late_does_not()
 }
 
 #[test]
-fn what_others_may_know_is_which_rounds_are_over() {
+fn the_standpoint_is_the_last_round_that_is_over() {
     let mut group = fenced_and_running();
     let of = |group: &WorkerGroup, round| group.standpoint().answer(false, Round(round));
     assert_eq!(of(&group, 0), Answer::Lost);

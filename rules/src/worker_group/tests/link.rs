@@ -50,7 +50,7 @@ fn a_store_that_is_asked_for_twice_is_not_emptied_twice() {
 }
 
 #[test]
-fn an_answer_that_could_not_be_sent_is_sent_when_the_master_asks_again() {
+fn a_reply_that_was_lost_is_sent_when_the_master_asks_again() {
     let mut group = joining(0);
     let now = Moment::START;
     let _host = group.handle(now, asked(0, false));
@@ -76,7 +76,7 @@ fn a_store_that_cannot_be_opened_ends_the_run() {
 }
 
 #[test]
-fn why_there_is_no_seat_yet_is_told_to_a_person() {
+fn the_reason_of_a_pending_assignment_is_shown() {
     let pending = Pending::Spare { nodes: 2 };
     let told = [Effect::Notify(Notice::Pending(pending.clone()))];
     assert_eq!(joining(0).handle(Moment::START, Event::Pending(pending)), told);
@@ -84,7 +84,7 @@ fn why_there_is_no_seat_yet_is_told_to_a_person() {
 
 /// From each state: what is said again when the stream is open again.
 #[test]
-fn whatever_the_master_may_not_have_heard_is_said_again() {
+fn reports_that_the_master_may_have_missed_are_repeated() {
     let now = Moment::at_secs(1);
     let in_state = |events: &[Event]| {
         let mut group = joining(1);
@@ -198,7 +198,7 @@ fn each_absence_has_a_timeout_of_its_own() {
 }
 
 #[test]
-fn a_node_that_succeeded_ends_well_whatever_becomes_of_the_others() {
+fn a_node_that_succeeded_exits_with_0_whatever_happens_to_the_others() {
     let now = Moment::at_secs(50);
     let well = || finished(Outcome::Succeeded);
     assert_eq!(succeeded().handle(now, job_failed()), [Effect::AcknowledgeEnd, well()]);
@@ -229,7 +229,7 @@ fn a_node_that_succeeded_ends_well_whatever_becomes_of_the_others() {
 }
 
 #[test]
-fn a_node_that_succeeded_while_the_master_was_away_says_so_when_it_is_back() {
+fn a_success_while_the_master_was_away_is_reported_when_it_is_back() {
     let mut group = running(1, 0);
     let now = Moment::at_secs(1000);
     assert_eq!(group.handle(Moment::at_secs(1), away()), [master_away(true)]);
@@ -250,7 +250,7 @@ fn a_node_that_failed_while_the_master_was_away_does_not_wait_for_it() {
 }
 
 #[test]
-fn a_refused_node_goes_and_does_not_say_so() {
+fn a_refused_node_leaves_without_a_report() {
     let now = Moment::at_secs(1);
     assert_eq!(joining(0).handle(now, refused()), [finished(refusal())]);
 
@@ -290,7 +290,7 @@ fn the_jobs_end_is_acknowledged_first_and_stops_the_workers() {
 }
 
 #[test]
-fn success_is_believed_by_nobody_whose_workers_have_not_ended_well() {
+fn success_of_the_job_needs_success_of_own_workers() {
     let now = Moment::at_secs(1);
     let failed = || finished(Outcome::Failed(Failure::EndedWithout));
     let mut group = joining(0);

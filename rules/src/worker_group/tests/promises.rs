@@ -86,7 +86,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn any_order_of_events_keeps_the_promises(
+    fn any_order_of_events_keeps_the_invariants(
         max_restarts in 0_u32..3,
         join_timeout in prop::sample::select(vec![0_u64, 1, 600]),
         events in prop::collection::vec((0_u64..20_000, any_event(), any::<bool>()), 0..80),

@@ -32,7 +32,7 @@ fn a_node_whose_ranks_moved_restores_from_disk_whatever_moved_them() {
 }
 
 #[test]
-fn a_spent_restart_budget_fails_the_node_with_all_that_was_seen() {
+fn a_node_without_restarts_left_fails_with_all_its_failures() {
     let mut group = running(2, 0);
     let now = Moment::at_secs(1);
     assert_eq!(
@@ -51,7 +51,7 @@ fn a_spent_restart_budget_fails_the_node_with_all_that_was_seen() {
 }
 
 #[test]
-fn ranks_that_had_ended_well_before_the_first_failure_are_told() {
+fn ranks_that_succeeded_before_the_first_failure_are_reported() {
     let mut group = running(3, 0);
     assert_eq!(group.handle(Moment::START, exited(0, 2, ExitCause::Code(0))), []);
     assert_eq!(group.handle(Moment::START, exited(0, 1, CODE)).len(), 3);
@@ -65,7 +65,7 @@ fn ranks_that_had_ended_well_before_the_first_failure_are_told() {
 }
 
 #[test]
-fn an_excuse_or_the_jobs_end_may_come_when_no_restart_is_left_and_the_workers_are_gone() {
+fn a_root_cause_or_the_jobs_end_may_arrive_when_no_restart_is_left() {
     let spent = || {
         let mut group = running(1, 0);
         let _stopping = group.handle(Moment::START, exited(0, 0, CODE));
@@ -92,7 +92,7 @@ fn workers_that_take_long_to_end_leave_nothing_to_wait_for() {
 }
 
 #[test]
-fn a_failure_that_followed_from_another_nodes_spends_no_restart() {
+fn a_secondary_failure_uses_no_restart() {
     let excused = || Effect::Notify(Notice::Secondary { why: "a peer failed".into() });
     for max_restarts in [0, 2] {
         let mut group = running(2, max_restarts);
@@ -105,7 +105,7 @@ fn a_failure_that_followed_from_another_nodes_spends_no_restart() {
 }
 
 #[test]
-fn a_regroup_that_excuses_nothing_or_a_start_that_failed_leaves_the_budget_as_it_was() {
+fn a_regroup_without_a_root_cause_leaves_the_budget_unchanged() {
     let mut group = running(2, 2);
     let _stopping = group.handle(Moment::START, exited(0, 1, CODE));
     let late = Event::Regroup { round: Round(0), why: String::new(), is_secondary: false };
@@ -167,7 +167,7 @@ fn a_finished_rank_is_restarted_with_the_one_that_failed() {
 }
 
 #[test]
-fn a_worker_that_ignores_the_polite_signal_is_killed_and_then_given_up() {
+fn a_worker_that_ignores_the_first_signal_is_killed_and_then_abandoned() {
     let mut group = running(2, 0);
     let _ = group.handle(Moment::START, exited(0, 1, SEGV));
     assert_eq!(group.handle(Moment::at_secs(29), Event::Deadline), []);
@@ -182,7 +182,7 @@ fn a_worker_that_ignores_the_polite_signal_is_killed_and_then_given_up() {
 }
 
 #[test]
-fn nobody_is_restarted_beside_a_worker_that_cannot_be_killed() {
+fn no_worker_is_restarted_next_to_one_that_cannot_be_killed() {
     let mut group = running(2, 3);
     let _ = group.handle(Moment::START, exited(0, 1, SEGV));
     let _ = group.handle(Moment::at_secs(30), Event::Deadline);
@@ -195,7 +195,7 @@ fn nobody_is_restarted_beside_a_worker_that_cannot_be_killed() {
 }
 
 #[test]
-fn nor_beside_what_a_worker_that_ended_well_has_left_behind() {
+fn nor_next_to_children_of_a_worker_that_succeeded() {
     let mut group = running(1, 3);
     let _ = group.handle(Moment::START, exited(0, 0, OK));
     assert_eq!(group.handle(Moment::at_secs(2), Event::Deadline), [Effect::KillTree]);
@@ -234,7 +234,7 @@ fn a_leave_is_announced_before_the_workers_are_gone_and_the_second_signal_kills(
 }
 
 #[test]
-fn a_leave_that_was_noted_while_workers_stopped_is_not_said_again() {
+fn a_leave_acknowledged_while_workers_stopped_is_not_repeated() {
     let mut group = running(1, 3);
     let _stopping = group.handle(Moment::START, signalled(15));
     assert_eq!(group.handle(Moment::START, Event::EndNoted), []);
@@ -288,7 +288,7 @@ fn a_signal_before_any_worker_ends_the_run() {
 }
 
 #[test]
-fn a_late_word_of_an_old_round_is_ignored() {
+fn a_late_message_of_an_old_round_is_ignored() {
     let mut group = running(2, 3);
     let _ = group.handle(Moment::START, exited(0, 1, SEGV));
     let _ = group.handle(Moment::START, gone(0));
@@ -374,7 +374,7 @@ fn a_round_that_cannot_be_prepared_ends_the_run() {
 }
 
 #[test]
-fn another_nodes_restart_spends_none_of_ours() {
+fn another_nodes_restart_uses_none_of_ours() {
     let mut group = running(2, 0);
     assert_eq!(group.handle(Moment::START, regroup(0)), [regrouping(), TERM_TREE]);
     assert_eq!(group.handle(Moment::START, regroup(0)), [], "said again");
@@ -392,7 +392,7 @@ fn a_node_that_prepares_joins_again_when_the_round_is_over() {
 }
 
 #[test]
-fn a_node_whose_workers_all_ended_well_restarts_with_a_peer() {
+fn a_node_whose_workers_all_succeeded_restarts_with_a_peer() {
     let mut group = succeeded();
     assert_eq!(group.handle(Moment::START, regroup(0)), [regrouping(), join(0, Some(0))]);
     start(&mut group, 1, 1);
@@ -430,7 +430,7 @@ fn a_dead_guard_fails_the_run_and_keeps_an_outcome_that_was_settled() {
 }
 
 #[test]
-fn a_node_without_its_guard_starts_no_workers_again_whatever_the_others_do() {
+fn a_node_without_its_guard_starts_no_more_workers() {
     let died = || Event::GuardDied { cause: ExitCause::Signal(9) };
     // It waits for the others, who begin again.
     let mut group = running(1, 3);
@@ -503,7 +503,7 @@ fn notices_read_well() {
 }
 
 #[test]
-fn a_node_that_is_alone_is_not_told_where_it_stands() {
+fn a_single_node_shows_no_assignment() {
     let mut group = joining(0);
     let alone = Assignment { node_rank: NodeRank(0), nodes: 1, ..assignment(0, 1) };
     let effects = group.handle(Moment::START, Event::Assigned { assignment: alone.clone() });
@@ -511,7 +511,7 @@ fn a_node_that_is_alone_is_not_told_where_it_stands() {
 }
 
 #[test]
-fn a_node_that_others_have_left_is_told_that_it_goes_on_alone() {
+fn a_node_that_others_have_left_shows_that_it_continues_alone() {
     let mut group = running(1, 0);
     assert_eq!(group.handle(Moment::START, regroup(0)), [regrouping(), TERM_TREE]);
     assert_eq!(group.handle(Moment::START, exited(0, 0, TERM)), []);
@@ -523,7 +523,7 @@ fn a_node_that_others_have_left_is_told_that_it_goes_on_alone() {
 }
 
 #[test]
-fn an_excuse_that_comes_after_the_workers_are_gone_still_counts_once() {
+fn a_root_cause_reported_after_the_workers_are_gone_still_counts_once() {
     let mut group = running(1, 3);
     let then = AfterStop::Restart { next: Attempt(1), max_restarts: 3 };
     assert_eq!(

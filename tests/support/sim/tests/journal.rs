@@ -28,7 +28,7 @@ fn short(seed: u64) -> Option<Plan> {
 }
 
 #[test]
-fn a_master_killed_after_any_record_goes_on() {
+fn a_master_killed_after_any_record_continues() {
     if let (Some(seed), Some(record)) = (number("DLROVER_SIM_SEED"), number("DLROVER_SIM_RECORD")) {
         let mut plan = short(seed).expect("the command names a seed whose schedule is short");
         plan.crash_after_records = Some(record as usize);
@@ -55,7 +55,7 @@ fn a_master_killed_after_any_record_goes_on() {
 }
 
 #[test]
-fn a_journal_cut_at_any_byte_tells_the_whole_records_before_it() {
+fn a_journal_cut_at_any_byte_has_the_whole_records_before_it() {
     let (mut boundaries, mut bytes) = (0, 0);
     for seed in 0..40 {
         let mut plan = remembering(seed);
@@ -96,7 +96,7 @@ fn a_journal_cut_at_any_byte_tells_the_whole_records_before_it() {
 
 /// A snapshot and the records after it give the same job as all records.
 #[test]
-fn a_snapshot_stands_for_the_records_before_it() {
+fn a_snapshot_replaces_the_records_before_it() {
     for seed in 0..40 {
         let mut plan = remembering(seed);
         plan.compacts_every = Some(1 + seed as usize % 7);

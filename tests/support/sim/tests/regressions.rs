@@ -178,7 +178,7 @@ fn a_member_that_a_round_did_not_wait_for_may_still_have_workers() {
 }
 
 #[test]
-fn a_master_without_a_memory_cannot_know_whose_workers_run() {
+fn a_master_without_state_cannot_know_which_workers_run() {
     let mut scene = Scene::new(1, 2);
     scene.subscribe("a");
     let mut effects = scene.join("a", Some(4));
@@ -187,7 +187,7 @@ fn a_master_without_a_memory_cannot_know_whose_workers_run() {
 }
 
 #[test]
-fn a_restoration_that_a_member_breaks_off_leaves_others_unheard() {
+fn a_restoration_that_a_member_ends_leaves_others_unknown() {
     let mut scene = Scene::new(1, 2);
     let mut effects = scene.claim("a", 4, 0, WorkersState::Running);
     scene.subscribe("c");
@@ -197,7 +197,7 @@ fn a_restoration_that_a_member_breaks_off_leaves_others_unheard() {
 }
 
 #[test]
-fn a_claim_that_comes_after_a_new_round_was_begun_tells_of_old_workers() {
+fn a_claim_after_the_start_of_a_new_round_reports_old_workers() {
     let mut scene = Scene::new(1, 2);
     scene.run(&["a"]);
     let _late = scene.claim("b", 4, 0, WorkersState::Running);
@@ -274,7 +274,7 @@ fn what_a_late_join_brings_about_is_in_the_journal() {
 }
 
 #[test]
-fn a_join_that_its_own_seat_has_overtaken_is_not_a_join() {
+fn a_join_overtaken_by_its_own_assignment_is_ignored() {
     let mut scene = Scene::new(2, 2);
     scene.run(&["a", "b"]);
     let (round, reason) = (Round(0), "exit code 1".to_owned());
@@ -289,7 +289,7 @@ fn a_join_that_its_own_seat_has_overtaken_is_not_a_join() {
 }
 
 #[test]
-fn a_node_whose_seat_was_told_to_a_broken_stream_asks_again() {
+fn a_node_whose_assignment_went_to_a_broken_stream_asks_again() {
     let mut scene = Scene::new(2, 2);
     for node in ["a", "b"] {
         scene.subscribe(node);

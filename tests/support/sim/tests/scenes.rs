@@ -57,7 +57,7 @@ fn crash(slot: usize) -> Fault {
 }
 
 #[test]
-fn a_job_in_which_nothing_goes_wrong_has_one_round() {
+fn a_job_without_faults_has_one_round() {
     let (simulation, report) = at(Plan::calm(4), &[]);
     assert_eq!(report.verdict, Some(JobVerdict::Succeeded));
     assert_eq!(rounds(&report), [(4, 4)]);
@@ -65,7 +65,7 @@ fn a_job_in_which_nothing_goes_wrong_has_one_round() {
 }
 
 #[test]
-fn a_master_that_is_killed_and_remembers_restarts_nobody() {
+fn a_killed_master_with_a_journal_restarts_no_node() {
     for secs in 1..70 {
         for down in [SECOND / 10, SECOND * 3, SECOND * 20] {
             let (_, report) = at(Plan::calm(4), &[(secs, Fault::MasterCrash { down })]);
@@ -78,7 +78,7 @@ fn a_master_that_is_killed_and_remembers_restarts_nobody() {
 }
 
 #[test]
-fn a_master_that_is_killed_ten_times_restarts_nobody() {
+fn a_master_killed_ten_times_restarts_no_node() {
     let strikes: Vec<(u32, Fault)> =
         (1..11).map(|time| (time * 5, Fault::MasterCrash { down: SECOND })).collect();
     let (_, report) = at(Plan::calm(16), &strikes);
@@ -86,7 +86,7 @@ fn a_master_that_is_killed_ten_times_restarts_nobody() {
 }
 
 #[test]
-fn a_master_without_a_journal_hears_the_round_from_its_members_and_restarts_nobody() {
+fn a_master_without_a_journal_learns_the_round_from_its_members_and_restarts_none() {
     for secs in 10..60 {
         let mut plan = Plan::calm(4);
         plan.has_journal = false;
@@ -146,7 +146,7 @@ fn a_wave_of_newcomers_costs_one_restart() {
 }
 
 #[test]
-fn an_announced_leave_spends_no_budget_and_needs_no_grace() {
+fn an_announced_leave_uses_no_budget_and_needs_no_grace() {
     let mut plan = elastic(3, 4, 4);
     plan.policy.restart_count = 0;
     plan.timeout.reconnect_grace = SECOND * 15;
@@ -201,7 +201,7 @@ fn budgets_survive_the_master() {
 }
 
 #[test]
-fn a_spare_takes_the_seat_that_frees() {
+fn a_spare_takes_a_free_rank() {
     let (simulation, report) = at(elastic(2, 2, 3), &[(20, crash(1))]);
     assert_eq!(report.verdict, Some(JobVerdict::Succeeded));
     assert_eq!(rounds(&report), [(2, 2), (2, 2)]);
@@ -210,7 +210,7 @@ fn a_spare_takes_the_seat_that_frees() {
 }
 
 #[test]
-fn a_frozen_node_is_given_up_and_comes_back_as_a_newcomer() {
+fn a_frozen_node_is_lost_and_comes_back_as_a_newcomer() {
     let mut plan = elastic(2, 3, 3);
     plan.work = (120_000, 120_000);
     let (_, report) = at(plan, &[(20, Fault::Freeze { slot: 2, lasts: SECOND * 60 })]);
@@ -223,20 +223,20 @@ fn a_frozen_node_is_given_up_and_comes_back_as_a_newcomer() {
 }
 
 #[test]
-fn a_freeze_shorter_than_the_timeout_restarts_nobody() {
+fn a_freeze_shorter_than_the_timeout_restarts_no_node() {
     let (_, report) = at(Plan::calm(3), &[(20, Fault::Freeze { slot: 2, lasts: SECOND * 8 })]);
     assert_eq!(rounds(&report), [(3, 3)]);
 }
 
 #[test]
-fn a_connection_that_is_reset_restarts_nobody() {
+fn a_connection_reset_restarts_no_node() {
     let strikes: Vec<(u32, Fault)> = (5..60).map(|secs| (secs, Fault::BreakLink { slot: 1 })).collect();
     let (_, report) = at(Plan::calm(3), &strikes);
     assert_eq!((rounds(&report), report.verdict.clone()), (vec![(3, 3)], Some(JobVerdict::Succeeded)));
 }
 
 #[test]
-fn a_failure_of_workers_spends_a_restart_of_their_node_alone() {
+fn a_failure_of_workers_uses_a_restart_of_their_node_only() {
     let (_, report) = at(Plan::calm(3), &[(20, Fault::WorkerFails { slot: 1 })]);
     assert_eq!(report.verdict, Some(JobVerdict::Succeeded));
     assert_eq!((attempts(&report, 0), attempts(&report, 1)), (vec![0, 0], vec![0, 1]));
@@ -297,7 +297,7 @@ fn the_topology_orders_the_ranks_and_the_first_of_them_serves_the_store() {
 }
 
 #[test]
-fn a_crash_of_the_master_alone_loses_nobody_whatever_the_job() {
+fn a_crash_of_the_master_alone_loses_no_node_in_any_job() {
     for seed in 0..400 {
         let mut plan = Plan::of_seed(seed);
         plan.has_journal = true;

@@ -139,7 +139,7 @@ fn the_launcher_that_serves_the_master_cannot_be_left_out() {
 }
 
 #[test]
-fn a_cut_fails_the_job_when_it_was_told_to() {
+fn a_cut_fails_the_job_if_that_is_the_policy() {
     let message = severed(policy(), 2, 1, OnBadPath::Fail).fails(2, 2, &CutEnd::Policy);
     assert!(
         message.contains("; 2 of 4 nodes could train together, and --on-bad-path=fail ends the job;"),
@@ -148,7 +148,7 @@ fn a_cut_fails_the_job_when_it_was_told_to() {
 }
 
 #[test]
-fn all_train_over_a_cut_with_a_warning_when_they_were_told_to() {
+fn all_train_over_a_cut_with_a_warning_if_that_is_the_policy() {
     let mut cut = severed(policy(), 4, 1, OnBadPath::Proceed);
     assert!(cut.excluded().is_empty());
     let warning = format!("warning: 4 nodes train over a cut, for --on-bad-path=proceed says so: {WORDS}");
@@ -170,7 +170,7 @@ fn all_train_over_a_cut_with_a_warning_when_they_were_told_to() {
 
 /// A broken node on the larger side counts as gone.
 #[test]
-fn a_broken_node_beside_a_cut_does_not_train() {
+fn a_broken_node_next_to_a_cut_does_not_train() {
     let cut = severed_with(policy(), 2, 1, OnBadPath::Exclude, &[], |outcome| {
         outcome.nodes[1].verdict = NodeVerdict::Fault;
         (outcome.nodes[1].excluded, outcome.nodes[1].tainted) = (true, true);

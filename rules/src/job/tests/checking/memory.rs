@@ -62,7 +62,7 @@ fn blamed(ring: &Ring) -> Option<(&'static str, bool)> {
 }
 
 #[test]
-fn a_machine_that_is_lost_in_two_checks_is_tainted_in_the_second_unless_told_otherwise() {
+fn a_machine_lost_in_two_checks_is_tainted_in_the_second_by_default() {
     for (taint_flaky, first, second) in
         [(Tainting::Now, true, true), (Tainting::Confirmed, false, true), (Tainting::Never, false, false)]
     {
@@ -166,7 +166,7 @@ fn a_launcher_that_is_started_again_in_place_right_after_the_check_is_no_sightin
 
 /// By its rank, before it was given up; without one, before or after that.
 #[test]
-fn a_launcher_that_is_started_again_in_place_during_the_check_is_said_to_be_and_never_tainted() {
+fn a_launcher_restarted_on_its_machine_during_the_check_is_named_and_not_tainted() {
     for (rank, is_late) in [(Some(3), false), (None, false), (None, true)] {
         let mut ring = Ring::new(policy(), with(Tainting::Now), &[]);
         for (name, number) in [("a", 0), ("b", 1), ("c", 2), ("d", 3)] {
