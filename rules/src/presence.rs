@@ -248,7 +248,7 @@ mod tests {
     fn a_stream_that_may_have_broken_since_proves_nothing() {
         let mut presence = Presence::default();
         beating(&mut presence, &["a", "b"], 0..10);
-        // Nothing came of `a` for as long; that it was answered since, nobody knows.
+        // `a` sent nothing for as long; whether it was answered since is unknown.
         let may = |presence: &Presence, now| {
             presence.may_run(Moment::at_secs(now), &id("b"), Moment::START, &terms(&["a", "b"]))
         };

@@ -234,10 +234,10 @@ fn inconclusive(facts: &Facts, number: u32, tests: &[Listed<'_>]) -> Vec<Evidenc
             [_] => "which is also unverified",
             _ => "of which any two may be at fault",
         };
-        let who = format!("{}, {doubt}", names(&partners));
+        let partner = format!("{}, {doubt}", names(&partners));
         let message = match judged.result {
-            TestResult::Fail => format!("failed with {who}: {}", reason(test, number)),
-            TestResult::Pass | TestResult::Slow => slow_message(number, &who, test, *judged),
+            TestResult::Fail => format!("failed with {partner}: {}", reason(test, number)),
+            TestResult::Pass | TestResult::Slow => slow_message(number, &partner, test, *judged),
         };
         Evidence { round: index(*round), partners, message }
     };

@@ -64,7 +64,7 @@ struct Test {
 }
 
 impl Test {
-    /// Nobody beats: what the waiting are told is all that happens.
+    /// Without heartbeats: only progress messages happen.
     fn quiet() -> Self {
         Self::with(Timeout { heartbeat_timeout: None, ..timeout() })
     }
@@ -229,7 +229,7 @@ fn a_beat_is_not_journalled_and_keeps_its_node() {
     test.at(10).beat("a");
     assert_eq!(test.master.deadline(), Some(Moment::at_secs(25)));
     test.beat("z");
-    assert_eq!(test.master.deadline(), Some(Moment::at_secs(25)), "who does not attend is not listened to");
+    assert_eq!(test.master.deadline(), Some(Moment::at_secs(25)), "a node without a stream is not watched");
     // So does any other word.
     let _ignored = test.at(20).tell(hosted("a"));
     assert_eq!(test.master.deadline(), Some(Moment::at_secs(35)));
@@ -267,14 +267,14 @@ fn a_silent_node_is_lost_once_and_the_loss_is_journalled() {
     );
     assert_eq!(test.at(16).deadline(), Turn::default());
     test.beat("a");
-    assert_eq!(test.master.deadline(), Some(Moment::at_secs(15) + JOIN), "nobody is listened to");
+    assert_eq!(test.master.deadline(), Some(Moment::at_secs(15) + JOIN), "no node is watched");
 }
 
 #[test]
 fn a_master_that_stood_still_loses_no_node() {
     let mut test = running();
     let _broken = test.at(14).tell(Event::LinkBroken { node: id("a") });
-    assert_eq!(test.at(40).deadline(), Turn::default(), "nobody could be heard");
+    assert_eq!(test.at(40).deadline(), Turn::default(), "no node could be heard");
     assert_eq!(test.master.deadline(), Some(Moment::at_secs(49)), "the grace begins again");
     test.at(60).beat("b");
     let cause = LossCause::Disconnected { grace: RETURN };

@@ -101,7 +101,7 @@ fn where_all_are_alike_the_lowest_are_taken() {
             assert_eq!(ranking[0].score.ring_mbps, ranking.last().unwrap().score.ring_mbps, "all are equal");
         }
     }
-    // Behind a switch each has its 12 links, whoever it talks to; without one the links are shared out.
+    // Behind a switch each has its 12 links to any other; without one the links are shared out.
     let (switched, meshed) = (matrix(C), matrix(G));
     assert!(switched.is_switched() && !meshed.is_switched());
     for wanted in 2..=8 {

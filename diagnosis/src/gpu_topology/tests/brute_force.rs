@@ -57,7 +57,7 @@ fn judged(matrix: &Matrix, gpus: &[usize]) -> (u32, u32, u32, u32, Vec<usize>) {
         |order: &Vec<usize>| hops(order).iter().map(|(one, other)| matrix.links(*one, *other)).min();
     let rings = match gpus {
         [_] => 0,
-        // Every ring has all links of its narrowest hop, for they are the same ones to everybody.
+        // Every ring has all links of its narrowest hop, because they are the same ones to all others.
         _ if matrix.is_switched() => orders.iter().filter_map(narrowest).max().unwrap_or(0),
         [one, other] => links[*one][*other],
         _ => {

@@ -50,7 +50,7 @@ fn each_kind_of_broken_has_its_reason_and_all_are_named() {
         let fault = unfit(&inventory, &terms(2, None));
         assert_eq!(fault.component.as_str(), "gpu 2");
         assert!(fault.reason.contains(message), "{fault:?}");
-        // Nobody uses it.
+        // It is not in use.
         assert!(matches!(judge(&inventory, &terms(2, Some("0,1")), Duration::ZERO), Health::Fit { .. }));
         how(&mut inventory.gpus[3]);
         assert!(unfit(&inventory, &terms(2, None)).reason.contains("; gpu 3: "));
@@ -119,7 +119,7 @@ fn exactly_the_threshold_is_not_busy_and_slices_never_are() {
     assert!(matches!(judge(&inventory, &terms(1, None), Duration::ZERO), Health::Fit { .. }));
 }
 
-/// Who has a share of a device has others beside it on purpose.
+/// A node with a share of a device has other users of it on purpose.
 #[test]
 fn a_shared_one_is_never_busy() {
     let mut inventory = node(1);

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::super::{NodeVerdict, Outcome, Policy, rehearsal::Cluster};
 
-/// Nobody is held back by the number of rounds or by the guard.
+/// Neither the number of rounds nor the guard is a limit.
 pub(super) fn patient(seed: u64) -> Policy {
     Policy { max_rounds: 200, taint_guard_permille: 1000, ..Policy::new(seed) }
 }

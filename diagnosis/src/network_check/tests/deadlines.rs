@@ -15,7 +15,7 @@ use crate::moment::Moment;
 
 proptest! {
     /// Invariant 19: no test is cut short before the floor unless one of its members failed, none that is over, and none
-    /// at all where everybody ends in time.
+    /// at all where all nodes end in time.
     #[test]
     fn nothing_is_cut_short_too_soon(cluster in wild(30), is_healthy: bool) {
         let cluster = if is_healthy { Cluster::healthy(cluster.nodes, 3) } else { cluster };

@@ -250,7 +250,7 @@ fn one_broken_element_affects_no_other() {
     for (number, kind) in (0..).zip(KINDS) {
         let mut tally = runs(&[kind], number, 650);
         if kind.is_chance {
-            // Two failures by chance may leave a node or a link's end out; they taint nobody but in one run of a thousand.
+            // Two failures by chance may leave a node or a link's end out; they taint a node in one run of a thousand only.
             tally.remove("healthy left out");
             tally.remove("trains over a cut");
             tally.retain(|_, (times, _)| *times > 1 || kind.name != "1 % fail");

@@ -34,7 +34,7 @@ fn drive(cluster: &Cluster, order: u64, with_noise: bool) -> Outcome {
         let (round, groups) = match effects.pop().unwrap() {
             Effect::Start { round, groups, .. } => (round, groups),
             Effect::Finish(outcome) => return *outcome,
-            Effect::Cancel { .. } => unreachable!("everybody reports at once"),
+            Effect::Cancel { .. } => unreachable!("all nodes report at once"),
         };
         let mut reports = Vec::new();
         for group in groups.iter().filter(|group| group.members.len() > 1) {

@@ -1,4 +1,4 @@
-//! Who is slow among nodes that did not time the same thing.
+//! Slow nodes among nodes that did not time the same thing.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -22,7 +22,7 @@ fn stragglers(outcome: &Outcome) -> BTreeSet<u32> {
     with(outcome, |verdict| *verdict == NodeVerdict::StragglerCompute)
 }
 
-/// Any split of the nodes: who is in the set has the faster kind.
+/// Any split of the nodes: those in the set have the faster kind.
 fn split() -> impl Strategy<Value = Cluster> {
     (2..60_u32, any::<u64>(), any::<u64>()).prop_map(|(nodes, mask, seed)| {
         let other_kind = (0..nodes).filter(|node| mask >> node & 1 == 1).collect();
@@ -31,7 +31,7 @@ fn split() -> impl Strategy<Value = Cluster> {
 }
 
 proptest! {
-    /// However they are split, and whichever kind is the rarer, the faster one makes nobody slow.
+    /// However they are split, and whichever kind is the rarer, the faster one makes no node slow.
     #[test]
     fn a_mixed_cluster_blames_no_node(cluster in split(), noise in 0.0..0.1) {
         let outcome = rehearse(&Cluster { noise, ..cluster.clone() }, policy(cluster.seed));
@@ -80,7 +80,7 @@ fn judged(first: &[ComputeTime], again: &ComputeTime) -> Outcome {
         let (round, groups, asked) = match effects.remove(0) {
             Effect::Start { round, groups, compute_again } => (round, groups, compute_again),
             Effect::Finish(outcome) => return *outcome,
-            Effect::Cancel { .. } => unreachable!("everybody reports at once"),
+            Effect::Cancel { .. } => unreachable!("all nodes report at once"),
         };
         let nodes = groups.iter().flat_map(|group| group.members.iter().copied());
         for node in nodes {

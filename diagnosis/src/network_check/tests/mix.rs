@@ -12,7 +12,7 @@ use super::{
 use crate::network_check::{LocalCheck, Subject};
 
 /// The rack-pair rule by itself: a node that failed twice over a path which two good pairs failed over too, and which
-/// nobody passed, is not condemned.
+/// no node passed, is not condemned.
 #[test]
 fn failures_over_a_bad_path_between_racks_are_no_evidence() {
     let local = LocalCheck::default();
@@ -48,7 +48,7 @@ fn failures_over_a_bad_path_between_racks_are_no_evidence() {
     assert!(Facts::of(&log).is(0, |node| node.is_suspect() && node.evidence.len() == 2));
 }
 
-/// 8 racks of 8, two broken paths between racks, and broken nodes among them: nobody who is fit is blamed.
+/// 8 racks of 8, two broken paths between racks, and broken nodes among them: no healthy node is blamed.
 #[test]
 fn broken_paths_between_racks_blame_no_node() {
     let mut named = 0;

@@ -1,4 +1,4 @@
-//! Who is slow.
+//! Slow nodes.
 
 use proptest::prelude::*;
 
@@ -59,8 +59,8 @@ proptest! {
         }
     }
 
-    /// Invariant 17: a node that computes slowly is called so, takes no round, and marks nobody else. It takes two others
-    /// to say who is slow.
+    /// Invariant 17: a node that computes slowly is called so, takes no round, and makes no other slow. It takes two others
+    /// to decide which is slow.
     #[test]
     fn a_node_that_computes_slowly_makes_no_other_slow(nodes in 3..60_u32, slow in 0..60_u32, exclude_straggler: bool, seed: u64) {
         let slow = slow % nodes;

@@ -10,7 +10,7 @@ use super::{
     clusters::{faults, patient, tainted, with},
 };
 
-/// Who is tested with whom in the first round of such a cluster.
+/// The pairs of the first round of such a cluster.
 fn screened(cluster: &Cluster) -> Vec<Vec<u32>> {
     let outcome = rehearse(cluster, patient(cluster.seed));
     outcome.rounds[0].tests.iter().map(|test| test.members.clone()).collect()
@@ -88,7 +88,7 @@ fn slow_cards_are_no_slow_links() {
     assert!(wrong <= 2 && found >= 195, "{wrong} wrong, {found} found");
 }
 
-/// Two bad paths that a rack shares look like nodes of it that are broken, if nobody asks those who are near.
+/// Two bad paths that a rack shares look like nodes of it that are broken, unless nearby nodes are tested.
 #[test]
 fn two_bad_paths_of_a_rack_blame_no_node() {
     for seed in 0..300 {

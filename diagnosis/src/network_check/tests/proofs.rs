@@ -43,7 +43,7 @@ fn with(log: &CheckLog, test: TestRecord) -> CheckLog {
 }
 
 proptest! {
-    /// Invariant 11: a test that passes never condemns its ends, and one that fails makes nobody good.
+    /// Invariant 11: a test that passes never condemns its ends, and one that fails makes no node good.
     #[test]
     fn proofs_only_add(cluster in wild(24), a: u32, b: u32) {
         let log = log(&cluster);
@@ -61,7 +61,7 @@ proptest! {
         }
     }
 
-    /// Invariant 14: a test with one that is gone says nothing of the other; and a failed group of three of nobody.
+    /// Invariant 14: a test with one that is gone is no evidence on the other; nor is a failed group of three.
     #[test]
     fn explained_tests_and_failed_threes_are_no_evidence(cluster in wild(24), a: u32, b: u32, c: u32) {
         let log = log(&cluster);

@@ -139,7 +139,7 @@ fn pace<'a>(node: u64, tests: impl Iterator<Item = &'a Timed<'a>>) -> Option<f64
     (!times.is_empty()).then(|| mean(&times[..last.unwrap_or(times.len())]))
 }
 
-/// The trimmed mean of the paces of the others of a test, who were asked, in these tests.
+/// The trimmed mean of the paces of the others of a test in these tests.
 fn held(it: &Timed<'_>, tests: &[Timed<'_>], asked: &BTreeSet<u64>) -> Option<(f64, usize, usize)> {
     let says_nothing =
         |other: &Timed<'_>| !other.members.is_disjoint(&it.members) && other.comm * 2.0 > it.comm;
@@ -171,12 +171,12 @@ fn transfers(outcome: &Value) -> u32 {
     let tests: Vec<Timed<'_>> =
         rounds.iter().flat_map(|round| list(round, "tests")).filter_map(timed).collect();
     let between: Vec<Timed<'_>> = tests.iter().filter(|it| it.across).cloned().collect();
-    let (everyone, far) = (all_of(tests.iter()), all_of(between.iter()));
+    let (all_paces, far) = (all_of(tests.iter()), all_of(between.iter()));
     let near = all_of(tests.iter().filter(|it| !it.across));
     let mut lowest: BTreeMap<u64, f64> = BTreeMap::new();
     for it in &tests {
         let enough = |(_, counted, left_out): &(f64, usize, usize)| counted + left_out >= 6;
-        let all = || held(it, &tests, &everyone);
+        let all = || held(it, &tests, &all_paces);
         let (found, is_of_all) = if it.across {
             match held(it, &between, &far) {
                 Some(own) if enough(&own) => (Some(own), false),

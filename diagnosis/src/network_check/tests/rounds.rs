@@ -1,4 +1,4 @@
-//! Who is tested with whom.
+//! The pairs of tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use super::{
 };
 
 proptest! {
-    /// Invariants 1, 2, 12 and 13: every live node is in one group, nobody else in any; groups are small; only a retest
+    /// Invariants 1, 2, 12 and 13: every live node is in one group, no other in any; groups are small; only a retest
     /// repeats a pair; a witness is proven good.
     #[test]
     fn groups_are_as_they_should_be(cluster in wild(40), exclude_straggler: bool) {
@@ -64,7 +64,7 @@ proptest! {
     }
 }
 
-/// Invariant 20: with nobody good, after 2^b - 1 rounds every block of 2^b places has met in all pairs.
+/// Invariant 20: without a good node, after 2^b - 1 rounds every block of 2^b places has met in all pairs.
 #[test]
 fn the_seed_search_completes_blocks() {
     let nodes = 32;

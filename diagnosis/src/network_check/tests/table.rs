@@ -60,7 +60,7 @@ fn every_set_of_broken_nodes_takes_no_more_rounds_than_the_table() {
 }
 
 /// Invariant 5: one dead link more, for every set of broken nodes that leaves three healthy ones and every link between
-/// two of those: no healthy node is blamed, no wrong link is named, and who is broken is found.
+/// two of those: no healthy node is blamed, no wrong link is named, and broken nodes are found.
 #[test]
 fn one_more_dead_link_blames_no_healthy_node() {
     let (mut cases, mut named) = (0, 0);

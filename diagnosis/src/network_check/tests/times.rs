@@ -1,4 +1,4 @@
-//! Times that are long, or wrong: who is slow, and who must not be called so.
+//! Times that are long, or wrong: which nodes are slow, and which are not.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Who is blamed, and in how many rounds.
+//! Which nodes are blamed, and in how many rounds.
 
 use crate::rng::Rng;
 use proptest::prelude::*;
@@ -62,7 +62,7 @@ proptest! {
         prop_assert!(outcome.links.is_empty() && outcome.rack_pairs.is_empty() && !outcome.network_untested);
     }
 
-    /// Invariant 10: who is found does not hang on the numbers of the nodes.
+    /// Invariant 10: the result does not depend on the numbers of the nodes.
     #[test]
     fn names_do_not_matter(cluster in broken(40), shuffle: u64) {
         let cluster = Cluster { racks: 1, ..cluster };
@@ -77,7 +77,7 @@ proptest! {
         }
     }
 
-    /// Invariant 15: with one healthy node left nobody can be told from it.
+    /// Invariant 15: with one healthy node left no other can be distinguished from it.
     #[test]
     fn one_healthy_node_blames_no_other(nodes in 2..12_u32, healthy in 0..12_u32, seed: u64) {
         let faulty = (0..nodes).filter(|node| *node != healthy % nodes).collect();

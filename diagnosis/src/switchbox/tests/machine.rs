@@ -1,4 +1,4 @@
-//! Who is measured when.
+//! Which pair is measured when.
 
 use std::time::Duration;
 
@@ -97,7 +97,7 @@ fn the_whole_check_ends_at_its_deadline() {
     assert_eq!(asked.len(), 6, "one of 10 s, and then five");
     assert_eq!(finding.status(), SwitchboxStatus::Untested, "27 were never alone");
     let dead = finding.pairs.iter().filter(|it| it.verdict == Verdict::Bad).count();
-    assert_eq!(dead, 5, "who hung alone, too");
+    assert_eq!(dead, 5, "those that hung alone, too");
     assert_eq!(finding.pairs[4].wrong.as_ref().unwrap().to_string(), "dead, no end within 10 s");
     let message = "untested, no time was left to measure it alone; so far: dead, no end within 10 s";
     assert_eq!(finding.pairs[5].wrong.as_ref().unwrap().to_string(), message);

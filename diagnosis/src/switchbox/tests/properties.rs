@@ -100,7 +100,7 @@ proptest! {
         prop_assert!(finding.took <= DEADLINE);
         for pair in &finding.pairs {
             prop_assert_eq!(pair.is_good(), pair.wrong.is_none());
-            // What was seen beside others speaks against nobody.
+            // A measurement with others is no evidence against a pair.
             prop_assert!(pair.is_good() || pair.alone);
         }
     }

@@ -59,7 +59,7 @@ impl Ring {
         self.tell(Event::Joined(request));
     }
 
-    /// Says it, and what follows from it, until nobody has anything to say.
+    /// Sends it, and what follows from it, until no message is left.
     fn tell(&mut self, event: Event) {
         let effects = self.test.tell(event);
         self.take(effects);
@@ -139,7 +139,7 @@ fn healthy_nodes_are_assigned_after_one_round() {
         ring.join(name);
     }
     assert_eq!(ring.orders.len(), 4);
-    assert_eq!(ring.host(), None, "nobody hosts before the check is over");
+    assert_eq!(ring.host(), None, "no node hosts before the check is over");
     ring.work();
     assert_eq!(ring.reports.len(), 1);
     assert_eq!(ring.reports[0].outcome.rounds.len(), 1);
@@ -239,7 +239,7 @@ fn two_nodes_that_fail_together_end_the_job_untainted_by_default() {
     );
     let relaunched = of(OnInconclusive::Relaunch);
     assert_eq!((relaunched.excluded(), relaunched.end()), (vec!["a", "b"], None));
-    assert_eq!(left_out(&relaunched), 2, "the report says who leaves");
+    assert_eq!(left_out(&relaunched), 2, "the report has the excluded nodes");
 }
 
 #[test]
@@ -301,7 +301,7 @@ fn a_member_lost_during_the_check_is_lost_and_no_other_is_blamed() {
     assert_eq!(ring.host(), Some(("a", 0)));
 }
 
-/// Who is left alone has nothing to do with it: it waits for a replacement, and is tested with that.
+/// The remaining node is not at fault: it waits for a replacement, and is tested with that.
 #[test]
 fn when_one_of_two_leaves_during_the_check_the_other_waits_for_a_replacement() {
     let left = Event::NodeEnded { node: id("b"), end: NodeEnd::Left { signal: 2 } };

@@ -83,7 +83,7 @@ fn any_message_after_the_end_is_answered_with_it() {
         assert_eq!(test.tell(Event::EndAcknowledged { node: id(name) }), []);
     }
     assert_eq!(test.leave("d"), [finish(&verdict)]);
-    assert_eq!(test.join("e"), ended(&["e"], &verdict), "and nobody waits whether it hears");
+    assert_eq!(test.join("e"), ended(&["e"], &verdict), "and its acknowledgement is not waited for");
     assert_eq!(test.tell(Event::EndAcknowledged { node: id("e") }), []);
 }
 

@@ -138,7 +138,7 @@ fn a_shrunken_world_is_floored_to_the_unit_and_the_odd_node_waits() {
     let _regroup = test.lose("a");
     assert_eq!(test.rejoin("d", 0), []);
     assert_eq!(test.rejoin("c", 0), []);
-    assert_eq!(test.rejoin("b", 0), placed_afresh(1, &["b", "c"]), "who asked for nothing stays in order");
+    assert_eq!(test.rejoin("b", 0), placed_afresh(1, &["b", "c"]), "nodes without a requested rank stay in order");
 }
 
 #[test]
@@ -220,9 +220,9 @@ fn a_member_lost_while_the_round_is_made_ready_is_not_in_it() {
     assert_eq!(
         test.lose("b"),
         [hang_up("b"), forget("b"), gone("b", Some(1), BROKE, 0)],
-        "a first round has a last call, and nobody had taken a seat"
+        "a first round has a last call, and no node was assigned"
     );
-    assert_eq!(test.hosted("a", 0), [], "nobody waits for that round any more");
+    assert_eq!(test.hosted("a", 0), [], "no node waits for that round any more");
     assert_eq!(test.due(), placed_afresh(1, &["a"]));
     assert_eq!(test.hosted("a", 1), assignments(1, &["a"]));
 }
@@ -232,7 +232,7 @@ fn a_lost_spare_is_charged_to_no_rank() {
     let mut test = Test::running(Policy { restart_count: 0, ..policy() }, terms(1, 1), &["a"]);
     assert_eq!(test.join("b"), []);
     assert_eq!(test.lose("b"), [hang_up("b"), forget("b")]);
-    assert_eq!(test.lose("z"), [hang_up("z")], "who attended and never joined");
+    assert_eq!(test.lose("z"), [hang_up("z")], "a node that never joined");
 }
 
 #[test]

@@ -60,7 +60,7 @@ fn nodes_under_one_switch_get_adjacent_ranks_and_restore_from_disk_when_theirs_c
     assert_eq!(read(&mut test, &["ac", "bd"]), placed_under(0, &[("a", x), ("c", x), ("b", y), ("d", y)]));
     assert_eq!(test.hosted("a", 0), assignments_with(0, &["a", "c", "b", "d"], &["b", "c"]));
 
-    // The same order again moves nobody.
+    // The same order again moves no node.
     let _regroup = test.workers_fail("a", 0, false);
     assert_eq!(rejoin_all(&mut test, &["a", "b", "c", "d"], 0), [Effect::ReadTopology]);
     assert_eq!(read(&mut test, &["ac", "bd"]), placed_under(1, &[("a", x), ("c", x), ("b", y), ("d", y)]));

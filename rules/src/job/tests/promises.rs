@@ -106,7 +106,7 @@ fn any_event() -> impl Strategy<Value = Event> {
 }
 
 /// What the shell answers to effects, so that runs get far: the host of a round opens its store, the file is read,
-/// who is told to regroup joins again.
+/// a node that is asked to regroup joins again.
 fn answer(effect: &Effect, terms: &Terms) -> Option<Event> {
     match effect {
         Effect::RequestHost { node, round, .. } => {
@@ -253,7 +253,7 @@ proptest! {
 }
 
 proptest! {
-    /// Nodes that do what they are told: whoever comes and goes, the nodes that are there run.
+    /// Nodes that follow the master: whichever join and leave, the present ones run.
     #[test]
     fn enough_cooperating_nodes_run(
         terms in any_terms(),

@@ -1,4 +1,4 @@
-//! When a round is complete, who is in it and in which seat, and who is refused.
+//! When a round is complete, its members and their ranks, and which nodes are refused.
 
 use super::*;
 
@@ -101,7 +101,7 @@ fn a_master_without_nodes_waits_for_ever_and_for_any_job() {
     assert_eq!(test.job.deadline(), None);
     test.terms = terms(1, 1);
     assert_eq!(test.at(5000).join("a"), placed(0, &["a"]));
-    // Nor does it matter that the round was complete, as long as nobody had a seat in it.
+    // Nor does it matter that the round was complete, as long as no node was assigned to it.
     assert_eq!(test.leave("a"), [forget("a"), gone("a", Some(0), TOLD_TO_END, 0)]);
     assert_eq!(test.job.deadline(), None);
     test.terms = terms(2, 2);
@@ -281,7 +281,7 @@ fn a_repeated_message_is_answered_again() {
 fn only_the_host_of_this_round_opens_its_store() {
     let mut test = Test::new(policy(), terms(2, 2));
     assert_eq!(test.join("a"), []);
-    assert_eq!(test.hosted("a", 0), [], "nobody asked");
+    assert_eq!(test.hosted("a", 0), [], "no host was asked");
     assert_eq!(test.join("b"), placed(0, &["a", "b"]));
     assert_eq!(test.hosted("b", 0), []);
     assert_eq!(test.hosted("a", 7), []);

@@ -254,7 +254,7 @@ fn a_master_that_remembers_expects_all_to_come_back_and_asks_again() {
     assert_eq!(test.at(50).tell(Event::Restarted), []);
     assert_eq!(test.job.deadline(), Some(Moment::at_secs(50) + HOST));
     let ask = Effect::RequestHost { node: id("a"), round: Round(0), fresh_port: false };
-    assert_eq!(test.join("a"), [ask], "who waits says so again");
+    assert_eq!(test.join("a"), [ask], "a waiting node repeats its join");
 
     let mut test = Test::new(Policy { has_topology: true, ..policy() }, terms(2, 2));
     assert_eq!(test.join("a"), []);
@@ -287,7 +287,7 @@ fn a_master_restarted_after_the_end_notifies_all_nodes_that_come() {
     assert_eq!(test.job.deadline(), Some(Moment::at_secs(5) + FAREWELL));
     assert_eq!(test.resume("a", 0, &["a"], WorkersState::Succeeded), ended(&["a"], &verdict));
     assert_eq!(test.tell(Event::EndAcknowledged { node: id("a") }), [finish(&verdict)]);
-    // Once more, and nobody comes: it ends by itself, as it may have died before it could.
+    // Once more, and no node comes: it ends by itself, as it may have died before it could.
     assert_eq!(test.at(100).tell(Event::Restarted), []);
     assert_eq!(test.due(), [finish(&verdict)]);
     assert_eq!(test.now, Moment::at_secs(110));

@@ -1,4 +1,4 @@
-//! What words of nodes that somebody has made up can do to a job that anybody may join.
+//! What forged messages can do to a job without a token.
 
 use super::*;
 use crate::liveness::return_grace;
@@ -154,7 +154,7 @@ fn a_forged_round_neither_delays_the_next_one_nor_uses_up_the_numbers() {
     assert_eq!(test.join("b"), placed_afresh(8, &["a", "b"]));
 }
 
-/// Found by `fuzz/run job`: the round waited for ever for a host that nobody knew any more, and its deadline stayed in the
+/// Found by `fuzz/run job`: the round waited for ever for a host that was forgotten, and its deadline stayed in the
 /// past, so the master did nothing else.
 #[test]
 fn a_member_that_joins_again_for_another_job_leaves_the_next_round() {

@@ -100,7 +100,7 @@ fn the_self_test_runs_once_before_the_node_joins() {
         [Effect::Notify(Notice::MasterAway { reason: "broke off".into(), goes_on: false, limit: JOIN })]
     );
     let tell = Effect::Notify(Notice::LocallyChecked(local()));
-    assert_eq!(group.handle(Moment::START, locally_checked()), [tell], "nobody would hear it");
+    assert_eq!(group.handle(Moment::START, locally_checked()), [tell], "the master is away");
     let back = Effect::Notify(Notice::MasterBack);
     assert_eq!(group.handle(Moment::START, Event::MasterBack), [back, checked_join(0, None)]);
 }

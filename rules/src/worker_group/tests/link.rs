@@ -137,7 +137,7 @@ fn training_needs_no_master_until_something_changes() {
         group.handle(day, exited(0, 0, SEGV)),
         [told(0, SEGV, 0, next), reported(0, 0, SEGV, false), TERM_TREE]
     );
-    assert_eq!(group.handle(day, gone(0)), [], "there is nobody to ask");
+    assert_eq!(group.handle(day, gone(0)), [], "there is no juror to ask");
     assert_eq!(group.deadline(), Some(Moment::at_secs(86_410)));
     let still = |waited| {
         let waited = Duration::from_secs(waited);
@@ -183,7 +183,7 @@ fn a_master_that_never_was_there_is_waited_for_from_the_start() {
     assert_eq!(
         at_once.handle(Moment::at_secs(1), Event::MasterBack),
         [join(0, None)],
-        "nobody was told that it was away, so nobody hears that it is back"
+        "its absence was not shown, so its return is not either"
     );
 }
 
@@ -326,7 +326,7 @@ fn the_jobs_end_does_not_change_an_outcome_that_was_settled() {
     let _stopping = group.handle(now, exited(0, 0, CODE));
     assert_eq!(group.handle(now, job_failed()), [Effect::AcknowledgeEnd]);
     assert_eq!(group.handle(now, gone(0)), [finished(group_failed(0, &[(0, CODE)]))]);
-    // So is success, and nobody has to be told of it any more.
+    // So is success, which needs no report any more.
     for end in [job_failed(), refused()] {
         let mut group = running(1, 0);
         let _stopping = group.handle(now, exited(0, 0, OK));

@@ -106,7 +106,7 @@ proptest! {
             is_interrupted |= matches!(event, Event::Signalled { .. });
             let effects = group.handle(now, event.clone());
             workers.follow(&event, &effects)?;
-            // Who was told to end starts nobody.
+            // An interrupted node starts no workers.
             let starts = |effect: &Effect| {
                 matches!(effect, Effect::Join { .. } | Effect::Prepare { .. } | Effect::Spawn { .. })
             };

@@ -229,7 +229,7 @@ fn a_leave_is_announced_before_the_workers_are_gone_and_the_second_signal_kills(
     );
     assert_eq!(group.handle(Moment::at_secs(1), signalled(2)), [], "there is nothing harder");
     assert_eq!(group.handle(Moment::at_secs(1), exited(0, 0, ExitCause::Signal(9))), []);
-    assert_eq!(group.handle(Moment::at_secs(1), gone(0)), [left(2)], "said again, as nobody took note");
+    assert_eq!(group.handle(Moment::at_secs(1), gone(0)), [left(2)], "repeated, because it was not acknowledged");
     assert_eq!(group.handle(Moment::at_secs(1), Event::EndNoted), [finished(Outcome::Interrupted(2))]);
 }
 
@@ -270,7 +270,7 @@ fn a_signal_before_any_worker_ends_the_run() {
     let mut group = joining(3);
     assert_eq!(group.handle(Moment::START, signalled(15)), [left(15)]);
     let late = group.handle(Moment::START, assigned(0, 2));
-    assert_eq!(late, [], "a seat that comes late starts nobody");
+    assert_eq!(late, [], "a late assignment starts no workers");
     assert_eq!(group.handle(Moment::START, Event::EndNoted), [finished(Outcome::Interrupted(15))]);
 
     let mut group = joining(3);
@@ -426,13 +426,13 @@ fn a_dead_guard_fails_the_run_and_keeps_an_outcome_that_was_settled() {
 
     let mut group = running(1, 3);
     let _ = group.handle(Moment::START, exited(0, 0, SEGV));
-    assert_eq!(group.handle(Moment::START, died()), [failed_with(message)], "nobody could be restarted");
+    assert_eq!(group.handle(Moment::START, died()), [failed_with(message)], "no worker could be restarted");
 }
 
 #[test]
 fn a_node_without_its_guard_starts_no_more_workers() {
     let died = || Event::GuardDied { cause: ExitCause::Signal(9) };
-    // It waits for the others, who begin again.
+    // It waits for the others, which restart.
     let mut group = running(1, 3);
     let _ = group.handle(Moment::START, exited(0, 0, OK));
     assert_eq!(group.handle(Moment::START, died()), [succeeded_in(0)]);

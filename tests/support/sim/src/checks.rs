@@ -105,7 +105,7 @@ impl Simulation {
         let job = core.job();
         let unanswered = job.has_waiting() && job.deadline().is_none() && job.world().is_none();
         if unanswered {
-            let messages = format!("somebody waits and there is no deadline: {job:?}");
+            let messages = format!("a node waits and there is no deadline: {job:?}");
             return self.fail(|| messages);
         }
         if let Some(world) = job.world()

@@ -1,4 +1,4 @@
-//! What follows from a cut that a check has found: who trains, who leaves, and how the job fails. What the check itself
+//! What follows from a cut that a check has found: which nodes train, which leave, and how the job fails. The finding
 //! finds is made up here.
 
 use super::*;
