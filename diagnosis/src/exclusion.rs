@@ -86,7 +86,7 @@ impl NodeVerdict {
             },
             Self::Lost { .. } => "whether its machine, its container or its launcher died",
             Self::Unreachable => {
-                "the uplink of the switch it hangs under, and the switches and cables on the way to the nodes named; the node itself may be fit"
+                "the uplink of its switch, and the switches and cables on the path to the nodes named; the node itself may be healthy"
             }
             Self::StragglerCompute => {
                 "clock throttling, temperature and power limits, CPU quotas, and what else runs there"
@@ -96,7 +96,7 @@ impl NodeVerdict {
             }
             Self::Flaky => "its cable and port: link flaps, CRC errors and drops",
             Self::Inconclusive => {
-                "the network between the nodes that failed together; one more healthy node would tell which it is"
+                "the network between the nodes that failed together; one more healthy node would decide"
             }
         }
     }

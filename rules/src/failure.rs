@@ -186,8 +186,8 @@ impl fmt::Display for Failure {
                 f.write_str(reason)
             }
             Self::EndedWithout => f.write_str(
-                "the job master says that the job has succeeded, while workers of this node had not ended: the job went \
-                 on without this node, or it is not the master of this job that said so",
+                "the job master reported success while workers of this node had not ended: the job continued without this \
+                 node, or it is not the master of this job",
             ),
             Self::Unkillable => f.write_str("its workers could not be killed"),
             Self::GuardDied { cause: ExitCause::Code(code) } => {

@@ -45,9 +45,9 @@ impl fmt::Display for LossCause {
                     grace.as_secs_f64()
                 )
             }
-            Self::Silent { timeout } => write!(f, "nothing was heard of it for {} s", timeout.as_secs_f64()),
+            Self::Silent { timeout } => write!(f, "it was silent for {} s", timeout.as_secs_f64()),
             Self::Replaced => {
-                f.write_str("its connection to the job master was broken when a replacement came")
+                f.write_str("its connection to the job master was broken when a replacement joined")
             }
             Self::StartedAgain => f.write_str("its launcher was started again"),
             Self::Slow { timeout } => {

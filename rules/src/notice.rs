@@ -114,7 +114,7 @@ impl fmt::Display for Notice {
             ),
             Self::TestRunning { at, bytes, total, elapsed } => write!(
                 f,
-                "network check {}, round {}: {} of {} MB came in {} s",
+                "network check {}, round {}: received {} of {} MB in {} s",
                 at.check,
                 at.round,
                 rounded_megabytes(*bytes),
@@ -132,12 +132,12 @@ impl fmt::Display for Notice {
                 })
             }
             Self::GpuMemoryUnseen => f.write_str(
-                "the workers' share of the accelerator is not watched: its driver knows processes by numbers of the host \
-                 (give the pod hostPID)",
+                "the workers' share of the accelerator is not watched: its driver reports process ids of the host \
+                 (set hostPID for the pod)",
             ),
             Self::GpuError { gpu, code, count } => {
-                write!(f, "{gpu}: the driver tells of Xid {code} ({})", gpus::xid_name(*code))?;
-                if *count > 1 { write!(f, ", {count} times by now") } else { Ok(()) }
+                write!(f, "{gpu}: the driver reported Xid {code} ({})", gpus::xid_name(*code))?;
+                if *count > 1 { write!(f, ", {count} times so far") } else { Ok(()) }
             }
             Self::StoreNotReached { missing, waited } => {
                 let missing: Vec<String> = missing.iter().map(LocalRank::to_string).collect();
@@ -163,25 +163,25 @@ impl fmt::Display for Notice {
             Self::MasterBack => f.write_str("the job master is back"),
             Self::MasterDead { lost, of } => write!(
                 f,
-                "{lost} of {} that were asked have lost the job master too: it is taken for dead, and the workers go on",
+                "{lost} of {} asked have lost the job master too: it counts as dead; workers keep running",
                 counted(*of as usize, "node")
             ),
             Self::Fenced { silent, found, limit } => {
-                write!(f, "nothing was heard of the job master for {} s, and ", silent.as_secs())?;
+                write!(f, "no contact with the job master for {} s, and ", silent.as_secs())?;
                 match found {
-                    Some(Finding::CutOff) => f.write_str("another node of the round still hears it")?,
+                    Some(Finding::CutOff) => f.write_str("another node of the round still reaches it")?,
                     Some(Finding::Alone { lost, of }) => write!(
                         f,
                         "{lost} of {} that decide on it have lost it too and can be reached, which is no majority",
                         counted(*of as usize, "node")
                     )?,
                     Some(Finding::MasterDead { .. } | Finding::MasterGone) | None => {
-                        f.write_str("the other nodes did not say in time that they lost it too")?;
+                        f.write_str("the other nodes did not confirm in time that they lost it too")?;
                     }
                 }
                 write!(
                     f,
-                    ": this node may be the one that is cut off, so its workers are killed before the job goes on \
+                    ": this node may be the one that is cut off, so its workers are killed before the job continues \
                      without it; it tries to reach the master for {} s and joins again when it does",
                     limit.as_secs_f64()
                 )

@@ -84,7 +84,7 @@ impl fmt::Display for Pending {
                 write!(f, ", {} s of {} s", waited.as_secs(), limit.as_secs_f64())
             }
             Self::Fenced { nodes, more, lease, waited, limit } => {
-                f.write_str("PENDING enough nodes are here, and ")?;
+                f.write_str("PENDING enough nodes have joined, but ")?;
                 for (number, node) in nodes.iter().enumerate() {
                     write!(f, "{}{node}", if number > 0 { ", " } else { "" })?;
                 }
@@ -93,9 +93,9 @@ impl fmt::Display for Pending {
                 }
                 write!(
                     f,
-                    " may run workers of the last round yet, for nothing has said that they ended: the next round begins \
-                     {} s after the last word from there while half of that round's nodes are here, else when those are \
-                     back, or their launchers are ended, or others take their node ranks (NODE_RANK), {} s of {} s",
+                    " may still run workers of the last round: the next round begins {} s after the last contact \
+                     if half of that round's nodes are present, else when they are back, their launchers have ended, or \
+                     other nodes have taken their node ranks (NODE_RANK), {} s of {} s",
                     lease.as_secs_f64(),
                     waited.as_secs(),
                     limit.as_secs_f64()
@@ -110,8 +110,8 @@ impl fmt::Display for Pending {
             }
             Self::Aside { point } => write!(
                 f,
-                "WAITING: {point}; whichever of the two has enough nodes first is the job of this master; give every \
-                 node of a job the same line"
+                "WAITING: {point}; the master serves the job that has enough nodes first; give every node of a job the \
+                 same command line"
             ),
         }
     }

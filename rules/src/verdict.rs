@@ -145,7 +145,7 @@ impl fmt::Display for JobFailure {
                     true => "Run that command by hand on both first, then check the network between them",
                     false => "Check that first, then the network between them",
                 })?;
-                f.write_str("; one more healthy node would tell which it is")
+                f.write_str("; one more healthy node would decide")
             }
             Self::Cut { message, fit, nodes, needed, why } => {
                 let able = format!("{fit} of {} could train together", counted(*nodes as usize, "node"));

@@ -39,7 +39,7 @@ pub struct VisibleDevices {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WorkerEnvError {
     /// The local rank is not in the assignment: a bug here or in the master.
-    #[error("local rank {local_rank} of node rank {node_rank} is not in the round that the master gave")]
+    #[error("local rank {local_rank} of node rank {node_rank} is not in the assignment of the master")]
     NotInWorld {
         /// The node's rank.
         node_rank: NodeRank,

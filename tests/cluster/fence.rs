@@ -76,8 +76,8 @@ impl Job {
     }
 }
 
-const KILLED: &str = "its workers are killed before the job goes on without it";
-const GO_ON: &str = "it is taken for dead, and the workers go on";
+const KILLED: &str = "its workers are killed before the job continues without it";
+const GO_ON: &str = "it counts as dead; workers keep running";
 
 #[test]
 fn a_node_that_is_cut_off_in_one_direction_ends_its_workers_before_others_begin() {
@@ -90,7 +90,7 @@ fn a_node_that_is_cut_off_in_one_direction_ends_its_workers_before_others_begin(
         job.cluster.wait("a node that ends its workers", || {
             (job.nodes[2].stderr().matches(KILLED).count() > time).then_some(())
         });
-        assert!(job.nodes[2].stderr().contains("another node of the round still hears it"));
+        assert!(job.nodes[2].stderr().contains("another node of the round still reaches it"));
         let round = u32::try_from(time).expect("a few") * 2 + 1;
         world = job.world(2, round, &world);
         job.heal(&[way]);
@@ -125,8 +125,8 @@ fn most_nodes_that_lose_the_master_at_once_go_on_and_the_rest_wait_for_them() {
         let _said = job.cluster.await_said(node, GO_ON);
     }
     // The one that is left could go on alone, and must not.
-    let said = job.cluster.await_said(&job.nodes[0], "may run workers of the last round yet");
-    assert!(said.contains("PENDING enough nodes are here, and node rank"), "{said}");
+    let said = job.cluster.await_said(&job.nodes[0], "may still run workers of the last round");
+    assert!(said.contains("PENDING enough nodes have joined, but node rank"), "{said}");
     assert!(world[1..].iter().all(|worker| alive(worker.pid)), "{}", job.cluster.all_said());
     job.heal(&ways);
     let _all = job.world(3, 1, &world);
@@ -143,7 +143,7 @@ fn a_master_that_can_say_nothing_is_taken_for_dead_and_begins_no_round_beside_th
         let _said = job.cluster.await_said(node, GO_ON);
     }
     // It has given them all up.
-    let _said = job.cluster.await_master_said("is gone: nothing was heard of it for 6 s");
+    let _said = job.cluster.await_master_said("is gone: it was silent for 6 s");
     assert!(world.iter().all(|worker| alive(worker.pid)), "{}", job.cluster.all_said());
     job.heal(&ways);
     let _all = job.world(3, 1, &world);

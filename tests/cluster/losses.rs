@@ -75,13 +75,13 @@ fn a_silent_node_is_lost_and_comes_back_as_a_newcomer() {
     let both = job.await_world(2, 1);
     second.signal(Signal::SIGSTOP);
     let _alone = job.await_world(1, 2);
-    let _said = job.await_master_said("127.0.0.2) is gone: nothing was heard of it for 6 s");
+    let _said = job.await_master_said("127.0.0.2) is gone: it was silent for 6 s");
     assert!(!alive(both[1].pid), "its guard has ended its workers, for its launcher could not");
     second.signal(Signal::SIGCONT);
     let _both = job.await_world(2, 3);
     let outcomes = job.ends_well([first, second]);
     assert!(
-        outcomes[1].stderr.contains("its workers are killed before the job goes on without it"),
+        outcomes[1].stderr.contains("its workers are killed before the job continues without it"),
         "{outcomes:#?}"
     );
 }

@@ -30,7 +30,8 @@ fn a_replacement_need_not_wait_for_the_grace_of_the_one_it_replaces() {
     let replacement = job.node(9).env("NODE_RANK", "1").flags(["--nnodes=2"]).start();
     let world = job.await_world(2, 1);
     assert_eq!(places(&world), [1, 9]);
-    let _said = job.await_master_said("its connection to the job master was broken when a replacement came");
+    let _said =
+        job.await_master_said("its connection to the job master was broken when a replacement joined");
     job.ends_well([first, replacement]);
 }
 

@@ -293,7 +293,7 @@ impl Inventory {
     /// What needs attention, device by device.
     #[must_use]
     pub fn troubles(&self) -> Vec<String> {
-        let hangs = self.hangs_at.iter().map(|at| format!("{at} gave no answer"));
+        let hangs = self.hangs_at.iter().map(|at| format!("{at} did not answer"));
         let of = |gpu: &Gpu| {
             let broken = what_is_broken(gpu).map(|why| format!("{}: {why}", gpu.label()));
             let xids = gpu.xids.iter();
@@ -325,7 +325,7 @@ impl fmt::Display for Inventory {
             write!(f, ", driver {driver}")?;
         }
         if let Some(at) = &self.hangs_at {
-            write!(f, "; {at} gave no answer")?;
+            write!(f, "; {at} did not answer")?;
         }
         Ok(())
     }
@@ -348,7 +348,7 @@ mod tests {
         inventory.hangs_at = Some("gpu 8".into());
         assert_eq!(
             inventory.to_string(),
-            "7 x NVIDIA H100, 1 x accelerator of unknown model, driver 535; gpu 8 gave no answer"
+            "7 x NVIDIA H100, 1 x accelerator of unknown model, driver 535; gpu 8 did not answer"
         );
         assert_eq!(Inventory::default().to_string(), "no accelerator");
     }

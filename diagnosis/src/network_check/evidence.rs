@@ -112,7 +112,7 @@ fn unreachable(
             )
         }
         None => {
-            format!("the node is broken, or the way out of {rack} is: no test inside the rack tells")
+            format!("the node is broken, or the uplink of {rack} is: no test inside the rack decides")
         }
     };
     // Known once all was tested.
@@ -259,7 +259,7 @@ fn reason(test: &TestRecord, number: u32) -> String {
     let own = test.reasons.iter().find(|(node, _)| *node == number);
     match own.or_else(|| test.reasons.first()) {
         Some((node, reason)) if *node == number => reason.clone(),
-        Some((node, reason)) => format!("node {node} says: {reason}"),
+        Some((node, reason)) => format!("node {node}: {reason}"),
         None => "no reason was given".to_owned(),
     }
 }

@@ -113,7 +113,7 @@ fn unfinished(bytes: u64, total: u64, elapsed: Duration, idle: Duration) -> Seen
         return Seen::Bad {
             message: match (bytes, total) {
                 // The built-in test knows how many bytes there are to move.
-                (0, 0) => format!("{CHECK_COMMAND} gave no answer within {}", seconds(elapsed)),
+                (0, 0) => format!("{CHECK_COMMAND} did not answer within {}", seconds(elapsed)),
                 (0, _) => format!("no byte moved within {}", seconds(elapsed)),
                 _ => message,
             },

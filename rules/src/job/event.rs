@@ -236,11 +236,11 @@ impl fmt::Display for Regroup {
             Self::NotAllCameBack { back, nodes } => {
                 write!(f, "{back} of {nodes} nodes came back to the restarted job master")
             }
-            Self::Late => f.write_str("the job went on without this node while it could not be reached"),
+            Self::Late => f.write_str("the job continued without this node while it was unreachable"),
             Self::UnknownRound { next } => write!(
                 f,
-                "the job master that was started again does not know this node's round: its memory is older than the \
-                 job and ends before round {next}"
+                "the restarted job master does not know this node's round: its state is older than the job and ends before \
+                 round {next}"
             ),
         }
     }
@@ -324,12 +324,15 @@ impl fmt::Display for Log {
                 write!(f, "warning: the topology file does not list {}; they come last", addresses.join(", "))
             }
             Self::TopologyUnusable { reason } => {
-                write!(f, "warning: the topology file cannot be used, the last good one holds: {reason}")
+                write!(
+                    f,
+                    "warning: the topology file cannot be used, the last good one stays in use: {reason}"
+                )
             }
             Self::Accelerators { node, message } => write!(f, "{node}: {message}"),
             Self::Aside { node, point } => write!(
                 f,
-                "{node} came for another job: {point}; whichever has enough nodes first is the job of this master"
+                "{node} joined for another job: {point}; the master serves the job that has enough nodes first"
             ),
             Self::Checking { check, nodes } => {
                 write!(f, "network check {check} of {} begins", diagnosis::counted::counted(*nodes, "node"))
@@ -359,12 +362,12 @@ impl fmt::Display for Log {
             ),
             Self::Restored { round, nodes } => write!(
                 f,
-                "took over round {round} of {}; how often ranks were replaced before is not known and starts from 0",
+                "took over round {round} of {}; earlier replacements of ranks are unknown and count as 0",
                 diagnosis::counted::counted(*nodes, "node")
             ),
             Self::OldMemory { node, round, next } => write!(
                 f,
-                "warning: {node} is in round {round}, and what this master remembers ends before round {next}: its \
+                "warning: {node} is in round {round}, and the state of this master ends before round {next}: its \
                  state directory is an older copy of the job's state, or the job continued without one. Nodes of rounds \
                  that it does not know stop their workers and join again. Start a master again with the state directory \
                  as the last one left it, or with an empty one: then it asks the nodes and restarts none"

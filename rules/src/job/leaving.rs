@@ -145,7 +145,7 @@ impl Job {
     }
 
     fn on_left(&mut self, now: Moment, node: &NodeId, signal: i32) -> Vec<Effect> {
-        let reason = format!("its launcher was told to end by {}", crate::signal_name::signal_text(signal));
+        let reason = format!("its launcher received {}", crate::signal_name::signal_text(signal));
         if self.policy.host.as_ref() == Some(node) && !matches!(self.phase, Phase::Over { .. }) {
             let failure = match self.nodes.len() {
                 0 | 1 => JobFailure::Deserted,

@@ -16,7 +16,7 @@ impl TaintReport {
             Element::Uplink(rack) => format!("the uplink of {}", self.rack(rack)),
             Element::PartialUplink(rack) => format!("part of the paths out of {}", self.rack(rack)),
             Element::Leaf(rack) => format!("the switch of {}", self.rack(rack)),
-            Element::Pod(pod) => format!("the way out of pod {}", self.pod(pod)),
+            Element::Pod(pod) => format!("the uplinks of pod {}", self.pod(pod)),
         }
     }
 
@@ -43,7 +43,7 @@ impl TaintReport {
         }
         for pod in &outcome.pods {
             let pod = self.pod(*pod);
-            write!(f, "\n  pod {pod}: no way out of it works; no node is tainted for it")?;
+            write!(f, "\n  pod {pod}: it cannot reach other pods; no node is tainted for it")?;
         }
         for PartialUplink { rack, dead, tested } in &outcome.partial_uplinks {
             let rack = self.rack(*rack);
@@ -128,7 +128,7 @@ mod tests {
         let table = report.to_string();
         for line in [
             "\n  switch of asw-1: dead, its nodes do not even reach each other; no node is tainted for it",
-            "\n  pod psw-0: no way out of it works; no node is tainted for it",
+            "\n  pod psw-0: it cannot reach other pods; no node is tainted for it",
             "\n  paths out of asw-0: part of them are dead, 3 of 8 pairs that were tested failed each time; no node is",
             "\n  ambiguous: node 0 (host-a, 10.0.0.1) or the path asw-0 - asw-1 or the switch of rack 7; no node is",
             "\n  cut: asw-0 and asw-1 do not reach each other; 1 node cannot train together with the others",

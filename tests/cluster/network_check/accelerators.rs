@@ -111,7 +111,7 @@ fn what_the_driver_tells_while_workers_run_reaches_the_console_and_the_master() 
     let mut job = cluster();
     let run = with_accelerators(job.ranked(0), "xid=2:79").flags(["--nnodes=1"]).start();
     let _world = job.await_world(1, 0);
-    let said = "gpu 2 (NVIDIA Fake 80GB): the driver tells of Xid 79 (the device has fallen off the bus)";
+    let said = "gpu 2 (NVIDIA Fake 80GB): the driver reported Xid 79 (the device has fallen off the bus)";
     let _said = job.await_said(&run, said);
     let said = "gpu 2 (NVIDIA Fake 80GB): Xid 79 (the device has fallen off the bus)";
     let _said = job.await_master_said(said);
@@ -124,7 +124,7 @@ fn who_listens_to_the_driver_goes_with_the_launcher() {
     let job = lines();
     let run = node(&job, "xid=2:79").start();
     let _world = job.await_world(1, 0);
-    let _said = job.await_said(&run, "the driver tells of Xid 79");
+    let _said = job.await_said(&run, "the driver reported Xid 79");
     run.signal(Signal::SIGKILL);
     job.wait("everybody gone", || run.processes().is_empty().then_some(()));
     let _outcome = run.finish_whatever_is_left();

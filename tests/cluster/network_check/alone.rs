@@ -44,7 +44,7 @@ fn a_node_alone_runs_the_check_command() {
     for (command, more, words) in [
         ("echo on fire >&2; exit 3", &[][..], "the check command ended with exit code 3 and said: on fire"),
         ("true", &[], "the check command ended well, but gave no answer"),
-        ("sleep 1000", &["--network-check-timeout=1"], "the check command gave no answer within 1 s"),
+        ("sleep 1000", &["--network-check-timeout=1"], "the check command did not answer within 1 s"),
     ] {
         let said = with_command(command, more, 201).stderr;
         assert!(said.contains(words), "{said}");
@@ -71,7 +71,7 @@ fn of_two_nodes_a_command_that_fails_is_named_and_not_the_network() {
     }
     for said in end("sleep 1000", 202) {
         assert!(
-            said.contains("the check command gave no answer within ") && !said.contains("no byte"),
+            said.contains("the check command did not answer within ") && !said.contains("no byte"),
             "{said}"
         );
     }

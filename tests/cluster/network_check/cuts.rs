@@ -56,7 +56,7 @@ fn near_side_trains(job: &Job<'_>, nodes: &mut Vec<Running>, report: &Report, fa
     for outcome in job.leave(left, 201) {
         let said = outcome.stderr;
         assert!(said.contains("excluded by the network check (unreachable): "), "{said}");
-        assert!(said.contains("\n  Look first at the uplink of the switch it hangs under"), "{said}");
+        assert!(said.contains("\n  Look first at the uplink of its switch"), "{said}");
     }
 }
 

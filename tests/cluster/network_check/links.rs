@@ -92,7 +92,7 @@ fn hosts_under_a_switch_that_has_lost_its_way_out_are_left_out_and_not_tainted()
     for outcome in job.leave(left, 201) {
         let said = outcome.stderr;
         assert!(said.contains("excluded by the network check (unreachable): "), "{said}");
-        assert!(said.contains("\n  Look first at the uplink of the switch it hangs under"), "{said}");
+        assert!(said.contains("\n  Look first at the uplink of its switch"), "{said}");
     }
     let _end = job.ends_well(nodes);
 }

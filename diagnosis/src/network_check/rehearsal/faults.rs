@@ -220,7 +220,7 @@ impl<'a> Faults<'a> {
             Cue::Lost { node } => {
                 return Some(Event::NodeLost {
                     node,
-                    reason: "nothing was heard of it for 2 s".to_owned(),
+                    reason: "it was silent for 2 s".to_owned(),
                     is_announced: false,
                 });
             }

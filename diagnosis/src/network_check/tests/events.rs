@@ -249,7 +249,7 @@ fn a_node_that_passed_is_no_fault_when_it_leaves() {
         round(vec![test(0, 2, Fail)]),
     ];
     assert_eq!(findings::outcome(&log, Duration::ZERO).nodes[0].verdict, NodeVerdict::Healthy);
-    log.nodes[0].lost = Some((4, "its launcher was told to end by SIGTERM".into()));
+    log.nodes[0].lost = Some((4, "its launcher received SIGTERM".into()));
     log.nodes[0].has_left = true;
     let outcome = findings::outcome(&log, Duration::ZERO);
     let it = &outcome.nodes[0];

@@ -138,7 +138,11 @@ fn a_shrunken_world_is_floored_to_the_unit_and_the_odd_node_waits() {
     let _regroup = test.lose("a");
     assert_eq!(test.rejoin("d", 0), []);
     assert_eq!(test.rejoin("c", 0), []);
-    assert_eq!(test.rejoin("b", 0), placed_afresh(1, &["b", "c"]), "nodes without a requested rank stay in order");
+    assert_eq!(
+        test.rejoin("b", 0),
+        placed_afresh(1, &["b", "c"]),
+        "nodes without a requested rank stay in order"
+    );
 }
 
 #[test]

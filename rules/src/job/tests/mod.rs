@@ -201,7 +201,7 @@ impl Test {
 
 const DISCONNECTED: LossCause = LossCause::Disconnected { grace: GRACE };
 const BROKE: &str = "its connection to the job master broke and did not come back within 2 s";
-const TOLD_TO_END: &str = "its launcher was told to end by SIGTERM";
+const TOLD_TO_END: &str = "its launcher received SIGTERM";
 const REASON: &str = "rank 1 exited with code 3";
 
 fn member(name: &str) -> Member {

@@ -44,7 +44,7 @@ fn the_same_holds_before_the_first_round() {
 
 #[test]
 fn a_holder_with_a_broken_stream_is_replaced_at_once() {
-    let replaced = "its connection to the job master was broken when a replacement came";
+    let replaced = "its connection to the job master was broken when a replacement joined";
     let mut test = running();
     assert_eq!(test.tell(Event::LinkBroken { node: id("b") }), []);
     assert_eq!(

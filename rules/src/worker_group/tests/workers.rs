@@ -229,7 +229,11 @@ fn a_leave_is_announced_before_the_workers_are_gone_and_the_second_signal_kills(
     );
     assert_eq!(group.handle(Moment::at_secs(1), signalled(2)), [], "there is nothing harder");
     assert_eq!(group.handle(Moment::at_secs(1), exited(0, 0, ExitCause::Signal(9))), []);
-    assert_eq!(group.handle(Moment::at_secs(1), gone(0)), [left(2)], "repeated, because it was not acknowledged");
+    assert_eq!(
+        group.handle(Moment::at_secs(1), gone(0)),
+        [left(2)],
+        "repeated, because it was not acknowledged"
+    );
     assert_eq!(group.handle(Moment::at_secs(1), Event::EndNoted), [finished(Outcome::Interrupted(2))]);
 }
 
