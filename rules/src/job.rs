@@ -43,7 +43,7 @@ use self::{
     absences::Absences,
     checking::{Checking, LastCheck},
     measuring::Measuring,
-    parties::Asides,
+    parties::OtherJobs,
     sightings::Sightings,
 };
 use crate::{
@@ -66,7 +66,7 @@ pub const HOST_TIMEOUT: Duration = Duration::from_secs(60);
 pub const TOPOLOGY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The most reasons of losses that a timeout repeats.
-const LOSSES_TOLD: usize = 3;
+const LOSSES_SHOWN: usize = 3;
 
 /// A node that takes part, or waits to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -169,7 +169,7 @@ pub struct Job {
     excluded: BTreeMap<NodeId, Exclusion>,
     sightings: Sightings,
     /// Nodes of another job, while it is not settled which of the two this master serves.
-    aside: Asides,
+    other_jobs: OtherJobs,
     absences: Absences,
     /// Rounds that nodes were in and this master does not know: its state is older than the job.
     unknown: Option<RangeInclusive<Round>>,
@@ -199,7 +199,7 @@ impl Job {
             last_check: None,
             excluded: BTreeMap::new(),
             sightings: Sightings::default(),
-            aside: Asides::default(),
+            other_jobs: OtherJobs::default(),
             absences: Absences::default(),
             unknown: None,
             phase: Phase::Gathering {
@@ -214,7 +214,7 @@ impl Job {
     /// When to call [`Self::handle`] with [`Event::Deadline`], if nothing else happens first.
     #[must_use]
     pub fn deadline(&self) -> Option<Moment> {
-        self.phase_deadline().into_iter().chain(self.aside_deadline()).min()
+        self.phase_deadline().into_iter().chain(self.other_jobs_deadline()).min()
     }
 
     fn phase_deadline(&self) -> Option<Moment> {
@@ -300,7 +300,7 @@ impl Job {
     /// Whether a node takes part or waits.
     #[must_use]
     pub fn knows(&self, node: &NodeId) -> bool {
-        self.nodes.contains_key(node) || self.aside.contains(node)
+        self.nodes.contains_key(node) || self.other_jobs.contains(node)
     }
 
     /// Whether this acknowledgement of an assignment is the first of the node.
@@ -415,7 +415,7 @@ impl Job {
             known.assigned = None;
         } else {
             self.inventories.remove(node);
-            self.aside.remove(node);
+            self.other_jobs.remove(node);
         }
         Vec::new()
     }
@@ -423,7 +423,7 @@ impl Job {
     /// No node is connected yet, and effects may not have been carried out.
     fn on_restarted(&mut self, now: Moment) -> Vec<Effect> {
         // They are repeated.
-        self.aside = Asides::default();
+        self.other_jobs = OtherJobs::default();
         self.absent_since(now);
         for node in self.nodes.values_mut() {
             node.is_connected = false;
@@ -449,7 +449,7 @@ impl Job {
     }
 
     fn on_deadline(&mut self, now: Moment) -> Vec<Effect> {
-        let mut effects = self.refuse_who_waited_aside(now);
+        let mut effects = self.refuse_all_other_jobs(now);
         if self.phase_deadline().is_some_and(|deadline| deadline <= now) {
             effects.extend(self.on_phase_deadline(now));
         }

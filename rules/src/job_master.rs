@@ -69,7 +69,7 @@ pub struct Turn {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Board {
     told: Option<(Pending, BTreeSet<NodeId>)>,
-    told_at: Option<Moment>,
+    sent_at: Option<Moment>,
     due: Option<Moment>,
 }
 
@@ -139,7 +139,7 @@ impl JobMaster {
     pub fn handle(&mut self, now: Moment, input: Input) -> Turn {
         let mut turn = Turn::default();
         if self.liveness.deadline().is_some_and(|due| due + STOOD_STILL < now) {
-            self.liveness.heard_nobody_until(now);
+            self.liveness.unheard_until(now);
         }
         match input {
             Input::Beat { node, taken_round } => {
@@ -259,7 +259,7 @@ impl JobMaster {
         };
         let board = &self.board;
         let is_news = board.told.as_ref().is_none_or(|(told, to)| !told.is_same(&pending) || to != waiting);
-        let again = board.told_at.map_or(now, |told| told + EVERY);
+        let again = board.sent_at.map_or(now, |told| told + EVERY);
         if !is_news && now < again {
             self.board.due = Some(again);
             return;
@@ -272,7 +272,7 @@ impl JobMaster {
         }
         self.board = Board {
             told: Some((pending.clone(), waiting.clone())),
-            told_at: Some(now),
+            sent_at: Some(now),
             due: (!is_spare).then(|| now + EVERY),
         };
         turn.pending = (!to.is_empty()).then_some((pending, to));

@@ -168,7 +168,7 @@ impl Liveness {
     }
 
     /// No node could be heard until now: each gets the whole time again, as after a restart.
-    pub fn heard_nobody_until(&mut self, now: Moment) {
+    pub fn unheard_until(&mut self, now: Moment) {
         let silence = self.silence();
         let grace = return_grace(self.timeout.reconnect_grace, self.count());
         self.due.clear();

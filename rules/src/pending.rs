@@ -43,7 +43,7 @@ pub enum Pending {
         limit: Duration,
     },
     /// Nodes of two jobs have joined one master, and neither job runs.
-    Aside {
+    OtherJob {
         /// What differs.
         point: String,
     },
@@ -60,7 +60,7 @@ impl Pending {
             Self::Fenced { nodes, more, lease, limit, .. } => {
                 Self::Fenced { nodes, more, lease, limit, waited: Duration::ZERO }
             }
-            other @ (Self::Spare { .. } | Self::Aside { .. }) => other,
+            other @ (Self::Spare { .. } | Self::OtherJob { .. }) => other,
         };
         timeless(self) == timeless(other)
     }
@@ -108,7 +108,7 @@ impl fmt::Display for Pending {
                     diagnosis::counted::counted(*nodes, "node")
                 )
             }
-            Self::Aside { point } => write!(
+            Self::OtherJob { point } => write!(
                 f,
                 "WAITING: {point}; the master serves the job that has enough nodes first; give every node of a job the \
                  same command line"

@@ -125,7 +125,7 @@ pub struct WorkerGroup {
     /// The result of asking the jurors since then.
     finding: Option<Finding>,
     /// The user was notified that the master counts as dead.
-    is_told_dead: bool,
+    is_death_shown: bool,
     /// The last round that is over: the node was assigned to a later one.
     over: Option<Round>,
     start_watch: StartWatch,
@@ -152,7 +152,7 @@ impl WorkerGroup {
             heard: Moment::START,
             fence: None,
             finding: None,
-            is_told_dead: false,
+            is_death_shown: false,
             over: None,
             start_watch: StartWatch::default(),
             state: State::Joining { since: Moment::START },
@@ -497,7 +497,7 @@ impl WorkerGroup {
         match &mut self.state {
             State::Joining { .. } | State::Preparing(_) => {
                 let outcome = self.or_done(Outcome::Interrupted(signal));
-                self.say_farewell(now, outcome)
+                self.leave_now(now, outcome)
             }
             State::Running(_) => {
                 let grace = self.limits.shutdown_timeout;
@@ -597,7 +597,7 @@ impl WorkerGroup {
     /// knows.
     fn leave(&mut self, now: Moment, outcome: Outcome) -> Vec<Effect> {
         if outcome != Outcome::Succeeded || self.interrupted.is_some() || self.end_noted {
-            return self.say_farewell(now, outcome);
+            return self.leave_now(now, outcome);
         }
         self.link.needed(now);
         let end = self.end_of(&outcome);
@@ -608,7 +608,7 @@ impl WorkerGroup {
         }
     }
 
-    fn say_farewell(&mut self, now: Moment, outcome: Outcome) -> Vec<Effect> {
+    fn leave_now(&mut self, now: Moment, outcome: Outcome) -> Vec<Effect> {
         if self.end_noted || !self.link.is_up() {
             return self.finish(outcome);
         }

@@ -174,7 +174,7 @@ impl From<Pending> for pb::Pending {
                 waited_millis: millis(waited),
                 limit_millis: millis(limit),
             }),
-            Pending::Aside { point } => Wire::Aside(pb::WaitingAside { point: cut(point) }),
+            Pending::OtherJob { point } => Wire::Aside(pb::WaitingAside { point: cut(point) }),
         };
         Self { pending: Some(pending) }
     }

@@ -175,7 +175,7 @@ fn every_push_survives_the_wire() {
             waited: Duration::from_secs(3),
             limit: Duration::from_secs(600),
         }),
-        Push::Pending(Pending::Aside { point: "the job has rdzv-id=a, this node has rdzv-id=b".into() }),
+        Push::Pending(Pending::OtherJob { point: "the job has rdzv-id=a, this node has rdzv-id=b".into() }),
         Push::Pending(Pending::Gathering {
             joined: 1,
             needed: 4,

@@ -70,7 +70,7 @@ pub(super) struct Absences {
 impl Absences {
     /// A round begins: no workers of any other are left.
     pub(super) fn begin(&mut self, generation: Generation, terms: Option<FenceTerms>) {
-        let _news = self.hear_of(&generation);
+        let _is_new = self.hear_of(&generation);
         self.terms = terms.into_iter().map(|terms| (generation.clone(), terms)).collect();
         self.begun = Some(generation);
     }
@@ -185,8 +185,8 @@ impl Job {
             return;
         }
         let generation = Generation::claimed(claim);
-        self.hear_of_round(claim.round);
-        if self.hear_of_generation(claim) {
+        self.learn_round(claim.round);
+        if self.learn_generation(claim) {
             self.miss_unknown(now, generation.clone());
         }
         if self.absences.terms.contains_key(&generation) {
@@ -196,7 +196,7 @@ impl Job {
 
     /// A node has left a round that this master does not know. The others of that round may exist: they are given a
     /// lease.
-    pub(super) fn hear_that_there_was(&mut self, now: Moment, round: Round) {
+    pub(super) fn note_round(&mut self, now: Moment, round: Round) {
         if let Some(timeout) = self.policy.lease.filter(|_| !self.policy.is_open) {
             let lease = silence_of(timeout, super::count(self.nodes.len()));
             // It does not report where they met.
@@ -208,7 +208,7 @@ impl Job {
     }
 
     /// A node reports the generation of its workers. Returns whether it is new.
-    pub(super) fn hear_of_generation(&mut self, claim: &Claim) -> bool {
+    pub(super) fn learn_generation(&mut self, claim: &Claim) -> bool {
         let generation = Generation::claimed(claim);
         if self.absences.terms_of(&generation).is_none_or(|terms| terms.jury.is_empty()) {
             self.take_terms_of(claim);

@@ -203,7 +203,7 @@ impl Job {
         {
             checking.orders.remove(&number);
         }
-        self.tell_check(now, CheckEvent::Reported { node: number, round: at.round, probed, compute })
+        self.handle_check(now, CheckEvent::Reported { node: number, round: at.round, probed, compute })
     }
 
     /// A node reports progress of its part in a round.
@@ -215,7 +215,7 @@ impl Job {
         probed: Probed,
     ) -> Vec<Effect> {
         let Some(number) = self.number_in(node, at) else { return Vec::new() };
-        self.tell_check(now, CheckEvent::Progressed { node: number, round: at.round, probed })
+        self.handle_check(now, CheckEvent::Progressed { node: number, round: at.round, probed })
     }
 
     /// The master was restarted: the members come back, and then the check begins anew.
@@ -231,7 +231,7 @@ impl Job {
     }
 
     /// A node joins again: it may not have received its order.
-    pub(super) fn say_order_again(&self, node: &NodeId) -> Vec<Effect> {
+    pub(super) fn repeat_order(&self, node: &NodeId) -> Vec<Effect> {
         let order = match &self.phase {
             Phase::Checking(checking) => {
                 checking.numbers.get(node).and_then(|number| checking.orders.get(number))
@@ -243,7 +243,7 @@ impl Job {
     }
 
     pub(super) fn on_check_deadline(&mut self, now: Moment) -> Vec<Effect> {
-        self.tell_check(now, CheckEvent::Deadline)
+        self.handle_check(now, CheckEvent::Deadline)
     }
 
     /// A member is gone; the check continues with the others. `is_excused`: nothing is wrong with its machine.
@@ -269,7 +269,7 @@ impl Job {
             }
             None => (reason, false),
         };
-        self.tell_check(now, CheckEvent::NodeLost { node: number, reason: reason.to_owned(), is_announced })
+        self.handle_check(now, CheckEvent::NodeLost { node: number, reason: reason.to_owned(), is_announced })
     }
 
     fn number_in(&self, node: &NodeId, at: CheckRound) -> Option<u32> {
@@ -277,7 +277,7 @@ impl Job {
         checking.numbers.get(node).copied().filter(|_| checking.number == at.check)
     }
 
-    fn tell_check(&mut self, now: Moment, word: CheckEvent) -> Vec<Effect> {
+    fn handle_check(&mut self, now: Moment, word: CheckEvent) -> Vec<Effect> {
         let Phase::Checking(checking) = &mut self.phase else { return Vec::new() };
         let steps = checking.check.handle(now, word);
         self.carry_out(now, steps)
@@ -289,7 +289,7 @@ impl Job {
             let Phase::Checking(checking) = &mut self.phase else { return effects };
             match step {
                 Step::Start { round, groups, compute_again } => {
-                    checking.give_orders(round, &groups, &compute_again);
+                    checking.send_orders(round, &groups, &compute_again);
                     if round > 0 {
                         let tests = count(groups.iter().filter(|group| group.members.len() > 1).count());
                         let check = checking.number;
@@ -333,7 +333,7 @@ impl Checking {
         self.newcomers.insert(machine);
     }
 
-    fn give_orders(&mut self, round: u32, groups: &[diagnosis::network_check::Group], again: &[(u32, u32)]) {
+    fn send_orders(&mut self, round: u32, groups: &[diagnosis::network_check::Group], again: &[(u32, u32)]) {
         let again: BTreeMap<u32, u32> = again.iter().copied().collect();
         let at = CheckRound { check: self.number, round };
         self.orders.clear();

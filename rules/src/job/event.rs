@@ -286,7 +286,7 @@ pub enum Log {
     /// A node reported accelerators, some of which need attention.
     Accelerators { node: NodeName, message: String },
     /// A node of another job joined, before it is settled which job this master serves.
-    Aside { node: NodeName, point: String },
+    OtherJob { node: NodeName, point: String },
     /// A check has begun.
     Checking { check: u32, nodes: u32 },
     /// Another round of a check has begun.
@@ -330,7 +330,7 @@ impl fmt::Display for Log {
                 )
             }
             Self::Accelerators { node, message } => write!(f, "{node}: {message}"),
-            Self::Aside { node, point } => write!(
+            Self::OtherJob { node, point } => write!(
                 f,
                 "{node} joined for another job: {point}; the master serves the job that has enough nodes first"
             ),

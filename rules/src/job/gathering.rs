@@ -32,7 +32,7 @@ impl Job {
             Err(refused) => return refused,
         };
         if let Some(round) = unknown {
-            self.hear_that_there_was(now, round);
+            self.note_round(now, round);
         }
         let after = self.nodes.get(&node).and_then(|known| known.request.after);
         self.is_back_without_workers(&node, after, was_known);
@@ -57,7 +57,7 @@ impl Job {
             }
             Phase::Checking(_) | Phase::Measuring(_) => {
                 if self.has_part(&node) {
-                    return self.say_order_again(&node);
+                    return self.repeat_order(&node);
                 }
                 self.waiting.insert(node);
                 Vec::new()
@@ -137,7 +137,7 @@ impl Job {
         }
         if let Some(point) = self.terms.as_ref().and_then(|terms| terms.difference(&request.terms)) {
             if self.is_unsettled() {
-                return Err(self.set_aside(now, request, claim, point));
+                return Err(self.keep_for_other_job(now, request, claim, point));
             }
             return refuse(Refusal::Differs { point });
         }
@@ -172,7 +172,7 @@ impl Job {
         self.terms.get_or_insert_with(|| request.terms.clone());
         if let Some(after) = request.after {
             // Rounds grow for all nodes, also for one that a master without state does not know.
-            self.hear_of_round(after);
+            self.learn_round(after);
         }
         if let Some(before) = self.nodes.get(&node).and_then(|known| known.request.wish)
             && self.wishes.get(&before) == Some(&node)
@@ -445,7 +445,7 @@ impl Job {
     }
 
     /// Members that have not stopped their workers in all that time are lost; what they run is still waited for.
-    fn give_up_the_slow(&mut self, now: Moment) -> Vec<Effect> {
+    fn lose_slow_members(&mut self, now: Moment) -> Vec<Effect> {
         let Phase::Gathering { since, awaited, .. } = &mut self.phase else { return Vec::new() };
         *since = Some(now);
         let slow = awaited.clone();
@@ -456,7 +456,7 @@ impl Job {
 
     /// The rendezvous has timed out.
     pub(super) fn on_gathering_deadline(&mut self, now: Moment) -> Vec<Effect> {
-        self.give_up_the_awaited(now);
+        self.lose_awaited_members(now);
         let Some(terms) = &self.terms else { return Vec::new() };
         let Phase::Gathering { since: Some(since), awaited, .. } = &self.phase else { return Vec::new() };
         let (is_timeout, is_awaited) = (*since + terms.join_timeout <= now, !awaited.is_empty());
@@ -468,7 +468,7 @@ impl Job {
         {
             // A member that cannot stop its workers must not delay the others for ever; it may come back later.
             if is_awaited && self.policy.lease.is_some() {
-                return self.give_up_the_slow(now);
+                return self.lose_slow_members(now);
             }
             self.is_port_stale |= is_awaited;
             return self.choose(now, size);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{
-    Effect, FAREWELL, Job, LOSSES_TOLD, Log, NodeEnd, OnGiveUp, Phase, Regroup, absences::Generation,
+    Effect, FAREWELL, Job, LOSSES_SHOWN, Log, NodeEnd, OnGiveUp, Phase, Regroup, absences::Generation,
 };
 use crate::{
     ids::{NodeId, Round},
@@ -193,7 +193,7 @@ impl Job {
             return self.on_end_acknowledged(node);
         }
         if !self.nodes.contains_key(node) {
-            self.aside.remove(node);
+            self.other_jobs.remove(node);
             return Vec::new();
         }
         let (had_part, name) = (self.has_part(node), self.name_of(node));
@@ -257,7 +257,7 @@ impl Job {
         effects: &mut Vec<Effect>,
     ) -> Option<JobFailure> {
         let limit = self.policy.restart_count;
-        if self.lost.len() == LOSSES_TOLD {
+        if self.lost.len() == LOSSES_SHOWN {
             self.lost.remove(0);
         }
         self.lost.push(format!("{name} is gone: {reason}"));
@@ -291,7 +291,7 @@ impl Job {
             Phase::Gathering { awaited, .. } => {
                 awaited.remove(node);
                 self.wait_for_any_job();
-                if let Some(effects) = self.give_way(now) {
+                if let Some(effects) = self.switch_job(now) {
                     return effects;
                 }
                 self.complete(now)
@@ -334,7 +334,7 @@ impl Job {
         self.waiting.extend(members.into_iter().filter(|member| self.nodes.contains_key(member)));
         self.phase = Phase::gathering(now, BTreeSet::new());
         self.wait_for_any_job();
-        if let Some(effects) = self.give_way(now) {
+        if let Some(effects) = self.switch_job(now) {
             return effects;
         }
         self.complete(now)
@@ -380,8 +380,8 @@ impl Job {
 
     /// Notifies every node of the end of the job.
     pub(super) fn end(&mut self, now: Moment, verdict: JobVerdict) -> Vec<Effect> {
-        let aside = std::mem::take(&mut self.aside);
-        let unaware: BTreeSet<NodeId> = self.nodes.keys().cloned().chain(aside.into_nodes()).collect();
+        let candidates = std::mem::take(&mut self.other_jobs);
+        let unaware: BTreeSet<NodeId> = self.nodes.keys().cloned().chain(candidates.into_nodes()).collect();
         let mut effects: Vec<Effect> = unaware
             .iter()
             .map(|node| Effect::SendEnd { node: node.clone(), verdict: verdict.clone() })

@@ -19,7 +19,7 @@ use diagnosis::moment::Moment;
 
 /// A node of another job than the one that gathers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Aside {
+pub(super) struct Candidate {
     request: JoinRequest,
     /// Its claim, if it has workers.
     claim: Option<Claim>,
@@ -29,8 +29,8 @@ pub(super) struct Aside {
 /// All nodes that wait for another job. Each node is added to a party by its terms once, when it joins: there may be
 /// many.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Asides {
-    nodes: BTreeMap<NodeId, Aside>,
+pub(super) struct OtherJobs {
+    nodes: BTreeMap<NodeId, Candidate>,
     parties: Vec<Party>,
 }
 
@@ -41,23 +41,23 @@ struct Party {
     nodes: BTreeSet<NodeId>,
 }
 
-impl Asides {
+impl OtherJobs {
     pub(super) fn contains(&self, node: &NodeId) -> bool {
         self.nodes.contains_key(node)
     }
 
-    pub(super) fn remove(&mut self, node: &NodeId) -> Option<Aside> {
-        let aside = self.nodes.remove(node)?;
+    pub(super) fn remove(&mut self, node: &NodeId) -> Option<Candidate> {
+        let candidate = self.nodes.remove(node)?;
         for party in &mut self.parties {
             party.nodes.remove(node);
         }
         self.parties.retain(|party| !party.nodes.is_empty());
-        Some(aside)
+        Some(candidate)
     }
 
     /// Whether it is new.
-    fn insert(&mut self, aside: Aside) -> bool {
-        let (node, terms) = (aside.request.node_id.clone(), aside.request.terms.clone());
+    fn insert(&mut self, candidate: Candidate) -> bool {
+        let (node, terms) = (candidate.request.node_id.clone(), candidate.request.terms.clone());
         let is_new = self.remove(&node).is_none();
         match self.parties.iter_mut().find(|party| party.terms.difference(&terms).is_none()) {
             Some(party) => {
@@ -65,7 +65,7 @@ impl Asides {
             }
             None => self.parties.push(Party { terms, nodes: [node.clone()].into() }),
         }
-        self.nodes.insert(node, aside);
+        self.nodes.insert(node, candidate);
         is_new
     }
 
@@ -87,7 +87,7 @@ impl Job {
     }
 
     /// Keeps a node of another job, and switches to that job when it is time.
-    pub(super) fn set_aside(
+    pub(super) fn keep_for_other_job(
         &mut self,
         now: Moment,
         request: JoinRequest,
@@ -104,22 +104,22 @@ impl Job {
             });
             return effects;
         }
-        let since = self.aside.nodes.get(&node).map_or(now, |aside| aside.since);
-        let is_new = self.aside.insert(Aside { request, claim: claim.cloned(), since });
-        if let Some(effects) = self.give_way(now) {
+        let since = self.other_jobs.nodes.get(&node).map_or(now, |candidate| candidate.since);
+        let is_new = self.other_jobs.insert(Candidate { request, claim: claim.cloned(), since });
+        if let Some(effects) = self.switch_job(now) {
             return effects;
         }
         let mut effects = Vec::new();
         if is_new {
-            effects.push(Effect::Log(Log::Aside { node: name, point: point.clone() }));
+            effects.push(Effect::Log(Log::OtherJob { node: name, point: point.clone() }));
         }
-        effects.push(Effect::SendPending { node, pending: Pending::Aside { point } });
+        effects.push(Effect::SendPending { node, pending: Pending::OtherJob { point } });
         effects
     }
 
     /// When the nodes here are replaced by others of another job: that has enough of them and this one has not, or
     /// more of them, or there are no nodes here. `None`: never.
-    pub(super) fn give_way(&mut self, now: Moment) -> Option<Vec<Effect>> {
+    pub(super) fn switch_job(&mut self, now: Moment) -> Option<Vec<Effect>> {
         let has_enough = match &self.phase {
             _ if !self.is_unsettled() => return None,
             Phase::Gathering { .. } => {
@@ -128,17 +128,17 @@ impl Job {
             Phase::Restoring { .. } => false,
             _ => return None,
         };
-        let Party { terms, nodes: largest } = self.aside.largest()?;
+        let Party { terms, nodes: largest } = self.other_jobs.largest()?;
         let is_enough = terms.world_of(largest.len()).is_some();
-        let gives_way =
+        let switches =
             self.nodes.is_empty() || is_enough && (!has_enough || largest.len() > self.nodes.len());
-        let party: Vec<NodeId> = largest.iter().filter(|_| gives_way).cloned().collect();
-        gives_way.then(|| self.change_job(now, &party))
+        let party: Vec<NodeId> = largest.iter().filter(|_| switches).cloned().collect();
+        switches.then(|| self.change_job(now, &party))
     }
 
     /// From now on this is the job of these nodes.
     fn change_job(&mut self, now: Moment, party: &[NodeId]) -> Vec<Effect> {
-        let taken: Vec<Aside> = party.iter().filter_map(|node| self.aside.remove(node)).collect();
+        let taken: Vec<Candidate> = party.iter().filter_map(|node| self.other_jobs.remove(node)).collect();
         let Some(terms) = taken.first().map(|first| first.request.terms.clone()) else { return Vec::new() };
         let before: Vec<NodeId> = self.nodes.keys().cloned().collect();
         let mut effects = Vec::new();
@@ -150,7 +150,7 @@ impl Job {
         }
         self.terms = Some(terms);
         self.phase = Phase::gathering(now, BTreeSet::new());
-        for Aside { request, claim, .. } in taken {
+        for Candidate { request, claim, .. } in taken {
             effects.extend(match claim {
                 None => self.on_joined(now, request),
                 Some(claim) => self.on_resumed(now, request, claim),
@@ -162,37 +162,41 @@ impl Job {
     /// A round runs: nodes of another job do not take part.
     pub(super) fn settle(&mut self) -> Vec<Effect> {
         self.has_run = true;
-        let aside = std::mem::take(&mut self.aside).nodes;
-        aside.into_values().map(|aside| self.refuse_aside(&aside)).collect()
+        let candidate = std::mem::take(&mut self.other_jobs).nodes;
+        candidate.into_values().map(|candidate| self.refuse_other_job(&candidate)).collect()
     }
 
-    fn refuse_aside(&self, aside: &Aside) -> Effect {
-        let theirs = &aside.request.terms;
+    fn refuse_other_job(&self, candidate: &Candidate) -> Effect {
+        let theirs = &candidate.request.terms;
         let point = self.terms.as_ref().and_then(|terms| terms.difference(theirs)).unwrap_or_default();
-        Effect::Refuse { node: aside.request.node_id.clone(), reason: Refusal::Differs { point } }
+        Effect::Refuse { node: candidate.request.node_id.clone(), reason: Refusal::Differs { point } }
     }
 
     /// When one of the waiting nodes has waited for the timeout of its own job.
-    pub(super) fn aside_deadline(&self) -> Option<Moment> {
-        self.aside.nodes.values().map(|aside| aside.since + aside.request.terms.join_timeout).min()
+    pub(super) fn other_jobs_deadline(&self) -> Option<Moment> {
+        self.other_jobs
+            .nodes
+            .values()
+            .map(|candidate| candidate.since + candidate.request.terms.join_timeout)
+            .min()
     }
 
-    pub(super) fn refuse_who_waited_aside(&mut self, now: Moment) -> Vec<Effect> {
-        let is_over = |aside: &Aside| aside.since + aside.request.terms.join_timeout <= now;
+    pub(super) fn refuse_all_other_jobs(&mut self, now: Moment) -> Vec<Effect> {
+        let is_over = |candidate: &Candidate| candidate.since + candidate.request.terms.join_timeout <= now;
         let over: Vec<NodeId> = self
-            .aside
+            .other_jobs
             .nodes
             .iter()
-            .filter(|(_, aside)| is_over(aside))
+            .filter(|(_, candidate)| is_over(candidate))
             .map(|(node, _)| node.clone())
             .collect();
-        let over = over.into_iter().filter_map(|node| self.aside.remove(&node)).collect::<Vec<_>>();
-        over.iter().map(|aside| self.refuse_aside(aside)).collect()
+        let over = over.into_iter().filter_map(|node| self.other_jobs.remove(&node)).collect::<Vec<_>>();
+        over.iter().map(|candidate| self.refuse_other_job(candidate)).collect()
     }
 
     /// Members that are known by their own claims only have had their time to stop their workers: they are not waited
     /// for any longer.
-    pub(super) fn give_up_the_awaited(&mut self, now: Moment) {
+    pub(super) fn lose_awaited_members(&mut self, now: Moment) {
         if let Phase::Gathering { awaited, awaited_until, .. } = &mut self.phase
             && awaited_until.is_some_and(|until| until <= now)
         {

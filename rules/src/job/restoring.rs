@@ -16,7 +16,7 @@ use diagnosis::moment::Moment;
 
 /// The highest round that nodes may report to a master that does not know it. A job that restarts every second
 /// reaches it after 34 years, and as many numbers again are left.
-const LAST_HEARD: u32 = 1 << 30;
+const LAST_CONTACT: u32 = 1 << 30;
 
 /// How long nodes may take to stop their workers whose round this master knows by their claims only, and never took
 /// over: a forged claim delays the others no longer.
@@ -46,12 +46,12 @@ impl Job {
             }
         };
         let next = self.next_round;
-        self.hear_of_round(claim.round);
+        self.learn_round(claim.round);
         if !is_known && !self.has_run && matches!(self.phase, Phase::Gathering { .. }) {
             self.begin_restoring(now, &claim, &mut effects);
         }
         let is_restored = self.restored() == Some(Generation::claimed(&claim));
-        let is_news = self.hear_of_generation(&claim) && !is_restored;
+        let is_news = self.learn_generation(&claim) && !is_restored;
         // It was lost, or this master has no state and continued without it. It has workers, and so may others.
         self.is_port_stale |= !is_known && !is_restored;
         if is_news && !self.policy.is_open {
@@ -63,7 +63,7 @@ impl Job {
         if !has_left && !self.is_claim_good(&node, &claim, is_known) {
             self.miss_claimant(now, &node, &claim);
         }
-        effects.extend(self.hear_claim(now, &node, claim, is_known));
+        effects.extend(self.accept_claim(now, &node, claim, is_known));
         effects
     }
 
@@ -76,13 +76,13 @@ impl Job {
 
     /// A node reports a round: those that follow have higher numbers, also where this master does not know it. But a
     /// number that no job reaches is forged, and must not use the numbers up.
-    pub(super) fn hear_of_round(&mut self, round: Round) {
-        if round.0 < LAST_HEARD {
+    pub(super) fn learn_round(&mut self, round: Round) {
+        if round.0 < LAST_CONTACT {
             self.next_round = self.next_round.max(Round(round.0.saturating_add(1)));
         }
     }
 
-    fn hear_claim(&mut self, now: Moment, node: &NodeId, claim: Claim, is_known: bool) -> Vec<Effect> {
+    fn accept_claim(&mut self, now: Moment, node: &NodeId, claim: Claim, is_known: bool) -> Vec<Effect> {
         if claim.workers_state == WorkersState::Running {
             let _nothing = self.on_assignment_taken(node, claim.round);
         }
@@ -233,7 +233,7 @@ impl Job {
         if !matches!(self.phase, Phase::Restoring { .. }) {
             return Vec::new();
         }
-        if let Some(effects) = self.give_way(now) {
+        if let Some(effects) = self.switch_job(now) {
             return effects;
         }
         let Phase::Restoring { nodes, claims, .. } = &self.phase else { return Vec::new() };

@@ -98,14 +98,14 @@ impl Test {
         self.at_millis(secs * 1000)
     }
 
-    fn tell(&mut self, event: Event) -> Turn {
+    fn send(&mut self, event: Event) -> Turn {
         self.master.handle(self.now, Input::Event(event))
     }
 
     /// Attends and joins.
     fn join(&mut self, name: &str, min_nodes: u32, max_nodes: u32) -> Turn {
-        let _ = self.tell(subscribed(name));
-        self.tell(joined(name, min_nodes, max_nodes))
+        let _ = self.send(subscribed(name));
+        self.send(joined(name, min_nodes, max_nodes))
     }
 
     /// Beats say nothing and are not journalled.
@@ -147,7 +147,7 @@ fn running() -> Test {
 
 fn runs_in(mut test: Test) -> Test {
     let _ = test.join("a", 1, 1);
-    let _ = test.tell(hosted("a"));
+    let _ = test.send(hosted("a"));
     let taken = Input::Beat { node: id("a"), taken_round: Some(Round(0)) };
     let journal = vec![Event::AssignmentTaken { node: id("a"), round: Round(0) }];
     assert_eq!(test.master.handle(test.now, taken.clone()).journal, journal);
@@ -180,7 +180,7 @@ fn waiting_nodes_get_progress_every_ten_seconds_and_changes_at_once() {
     assert_eq!(test.at(16).posted(), gathering(2, 3, 16, &["a", "b"]));
     assert_eq!(test.master.deadline(), Some(Moment::at_secs(26)));
     let left = Event::NodeEnded { node: id("b"), end: NodeEnd::Left { signal: 15 } };
-    assert_eq!(test.at(20).tell(left).pending, None);
+    assert_eq!(test.at(20).send(left).pending, None);
     assert_eq!(test.at(21).posted(), gathering(1, 3, 21, &["a"]));
 }
 
@@ -200,7 +200,7 @@ fn no_message_is_sent_when_no_node_waits() {
     let _joined = test.join("a", 2, 2);
     let _placed = test.join("b", 2, 2);
     assert_eq!(test.master.deadline(), Some(Moment::at_secs(60)), "the host's time alone");
-    let _assignments = test.at(1).tell(hosted("a"));
+    let _assignments = test.at(1).send(hosted("a"));
     assert_eq!(test.master.deadline(), None);
 }
 
@@ -216,7 +216,7 @@ fn a_spare_is_notified_once() {
         assert_eq!(test.at(secs).posted(), None);
     }
     let succeeded = Event::NodeEnded { node: id("a"), end: NodeEnd::Succeeded { round: Round(0) } };
-    let turn = test.at(13).tell(succeeded);
+    let turn = test.at(13).send(succeeded);
     let told = |name| Effect::SendEnd { node: id(name), verdict: JobVerdict::Succeeded };
     assert_eq!((turn.effects, turn.pending), (vec![told("a"), told("b"), told("c")], None));
 }
@@ -231,7 +231,7 @@ fn a_beat_is_not_journalled_and_keeps_its_node() {
     test.beat("z");
     assert_eq!(test.master.deadline(), Some(Moment::at_secs(25)), "a node without a stream is not watched");
     // So does any other word.
-    let _ignored = test.at(20).tell(hosted("a"));
+    let _ignored = test.at(20).send(hosted("a"));
     assert_eq!(test.master.deadline(), Some(Moment::at_secs(35)));
 }
 
@@ -273,7 +273,7 @@ fn a_silent_node_is_lost_once_and_the_loss_is_journalled() {
 #[test]
 fn a_master_that_stood_still_loses_no_node() {
     let mut test = running();
-    let _broken = test.at(14).tell(Event::LinkBroken { node: id("a") });
+    let _broken = test.at(14).send(Event::LinkBroken { node: id("a") });
     assert_eq!(test.at(40).deadline(), Turn::default(), "no node could be heard");
     assert_eq!(test.master.deadline(), Some(Moment::at_secs(49)), "the grace begins again");
     test.at(60).beat("b");
@@ -284,13 +284,13 @@ fn a_master_that_stood_still_loses_no_node() {
 #[test]
 fn a_broken_stream_is_a_loss_after_the_grace_unless_it_comes_back() {
     let mut test = running();
-    let _broken = test.at(5).tell(Event::LinkBroken { node: id("a") });
+    let _broken = test.at(5).send(Event::LinkBroken { node: id("a") });
     assert_eq!(test.master.deadline(), Some(Moment::at_secs(7)));
     test.at(6).beat("a");
     assert_eq!(test.master.deadline(), Some(Moment::at_secs(7)), "a beat is no stream");
-    let _back = test.at(6).tell(subscribed("a"));
+    let _back = test.at(6).send(subscribed("a"));
     assert_eq!(test.master.deadline(), Some(Moment::at_secs(21)));
-    let _broken = test.at(8).tell(Event::LinkBroken { node: id("a") });
+    let _broken = test.at(8).send(Event::LinkBroken { node: id("a") });
     let cause = LossCause::Disconnected { grace: GRACE };
     assert_eq!(
         test.at(10).deadline(),
@@ -301,12 +301,12 @@ fn a_broken_stream_is_a_loss_after_the_grace_unless_it_comes_back() {
 #[test]
 fn a_node_that_never_joins_is_disconnected_or_forgotten() {
     let mut test = Test::new();
-    let _subscribed = test.tell(subscribed("a"));
+    let _subscribed = test.send(subscribed("a"));
     let cause = LossCause::Silent { timeout: SILENCE };
     let effects = vec![Effect::HangUp { node: id("a") }];
     assert_eq!(test.at(15).deadline(), Turn { journal: vec![lost("a", cause)], effects, pending: None });
-    let _subscribed = test.tell(subscribed("b"));
-    let _broken = test.tell(Event::LinkBroken { node: id("b") });
+    let _subscribed = test.send(subscribed("b"));
+    let _broken = test.send(Event::LinkBroken { node: id("b") });
     assert_eq!(test.master.deadline(), None);
 }
 
@@ -314,7 +314,7 @@ fn a_node_that_never_joins_is_disconnected_or_forgotten() {
 fn a_join_that_is_read_after_its_stream_broke_makes_no_ghost() {
     let mut test = Test::new();
     let broken = Event::LinkBroken { node: id("a") };
-    assert_eq!(test.tell(joined("a", 2, 2)).journal, [joined("a", 2, 2), broken]);
+    assert_eq!(test.send(joined("a", 2, 2)).journal, [joined("a", 2, 2), broken]);
     let cause = LossCause::Disconnected { grace: GRACE };
     assert_eq!(test.at(2).deadline().journal, [lost("a", cause)]);
 }
@@ -322,8 +322,8 @@ fn a_join_that_is_read_after_its_stream_broke_makes_no_ghost() {
 #[test]
 fn a_node_that_left_is_not_lost_later() {
     let mut test = running();
-    let _left = test.tell(Event::NodeEnded { node: id("a"), end: NodeEnd::Left { signal: 2 } });
-    let _broken = test.tell(Event::LinkBroken { node: id("a") });
+    let _left = test.send(Event::NodeEnded { node: id("a"), end: NodeEnd::Left { signal: 2 } });
+    let _broken = test.send(Event::LinkBroken { node: id("a") });
     assert_eq!(test.master.deadline(), Some(Moment::START + JOIN), "for a replacement, not for the node");
 }
 
@@ -362,7 +362,7 @@ fn after_a_restart_all_nodes_have_the_grace_to_come_back() {
 
     let (master, _) = JobMaster::restored(running().master.job().clone(), timeout(), now);
     let mut test = Test { master, now };
-    let _back = test.at(101).tell(subscribed("a"));
+    let _back = test.at(101).send(subscribed("a"));
     assert_eq!(test.master.deadline(), Some(Moment::at_secs(116)));
 }
 
@@ -372,6 +372,6 @@ fn inside_one_process_there_are_no_heartbeats_and_no_silence() {
     let timeout = Timeout { heartbeat_timeout: None, ..timeout() };
     let (master, _) = JobMaster::restored(policy, timeout, Moment::START);
     let mut test = Test { master, now: Moment::START };
-    let _back = test.tell(subscribed("a"));
+    let _back = test.send(subscribed("a"));
     assert_eq!((test.master.beat_interval(), test.master.deadline()), (None, None));
 }

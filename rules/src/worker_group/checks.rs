@@ -17,7 +17,7 @@ use diagnosis::{
 };
 
 /// How often progress of a test is shown. Most tests end before.
-const TELL_EVERY: Duration = Duration::from_secs(5);
+const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 
 /// The state of this node's checks.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -142,7 +142,7 @@ impl WorkerGroup {
         };
         let mut effects = Vec::new();
         if let Probed::Unfinished { bytes, total, elapsed, .. } = probed
-            && test.told + TELL_EVERY <= now
+            && test.told + PROGRESS_EVERY <= now
         {
             test.told = now;
             effects.push(Effect::Notify(Notice::TestRunning { at, bytes, total, elapsed }));
@@ -166,6 +166,6 @@ impl WorkerGroup {
     }
 
     pub(super) fn on_excluded(&mut self, now: Moment, exclusion: Exclusion) -> Vec<Effect> {
-        self.on_last_word(now, Outcome::Failed(Failure::Excluded(exclusion)))
+        self.on_final(now, Outcome::Failed(Failure::Excluded(exclusion)))
     }
 }

@@ -42,7 +42,7 @@ impl WorkerGroup {
     /// already, because the assignment was too long in transit, and the job may run elsewhere by now.
     pub(super) fn raise_fence(&mut self, now: Moment, assignment: &Assignment) -> bool {
         self.over = self.over.max(assignment.round.0.checked_sub(1).map(Round));
-        (self.finding, self.is_told_dead) = (None, false);
+        (self.finding, self.is_death_shown) = (None, false);
         self.fence = assignment.fence.as_ref().map(|terms| {
             let is_juror = terms.jury.iter().any(|juror| juror.node == self.limits.node_id);
             let jurors = u32::try_from(terms.jury.len()).unwrap_or(u32::MAX);
@@ -56,7 +56,7 @@ impl WorkerGroup {
         if let Some(fence) = &mut self.fence {
             fence.heard(sent);
         }
-        (self.finding, self.is_told_dead) = (None, false);
+        (self.finding, self.is_death_shown) = (None, false);
     }
 
     pub(super) fn on_answered(
@@ -72,8 +72,8 @@ impl WorkerGroup {
         let Some(found) = found else { return Vec::new() };
         self.finding = Some(found);
         match found {
-            Finding::MasterDead { lost, of } if !self.is_told_dead && !self.link.is_up() => {
-                self.is_told_dead = true;
+            Finding::MasterDead { lost, of } if !self.is_death_shown && !self.link.is_up() => {
+                self.is_death_shown = true;
                 vec![Effect::Notify(Notice::MasterDead { lost, of })]
             }
             Finding::MasterDead { .. } | Finding::MasterGone | Finding::CutOff | Finding::Alone { .. } => {

@@ -164,7 +164,7 @@ impl WorkerGroup {
             let outcome = outcome.clone();
             return self.finish(outcome);
         }
-        let Some((due, tell_at)) = self.away_until(since) else { return Vec::new() };
+        let Some((due, send_at)) = self.away_until(since) else { return Vec::new() };
         let limit = self.limits.join_timeout;
         let MasterStream::Away { reason, told, since: away_since } = &mut self.link else {
             return Vec::new();
@@ -174,7 +174,7 @@ impl WorkerGroup {
             let failure = Failure::MasterAway { reason, waited: limit };
             return self.finish(self.or_done(Outcome::Failed(failure)));
         }
-        if now < tell_at || !matches!(self.state, State::Joining { .. }) {
+        if now < send_at || !matches!(self.state, State::Joining { .. }) {
             return Vec::new();
         }
         *told = now;
@@ -218,12 +218,12 @@ impl WorkerGroup {
     }
 
     pub(super) fn on_refused(&mut self, now: Moment, reason: String) -> Vec<Effect> {
-        self.on_last_word(now, Outcome::Failed(Failure::Master { reason }))
+        self.on_final(now, Outcome::Failed(Failure::Master { reason }))
     }
 
     /// The master has ended the job, and knows that this node will not come back: the workers are stopped, and unless
     /// this node's own end is settled already, it is this one.
-    pub(super) fn on_last_word(&mut self, now: Moment, outcome: Outcome) -> Vec<Effect> {
+    pub(super) fn on_final(&mut self, now: Moment, outcome: Outcome) -> Vec<Effect> {
         let outcome = self.or_done(outcome);
         match &mut self.state {
             State::Joining { .. } | State::Preparing(_) => self.finish(outcome),
@@ -277,6 +277,6 @@ impl WorkerGroup {
             JobVerdict::Succeeded => Outcome::Succeeded,
             JobVerdict::Failed(failure) => Outcome::Failed(Failure::Job(failure)),
         };
-        std::iter::once(Effect::AcknowledgeEnd).chain(self.on_last_word(now, of_the_job)).collect()
+        std::iter::once(Effect::AcknowledgeEnd).chain(self.on_final(now, of_the_job)).collect()
     }
 }

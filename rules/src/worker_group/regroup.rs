@@ -33,8 +33,8 @@ impl WorkerGroup {
             }
             // The same, with no restart left.
             State::AwaitingRootCause { .. } if is_secondary => {
-                let excused = Effect::Notify(Notice::Secondary { why });
-                return std::iter::once(excused).chain(self.join(now, attempt)).collect();
+                let secondary = Effect::Notify(Notice::Secondary { why });
+                return std::iter::once(secondary).chain(self.join(now, attempt)).collect();
             }
             // The same, received after the workers were gone.
             State::Joining { .. } => {

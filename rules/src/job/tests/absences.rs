@@ -46,7 +46,7 @@ fn no_round_begins_before_the_workers_of_a_lost_node_have_ended() {
          the next round begins 15 s after the last contact if half of that round's nodes are present, else when they are \
          back, their launchers have ended, or other nodes have taken their node ranks (NODE_RANK), 0 s of 600 s"
     );
-    assert_eq!(test.tell(workers_gone(&["c"])), placed_afresh(1, &["a", "b"]));
+    assert_eq!(test.send(workers_gone(&["c"])), placed_afresh(1, &["a", "b"]));
     assert_eq!(absent(&test), []);
 }
 
@@ -71,7 +71,7 @@ fn a_node_that_leaves_is_waited_for_until_its_workers_are_gone() {
     let mut test = running_fenced();
     let _ = test.leave("c");
     assert_eq!((test.rejoin("a", 0), test.rejoin("b", 0)), (vec![], vec![]));
-    assert_eq!(test.tell(workers_gone(&["c"])), placed_afresh(1, &["a", "b"]));
+    assert_eq!(test.send(workers_gone(&["c"])), placed_afresh(1, &["a", "b"]));
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn a_node_that_is_done_or_replaced_has_no_workers() {
     assert_eq!(absent(&test), []);
     for cause in [LossCause::StartedAgain, LossCause::Replaced] {
         let mut test = running_fenced();
-        let _ = test.tell(Event::NodeLost { node: id("c"), cause });
+        let _ = test.send(Event::NodeLost { node: id("c"), cause });
         assert_eq!(absent(&test), [], "{cause}");
     }
 }
@@ -91,7 +91,7 @@ fn a_node_that_is_done_or_replaced_has_no_workers() {
 fn a_master_that_was_started_again_counts_from_then() {
     let mut test = running_fenced();
     let _ = test.at(5).lose("c");
-    let _ = test.at(9).tell(Event::Restarted);
+    let _ = test.at(9).send(Event::Restarted);
     let since: Vec<Moment> = test.job.absent().map(|(_, away, _)| away).collect();
     assert_eq!(since, [Moment::at_secs(9)]);
 }
@@ -119,7 +119,7 @@ fn members_that_do_not_stop_in_time_are_waited_for_once_more() {
     let effects = test.due();
     assert!(effects.contains(&hang_up("c")), "{effects:?}");
     assert_eq!(absent(&test), [id("c")]);
-    assert_eq!(test.tell(workers_gone(&["c"])), placed_afresh(1, &["a", "b"]));
+    assert_eq!(test.send(workers_gone(&["c"])), placed_afresh(1, &["a", "b"]));
 }
 
 #[test]
@@ -135,13 +135,13 @@ fn a_master_without_state_takes_the_jury_from_a_member_and_waits_for_the_rest() 
         fence: Some(FenceTerms { lease: LEASE, jury: Vec::new(), is_master_within: false }),
     };
     let request = request("a", &test.terms);
-    let _ = test.tell(Event::Resumed { request, claim });
+    let _ = test.send(Event::Resumed { request, claim });
     // The others do not come back in time.
     let _ = test.due();
     assert_eq!(test.rejoin("a", 7), []);
     let nodes: BTreeSet<NodeId> = absent(&test).into_iter().collect();
     assert_eq!(nodes, [NodeId(format!("members of round 7 at {}:{PORT}", address("a")))].into());
-    assert_eq!(test.tell(Event::WorkersGone { nodes }), placed_afresh(8, &["a"]));
+    assert_eq!(test.send(Event::WorkersGone { nodes }), placed_afresh(8, &["a"]));
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn each_that_is_away_is_judged_by_the_jury_of_its_own_round() {
         fence: Some(FenceTerms { lease: LEASE, jury, is_master_within: false }),
     };
     let request = request("x", &test.terms);
-    let _ = test.tell(Event::Resumed { request, claim });
+    let _ = test.send(Event::Resumed { request, claim });
     let _ = test.rejoin("x", 7);
     let _ = test.lose("c");
     let juries: Vec<(NodeId, Vec<NodeId>)> = test
@@ -198,7 +198,7 @@ fn a_round_of_a_lost_state_is_distinguished_from_one_with_the_same_number() {
         fence: Some(FenceTerms { lease: LEASE, jury: Vec::new(), is_master_within: false }),
     };
     let request = request("x", &test.terms);
-    let _ = test.tell(Event::Resumed { request, claim });
+    let _ = test.send(Event::Resumed { request, claim });
     let others = NodeId(format!("members of round 0 at {}:{PORT}", address("x")));
     assert_eq!(absent(&test), [others, id("x")]);
 }
@@ -220,7 +220,7 @@ fn a_refused_node_has_its_workers_until_it_knows() {
     request.terms.max_nodes = 2;
     // The job is settled: what differs is refused.
     let _ = test.due();
-    let effects = test.tell(Event::Resumed { request, claim });
+    let effects = test.send(Event::Resumed { request, claim });
     assert!(matches!(effects[..], [Effect::Refuse { .. }]), "{effects:?}");
     assert!(absent(&test).contains(&id("x")), "{:?}", absent(&test));
 }

@@ -56,12 +56,12 @@ impl Ring {
 
     fn join(&mut self, name: &str) {
         let request = self.request(name, None);
-        self.tell(Event::Joined(request));
+        self.send(Event::Joined(request));
     }
 
     /// Sends it, and what follows from it, until no message is left.
-    fn tell(&mut self, event: Event) {
-        let effects = self.test.tell(event);
+    fn send(&mut self, event: Event) {
+        let effects = self.test.send(event);
         self.take(effects);
     }
 
@@ -91,7 +91,7 @@ impl Ring {
             false => passed(),
         };
         let report = CheckReport { at: order.at, probed, compute: Some(Vec::new()) };
-        self.tell(Event::CheckReported { node, report });
+        self.send(Event::CheckReported { node, report });
         true
     }
 
@@ -197,7 +197,7 @@ fn a_node_with_a_fault_of_its_own_is_not_tested() {
     let mut request = ring.request("c", None);
     let fault = LocalFault::new("gpu 3", "it computes wrong sums");
     request.checked.as_mut().unwrap().local.fault = Some(fault.clone());
-    ring.tell(Event::Joined(request));
+    ring.send(Event::Joined(request));
     assert_eq!(ring.orders.len(), 2);
     ring.work();
     assert_eq!(ring.excluded(), ["c"]);
@@ -274,7 +274,7 @@ fn a_restart_is_checked_again_unless_the_last_check_is_young_and_of_the_same_nod
         let _ = ring.test.workers_fail("a", 0, false);
         for name in ["a", "b"] {
             let request = ring.request(name, Some(0));
-            ring.tell(Event::Joined(request));
+            ring.send(Event::Joined(request));
         }
         ring.work();
         assert_eq!(ring.reports.len(), checks);
@@ -289,7 +289,7 @@ fn a_member_lost_during_the_check_is_lost_and_no_other_is_blamed() {
         ring.join(name);
     }
     ring.orders.retain(|(node, _)| node.0 != "d");
-    ring.tell(Event::NodeLost { node: id("d"), cause: DISCONNECTED });
+    ring.send(Event::NodeLost { node: id("d"), cause: DISCONNECTED });
     while ring.reports.is_empty() {
         ring.work();
         let effects = if ring.reports.is_empty() { ring.test.due() } else { Vec::new() };
@@ -313,7 +313,7 @@ fn when_one_of_two_leaves_during_the_check_the_other_waits_for_a_replacement() {
             ring.join("a");
             ring.join("b");
             ring.orders.retain(|(node, _)| node.0 != "b");
-            ring.tell(event.clone());
+            ring.send(event.clone());
             // What the other one sees of it.
             ring.work();
             let verdicts = ring.verdicts();
@@ -348,13 +348,13 @@ fn a_member_that_leaves_in_the_middle_is_left_out_and_not_tainted() {
         ring.join(name);
     }
     ring.orders.retain(|(node, _)| node.0 != "d");
-    ring.tell(Event::NodeEnded { node: id("d"), end: NodeEnd::Left { signal: 15 } });
+    ring.send(Event::NodeEnded { node: id("d"), end: NodeEnd::Left { signal: 15 } });
     while ring.reports.is_empty() {
         ring.work();
         let effects = if ring.reports.is_empty() { ring.test.due() } else { Vec::new() };
         ring.take(effects);
     }
-    assert!(matches!(&ring.verdicts()[3], (_, NodeVerdict::Lost { reason }, false) if reason == TOLD_TO_END));
+    assert!(matches!(&ring.verdicts()[3], (_, NodeVerdict::Lost { reason }, false) if reason == STOPPED));
     assert_eq!(ring.host(), Some(("a", 0)));
 }
 
@@ -364,8 +364,8 @@ fn an_order_is_repeated_to_a_node_that_comes_back_and_its_report_counts_once() {
     ring.join("a");
     ring.join("b");
     let first = std::mem::take(&mut ring.orders);
-    ring.tell(Event::LinkBroken { node: id("a") });
-    ring.tell(Event::Subscribed { node: id("a") });
+    ring.send(Event::LinkBroken { node: id("a") });
+    ring.send(Event::Subscribed { node: id("a") });
     ring.join("a");
     assert_eq!(ring.orders, first[..1]);
     ring.work();
@@ -373,7 +373,7 @@ fn an_order_is_repeated_to_a_node_that_comes_back_and_its_report_counts_once() {
     assert!(ring.orders.is_empty(), "it has answered");
     let stale = CheckRound { check: 7, round: 0 };
     let report = CheckReport { at: stale, probed: passed(), compute: Some(Vec::new()) };
-    ring.tell(Event::CheckReported { node: id("b"), report });
+    ring.send(Event::CheckReported { node: id("b"), report });
     assert!(ring.reports.is_empty(), "that was of another check");
     ring.orders = first[1..].to_vec();
     ring.work();
@@ -386,7 +386,7 @@ fn a_master_that_was_started_again_checks_anew_when_all_are_back() {
     ring.join("a");
     ring.join("b");
     ring.orders.clear();
-    ring.tell(Event::Restarted);
+    ring.send(Event::Restarted);
     ring.join("a");
     assert!(ring.orders.is_empty());
     ring.join("b");
@@ -450,7 +450,7 @@ fn a_late_report_of_an_old_round_does_not_remove_the_new_order() {
             false => passed(),
         };
         let report = CheckReport { at: order.at, probed, compute: Some(Vec::new()) };
-        ring.tell(Event::CheckReported { node: node.clone(), report });
+        ring.send(Event::CheckReported { node: node.clone(), report });
     }
     let effects = ring.test.due();
     assert!(effects.contains(&Effect::CancelCheck { node: partner.clone(), at: order.at }), "{effects:?}");
@@ -459,11 +459,11 @@ fn a_late_report_of_an_old_round_does_not_remove_the_new_order() {
     // Its word of round 0 was on the way.
     let probed = Probed::Failed { reason: "cut short".into() };
     let report = CheckReport { at: order.at, probed, compute: Some(Vec::new()) };
-    ring.tell(Event::CheckReported { node: partner.clone(), report });
+    ring.send(Event::CheckReported { node: partner.clone(), report });
     // It loses its stream and comes back: it hears its order of round 1 again.
     ring.orders.clear();
-    ring.tell(Event::LinkBroken { node: partner.clone() });
-    ring.tell(Event::Subscribed { node: partner.clone() });
+    ring.send(Event::LinkBroken { node: partner.clone() });
+    ring.send(Event::Subscribed { node: partner.clone() });
     ring.join(&partner.0);
     assert_eq!(ring.orders.len(), 1);
 }
@@ -476,7 +476,7 @@ fn the_silent_member_of_the_last_group_is_cancelled() {
     let at = ring.orders[0].1.at;
     let probed = Probed::Failed { reason: "refused".into() };
     let report = CheckReport { at, probed, compute: Some(Vec::new()) };
-    ring.tell(Event::CheckReported { node: id("a"), report });
+    ring.send(Event::CheckReported { node: id("a"), report });
     let effects = ring.test.due();
     assert!(effects.contains(&Effect::CancelCheck { node: id("b"), at }), "{effects:?}");
 }
@@ -495,8 +495,8 @@ fn a_fault_that_a_node_found_since_a_young_check_keeps_it_out() {
     let mut unfit = ring.request("b", Some(0));
     let fault = LocalFault::new("gpu 3", "it has fallen off the bus");
     unfit.checked.as_mut().unwrap().local.fault = Some(fault);
-    ring.tell(Event::Joined(fit));
-    ring.tell(Event::Joined(unfit));
+    ring.send(Event::Joined(fit));
+    ring.send(Event::Joined(unfit));
     ring.work();
     assert_eq!(ring.excluded(), ["b"], "host: {:?}", ring.host());
 }
@@ -509,7 +509,7 @@ fn the_report_names_both_switches_of_a_node() {
         ring.join(name);
     }
     let topology = Topology::parse("s0 p0 10.0.0.1\ns1 p1 10.0.0.2\n").unwrap();
-    ring.tell(Event::TopologyRead(Ok(topology)));
+    ring.send(Event::TopologyRead(Ok(topology)));
     ring.work();
     let report = &ring.reports[0];
     let nodes = report.nodes.iter().map(|node| (report.rack(node.rack), report.pod(node.psw)));
@@ -524,7 +524,7 @@ fn all_excluded_nodes_get_the_reason_even_if_one_of_them_ends_the_job() {
     let mut ring = Ring::new(policy, checked(2, 8), &["c", "d"]);
     for (rank, name) in (0..).zip(["a", "b", "c", "d", "e", "f", "g", "h"]) {
         let request = JoinRequest { wish: Some(NodeRank(rank)), ..ring.request(name, None) };
-        ring.tell(Event::Joined(request));
+        ring.send(Event::Joined(request));
     }
     ring.work();
     let mut excluded = ring.excluded();

@@ -12,12 +12,12 @@ fn success_waits_for_every_member_and_all_acknowledgements() {
     assert_eq!(test.at(60).succeed("a", 0), ended(&["a", "b"], &verdict));
     assert_eq!(test.job.verdict(), Some(&verdict));
     assert_eq!(test.job.deadline(), Some(Moment::at_secs(60) + FAREWELL));
-    assert_eq!(test.tell(Event::EndAcknowledged { node: id("a") }), []);
-    assert_eq!(test.tell(Event::EndAcknowledged { node: id("a") }), []);
-    assert_eq!(test.tell(Event::EndAcknowledged { node: id("b") }), [finish(&verdict)]);
+    assert_eq!(test.send(Event::EndAcknowledged { node: id("a") }), []);
+    assert_eq!(test.send(Event::EndAcknowledged { node: id("a") }), []);
+    assert_eq!(test.send(Event::EndAcknowledged { node: id("b") }), [finish(&verdict)]);
     assert_eq!(test.job.deadline(), None);
-    assert_eq!(test.tell(Event::EndAcknowledged { node: id("b") }), []);
-    assert_eq!(test.tell(Event::Deadline), []);
+    assert_eq!(test.send(Event::EndAcknowledged { node: id("b") }), []);
+    assert_eq!(test.send(Event::Deadline), []);
 }
 
 #[test]
@@ -80,11 +80,11 @@ fn any_message_after_the_end_is_answered_with_it() {
     test.terms = terms(7, 9);
     assert_eq!(test.join("d"), ended(&["d"], &verdict), "whatever it expected");
     for name in ["a", "b", "c"] {
-        assert_eq!(test.tell(Event::EndAcknowledged { node: id(name) }), []);
+        assert_eq!(test.send(Event::EndAcknowledged { node: id(name) }), []);
     }
     assert_eq!(test.leave("d"), [finish(&verdict)]);
     assert_eq!(test.join("e"), ended(&["e"], &verdict), "and its acknowledgement is not waited for");
-    assert_eq!(test.tell(Event::EndAcknowledged { node: id("e") }), []);
+    assert_eq!(test.send(Event::EndAcknowledged { node: id("e") }), []);
 }
 
 #[test]
@@ -94,13 +94,13 @@ fn other_messages_after_the_end_change_nothing() {
     let verdict = test.job.verdict().cloned();
     assert_eq!(test.workers_fail("b", 0, false), []);
     assert_eq!(test.hosted("b", 1), []);
-    assert_eq!(test.tell(Event::TopologyRead(Err("late".into()))), []);
-    assert_eq!(test.tell(Event::Subscribed { node: id("b") }), []);
-    assert_eq!(test.tell(Event::LinkBroken { node: id("b") }), []);
+    assert_eq!(test.send(Event::TopologyRead(Err("late".into()))), []);
+    assert_eq!(test.send(Event::Subscribed { node: id("b") }), []);
+    assert_eq!(test.send(Event::LinkBroken { node: id("b") }), []);
     assert_eq!(test.job.verdict().cloned(), verdict);
     let end = NodeEnd::Failed { reason: "stopped".into() };
     assert_eq!(
-        test.tell(Event::NodeEnded { node: id("b"), end }),
+        test.send(Event::NodeEnded { node: id("b"), end }),
         [finish(&verdict.unwrap())],
         "it has told its own end, and leaves"
     );
@@ -115,7 +115,7 @@ fn embedded(on_give_up: OnGiveUp, names: &[&str]) -> Test {
 #[test]
 fn the_job_ends_when_the_launcher_that_serves_the_master_is_stopped() {
     let mut test = embedded(OnGiveUp::FailJob, &["a", "b"]);
-    let failure = JobFailure::MasterLeft { node: named("a", Some(0)), reason: TOLD_TO_END.into() };
+    let failure = JobFailure::MasterLeft { node: named("a", Some(0)), reason: STOPPED.into() };
     assert_eq!(
         failure.to_string(),
         "node rank 0 (host-a, 10.0.0.1), whose launcher served the job master, left: its launcher was told to \
@@ -123,7 +123,7 @@ fn the_job_ends_when_the_launcher_that_serves_the_master_is_stopped() {
     );
     let verdict = JobVerdict::Failed(failure);
     assert_eq!(test.leave("a"), all([vec![forget("a")], ended(&["b"], &verdict)]));
-    assert_eq!(test.tell(Event::EndAcknowledged { node: id("b") }), [finish(&verdict)]);
+    assert_eq!(test.send(Event::EndAcknowledged { node: id("b") }), [finish(&verdict)]);
 }
 
 #[test]
@@ -149,8 +149,8 @@ fn other_launchers_may_leave_a_launcher_that_serves_the_master() {
     assert_eq!(
         test.leave("b"),
         all([
-            vec![forget("b"), gone("b", Some(1), TOLD_TO_END, 0)],
-            regrouped(0, &["a"], &node_gone("b", Some(1), TOLD_TO_END))
+            vec![forget("b"), gone("b", Some(1), STOPPED, 0)],
+            regrouped(0, &["a"], &node_gone("b", Some(1), STOPPED))
         ])
     );
 }

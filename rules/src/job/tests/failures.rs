@@ -26,7 +26,7 @@ fn workers_that_fail_on_one_node_are_reported_to_all_nodes_at_once() {
 fn a_failure_after_a_peers_stream_broke_is_secondary() {
     for gives_up in [false, true] {
         let mut test = Test::running(fail_job(), terms(1, 3), &["a", "b", "c"]);
-        assert_eq!(test.tell(Event::LinkBroken { node: id("c") }), []);
+        assert_eq!(test.send(Event::LinkBroken { node: id("c") }), []);
         // The node that says so is told as well, and so is not charged.
         let first = "the connection of node rank 2 (host-c, 10.0.0.3) broke";
         let reason = format!("{REASON}, after {first}");
@@ -75,7 +75,7 @@ fn on_torchrun_lines_a_node_without_restarts_ends_the_job_with_its_root_cause() 
     assert_eq!(effects, all([vec![forget("b")], ended(&["b", "a", "c", "d"], &verdict)]));
     // It says the same when its workers are gone.
     let end = NodeEnd::Failed { reason: REASON.into() };
-    assert_eq!(test.tell(Event::NodeEnded { node: id("b"), end }), []);
+    assert_eq!(test.send(Event::NodeEnded { node: id("b"), end }), []);
     assert_eq!(test.job.verdict(), Some(&verdict));
 }
 
@@ -86,7 +86,7 @@ fn a_node_that_cannot_start_ends_torchruns_job_for_all() {
     let verdict = JobVerdict::Failed(JobFailure::Node { node: named("a", Some(0)), reason: reason.clone() });
     let end = NodeEnd::Failed { reason };
     assert_eq!(
-        test.tell(Event::NodeEnded { node: id("a"), end }),
+        test.send(Event::NodeEnded { node: id("a"), end }),
         all([vec![forget("a")], ended(&["a", "b"], &verdict)])
     );
 }
@@ -96,7 +96,7 @@ fn a_spare_that_gives_up_does_not_end_the_job() {
     let mut test = Test::running(fail_job(), terms(1, 1), &["a"]);
     assert_eq!(test.join("b"), []);
     let end = NodeEnd::Failed { reason: REASON.into() };
-    assert_eq!(test.tell(Event::NodeEnded { node: id("b"), end }), [forget("b")]);
+    assert_eq!(test.send(Event::NodeEnded { node: id("b"), end }), [forget("b")]);
     assert_eq!(test.job.verdict(), None);
 }
 
@@ -242,13 +242,10 @@ fn a_lost_spare_is_charged_to_no_rank() {
 #[test]
 fn an_announced_leave_charges_nothing() {
     let mut test = Test::running(Policy { restart_count: 0, ..policy() }, terms(1, 2), &["a", "b"]);
-    let gone = Log::Gone { node: named("b", Some(1)), reason: TOLD_TO_END.into(), losses: 0, limit: 0 };
+    let gone = Log::Gone { node: named("b", Some(1)), reason: STOPPED.into(), losses: 0, limit: 0 };
     assert_eq!(
         test.leave("b"),
-        all([
-            vec![forget("b"), Effect::Log(gone)],
-            regrouped(0, &["a"], &node_gone("b", Some(1), TOLD_TO_END))
-        ])
+        all([vec![forget("b"), Effect::Log(gone)], regrouped(0, &["a"], &node_gone("b", Some(1), STOPPED))])
     );
     assert_eq!(test.leave("b"), [], "said again");
     assert_eq!(test.lose("b"), [hang_up("b")], "its stream ends later");
@@ -261,8 +258,8 @@ fn an_announced_leave_with_too_few_left_waits_for_a_replacement() {
     assert_eq!(
         test.leave("a"),
         all([
-            vec![forget("a"), gone("a", Some(0), TOLD_TO_END, 0)],
-            regrouped(0, &["b"], &node_gone("a", Some(0), TOLD_TO_END))
+            vec![forget("a"), gone("a", Some(0), STOPPED, 0)],
+            regrouped(0, &["b"], &node_gone("a", Some(0), STOPPED))
         ])
     );
     assert_eq!(test.rejoin("b", 0), []);

@@ -38,8 +38,8 @@ fn newcomers_at_one_address_are_in_order_of_joining() {
         Event::Joined(JoinRequest { address: "127.0.0.1".into(), ..request(name, terms) })
     };
     let (z, a) = (here("z", &test.terms), here("a", &test.terms));
-    assert_eq!(test.tell(z), []);
-    assert_eq!(test.tell(a), regrouped(0, &["b"], &growth(2)));
+    assert_eq!(test.send(z), []);
+    assert_eq!(test.send(a), regrouped(0, &["b"], &growth(2)));
     let placed = test.rejoin("b", 0);
     let Some(Effect::Log(Log::Placed { nodes, .. })) = placed.first() else { panic!("{placed:#?}") };
     let hosts: Vec<&str> = nodes.iter().map(|(_, host, _)| &**host).collect();

@@ -124,62 +124,62 @@ impl Test {
         self
     }
 
-    fn tell(&mut self, event: Event) -> Vec<Effect> {
+    fn send(&mut self, event: Event) -> Vec<Effect> {
         self.job.handle(self.now, event)
     }
 
     /// Time passes until the deadline.
     fn due(&mut self) -> Vec<Effect> {
         self.now = self.job.deadline().expect("the job waits for nothing");
-        let effects = self.tell(Event::Deadline);
+        let effects = self.send(Event::Deadline);
         assert!(self.job.deadline().is_none_or(|due| due > self.now), "a shell would spin");
         effects
     }
 
     fn join(&mut self, name: &str) -> Vec<Effect> {
         let request = request(name, &self.terms);
-        self.tell(Event::Joined(request))
+        self.send(Event::Joined(request))
     }
 
     fn join_as(&mut self, name: &str, rank: u32) -> Vec<Effect> {
         let request = JoinRequest { wish: Some(NodeRank(rank)), ..request(name, &self.terms) };
-        self.tell(Event::Joined(request))
+        self.send(Event::Joined(request))
     }
 
     /// Its workers of that round are gone.
     fn rejoin(&mut self, name: &str, after: u32) -> Vec<Effect> {
         let request = JoinRequest { after: Some(Round(after)), ..request(name, &self.terms) };
-        self.tell(Event::Joined(request))
+        self.send(Event::Joined(request))
     }
 
     fn hosted(&mut self, name: &str, round: u32) -> Vec<Effect> {
         let round = Round(round);
         let effects =
-            self.tell(Event::Hosted { node: id(name), round, master_addr: None, master_port: PORT });
+            self.send(Event::Hosted { node: id(name), round, master_addr: None, master_port: PORT });
         for effect in &effects {
             if let Effect::Assign { node, .. } = effect {
-                assert_eq!(self.tell(Event::AssignmentTaken { node: node.clone(), round }), []);
+                assert_eq!(self.send(Event::AssignmentTaken { node: node.clone(), round }), []);
             }
         }
         effects
     }
 
     fn lose(&mut self, name: &str) -> Vec<Effect> {
-        self.tell(Event::NodeLost { node: id(name), cause: DISCONNECTED })
+        self.send(Event::NodeLost { node: id(name), cause: DISCONNECTED })
     }
 
     fn leave(&mut self, name: &str) -> Vec<Effect> {
-        self.tell(Event::NodeEnded { node: id(name), end: NodeEnd::Left { signal: 15 } })
+        self.send(Event::NodeEnded { node: id(name), end: NodeEnd::Left { signal: 15 } })
     }
 
     fn succeed(&mut self, name: &str, round: u32) -> Vec<Effect> {
         let round = Round(round);
-        self.tell(Event::NodeEnded { node: id(name), end: NodeEnd::Succeeded { round } })
+        self.send(Event::NodeEnded { node: id(name), end: NodeEnd::Succeeded { round } })
     }
 
     fn workers_fail(&mut self, name: &str, round: u32, gives_up: bool) -> Vec<Effect> {
         let round = Round(round);
-        self.tell(Event::WorkersFailed { node: id(name), round, reason: REASON.into(), gives_up })
+        self.send(Event::WorkersFailed { node: id(name), round, reason: REASON.into(), gives_up })
     }
 
     /// Says where it stands in a round of these nodes.
@@ -195,13 +195,13 @@ impl Test {
             workers_state,
             fence: None,
         };
-        self.tell(Event::Resumed { request, claim })
+        self.send(Event::Resumed { request, claim })
     }
 }
 
 const DISCONNECTED: LossCause = LossCause::Disconnected { grace: GRACE };
 const BROKE: &str = "its connection to the job master broke and did not come back within 2 s";
-const TOLD_TO_END: &str = "its launcher received SIGTERM";
+const STOPPED: &str = "its launcher received SIGTERM";
 const REASON: &str = "rank 1 exited with code 3";
 
 fn member(name: &str) -> Member {
@@ -259,8 +259,8 @@ fn placed_at(round: u32, names: &[&str], fresh_port: bool) -> Vec<Effect> {
 fn regrouped(round: u32, names: &[&str], why: &Regroup) -> Vec<Effect> {
     let round = Round(round);
     let log = Effect::Log(Log::Regrouped { round, why: why.clone() });
-    let tell = |name: &&str| Effect::Regroup { node: id(name), round, why: why.clone() };
-    std::iter::once(log).chain(names.iter().map(tell)).collect()
+    let send = |name: &&str| Effect::Regroup { node: id(name), round, why: why.clone() };
+    std::iter::once(log).chain(names.iter().map(send)).collect()
 }
 
 fn node_gone(name: &str, rank: Option<u32>, reason: &str) -> Regroup {

@@ -15,7 +15,7 @@ fn file(switches: &[&str]) -> Topology {
 }
 
 fn read(test: &mut Test, switches: &[&str]) -> Vec<Effect> {
-    test.tell(Event::TopologyRead(Ok(file(switches))))
+    test.send(Event::TopologyRead(Ok(file(switches))))
 }
 
 /// Names with their switch.
@@ -112,9 +112,9 @@ fn the_file_lists_a_node_under_its_node_ip() {
         Event::Joined(JoinRequest { node_ip: Some(ip.into()), ..request(name, terms) })
     };
     let (a, b) = (elsewhere("a", "10.0.0.9", &test.terms), elsewhere("b", "10.0.0.8", &test.terms));
-    assert_eq!(test.tell(a), []);
-    assert_eq!(test.tell(b), [Effect::ReadTopology]);
-    let placed = test.tell(Event::TopologyRead(Ok(Topology::parse("x p 10.0.0.8").unwrap())));
+    assert_eq!(test.send(a), []);
+    assert_eq!(test.send(b), [Effect::ReadTopology]);
+    let placed = test.send(Event::TopologyRead(Ok(Topology::parse("x p 10.0.0.8").unwrap())));
     let nodes = vec![
         ("10.0.0.8".to_owned(), host("b"), Some("x".to_owned())),
         ("10.0.0.9".to_owned(), host("a"), None),
@@ -138,7 +138,7 @@ fn a_bad_file_keeps_the_last_good_one_and_an_empty_one_changes_nothing() {
     let mut test = Test::new(policy_with_file(), terms(2, 2));
     assert_eq!(test.join("a"), []);
     assert_eq!(test.join("b"), [Effect::ReadTopology]);
-    assert_eq!(test.tell(bad()), all([vec![unusable()], placed(0, &["a", "b"])]), "none was good yet");
+    assert_eq!(test.send(bad()), all([vec![unusable()], placed(0, &["a", "b"])]), "none was good yet");
     assert_eq!(test.hosted("a", 0), assignments(0, &["a", "b"]));
 
     let _regroup = test.workers_fail("a", 0, false);
@@ -151,7 +151,7 @@ fn a_bad_file_keeps_the_last_good_one_and_an_empty_one_changes_nothing() {
 
     let _regroup = test.workers_fail("a", 1, false);
     assert_eq!(rejoin_all(&mut test, &["a", "b"], 1), [Effect::ReadTopology]);
-    assert_eq!(test.tell(bad()), all([vec![unusable(), unlisted()], placed_under(2, swapped)]));
+    assert_eq!(test.send(bad()), all([vec![unusable(), unlisted()], placed_under(2, swapped)]));
     assert_eq!(test.hosted("b", 2), assignments_with(2, &["b", "a"], &[]));
 
     let _regroup = test.workers_fail("a", 2, false);
@@ -182,7 +182,7 @@ fn nodes_may_join_and_leave_while_the_file_is_read() {
     assert_eq!(test.join("c"), []);
     assert_eq!(
         test.leave("a"),
-        [forget("a"), gone("a", None, TOLD_TO_END, 0), Effect::ReadTopology],
+        [forget("a"), gone("a", None, STOPPED, 0), Effect::ReadTopology],
         "the spare is there already"
     );
     assert_eq!(read(&mut test, &["bc"]), placed_under_at(0, &[("b", Some("s0")), ("c", Some("s0"))], true));

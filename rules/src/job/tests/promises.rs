@@ -275,7 +275,7 @@ proptest! {
                 && (test.job.world().is_some() || test.job.nodes().count() >= least)
             {
                 test.now = due.max(test.now);
-                let effects = test.tell(Event::Deadline);
+                let effects = test.send(Event::Deadline);
                 obey(&mut test, effects);
             }
             prop_assert_eq!(test.job.verdict(), None);
@@ -292,7 +292,7 @@ fn obey(test: &mut Test, effects: Vec<Effect>) {
     let mut answers: std::collections::VecDeque<Event> =
         effects.iter().filter_map(|effect| answer(effect, &test.terms)).collect();
     while let Some(event) = answers.pop_front() {
-        let effects = test.tell(event);
+        let effects = test.send(event);
         answers.extend(effects.iter().filter_map(|effect| answer(effect, &test.terms)));
     }
 }

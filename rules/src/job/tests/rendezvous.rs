@@ -11,7 +11,7 @@ fn one_node_hosts_is_assigned_and_is_done() {
     assert_eq!(test.job.deadline(), None);
     let verdict = JobVerdict::Succeeded;
     assert_eq!(test.succeed("a", 0), ended(&["a"], &verdict));
-    assert_eq!(test.tell(Event::EndAcknowledged { node: id("a") }), [finish(&verdict)]);
+    assert_eq!(test.send(Event::EndAcknowledged { node: id("a") }), [finish(&verdict)]);
     assert_eq!(test.job.deadline(), None);
 }
 
@@ -34,7 +34,7 @@ fn enough_nodes_wait_for_the_last_call_since_the_last_join() {
     assert_eq!(test.at(39).join("c"), []);
     assert_eq!(test.at(45).join("c"), [], "said again, it does not come again");
     assert_eq!(test.job.deadline(), Some(Moment::at_secs(69)));
-    assert_eq!(test.at(68).tell(Event::Deadline), [], "too early");
+    assert_eq!(test.at(68).send(Event::Deadline), [], "too early");
     assert_eq!(test.due(), placed(0, &["a", "b", "c"]));
 }
 
@@ -102,7 +102,7 @@ fn a_master_without_nodes_waits_for_ever_and_for_any_job() {
     test.terms = terms(1, 1);
     assert_eq!(test.at(5000).join("a"), placed(0, &["a"]));
     // Nor does it matter that the round was complete, as long as no node was assigned to it.
-    assert_eq!(test.leave("a"), [forget("a"), gone("a", Some(0), TOLD_TO_END, 0)]);
+    assert_eq!(test.leave("a"), [forget("a"), gone("a", Some(0), STOPPED, 0)]);
     assert_eq!(test.job.deadline(), None);
     test.terms = terms(2, 2);
     assert_eq!(test.at(9000).join("a"), []);
@@ -233,7 +233,7 @@ fn each_point_that_differs_is_refused_by_name() {
         assert_eq!(test.join("a"), []);
         let reason = Refusal::Differs { point: point.into() };
         let refused = Effect::Refuse { node: id("b"), reason: reason.clone() };
-        assert_eq!(test.tell(Event::Joined(request("b", &theirs))), [refused]);
+        assert_eq!(test.send(Event::Joined(request("b", &theirs))), [refused]);
         assert_eq!(reason.to_string(), format!("{point}; give every node the same line"));
         assert!(!test.job.knows(&id("b")));
     }
@@ -245,13 +245,13 @@ fn unequal_nodes_are_welcome_unless_the_job_wants_them_uniform() {
     let mut test = Test::new(policy(), terms(2, 2));
     assert_eq!(test.join("a"), []);
     let b = unequal(&test.terms);
-    assert_eq!(test.tell(Event::Joined(b)), placed(0, &["a", "b"]));
+    assert_eq!(test.send(Event::Joined(b)), placed(0, &["a", "b"]));
 
     let mut test = Test::new(policy(), Terms { require_uniform: true, ..terms(2, 2) });
     assert_eq!(test.join("a"), []);
     let b = unequal(&test.terms);
     let reason = Refusal::NotUniform { job: 2, node: 3 };
-    assert_eq!(test.tell(Event::Joined(b)), [Effect::Refuse { node: id("b"), reason: reason.clone() }]);
+    assert_eq!(test.send(Event::Joined(b)), [Effect::Refuse { node: id("b"), reason: reason.clone() }]);
     assert_eq!(
         reason.to_string(),
         "--require-uniform: the job's nodes have 2 workers each, this one has --nproc-per-node=3"
@@ -271,9 +271,9 @@ fn a_repeated_message_is_answered_again() {
     assert_eq!(test.hosted("a", 0), [a.clone(), b.clone()]);
     assert_eq!(test.hosted("a", 0), [], "the store stands where it stood");
     assert_eq!(test.join("b"), [], "over the same stream its seat is the answer");
-    assert_eq!(test.tell(Event::LinkBroken { node: id("b") }), []);
+    assert_eq!(test.send(Event::LinkBroken { node: id("b") }), []);
     assert_eq!(test.join("b"), [b], "a seat that was not heard of");
-    assert_eq!(test.tell(Event::Subscribed { node: id("a") }), [], "another stream took its place");
+    assert_eq!(test.send(Event::Subscribed { node: id("a") }), [], "another stream took its place");
     assert_eq!(test.join("a"), [a]);
 }
 
@@ -292,7 +292,7 @@ fn only_the_host_of_this_round_opens_its_store() {
         .assignments()
         .map(|(member, assignment)| Effect::Assign { node: member.node_id.clone(), assignment })
         .collect();
-    assert_eq!(test.tell(hosted), assignments);
+    assert_eq!(test.send(hosted), assignments);
     assert_eq!(test.job.world(), Some(&world));
 }
 

@@ -14,7 +14,7 @@ fn running() -> Test {
 fn rejoin_as(test: &mut Test, name: &str, rank: u32, after: u32) -> Vec<Effect> {
     let (wish, after) = (Some(NodeRank(rank)), Some(Round(after)));
     let request = JoinRequest { wish, after, ..request(name, &test.terms) };
-    test.tell(Event::Joined(request))
+    test.send(Event::Joined(request))
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn the_same_holds_before_the_first_round() {
 fn a_holder_with_a_broken_stream_is_replaced_at_once() {
     let replaced = "its connection to the job master was broken when a replacement joined";
     let mut test = running();
-    assert_eq!(test.tell(Event::LinkBroken { node: id("b") }), []);
+    assert_eq!(test.send(Event::LinkBroken { node: id("b") }), []);
     assert_eq!(
         test.join_as("c", 1),
         all([
@@ -71,8 +71,8 @@ fn a_holder_with_a_broken_stream_is_replaced_at_once() {
 #[test]
 fn a_holder_whose_stream_is_open_again_keeps_its_rank() {
     let mut test = running();
-    assert_eq!(test.tell(Event::LinkBroken { node: id("b") }), []);
-    assert_eq!(test.tell(Event::Subscribed { node: id("b") }), []);
+    assert_eq!(test.send(Event::LinkBroken { node: id("b") }), []);
+    assert_eq!(test.send(Event::Subscribed { node: id("b") }), []);
     let (holder, newcomer) = (named("b", Some(1)), named("c", Some(1)));
     let reason = Refusal::Held { rank: NodeRank(1), holder, newcomer };
     assert_eq!(test.join_as("c", 1), [Effect::Refuse { node: id("c"), reason }]);
@@ -94,7 +94,7 @@ fn the_newcomer_is_notified_of_the_end_when_it_replaces_once_too_often() {
     let mut test = Test::new(Policy { restart_count: 0, ..policy() }, terms(1, 1));
     assert_eq!(test.join_as("a", 0), placed(0, &["a"]));
     assert_eq!(test.hosted("a", 0), assignments(0, &["a"]));
-    assert_eq!(test.tell(Event::LinkBroken { node: id("a") }), []);
+    assert_eq!(test.send(Event::LinkBroken { node: id("a") }), []);
     let reason = LossCause::Replaced.to_string();
     let (rank, node) = (NodeRank(0), named("a", Some(0)));
     let log = Log::Gone { node: node.clone(), reason: reason.clone(), losses: 1, limit: 0 };
@@ -103,7 +103,7 @@ fn the_newcomer_is_notified_of_the_end_when_it_replaces_once_too_often() {
         test.join_as("b", 0),
         all([vec![hang_up("a"), forget("a"), Effect::Log(log)], ended(&["b"], &verdict)])
     );
-    assert_eq!(test.tell(Event::EndAcknowledged { node: id("b") }), [finish(&verdict)]);
+    assert_eq!(test.send(Event::EndAcknowledged { node: id("b") }), [finish(&verdict)]);
 }
 
 #[test]

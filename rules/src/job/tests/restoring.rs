@@ -194,8 +194,8 @@ fn rounds_grow_for_a_node_unknown_to_a_master_without_state() {
 #[test]
 fn a_broken_stream_that_comes_back_changes_nothing() {
     let mut test = Test::running(policy(), terms(3, 3), ABC);
-    assert_eq!(test.tell(Event::LinkBroken { node: id("b") }), []);
-    assert_eq!(test.tell(Event::Subscribed { node: id("b") }), []);
+    assert_eq!(test.send(Event::LinkBroken { node: id("b") }), []);
+    assert_eq!(test.send(Event::Subscribed { node: id("b") }), []);
     assert_eq!(test.resume("b", 0, ABC, WorkersState::Running), []);
     assert_eq!(test.job.world(), Some(&world(0, ABC)));
 }
@@ -243,7 +243,7 @@ fn a_lost_node_that_lives_after_all_is_a_newcomer() {
 #[test]
 fn a_master_that_remembers_expects_all_to_come_back_and_asks_again() {
     let mut test = Test::running(policy(), terms(2, 2), &["a", "b"]);
-    assert_eq!(test.tell(Event::Restarted), []);
+    assert_eq!(test.send(Event::Restarted), []);
     assert_eq!(test.job.world(), Some(&world(0, &["a", "b"])));
     assert_eq!(test.resume("a", 0, &["a", "b"], WorkersState::Running), []);
     assert_eq!(test.resume("b", 0, &["a", "b"], WorkersState::Running), []);
@@ -251,7 +251,7 @@ fn a_master_that_remembers_expects_all_to_come_back_and_asks_again() {
     let mut test = new(2, 2);
     assert_eq!(test.join("a"), []);
     assert_eq!(test.join("b"), placed(0, &["a", "b"]));
-    assert_eq!(test.at(50).tell(Event::Restarted), []);
+    assert_eq!(test.at(50).send(Event::Restarted), []);
     assert_eq!(test.job.deadline(), Some(Moment::at_secs(50) + HOST));
     let ask = Effect::RequestHost { node: id("a"), round: Round(0), fresh_port: false };
     assert_eq!(test.join("a"), [ask], "a waiting node repeats its join");
@@ -259,7 +259,7 @@ fn a_master_that_remembers_expects_all_to_come_back_and_asks_again() {
     let mut test = Test::new(Policy { has_topology: true, ..policy() }, terms(2, 2));
     assert_eq!(test.join("a"), []);
     assert_eq!(test.join("b"), [Effect::ReadTopology]);
-    assert_eq!(test.at(50).tell(Event::Restarted), [Effect::ReadTopology]);
+    assert_eq!(test.at(50).send(Event::Restarted), [Effect::ReadTopology]);
     assert_eq!(test.job.deadline(), Some(Moment::at_secs(50) + TOPOLOGY_TIMEOUT));
 }
 
@@ -267,7 +267,7 @@ fn a_master_that_remembers_expects_all_to_come_back_and_asks_again() {
 fn a_rank_may_be_replaced_before_its_holder_is_back_at_the_restarted_master() {
     let mut test = Test::new(policy(), terms(1, 1));
     assert_eq!(test.join_as("a", 0), placed(0, &["a"]));
-    assert_eq!(test.tell(Event::Restarted), []);
+    assert_eq!(test.send(Event::Restarted), []);
     let reason = LossCause::Replaced.to_string();
     assert_eq!(
         test.join_as("b", 0),
@@ -283,12 +283,12 @@ fn a_master_restarted_after_the_end_notifies_all_nodes_that_come() {
     let mut test = Test::running(policy(), terms(1, 1), &["a"]);
     let verdict = JobVerdict::Succeeded;
     assert_eq!(test.succeed("a", 0), ended(&["a"], &verdict));
-    assert_eq!(test.at(5).tell(Event::Restarted), []);
+    assert_eq!(test.at(5).send(Event::Restarted), []);
     assert_eq!(test.job.deadline(), Some(Moment::at_secs(5) + FAREWELL));
     assert_eq!(test.resume("a", 0, &["a"], WorkersState::Succeeded), ended(&["a"], &verdict));
-    assert_eq!(test.tell(Event::EndAcknowledged { node: id("a") }), [finish(&verdict)]);
+    assert_eq!(test.send(Event::EndAcknowledged { node: id("a") }), [finish(&verdict)]);
     // Once more, and no node comes: it ends by itself, as it may have died before it could.
-    assert_eq!(test.at(100).tell(Event::Restarted), []);
+    assert_eq!(test.at(100).send(Event::Restarted), []);
     assert_eq!(test.due(), [finish(&verdict)]);
     assert_eq!(test.now, Moment::at_secs(110));
 }

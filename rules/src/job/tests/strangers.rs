@@ -12,17 +12,17 @@ fn named_job(run_id: &str, min_nodes: u32, max_nodes: u32) -> Terms {
 }
 
 fn join_for(test: &mut Test, name: &str, terms: &Terms) -> Vec<Effect> {
-    test.tell(Event::Joined(request(name, terms)))
+    test.send(Event::Joined(request(name, terms)))
 }
 
 fn point(job: &str, node: &str) -> String {
     format!("the job has rdzv-id={job}, this node has rdzv-id={node}")
 }
 
-fn waits_aside(name: &str, point: &str) -> Vec<Effect> {
+fn waits_for_other_job(name: &str, point: &str) -> Vec<Effect> {
     let (node, point) = (named(name, None), point.to_owned());
-    let pending = Pending::Aside { point: point.clone() };
-    vec![Effect::Log(Log::Aside { node, point }), Effect::SendPending { node: id(name), pending }]
+    let pending = Pending::OtherJob { point: point.clone() };
+    vec![Effect::Log(Log::OtherJob { node, point }), Effect::SendPending { node: id(name), pending }]
 }
 
 fn refused(name: &str, point: &str) -> Effect {
@@ -34,7 +34,7 @@ fn the_first_job_is_replaced_by_one_that_has_its_nodes() {
     let (theirs, ours) = (named_job("theirs", 2, 2), named_job("ours", 2, 2));
     let mut test = Test::new(open(), ours.clone());
     assert_eq!(join_for(&mut test, "x", &theirs), []);
-    assert_eq!(join_for(&mut test, "a", &ours), waits_aside("a", &point("theirs", "ours")));
+    assert_eq!(join_for(&mut test, "a", &ours), waits_for_other_job("a", &point("theirs", "ours")));
     assert!(test.job.knows(&id("a")));
     assert_eq!(
         join_for(&mut test, "b", &ours),
@@ -49,7 +49,7 @@ fn nodes_of_another_job_are_refused_when_the_job_runs_or_at_their_timeout() {
     let (ours, theirs) = (named_job("ours", 2, 2), named_job("theirs", 3, 3));
     let mut test = Test::new(open(), ours.clone());
     assert_eq!(test.join("a"), []);
-    assert_eq!(join_for(&mut test, "x", &theirs), waits_aside("x", &point("ours", "theirs")));
+    assert_eq!(join_for(&mut test, "x", &theirs), waits_for_other_job("x", &point("ours", "theirs")));
     assert_eq!(test.join("b"), placed(0, &["a", "b"]));
     let refusal = vec![refused("x", &point("ours", "theirs"))];
     assert_eq!(test.hosted("a", 0), all([refusal, assignments(0, &["a", "b"])]));
@@ -77,7 +77,7 @@ fn when_the_first_are_gone_the_others_are_the_job() {
     let mut test = Test::new(open(), ours.clone());
     assert_eq!(join_for(&mut test, "x", &theirs), []);
     assert_eq!(join_for(&mut test, "a", &ours).len(), 2);
-    assert_eq!(test.tell(Event::LinkBroken { node: id("a") }), [], "one that went is not counted");
+    assert_eq!(test.send(Event::LinkBroken { node: id("a") }), [], "one that went is not counted");
     assert_eq!(join_for(&mut test, "b", &ours).len(), 2);
 }
 
@@ -104,7 +104,7 @@ fn a_node_without_an_acknowledged_assignment_costs_no_replacement() {
         assert_eq!(test.rejoin("a", round * 2), []);
         assert_eq!(test.rejoin("b", round * 2).len(), 2);
         let world = [NodeRank(0), NodeRank(1), NodeRank(2)];
-        let assigned = test.tell(Event::Hosted {
+        let assigned = test.send(Event::Hosted {
             node: id("a"),
             round: Round(round * 2 + 1),
             master_addr: None,
@@ -163,7 +163,7 @@ fn a_member_that_joins_again_for_another_job_leaves_the_next_round() {
     test.join("a");
     assert_eq!(test.join("b"), placed(0, &["a", "b"]));
     let effects = join_for(&mut test, "a", &theirs);
-    assert!(effects.ends_with(&waits_aside("a", &point("ours", "theirs"))[1..]), "{effects:?}");
+    assert!(effects.ends_with(&waits_for_other_job("a", &point("ours", "theirs"))[1..]), "{effects:?}");
     assert!(!effects.contains(&Effect::Forget { node: id("a") }), "it waits still: {effects:?}");
     assert_eq!(test.hosted("a", 0), [], "it is no host any more");
     assert_eq!(test.join("c"), placed_afresh(1, &["b", "c"]));

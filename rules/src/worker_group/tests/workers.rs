@@ -72,9 +72,9 @@ fn a_root_cause_or_the_jobs_end_may_arrive_when_no_restart_is_left() {
         assert_eq!(group.handle(Moment::START, gone(0)), []);
         group
     };
-    let excused = Effect::Notify(Notice::Secondary { why: "a peer failed".into() });
+    let secondary = Effect::Notify(Notice::Secondary { why: "a peer failed".into() });
     let mut group = spent();
-    assert_eq!(group.handle(Moment::START, regroup(0)), [excused, join(0, Some(0))]);
+    assert_eq!(group.handle(Moment::START, regroup(0)), [secondary, join(0, Some(0))]);
     let late = Event::Regroup { round: Round(0), why: String::new(), is_secondary: false };
     assert_eq!(spent().handle(Moment::START, late), []);
     let end = || finished(group_failed(0, &[(0, CODE)]));
@@ -93,11 +93,11 @@ fn workers_that_take_long_to_end_leave_nothing_to_wait_for() {
 
 #[test]
 fn a_secondary_failure_uses_no_restart() {
-    let excused = || Effect::Notify(Notice::Secondary { why: "a peer failed".into() });
+    let secondary = || Effect::Notify(Notice::Secondary { why: "a peer failed".into() });
     for max_restarts in [0, 2] {
         let mut group = running(2, max_restarts);
         let _stopping = group.handle(Moment::START, exited(0, 1, CODE));
-        assert_eq!(group.handle(Moment::START, regroup(0)), [excused()]);
+        assert_eq!(group.handle(Moment::START, regroup(0)), [secondary()]);
         assert_eq!(group.handle(Moment::START, regroup(0)), [], "said again");
         assert_eq!(group.handle(Moment::START, exited(0, 0, TERM)), []);
         assert_eq!(group.handle(Moment::START, gone(0)), [join(0, Some(0))]);
@@ -537,8 +537,8 @@ fn a_root_cause_reported_after_the_workers_are_gone_still_counts_once() {
     assert_eq!(group.handle(Moment::START, gone(0)), [join(1, Some(0))]);
     let late = Event::Regroup { round: Round(0), why: "r".into(), is_secondary: false };
     assert_eq!(group.handle(Moment::START, late), []);
-    let excused = Effect::Notify(Notice::Secondary { why: "a peer failed".into() });
-    assert_eq!(group.handle(Moment::START, regroup(0)), [excused]);
+    let secondary = Effect::Notify(Notice::Secondary { why: "a peer failed".into() });
+    assert_eq!(group.handle(Moment::START, regroup(0)), [secondary]);
     assert_eq!(group.attempt(), Attempt(0));
     assert_eq!(group.handle(Moment::START, regroup(0)), []);
     start(&mut group, 1, 1);

@@ -16,7 +16,7 @@ fn life(ring: &Ring, name: &str, rank: Option<u32>) -> JoinRequest {
 /// `d` goes away in the check that is on, and the check ends.
 fn lose(ring: &mut Ring, name: &str) {
     ring.orders.retain(|(node, _)| node.0 != name);
-    ring.tell(Event::NodeLost { node: id(name), cause: DISCONNECTED });
+    ring.send(Event::NodeLost { node: id(name), cause: DISCONNECTED });
     finish(ring);
 }
 
@@ -33,7 +33,7 @@ fn of_four(taint_flaky: Tainting) -> Ring {
     let mut ring = Ring::new(Policy { restart_count: 9, ..policy() }, with(taint_flaky), &[]);
     for name in ["a", "b", "c", "d"] {
         let request = life(&ring, name, None);
-        ring.tell(Event::Joined(request));
+        ring.send(Event::Joined(request));
     }
     ring
 }
@@ -44,10 +44,10 @@ fn check_again_with(ring: &mut Ring, name: &str) {
     let host = ring.host().unwrap().0.to_owned();
     let _assignments = ring.test.hosted(&host, round);
     let request = life(ring, name, None);
-    ring.tell(Event::Joined(request));
+    ring.send(Event::Joined(request));
     for member in ["a", "b", "c"] {
         let request = ring.request(member, Some(round));
-        ring.tell(Event::Joined(request));
+        ring.send(Event::Joined(request));
     }
     assert_eq!(ring.orders.len(), 4);
 }
@@ -98,16 +98,16 @@ fn the_kubernetes_node_is_the_machine_where_it_is_known() {
         ring.join(name);
     }
     let request = on("d", &ring);
-    ring.tell(Event::Joined(request));
+    ring.send(Event::Joined(request));
     lose(&mut ring, "d");
     assert_eq!(blamed(&ring), Some(("lost", false)));
     ring.test.at(60);
     let _assignments = ring.test.hosted("a", 0);
     let request = on("e", &ring);
-    ring.tell(Event::Joined(request));
+    ring.send(Event::Joined(request));
     for member in ["a", "b", "c"] {
         let request = ring.request(member, Some(0));
-        ring.tell(Event::Joined(request));
+        ring.send(Event::Joined(request));
     }
     lose(&mut ring, "e");
     assert_eq!(blamed(&ring), Some(("lost", true)));
@@ -121,12 +121,12 @@ fn a_master_that_was_started_again_remembers() {
     // The job as a snapshot has it.
     ring.test.job = serde_json::from_str(&serde_json::to_string(&ring.test.job).unwrap()).unwrap();
     check_again_with(&mut ring, "d2");
-    ring.tell(Event::Restarted);
+    ring.send(Event::Restarted);
     ring.orders.clear();
     for member in ["a", "b", "c", "d2"] {
         let after = (member.len() == 1).then_some(0);
         let request = JoinRequest { after: after.map(Round), ..life(&ring, member, None) };
-        ring.tell(Event::Joined(request));
+        ring.send(Event::Joined(request));
     }
     lose(&mut ring, "d2");
     assert_eq!(blamed(&ring), Some(("lost", true)));
@@ -145,7 +145,7 @@ fn a_machine_that_passes_the_next_check_was_not_lost_by_its_own_fault() {
     let _ = ring.test.workers_fail("a", 1, false);
     for member in ["a", "b", "c", "d2"] {
         let request = JoinRequest { after: Some(Round(1)), ..life(&ring, member, None) };
-        ring.tell(Event::Joined(request));
+        ring.send(Event::Joined(request));
     }
     lose(&mut ring, "d2");
     assert_eq!(blamed(&ring), Some(("lost", false)));
@@ -171,17 +171,17 @@ fn a_launcher_restarted_on_its_machine_during_the_check_is_named_and_not_tainted
         let mut ring = Ring::new(policy(), with(Tainting::Now), &[]);
         for (name, number) in [("a", 0), ("b", 1), ("c", 2), ("d", 3)] {
             let request = life(&ring, name, rank.map(|_| number));
-            ring.tell(Event::Joined(request));
+            ring.send(Event::Joined(request));
         }
         ring.orders.retain(|(node, _)| node.0 != "d");
-        ring.tell(Event::LinkBroken { node: id("d") });
+        ring.send(Event::LinkBroken { node: id("d") });
         if is_late {
-            ring.tell(Event::NodeLost { node: id("d"), cause: DISCONNECTED });
+            ring.send(Event::NodeLost { node: id("d"), cause: DISCONNECTED });
         }
         let request = life(&ring, "d2", rank);
-        ring.tell(Event::Joined(request));
+        ring.send(Event::Joined(request));
         if rank.is_none() && !is_late {
-            ring.tell(Event::NodeLost { node: id("d"), cause: DISCONNECTED });
+            ring.send(Event::NodeLost { node: id("d"), cause: DISCONNECTED });
         }
         finish(&mut ring);
         let found = &ring.reports[0].outcome.nodes[3];
