@@ -14,7 +14,7 @@
 //! | which node is good, bad, flaky, died in the check | `facts`, `links` |
 //! | which link | `links` |
 //! | which path between racks, uplink, switch, pod: the smallest explanation | `fabric`, `racks`, `partial` |
-//! | which tests tell explanations apart | `paths` |
+//! | which tests distinguish explanations | `paths` |
 //! | ambiguous explanations | `ambiguity` |
 //! | which nodes can train together | `cut` |
 //! | which node is slow | `judged`, `ratio`, `baseline`, `compute` |

@@ -239,7 +239,7 @@ mod tests {
         Moment::at_secs(secs)
     }
 
-    /// One of `jurors`, heard last at the start, and asked at the first time.
+    /// One of `jurors`, with the last contact at the start, and asked at the first time.
     fn asked(jurors: u32) -> Fence {
         let mut fence = Fence::new(Moment::START, LEASE, jurors, true);
         assert_eq!((fence.deadline(), fence.due(at(3))), (at(4), None));

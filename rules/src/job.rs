@@ -1,7 +1,7 @@
 //! The master's state machine: nodes join, a round is completed, its host opens the store, all are assigned, all end.
 //!
 //! ```text
-//! Gathering --enough nodes--> (Placing --> Checking -->) Hosting --Hosted--> Running --all ended well / gave up--> Over
+//! Gathering --enough nodes--> (Placing --> Checking -->) Hosting --Hosted--> Running --all succeeded / gave up--> Over
 //!     ^                                                            |
 //!     +---- a failure, a loss, a leave, newcomers: all stop -------+
 //! Restoring: a master without state learns of a round that runs; it becomes Running, or Gathering.

@@ -171,7 +171,7 @@ mod tests {
         Moment::at_millis(millis)
     }
 
-    /// Streams of these, on which each says a beat a second, from a second to another.
+    /// Streams of these, on which each sends a heartbeat a second, from a second to another.
     fn beating(presence: &mut Presence, names: &[&str], seconds: std::ops::Range<u64>) {
         for second in seconds.clone() {
             for name in names {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Joining --Assigned--> Preparing --Prepared--> Running --a worker fails, Regroup--> Stopping --TreeGone--> Joining
-//!                                               |  all ended well / signal / no restart left       |
+//!                                               |  all succeeded / signal / no restart left        |
 //!                                               +---------> Stopping --TreeGone--> Leaving --JobEnded--> Done
 //! ```
 //!

@@ -230,7 +230,7 @@ mod tests {
         assert!(mean.is_outlier(3.0) && !mean.is_outlier(1.0));
     }
 
-    /// A clock that says nothing or an hour, in any place: its partners are as fast as ever.
+    /// A clock that shows nothing or an hour, in any place: its partners are as fast as ever.
     #[test]
     fn one_wrong_clock_is_no_evidence_against_others() {
         for wrong in [1e-9, 3600.0] {

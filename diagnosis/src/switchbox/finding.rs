@@ -252,7 +252,7 @@ fn range_text(values: &[Repetition]) -> Option<String> {
     Some(back.map_or_else(|| there.clone(), |back| format!("ab {there}, ba {back}")))
 }
 
-/// A transmitter and a receiver fail separately: which of the two it is tells which cable end to look at.
+/// A transmitter and a receiver fail separately: the direction shows which cable end to check.
 fn weak_direction(min: Rate, values: &[Repetition]) -> &'static str {
     let there = values.iter().any(|it| it.there < min);
     let back = values.iter().any(|it| it.back.is_some_and(|back| back < min));

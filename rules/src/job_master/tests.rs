@@ -108,7 +108,7 @@ impl Test {
         self.send(joined(name, min_nodes, max_nodes))
     }
 
-    /// Beats say nothing and are not journalled.
+    /// Heartbeats have no effects and are not journalled.
     fn beat(&mut self, name: &str) {
         assert_eq!(
             self.master.handle(self.now, Input::Beat { node: id(name), taken_round: None }),
@@ -122,7 +122,7 @@ impl Test {
         turn
     }
 
-    /// What the waiting are told now, and nothing else happens.
+    /// The present progress message, and nothing else happens.
     fn posted(&mut self) -> Option<(Pending, BTreeSet<NodeId>)> {
         let turn = self.deadline();
         assert_eq!((turn.journal, turn.effects), (vec![], vec![]));
@@ -230,7 +230,7 @@ fn a_beat_is_not_journalled_and_keeps_its_node() {
     assert_eq!(test.master.deadline(), Some(Moment::at_secs(25)));
     test.beat("z");
     assert_eq!(test.master.deadline(), Some(Moment::at_secs(25)), "a node without a stream is not watched");
-    // So does any other word.
+    // So does any other message.
     let _ignored = test.at(20).send(hosted("a"));
     assert_eq!(test.master.deadline(), Some(Moment::at_secs(35)));
 }

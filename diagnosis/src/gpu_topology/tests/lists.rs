@@ -40,7 +40,7 @@ fn busy_devices_are_excluded() {
 fn the_users_own_list_bounds_the_choice_and_orders_what_follows() {
     let list = arranged(&[], &[], &[6, 2, 5, 1, 0], Wish { wanted: 2, ..FOUR }).unwrap();
     assert_eq!(list.order, [1, 2, 6, 5, 0]);
-    // Busy ones that the user did not allow are not worth a word.
+    // Busy ones that the user did not allow are not mentioned.
     let list = arranged(&[7], &[4], &[0, 3], Wish { wanted: 2, ..FOUR }).unwrap();
     assert!(!list.message.contains("left out"), "{}", list.message);
     assert!(list.message.ends_with("these are the first ones free"), "{}", list.message);

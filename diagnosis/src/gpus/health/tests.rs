@@ -178,7 +178,7 @@ fn a_query_without_an_answer_is_a_fault_of_the_probe() {
 #[test]
 fn a_lost_device_is_not_overlooked_however_it_is_listed() {
     let mut inventory = node(4);
-    // As NVML tells of one that it cannot open: a number and a trouble, no id.
+    // As NVML reports a device that it cannot open: a number and a trouble, no id.
     inventory.gpus[2] = Gpu { index: 2, trouble: Some(GpuTrouble::Lost), ..Gpu::default() };
     for list in ["0,1,2,3", "GPU-00,GPU-10,GPU-20,GPU-30", "GPU-20", "GPU-20,GPU-00"] {
         assert_eq!(unfit(&inventory, &terms(4, Some(list))).component.as_str(), "gpu 2", "{list}");

@@ -116,7 +116,7 @@ fn broken_promises(cluster: &Cluster, outcome: &Outcome, must_be_named: bool) ->
     let last = outcome.rounds.len().saturating_sub(1) as u32;
     let healthy = || numbered().filter(|(number, _)| !unfit.contains(number));
     let tainted: Vec<u32> = healthy().filter(|(_, node)| node.tainted).map(|(number, _)| number).collect();
-    // Of a rack that lost part of its ways out each node has lost some, as far as such a check can tell.
+    // Each node of a rack with partly dead uplinks has lost some, as far as such a check can decide.
     let is_cut_off = |node: u32| {
         cluster.partial_uplinks.contains_key(&cluster.rack(node))
             || stays.iter().any(|other| cluster.is_cut_in(last + 1, node, *other))

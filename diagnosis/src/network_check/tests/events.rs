@@ -1,4 +1,4 @@
-//! What the check is told: twice, late, in any order, or nonsense.
+//! Events of a check: twice, late, in any order, or nonsense.
 
 use crate::rng::Rng;
 use std::time::Duration;
@@ -85,7 +85,7 @@ fn any_event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    /// Invariant 8: order, repetition and words of other rounds change nothing.
+    /// Invariant 8: order, repetition and reports of other rounds change nothing.
     #[test]
     fn order_and_repetition_change_nothing(cluster in broken(24), order: u64) {
         let plain = drive(&cluster, 0, false);
@@ -93,7 +93,7 @@ proptest! {
         prop_assert_eq!(plain, noisy);
     }
 
-    /// Invariant 9: the same events give the same effects; and a check that was written down and read again goes on as if
+    /// Invariant 9: the same events give the same effects; and a check that was serialized and read again continues as if
     /// nothing had been.
     #[test]
     fn the_same_events_give_the_same_effects(cluster in wild(24)) {
@@ -107,7 +107,7 @@ proptest! {
         prop_assert_eq!(&script, &again);
     }
 
-    /// Invariant 21: whatever is said, the check ends within its rounds and never spins.
+    /// Invariant 21: whatever is reported, the check ends within its rounds and never spins.
     #[test]
     fn it_ends_whatever_is_reported(
         nodes in 0..12_u32,
@@ -154,7 +154,7 @@ proptest! {
     }
 }
 
-/// Eight nodes on the first of which the compute probe takes five times as long; and the words with which all tests of
+/// Eight nodes on the first of which the compute probe takes five times as long; and the reports with which all tests of
 /// the first round pass at 0.1 s, while that node still measures again.
 fn with_a_slow_computer() -> NetworkCheck {
     let subject = |node: u32| {
@@ -217,7 +217,7 @@ fn a_node_that_cannot_measure_again_is_no_straggler() {
     assert!(matches!(only_round(&check).nodes[0].verdict, NodeVerdict::Lost { .. }));
 }
 
-/// It passed with one, failed with two that are good, and then went, as it said it would.
+/// It passed with one, failed with two that are good, and then left, as announced.
 #[test]
 fn a_node_that_passed_is_no_fault_when_it_leaves() {
     use TestResult::{Fail, Pass};

@@ -1,4 +1,4 @@
-//! What is said of a node, and what it is called when two things are true of it.
+//! The evidence on a node, and its verdict when two apply.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn a_node_that_computes_and_so_sends_slowly_is_a_compute_straggler() {
     }
 }
 
-/// The words against node 2 of four, which says this of each test of its own, while its partners say that it does not
+/// The evidence against node 2 of four, which gives this reason for each of its tests, while its partners report that it does not
 /// answer.
 fn words_against(own: Option<&str>) -> Vec<String> {
     let subject = Subject { rack: 0, pod: 0, seen_before: false, local: LocalCheck::default() };

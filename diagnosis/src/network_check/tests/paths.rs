@@ -1,4 +1,4 @@
-//! Links and paths between racks, told from the nodes at their ends.
+//! Links and paths between racks, distinguished from the nodes at their ends.
 
 use std::collections::BTreeSet;
 
@@ -97,7 +97,7 @@ fn two_bad_paths_of_a_rack_blame_no_node() {
         let others = [(rack + 1) % racks, (rack + 2) % racks];
         let dead_rack_pairs = others.map(|other| (rack.min(other), rack.max(other))).into();
         let cluster = Cluster { dead_rack_pairs, seed, ..Cluster::healthy(nodes, racks) };
-        // The last rack may have one node or none, which then cannot be told from a broken one.
+        // The last rack may have one node or none, which then cannot be distinguished from a broken one.
         if (0..nodes).filter(|node| cluster.rack(*node) == rack).count() < 2 {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Every number in what is said of times, from the report's JSON alone, by the formulas of `docs/network-check.md`, "How
+//! Every number in the evidence on times, from the report's JSON alone, by the formulas of `docs/network-check.md`, "How
 //! times are judged". Nothing of the check itself is used here but what it wrote.
 
 use crate::rng::Rng;
@@ -158,7 +158,7 @@ fn all_of<'a>(tests: impl Iterator<Item = &'a Timed<'a>>) -> BTreeSet<u64> {
     tests.flat_map(|it| it.members.iter().copied()).collect()
 }
 
-/// Test by test, and what is said of those that were slow.
+/// Test by test, with the evidence on those that were slow.
 fn transfers(outcome: &Value) -> u32 {
     let rounds = list(outcome, "rounds");
     let timed = |told| -> Option<Timed<'_>> {
@@ -223,7 +223,7 @@ fn transfers(outcome: &Value) -> u32 {
     said
 }
 
-/// What is said of a test is what is listed of it.
+/// The evidence on a test matches its record.
 fn sentence(number: u64, message: &str, evidence: &Value, round: &Value) {
     let mut members: BTreeSet<u64> = list(evidence, "partners").iter().filter_map(Value::as_u64).collect();
     members.insert(number);

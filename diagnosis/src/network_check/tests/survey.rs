@@ -134,7 +134,7 @@ fn broken(kind: &Kind, cluster: &Cluster, outcome: &Outcome) -> Vec<(&'static st
     if kind.is_slow {
         unfit.extend(cluster.slow_nic.keys());
     }
-    // A path to a rack of one node is told from that node by a round more.
+    // A path to a rack of one node is distinguished from that node by another round.
     let is_alone =
         (0..cluster.racks).any(|rack| (0..cluster.nodes).filter(|it| cluster.rack(*it) == rack).count() == 1);
     let of_one = u32::from(is_alone && !cluster.dead_rack_pairs.is_empty());

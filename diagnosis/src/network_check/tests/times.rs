@@ -94,7 +94,7 @@ fn far_racks_make_no_node_slow() {
     }
 }
 
-/// One node says what it likes of its times and of its tests: the others are no slower for it.
+/// One node reports any times and results: the others are no slower for it.
 #[test]
 fn a_lying_node_makes_no_other_slow() {
     for (nodes, liar) in (4..=24_u32).flat_map(|nodes| (0..nodes).map(move |liar| (nodes, liar))) {

@@ -145,7 +145,7 @@ fn a_pair_cut_off_by_the_end_of_the_check_has_not_hung() {
     assert_eq!(message[3], "untested, no time was left to measure it alone; so far: no answer, nonsense");
 }
 
-/// All share a switch, so all are slow beside others; alone each is fast, but the time is over before all were alone.
+/// All share a switch, so all are slow with others; alone each is fast, but the time is over before all were alone.
 #[test]
 fn a_pair_measured_alone_too_rarely_is_not_bad() {
     let pairs: Vec<SocketPair> = (0..16).map(|pair| SocketPair(2 * pair, 2 * pair + 1)).collect();
@@ -184,12 +184,12 @@ fn a_pair_measured_alone_too_rarely_is_not_bad() {
         of(7),
         "untested, no time was left to measure it alone; 3000.0 to 3000.0 MB/s in 1 run beside others"
     );
-    // Few enough are needed: the others are told of, and the node trains.
+    // Few enough are needed: the others are in the notes, and the node trains.
     let few = Finding { min_channels: 6, ..finding };
     assert_eq!((few.status(), few.notes().len()), (SwitchboxStatus::Degraded, 10));
 }
 
-/// How often all pairs are measured together, and what is said, when each run takes so long.
+/// How often all pairs are measured together, and the remark, when each run takes so long.
 fn together(millis: u64) -> (usize, Finding) {
     let timeout = Duration::from_secs(20);
     let (mut check, mut effects) =

@@ -85,7 +85,7 @@ fn the_pairs_own_names_come_before_those_of_the_host() {
     assert_eq!(troubles(finding), [Some(Trouble::WrongPath); 4]);
 }
 
-/// It says nothing against a link, and nothing for it.
+/// It is evidence neither against a link nor for it.
 #[test]
 fn an_unknown_path_is_untested_unless_any_is_accepted() {
     for model in ["", "MetaX C500"] {

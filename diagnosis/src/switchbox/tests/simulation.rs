@@ -23,7 +23,7 @@ fn shares(style: Style, speed: impl FnMut(&mut Rng) -> f64) -> (f64, f64, f64) {
     shares_of(4, style, speed)
 }
 
-/// The same of the first pairs, beside others that are good.
+/// The same of the first pairs, with others that are good.
 fn shares_of(pairs: usize, style: Style, mut speed: impl FnMut(&mut Rng) -> f64) -> (f64, f64, f64) {
     const CHECKS: u32 = 2000;
     let mut rng = Rng(0x9E37_79B9_7F4A_7C15);

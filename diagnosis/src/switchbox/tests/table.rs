@@ -118,7 +118,7 @@ fn a_node_is_at_fault_only_where_too_few_can_be_good() {
     assert_eq!(of([gone; 4]), fault);
 }
 
-/// One program for all pairs that fails for each of them says nothing of any link.
+/// One program for all pairs that fails for each of them is no evidence on any link.
 #[test]
 fn a_program_that_fails_is_held_against_a_pair_only_where_it_answers_for_another() {
     let of = |is_serial, good: usize| {

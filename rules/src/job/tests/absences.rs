@@ -157,7 +157,7 @@ fn without_a_token_forged_claims_delay_no_node() {
 #[test]
 fn each_that_is_away_is_judged_by_the_jury_of_its_own_round() {
     let mut test = running_fenced();
-    // A member of a round of another memory comes, whose jury was that node alone, and leaves that round.
+    // A member of a round of another state joins, whose jury was that node alone, and leaves that round.
     let jury = vec![Juror { node: id("x"), address: address("x"), port: 1 }];
     let claim = Claim {
         round: Round(7),
@@ -185,7 +185,7 @@ fn each_that_is_away_is_judged_by_the_jury_of_its_own_round() {
 #[test]
 fn a_round_of_a_lost_state_is_distinguished_from_one_with_the_same_number() {
     let mut test = Test::new(fenced(), terms(1, 1));
-    // Round 0 of this memory is about to begin, without a node that was in round 0 of the last one.
+    // Round 0 of this state is about to begin, without a node that was in round 0 of the last one.
     let asked = test.join("a");
     assert!(matches!(asked.last(), Some(Effect::RequestHost { round: Round(0), .. })), "{asked:?}");
     let claim = Claim {

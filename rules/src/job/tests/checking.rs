@@ -1,4 +1,4 @@
-//! A round's members are checked before they get their seats. Broken nodes are told by [`Ring::broken`].
+//! A round's members are checked before they are assigned. [`Ring::broken`] has the broken nodes.
 
 mod cuts;
 mod memory;
@@ -30,7 +30,7 @@ fn checked(min: u32, max: u32) -> Terms {
     Terms { check: Some(check()), ..terms(min, max) }
 }
 
-/// A job whose nodes answer what they are told to do.
+/// A job whose nodes answer their orders.
 struct Ring {
     test: Test,
     broken: Vec<&'static str>,
@@ -76,7 +76,7 @@ impl Ring {
         }
     }
 
-    /// Every node does what it was told, until there are no orders.
+    /// Every node carries out its orders, until there are none.
     fn work(&mut self) {
         while self.work_one() {}
     }
@@ -159,7 +159,7 @@ fn a_broken_node_leaves_and_enough_others_continue() {
     assert_eq!(ring.host(), Some(("a", 0)));
     assert!(!ring.test.job.knows(&id("c")));
     assert_eq!(ring.verdicts()[2], ("c".into(), NodeVerdict::Fault, true));
-    assert_eq!(ring.test.hosted("a", 0).len(), 3, "three seats, and no second check");
+    assert_eq!(ring.test.hosted("a", 0).len(), 3, "three assignments, and no second check");
 }
 
 #[test]
@@ -456,11 +456,11 @@ fn a_late_report_of_an_old_round_does_not_remove_the_new_order() {
     assert!(effects.contains(&Effect::CancelCheck { node: partner.clone(), at: order.at }), "{effects:?}");
     ring.take(effects);
     assert!(ring.orders.iter().any(|(node, order)| *node == partner && order.at.round == 1));
-    // Its word of round 0 was on the way.
+    // Its report of round 0 was in transit.
     let probed = Probed::Failed { reason: "cut short".into() };
     let report = CheckReport { at: order.at, probed, compute: Some(Vec::new()) };
     ring.send(Event::CheckReported { node: partner.clone(), report });
-    // It loses its stream and comes back: it hears its order of round 1 again.
+    // It loses its stream and comes back: it receives its order of round 1 again.
     ring.orders.clear();
     ring.send(Event::LinkBroken { node: partner.clone() });
     ring.send(Event::Subscribed { node: partner.clone() });

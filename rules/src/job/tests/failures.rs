@@ -19,7 +19,7 @@ fn workers_that_fail_on_one_node_are_reported_to_all_nodes_at_once() {
     assert_eq!(test.rejoin("c", 0), []);
     assert_eq!(test.rejoin("b", 0), placed(1, &["a", "b", "c"]), "as before, on the same port");
     assert_eq!(test.hosted("a", 1), assignments(1, &["a", "b", "c"]));
-    assert_eq!(test.workers_fail("c", 0, false), [], "late word of the old round");
+    assert_eq!(test.workers_fail("c", 0, false), [], "late message of the old round");
 }
 
 #[test]
@@ -27,7 +27,7 @@ fn a_failure_after_a_peers_stream_broke_is_secondary() {
     for gives_up in [false, true] {
         let mut test = Test::running(fail_job(), terms(1, 3), &["a", "b", "c"]);
         assert_eq!(test.send(Event::LinkBroken { node: id("c") }), []);
-        // The node that says so is told as well, and so is not charged.
+        // The node that reports it is notified as well, and so is not charged.
         let first = "the connection of node rank 2 (host-c, 10.0.0.3) broke";
         let reason = format!("{REASON}, after {first}");
         let why = Regroup::WorkersFailed { node: named("b", Some(1)), reason };
@@ -62,7 +62,7 @@ fn a_member_that_joins_again_by_itself_restarts_all_others() {
     assert_eq!(test.rejoin("b", 0), regrouped(0, &["a"], &why));
     assert_eq!(test.rejoin("b", 0), []);
     assert_eq!(test.rejoin("a", 0), placed(1, &["a", "b"]));
-    assert_eq!(test.hosted("a", 0), [], "late word of the old round");
+    assert_eq!(test.hosted("a", 0), [], "late message of the old round");
     assert_eq!(test.hosted("a", 1), assignments(1, &["a", "b"]));
 }
 
@@ -73,7 +73,7 @@ fn on_torchrun_lines_a_node_without_restarts_ends_the_job_with_its_root_cause() 
     assert_eq!(test.join("d"), [], "a spare is told too");
     let effects = test.workers_fail("b", 0, true);
     assert_eq!(effects, all([vec![forget("b")], ended(&["b", "a", "c", "d"], &verdict)]));
-    // It says the same when its workers are gone.
+    // It reports the same when its workers are gone.
     let end = NodeEnd::Failed { reason: REASON.into() };
     assert_eq!(test.send(Event::NodeEnded { node: id("b"), end }), []);
     assert_eq!(test.job.verdict(), Some(&verdict));

@@ -1,4 +1,4 @@
-//! Nodes tell of their accelerators.
+//! Nodes report their accelerators.
 
 use super::*;
 use diagnosis::gpus::{Gpu, GpuTrouble, Inventory, Xid};

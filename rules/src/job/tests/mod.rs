@@ -94,7 +94,7 @@ fn named(name: &str, rank: Option<u32>) -> NodeName {
     NodeName { rank: rank.map(NodeRank), host: host(name), address: address(name), node_id: id(name) }
 }
 
-/// A job, what its nodes say, and what time it is.
+/// A job, the messages of its nodes, and the time.
 struct Test {
     job: Job,
     terms: Terms,
@@ -106,7 +106,7 @@ impl Test {
         Self { job: Job::new(policy), terms, now: Moment::START }
     }
 
-    /// All of these have a seat in round 0, in this order; there was no last call.
+    /// All of these are members of round 0, in this order; there was no last call.
     fn running(policy: Policy, terms: Terms, names: &[&str]) -> Self {
         let mut test = Self::new(policy, terms);
         for name in names {
@@ -182,7 +182,7 @@ impl Test {
         self.send(Event::WorkersFailed { node: id(name), round, reason: REASON.into(), gives_up })
     }
 
-    /// Says where it stands in a round of these nodes.
+    /// Resumes in a round of these nodes.
     fn resume(&mut self, name: &str, round: u32, of: &[&str], workers_state: WorkersState) -> Vec<Effect> {
         let request = request(name, &self.terms);
         let node_rank = of.iter().position(|member| *member == name).expect("a member");
@@ -227,7 +227,7 @@ fn world(round: u32, names: &[&str]) -> World {
     }
 }
 
-/// Every node of a round gets its seat.
+/// Every node of a round is assigned.
 fn assignments(round: u32, names: &[&str]) -> Vec<Effect> {
     let world = world(round, names);
     let assignments = world.assignments();
@@ -255,7 +255,7 @@ fn placed_at(round: u32, names: &[&str], fresh_port: bool) -> Vec<Effect> {
     ]
 }
 
-/// These members are told that the round is over.
+/// These members are notified that the round is over.
 fn regrouped(round: u32, names: &[&str], why: &Regroup) -> Vec<Effect> {
     let round = Round(round);
     let log = Effect::Log(Log::Regrouped { round, why: why.clone() });

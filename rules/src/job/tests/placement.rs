@@ -32,7 +32,7 @@ fn placed_under_at(round: u32, nodes: &[(&str, Option<&str>)], fresh_port: bool)
     ]
 }
 
-/// Seats in which the named nodes must restore from disk.
+/// Assignments in which the named nodes must restore from disk.
 fn assignments_with(round: u32, names: &[&str], from_disk: &[&str]) -> Vec<Effect> {
     let mut world = world(round, names);
     for member in &mut world.members {

@@ -1,4 +1,4 @@
-//! What holds whatever happens: five launchers, each in any of its lives' states, say anything at any time.
+//! Invariants: five launchers, each in any of its lives' states, send any message at any time.
 
 use proptest::prelude::*;
 
@@ -175,13 +175,13 @@ impl Promises {
         if let Some((_, waiting)) = job.pending(Moment::START) {
             for node in waiting {
                 prop_assert!(job.knows(node));
-                // One that has ended well and comes back all the same may wait beside its old seat.
+                // One that has succeeded and comes back nevertheless may wait and have its old assignment.
             }
         }
         Ok(())
     }
 
-    /// A seat belongs to one node, and what a node was told of it stays true.
+    /// A rank belongs to one node, and its assignment does not change.
     fn check_assignment(
         &mut self,
         job: &Job,
@@ -287,7 +287,7 @@ proptest! {
     }
 }
 
-/// All nodes do what they are told, and so does the shell.
+/// All nodes carry out their effects, and so does the shell.
 fn obey(test: &mut Test, effects: Vec<Effect>) {
     let mut answers: std::collections::VecDeque<Event> =
         effects.iter().filter_map(|effect| answer(effect, &test.terms)).collect();

@@ -270,9 +270,9 @@ fn a_repeated_message_is_answered_again() {
     let [a, b] = <[Effect; 2]>::try_from(assignments(0, &["a", "b"])).unwrap();
     assert_eq!(test.hosted("a", 0), [a.clone(), b.clone()]);
     assert_eq!(test.hosted("a", 0), [], "the store stands where it stood");
-    assert_eq!(test.join("b"), [], "over the same stream its seat is the answer");
+    assert_eq!(test.join("b"), [], "over the same stream its assignment is the answer");
     assert_eq!(test.send(Event::LinkBroken { node: id("b") }), []);
-    assert_eq!(test.join("b"), [b], "a seat that was not heard of");
+    assert_eq!(test.join("b"), [b], "an assignment that was not received");
     assert_eq!(test.send(Event::Subscribed { node: id("a") }), [], "another stream took its place");
     assert_eq!(test.join("a"), [a]);
 }
@@ -306,5 +306,5 @@ fn a_silent_host_is_lost_and_does_not_delay_the_others() {
     assert_eq!(test.now, Moment::at_secs(650));
     assert_eq!(test.job.deadline(), Some(Moment::at_secs(1250)), "as after any loss");
     assert_eq!(test.join_as("c", 0), placed_afresh(1, &["c", "b"]));
-    assert_eq!(test.hosted("a", 0), [], "late word of the old host");
+    assert_eq!(test.hosted("a", 0), [], "late message of the old host");
 }

@@ -1,4 +1,4 @@
-//! The master is started again, with and without a memory; streams break.
+//! The master is restarted, with and without its state; streams break.
 
 use super::*;
 
@@ -39,7 +39,7 @@ fn when_all_come_back_to_a_master_without_state_no_message_is_sent() {
     assert_eq!(test.resume("a", 7, ABC, WorkersState::Running), [restored(7, 3)]);
     assert_eq!(test.job.world(), Some(&world(7, ABC)));
     assert_eq!(test.job.deadline(), None);
-    // It goes on from there.
+    // It continues from there.
     let why = Regroup::WorkersFailed { node: named("b", Some(1)), reason: REASON.into() };
     assert_eq!(test.workers_fail("b", 7, false), regrouped(7, &["a", "c"], &why));
     assert_eq!(test.rejoin("a", 7), []);
@@ -224,7 +224,7 @@ fn a_node_that_missed_the_end_of_its_round_is_notified() {
     assert_eq!(test.resume("b", 0, &["a", "b"], WorkersState::Running), [late("b", 0)]);
     assert_eq!(test.rejoin("b", 0), placed(1, &["a", "b"]));
     assert_eq!(test.hosted("a", 1), assignments(1, &["a", "b"]));
-    // A seat that was never heard of.
+    // An assignment that was never received.
     assert_eq!(test.resume("b", 0, &["a", "b"], WorkersState::Running), [late("b", 0)]);
     assert_eq!(test.rejoin("b", 0), assignments(1, &["a", "b"])[1..]);
 }

@@ -134,7 +134,7 @@ fn a_forged_round_neither_delays_the_next_one_nor_uses_up_the_numbers() {
     assert_eq!(test.rejoin("a", 0), []);
     assert_eq!(test.rejoin("b", 0), placed_afresh(1, &["a", "b"]));
 
-    // Before the first round a master without a memory has to believe it, but not for long.
+    // Before the first round a master without state has to accept it, but not for long.
     let mut test = Test::new(open(), terms(2, 2));
     assert_eq!(test.join("a"), []);
     let _restoring = test.resume("x", 7, &["x", "y"], WorkersState::Running);

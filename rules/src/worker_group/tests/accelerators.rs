@@ -1,4 +1,4 @@
-//! What the accelerators are is found out beside everything else.
+//! Accelerators are queried in the background.
 
 use super::*;
 use diagnosis::gpus::{
@@ -151,7 +151,7 @@ fn reported_errors_are_kept_after_the_next_query() {
     start(&mut group, 0, 1);
     let _watch = group.handle(Moment::START, worker_started(0));
     assert_eq!(group.handle(Moment::START, Event::GpuError { gpu: 1, code: 48 }).len(), 2);
-    // Its worker dies of it; the node looks at itself again before it asks for a seat.
+    // Its worker is killed by it; the node repeats its self-test before it joins.
     assert_eq!(group.handle(Moment::START, regroup(0)).len(), 2);
     assert_eq!(group.handle(Moment::START, gone(0)), [Effect::CheckLocally]);
     let effects = group.handle(Moment::START, taken());

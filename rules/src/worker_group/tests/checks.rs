@@ -1,4 +1,4 @@
-//! The node is checked: alone before it asks for a seat, and with others before it gets one.
+//! The checks of a node: alone before it joins, and with others before it is assigned.
 
 use super::*;
 use crate::check_order::{CheckOrder, CheckReport, CheckRound, Partner, Test};
@@ -28,7 +28,7 @@ fn looking(ttl: Duration) -> WorkerGroup {
     group
 }
 
-/// It has asked for a seat.
+/// It has joined.
 fn waiting(ttl: Duration) -> WorkerGroup {
     let mut group = looking(ttl);
     let tell = Effect::Notify(Notice::LocallyChecked(local()));
@@ -200,19 +200,19 @@ fn the_end_of_the_check_is_shown() {
     assert_eq!(group.handle(Moment::START, Event::CheckOver { message: message.into() }), [told]);
 }
 
-/// The master had heard the first join, and has a seat for it: workers run before the look has ended.
+/// The master had received the first join, and assigns it: workers run before the self-test has ended.
 #[test]
 fn a_self_test_overtaken_by_an_assignment_is_repeated_for_the_next_one() {
-    // Its look at itself is young, and it joins.
+    // Its self-test is recent, and it joins.
     let mut group = waiting(TTL);
     start(&mut group, 0, 1);
     assert_eq!(group.handle(Moment::at_secs(50), regroup(0)).len(), 2);
     assert_eq!(group.handle(Moment::at_secs(55), gone(0)), [checked_join(0, Some(0))]);
-    // The stream breaks and comes back after its look has grown old: it looks again.
+    // The stream breaks and comes back after its self-test has become too old: it repeats it.
     let _told = group.handle(Moment::at_secs(58), away());
     let effects = group.handle(Moment::at_secs(65), Event::MasterBack);
     assert_eq!(effects.last(), Some(&Effect::CheckLocally), "{effects:?}");
-    // The master has its first join, and a seat for it.
+    // The master has its first join, and assigns it.
     let effects = group.handle(Moment::at_secs(66), assigned(1, 1));
     assert!(matches!(effects[0], Effect::Prepare { .. }));
     assert_eq!(group.handle(Moment::at_secs(66), prepared(1)), [Effect::Spawn { round: Round(1) }]);
@@ -230,7 +230,7 @@ fn an_order_of_another_master_is_not_answered_with_an_old_report() {
     let _told = group.handle(now, Event::Probed { report: report(at(0, 0)) });
     let _away = group.handle(now, away());
     let _back = group.handle(now, Event::MasterBack);
-    // A master without a memory counts its checks from 0 again: another partner, another seed.
+    // A master without state counts its checks from 0 again: another partner, another seed.
     let mut other = order(at(0, 0));
     other.seed = 99;
     other.partners[0].number = 5;
@@ -238,7 +238,7 @@ fn an_order_of_another_master_is_not_answered_with_an_old_report() {
     assert!(effects.contains(&Effect::Probe { order: other }), "{effects:?}");
 }
 
-/// The test is over before the compute probe: the master hears of both as soon as they are there.
+/// The test is over before the compute probe: each result is reported at once.
 #[test]
 fn a_test_is_reported_while_the_node_still_measures_and_both_are_cancelled_together() {
     let mut group = waiting(Duration::ZERO);
@@ -248,7 +248,7 @@ fn a_test_is_reported_while_the_node_still_measures_and_both_are_cancelled_toget
     let first = CheckReport { compute: None, ..report(at(0, 0)) };
     let told = [Effect::ReportCheck { report: first.clone() }];
     assert_eq!(group.handle(now, Event::Probed { report: first }), told);
-    // It is asked again: what is there is said again.
+    // It is asked again: the result so far is repeated.
     assert_eq!(group.handle(now, Event::CheckOrdered { order }), told);
     let cancel = Event::CheckCancelled { at: at(0, 0) };
     assert_eq!(group.handle(now, cancel.clone()), [Effect::CancelProbe { at: at(0, 0) }]);

@@ -1,4 +1,4 @@
-//! The master is lost: the jurors are asked, and the workers go on or are killed.
+//! The master is lost: the jurors are asked, and the workers keep running or are killed.
 
 use super::*;
 use crate::fence::{Answer, FenceTerms, Finding, Juror};
@@ -23,7 +23,7 @@ fn heard(secs: u64) -> Event {
     Event::Heard { sent: at(secs) }
 }
 
-/// A seat in round 0, taken at 0 s; the master was heard last then.
+/// An assignment to round 0 at 0 s; that was the last contact with the master.
 fn fenced_and_running() -> WorkerGroup {
     let mut group = joining(0);
     let assignment = fenced(0);

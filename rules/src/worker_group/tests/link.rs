@@ -42,7 +42,7 @@ fn a_store_that_is_asked_for_twice_is_not_emptied_twice() {
     assert_eq!(group.handle(now, hosting(7)), [], "of another round");
     assert_eq!(group.handle(now, hosting(0)), [reported_hosting(0)]);
     assert_eq!(group.handle(now, asked(0, true)), [reported_hosting(0)], "the answer was not heard");
-    // This node had no seat in that round, but others may have had one: their workers know the port.
+    // This node was not in that round, but others may have been: their workers know the port.
     let again = Effect::HostStore { round: Round(1), fresh_port: true };
     assert_eq!(group.handle(now, asked(1, false)), [again]);
     assert_eq!(group.handle(now, hosting(0)), [], "late");
@@ -82,7 +82,7 @@ fn the_reason_of_a_pending_assignment_is_shown() {
     assert_eq!(joining(0).handle(Moment::START, Event::Pending(pending)), told);
 }
 
-/// From each state: what is said again when the stream is open again.
+/// From each state: what is repeated when the stream is open again.
 #[test]
 fn reports_that_the_master_may_have_missed_are_repeated() {
     let now = Moment::at_secs(1);

@@ -58,7 +58,7 @@ fn assigned(round: u32, workers: u32) -> Event {
     Event::Assigned { assignment: assignment(round, workers) }
 }
 
-/// The stream is open and the node has asked for a seat.
+/// The stream is open and the node has joined.
 fn joining(max_restarts: u32) -> WorkerGroup {
     let mut group = WorkerGroup::new(limits(max_restarts));
     assert_eq!(group.handle(Moment::START, Event::MasterBack), [join(0, None)]);
@@ -83,7 +83,7 @@ fn start(group: &mut WorkerGroup, round: u32, workers: u32) {
     assert_eq!(group.handle(Moment::START, prepared(round)), [Effect::Spawn { round: Round(round) }]);
 }
 
-/// All its workers ended well, and the master was told.
+/// All its workers succeeded, and the master knows.
 fn succeeded() -> WorkerGroup {
     let mut group = running(1, 3);
     assert_eq!(group.handle(Moment::START, exited(0, 0, OK)), [Effect::SignalTree { signal: 15 }]);

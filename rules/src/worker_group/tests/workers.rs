@@ -297,7 +297,7 @@ fn a_late_message_of_an_old_round_is_ignored() {
     let _ = group.handle(Moment::START, exited(0, 1, SEGV));
     let _ = group.handle(Moment::START, gone(0));
     assert_eq!(group.handle(Moment::START, regroup(7)), []);
-    assert_eq!(group.handle(Moment::START, assigned(0, 2)), [], "that seat is left");
+    assert_eq!(group.handle(Moment::START, assigned(0, 2)), [], "that assignment is left");
     start(&mut group, 1, 2);
     for late in [
         exited(0, 0, SEGV),

@@ -7,7 +7,7 @@ use rules::{
 
 const HEAD: usize = 8;
 
-/// What has reached the disk: the last snapshot, and the records after it.
+/// The durable part: the last snapshot, and the records after it.
 #[derive(Debug, Clone)]
 pub struct Journal {
     policy: Policy,

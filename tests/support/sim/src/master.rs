@@ -47,7 +47,7 @@ pub(crate) struct Master {
     /// It started at `started` and its clock stood at `base`.
     started: Moment,
     base: Moment,
-    /// It ended well, or will never come back.
+    /// It is finished, or will never come back.
     is_over: bool,
     pub(crate) journal: Journal,
     /// The job by the durable records.

@@ -179,7 +179,7 @@ impl Simulation {
         &self.master.journal
     }
 
-    /// The job as the durable records tell it.
+    /// The job by the durable records.
     #[must_use]
     pub fn durable_job(&self) -> &rules::job::Job {
         &self.master.shadow

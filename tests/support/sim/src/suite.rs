@@ -44,7 +44,7 @@ impl Tally {
     }
 }
 
-/// The schedule that a number stands for, and the command that runs it again.
+/// The schedule of a number, and the command that runs it again.
 #[derive(Debug, Clone, Copy)]
 pub struct Family {
     /// The test that runs it.

@@ -193,7 +193,7 @@ fn a_restoration_that_a_member_ends_leaves_others_unknown() {
     scene.subscribe("c");
     effects.extend(scene.join("c", Some(4)));
     effects.extend(scene.join("a", Some(4)));
-    assert_eq!(fresh_port(&effects), Some(true), "the member in seat 1 was not heard of");
+    assert_eq!(fresh_port(&effects), Some(true), "the member of rank 1 was not heard");
 }
 
 #[test]

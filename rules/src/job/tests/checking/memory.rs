@@ -1,4 +1,4 @@
-//! What one check saw of a machine is known to the next: `lost` and `flaky` taint when they are seen again.
+//! What one check saw of a machine is remembered by the next: `lost` and `flaky` taint when they are seen again.
 
 use super::*;
 
@@ -6,14 +6,14 @@ fn with(taint_flaky: Tainting) -> Terms {
     Terms { check: Some(CheckTerms { taint_flaky, ..check() }), ..terms(3, 4) }
 }
 
-/// A launcher of this life, on the machine that the first letter tells.
+/// A launcher of this life, on the machine of the first letter.
 fn life(ring: &Ring, name: &str, rank: Option<u32>) -> JoinRequest {
     let machine = &name[..1];
     let request = ring.request(machine, None);
     JoinRequest { node_id: id(name), wish: rank.map(NodeRank), ..request }
 }
 
-/// `d` goes away in the check that is on, and the check ends.
+/// `d` goes away in the running check, and the check ends.
 fn lose(ring: &mut Ring, name: &str) {
     ring.orders.retain(|(node, _)| node.0 != name);
     ring.send(Event::NodeLost { node: id(name), cause: DISCONNECTED });
@@ -164,7 +164,7 @@ fn a_launcher_that_is_started_again_in_place_right_after_the_check_is_no_sightin
     }
 }
 
-/// By its rank, before it was given up; without one, before or after that.
+/// By its rank, before it was lost; without one, before or after that.
 #[test]
 fn a_launcher_restarted_on_its_machine_during_the_check_is_named_and_not_tainted() {
     for (rank, is_late) in [(Some(3), false), (None, false), (None, true)] {
@@ -188,7 +188,7 @@ fn a_launcher_restarted_on_its_machine_during_the_check_is_named_and_not_tainted
         let lost = NodeVerdict::Lost { reason: "its launcher was started again".to_owned() };
         assert_eq!((&found.verdict, found.tainted), (&lost, false), "{rank:?} {is_late}");
         assert_eq!(found.evidence[0].message, "lost: its launcher was started again");
-        // The new one is checked with the others, and nothing is known against it.
+        // The new one is checked with the others, without earlier findings.
         ring.work();
         assert_eq!((ring.reports.len(), blamed(&ring)), (2, None), "{rank:?} {is_late}");
         assert!(ring.host().is_some());
