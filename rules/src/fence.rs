@@ -5,11 +5,11 @@
 //! run at once: an old rank 0 would overwrite a new one's checkpoint. So the launcher asks the jurors of its round.
 //!
 //! * A majority of them has lost the master too, and no juror that answers has it: the master is dead, and the
-//! workers may run for another lease from the time of the question. The master, for its part, completes no new world
-//! without nodes that may still run unless it has had messages from half of the jurors since, and waits a lease from
-//! then.
+//!   workers may run for another lease from the time of the question. The master, for its part, completes no new world
+//!   without nodes that may still run unless it has had messages from half of the jurors since, and waits a lease from
+//!   then.
 //! * A juror has the master, or has left the round, or no majority answers: this node may be the one that is cut off.
-//! Its workers are stopped before the lease is over.
+//!   Its workers are stopped before the lease is over.
 //!
 //! Clocks are compared with themselves only: the lease counts here from the time at which the last answered heartbeat
 //! was sent, at the master from the time at which it was received.

@@ -202,7 +202,7 @@ impl TryFrom<pb::Pending> for Pending {
                 waited: Duration::from_millis(wire.waited_millis),
                 limit: Duration::from_millis(wire.limit_millis),
             },
-            Wire::Aside(pb::WaitingAside { point }) => Self::Aside { point },
+            Wire::Aside(pb::WaitingAside { point }) => Self::OtherJob { point },
         })
     }
 }
