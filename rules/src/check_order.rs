@@ -10,16 +10,13 @@ use diagnosis::network_check::{ComputeTime, LocalCheck, Probed};
 /// A round of a check of a job. Both are counted from 0; a check's number is never used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct CheckRound {
-    /// The check.
     pub check: u32,
-    /// Its round.
     pub round: u32,
 }
 
 /// What a node sends when it joins a job that checks its nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checked {
-    /// The result of its self-test.
     pub local: LocalCheck,
     /// The port of its probes, on every address of the node.
     pub port: u16,
@@ -28,9 +25,7 @@ pub struct Checked {
 /// What one node does in one round.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckOrder {
-    /// The round.
     pub at: CheckRound,
-    /// The test.
     pub test: Test,
     /// The address by which the others reach this node.
     pub address: String,
@@ -76,7 +71,6 @@ pub struct Partner {
 /// The result of a node's part in a round.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckReport {
-    /// The round.
     pub at: CheckRound,
     /// The result of the test.
     pub probed: Probed,

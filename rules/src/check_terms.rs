@@ -34,7 +34,6 @@ pub struct CheckTerms {
 /// What follows when the check cannot decide which node is at fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OnInconclusive {
-    /// The job fails.
     Fail,
     /// The nodes take part.
     Proceed,

@@ -40,13 +40,10 @@ impl ExitCause {
 /// A worker that failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerFailure {
-    /// Its global rank.
     pub rank: Rank,
-    /// Its local rank.
     pub local_rank: LocalRank,
     /// Its process id, as seen by the launcher.
     pub pid: i32,
-    /// How it ended.
     pub cause: ExitCause,
     /// When its end was noticed, in whole seconds since 1970; or the time in its own error file.
     pub unix_secs: i64,
@@ -69,7 +66,6 @@ impl fmt::Display for WorkerFailure {
 /// The workers of one node that failed in one attempt, the first noticed first; never empty.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupFailure {
-    /// The attempt.
     pub attempt: Attempt,
     /// The failures, the first noticed first.
     pub failures: Vec<WorkerFailure>,
@@ -92,9 +88,7 @@ pub fn root_cause(failures: &[WorkerFailure]) -> usize {
 /// A process that could not be killed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Survivor {
-    /// Its process id.
     pub pid: i32,
-    /// Its name.
     pub name: String,
     /// Its state letter in `/proc/<pid>/stat`; `D` waits inside the kernel and cannot be killed.
     pub state: char,
@@ -119,7 +113,6 @@ pub enum Failure {
     Workers(GroupFailure),
     /// A worker could not be started.
     Start {
-        /// Its local rank.
         local_rank: LocalRank,
         /// What was attempted, and the error.
         reason: String,
@@ -130,17 +123,11 @@ pub enum Failure {
         reason: String,
     },
     /// The workers' store could not be opened.
-    Store {
-        /// The error.
-        reason: String,
-    },
+    Store { reason: String },
     /// The workers could not be killed.
     Unkillable,
     /// The guard process died; nothing can be supervised without it.
-    GuardDied {
-        /// How it ended.
-        cause: ExitCause,
-    },
+    GuardDied { cause: ExitCause },
     /// The master cannot be reached, or refused this node.
     Master {
         /// The reason of the refusal, or the connection's error.
@@ -150,7 +137,6 @@ pub enum Failure {
     MasterAway {
         /// The error of the last attempt.
         reason: String,
-        /// How long.
         waited: Duration,
     },
     /// The job succeeded without the workers of this node.
@@ -210,7 +196,6 @@ impl fmt::Display for Failure {
 pub enum Outcome {
     /// Every worker of the job exited with code 0.
     Succeeded,
-    /// It failed.
     Failed(Failure),
     /// A signal to the launcher ended it; the first such signal.
     Interrupted(i32),

@@ -102,9 +102,7 @@ impl Standpoint {
 /// A node that the others of its round ask whether it has lost the master.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Juror {
-    /// The launcher.
     pub node: NodeId,
-    /// Its address.
     pub address: String,
     /// Its port for this question.
     pub port: u16,

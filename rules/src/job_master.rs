@@ -33,22 +33,15 @@ pub enum Input {
     Event(Event),
     /// A heartbeat, on the node's open stream: it has had the answer to the one before.
     Beat {
-        /// The node.
         node: NodeId,
         /// The round whose assignment it acknowledges with it.
         taken_round: Option<Round>,
     },
     /// The kernel of a node has closed its last stream, which was reported as broken: the launcher is gone, and a
     /// guard kills its workers.
-    HungUp {
-        /// The node.
-        node: NodeId,
-    },
+    HungUp { node: NodeId },
     /// The last stream of a node, which was reported as broken, was reset.
-    Reset {
-        /// The node.
-        node: NodeId,
-    },
+    Reset { node: NodeId },
     /// The moment of [`JobMaster::deadline`] has come.
     Deadline,
 }
@@ -107,7 +100,6 @@ impl JobMaster {
         Self { job, liveness, presence: Presence::default(), look_at: None, board: Board::default() }
     }
 
-    /// The job.
     #[must_use]
     pub fn job(&self) -> &Job {
         &self.job

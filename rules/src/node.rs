@@ -97,7 +97,6 @@ pub struct Accelerators {
 /// Facts about a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct NodeAttributes {
-    /// Its host name.
     pub host_name: String,
     /// Addresses of its interfaces that are not loopback.
     pub addresses: Vec<String>,
@@ -171,11 +170,8 @@ impl JoinRequest {
 pub struct NodeName {
     /// The node rank it asked for, or has.
     pub rank: Option<NodeRank>,
-    /// Its host name.
     pub host: String,
-    /// Its address.
     pub address: String,
-    /// The launcher.
     pub node_id: NodeId,
 }
 

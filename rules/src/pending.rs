@@ -21,7 +21,6 @@ pub enum Pending {
         stopping: u32,
         /// How long it has been.
         waited: Duration,
-        /// The timeout.
         limit: Duration,
     },
     /// The job runs with all the nodes it needs; this one is a spare.
@@ -39,7 +38,6 @@ pub enum Pending {
         lease: Duration,
         /// How long it has been.
         waited: Duration,
-        /// The timeout.
         limit: Duration,
     },
     /// Nodes of two jobs have joined one master, and neither job runs.

@@ -14,7 +14,6 @@ use diagnosis::{gpus::Inventory, network_check::Outcome};
 /// The outcome of a check with its nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaintReport {
-    /// The job.
     pub job: RunId,
     /// Which of its checks, counted from 0.
     pub check: u32,
@@ -24,18 +23,15 @@ pub struct TaintReport {
     pub racks: Vec<String>,
     /// The names of the pods' switches; empty where no topology is known.
     pub pods: Vec<String>,
-    /// The outcome.
     pub outcome: Outcome,
 }
 
 /// A node as the report names it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckedNode {
-    /// The launcher.
     pub id: NodeId,
     /// The node rank it asked for, or had last.
     pub rank: Option<NodeRank>,
-    /// Its host name.
     pub host: String,
     /// The address that was tested.
     pub ip: String,

@@ -34,7 +34,6 @@ pub enum TopologyError {
         line: usize,
         /// How many there are.
         columns: usize,
-        /// The line.
         text: String,
     },
     /// The third column is no address.

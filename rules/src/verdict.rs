@@ -12,7 +12,6 @@ use diagnosis::{counted::counted, network_check::CHECK_COMMAND};
 pub enum JobVerdict {
     /// The workers of every node exited with code 0.
     Succeeded,
-    /// The job failed.
     Failed(JobFailure),
 }
 
@@ -20,19 +19,13 @@ pub enum JobVerdict {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobFailure {
     /// A node gave up and may not be replaced.
-    Node {
-        /// The node.
-        node: NodeName,
-        /// Its reason.
-        reason: String,
-    },
+    Node { node: NodeName, reason: String },
     /// Too few nodes joined in time.
     TimedOut {
         /// How many had joined.
         joined: u32,
         /// How many are needed.
         needed: u32,
-        /// The timeout.
         waited: Duration,
         /// The ranks that are missing; `None` when the nodes have no ranks.
         missing: Option<Missing>,
@@ -41,7 +34,6 @@ pub enum JobFailure {
     },
     /// A rank was lost more often than it may be replaced.
     Exhausted {
-        /// The rank.
         rank: NodeRank,
         /// Its last holder.
         node: NodeName,
@@ -51,12 +43,7 @@ pub enum JobFailure {
         reason: String,
     },
     /// The launcher that served the job master was stopped.
-    MasterLeft {
-        /// Its node.
-        node: NodeName,
-        /// Its reason.
-        reason: String,
-    },
+    MasterLeft { node: NodeName, reason: String },
     /// Every node left.
     Deserted,
     /// A check could not decide which of some nodes is at fault.

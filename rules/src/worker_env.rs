@@ -40,12 +40,7 @@ pub struct VisibleDevices {
 pub enum WorkerEnvError {
     /// The local rank is not in the assignment: a bug here or in the master.
     #[error("local rank {local_rank} of node rank {node_rank} is not in the assignment of the master")]
-    NotInWorld {
-        /// The node's rank.
-        node_rank: NodeRank,
-        /// The local rank.
-        local_rank: LocalRank,
-    },
+    NotInWorld { node_rank: NodeRank, local_rank: LocalRank },
     /// A virtual local rank with more workers than visible devices.
     #[error(
         "local rank {local_rank} has no device: {variable}={list} lists fewer devices than there are workers"
@@ -55,7 +50,6 @@ pub enum WorkerEnvError {
         local_rank: LocalRank,
         /// The variable that limits the devices.
         variable: &'static str,
-        /// Its value.
         list: String,
     },
 }

@@ -13,7 +13,6 @@ use crate::{
 /// A node in a round.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// The launcher.
     pub node_id: NodeId,
     /// Workers on this node, at least 1. May differ from node to node.
     pub local_world_size: u32,
@@ -23,7 +22,6 @@ pub struct Member {
     pub address: String,
     /// Addresses of its interfaces that are not loopback.
     pub addresses: Vec<String>,
-    /// Its host name.
     pub host_name: String,
     /// The port at which its launcher answers other launchers; 0: none.
     pub question_port: u16,
@@ -34,7 +32,6 @@ pub struct Member {
 /// A completed round: its members, their ranks, and where the workers meet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct World {
-    /// Which round this is.
     pub round: Round,
     /// The nodes by [`NodeRank`]; never empty.
     pub members: Vec<Member>,

@@ -6,7 +6,6 @@ use crate::counted::counted;
 /// What to choose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wish {
-    /// The goal.
     pub objective: Objective,
     /// The number of workers.
     pub wanted: usize,
@@ -22,10 +21,7 @@ pub enum Allowed {
     /// These, by their numbers in the matrix, in the list's order. Empty when it shows none.
     These(Vec<usize>),
     /// Slices of devices (MIG), or ids that no device here has. The list is kept as it is.
-    Untouched {
-        /// The entry.
-        entry: String,
-    },
+    Untouched { entry: String },
 }
 
 /// A list of devices.

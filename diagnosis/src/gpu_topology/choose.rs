@@ -32,15 +32,12 @@ pub enum Objective {
 /// A choice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
-    /// The devices.
     pub set: GpuSet,
     /// The same as the best ring: each next to those it has the fastest link to.
     pub ring: Vec<usize>,
-    /// Their score.
     pub score: Score,
     /// The devices without a choice: the lowest numbers that are free.
     pub first: GpuSet,
-    /// Their score.
     pub first_score: Score,
     /// Whether nothing better exists. The search is cut short on matrices that no real host has.
     pub is_proven: bool,
@@ -76,9 +73,7 @@ pub enum CannotChoose {
 /// One set of a ranking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ranked {
-    /// The devices.
     pub set: GpuSet,
-    /// Their score.
     pub score: Score,
 }
 

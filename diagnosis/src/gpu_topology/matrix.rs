@@ -54,7 +54,6 @@ pub enum BadMatrix {
     /// A row is too short or too long.
     #[error("the topology table is not square: row GPU{row} has {cells} of {columns} connections")]
     RowLength {
-        /// The row.
         row: usize,
         /// Its length.
         cells: usize,
@@ -63,20 +62,10 @@ pub enum BadMatrix {
     },
     /// An unknown link.
     #[error("row GPU{row} of the topology table: {name}")]
-    Link {
-        /// The row.
-        row: usize,
-        /// The link.
-        name: UnknownLink,
-    },
+    Link { row: usize, name: UnknownLink },
     /// An invalid number.
     #[error("row {row} of the bandwidth table: `{name}` is no bandwidth in GB/s from 0 to 10000")]
-    Number {
-        /// The row.
-        row: usize,
-        /// The text.
-        name: String,
-    },
+    Number { row: usize, name: String },
     /// `X` must be on the diagonal only.
     #[error("the topology table says {link} between GPU{one} and GPU{other}")]
     Diagonal {

@@ -45,12 +45,10 @@ pub struct GpuTerms {
 /// The result of the health check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
-    /// Fit for the job.
     Fit {
         /// What is worth knowing nevertheless.
         notes: Vec<String>,
     },
-    /// Not fit.
     Unfit(LocalFault),
     /// Too few are free: query again then.
     Recheck {

@@ -26,9 +26,7 @@ const MOST_REASONS: usize = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Vendor {
-    /// NVIDIA.
     Nvidia,
-    /// `MetaX`.
     Metax,
 }
 
@@ -46,13 +44,11 @@ impl fmt::Display for Vendor {
 pub struct Inventory {
     /// `None`: no accelerator was found.
     pub vendor: Option<Vendor>,
-    /// The driver's version.
     pub driver: Option<String>,
     /// In the order of their places on the bus, which is not always CUDA's.
     pub gpus: Vec<Gpu>,
     /// The links between each two of them; may be incomplete.
     pub links: Vec<GpuLink>,
-    /// The host.
     pub host: Host,
     /// Facts for people: a library that is missing, a query without an answer.
     pub notes: Vec<String>,
@@ -92,7 +88,6 @@ mod as_word {
 pub struct Gpu {
     /// Its place in the driver's own order (NVML's), from 0.
     pub index: u32,
-    /// The model.
     pub name: Option<String>,
     /// `GPU-...`.
     pub uuid: Option<String>,
@@ -159,7 +154,6 @@ pub struct GpuProcess {
 /// Memory of an accelerator that a process holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuUse {
-    /// The accelerator's index.
     pub gpu: u32,
     /// The process, its parent, and so on, as far as they are visible from here.
     pub lineage: Vec<i32>,

@@ -61,9 +61,7 @@ pub enum ShareError {
         "`{variable}={value}`: the GPU share plugin gives {expected} here; see how it was set up on this node"
     )]
     Number {
-        /// The variable.
         variable: &'static str,
-        /// Its value.
         value: String,
         /// What it may be.
         expected: &'static str,

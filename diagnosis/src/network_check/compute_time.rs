@@ -39,9 +39,7 @@ impl fmt::Display for ComputeKind {
 /// The time of one sample of the compute probe.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ComputeTime {
-    /// How long it took.
     pub time: Duration,
-    /// What was timed.
     pub kind: ComputeKind,
 }
 

@@ -62,7 +62,6 @@ pub enum Tainting {
     Now,
     /// Once an earlier check of the job has seen it on that machine, too.
     Confirmed,
-    /// Never.
     Never,
 }
 
@@ -81,7 +80,6 @@ impl fmt::Display for Tainting {
 pub enum OnBadPath {
     /// The largest set of nodes in which every pair is connected takes part; the rest is `unreachable`.
     Exclude,
-    /// The job fails.
     Fail,
     /// All of them take part.
     Proceed,
@@ -121,7 +119,6 @@ pub struct Subject {
     pub pod: u32,
     /// An earlier check of the job called this machine `flaky` or `lost`.
     pub seen_before: bool,
-    /// The result of its self-test.
     pub local: LocalCheck,
 }
 
@@ -139,9 +136,7 @@ pub struct LocalCheck {
 /// A fault of a node that was found without any other node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalFault {
-    /// The part that is at fault.
     pub component: Component,
-    /// What happened.
     pub reason: String,
 }
 
@@ -191,7 +186,6 @@ pub enum Kind {
 pub struct Group {
     /// Counted from 0 within the round.
     pub id: u32,
-    /// The reason.
     pub kind: Kind,
     /// One (idle), two, or in the first round of an odd number of nodes three.
     pub members: Vec<u32>,
@@ -210,10 +204,7 @@ pub enum Probed {
         bytes_per_second: u64,
     },
     /// It ended otherwise: an error, wrong bytes, a probe that died.
-    Failed {
-        /// The reason.
-        reason: String,
-    },
+    Failed { reason: String },
     /// It was cut short, or still runs.
     Unfinished {
         /// Bytes that were received and were right.
@@ -232,11 +223,9 @@ pub enum Probed {
 pub enum Event {
     /// A node's probe of this round ended. The first report of a node counts.
     Reported {
-        /// The node.
         node: u32,
         /// The round; reports of other rounds are dropped.
         round: u32,
-        /// The result.
         probed: Probed,
         /// Times of the compute probe, if it was ordered in this round. Those of another kind than the node's first
         /// are dropped. `None`: it still measures, and they follow.
@@ -244,18 +233,14 @@ pub enum Event {
     },
     /// A node's probe still runs ([`Probed::Unfinished`]; anything else is dropped).
     Progressed {
-        /// The node.
         node: u32,
-        /// The round.
         round: u32,
         /// How far it is.
         probed: Probed,
     },
     /// A node is gone.
     NodeLost {
-        /// The node.
         node: u32,
-        /// The reason.
         reason: String,
         /// It announced it: nothing is wrong with its machine.
         is_announced: bool,

@@ -27,13 +27,11 @@ pub fn rehearse(cluster: &Cluster, policy: Policy) -> Outcome {
 /// An event of the simulation, and the answer of the check.
 #[derive(Debug)]
 pub struct Scene<'a> {
-    /// Its time.
     pub now: Moment,
     /// The check after it.
     pub check: &'a NetworkCheck,
     /// The event; `None` at the beginning.
     pub event: Option<&'a Event>,
-    /// Its answer.
     pub effects: &'a [Effect],
 }
 

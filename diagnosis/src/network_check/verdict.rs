@@ -67,13 +67,10 @@ pub struct RoundRecord {
 /// One test.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TestRecord {
-    /// The kind of its group.
     pub kind: Kind,
-    /// Its members.
     pub members: Vec<u32>,
     /// They are not all of one rack. Tests within racks and tests between racks are two classes.
     pub across: bool,
-    /// Its result.
     pub result: TestResult,
     /// From the check's start to its last report.
     pub ended: Duration,
@@ -108,7 +105,6 @@ pub struct Baseline {
 /// A node's compute time, and its baseline.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ComputeFinding {
-    /// What was timed.
     pub kind: ComputeKind,
     /// The first sample, and the repeated ones, in order.
     pub samples: Vec<Duration>,
@@ -136,13 +132,11 @@ pub enum TestResult {
 /// The finding on one node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeFinding {
-    /// The verdict.
     pub verdict: NodeVerdict,
     /// A taint is given: deserved, and not withheld by the guard.
     pub tainted: bool,
     /// It does not take part in the job. Tainted nodes, and also healthy ones that cannot be reached.
     pub excluded: bool,
-    /// The evidence for the verdict.
     pub evidence: Vec<Evidence>,
     /// Its compute time as thousandths of the mean of the others that timed the same; the lowest of its samples.
     pub compute_permille: Option<u32>,
@@ -163,10 +157,7 @@ pub enum NodeVerdict {
     /// It found a fault of its own.
     LocalFault(LocalFault),
     /// It went away during the check.
-    Lost {
-        /// The reason.
-        reason: String,
-    },
+    Lost { reason: String },
     /// It is healthy, and its rack cannot be reached from the others.
     Unreachable,
     /// Its compute time is too long, each time it was measured.
@@ -224,7 +215,6 @@ pub struct RackPairFault {
 /// Part of a rack's paths out are dead, as where one of several uplinks died and a hash picks the path of each pair.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartialUplink {
-    /// The rack.
     pub rack: u32,
     /// Pairs out of it that failed each time.
     pub dead: u32,

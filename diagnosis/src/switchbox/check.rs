@@ -46,25 +46,14 @@ pub enum Answer {
 pub enum Event {
     /// What is connected to the sockets of a pair.
     Named {
-        /// The pair.
         pair: usize,
         /// By socket.
         devices: (String, String),
     },
     /// The number of this host's accelerators, by the probe.
-    Counted {
-        /// The number.
-        devices: u32,
-    },
+    Counted { devices: u32 },
     /// A measurement ended. Messages of runs that are over are dropped.
-    Answered {
-        /// The run.
-        run: u32,
-        /// The pair.
-        pair: usize,
-        /// The result.
-        answer: Answer,
-    },
+    Answered { run: u32, pair: usize, answer: Answer },
     /// [`Check::deadline`] is reached.
     Deadline,
 }
@@ -78,14 +67,10 @@ pub enum Effect {
         run: u32,
         /// By place in the settings.
         pairs: Vec<usize>,
-        /// Its timeout.
         timeout: Duration,
     },
     /// Cancel the rest of this run.
-    Stop {
-        /// The run.
-        run: u32,
-    },
+    Stop { run: u32 },
     /// The check is over. Nothing follows.
     Finish(Finding),
     /// The check is over, because the default pairs are not those of this host. Nothing follows, and it is no fault

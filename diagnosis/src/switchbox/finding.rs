@@ -88,7 +88,6 @@ impl SwitchboxStatus {
 pub struct Finding {
     /// The probe's name for people.
     pub probe: String,
-    /// The required bandwidth of a pair.
     pub min: Rate,
     /// The required number of good pairs.
     pub min_channels: u32,

@@ -17,7 +17,6 @@ use super::{Settings, SocketPair, pairs_text};
 pub struct Misfit {
     /// The number of accelerators, if the probe reports it.
     pub devices: Option<u32>,
-    /// The default pairs.
     pub pairs: Vec<SocketPair>,
     /// Those with a socket that has no accelerator.
     pub lacking: Vec<SocketPair>,

@@ -48,14 +48,7 @@ pub enum PairsError {
     Twice(SocketPair),
     /// A socket has one link: two pairs over it would share its bandwidth, and its fault.
     #[error("socket {socket} is in {first} and in {second}: a socket belongs to one pair")]
-    SocketTwice {
-        /// The socket.
-        socket: u32,
-        /// The first pair with it.
-        first: SocketPair,
-        /// The second.
-        second: SocketPair,
-    },
+    SocketTwice { socket: u32, first: SocketPair, second: SocketPair },
 }
 
 /// Checks that these pairs can be measured: at least one, at most [`MOST_PAIRS`], no socket in two of them, and none

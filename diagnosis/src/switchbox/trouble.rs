@@ -117,7 +117,6 @@ impl fmt::Display for Trouble {
 /// What is wrong with a pair, and the evidence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wrong {
-    /// The trouble.
     pub trouble: Trouble,
     /// The evidence, with numbers and units; may be empty.
     pub message: String,

@@ -120,9 +120,7 @@ impl Event {
 /// The state that a node reports when its stream is open again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
-    /// Its round.
     pub round: Round,
-    /// Its node rank.
     pub node_rank: NodeRank,
     /// Nodes in that round.
     pub nodes: u32,

@@ -29,7 +29,6 @@ pub(super) struct Measuring {
     /// The first failure.
     failure: Option<String>,
     until: Moment,
-    /// The timeout.
     limit: Duration,
     /// From the cancellation to its end.
     timeout: Option<Duration>,

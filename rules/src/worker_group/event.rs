@@ -125,11 +125,8 @@ pub enum Event {
 /// A worker's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerExit {
-    /// The worker.
     pub local_rank: LocalRank,
-    /// Its process id.
     pub pid: i32,
-    /// How it ended.
     pub cause: ExitCause,
     /// When, in whole seconds since 1970.
     pub unix_secs: i64,

@@ -19,19 +19,9 @@ const CALM: u64 = 95;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ShareEffect {
     /// Notify the user that a worker holds more than its share, in bytes.
-    Warn {
-        /// The worker.
-        local_rank: LocalRank,
-        /// What it holds.
-        used: u64,
-    },
+    Warn { local_rank: LocalRank, used: u64 },
     /// Stop it.
-    Stop {
-        /// The worker.
-        local_rank: LocalRank,
-        /// What it holds.
-        used: u64,
-    },
+    Stop { local_rank: LocalRank, used: u64 },
 }
 
 /// The watch over the workers of one node.

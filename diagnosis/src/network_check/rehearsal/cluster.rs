@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A simulated cluster. Nodes are 0 to `nodes` - 1, racks 0 to `racks` - 1; numbers beyond are ignored.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Cluster {
-    /// The number of nodes.
     pub nodes: u32,
     /// The number of racks, each of ceil(nodes / racks) nodes in a row; 0 is 1.
     pub racks: u32,

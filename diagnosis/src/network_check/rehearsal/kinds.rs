@@ -18,7 +18,6 @@ const TRANSIENT: f64 = 0.01;
 /// A kind of element that breaks.
 #[derive(Debug, Clone, Copy)]
 pub struct ElementKind {
-    /// Its name.
     pub name: &'static str,
     /// It is only found with `exclude_straggler`.
     pub is_slow: bool,
