@@ -26,7 +26,7 @@ pub(super) struct Running {
     deadlines: Deadlines,
     pub(super) groups: Vec<Group>,
     /// Index into `groups`, by node.
-    seats: Vec<Option<u32>>,
+    group_indices: Vec<Option<u32>>,
     /// How often each measures its compute time meanwhile.
     again: BTreeMap<u32, u32>,
     /// Nodes that have not reported that. Their tests are over long before.
@@ -63,11 +63,11 @@ impl Running {
         again: &[(u32, u32)],
         earlier: Option<Duration>,
     ) -> Self {
-        let mut seats = vec![None; log.nodes.len()];
+        let mut group_indices = vec![None; log.nodes.len()];
         for (index, group) in (0..).zip(&groups) {
             for member in &group.members {
-                if let Some(seat) = seats.get_mut(*member as usize) {
-                    *seat = Some(index);
+                if let Some(group_index) = group_indices.get_mut(*member as usize) {
+                    *group_index = Some(index);
                 }
             }
         }
@@ -79,7 +79,7 @@ impl Running {
             number: log.round(),
             since: now,
             deadlines,
-            seats,
+            group_indices,
             again: again.iter().copied().collect(),
             computing: again.iter().filter(|(_, times)| *times > 0).map(|(node, _)| *node).collect(),
             said: vec![MemberReport::default(); log.nodes.len()],
@@ -99,8 +99,8 @@ impl Running {
     }
 
     pub(super) fn group_of(&self, node: u32) -> Option<&Group> {
-        let seat = self.seats.get(node as usize).copied().flatten()?;
-        self.groups.get(seat as usize)
+        let group_index = self.group_indices.get(node as usize).copied().flatten()?;
+        self.groups.get(group_index as usize)
     }
 
     pub(super) fn has_reported(&self, node: u32) -> bool {
@@ -118,12 +118,12 @@ impl Running {
 
     /// A node's probe ended.
     pub(super) fn on_reported(&mut self, now: Moment, node: u32, probed: Probed) {
-        let Some(seat) = self.seats.get(node as usize).copied().flatten() else { return };
-        let was_cut = self.cancelled.get(seat as usize).copied().unwrap_or(false);
+        let Some(group_index) = self.group_indices.get(node as usize).copied().flatten() else { return };
+        let was_cut = self.cancelled.get(group_index as usize).copied().unwrap_or(false);
         if let Some(said) = self.said.get_mut(node as usize) {
             said.end(probed, was_cut);
         }
-        self.settle(now, seat);
+        self.settle(now, group_index);
     }
 
     /// A node's probe still runs.
@@ -141,14 +141,14 @@ impl Running {
             said.is_lost = true;
         }
         self.computing.remove(&node);
-        if let Some(seat) = self.seats.get(node as usize).copied().flatten() {
-            self.settle(now, seat);
+        if let Some(group_index) = self.group_indices.get(node as usize).copied().flatten() {
+            self.settle(now, group_index);
         }
     }
 
     /// Ends a group without pending reports, and begins to wait for one that has failed.
-    fn settle(&mut self, now: Moment, seat: u32) {
-        let index = seat as usize;
+    fn settle(&mut self, now: Moment, group_index: u32) {
+        let index = group_index as usize;
         let Some(group) = self.groups.get(index) else { return };
         if self.settled.get(index).copied().unwrap_or(true) {
             return;
@@ -159,25 +159,25 @@ impl Running {
             if members().all(|said| matches!(said.last, Some(Probed::Passed { .. }))) {
                 self.passed.push(now - self.since);
             }
-            self.end(now, seat);
+            self.end(now, group_index);
         } else if members().any(MemberReport::has_failed)
             && let Some(failing @ None) = self.failing.get_mut(index)
         {
             let due = now + self.deadlines.kill_grace;
             *failing = Some(due);
-            self.due.insert((due, seat));
+            self.due.insert((due, group_index));
         }
     }
 
-    fn end(&mut self, now: Moment, seat: u32) {
-        if let Some(ended @ None) = self.ended.get_mut(seat as usize) {
+    fn end(&mut self, now: Moment, group_index: u32) {
+        if let Some(ended @ None) = self.ended.get_mut(group_index as usize) {
             *ended = Some(now);
         }
-        if let Some(settled) = self.settled.get_mut(seat as usize).filter(|settled| !**settled) {
+        if let Some(settled) = self.settled.get_mut(group_index as usize).filter(|settled| !**settled) {
             *settled = true;
             self.open -= 1;
-            if let Some(Some(due)) = self.failing.get(seat as usize) {
-                self.due.remove(&(*due, seat));
+            if let Some(Some(due)) = self.failing.get(group_index as usize) {
+                self.due.remove(&(*due, group_index));
             }
         }
     }
@@ -207,25 +207,25 @@ impl Running {
         of_tests.into_iter().chain(of_computing).min()
     }
 
-    fn is_open(&self, seat: u32) -> bool {
-        self.settled.get(seat as usize).is_some_and(|settled| !settled)
+    fn is_open(&self, group_index: u32) -> bool {
+        self.settled.get(group_index as usize).is_some_and(|settled| !settled)
     }
 
     /// Cuts short what takes too long.
     pub(super) fn on_time(&mut self, now: Moment) -> Vec<Effect> {
         let mut effects = Vec::new();
-        while let Some((due, seat)) = self.due.first().copied()
+        while let Some((due, group_index)) = self.due.first().copied()
             && due <= now
         {
-            self.cancel(seat, &mut effects);
-            self.end(now, seat);
+            self.cancel(group_index, &mut effects);
+            self.end(now, group_index);
         }
         match self.cut {
             _ if self.open == 0 => {}
             None if self.since + self.timeout() <= now => {
-                for seat in (0..).take(self.groups.len()) {
-                    if self.is_open(seat) {
-                        self.cancel(seat, &mut effects);
+                for group_index in (0..).take(self.groups.len()) {
+                    if self.is_open(group_index) {
+                        self.cancel(group_index, &mut effects);
                     }
                 }
                 self.cut = Some(now + self.deadlines.report_grace());
@@ -243,10 +243,11 @@ impl Running {
         effects
     }
 
-    fn cancel(&mut self, seat: u32, effects: &mut Vec<Effect>) {
-        if let Some(cancelled) = self.cancelled.get_mut(seat as usize).filter(|cancelled| !**cancelled) {
+    fn cancel(&mut self, group_index: u32, effects: &mut Vec<Effect>) {
+        if let Some(cancelled) = self.cancelled.get_mut(group_index as usize).filter(|cancelled| !**cancelled)
+        {
             *cancelled = true;
-            let members = self.groups.get(seat as usize).map_or(&[][..], |group| &group.members);
+            let members = self.groups.get(group_index as usize).map_or(&[][..], |group| &group.members);
             let is_silent = |node: &&u32| {
                 self.said.get(**node as usize).is_some_and(|said| said.last.is_none() && !said.is_lost)
             };

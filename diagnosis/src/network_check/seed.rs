@@ -10,8 +10,8 @@ use super::{Kind, check_log::CheckLog, facts::Facts, plan::Draft};
 pub(super) fn by_step(log: &mut CheckLog, facts: &Facts, suspects: &[u32], draft: &mut Draft) {
     let mut places = vec![None; log.nodes.len()];
     for (place, node) in log.order.iter().enumerate() {
-        if let Some(seat) = places.get_mut(*node as usize) {
-            *seat = Some(place);
+        if let Some(position) = places.get_mut(*node as usize) {
+            *position = Some(place);
         }
     }
     let steps = u32::try_from(log.order.len().next_power_of_two()).unwrap_or(u32::MAX);

@@ -24,14 +24,14 @@ proptest! {
             for effect in scene.effects {
                 let Effect::Start { round, groups, .. } = effect else { continue };
                 let known = &scene.check.log;
-                let mut seats: BTreeMap<u32, u32> = BTreeMap::new();
+                let mut group_counts: BTreeMap<u32, u32> = BTreeMap::new();
                 let facts = Facts::of(known);
                 let odd = *round == 0 && known.order.len() % 2 == 1;
                 assert_eq!(groups.iter().filter(|group| group.members.len() == 3).count(), usize::from(odd));
                 for (index, group) in (0..).zip(groups) {
                     assert_eq!(group.id, index);
                     for member in &group.members {
-                        *seats.entry(*member).or_default() += 1;
+                        *group_counts.entry(*member).or_default() += 1;
                     }
                     match group.members[..] {
                         [_] => assert_eq!(group.kind, Kind::Idle),
@@ -50,8 +50,8 @@ proptest! {
                         assert_eq!(good.count(), 1);
                     }
                 }
-                assert!(seats.values().all(|seats| *seats == 1));
-                assert_eq!(seats.into_keys().collect::<Vec<_>>(), known.live().collect::<Vec<_>>());
+                assert!(group_counts.values().all(|group_counts| *group_counts == 1));
+                assert_eq!(group_counts.into_keys().collect::<Vec<_>>(), known.live().collect::<Vec<_>>());
             }
         });
     }

@@ -196,7 +196,7 @@ impl Promises {
         prop_assert_eq!((&known.0, &known.1), (node, assignment));
         let of_round = self.assignments.iter().filter(|((round, _), _)| *round == assignment.round);
         let assignments = of_round.filter(|(_, (holder, _))| holder == node).count();
-        prop_assert_eq!(assignments, 1, "{} is seated twice", node);
+        prop_assert_eq!(assignments, 1, "{} is assigned twice", node);
         prop_assert!(assignment.node_rank.0 < assignment.nodes);
         prop_assert!(assignment.first_rank + assignment.local_world_size <= assignment.world_size);
         Ok(())

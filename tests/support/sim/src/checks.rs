@@ -318,7 +318,7 @@ impl Simulation {
                 let before = it.last_round.replace(assignment.round);
                 let (own_failures, id) = (it.own_failures, it.id.clone());
                 if before.is_some_and(|before| before >= assignment.round) {
-                    self.fail(|| format!("{id} was seated in {before:?} and then in {}", assignment.round));
+                    self.fail(|| format!("{id} was assigned to {before:?} and then in {}", assignment.round));
                 }
                 if attempt.0 != own_failures || attempt.0 > max_restarts {
                     self.fail(|| {
