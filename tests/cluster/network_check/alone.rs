@@ -66,7 +66,7 @@ fn of_two_nodes_a_command_that_fails_is_named_and_not_the_network() {
         outcomes.into_iter().map(|outcome| outcome.stderr)
     };
     for said in end("echo on fire >&2; exit 3", 202) {
-        let words = "the check command ended with exit code 3 and said: on fire; nobody is tainted. Look first at that command";
+        let words = "the check command ended with exit code 3 and said: on fire; no node is tainted. Look first at that command";
         assert!(said.contains(words), "{said}");
     }
     for said in end("sleep 1000", 202) {

@@ -34,7 +34,7 @@ fn of_two_nobody_can_tell_which_and_the_policy_decides() {
             "{said}"
         );
         assert!(
-            said.contains("nobody is tainted. Look first at that, then at the network between"),
+            said.contains("no node is tainted. Look first at that, then at the network between"),
             "{said}"
         );
     }
