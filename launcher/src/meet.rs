@@ -208,7 +208,7 @@ fn config_of(master: &MasterPlan, terms: &Terms, console: Option<&Console>) -> M
 fn announce(endpoint: &Endpoint, place: &Place, master: &MasterPlan, tell: &dyn Fn(String)) {
     let trust = &master.trust;
     if !place.is_loopback && trust.token.is_none() && !trust.tls.is_on() {
-        tell(open_job::words(endpoint, "a DLROVER_JOB_TOKEN"));
+        tell(open_job::words(endpoint, "DLROVER_JOB_TOKEN"));
     }
     let reach = if place.is_loopback { ", which only this host reaches" } else { "" };
     tell(format!("this launcher serves the job master at {endpoint}{reach}"));

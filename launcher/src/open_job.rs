@@ -6,7 +6,7 @@ use std::fmt;
 pub(crate) fn words(reached_at: impl fmt::Display, hint: &str) -> String {
     format!(
         "warning: this job accepts connections without a token: any host that reaches {reached_at} can list the nodes, join \
-         as one, and so restart the workers of all nodes; to require a token, {hint}, the same for every node and the job \
-         master"
+         as one, and so restart the workers of all nodes; to require a token, give every node and the job master the \
+         same {hint}"
     )
 }

@@ -129,9 +129,9 @@ impl Settings {
         let is_open = trust.token.is_none() && trust.tls.ca.is_none();
         let open = is_open.then(|| {
             let hint = if trust.tls.is_on() {
-                "a DLROVER_JOB_TOKEN or --tls-client-ca"
+                "DLROVER_JOB_TOKEN, or use --tls-client-ca"
             } else {
-                "a DLROVER_JOB_TOKEN"
+                "DLROVER_JOB_TOKEN"
             };
             open_job::words("its port", hint)
         });
