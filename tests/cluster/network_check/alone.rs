@@ -48,7 +48,7 @@ fn a_node_alone_runs_the_check_command() {
     ] {
         let said = with_command(command, more, 201).stderr;
         assert!(said.contains(words), "{said}");
-        assert!(said.contains("Look first at the command line of --check-command"), "{said}");
+        assert!(said.contains("Look first at the check command, run by hand"), "{said}");
         assert!(!said.contains("no byte moved") && !said.contains("cable"), "{said}");
     }
 }

@@ -198,7 +198,7 @@ fn a_rank_that_is_lost_once_too_often_fails_the_job_and_is_named() {
     assert_eq!(
         failure.to_string(),
         format!(
-            "node rank 1 was lost again after 1 replacement, as many as --restart-count allows: \
+            "node rank 1 was lost again after 1 replacement, the most allowed: \
              node rank 1 (host-c, 10.0.0.3): {BROKE}"
         )
     );

@@ -146,7 +146,7 @@ fn a_failure_ends_the_round_that_is_being_restored() {
     let why = Regroup::WorkersFailed { node: named("b", Some(1)), reason: REASON.into() };
     assert_eq!(test.workers_fail("b", 7, false), regrouped(7, &["a"], &why));
     assert_eq!(test.rejoin("b", 7), []);
-    assert_eq!(test.rejoin("a", 7), placed_afresh(8, &["a", "b"]), "nothing was heard of the third");
+    assert_eq!(test.rejoin("a", 7), placed_afresh(8, &["a", "b"]), "the third has not come back");
 }
 
 #[test]

@@ -109,8 +109,7 @@ fn with_too_few_on_the_larger_side_the_job_fails_by_name_at_once() {
         message,
         format!(
             "the network check found a cut between nodes: {WORDS}; 2 of 4 nodes could train together, fewer than \
-             the 3 that --nnodes and --node-unit ask for; no node is tainted for it. Look first at the switches and \
-             cables on that way; --on-bad-path=proceed would train over it"
+             the 3 that the job needs; no node is tainted for it. Check the switches and cables on that path first"
         )
     );
     let _unit = severed(policy(), 2, 4, OnBadPath::Exclude).fails(2, 4, &CutEnd::TooFew);
