@@ -95,7 +95,7 @@ fn a_state_older_than_the_job_is_reported_to_every_node_and_in_the_log() {
     let message = why.to_string();
     assert!(message.contains("older than the job") && message.contains("round 1"), "{message}");
     let message = log.to_string();
-    assert!(message.contains("is in round 3") && message.contains("--state-dir"), "{message}");
+    assert!(message.contains("is in round 3") && message.contains("state directory"), "{message}");
     // Not so one that was merely late.
     let _regrouped = test.rejoin("a", 3);
     assert_eq!(test.resume("c", 0, &["a", "c"], WorkersState::Running), [late("c", 0)]);
