@@ -14,7 +14,9 @@ use std::{
 
 use diagnosis::gpus::Inventory;
 use master_proto::{
-    convert::{ConvertError, Push, Pushed, check_report, cut, end_report, inventory_report, join_request},
+    convert::{
+        ConvertError, Payload, StreamMessage, check_report, cut, end_report, inventory_report, join_request,
+    },
     pb::{self, master_client::MasterClient},
     trust::NodeSecret,
 };
@@ -23,6 +25,7 @@ use rules::{
     check_order::CheckReport,
     job::{Claim, NodeEnd},
     node::JoinRequest,
+    push::Push,
     worker_group::Event,
 };
 use tokio::{
@@ -227,7 +230,8 @@ impl<E: From<Event>> MasterConnection<E> {
             }
             let reason = chain(&error);
             let is_final = error.is_final(was_ever_open);
-            let event = if is_final { Event::Refused { reason } } else { Event::MasterAway { reason } };
+            let event =
+                if is_final { Event::Pushed(Push::Refused { reason }) } else { Event::MasterAway { reason } };
             if self.tell(event).await.is_some() || is_final {
                 return;
             }
@@ -296,11 +300,11 @@ impl<E: From<Event>> MasterConnection<E> {
                 push = pushes.message() => {
                     let pushed = self.pushed(push)?;
                     let Some(event) = self.event(pushed) else { continue };
-                    if let Event::Assigned { assignment } = &event {
+                    if let Event::Pushed(Push::Seat(assignment)) = &event {
                         self.hosted = (assignment.node_rank == NodeRank(0)).then_some(assignment.round);
                     }
                     let seat = match &event {
-                        Event::Assigned { assignment } => Some(assignment.round),
+                        Event::Pushed(Push::Seat(assignment)) => Some(assignment.round),
                         _ => None,
                     };
                     if self.tell(event).await.is_some() {
@@ -402,8 +406,8 @@ impl<E: From<Event>> MasterConnection<E> {
         let Ok(push) = timeout(CALL, pushes.message()).await else {
             return Err(LinkError::Silent { at: self.connector.to_string(), timeout: CALL });
         };
-        match self.pushed(push)?.push {
-            Some(Push::Welcome { beat, session, timeout }) => {
+        match self.pushed(push)?.payload {
+            Some(Payload::Welcome { beat, session, timeout }) => {
                 let timeout = timeout.map_or(CALL, |timeout| timeout.min(CALL));
                 Ok(Welcome { beat, session, timeout })
             }
@@ -411,32 +415,23 @@ impl<E: From<Event>> MasterConnection<E> {
         }
     }
 
-    fn pushed(&self, push: Result<Option<pb::Push>, Status>) -> Result<Pushed, LinkError> {
+    fn pushed(&self, push: Result<Option<pb::Push>, Status>) -> Result<StreamMessage, LinkError> {
         let at = || self.connector.to_string();
         let push = push.map_err(|status| self.connector.refused(status))?;
         let push = push.ok_or_else(|| LinkError::BrokeOff { at: at() })?;
-        Pushed::try_from(push).map_err(|source| LinkError::Nonsense { at: at(), source })
+        StreamMessage::try_from(push).map_err(|source| LinkError::Nonsense { at: at(), source })
     }
 
     /// `None` for what was heard before, is the link's own affair, or is beyond this agent.
-    fn event(&mut self, Pushed { epoch, seq, push }: Pushed) -> Option<Event> {
+    fn event(&mut self, StreamMessage { epoch, seq, payload }: StreamMessage) -> Option<Event> {
         if self.heard.is_some_and(|(life, last)| life == epoch && seq <= last) {
             return None;
         }
         self.heard = Some((epoch, seq));
-        Some(match push? {
-            Push::Welcome { .. } => return None,
-            Push::Host { round, fresh_port } => Event::HostRequested { round, fresh_port },
-            Push::Seat(assignment) => Event::Assigned { assignment },
-            Push::Regroup { round, why, is_secondary } => Event::Regroup { round, why, is_secondary },
-            Push::Refused { reason } => Event::Refused { reason },
-            Push::JobEnd(verdict) => Event::JobEnded { verdict },
-            Push::Pending(pending) => Event::Pending(pending),
-            Push::Check(order) => Event::CheckOrdered { order },
-            Push::CancelCheck(at) => Event::CheckCancelled { at },
-            Push::CheckOver { words } => Event::CheckOver { message: words },
-            Push::Excluded(exclusion) => Event::Excluded { exclusion },
-        })
+        match payload? {
+            Payload::Welcome { .. } => None,
+            Payload::Push(push) => Some(Event::Pushed(push)),
+        }
     }
 
     async fn say(

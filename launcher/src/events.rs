@@ -7,6 +7,7 @@ use agent::{logs::Console, report::Report};
 use rules::{
     Attempt, LocalRank,
     failure::{Failure, GroupFailure, Outcome, WorkerFailure},
+    push::Push,
     worker_group::{Effect, Event},
     world::{Assignment, Place},
 };
@@ -66,7 +67,7 @@ impl EventLog {
     /// Takes note of what the agent's machine heard and decided.
     pub fn observe(&mut self, event: &Event, effects: &[Effect]) {
         match event {
-            Event::Assigned { assignment } => self.on_seated(assignment, effects),
+            Event::Pushed(Push::Seat(assignment)) => self.on_seated(assignment, effects),
             Event::WorkerStarted { local_rank, pid, .. } => {
                 self.pids.insert(*local_rank, *pid);
                 self.say(&LogRecord {
@@ -239,7 +240,7 @@ mod tests {
         };
         let prepare = Effect::Prepare { assignment: assignment.clone(), attempt: Attempt(0) };
         log.attempt = Attempt(1);
-        log.observe(&Event::Assigned { assignment }, &[prepare]);
+        log.observe(&Event::Pushed(Push::Seat(assignment)), &[prepare]);
         assert_eq!(log.attempt, Attempt(0), "what was excused while joining");
         log.pids.insert(LocalRank(1), 77);
         let said = LogRecord { state: "START", worker: log.placed(LocalRank(1)), ..LogRecord::default() };

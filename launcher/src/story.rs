@@ -4,6 +4,7 @@
 use diagnosis::counted::counted;
 use rules::{
     failure::{ExitCause, Outcome},
+    push::Push,
     worker_group::{Effect, Event},
     world::Assignment,
 };
@@ -12,7 +13,7 @@ use tracing::info;
 /// Tells what the agent's machine heard and decided.
 pub(crate) fn tell(event: &Event, effects: &[Effect]) {
     match event {
-        Event::Assigned { assignment } => info!("{}", seat(assignment)),
+        Event::Pushed(Push::Seat(assignment)) => info!("{}", seat(assignment)),
         Event::WorkerStarted { round, local_rank, pid } => {
             info!("round {round}: the worker with local rank {local_rank} runs, pid {pid}");
         }
@@ -20,7 +21,7 @@ pub(crate) fn tell(event: &Event, effects: &[Effect]) {
             let (local_rank, pid) = (exit.local_rank, exit.pid);
             info!("round {round}: the worker with local rank {local_rank}, pid {pid}, {}", end(exit.cause));
         }
-        Event::Regroup { round, why, .. } => info!("round {round} is over: {why}"),
+        Event::Pushed(Push::Regroup { round, why, .. }) => info!("round {round} is over: {why}"),
         Event::MasterBack => info!("connected to the job master"),
         Event::MasterAway { reason } => info!("no connection to the job master: {reason}"),
         Event::Signalled { signal } => info!("told to end by signal {signal}"),

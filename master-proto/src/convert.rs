@@ -19,7 +19,7 @@ use rules::{NodeId, Round};
 pub use self::{
     checks::check_report,
     inventory::inventory_report,
-    pushes::{Push, Pushed},
+    pushes::{Payload, StreamMessage},
     requests::{Join, end_report, join_request, resume_request},
 };
 

@@ -11,7 +11,7 @@ use std::{
 
 use master_proto::{
     PROTOCOL_VERSION,
-    convert::{ConvertError, Join, Pushed, resume_request, speaker},
+    convert::{ConvertError, Join, StreamMessage, resume_request, speaker},
     pb,
     trust::{Token, check_speaker},
 };
@@ -191,7 +191,7 @@ impl pb::master_server::Master for MasterService {
         }
         let pushes = ReceiverStream::new(words).map(move |word| {
             let _until_dropped = &open;
-            Ok(Pushed::from(word).into())
+            Ok(StreamMessage::from(word).into())
         });
         Ok(Response::new(Box::pin(pushes)))
     }

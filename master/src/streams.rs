@@ -2,11 +2,12 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use master_proto::convert::{Push, Pushed};
+use master_proto::convert::{Payload, StreamMessage};
 use rules::{
     NodeId,
     job::{self, Effect},
     pending::Pending,
+    push::Push,
     verdict::JobVerdict,
 };
 use tokio::sync::mpsc;
@@ -27,12 +28,12 @@ pub(crate) const MOST_SUBSCRIBERS: usize = 65_536;
 pub(crate) struct QueuedPush {
     epoch: u64,
     seq: u64,
-    push: Arc<Push>,
+    payload: Arc<Payload>,
 }
 
-impl From<QueuedPush> for Pushed {
-    fn from(QueuedPush { epoch, seq, push }: QueuedPush) -> Self {
-        Self { epoch, seq, push: Some(Arc::unwrap_or_clone(push)) }
+impl From<QueuedPush> for StreamMessage {
+    fn from(QueuedPush { epoch, seq, payload }: QueuedPush) -> Self {
+        Self { epoch, seq, payload: Some(Arc::unwrap_or_clone(payload)) }
     }
 }
 
@@ -74,7 +75,7 @@ impl Streams {
     /// From now on words to the node go here. Its old stream ends.
     pub(crate) fn open(&mut self, Opened { node, session, pushes, beat, timeout }: Opened) {
         self.open.insert(node.clone(), (session, pushes));
-        self.push(&node, Push::Welcome { beat, session, timeout });
+        self.send(&node, Payload::Welcome { beat, session, timeout });
     }
 
     /// A stream has ended; the node may have opened another one since.
@@ -87,26 +88,13 @@ impl Streams {
     /// Does what was decided. Gives the verdict when nothing follows.
     pub(crate) fn carry_out(&mut self, effect: Effect) -> Option<JobVerdict> {
         match effect {
-            Effect::RequestHost { node, round, fresh_port } => {
-                self.push(&node, Push::Host { round, fresh_port })
-            }
-            Effect::Check { node, order } => self.push(&node, Push::Check(order)),
-            Effect::CancelCheck { node, at } => self.push(&node, Push::CancelCheck(at)),
-            Effect::CheckOver { node, message } => self.push(&node, Push::CheckOver { words: message }),
-            Effect::Exclude { node, exclusion } => self.push(&node, Push::Excluded(exclusion)),
-            Effect::Assign { node, assignment } => self.push(&node, Push::Seat(assignment)),
-            Effect::Regroup { node, round, why } => {
-                let is_secondary = why.is_secondary();
-                self.push(&node, Push::Regroup { round, why: why.to_string(), is_secondary });
-            }
+            Effect::Push { node, push } => self.send(&node, Payload::Push(push)),
             Effect::Refuse { node, reason } => {
                 let reason = reason.to_string();
                 say(&self.log, format_args!("refused {node}: {reason}"));
-                self.push(&node, Push::Refused { reason });
+                self.send(&node, Payload::Push(Push::Refused { reason }));
                 self.open.remove(&node);
             }
-            Effect::SendPending { node, pending } => self.push(&node, Push::Pending(pending)),
-            Effect::SendEnd { node, verdict } => self.push(&node, Push::JobEnd(verdict)),
             Effect::HangUp { node } => {
                 self.open.remove(&node);
             }
@@ -122,9 +110,9 @@ impl Streams {
     /// Tells those that wait how things stand.
     pub(crate) fn tell(&mut self, pending: Pending, nodes: impl IntoIterator<Item = NodeId>) {
         say(&self.log, &pending);
-        let push = Arc::new(Push::Pending(pending));
+        let payload = Arc::new(Payload::Push(Push::Pending(pending)));
         for node in nodes {
-            self.push(&node, Arc::clone(&push));
+            self.send(&node, Arc::clone(&payload));
         }
     }
 
@@ -137,10 +125,11 @@ impl Streams {
 
     /// Never waits: the stream of a node that does not read its pushes is ended, and so the node is lost, unless
     /// it comes back.
-    fn push(&mut self, node: &NodeId, push: impl Into<Arc<Push>>) {
+    fn send(&mut self, node: &NodeId, payload: impl Into<Arc<Payload>>) {
         let Some((_, pushes)) = self.open.get(node) else { return };
         self.said += 1;
-        if pushes.try_send(QueuedPush { epoch: self.epoch, seq: self.said, push: push.into() }).is_err() {
+        if pushes.try_send(QueuedPush { epoch: self.epoch, seq: self.said, payload: payload.into() }).is_err()
+        {
             self.open.remove(node);
         }
     }
@@ -163,7 +152,7 @@ mod tests {
     }
 
     fn host(streams: &mut Streams) {
-        let asked = Effect::RequestHost { node: node(), round: Round(0), fresh_port: false };
+        let asked = Effect::Push { node: node(), push: Push::Host { round: Round(0), fresh_port: false } };
         assert_eq!(streams.carry_out(asked), None);
     }
 
@@ -174,10 +163,13 @@ mod tests {
         let mut new = open(&mut streams, 2);
         streams.closed(&node(), 1);
         host(&mut streams);
-        assert!(matches!(*old.blocking_recv().unwrap().push, Push::Welcome { beat: None, session: 1, .. }));
+        assert!(matches!(
+            *old.blocking_recv().unwrap().payload,
+            Payload::Welcome { beat: None, session: 1, .. }
+        ));
         assert!(old.blocking_recv().is_none(), "attending again ends the old stream");
         let words = [new.blocking_recv().unwrap(), new.blocking_recv().unwrap()];
-        assert!(matches!(*words[1].push, Push::Host { .. }));
+        assert!(matches!(*words[1].payload, Payload::Push(Push::Host { .. })));
         assert!(words[0].seq < words[1].seq && words.iter().all(|word| word.epoch == 9));
     }
 
@@ -203,7 +195,7 @@ mod tests {
         assert_eq!(streams.carry_out(Effect::Refuse { node: node(), reason }), None);
         let _welcome = words.blocking_recv().unwrap();
         assert!(
-            matches!(&*words.blocking_recv().unwrap().push, Push::Refused { reason } if reason.starts_with('x'))
+            matches!(&*words.blocking_recv().unwrap().payload, Payload::Push(Push::Refused { reason }) if reason.starts_with('x'))
         );
         assert!(words.blocking_recv().is_none());
     }

@@ -8,15 +8,13 @@ use std::time::Duration;
 
 use common::{Master, Node, request, terms};
 use diagnosis::network_check::{Deadlines, LocalCheck, OnBadPath, Probed, Tainting};
-use master_proto::{
-    convert::{Push, check_report},
-    pb,
-};
+use master_proto::{convert::check_report, pb};
 use rules::{
     NodeRank,
     check_order::{CheckOrder, CheckReport, Checked},
     check_terms::{CheckTerms, OnInconclusive},
     node::{JoinRequest, Terms},
+    push::Push,
 };
 
 fn checked_terms() -> Terms {
@@ -72,8 +70,8 @@ async fn live(mut node: Node) -> (Node, bool) {
                 let report = node.signed(report);
                 node.client.report_check(report).await.unwrap();
             }
-            Push::CheckOver { words } => {
-                assert!(words.contains("left out: node 3 (host-d, 127.0.0.1) (fault)"), "{words}");
+            Push::CheckOver { message } => {
+                assert!(message.contains("left out: node 3 (host-d, 127.0.0.1) (fault)"), "{message}");
             }
             Push::Host { round, .. } => node.host(round).await.unwrap(),
             Push::Seat(seat) => {

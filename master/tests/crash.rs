@@ -15,11 +15,11 @@ use std::{
 };
 
 use common::{LIMIT, Node, config, request, terms};
-use master_proto::convert::Push;
 use rules::{
     Round,
     job::{NodeEnd, WorkersState},
     node::JoinRequest,
+    push::Push,
     verdict::JobVerdict,
     world::Assignment,
 };
@@ -157,7 +157,7 @@ impl Robot {
                     let _gone = node.acknowledge().await;
                     return Ok(verdict);
                 }
-                Push::Welcome { .. } | Push::Pending(_) => {}
+                Push::Pending(_) => {}
                 Push::Refused { reason } => panic!("{} was refused: {reason}", self.id),
             }
         }

@@ -8,8 +8,9 @@ use std::{fs, sync::Arc};
 
 use common::{Master, Node, request, seated, terms};
 use master::{JournalError, MasterError};
-use master_proto::convert::Push;
-use rules::{Round, job::WorkersState, node::JoinRequest, verdict::JobVerdict, world::Assignment};
+use rules::{
+    Round, job::WorkersState, node::JoinRequest, push::Push, verdict::JobVerdict, world::Assignment,
+};
 use tokio_stream::wrappers::TcpListenerStream;
 
 async fn two(master: &Master) -> [Node; 2] {

@@ -5,13 +5,14 @@ mod common;
 use common::{LIMIT, Master, Node, Way, channel, request, run_a_job, seated, terms};
 use master_proto::{
     PROTOCOL_VERSION,
-    convert::{Push, join_request},
+    convert::join_request,
     pb::{self, master_client::MasterClient},
 };
 use rules::{
     NodeRank, Round,
     job::NodeEnd,
     node::JoinRequest,
+    push::Push,
     verdict::{JobFailure, JobVerdict},
 };
 use tonic::Code;

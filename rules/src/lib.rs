@@ -26,6 +26,7 @@ pub mod node;
 pub mod notice;
 pub mod pending;
 pub mod presence;
+pub mod push;
 pub mod restart;
 pub mod signal_name;
 mod start_watch;

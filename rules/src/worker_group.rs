@@ -34,6 +34,7 @@ use crate::{
     ids::{Attempt, LocalRank, Round},
     job::{Claim, NodeEnd, WorkersState},
     notice::{AfterStop, Notice},
+    push::Push,
     restart::{self, AfterFailure},
     start_watch::StartWatch,
     stop_ladder::{Step, StopLadder},
@@ -216,26 +217,19 @@ impl WorkerGroup {
         match event {
             // Handled before.
             Event::Heard { .. } => Vec::new(),
+            Event::Pushed(push) => self.on_pushed(now, push),
             Event::Answered { round, answers, is_master_gone } => {
                 self.on_answered(round, &answers, is_master_gone)
             }
-            Event::HostRequested { round, fresh_port } => self.on_host_requested(round, fresh_port),
             Event::Hosting { round, master_addr, master_port } => {
                 self.on_hosting(round, master_addr, master_port)
             }
             Event::CannotHost { reason } => self.leave(now, Outcome::Failed(Failure::Store { reason })),
-            Event::Assigned { assignment } => self.on_assigned(now, assignment),
-            Event::Pending(pending) => vec![Effect::Notify(Notice::Pending(pending))],
             Event::SelfCheckProgress { message } => vec![Effect::Notify(Notice::SelfCheck { message })],
             Event::CannotCheck { reason } => self.leave(now, Outcome::Failed(Failure::SelfCheck { reason })),
             Event::LocallyChecked { checked } => self.on_locally_checked(now, checked),
-            Event::CheckOrdered { order } => self.on_check_ordered(now, order),
-            Event::CheckCancelled { at } => self.on_check_cancelled(at),
             Event::Probing { at, probed } => self.on_probing(now, at, probed),
             Event::Probed { report } => self.on_probed(report),
-            Event::CheckOver { message } => self.on_check_over(message),
-            Event::Excluded { exclusion } => self.on_excluded(now, exclusion),
-            Event::Refused { reason } => self.on_refused(now, reason),
             Event::Prepared { round, oom_kills } => self.on_prepared(now, round, oom_kills),
             Event::CannotPrepare { reason, .. } => {
                 self.leave(now, Outcome::Failed(Failure::Prepare { reason }))
@@ -259,13 +253,26 @@ impl WorkerGroup {
             Event::TreeGone { .. } => self.on_tree_gone(now),
             Event::Signalled { signal } => self.on_signalled(now, signal),
             Event::Forwarded { signal } => self.on_forwarded(signal),
-            Event::Regroup { why, is_secondary, .. } => self.on_regroup(now, why, is_secondary),
-            Event::JobEnded { verdict } => self.on_job_ended(now, verdict),
             Event::MasterBack => self.on_master_back(now),
             Event::MasterAway { reason } => self.on_master_away(now, reason),
             Event::EndNoted => self.on_end_noted(),
             Event::GuardDied { cause } => self.on_guard_died(now, cause),
             Event::Deadline => self.on_deadline(now),
+        }
+    }
+
+    fn on_pushed(&mut self, now: Moment, push: Push) -> Vec<Effect> {
+        match push {
+            Push::Host { round, fresh_port } => self.on_host_requested(round, fresh_port),
+            Push::Seat(assignment) => self.on_assigned(now, assignment),
+            Push::Pending(pending) => vec![Effect::Notify(Notice::Pending(pending))],
+            Push::Check(order) => self.on_check_ordered(now, order),
+            Push::CancelCheck(at) => self.on_check_cancelled(at),
+            Push::CheckOver { message } => self.on_check_over(message),
+            Push::Excluded(exclusion) => self.on_excluded(now, exclusion),
+            Push::Refused { reason } => self.on_refused(now, reason),
+            Push::Regroup { why, is_secondary, .. } => self.on_regroup(now, why, is_secondary),
+            Push::JobEnd(verdict) => self.on_job_ended(now, verdict),
         }
     }
 
@@ -276,32 +283,33 @@ impl WorkerGroup {
                 (*round, matches!(self.state, State::Preparing(_)))
             }
             Event::CannotStart { round, .. } => (*round, matches!(self.state, State::Running(_))),
-            Event::Regroup { round, is_secondary, .. } if matches!(self.state, State::Joining { .. }) => {
+            Event::Pushed(Push::Regroup { round, is_secondary, .. })
+                if matches!(self.state, State::Joining { .. }) =>
+            {
                 return !is_secondary || self.charged != Some(*round);
             }
-            Event::Regroup { round, .. } => (*round, true),
+            Event::Pushed(Push::Regroup { round, .. }) => (*round, true),
             Event::WorkerStarted { round, .. }
             | Event::WorkerExited { round, .. }
             | Event::StoreReached { round, .. }
             | Event::TreeGone { round } => {
                 (*round, matches!(self.state, State::Running(_) | State::Stopping { .. }))
             }
-            Event::Assigned { assignment } => {
+            Event::Pushed(Push::Seat(assignment)) => {
                 let is_new = self.last.as_ref().is_none_or(|last| last.round < assignment.round);
                 return !is_new || !matches!(self.state, State::Joining { .. });
             }
-            Event::HostRequested { .. }
-            | Event::Hosting { .. }
+            Event::Pushed(Push::Refused { .. } | Push::Excluded(_) | Push::JobEnd(_)) => {
+                return matches!(self.state, State::Done);
+            }
+            Event::Hosting { .. }
             | Event::CannotHost { .. }
             | Event::SelfCheckProgress { .. }
             | Event::CannotCheck { .. }
             | Event::LocallyChecked { .. }
-            | Event::CheckOrdered { .. }
-            | Event::CheckCancelled { .. }
             | Event::Probing { .. }
             | Event::Probed { .. }
-            | Event::CheckOver { .. }
-            | Event::Pending(_) => {
+            | Event::Pushed(_) => {
                 return !matches!(self.state, State::Joining { .. });
             }
             Event::Signalled { .. }
@@ -309,9 +317,6 @@ impl WorkerGroup {
             | Event::GpuError { .. }
             | Event::GpuMemory { .. }
             | Event::Forwarded { .. }
-            | Event::Refused { .. }
-            | Event::Excluded { .. }
-            | Event::JobEnded { .. }
             | Event::MasterBack
             | Event::MasterAway { .. }
             | Event::EndNoted

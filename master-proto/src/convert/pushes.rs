@@ -2,107 +2,100 @@
 
 use std::time::Duration;
 
-use diagnosis::exclusion::Exclusion;
 use rules::{
     NodeRank, Round,
-    check_order::{CheckOrder, CheckRound},
     missing::Missing,
     pending::Pending,
-    verdict::JobVerdict,
+    push::Push,
     world::{Assignment, Member, World},
 };
 
 use super::{ConvertError, cut, millis, port, workers};
 use crate::pb::{self, push::Push as Wire};
 
-/// What the master may say to a node.
+/// A message on the stream from the master to a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Push {
-    /// The stream is open. `None`: no beats are wanted.
-    Welcome { beat: Option<Duration>, session: u64, timeout: Option<Duration> },
-    /// Serve the store of this round.
-    Host { round: Round, fresh_port: bool },
-    /// Take your seat.
-    Seat(Assignment),
-    /// Stop and join again. `excuses`: a failure of this node's own workers came after, and is not counted.
-    Regroup { round: Round, why: String, is_secondary: bool },
-    /// You cannot take part.
-    Refused { reason: String },
-    /// The job is over.
-    JobEnd(JobVerdict),
-    /// There is no seat yet.
-    Pending(Pending),
-    /// Take part in a test.
-    Check(CheckOrder),
-    /// End the test of this round now.
-    CancelCheck(CheckRound),
-    /// The check is over and this node passed.
-    CheckOver { words: String },
-    /// A check keeps this node out of the job.
-    Excluded(Exclusion),
-}
-
-/// A push as it came, with its place among all that this life of the master has said to this node.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pushed {
-    /// Which life of the master.
+pub struct StreamMessage {
+    /// The life of the master that sends it.
     pub epoch: u64,
-    /// Which of its words to this node.
+    /// Grows with every message to this node in that life.
     pub seq: u64,
-    /// What it says; `None` when this agent is too old to know.
-    pub push: Option<Push>,
+    /// `None`: a message that this agent is too old to know.
+    pub payload: Option<Payload>,
 }
 
-impl From<Pushed> for pb::Push {
-    fn from(Pushed { epoch, seq, push }: Pushed) -> Self {
-        let push = push.map(|push| match push {
-            Push::Welcome { beat, session, timeout } => Wire::Welcome(pb::Welcome {
+/// What a [`StreamMessage`] carries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Payload {
+    /// The stream is open. Without `beat`, no heartbeats are wanted.
+    Welcome { beat: Option<Duration>, session: u64, timeout: Option<Duration> },
+    /// What the job decided.
+    Push(Push),
+}
+
+impl From<StreamMessage> for pb::Push {
+    fn from(StreamMessage { epoch, seq, payload }: StreamMessage) -> Self {
+        let push = payload.map(|payload| match payload {
+            Payload::Welcome { beat, session, timeout } => Wire::Welcome(pb::Welcome {
                 beat_millis: beat.map_or(0, millis),
                 session,
                 timeout_millis: timeout.map_or(0, millis),
             }),
-            Push::Host { round, fresh_port } => Wire::Host(pb::Host { round: round.0, fresh_port }),
-            Push::Seat(assignment) => Wire::Seat(assignment.into()),
-            Push::Regroup { round, why, is_secondary } => {
-                Wire::Regroup(pb::Regroup { round: round.0, why: cut(why), is_secondary })
-            }
-            Push::Refused { reason } => Wire::Refused(pb::Refused { reason: cut(reason) }),
-            Push::JobEnd(verdict) => Wire::JobEnd(verdict.into()),
-            Push::Pending(pending) => Wire::Pending(pending.into()),
-            Push::Check(order) => Wire::Check(order.into()),
-            Push::CancelCheck(at) => Wire::CancelCheck(at.into()),
-            Push::CheckOver { words } => Wire::CheckOver(pb::CheckOver { words: cut(words) }),
-            Push::Excluded(exclusion) => Wire::Excluded(exclusion.into()),
+            Payload::Push(push) => push.into(),
         });
         Self { epoch, seq, push }
     }
 }
 
-impl TryFrom<pb::Push> for Pushed {
+impl From<Push> for Wire {
+    fn from(push: Push) -> Self {
+        match push {
+            Push::Host { round, fresh_port } => Self::Host(pb::Host { round: round.0, fresh_port }),
+            Push::Seat(assignment) => Self::Seat(assignment.into()),
+            Push::Regroup { round, why, is_secondary } => {
+                Self::Regroup(pb::Regroup { round: round.0, why: cut(why), is_secondary })
+            }
+            Push::Refused { reason } => Self::Refused(pb::Refused { reason: cut(reason) }),
+            Push::JobEnd(verdict) => Self::JobEnd(verdict.into()),
+            Push::Pending(pending) => Self::Pending(pending.into()),
+            Push::Check(order) => Self::Check(order.into()),
+            Push::CancelCheck(at) => Self::CancelCheck(at.into()),
+            Push::CheckOver { message } => Self::CheckOver(pb::CheckOver { words: cut(message) }),
+            Push::Excluded(exclusion) => Self::Excluded(exclusion.into()),
+        }
+    }
+}
+
+impl TryFrom<pb::Push> for StreamMessage {
     type Error = ConvertError;
 
     fn try_from(pb::Push { epoch, seq, push }: pb::Push) -> Result<Self, ConvertError> {
-        let push = push.map(|push| {
-            Ok(match push {
-                Wire::Welcome(pb::Welcome { beat_millis, session, timeout_millis }) => {
-                    let some = |millis| Some(Duration::from_millis(millis)).filter(|it| !it.is_zero());
-                    Push::Welcome { beat: some(beat_millis), session, timeout: some(timeout_millis) }
-                }
-                Wire::Host(pb::Host { round, fresh_port }) => Push::Host { round: Round(round), fresh_port },
-                Wire::Seat(assignment) => Push::Seat(assignment.try_into()?),
-                Wire::Regroup(pb::Regroup { round, why, is_secondary }) => {
-                    Push::Regroup { round: Round(round), why, is_secondary }
-                }
-                Wire::Refused(pb::Refused { reason }) => Push::Refused { reason },
-                Wire::JobEnd(end) => Push::JobEnd(end.try_into()?),
-                Wire::Pending(pending) => Push::Pending(pending.try_into()?),
-                Wire::Check(order) => Push::Check(order.try_into()?),
-                Wire::CancelCheck(at) => Push::CancelCheck(at.into()),
-                Wire::CheckOver(pb::CheckOver { words }) => Push::CheckOver { words },
-                Wire::Excluded(excluded) => Push::Excluded(excluded.into()),
-            })
-        });
-        Ok(Self { epoch, seq, push: push.transpose()? })
+        Ok(Self { epoch, seq, payload: push.map(Payload::try_from).transpose()? })
+    }
+}
+
+impl TryFrom<Wire> for Payload {
+    type Error = ConvertError;
+
+    fn try_from(wire: Wire) -> Result<Self, ConvertError> {
+        Ok(Self::Push(match wire {
+            Wire::Welcome(pb::Welcome { beat_millis, session, timeout_millis }) => {
+                let some = |millis| Some(Duration::from_millis(millis)).filter(|it| !it.is_zero());
+                return Ok(Self::Welcome { beat: some(beat_millis), session, timeout: some(timeout_millis) });
+            }
+            Wire::Host(pb::Host { round, fresh_port }) => Push::Host { round: Round(round), fresh_port },
+            Wire::Seat(assignment) => Push::Seat(assignment.try_into()?),
+            Wire::Regroup(pb::Regroup { round, why, is_secondary }) => {
+                Push::Regroup { round: Round(round), why, is_secondary }
+            }
+            Wire::Refused(pb::Refused { reason }) => Push::Refused { reason },
+            Wire::JobEnd(end) => Push::JobEnd(end.try_into()?),
+            Wire::Pending(pending) => Push::Pending(pending.try_into()?),
+            Wire::Check(order) => Push::Check(order.try_into()?),
+            Wire::CancelCheck(at) => Push::CancelCheck(at.into()),
+            Wire::CheckOver(pb::CheckOver { words }) => Push::CheckOver { message: words },
+            Wire::Excluded(excluded) => Push::Excluded(excluded.into()),
+        }))
     }
 }
 

@@ -17,6 +17,7 @@ use rules::{
     job::{Claim, Event, NodeEnd, WorkersState},
     node::{Accelerators, JoinRequest, NodeAttributes, NodeName, Terms},
     pending::Pending,
+    push::Push,
     verdict::{CutEnd, JobFailure, JobVerdict},
     world::Assignment,
 };
@@ -129,13 +130,12 @@ fn name() -> NodeName {
 #[test]
 fn every_push_survives_the_wire() {
     let failed = |failure| Push::JobEnd(JobVerdict::Failed(failure));
+    let (beat, timeout) = (Some(Duration::from_secs(1)), Some(Duration::from_secs(2)));
+    let welcomes = [
+        Payload::Welcome { beat: None, session: 0, timeout: None },
+        Payload::Welcome { beat, session: u64::MAX, timeout },
+    ];
     let pushes = [
-        Push::Welcome { beat: None, session: 0, timeout: None },
-        Push::Welcome {
-            beat: Some(Duration::from_secs(1)),
-            session: u64::MAX,
-            timeout: Some(Duration::from_secs(2)),
-        },
         Push::Host { round: Round(1), fresh_port: true },
         Push::Seat(assignment()),
         Push::Regroup { round: Round(2), why: "w".into(), is_secondary: true },
@@ -160,7 +160,7 @@ fn every_push_survives_the_wire() {
         Push::Check(order()),
         Push::Check(CheckOrder { test: Test::Pair, ..order() }),
         Push::CancelCheck(CheckRound { check: 1, round: 2 }),
-        Push::CheckOver { words: "w".into() },
+        Push::CheckOver { message: "w".into() },
         Push::Excluded(Exclusion {
             verdict: "fault".into(),
             evidence: "e".into(),
@@ -185,9 +185,9 @@ fn every_push_survives_the_wire() {
             limit: Duration::from_secs(600),
         }),
     ];
-    for push in pushes {
-        let pushed = Pushed { epoch: 7, seq: 9, push: Some(push) };
-        assert_eq!(Pushed::try_from(pb::Push::from(pushed.clone())), Ok(pushed));
+    for payload in welcomes.into_iter().chain(pushes.map(Payload::Push)) {
+        let message = StreamMessage { epoch: 7, seq: 9, payload: Some(payload) };
+        assert_eq!(StreamMessage::try_from(pb::Push::from(message.clone())), Ok(message));
     }
 }
 
@@ -317,13 +317,14 @@ fn a_fault_of_its_own_survives_the_wire_and_nonsense_of_a_check_does_not() {
 #[test]
 fn a_push_of_a_newer_master_is_no_error() {
     let push = pb::Push { epoch: 1, seq: 2, push: None };
-    assert_eq!(Pushed::try_from(push), Ok(Pushed { epoch: 1, seq: 2, push: None }));
+    assert_eq!(StreamMessage::try_from(push), Ok(StreamMessage { epoch: 1, seq: 2, payload: None }));
 }
 
 #[test]
 fn an_assignment_is_small() {
     use prost::Message as _;
-    let push = Pushed { epoch: u64::MAX, seq: 1 << 20, push: Some(Push::Seat(assignment())) };
+    let payload = Some(Payload::Push(Push::Seat(assignment())));
+    let push = StreamMessage { epoch: u64::MAX, seq: 1 << 20, payload };
     let bytes = pb::Push::from(push).encoded_len();
     assert!(bytes <= 100, "{bytes}");
 }

@@ -18,7 +18,7 @@ use std::{
 use master::{MasterConfig, MasterError};
 use master_proto::{
     PROTOCOL_VERSION,
-    convert::{Push, Pushed, end_report, join_request},
+    convert::{Payload, StreamMessage, end_report, join_request},
     pb::{self, master_client::MasterClient},
     trust::{NodeSecret, Token, Trust},
 };
@@ -27,6 +27,7 @@ use rules::{
     job::{Claim, NodeEnd, OnGiveUp, Policy, WorkersState},
     liveness::Timeout,
     node::{JoinRequest, NodeAttributes, Terms},
+    push::Push,
     verdict::JobVerdict,
     world::Assignment,
 };
@@ -242,8 +243,8 @@ impl Node {
         }
         let pushes = client.subscribe(request).await?.into_inner();
         let mut node = Self { id: id.into(), client, pushes, way, last: None, session: 0 };
-        match node.push().await? {
-            Some(Push::Welcome { session, .. }) => {
+        match node.payload().await? {
+            Some(Payload::Welcome { session, .. }) => {
                 node.session = session;
                 Ok(node)
             }
@@ -328,16 +329,23 @@ impl Node {
 
     /// The next push, whatever it is; `None` when the stream has ended.
     pub async fn push(&mut self) -> Result<Option<Push>, Status> {
-        let push = timeout(LIMIT, self.pushes.message()).await.expect("a push in time")?;
-        let Some(push) = push else { return Ok(None) };
-        let Pushed { epoch, seq, push } = push.try_into().unwrap();
+        Ok(self.payload().await?.map(|payload| match payload {
+            Payload::Push(push) => push,
+            Payload::Welcome { .. } => panic!("a second welcome on one stream"),
+        }))
+    }
+
+    async fn payload(&mut self) -> Result<Option<Payload>, Status> {
+        let message = timeout(LIMIT, self.pushes.message()).await.expect("a message in time")?;
+        let Some(message) = message else { return Ok(None) };
+        let StreamMessage { epoch, seq, payload } = message.try_into().unwrap();
         assert!(
             self.last.is_none_or(|(life, last)| life == epoch && last < seq),
             "{:?} then {seq}",
             self.last
         );
         self.last = Some((epoch, seq));
-        Ok(push)
+        Ok(payload)
     }
 
     /// The next push that is more than a word about waiting.

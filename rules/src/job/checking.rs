@@ -23,6 +23,7 @@ use crate::{
     check_order::{CheckOrder, CheckReport, CheckRound, Partner, Test},
     ids::NodeId,
     node::{JoinRequest, is_loopback},
+    push::Push,
     taint_report::CheckedNode,
     topology::Place,
     world::reachable_address,
@@ -239,7 +240,10 @@ impl Job {
             Phase::Measuring(measuring) => measuring.order_of(node),
             _ => None,
         };
-        order.map(|order| Effect::Check { node: node.clone(), order: order.clone() }).into_iter().collect()
+        order
+            .map(|order| Effect::Push { node: node.clone(), push: Push::Check(order.clone()) })
+            .into_iter()
+            .collect()
     }
 
     pub(super) fn on_check_deadline(&mut self, now: Moment) -> Vec<Effect> {
@@ -295,15 +299,17 @@ impl Job {
                         let check = checking.number;
                         effects.push(Effect::Log(Log::CheckRound { check, round, tests }));
                     }
-                    effects.extend(checking.orders.iter().map(|(number, order)| Effect::Check {
+                    effects.extend(checking.orders.iter().map(|(number, order)| Effect::Push {
                         node: checking.members[*number as usize].clone(),
-                        order: order.clone(),
+                        push: Push::Check(order.clone()),
                     }));
                 }
                 Step::Cancel { round, nodes } => {
                     let at = CheckRound { check: checking.number, round };
                     let members = nodes.iter().filter_map(|number| checking.members.get(*number as usize));
-                    effects.extend(members.map(|node| Effect::CancelCheck { node: node.clone(), at }));
+                    effects.extend(
+                        members.map(|node| Effect::Push { node: node.clone(), push: Push::CancelCheck(at) }),
+                    );
                 }
                 Step::Finish(outcome) => effects.extend(self.on_check_over(now, *outcome)),
             }

@@ -5,18 +5,17 @@ use std::{collections::BTreeSet, fmt, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    check_order::{CheckOrder, CheckReport, CheckRound},
+    check_order::{CheckReport, CheckRound},
     fence::FenceTerms,
     ids::{NodeId, NodeRank, Round},
     liveness::LossCause,
     node::{JoinRequest, NodeName, Terms},
-    pending::Pending,
+    push::Push,
     taint_report::TaintReport,
     topology::Topology,
     verdict::JobVerdict,
-    world::Assignment,
 };
-use diagnosis::{exclusion::Exclusion, gpus::Inventory, network_check::Probed};
+use diagnosis::{gpus::Inventory, network_check::Probed};
 
 /// The settings of the master itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -159,31 +158,14 @@ pub enum NodeEnd {
 /// What the shell must do, in this order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Effect {
-    /// Ask a node to serve the store of a round; on another port than before, when workers of a lost node may still
-    /// use the old one.
-    RequestHost { node: NodeId, round: Round, fresh_port: bool },
+    /// Send a message to a node.
+    Push { node: NodeId, push: Push },
     /// Read the topology file.
     ReadTopology,
-    /// Send a node its order in a round of a check.
-    Check { node: NodeId, order: CheckOrder },
-    /// Cancel a node's part in this round; it reports how far it came.
-    CancelCheck { node: NodeId, at: CheckRound },
-    /// Notify a node that passed of the end of the check.
-    CheckOver { node: NodeId, message: String },
-    /// Notify a node that a check excludes it. It leaves for good.
-    Exclude { node: NodeId, exclusion: Exclusion },
     /// The outcome of a check, for the operator.
     Report(Box<TaintReport>),
-    /// Send a node its assignment to a round.
-    Assign { node: NodeId, assignment: Assignment },
-    /// Ask a node to stop its workers and join again.
-    Regroup { node: NodeId, round: Round, why: Regroup },
-    /// Notify a node why it has no assignment yet, in addition to the messages to all waiting nodes.
-    SendPending { node: NodeId, pending: Pending },
-    /// Refuse a node. It leaves for good.
+    /// Refuse a node ([`Push::Refused`]), and end its stream.
     Refuse { node: NodeId, reason: Refusal },
-    /// Notify a node of the end of the job.
-    SendEnd { node: NodeId, verdict: JobVerdict },
     /// Nothing is expected of a node any more.
     Forget { node: NodeId },
     /// A node is lost: its stream is closed, so that it notices if it lives.

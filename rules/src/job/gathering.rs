@@ -11,6 +11,7 @@ use crate::{
     ids::{NodeId, NodeRank, Round},
     liveness::{LossCause, silence_of},
     node::{JoinRequest, address_order},
+    push::Push,
     topology::Topology,
     verdict::{JobFailure, JobVerdict},
     world::{Member, World, master_addr},
@@ -39,7 +40,7 @@ impl Job {
         effects.extend(match &mut self.phase {
             Phase::Over { verdict, unaware, .. } => {
                 unaware.insert(node.clone());
-                vec![Effect::SendEnd { node, verdict: verdict.clone() }]
+                vec![Effect::Push { node, push: Push::JobEnd(verdict.clone()) }]
             }
             Phase::Gathering { since, last_join, awaited, .. } => {
                 since.get_or_insert(now);
@@ -66,7 +67,10 @@ impl Job {
                 let node_rank = members.iter().position(|member| member.node_id == node);
                 match node_rank {
                     Some(0) => {
-                        vec![Effect::RequestHost { node, round: *round, fresh_port: *fresh_port }]
+                        vec![Effect::Push {
+                            node,
+                            push: Push::Host { round: *round, fresh_port: *fresh_port },
+                        }]
                     }
                     Some(_) => Vec::new(),
                     None => {
@@ -82,7 +86,7 @@ impl Job {
                         if let Some(known) = self.nodes.get_mut(&node) {
                             known.assigned = known.is_connected.then_some(assignment.round);
                         }
-                        vec![Effect::Assign { node, assignment }]
+                        vec![Effect::Push { node, push: Push::Seat(assignment) }]
                     }
                     Some(_) => self.member_left(now, &node),
                     None => {
@@ -133,7 +137,7 @@ impl Job {
         }
         if let Some(exclusion) = self.excluded.get(&node) {
             // It has not received it.
-            return Err(vec![Effect::Exclude { node, exclusion: exclusion.clone() }]);
+            return Err(vec![Effect::Push { node, push: Push::Excluded(exclusion.clone()) }]);
         }
         if let Some(point) = self.terms.as_ref().and_then(|terms| terms.difference(&request.terms)) {
             if self.is_unsettled() {
@@ -321,7 +325,7 @@ impl Job {
         let served_last = self.node_ranks.get(&host) == Some(&NodeRank(0));
         // Absences from now on concern the round after this one.
         let fresh_port = std::mem::take(&mut self.is_port_stale) || (was_member && !served_last);
-        effects.push(Effect::RequestHost { node: host, round, fresh_port });
+        effects.push(Effect::Push { node: host, push: Push::Host { round, fresh_port } });
         let until = now + self.policy.host_timeout;
         self.phase = Phase::Hosting { round, members, fresh_port, until };
         effects
@@ -364,11 +368,10 @@ impl Job {
             .zip(&world.members)
             .map(|(node_rank, it)| (it.node_id.clone(), node_rank))
             .collect();
-        effects.extend(
-            world
-                .assignments()
-                .map(|(member, assignment)| Effect::Assign { node: member.node_id.clone(), assignment }),
-        );
+        effects.extend(world.assignments().map(|(member, assignment)| Effect::Push {
+            node: member.node_id.clone(),
+            push: Push::Seat(assignment),
+        }));
         self.phase = Phase::Running { world, succeeded: BTreeSet::new(), grow_at: None };
         effects.extend(self.consider_growth(now));
         effects
@@ -433,11 +436,10 @@ impl Job {
             members.into_iter().filter(|member| self.nodes.contains_key(member)).collect();
         let mut effects = vec![Effect::Log(Log::Regrouped { round, why: why.clone() })];
         effects.extend(
-            awaited.iter().filter(|member| except != Some(*member)).map(|member| Effect::Regroup {
-                node: member.clone(),
-                round,
-                why: why.clone(),
-            }),
+            awaited
+                .iter()
+                .filter(|member| except != Some(*member))
+                .map(|member| Effect::Push { node: member.clone(), push: Push::regroup(round, &why) }),
         );
         effects.extend(self.settle());
         self.phase = Phase::gathering(now, awaited);

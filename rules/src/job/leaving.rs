@@ -9,6 +9,7 @@ use crate::{
     ids::{NodeId, Round},
     liveness::LossCause,
     node::NodeName,
+    push::Push,
     verdict::{JobFailure, JobVerdict},
 };
 use diagnosis::moment::Moment;
@@ -63,7 +64,7 @@ impl Job {
                 // The round was over before: notified again, in case the message was lost.
                 let why = Regroup::WorkersFailed { node: self.name_of(node), reason };
                 match gives_up {
-                    true => vec![Effect::Regroup { node: node.clone(), round: failed, why }],
+                    true => vec![Effect::Push { node: node.clone(), push: Push::regroup(failed, &why) }],
                     false => Vec::new(),
                 }
             }
@@ -99,7 +100,7 @@ impl Job {
             }
             Phase::Over { verdict, unaware, .. } => {
                 unaware.insert(node.clone());
-                vec![Effect::SendEnd { node: node.clone(), verdict: verdict.clone() }]
+                vec![Effect::Push { node: node.clone(), push: Push::JobEnd(verdict.clone()) }]
             }
             Phase::Gathering { .. }
             | Phase::Placing { .. }
@@ -138,7 +139,7 @@ impl Job {
         // It has its reason, but waits for the message that its failure is secondary.
         let mut effects = vec![
             Effect::Forget { node: node.clone() },
-            Effect::SendEnd { node: node.clone(), verdict: verdict.clone() },
+            Effect::Push { node: node.clone(), push: Push::JobEnd(verdict.clone()) },
         ];
         effects.extend(self.end(now, verdict));
         effects
@@ -384,7 +385,7 @@ impl Job {
         let unaware: BTreeSet<NodeId> = self.nodes.keys().cloned().chain(candidates.into_nodes()).collect();
         let mut effects: Vec<Effect> = unaware
             .iter()
-            .map(|node| Effect::SendEnd { node: node.clone(), verdict: verdict.clone() })
+            .map(|node| Effect::Push { node: node.clone(), push: Push::JobEnd(verdict.clone()) })
             .collect();
         if unaware.is_empty() {
             effects.push(Effect::Finish { verdict: verdict.clone() });

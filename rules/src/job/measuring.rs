@@ -9,6 +9,7 @@ use super::{Effect, Job, Log, Phase, count};
 use crate::{
     check_order::{CheckOrder, CheckReport, CheckRound, Partner, Test},
     ids::NodeId,
+    push::Push,
 };
 
 use diagnosis::{moment::Moment, network_check::Probed, rng::mix};
@@ -73,9 +74,9 @@ impl Job {
             (count(me), order)
         };
         let orders: BTreeMap<u32, CheckOrder> = partners.iter().enumerate().map(order).collect();
-        let effects = orders.iter().map(|(place, order)| Effect::Check {
+        let effects = orders.iter().map(|(place, order)| Effect::Push {
             node: members[*place as usize].clone(),
-            order: order.clone(),
+            push: Push::Check(order.clone()),
         });
         let effects = effects.collect();
         self.phase = Phase::Measuring(Box::new(Measuring {
@@ -136,7 +137,7 @@ impl Job {
         measuring.until = now + timeout;
         let at = measuring.at;
         let late = measuring.orders.keys().map(|place| measuring.members[*place as usize].clone());
-        late.map(|node| Effect::CancelCheck { node, at }).collect()
+        late.map(|node| Effect::Push { node, push: Push::CancelCheck(at) }).collect()
     }
 
     fn end_if_measured(&mut self, now: Moment) -> Vec<Effect> {
@@ -153,9 +154,10 @@ impl Job {
             measuring.members.into_iter().filter(|member| self.nodes.contains_key(member)).collect();
         self.waiting.extend(left.iter().cloned());
         let mut effects = vec![Effect::Log(Log::Checked { report: message.clone() })];
-        effects.extend(
-            left.iter().map(|node| Effect::CheckOver { node: node.clone(), message: message.clone() }),
-        );
+        effects.extend(left.iter().map(|node| Effect::Push {
+            node: node.clone(),
+            push: Push::CheckOver { message: message.clone() },
+        }));
         effects.extend(self.go_on_with(now, left));
         effects
     }

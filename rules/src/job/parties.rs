@@ -14,6 +14,7 @@ use crate::{
     ids::NodeId,
     node::{JoinRequest, Terms},
     pending::Pending,
+    push::Push,
 };
 use diagnosis::moment::Moment;
 
@@ -113,7 +114,7 @@ impl Job {
         if is_new {
             effects.push(Effect::Log(Log::OtherJob { node: name, point: point.clone() }));
         }
-        effects.push(Effect::SendPending { node, pending: Pending::OtherJob { point } });
+        effects.push(Effect::Push { node, push: Push::Pending(Pending::OtherJob { point }) });
         effects
     }
 

@@ -10,6 +10,7 @@ use crate::{
     ids::{NodeId, NodeRank, Round},
     liveness::return_grace,
     node::JoinRequest,
+    push::Push,
     world::World,
 };
 use diagnosis::moment::Moment;
@@ -28,7 +29,7 @@ impl Job {
         let node = request.node_id.clone();
         if let Phase::Over { verdict, unaware, .. } = &mut self.phase {
             unaware.insert(node.clone());
-            return vec![Effect::SendEnd { node, verdict: verdict.clone() }];
+            return vec![Effect::Push { node, push: Push::JobEnd(verdict.clone()) }];
         }
         let known = self.nodes.get(&node);
         let is_known = known.is_some();
@@ -89,11 +90,13 @@ impl Job {
 
         let unknown = self.unknown.as_ref().filter(|unknown| unknown.contains(&claim.round));
         let why = unknown.map_or(Regroup::Late, |unknown| Regroup::UnknownRound { next: *unknown.start() });
-        let late = |node: &NodeId, round| vec![Effect::Regroup { node: node.clone(), round, why }];
+        let late = |node: &NodeId, round| {
+            vec![Effect::Push { node: node.clone(), push: Push::regroup(round, &why) }]
+        };
         match &mut self.phase {
             Phase::Over { verdict, unaware, .. } => {
                 unaware.insert(node.clone());
-                vec![Effect::SendEnd { node: node.clone(), verdict: verdict.clone() }]
+                vec![Effect::Push { node: node.clone(), push: Push::JobEnd(verdict.clone()) }]
             }
             // All come back at once to a restarted master; only one that has left is searched for.
             Phase::Running { world, .. }

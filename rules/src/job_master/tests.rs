@@ -1,6 +1,7 @@
 //! Inputs in, the whole turn out.
 
 use super::*;
+use crate::push::Push;
 use crate::{
     ids::{Round, RunId},
     job::{Log, NodeEnd, OnGiveUp, Regroup},
@@ -217,7 +218,7 @@ fn a_spare_is_notified_once() {
     }
     let succeeded = Event::NodeEnded { node: id("a"), end: NodeEnd::Succeeded { round: Round(0) } };
     let turn = test.at(13).send(succeeded);
-    let told = |name| Effect::SendEnd { node: id(name), verdict: JobVerdict::Succeeded };
+    let told = |name| Effect::Push { node: id(name), push: Push::JobEnd(JobVerdict::Succeeded) };
     assert_eq!((turn.effects, turn.pending), (vec![told("a"), told("b"), told("c")], None));
 }
 

@@ -11,12 +11,10 @@ use crate::{
     ids::{Attempt, LocalRank, NodeId, Round},
     job::{Claim, NodeEnd},
     notice::Notice,
-    pending::Pending,
-    verdict::JobVerdict,
+    push::Push,
     world::Assignment,
 };
 use diagnosis::{
-    exclusion::Exclusion,
     gpus::{GpuUse, Inventory, share::ShareTerms},
     moment::Moment,
     network_check::{LocalCheck, Probed},
@@ -44,37 +42,22 @@ pub struct Limits {
 /// An event of the node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
-    /// The master asks this node to serve the store of a round it completed; on a new port, when workers may still
-    /// use the last one.
-    HostRequested { round: Round, fresh_port: bool },
+    /// The master sent a message.
+    Pushed(Push),
     /// The store of that round is open here. Without an address, the master takes the node's own.
     Hosting { round: Round, master_addr: Option<String>, master_port: u16 },
     /// The store of that round could not be opened.
     CannotHost { reason: String },
-    /// The master completed a round with this node.
-    Assigned { assignment: Assignment },
-    /// Why there is no assignment yet.
-    Pending(Pending),
     /// Progress of the self-test.
     SelfCheckProgress { message: String },
     /// The self-test cannot be made as configured.
     CannotCheck { reason: String },
     /// The result of the self-test.
     LocallyChecked { checked: LocalCheck },
-    /// The master orders a test with others.
-    CheckOrdered { order: CheckOrder },
-    /// The test of this round is cancelled.
-    CheckCancelled { at: CheckRound },
     /// Progress of the test of this round.
     Probing { at: CheckRound, probed: Probed },
     /// The test ended.
     Probed { report: CheckReport },
-    /// The check is over and this node passed.
-    CheckOver { message: String },
-    /// A check excludes this node.
-    Excluded { exclusion: Exclusion },
-    /// The master refuses this node.
-    Refused { reason: String },
     /// Folders, files and pipes of the round's workers are ready. The OOM killer has killed so many processes of this
     /// cgroup by now; `None`: unknown.
     Prepared { round: Round, oom_kills: Option<u64> },
@@ -100,11 +83,6 @@ pub enum Event {
     Signalled { signal: i32 },
     /// The launcher received a signal for the workers that does not end the run (SIGUSR1, SIGUSR2).
     Forwarded { signal: i32 },
-    /// The round is over for all its members. With `is_secondary` the reason came before any failure of our own
-    /// workers, which is then secondary.
-    Regroup { round: Round, why: String, is_secondary: bool },
-    /// The job is over.
-    JobEnded { verdict: JobVerdict },
     /// A stream to the master is open, for the first time or again.
     MasterBack,
     /// There is none, for this reason. The agent keeps trying; another reason may follow.

@@ -9,6 +9,7 @@ use crate::{
     ids::{NodeId, RunId},
     job::{Effect, Job, Log, Phase, count},
     node::NodeName,
+    push::Push,
     taint_report::TaintReport,
     verdict::{JobFailure, JobVerdict},
 };
@@ -54,21 +55,20 @@ impl Job {
             }
         }
         // All of them receive the reason before any of them may end the job.
-        effects.extend(
-            out.iter().map(|(node, exclusion)| Effect::Exclude {
-                node: node.clone(),
-                exclusion: exclusion.clone(),
-            }),
-        );
+        effects.extend(out.iter().map(|(node, exclusion)| Effect::Push {
+            node: node.clone(),
+            push: Push::Excluded(exclusion.clone()),
+        }));
         for (node, exclusion) in out {
             effects.extend(self.leave_out(now, &node, exclusion));
             if let Phase::Over { .. } = self.phase {
                 return effects;
             }
         }
-        effects.extend(
-            passed.iter().map(|node| Effect::CheckOver { node: node.clone(), message: message.clone() }),
-        );
+        effects.extend(passed.iter().map(|node| Effect::Push {
+            node: node.clone(),
+            push: Push::CheckOver { message: message.clone() },
+        }));
         effects.extend(self.warns_of_cut(&report, &passed));
         let passed_set = passed.iter().cloned().collect();
         self.last_check = Some(LastCheck { at: now, passed: passed_set, is_unused: true });

@@ -19,7 +19,7 @@ fn running_fenced() -> Test {
     }
     let assigned = test.hosted("a", 0);
     assert!(
-        matches!(&assigned[0], Effect::Assign { assignment, .. } if assignment.fence.is_some()),
+        matches!(&assigned[0], Effect::Push { push: Push::Seat(assignment), .. } if assignment.fence.is_some()),
         "{assigned:?}"
     );
     test
@@ -102,7 +102,7 @@ fn a_job_that_times_out_names_the_missing_nodes() {
     let _ = test.lose("c");
     let _ = (test.rejoin("a", 0), test.rejoin("b", 0));
     let ended = test.due();
-    let Some(Effect::SendEnd { verdict: JobVerdict::Failed(failure), .. }) = ended.first() else {
+    let Some(Effect::Push { push: Push::JobEnd(JobVerdict::Failed(failure)), .. }) = ended.first() else {
         panic!("{ended:?}")
     };
     assert!(
@@ -187,7 +187,10 @@ fn a_round_of_a_lost_state_is_distinguished_from_one_with_the_same_number() {
     let mut test = Test::new(fenced(), terms(1, 1));
     // Round 0 of this state is about to begin, without a node that was in round 0 of the last one.
     let asked = test.join("a");
-    assert!(matches!(asked.last(), Some(Effect::RequestHost { round: Round(0), .. })), "{asked:?}");
+    assert!(
+        matches!(asked.last(), Some(Effect::Push { push: Push::Host { round: Round(0), .. }, .. })),
+        "{asked:?}"
+    );
     let claim = Claim {
         round: Round(0),
         node_rank: NodeRank(0),

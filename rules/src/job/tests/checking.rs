@@ -68,7 +68,7 @@ impl Ring {
     fn take(&mut self, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
-                Effect::Check { node, order } => self.orders.push((node, order)),
+                Effect::Push { node, push: Push::Check(order) } => self.orders.push((node, order)),
                 Effect::Report(report) => self.reports.push(*report),
                 Effect::Log(_) => {}
                 other => self.seen.push(other),
@@ -103,7 +103,7 @@ impl Ring {
 
     fn excluded(&self) -> Vec<&str> {
         let excluded = self.seen.iter().filter_map(|effect| match effect {
-            Effect::Exclude { node, .. } => Some(&*node.0),
+            Effect::Push { node, push: Push::Excluded(_) } => Some(&*node.0),
             _ => None,
         });
         excluded.collect()
@@ -111,7 +111,7 @@ impl Ring {
 
     fn host(&self) -> Option<(&str, u32)> {
         self.seen.iter().rev().find_map(|effect| match effect {
-            Effect::RequestHost { node, round, .. } => Some((&*node.0, round.0)),
+            Effect::Push { node, push: Push::Host { round, .. } } => Some((&*node.0, round.0)),
             _ => None,
         })
     }
@@ -144,7 +144,8 @@ fn healthy_nodes_are_assigned_after_one_round() {
     assert_eq!(ring.reports.len(), 1);
     assert_eq!(ring.reports[0].outcome.rounds.len(), 1);
     assert!(ring.verdicts().iter().all(|(_, verdict, _)| *verdict == NodeVerdict::Healthy));
-    let told = ring.seen.iter().filter(|it| matches!(it, Effect::CheckOver { .. })).count();
+    let told =
+        ring.seen.iter().filter(|it| matches!(it, Effect::Push { push: Push::CheckOver { .. }, .. })).count();
     assert_eq!((told, ring.host()), (4, Some(("a", 0))));
 }
 
@@ -225,7 +226,7 @@ fn two_nodes_that_fail_together_end_the_job_untainted_by_default() {
     assert_eq!((proceeds.host(), proceeds.excluded()), (Some(("a", 0)), vec![]));
     assert_eq!(left_out(&proceeds), 0);
     let message = proceeds.seen.iter().find_map(|effect| match effect {
-        Effect::CheckOver { message, .. } => Some(&**message),
+        Effect::Push { push: Push::CheckOver { message }, .. } => Some(&**message),
         _ => None,
     });
     let message = message.expect("they are told");
@@ -323,7 +324,7 @@ fn when_one_of_two_leaves_during_the_check_the_other_waits_for_a_replacement() {
             assert!(ring.reports[0].outcome.network_untested);
             assert_eq!((ring.excluded(), ring.end(), ring.host()), (vec![], None, None));
             let told = ring.seen.iter().find_map(|effect| match effect {
-                Effect::CheckOver { message, .. } => Some(&**message),
+                Effect::Push { push: Push::CheckOver { message }, .. } => Some(&**message),
                 _ => None,
             });
             let told = told.expect("it is told");
@@ -411,7 +412,7 @@ fn the_bandwidth_of_all_nodes_is_measured_once_they_passed() {
     assert_eq!(ring.host(), None);
     ring.work();
     let message = ring.seen.iter().rev().find_map(|effect| match effect {
-        Effect::CheckOver { message, .. } => Some(message.clone()),
+        Effect::Push { push: Push::CheckOver { message }, .. } => Some(message.clone()),
         _ => None,
     });
     assert_eq!(
@@ -453,7 +454,10 @@ fn a_late_report_of_an_old_round_does_not_remove_the_new_order() {
         ring.send(Event::CheckReported { node: node.clone(), report });
     }
     let effects = ring.test.due();
-    assert!(effects.contains(&Effect::CancelCheck { node: partner.clone(), at: order.at }), "{effects:?}");
+    assert!(
+        effects.contains(&Effect::Push { node: partner.clone(), push: Push::CancelCheck(order.at) }),
+        "{effects:?}"
+    );
     ring.take(effects);
     assert!(ring.orders.iter().any(|(node, order)| *node == partner && order.at.round == 1));
     // Its report of round 0 was in transit.
@@ -478,7 +482,7 @@ fn the_silent_member_of_the_last_group_is_cancelled() {
     let report = CheckReport { at, probed, compute: Some(Vec::new()) };
     ring.send(Event::CheckReported { node: id("a"), report });
     let effects = ring.test.due();
-    assert!(effects.contains(&Effect::CancelCheck { node: id("b"), at }), "{effects:?}");
+    assert!(effects.contains(&Effect::Push { node: id("b"), push: Push::CancelCheck(at) }), "{effects:?}");
 }
 
 /// The master would not check again, but the node has looked at itself.

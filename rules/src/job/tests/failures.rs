@@ -40,7 +40,7 @@ fn a_failure_after_a_peers_stream_broke_is_secondary() {
 fn a_node_that_gives_up_after_its_round_is_notified_again() {
     let mut test = Test::running(fail_job(), terms(2, 2), &["a", "b"]);
     assert_eq!(test.workers_fail("a", 0, false), regrouped(0, &["b"], &workers_failed("a", 0)));
-    let again = Effect::Regroup { node: id("b"), round: Round(0), why: workers_failed("b", 1) };
+    let again = Effect::Push { node: id("b"), push: Push::regroup(Round(0), &workers_failed("b", 1)) };
     assert_eq!(test.workers_fail("b", 0, true), [again], "what it was told first may have been lost");
     assert_eq!(test.rejoin("a", 0), []);
     assert_eq!(test.rejoin("b", 0), placed(1, &["a", "b"]));

@@ -17,6 +17,7 @@ mod restoring;
 mod strangers;
 
 use super::*;
+use crate::push::Push;
 use crate::{ids::RunId, liveness::LossCause, node::NodeAttributes, topology::Topology, verdict::JobFailure};
 
 pub(super) const JOIN: Duration = Duration::from_secs(600);
@@ -157,7 +158,7 @@ impl Test {
         let effects =
             self.send(Event::Hosted { node: id(name), round, master_addr: None, master_port: PORT });
         for effect in &effects {
-            if let Effect::Assign { node, .. } = effect {
+            if let Effect::Push { node, push: Push::Seat(_) } = effect {
                 assert_eq!(self.send(Event::AssignmentTaken { node: node.clone(), round }), []);
             }
         }
@@ -232,7 +233,10 @@ fn assignments(round: u32, names: &[&str]) -> Vec<Effect> {
     let world = world(round, names);
     let assignments = world.assignments();
     assignments
-        .map(|(member, assignment)| Effect::Assign { node: member.node_id.clone(), assignment })
+        .map(|(member, assignment)| Effect::Push {
+            node: member.node_id.clone(),
+            push: Push::Seat(assignment),
+        })
         .collect()
 }
 
@@ -251,7 +255,7 @@ fn placed_at(round: u32, names: &[&str], fresh_port: bool) -> Vec<Effect> {
     let round = Round(round);
     vec![
         Effect::Log(Log::Placed { round, nodes }),
-        Effect::RequestHost { node: id(names[0]), round, fresh_port },
+        Effect::Push { node: id(names[0]), push: Push::Host { round, fresh_port } },
     ]
 }
 
@@ -259,7 +263,7 @@ fn placed_at(round: u32, names: &[&str], fresh_port: bool) -> Vec<Effect> {
 fn regrouped(round: u32, names: &[&str], why: &Regroup) -> Vec<Effect> {
     let round = Round(round);
     let log = Effect::Log(Log::Regrouped { round, why: why.clone() });
-    let send = |name: &&str| Effect::Regroup { node: id(name), round, why: why.clone() };
+    let send = |name: &&str| Effect::Push { node: id(name), push: Push::regroup(round, &why) };
     std::iter::once(log).chain(names.iter().map(send)).collect()
 }
 
@@ -280,7 +284,7 @@ fn forget(name: &str) -> Effect {
 }
 
 fn ended(names: &[&str], verdict: &JobVerdict) -> Vec<Effect> {
-    names.iter().map(|name| Effect::SendEnd { node: id(name), verdict: verdict.clone() }).collect()
+    names.iter().map(|name| Effect::Push { node: id(name), push: Push::JobEnd(verdict.clone()) }).collect()
 }
 
 fn finish(verdict: &JobVerdict) -> Effect {

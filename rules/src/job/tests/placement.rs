@@ -28,7 +28,7 @@ fn placed_under_at(round: u32, nodes: &[(&str, Option<&str>)], fresh_port: bool)
     let round = Round(round);
     vec![
         Effect::Log(Log::Placed { round, nodes: listed.collect() }),
-        Effect::RequestHost { node: id(nodes[0].0), round, fresh_port },
+        Effect::Push { node: id(nodes[0].0), push: Push::Host { round, fresh_port } },
     ]
 }
 
@@ -40,7 +40,10 @@ fn assignments_with(round: u32, names: &[&str], from_disk: &[&str]) -> Vec<Effec
     }
     let assignments = world.assignments();
     assignments
-        .map(|(member, assignment)| Effect::Assign { node: member.node_id.clone(), assignment })
+        .map(|(member, assignment)| Effect::Push {
+            node: member.node_id.clone(),
+            push: Push::Seat(assignment),
+        })
         .collect()
 }
 
@@ -126,7 +129,7 @@ fn the_file_lists_a_node_under_its_node_ip() {
         [
             Effect::Log(Log::Unlisted { addresses: vec!["10.0.0.9".into()] }),
             Effect::Log(log),
-            Effect::RequestHost { node: id("b"), round: Round(0), fresh_port: false }
+            Effect::Push { node: id("b"), push: Push::Host { round: Round(0), fresh_port: false } }
         ]
     );
 }

@@ -109,11 +109,11 @@ fn any_event() -> impl Strategy<Value = Event> {
 /// a node that is asked to regroup joins again.
 fn answer(effect: &Effect, terms: &Terms) -> Option<Event> {
     match effect {
-        Effect::RequestHost { node, round, .. } => {
+        Effect::Push { node, push: Push::Host { round, .. } } => {
             Some(Event::Hosted { node: node.clone(), round: *round, master_addr: None, master_port: PORT })
         }
         Effect::ReadTopology => Some(Event::TopologyRead(Ok(Topology::default()))),
-        Effect::Regroup { node, round, .. } => {
+        Effect::Push { node, push: Push::Regroup { round, .. } } => {
             Some(Event::Joined(JoinRequest { after: Some(*round), ..request(&node.0, terms) }))
         }
         _ => None,
@@ -152,11 +152,14 @@ impl Promises {
         }
         for effect in effects {
             if self.is_finished {
-                let is_answer = matches!(effect, Effect::SendEnd { .. } | Effect::HangUp { .. });
+                let is_answer =
+                    matches!(effect, Effect::Push { push: Push::JobEnd(_), .. } | Effect::HangUp { .. });
                 prop_assert!(is_answer, "after the end: {effect:?}");
             }
             match effect {
-                Effect::Assign { node, assignment } => self.check_assignment(job, node, assignment)?,
+                Effect::Push { node, push: Push::Seat(assignment) } => {
+                    self.check_assignment(job, node, assignment)?
+                }
                 Effect::Finish { verdict } => {
                     prop_assert_eq!(job.verdict(), Some(verdict));
                     self.is_finished = true;

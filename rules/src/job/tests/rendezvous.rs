@@ -264,7 +264,7 @@ fn a_repeated_message_is_answered_again() {
     assert_eq!(test.join("a"), []);
     assert_eq!(test.join("a"), []);
     assert_eq!(test.join("b"), placed(0, &["a", "b"]));
-    let ask = Effect::RequestHost { node: id("a"), round: Round(0), fresh_port: false };
+    let ask = Effect::Push { node: id("a"), push: Push::Host { round: Round(0), fresh_port: false } };
     assert_eq!(test.join("a"), [ask], "the host did not hear that it is asked");
     assert_eq!(test.join("b"), []);
     let [a, b] = <[Effect; 2]>::try_from(assignments(0, &["a", "b"])).unwrap();
@@ -290,7 +290,10 @@ fn only_the_host_of_this_round_opens_its_store() {
     let world = World { master_addr: "a.example".into(), master_port: 5, ..world(0, &["a", "b"]) };
     let assignments: Vec<Effect> = world
         .assignments()
-        .map(|(member, assignment)| Effect::Assign { node: member.node_id.clone(), assignment })
+        .map(|(member, assignment)| Effect::Push {
+            node: member.node_id.clone(),
+            push: Push::Seat(assignment),
+        })
         .collect();
     assert_eq!(test.send(hosted), assignments);
     assert_eq!(test.job.world(), Some(&world));

@@ -13,7 +13,7 @@ fn restored(round: u32, nodes: u32) -> Effect {
 }
 
 fn late(name: &str, round: u32) -> Effect {
-    Effect::Regroup { node: id(name), round: Round(round), why: Regroup::Late }
+    Effect::Push { node: id(name), push: Push::regroup(Round(round), &Regroup::Late) }
 }
 
 fn new(min: u32, max: u32) -> Test {
@@ -85,7 +85,7 @@ fn a_state_older_than_the_job_is_reported_to_every_node_and_in_the_log() {
     assert!(test.job.world().is_some_and(|world| world.round == Round(0)), "{:?}", test.job);
     // An old copy of the folder was put back: the nodes are in round 3 by now.
     let why = Regroup::UnknownRound { next: Round(1) };
-    let told = |name: &str| Effect::Regroup { node: id(name), round: Round(3), why: why.clone() };
+    let told = |name: &str| Effect::Push { node: id(name), push: Push::regroup(Round(3), &why) };
     let log = Log::OldMemory { node: named("a", Some(0)), round: Round(3), next: Round(1) };
     assert_eq!(
         test.resume("a", 3, &["a", "b"], WorkersState::Running),
@@ -253,7 +253,7 @@ fn a_master_that_remembers_expects_all_to_come_back_and_asks_again() {
     assert_eq!(test.join("b"), placed(0, &["a", "b"]));
     assert_eq!(test.at(50).send(Event::Restarted), []);
     assert_eq!(test.job.deadline(), Some(Moment::at_secs(50) + HOST));
-    let ask = Effect::RequestHost { node: id("a"), round: Round(0), fresh_port: false };
+    let ask = Effect::Push { node: id("a"), push: Push::Host { round: Round(0), fresh_port: false } };
     assert_eq!(test.join("a"), [ask], "a waiting node repeats its join");
 
     let mut test = Test::new(Policy { has_topology: true, ..policy() }, terms(2, 2));

@@ -22,7 +22,10 @@ fn point(job: &str, node: &str) -> String {
 fn waits_for_other_job(name: &str, point: &str) -> Vec<Effect> {
     let (node, point) = (named(name, None), point.to_owned());
     let pending = Pending::OtherJob { point: point.clone() };
-    vec![Effect::Log(Log::OtherJob { node, point }), Effect::SendPending { node: id(name), pending }]
+    vec![
+        Effect::Log(Log::OtherJob { node, point }),
+        Effect::Push { node: id(name), push: Push::Pending(pending) },
+    ]
 }
 
 fn refused(name: &str, point: &str) -> Effect {
@@ -58,7 +61,7 @@ fn nodes_of_another_job_are_refused_when_the_job_runs_or_at_their_timeout() {
     assert_eq!(test.at(5).join("a"), []);
     let hasty = Terms { join_timeout: Duration::from_secs(7), ..theirs.clone() };
     let effects = join_for(&mut test, "x", &hasty);
-    assert!(matches!(&effects[1], Effect::SendPending { .. }), "{effects:?}");
+    assert!(matches!(&effects[1], Effect::Push { push: Push::Pending(_), .. }), "{effects:?}");
     assert!(matches!(&test.due()[..], [Effect::Refuse { node, .. }] if *node == id("x")));
     assert_eq!(test.now, Moment::at_secs(12));
     assert_eq!(test.join("b"), placed(0, &["a", "b"]));

@@ -85,7 +85,7 @@ fn report(at: CheckRound) -> CheckReport {
 }
 
 fn ordered(at: CheckRound) -> Event {
-    Event::CheckOrdered { order: order(at) }
+    Event::Pushed(Push::Check(order(at)))
 }
 
 fn testing(at: CheckRound) -> [Effect; 2] {
@@ -145,7 +145,7 @@ fn a_new_round_cancels_the_test_before_it() {
 fn only_a_running_test_can_be_cut_short() {
     let mut group = waiting(Duration::ZERO);
     let now = Moment::START;
-    let cancel = |round| Event::CheckCancelled { at: at(0, round) };
+    let cancel = |round| Event::Pushed(Push::CancelCheck(at(0, round)));
     assert_eq!(group.handle(now, cancel(0)), []);
     assert_eq!(group.handle(now, ordered(at(0, 0))), testing(at(0, 0)));
     assert_eq!(group.handle(now, cancel(1)), []);
@@ -164,7 +164,7 @@ fn no_test_is_left_when_the_node_leaves() {
     };
     for (event, outcome) in [
         (
-            Event::Excluded { exclusion: exclusion.clone() },
+            Event::Pushed(Push::Excluded(exclusion.clone())),
             Outcome::Failed(Failure::Excluded(exclusion.clone())),
         ),
         (refused(), Outcome::Failed(Failure::Master { reason: "rank held".into() })),
@@ -197,7 +197,10 @@ fn the_end_of_the_check_is_shown() {
     let mut group = waiting(Duration::ZERO);
     let message = "network check passed";
     let told = Effect::Notify(Notice::CheckOver { message: message.into() });
-    assert_eq!(group.handle(Moment::START, Event::CheckOver { message: message.into() }), [told]);
+    assert_eq!(
+        group.handle(Moment::START, Event::Pushed(Push::CheckOver { message: message.into() })),
+        [told]
+    );
 }
 
 /// The master had received the first join, and assigns it: workers run before the self-test has ended.
@@ -234,7 +237,7 @@ fn an_order_of_another_master_is_not_answered_with_an_old_report() {
     let mut other = order(at(0, 0));
     other.seed = 99;
     other.partners[0].number = 5;
-    let effects = group.handle(now, Event::CheckOrdered { order: other.clone() });
+    let effects = group.handle(now, Event::Pushed(Push::Check(other.clone())));
     assert!(effects.contains(&Effect::Probe { order: other }), "{effects:?}");
 }
 
@@ -244,13 +247,13 @@ fn a_test_is_reported_while_the_node_still_measures_and_both_are_cancelled_toget
     let mut group = waiting(Duration::ZERO);
     let now = Moment::START;
     let order = CheckOrder { compute_again: 1, ..order(at(0, 0)) };
-    let _testing = group.handle(now, Event::CheckOrdered { order: order.clone() });
+    let _testing = group.handle(now, Event::Pushed(Push::Check(order.clone())));
     let first = CheckReport { compute: None, ..report(at(0, 0)) };
     let told = [Effect::ReportCheck { report: first.clone() }];
     assert_eq!(group.handle(now, Event::Probed { report: first }), told);
     // It is asked again: the result so far is repeated.
-    assert_eq!(group.handle(now, Event::CheckOrdered { order }), told);
-    let cancel = Event::CheckCancelled { at: at(0, 0) };
+    assert_eq!(group.handle(now, Event::Pushed(Push::Check(order))), told);
+    let cancel = Event::Pushed(Push::CancelCheck(at(0, 0)));
     assert_eq!(group.handle(now, cancel.clone()), [Effect::CancelProbe { at: at(0, 0) }]);
     let whole = CheckReport { compute: Some(vec![Duration::from_millis(9).into()]), ..report(at(0, 0)) };
     assert_eq!(

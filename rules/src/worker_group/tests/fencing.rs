@@ -27,7 +27,7 @@ fn heard(secs: u64) -> Event {
 fn fenced_and_running() -> WorkerGroup {
     let mut group = joining(0);
     let assignment = fenced(0);
-    let _ = group.handle(at(0), Event::Assigned { assignment });
+    let _ = group.handle(at(0), Event::Pushed(Push::Seat(assignment)));
     assert_eq!(group.handle(at(0), prepared(0)), [Effect::Spawn { round: Round(0) }]);
     group
 }
@@ -93,10 +93,10 @@ fn a_launcher_that_stood_still_finds_its_workers_killed_and_is_not_charged() {
 fn a_late_assignment_starts_no_workers() {
     let mut group = joining(0);
     let assignment = fenced(0);
-    assert_eq!(group.handle(at(11), Event::Assigned { assignment }), [join(0, Some(0))]);
+    assert_eq!(group.handle(at(11), Event::Pushed(Push::Seat(assignment))), [join(0, Some(0))]);
     let mut group = joining(0);
     let assignment = fenced(0);
-    let _ = group.handle(at(0), Event::Assigned { assignment });
+    let _ = group.handle(at(0), Event::Pushed(Push::Seat(assignment)));
     assert_eq!(group.handle(at(11), prepared(0)), [told(11, None), join(0, Some(0))]);
 }
 
@@ -130,6 +130,6 @@ fn the_standpoint_is_the_last_round_that_is_over() {
     let _ = group.handle(at(1), regroup(0));
     let _ = group.handle(at(1), gone(0));
     let assignment = fenced(1);
-    let _ = group.handle(at(1), Event::Assigned { assignment });
+    let _ = group.handle(at(1), Event::Pushed(Push::Seat(assignment)));
     assert_eq!((of(&group, 0), of(&group, 1)), (Answer::MovedOn, Answer::Lost));
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 fn asked(round: u32, fresh_port: bool) -> Event {
-    Event::HostRequested { round: Round(round), fresh_port }
+    Event::Pushed(Push::Host { round: Round(round), fresh_port })
 }
 
 fn hosting(round: u32) -> Event {
@@ -79,7 +79,7 @@ fn a_store_that_cannot_be_opened_ends_the_run() {
 fn the_reason_of_a_pending_assignment_is_shown() {
     let pending = Pending::Spare { nodes: 2 };
     let told = [Effect::Notify(Notice::Pending(pending.clone()))];
-    assert_eq!(joining(0).handle(Moment::START, Event::Pending(pending)), told);
+    assert_eq!(joining(0).handle(Moment::START, Event::Pushed(Push::Pending(pending))), told);
 }
 
 /// From each state: what is repeated when the stream is open again.

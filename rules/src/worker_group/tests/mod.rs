@@ -8,6 +8,7 @@ mod promises;
 mod workers;
 
 use super::*;
+use crate::push::Push;
 use crate::{
     ids::{NodeId, NodeRank, Rank},
     node::NodeName,
@@ -55,7 +56,7 @@ fn assignment(round: u32, workers: u32) -> Assignment {
 }
 
 fn assigned(round: u32, workers: u32) -> Event {
-    Event::Assigned { assignment: assignment(round, workers) }
+    Event::Pushed(Push::Seat(assignment(round, workers)))
 }
 
 /// The stream is open and the node has joined.
@@ -114,7 +115,7 @@ fn signalled(signal: i32) -> Event {
 }
 
 fn regroup(round: u32) -> Event {
-    Event::Regroup { round: Round(round), why: "a peer failed".into(), is_secondary: true }
+    Event::Pushed(Push::Regroup { round: Round(round), why: "a peer failed".into(), is_secondary: true })
 }
 
 fn away() -> Event {
@@ -122,7 +123,7 @@ fn away() -> Event {
 }
 
 fn refused() -> Event {
-    Event::Refused { reason: "rank held".into() }
+    Event::Pushed(Push::Refused { reason: "rank held".into() })
 }
 
 fn job_failure() -> JobFailure {
@@ -133,11 +134,11 @@ fn job_failure() -> JobFailure {
 }
 
 fn job_failed() -> Event {
-    Event::JobEnded { verdict: JobVerdict::Failed(job_failure()) }
+    Event::Pushed(Push::JobEnd(JobVerdict::Failed(job_failure())))
 }
 
 fn job_succeeded() -> Event {
-    Event::JobEnded { verdict: JobVerdict::Succeeded }
+    Event::Pushed(Push::JobEnd(JobVerdict::Succeeded))
 }
 
 fn join(attempt: u32, after: Option<u32>) -> Effect {

@@ -20,11 +20,11 @@ fn any_event() -> impl Strategy<Value = Event> {
     let round = any_round;
     let local_rank = LocalRank(0);
     prop_oneof![
-        2 => (round(), any::<bool>()).prop_map(|(round, fresh_port)| Event::HostRequested { round, fresh_port }),
+        2 => (round(), any::<bool>()).prop_map(|(round, fresh_port)| Event::Pushed(Push::Host { round, fresh_port })),
         2 => round().prop_map(|round| Event::Hosting { round, master_addr: None, master_port: 1 }),
         1 => Just(Event::CannotHost { reason: reason() }),
         6 => (0_u32..4, 1_u32..3).prop_map(|(round, workers)| assigned(round, workers)),
-        2 => Just(Event::Pending(Pending::Spare { nodes: 1 })),
+        2 => Just(Event::Pushed(Push::Pending(Pending::Spare { nodes: 1 }))),
         1 => Just(refused()),
         6 => round().prop_map(|round| Event::Prepared { round, oom_kills: None }),
         1 => round().prop_map(|round| Event::CannotPrepare { round, reason: reason() }),

@@ -27,7 +27,7 @@ fn a_node_whose_ranks_moved_restores_from_disk_whatever_moved_them() {
     assert_eq!(group.handle(Moment::START, gone(0)), [join(0, Some(0))]);
     let moved = Assignment { first_rank: 2, first_role_rank: 2, node_rank: NodeRank(0), ..assignment(1, 1) };
     let told = Assignment { restore_from_disk: true, ..moved.clone() };
-    let effects = group.handle(Moment::START, Event::Assigned { assignment: moved });
+    let effects = group.handle(Moment::START, Event::Pushed(Push::Seat(moved)));
     assert_eq!(effects.first(), Some(&Effect::Prepare { assignment: told, attempt: group.attempt() }));
 }
 
@@ -75,7 +75,7 @@ fn a_root_cause_or_the_jobs_end_may_arrive_when_no_restart_is_left() {
     let secondary = Effect::Notify(Notice::Secondary { why: "a peer failed".into() });
     let mut group = spent();
     assert_eq!(group.handle(Moment::START, regroup(0)), [secondary, join(0, Some(0))]);
-    let late = Event::Regroup { round: Round(0), why: String::new(), is_secondary: false };
+    let late = Event::Pushed(Push::Regroup { round: Round(0), why: String::new(), is_secondary: false });
     assert_eq!(spent().handle(Moment::START, late), []);
     let end = || finished(group_failed(0, &[(0, CODE)]));
     assert_eq!(spent().handle(Moment::START, job_failed()), [Effect::AcknowledgeEnd, end()]);
@@ -108,7 +108,7 @@ fn a_secondary_failure_uses_no_restart() {
 fn a_regroup_without_a_root_cause_leaves_the_budget_unchanged() {
     let mut group = running(2, 2);
     let _stopping = group.handle(Moment::START, exited(0, 1, CODE));
-    let late = Event::Regroup { round: Round(0), why: String::new(), is_secondary: false };
+    let late = Event::Pushed(Push::Regroup { round: Round(0), why: String::new(), is_secondary: false });
     assert_eq!(group.handle(Moment::START, late), []);
     assert_eq!(group.handle(Moment::START, gone(0)), [join(1, Some(0))]);
 
@@ -309,8 +309,8 @@ fn a_late_message_of_an_old_round_is_ignored() {
         assigned(2, 2),
         Event::CannotStart { round: Round(0), local_rank: LocalRank(0), reason: "r".into() },
         Event::CannotPrepare { round: Round(0), reason: "r".into() },
-        Event::HostRequested { round: Round(1), fresh_port: false },
-        Event::Pending(Pending::Spare { nodes: 2 }),
+        Event::Pushed(Push::Host { round: Round(1), fresh_port: false }),
+        Event::Pushed(Push::Pending(Pending::Spare { nodes: 2 })),
     ] {
         let before = group.clone();
         assert_eq!(group.handle(Moment::START, late.clone()), [], "{late:?}");
@@ -510,7 +510,7 @@ fn notices_read_well() {
 fn a_single_node_shows_no_assignment() {
     let mut group = joining(0);
     let alone = Assignment { node_rank: NodeRank(0), nodes: 1, ..assignment(0, 1) };
-    let effects = group.handle(Moment::START, Event::Assigned { assignment: alone.clone() });
+    let effects = group.handle(Moment::START, Event::Pushed(Push::Seat(alone.clone())));
     assert_eq!(effects, [Effect::Prepare { assignment: alone, attempt: Attempt(0) }]);
 }
 
@@ -521,7 +521,7 @@ fn a_node_that_others_have_left_shows_that_it_continues_alone() {
     assert_eq!(group.handle(Moment::START, exited(0, 0, TERM)), []);
     assert_eq!(group.handle(Moment::START, gone(0)), [join(0, Some(0))]);
     let alone = Assignment { node_rank: NodeRank(0), nodes: 1, ..assignment(1, 1) };
-    let effects = group.handle(Moment::START, Event::Assigned { assignment: alone.clone() });
+    let effects = group.handle(Moment::START, Event::Pushed(Push::Seat(alone.clone())));
     let prepare = Effect::Prepare { assignment: alone.clone(), attempt: Attempt(0) };
     assert_eq!(effects, [prepare, Effect::Notify(Notice::Assigned(alone))]);
 }
@@ -535,7 +535,7 @@ fn a_root_cause_reported_after_the_workers_are_gone_still_counts_once() {
         [told(0, CODE, 0, then), reported(0, 0, CODE, false), TERM_TREE]
     );
     assert_eq!(group.handle(Moment::START, gone(0)), [join(1, Some(0))]);
-    let late = Event::Regroup { round: Round(0), why: "r".into(), is_secondary: false };
+    let late = Event::Pushed(Push::Regroup { round: Round(0), why: "r".into(), is_secondary: false });
     assert_eq!(group.handle(Moment::START, late), []);
     let secondary = Effect::Notify(Notice::Secondary { why: "a peer failed".into() });
     assert_eq!(group.handle(Moment::START, regroup(0)), [secondary]);

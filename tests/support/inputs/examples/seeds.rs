@@ -15,7 +15,7 @@ use dlrover_inputs::{
 };
 use master::journal_bytes;
 use master_proto::{
-    convert::{Push, Pushed, check_report, end_report, inventory_report, join_request},
+    convert::{Payload, StreamMessage, check_report, end_report, inventory_report, join_request},
     pb,
 };
 use probes::readers;
@@ -28,6 +28,7 @@ use rules::{
     job::{Claim, Event, NodeEnd, WorkersState},
     node::{Accelerators, JoinRequest, NodeAttributes, NodeName, Terms},
     pending::Pending,
+    push::Push,
     verdict::{JobFailure, JobVerdict},
     world::Assignment,
 };
@@ -279,7 +280,7 @@ fn assignment() -> Assignment {
     }
 }
 
-fn pushes() -> Vec<Push> {
+fn payloads() -> Vec<Payload> {
     let order = CheckOrder {
         at: CheckRound { check: 1, round: 2 },
         test: Test::AllReduce { bytes: 4 },
@@ -298,12 +299,8 @@ fn pushes() -> Vec<Push> {
         look_at: "l".into(),
         is_inconclusive: true,
     };
-    vec![
-        Push::Welcome {
-            beat: Some(Duration::from_secs(1)),
-            session: 7,
-            timeout: Some(Duration::from_secs(2)),
-        },
+    let (beat, timeout) = (Some(Duration::from_secs(1)), Some(Duration::from_secs(2)));
+    let pushes = [
         Push::Host { round: Round(1), fresh_port: true },
         Push::Seat(assignment()),
         Push::Regroup { round: Round(2), why: "w".into(), is_secondary: true },
@@ -320,7 +317,9 @@ fn pushes() -> Vec<Push> {
         Push::Check(order),
         Push::CancelCheck(CheckRound { check: 1, round: 2 }),
         Push::Excluded(exclusion),
-    ]
+    ];
+    let welcome = Payload::Welcome { beat, session: 7, timeout };
+    std::iter::once(welcome).chain(pushes.map(Payload::Push)).collect()
 }
 
 fn probed() -> [Probed; 3] {
@@ -381,8 +380,9 @@ fn messages() -> Vec<(u8, Vec<u8>)> {
     ] {
         all.push((6, end_report(&NodeId("a".into()), end).encode_to_vec()));
     }
-    for push in pushes() {
-        all.push((7, pb::Push::from(Pushed { epoch: 7, seq: 9, push: Some(push) }).encode_to_vec()));
+    for payload in payloads() {
+        let message = StreamMessage { epoch: 7, seq: 9, payload: Some(payload) };
+        all.push((7, pb::Push::from(message).encode_to_vec()));
     }
     all
 }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use master_proto::{
-    convert::{Push, Pushed, speaker},
+    convert::{Payload, StreamMessage, speaker},
     pb,
 };
 use prost::Message as _;
@@ -12,6 +12,7 @@ use rules::{
     job::{Effect, Event, Job},
     job_master::{Input, JobMaster, Turn},
     liveness::Timeout,
+    push::Push,
     topology::Topology,
 };
 
@@ -135,18 +136,8 @@ impl World {
         self.say(pending.map(|(pending, _)| Push::Pending(pending)));
         for effect in effects {
             let push = match effect {
-                Effect::RequestHost { round, fresh_port, .. } => Push::Host { round, fresh_port },
-                Effect::Check { order, .. } => Push::Check(order),
-                Effect::CancelCheck { at, .. } => Push::CancelCheck(at),
-                Effect::CheckOver { message, .. } => Push::CheckOver { words: message },
-                Effect::Exclude { exclusion, .. } => Push::Excluded(exclusion),
-                Effect::Assign { assignment, .. } => Push::Seat(assignment),
-                Effect::Regroup { round, why, .. } => {
-                    Push::Regroup { round, why: why.to_string(), is_secondary: why.is_secondary() }
-                }
-                Effect::SendPending { pending, .. } => Push::Pending(pending),
+                Effect::Push { push, .. } => push,
                 Effect::Refuse { reason, .. } => Push::Refused { reason: reason.to_string() },
-                Effect::SendEnd { verdict, .. } => Push::JobEnd(verdict),
                 Effect::Report(report) => {
                     let document = master::taint_document(&report, "k", 0);
                     let _read: serde_json::Value = serde_json::from_str(&document).expect("a document");
@@ -171,8 +162,9 @@ impl World {
     fn say(&mut self, push: Option<Push>) {
         let Some(push) = push else { return };
         self.said += 1;
-        let wire = pb::Push::from(Pushed { epoch: 1, seq: self.said, push: Some(push) });
+        let wire =
+            pb::Push::from(StreamMessage { epoch: 1, seq: self.said, payload: Some(Payload::Push(push)) });
         let came = pb::Push::decode(&wire.encode_to_vec()[..]).expect("our own message");
-        assert!(Pushed::try_from(came.clone()).is_ok(), "no agent takes {came:?}");
+        assert!(StreamMessage::try_from(came.clone()).is_ok(), "no agent takes {came:?}");
     }
 }

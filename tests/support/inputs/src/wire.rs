@@ -1,7 +1,7 @@
 //! The conversion between the wire's messages and ours.
 
 use master_proto::{
-    convert::{Join, Pushed, check_report, join_request, resume_request, speaker},
+    convert::{Join, StreamMessage, check_report, join_request, resume_request, speaker},
     pb,
 };
 use prost::Message;
@@ -14,10 +14,10 @@ pub(crate) const KINDS: u8 = 10;
 pub(crate) fn gate(bytes: &[u8]) {
     let Some((kind, bytes)) = bytes.split_first() else { return };
     if kind % KINDS == 7 {
-        let Ok(Ok(pushed)) = pb::Push::decode(bytes).map(Pushed::try_from) else { return };
+        let Ok(Ok(pushed)) = pb::Push::decode(bytes).map(StreamMessage::try_from) else { return };
         // What is only sent and never validated may be cut once.
-        let again = Pushed::try_from(pb::Push::from(pushed)).expect("what was let in is let in again");
-        let third = Pushed::try_from(pb::Push::from(again.clone()));
+        let again = StreamMessage::try_from(pb::Push::from(pushed)).expect("what was let in is let in again");
+        let third = StreamMessage::try_from(pb::Push::from(again.clone()));
         assert_eq!(third.as_ref(), Ok(&again));
         return;
     }

@@ -8,6 +8,7 @@ use rules::{
     job::{Effect, Event, Log, NodeEnd, WorkersState},
     node::Terms,
     notice::{AfterStop, Notice},
+    push::Push,
     verdict::{JobFailure, JobVerdict},
     worker_group::{Effect as NodeEffect, Event as NodeEvent},
     world::{Assignment, World},
@@ -156,7 +157,9 @@ impl Simulation {
         }
         let is_announced = matches!(event, Event::NodeEnded { end: NodeEnd::Left { .. }, .. });
         let was_excluded = |node: &NodeId| {
-            effects.iter().any(|effect| matches!(effect, Effect::Exclude { node: it, .. } if it == node))
+            effects.iter().any(
+                |effect| matches!(effect, Effect::Push { node: it, push: Push::Excluded(_) } if it == node),
+            )
         };
         let mut charged = 0;
         let limit = self.checks.limit;
@@ -194,7 +197,10 @@ impl Simulation {
             }
         }
         // A check may exclude several.
-        let excluded = effects.iter().filter(|effect| matches!(effect, Effect::Exclude { .. })).count();
+        let excluded = effects
+            .iter()
+            .filter(|effect| matches!(effect, Effect::Push { push: Push::Excluded(_), .. }))
+            .count();
         if charged > usize::from(charges(event)) + excluded {
             self.fail(|| format!("{charged} losses were charged for {event:?}"));
         }
@@ -214,9 +220,9 @@ impl Simulation {
             _ => return,
         };
         let is_told = effects.iter().any(|effect| match effect {
-            Effect::Regroup { node, .. }
-            | Effect::SendEnd { node, .. }
-            | Effect::Exclude { node, .. }
+            Effect::Push { node, push: Push::Regroup { .. } }
+            | Effect::Push { node, push: Push::JobEnd(_) }
+            | Effect::Push { node, push: Push::Excluded(_) }
             | Effect::Refuse { node, .. } => *node == request.node_id,
             _ => false,
         });
@@ -242,7 +248,7 @@ impl Simulation {
 
     /// Before the master's effect is carried out.
     pub(crate) fn check_effect(&mut self, effect: &Effect) {
-        let Effect::Assign { node, assignment } = effect else { return };
+        let Effect::Push { node, push: Push::Seat(assignment) } = effect else { return };
         let terms = self.checks.terms.as_ref().unwrap_or(&self.plan.terms);
         let is_sized = assignment.nodes >= terms.least()
             && assignment.nodes <= terms.max_nodes
@@ -287,7 +293,7 @@ impl Simulation {
     pub(crate) fn check_push(&mut self, conn: ConnId, event: &NodeEvent) {
         let Conn { life, memory, .. } = self.conns[conn];
         // A node that was frozen may receive the last messages of a master that is forgotten.
-        if let NodeEvent::JobEnded { verdict } = event
+        if let NodeEvent::Pushed(Push::JobEnd(verdict)) = event
             && memory == self.checks.memory
         {
             let node = &self.lives[life].id;

@@ -10,6 +10,7 @@ use rules::{
     job::{Effect, Event, Job},
     job_master::{Input, JobMaster, Turn},
     pending::Pending,
+    push::Push,
     topology::Topology,
     worker_group::Event as NodeEvent,
 };
@@ -309,43 +310,20 @@ impl Simulation {
         }
         if let Some((pending, nodes)) = commit.pending {
             for node in nodes {
-                self.push(Life::index_of(&node), NodeEvent::Pending(pending.clone()));
+                self.push(Life::index_of(&node), NodeEvent::Pushed(Push::Pending(pending.clone())));
             }
         }
     }
 
     fn carry_out_one(&mut self, effect: Effect) {
         match effect {
-            Effect::RequestHost { node, round, fresh_port } => {
-                self.push(Life::index_of(&node), NodeEvent::HostRequested { round, fresh_port });
-            }
-            Effect::Assign { node, assignment } => {
-                self.push(Life::index_of(&node), NodeEvent::Assigned { assignment });
-            }
-            Effect::Check { node, order } => {
-                self.push(Life::index_of(&node), NodeEvent::CheckOrdered { order });
-            }
-            Effect::CancelCheck { node, at } => {
-                self.push(Life::index_of(&node), NodeEvent::CheckCancelled { at });
-            }
-            Effect::CheckOver { node, message } => {
-                self.push(Life::index_of(&node), NodeEvent::CheckOver { message });
-            }
-            Effect::Exclude { node, exclusion } => {
-                self.push(Life::index_of(&node), NodeEvent::Excluded { exclusion });
-            }
+            Effect::Push { node, push } => self.push(Life::index_of(&node), NodeEvent::Pushed(push)),
             Effect::Report(report) => self.report.checks.push(*report),
-            Effect::Regroup { node, round, why } => {
+            Effect::Refuse { node, reason } => {
                 self.push(
                     Life::index_of(&node),
-                    NodeEvent::Regroup { round, why: why.to_string(), is_secondary: why.is_secondary() },
+                    NodeEvent::Pushed(Push::Refused { reason: reason.to_string() }),
                 );
-            }
-            Effect::Refuse { node, reason } => {
-                self.push(Life::index_of(&node), NodeEvent::Refused { reason: reason.to_string() });
-            }
-            Effect::SendEnd { node, verdict } => {
-                self.push(Life::index_of(&node), NodeEvent::JobEnded { verdict });
             }
             Effect::HangUp { node } => {
                 let life = Life::index_of(&node);
@@ -354,9 +332,6 @@ impl Simulation {
                     let wait = self.prng.millis(0, 5);
                     self.doom(conn, "given up", wait, Some(Duration::from_millis(1)));
                 }
-            }
-            Effect::SendPending { node, pending } => {
-                self.push(Life::index_of(&node), NodeEvent::Pending(pending));
             }
             Effect::ReadTopology => {
                 let incarnation = self.master.incarnation;

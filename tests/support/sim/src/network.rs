@@ -7,6 +7,7 @@ use rules::{
     fence::question_timeout,
     job::{Event as JobEvent, NodeEnd},
     job_master::Input,
+    push::Push,
     worker_group::Event as NodeEvent,
 };
 
@@ -273,7 +274,7 @@ impl Simulation {
         if self.lives[life].link.stream == Stream::Open(conn) {
             self.check_push(conn, &event);
             let round = match &event {
-                NodeEvent::Assigned { assignment } => Some(assignment.round),
+                NodeEvent::Pushed(Push::Seat(assignment)) => Some(assignment.round),
                 _ => None,
             };
             self.tell_node(life, event);

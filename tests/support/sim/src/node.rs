@@ -9,6 +9,7 @@ use rules::{
     failure::{ExitCause, Outcome},
     job::Event as JobEvent,
     node::{JoinRequest, NodeAttributes},
+    push::Push,
     verdict::JobVerdict,
     worker_group::{Effect, Event, Limits, WorkerExit, WorkerGroup},
     world::Assignment,
@@ -171,7 +172,7 @@ impl Simulation {
             return;
         }
         let is_deadline = event == Event::Deadline;
-        if let Event::JobEnded { verdict } = &event {
+        if let Event::Pushed(Push::JobEnd(verdict)) = &event {
             self.lives[life].heard = Some(verdict.clone());
         }
         let it = &mut self.lives[life];

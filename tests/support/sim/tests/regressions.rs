@@ -8,6 +8,7 @@ use rules::{
     job_master::{Input, JobMaster, Turn},
     liveness::Timeout,
     node::{JoinRequest, NodeAttributes, Terms},
+    push::Push,
     verdict::JobVerdict,
 };
 
@@ -138,7 +139,7 @@ impl Scene {
 /// Whether the next round asks for a new port; `None` when no host was asked.
 fn fresh_port(effects: &[Effect]) -> Option<bool> {
     effects.iter().find_map(|effect| match effect {
-        Effect::RequestHost { fresh_port, .. } => Some(*fresh_port),
+        Effect::Push { push: Push::Host { fresh_port, .. }, .. } => Some(*fresh_port),
         _ => None,
     })
 }

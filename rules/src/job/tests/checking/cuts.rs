@@ -55,7 +55,7 @@ fn severed_with(
 impl Severed {
     fn excluded(&self) -> Vec<(&str, String)> {
         let excluded = self.effects.iter().filter_map(|effect| match effect {
-            Effect::Exclude { node, exclusion } => Some((&*node.0, exclusion.to_string())),
+            Effect::Push { node, push: Push::Excluded(exclusion) } => Some((&*node.0, exclusion.to_string())),
             _ => None,
         });
         excluded.collect()
@@ -63,7 +63,7 @@ impl Severed {
 
     fn told(&self) -> Option<&str> {
         self.effects.iter().find_map(|effect| match effect {
-            Effect::CheckOver { message, .. } => Some(&**message),
+            Effect::Push { push: Push::CheckOver { message }, .. } => Some(&**message),
             _ => None,
         })
     }
@@ -71,7 +71,7 @@ impl Severed {
     fn trains(&mut self, names: &[&str]) {
         let assignments = self.ring.test.hosted("a", 0);
         let assigned = assignments.iter().filter_map(|effect| match effect {
-            Effect::Assign { node, .. } => Some(&*node.0),
+            Effect::Push { node, push: Push::Seat(_) } => Some(&*node.0),
             _ => None,
         });
         assert_eq!(assigned.collect::<Vec<_>>(), names);
