@@ -283,7 +283,7 @@ impl<E: From<Event>> MasterConnection<E> {
     async fn talk(
         &mut self,
         client: &mut MasterClient<Channel>,
-        pushes: &mut Streaming<pb::Push>,
+        pushes: &mut Streaming<pb::StreamMessage>,
         welcome: Welcome,
     ) -> Result<AgentGone, LinkError> {
         self.let_members_in(client).await?;
@@ -340,7 +340,7 @@ impl<E: From<Event>> MasterConnection<E> {
                 sleep(pause).await;
                 let sent = Instant::now();
                 let session = welcome.session;
-                let beat = pb::BeatRequest { node_id: node.0.clone(), taken_round: None, session };
+                let beat = pb::BeatRequest { node_id: node.0.clone(), seated_round: None, session };
                 match connector.answered_within(welcome.timeout, client.beat(connector.signed(beat))).await {
                     Ok(pb::BeatReply { is_known: true, next_millis }) => {
                         next = (next_millis > 0).then(|| Duration::from_millis(next_millis));
@@ -377,7 +377,7 @@ impl<E: From<Event>> MasterConnection<E> {
         round: Round,
         Welcome { session, .. }: Welcome,
     ) -> Result<(), LinkError> {
-        let beat = pb::BeatRequest { node_id: self.node.0.clone(), taken_round: Some(round.0), session };
+        let beat = pb::BeatRequest { node_id: self.node.0.clone(), seated_round: Some(round.0), session };
         self.connector.answered(client.beat(self.connector.signed(beat))).await.map(drop)
     }
 
@@ -385,7 +385,9 @@ impl<E: From<Event>> MasterConnection<E> {
         self.events.send(event.into()).await.is_err().then_some(AgentGone)
     }
 
-    async fn subscribe(&mut self) -> Result<(MasterClient<Channel>, Streaming<pb::Push>), LinkError> {
+    async fn subscribe(
+        &mut self,
+    ) -> Result<(MasterClient<Channel>, Streaming<pb::StreamMessage>), LinkError> {
         let channel = self.connector.open().await?;
         // From here on the master may know of it.
         if self.kept.len() >= MOST_KEPT {
@@ -402,7 +404,7 @@ impl<E: From<Event>> MasterConnection<E> {
     }
 
     /// The first push.
-    async fn welcome(&mut self, pushes: &mut Streaming<pb::Push>) -> Result<Welcome, LinkError> {
+    async fn welcome(&mut self, pushes: &mut Streaming<pb::StreamMessage>) -> Result<Welcome, LinkError> {
         let Ok(push) = timeout(CALL, pushes.message()).await else {
             return Err(LinkError::Silent { at: self.connector.to_string(), timeout: CALL });
         };
@@ -415,7 +417,7 @@ impl<E: From<Event>> MasterConnection<E> {
         }
     }
 
-    fn pushed(&self, push: Result<Option<pb::Push>, Status>) -> Result<StreamMessage, LinkError> {
+    fn pushed(&self, push: Result<Option<pb::StreamMessage>, Status>) -> Result<StreamMessage, LinkError> {
         let at = || self.connector.to_string();
         let push = push.map_err(|status| self.connector.refused(status))?;
         let push = push.ok_or_else(|| LinkError::BrokeOff { at: at() })?;

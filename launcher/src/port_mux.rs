@@ -14,9 +14,8 @@ use std::{
 
 use agent::store_host::SharedStore;
 use master::{
-    Log,
-    crowd::{Crowd, Place},
-    most_connections,
+    Log, max_connections,
+    peer_limit::{PeerLimit, Slot},
 };
 use tokio::{
     io::AsyncReadExt as _,
@@ -61,7 +60,7 @@ pub fn serve(
 ) -> io::Result<mpsc::Receiver<io::Result<TcpStream>>> {
     let was_told = Arc::new(AtomicBool::new(false));
     let (for_master, connections) = mpsc::channel(WAITING);
-    let undecided = Arc::new(Mutex::new(Crowd::new(UNDECIDED.min(most_connections() / 2))));
+    let undecided = Arc::new(Mutex::new(PeerLimit::new(UNDECIDED.min(max_connections() / 2))));
     for listener in listeners {
         listener.set_nonblocking(true)?;
         let listener = TcpListener::from_std(listener)?;
@@ -75,15 +74,15 @@ pub fn serve(
                     tokio::time::sleep(Duration::from_millis(50)).await;
                     continue;
                 };
-                let mut crowd = undecided.lock().unwrap_or_else(PoisonError::into_inner);
-                let place = crowd.admit(peer.ip().to_canonical(), Instant::now());
-                drop(crowd);
+                let mut limit = undecided.lock().unwrap_or_else(PoisonError::into_inner);
+                let slot = limit.admit(peer.ip().to_canonical(), Instant::now());
+                drop(limit);
                 // Without a place it is closed, and comes again.
-                let Ok(place) = place else { continue };
+                let Ok(slot) = slot else { continue };
                 let (store, for_master) = (store.clone(), for_master.clone());
                 let (was_told, log) = (Arc::clone(&was_told), Arc::clone(&log));
                 tokio::spawn(async move {
-                    let is_torchrun = decide(stream, place, store.as_deref(), &for_master).await;
+                    let is_torchrun = decide(stream, slot, store.as_deref(), &for_master).await;
                     if is_torchrun && !was_told.swap(true, Ordering::Relaxed) {
                         log(format!("warning: {}: {TORCHRUN} (said once)", peer.ip().to_canonical()));
                     }
@@ -98,24 +97,24 @@ pub fn serve(
 /// torchrun knocked: no job of ours needs a store here.
 async fn decide(
     stream: TcpStream,
-    mut place: Place,
+    mut slot: Slot,
     store: Option<&SharedStore>,
     for_master: &mpsc::Sender<io::Result<TcpStream>>,
 ) -> bool {
     let mut first = [0];
     let peeked = tokio::select! {
         peeked = timeout(FIRST_BYTE, stream.peek(&mut first)) => peeked,
-        () = &mut place.evicted => return false,
+        () = &mut slot.evicted => return false,
     };
     if store.is_none() && matches!((&peeked, first[0]), (Ok(Ok(1)), STORE)) {
         // It has its place for as long as it takes.
         return tokio::select! {
             is_torchrun = is_store_hello(stream) => is_torchrun,
-            () = &mut place.evicted => false,
+            () = &mut slot.evicted => false,
         };
     }
     // Whoever takes it from here counts it anew.
-    drop(place);
+    drop(slot);
     match (peeked, first[0]) {
         (Ok(Ok(1)), STORE) => {
             if let (Some(store), Ok(stream)) = (store, stream.into_std()) {

@@ -1,7 +1,7 @@
-//! How messages become bytes. As tonic's own codec, with buffers as large as the messages are.
+//! The codec of all messages: tonic's, with smaller buffers.
 //!
-//! Each open stream keeps its buffer. A word to a node has about 100 bytes, so tonic's 8 KiB for each of
-//! thousands of nodes would be a good part of the master's memory.
+//! Each open stream keeps its buffer. A message to a node has about 100 bytes, so tonic's 8 KiB for each of thousands
+//! of nodes would be a good part of the master's memory.
 
 use std::marker::PhantomData;
 
@@ -9,10 +9,10 @@ use prost::Message;
 use tonic::codec::{BufferSettings, Codec};
 use tonic_prost::{ProstDecoder, ProstEncoder};
 
-/// Grows where a message is larger.
+/// Initial size; grows for larger messages.
 const BUFFER: usize = 512;
 
-/// Messages that are ready are sent together up to so many bytes, as by default.
+/// Messages that are ready are sent together up to so many bytes: tonic's default.
 const YIELD: usize = 32 << 10;
 
 /// The codec of every call.

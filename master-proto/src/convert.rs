@@ -1,7 +1,7 @@
-//! The gate between wire messages and the types of `rules`: the only place that validates what came in.
+//! Converts between wire messages and the types of `rules`: the only place that validates what was received.
 //!
-//! [`requests`] is what agents say, [`inventory`] of their accelerators, [`pushes`] what the master says, [`checks`] both of a network check,
-//! [`fence`] of going on without the master, [`ends`] how a job ended.
+//! [`requests`] and [`inventory`] are sent by agents, [`pushes`] by the master; [`checks`] is both of a network check,
+//! [`fence`] the terms of running without the master, [`ends`] how a job ended.
 
 mod checks;
 mod ends;
@@ -23,93 +23,93 @@ pub use self::{
     requests::{Join, end_report, join_request, resume_request},
 };
 
-/// A message that is well-formed protobuf and still makes no sense.
+/// A message that is well-formed protobuf and not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConvertError {
-    /// A field that must be there is not.
+    /// A required field is absent.
     #[error("{field} is missing")]
     Missing {
         /// Path of the field.
         field: &'static str,
     },
-    /// A number outside its range.
+    /// A number is out of range.
     #[error("{field} is {value}, expected {expected}")]
     Range {
         /// Path of the field.
         field: &'static str,
-        /// What it was.
+        /// Its value.
         value: u64,
-        /// What it may be.
+        /// The valid range.
         expected: &'static str,
     },
-    /// A document that is none.
+    /// A document cannot be parsed.
     #[error("{field} cannot be read: {reason}")]
     Document {
         /// Path of the field.
         field: &'static str,
-        /// Where, and what was expected.
+        /// The error of the parser.
         reason: String,
     },
-    /// A text or a list that is too long.
-    #[error("{field} has {length} bytes or items, at most {most} are taken")]
+    /// A text or a list is too long.
+    #[error("{field} has {length} bytes or items, at most {max} are accepted")]
     TooLong {
         /// Path of the field.
         field: &'static str,
-        /// How long it was.
+        /// Its length.
         length: usize,
-        /// How long it may be.
-        most: usize,
+        /// The limit.
+        max: usize,
     },
 }
 
-/// Most workers on one node that the wire accepts. Far above any machine; keeps sums of ranks in range.
-pub const MOST_WORKERS: u32 = 65_536;
+/// Workers of one node. Far above any machine; keeps sums of ranks in range.
+pub const MAX_WORKERS: u32 = 65_536;
 
-/// Most nodes of one job that the wire accepts. Ranks up to there may be counted one by one.
-pub const MOST_NODES: u32 = 65_536;
+/// Nodes of one job. Few enough to iterate over the ranks.
+pub const MAX_NODES: u32 = 65_536;
 
-/// The highest round that a node may speak of. Rounds grow by one at each restart of a job, so none gets there, also
-/// where somebody has made one up: a job believes only half of them (`hear_of_round`).
-const LAST_ROUND: u32 = 1 << 31;
+/// The highest round that a node may name. Rounds grow by one at each restart of a job, so no job reaches it, even after
+/// a node has made one up: a job accepts only half of them (`hear_of_round`).
+const MAX_ROUND: u32 = 1 << 31;
 
-/// Longest name, address or id, in bytes. A host name has at most 253.
-const MOST_NAME: usize = 256;
+/// Length of a name, address or id, in bytes. A host name has at most 253.
+const MAX_NAME: usize = 256;
 
-/// Longest sentence, in bytes. Longer ones are cut by the side that says them.
-pub const MOST_WORDS: usize = 4096;
+/// Length of a text, in bytes. Longer texts are truncated by the sender.
+pub const MAX_TEXT: usize = 4096;
 
-/// Most addresses of one node.
-const MOST_ADDRESSES: usize = 64;
+/// Addresses of one node.
+const MAX_ADDRESSES: usize = 64;
 
-fn limited(text: String, most: usize, field: &'static str) -> Result<String, ConvertError> {
+fn limited(text: String, max: usize, field: &'static str) -> Result<String, ConvertError> {
     let length = text.len();
-    if length > most { Err(ConvertError::TooLong { field, length, most }) } else { Ok(text) }
+    if length > max { Err(ConvertError::TooLong { field, length, max }) } else { Ok(text) }
 }
 
 fn name(text: String, field: &'static str) -> Result<String, ConvertError> {
-    limited(text, MOST_NAME, field)
+    limited(text, MAX_NAME, field)
 }
 
-/// A sentence, cut where it would be refused.
+/// Truncates a text to the length that is accepted.
 #[must_use]
-pub fn cut(words: String) -> String {
-    cut_to(words, MOST_WORDS)
+pub fn cut(text: String) -> String {
+    cut_to(text, MAX_TEXT)
 }
 
-fn cut_to(mut words: String, most: usize) -> String {
-    words.truncate(words.floor_char_boundary(most));
-    words
+fn cut_to(mut text: String, max: usize) -> String {
+    text.truncate(text.floor_char_boundary(max));
+    text
 }
 
 fn node_id(id: String, field: &'static str) -> Result<NodeId, ConvertError> {
     if id.is_empty() { Err(ConvertError::Missing { field }) } else { Ok(NodeId(name(id, field)?)) }
 }
 
-/// The node that a message is from.
+/// Validates the id of the node that a message is from.
 ///
 /// # Errors
 /// When it is empty or too long.
-pub fn speaker(id: String) -> Result<NodeId, ConvertError> {
+pub fn sender(id: String) -> Result<NodeId, ConvertError> {
     node_id(id, "node_id")
 }
 
@@ -122,8 +122,8 @@ fn port(value: u32, field: &'static str) -> Result<u16, ConvertError> {
 }
 
 fn workers(value: u32, field: &'static str) -> Result<u32, ConvertError> {
-    let is_right = (1..=MOST_WORKERS).contains(&value);
-    is_right.then_some(value).ok_or(ConvertError::Range {
+    let is_valid = (1..=MAX_WORKERS).contains(&value);
+    is_valid.then_some(value).ok_or(ConvertError::Range {
         field,
         value: u64::from(value),
         expected: "1 to 65536",
@@ -131,7 +131,7 @@ fn workers(value: u32, field: &'static str) -> Result<u32, ConvertError> {
 }
 
 fn round(value: u32, field: &'static str) -> Result<Round, ConvertError> {
-    (value <= LAST_ROUND).then_some(Round(value)).ok_or(ConvertError::Range {
+    (value <= MAX_ROUND).then_some(Round(value)).ok_or(ConvertError::Range {
         field,
         value: u64::from(value),
         expected: "at most 2147483648",

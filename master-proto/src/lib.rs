@@ -1,9 +1,8 @@
-//! The wire between agents and the job master.
+//! The protocol between agents and the job master.
 //!
-//! [`pb`] is generated from `proto/master.proto`; its types stay in [`convert`], the master's `service.rs`
-//! and the agent's `master_link.rs`. [`convert`] is the only gate to the types of `rules`: it validates.
-//! [`question`] is what launchers ask each other. [`codec`] is what the generated code writes and reads with; [`trust`] is what both sides know of tokens, of
-//! nodes' secrets and of certificates.
+//! [`pb`] is generated from `proto/master.proto`; its types stay in [`convert`], the master's `service.rs` and the
+//! agent's `master_link.rs`. [`convert`] validates and converts to the types of `rules`. [`question`] is what launchers
+//! ask each other. [`codec`] is used by the generated code; [`trust`] has tokens, nodes' secrets and certificates.
 
 pub mod codec;
 pub mod convert;
@@ -15,8 +14,8 @@ pub mod pb {
     tonic::include_proto!("dlrover.master.v1");
 }
 
-/// Spoken by this build. An agent and a master of different versions refuse each other by name.
+/// The version of this build. An agent and a master of different versions refuse each other.
 pub const PROTOCOL_VERSION: u32 = 8;
 
-/// The largest message the master takes, in bytes.
-pub const MOST_REQUEST_BYTES: usize = 64 << 10;
+/// The largest message that the master accepts, in bytes.
+pub const MAX_REQUEST_BYTES: usize = 64 << 10;

@@ -133,7 +133,7 @@ impl fmt::Debug for NodeSecret {
 ///
 /// # Errors
 /// When it does not carry the node's secret.
-pub fn check_speaker(metadata: &MetadataMap, node: &NodeId) -> Result<(), Status> {
+pub fn check_sender(metadata: &MetadataMap, node: &NodeId) -> Result<(), Status> {
     let shown = metadata.get(SECRET_KEY).map(MetadataValue::as_encoded_bytes);
     // The id is known to all, so the time that this takes says nothing.
     if shown.is_some_and(|shown| id_of(shown) == *node) {
@@ -204,13 +204,13 @@ mod tests {
         let secret = NodeSecret::new("b3a1");
         let node = secret.node_id();
         let mut request = Request::new(());
-        assert!(check_speaker(request.metadata(), &node).is_err());
+        assert!(check_sender(request.metadata(), &node).is_err());
         for wrong in ["b3a2", &node.0] {
             NodeSecret::new(wrong).put_on(&mut request);
-            assert!(check_speaker(request.metadata(), &node).is_err(), "{wrong}");
+            assert!(check_sender(request.metadata(), &node).is_err(), "{wrong}");
         }
         secret.put_on(&mut request);
-        assert!(check_speaker(request.metadata(), &node).is_ok());
+        assert!(check_sender(request.metadata(), &node).is_ok());
         assert_eq!(format!("{secret:?}"), "NodeSecret(..)");
         assert_eq!(node.0.len(), 2 * ID_BYTES);
     }

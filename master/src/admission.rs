@@ -1,5 +1,5 @@
-//! Who connects: not more than there are descriptors for, and not for long without a word. Half of the room is for nodes
-//! that have a part in the job, whatever others do.
+//! Admits connections: no more than there are descriptors for, and none for long without a valid call. Half of the
+//! capacity is reserved for nodes of the job.
 
 use std::{
     io,
@@ -30,136 +30,141 @@ use tonic::{
 };
 
 use crate::{
-    crowd::{Crowd, Face, Full, Place, SILENT_FOR},
-    lines::{Log, say},
+    log::{Log, log_line},
+    peer_limit::{Full, PeerHandle, PeerLimit, SILENT_TIMEOUT, Slot},
 };
 
-/// How long a connection may stand without a call that makes sense.
-pub(crate) const SILENCE: Duration = Duration::from_secs(30);
+/// Time limit for the first valid call of a connection.
+pub(crate) const FIRST_CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Streams of pushes over one connection: a launcher has one, and another one when it has not seen yet that the first
-/// ended.
-const SESSIONS: usize = 2;
+/// Sessions over one connection: a launcher has one, and a second one while it has not noticed the end of the first.
+const MAX_SESSIONS: usize = 2;
 
-/// How long the other side may take to end a connection that this side has ended.
+/// How long the peer may take to close a connection that this side has closed.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// Descriptors that are left for everything else: files, the runtime, listeners.
-const HEADROOM: u64 = 64;
+/// Descriptors that are reserved for everything else: files, the runtime, listeners.
+const RESERVED_FILES: u64 = 64;
 
-/// Until the next try when there is no descriptor for a connection: they come back when one ends.
+/// Pause before the next try when there is no descriptor for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What one master is made for: two connections of each attendee.
-const MOST: usize = 2 * crate::streams::MOST_SUBSCRIBERS;
+/// Two connections of each subscriber.
+const MAX_CONNECTIONS: usize = 2 * crate::streams::MAX_SUBSCRIBERS;
 
-/// How many connections this process has room for.
+/// Returns how many connections this process has descriptors for.
 #[must_use]
-pub fn most() -> usize {
-    // Where it cannot be asked it is what systems give at least.
+pub fn max_connections() -> usize {
+    // The fallback is the usual minimum.
     let open_files = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
-    usize::try_from(open_files.saturating_sub(HEADROOM)).unwrap_or(MOST).clamp(16, MOST)
+    usize::try_from(open_files.saturating_sub(RESERVED_FILES))
+        .unwrap_or(MAX_CONNECTIONS)
+        .clamp(16, MAX_CONNECTIONS)
 }
 
-/// Lets in what `connections` accepts, at most `most` at a time, of which half may be from whoever has no part in the
-/// job. Further ones are closed: they come again.
-pub(crate) fn guarded(
+/// Admits what `connections` accepts, at most `max` at a time, half of them from peers that are not nodes of the job.
+/// Further ones are closed, and their peers retry.
+pub(crate) fn admitted(
     connections: impl Stream<Item = io::Result<TcpStream>> + Send + 'static,
-    most: usize,
+    max: usize,
     log: Log,
-) -> impl Stream<Item = io::Result<Guarded>> + Send + 'static {
-    let permits = Arc::new(Semaphore::new(most));
-    let entrance =
-        Entrance { permits, crowd: Crowd::new(most / 2), most, is_full: false, is_crowded: false, log };
-    unfold((Box::pin(connections), entrance), async |(mut connections, mut entrance)| {
+) -> impl Stream<Item = io::Result<Connection>> + Send + 'static {
+    let permits = Arc::new(Semaphore::new(max));
+    let admission = Admission {
+        permits,
+        limit: PeerLimit::new(max / 2),
+        max,
+        has_logged_full: false,
+        has_logged_refusal: false,
+        log,
+    };
+    unfold((Box::pin(connections), admission), async |(mut connections, mut admission)| {
         loop {
-            let guarded = match connections.next().await? {
-                Ok(stream) => entrance.let_in(stream).await,
+            let admitted = match connections.next().await? {
+                Ok(stream) => admission.admit(stream).await,
                 Err(_) => {
                     sleep(ACCEPT_PAUSE).await;
                     None
                 }
             };
-            if let Some(guarded) = guarded {
-                return Some((Ok(guarded), (connections, entrance)));
+            if let Some(admitted) = admitted {
+                return Some((Ok(admitted), (connections, admission)));
             }
         }
     })
 }
 
-/// Where connections become guarded ones, one after the other.
-struct Entrance {
+/// Admits one connection after the other.
+struct Admission {
     permits: Arc<Semaphore>,
-    crowd: Crowd,
-    most: usize,
-    /// That has been said.
-    is_full: bool,
-    is_crowded: bool,
+    limit: PeerLimit,
+    max: usize,
+    has_logged_full: bool,
+    has_logged_refusal: bool,
     log: Log,
 }
 
-impl Entrance {
-    /// `None`: it was closed.
-    async fn let_in(&mut self, stream: TcpStream) -> Option<Guarded> {
+impl Admission {
+    /// Returns `None` when the connection was closed.
+    async fn admit(&mut self, stream: TcpStream) -> Option<Connection> {
         let ip = stream.peer_addr().ok()?.ip().to_canonical();
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
-            if !std::mem::replace(&mut self.is_full, true) {
-                say(
+            if !std::mem::replace(&mut self.has_logged_full, true) {
+                log_line(
                     &self.log,
                     format_args!(
                         "warning: {} connections are open, as many as the limit of open files (ulimit -n) leaves room for; \
                      further ones are closed",
-                        self.most
+                        self.max
                     ),
                 );
             }
             sleep(ACCEPT_PAUSE).await;
             return None;
         };
-        let Some(place) = self.place(ip).await else {
-            if !std::mem::replace(&mut self.is_crowded, true) {
-                say(
+        let Some(slot) = self.slot(ip).await else {
+            if !std::mem::replace(&mut self.has_logged_refusal, true) {
+                log_line(
                     &self.log,
                     format_args!(
-                        "warning: {ip}: closed its connection: {} connections are open that have no part in the job, and the \
-                     rest of the room is kept for nodes that have (said once)",
-                        self.most / 2
+                        "warning: {ip}: closed its connection: {} connections are open from peers that are not nodes of the \
+                     job, and the rest is reserved for nodes (logged once)",
+                        self.max / 2
                     ),
                 );
             }
             return None;
         };
-        Some(Guarded::new(stream, ip, permit, place))
+        Some(Connection::new(stream, ip, permit, slot))
     }
 
-    /// A place in the crowd. Where thousands of nodes come at once one is free in a moment, for they are known as soon
-    /// as they have joined; the others wait in the kernel's queue.
-    async fn place(&mut self, ip: IpAddr) -> Option<Place> {
-        let until = tokio::time::Instant::now() + SILENT_FOR;
+    /// Waits for a slot. When thousands of nodes connect at once, one is freed as soon as a node has joined; meanwhile
+    /// the others wait in the kernel's queue.
+    async fn slot(&mut self, ip: IpAddr) -> Option<Slot> {
+        let deadline = tokio::time::Instant::now() + SILENT_TIMEOUT;
         loop {
-            let fewer = self.crowd.fewer();
-            match self.crowd.admit(ip, Instant::now()) {
-                Ok(place) => return Some(place),
-                Err(Full::Wait) if timeout_at(until, fewer).await.is_ok() => {}
-                Err(Full::Wait) => return self.crowd.admit(ip, Instant::now()).ok(),
-                Err(Full::Enough) => return None,
+            let slot_freed = self.limit.slot_freed();
+            match self.limit.admit(ip, Instant::now()) {
+                Ok(slot) => return Some(slot),
+                Err(Full::Wait) if timeout_at(deadline, slot_freed).await.is_ok() => {}
+                Err(Full::Wait) => return self.limit.admit(ip, Instant::now()).ok(),
+                Err(Full::TooMany) => return None,
             }
         }
     }
 }
 
-/// How the other side has ended a connection.
+/// How the peer closed a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// Its kernel has closed it, as it does when the process at its end is gone.
+    /// The peer's kernel closed it, as when its process has exited.
     Closed,
-    /// It was reset. A firewall or an address translator on the way does that too, and so does a host whose kernel has given
-    /// up the connection while the process lives.
+    /// It was reset. A firewall or NAT may do that too, or a kernel that gives up the connection of a live process.
     Reset,
 }
 
 impl Ended {
-    /// What a read or a write came to.
+    /// Derived from the result of a read.
     fn of(result: &io::Result<usize>) -> Option<Self> {
         match result {
             Ok(0) => Some(Self::Closed),
@@ -169,94 +174,100 @@ impl Ended {
     }
 }
 
-/// Who is at the other end.
+/// The other end of a connection.
 #[derive(Debug, Clone)]
 pub(crate) struct Peer {
-    /// Its address; an IPv4 one is never written as IPv6.
+    /// Its address; an IPv4 address is not mapped to IPv6.
     pub(crate) ip: IpAddr,
-    made_sense: Arc<AtomicBool>,
+    mark_valid: Arc<AtomicBool>,
     ended: watch::Receiver<Option<Ended>>,
-    face: Face,
+    handle: PeerHandle,
     sessions: Arc<AtomicUsize>,
 }
 
-/// A stream of pushes over a connection.
+/// A stream of pushes over a connection, counted until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Session {
-    of: Arc<AtomicUsize>,
+    count: Arc<AtomicUsize>,
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.of.fetch_sub(1, Ordering::Relaxed);
+        self.count.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Peer {
-    /// The sender of a call.
+    /// Returns the sender of a call.
     pub(crate) fn of(extensions: &Extensions) -> Option<&Self> {
         let plain = extensions.get::<Self>();
         plain.or_else(|| extensions.get::<TlsConnectInfo<Self>>().map(TlsConnectInfo::get_ref))
     }
 
-    /// Its connection may stay.
-    pub(crate) fn made_sense(&self) {
-        self.made_sense.store(true, Ordering::Relaxed);
-        self.face.speaks();
+    /// The peer has made a valid call, so its connection may stay open.
+    pub(crate) fn mark_valid(&self) {
+        self.mark_valid.store(true, Ordering::Relaxed);
+        self.handle.mark_active();
     }
 
-    /// How the other side has ended the connection, if it has.
-    pub(crate) fn has_ended(&self) -> Option<Ended> {
+    /// Returns how the peer closed the connection, if it has.
+    pub(crate) fn end(&self) -> Option<Ended> {
         *self.ended.borrow()
     }
 
-    /// Waits for the end of the connection. `None`: this side ended it.
+    /// Waits for the end of the connection. `None`: this side closed it.
     pub(crate) async fn ended(mut self) -> Option<Ended> {
         self.ended.wait_for(Option::is_some).await.ok().and_then(|ended| *ended)
     }
 
-    /// The node at its other end has a part in the job: the reserve is for it.
-    pub(crate) fn has_part(&self) {
-        self.face.is_known();
+    /// The peer is a node of the job.
+    pub(crate) fn mark_member(&self) {
+        self.handle.mark_member();
     }
 
-    /// Counts a stream of pushes; `None`: there are as many as a launcher ever has.
-    pub(crate) fn subscribes(&self) -> Option<Session> {
-        let session = Session { of: Arc::clone(&self.sessions) };
-        (self.sessions.fetch_add(1, Ordering::Relaxed) < SESSIONS).then_some(session)
+    /// Opens a session; `None` when the connection has [`MAX_SESSIONS`].
+    pub(crate) fn open_session(&self) -> Option<Session> {
+        let session = Session { count: Arc::clone(&self.sessions) };
+        (self.sessions.fetch_add(1, Ordering::Relaxed) < MAX_SESSIONS).then_some(session)
     }
 }
 
-/// A connection that has a permit, and is closed when it says nothing that makes sense.
+/// An admitted connection, which is closed when it makes no valid call in time.
 #[derive(Debug)]
-pub(crate) struct Guarded {
+pub(crate) struct Connection {
     stream: TcpStream,
     peer: Peer,
-    /// Told of the other side's end.
     ends: watch::Sender<Option<Ended>>,
-    /// `None` once it made sense.
-    until: Option<Pin<Box<Sleep>>>,
-    place: Place,
+    /// Of the first valid call; `None` after it.
+    deadline: Option<Pin<Box<Sleep>>>,
+    slot: Slot,
     permit: Option<OwnedSemaphorePermit>,
 }
 
-impl Guarded {
-    fn new(stream: TcpStream, ip: IpAddr, permit: OwnedSemaphorePermit, place: Place) -> Self {
-        // Small messages that somebody waits for. A connection that cannot have it works as well, only slower.
-        let _as_it_is = stream.set_nodelay(true);
+impl Connection {
+    fn new(stream: TcpStream, ip: IpAddr, permit: OwnedSemaphorePermit, slot: Slot) -> Self {
+        // Small messages that are waited for; without it the connection is only slower.
+        let _ignored = stream.set_nodelay(true);
         let (ends, ended) = watch::channel(None);
         let peer =
-            Peer { ip, made_sense: Arc::default(), ended, face: place.face(), sessions: Arc::default() };
-        Self { stream, peer, ends, until: Some(Box::pin(sleep(SILENCE))), place, permit: Some(permit) }
+            Peer { ip, mark_valid: Arc::default(), ended, handle: slot.handle(), sessions: Arc::default() };
+        Self {
+            stream,
+            peer,
+            ends,
+            deadline: Some(Box::pin(sleep(FIRST_CALL_TIMEOUT))),
+            slot,
+            permit: Some(permit),
+        }
     }
 }
 
-/// A client that ends says so (GOAWAY) and then closes its side, and between the two this side ends the connection: what
-/// the other one did is yet to be seen. So it is after a write that failed.
-impl Drop for Guarded {
+/// A client that exits sends GOAWAY and then closes its side; this side closes in between, and has yet to see how the
+/// peer does. The same holds after a failed write.
+impl Drop for Connection {
     fn drop(&mut self) {
         let is_open = self.ends.borrow().is_none();
-        if !is_open || !self.peer.made_sense.load(Ordering::Relaxed) {
+        if !is_open || !self.peer.mark_valid.load(Ordering::Relaxed) {
             return;
         }
         let (Ok(runtime), Ok(socket)) = (Handle::try_current(), self.stream.as_fd().try_clone_to_owned())
@@ -266,21 +277,21 @@ impl Drop for Guarded {
         let (ends, permit) = (self.ends.clone(), self.permit.take());
         runtime.spawn(async move {
             let _permit = permit;
-            if let Ok(Some(ended)) = timeout(LINGER, end_of(socket.into())).await {
-                note(&ends, ended);
+            if let Ok(Some(ended)) = timeout(LINGER, await_end(socket.into())).await {
+                record_end(&ends, ended);
             }
         });
     }
 }
 
-fn note(ends: &watch::Sender<Option<Ended>>, ended: Ended) {
-    ends.send_if_modified(|known| known.is_none() && known.replace(ended).is_none());
+fn record_end(ends: &watch::Sender<Option<Ended>>, ended: Ended) {
+    ends.send_if_modified(|end| end.is_none() && end.replace(ended).is_none());
 }
 
-/// How the other side ends a connection that this side has ended.
-async fn end_of(socket: std::net::TcpStream) -> Option<Ended> {
-    // Where it is not connected any more, the first read tells.
-    let _ended = socket.shutdown(Shutdown::Write);
+/// Waits until the peer closes a connection that this side has closed.
+async fn await_end(socket: std::net::TcpStream) -> Option<Ended> {
+    // If it is no longer connected, the first read fails.
+    let _ignored = socket.shutdown(Shutdown::Write);
     let mut stream = TcpStream::from_std(socket).ok()?;
     let mut rest = [0; 4096];
     loop {
@@ -292,7 +303,7 @@ async fn end_of(socket: std::net::TcpStream) -> Option<Ended> {
     }
 }
 
-impl Connected for Guarded {
+impl Connected for Connection {
     type ConnectInfo = Peer;
 
     fn connect_info(&self) -> Peer {
@@ -300,21 +311,21 @@ impl Connected for Guarded {
     }
 }
 
-impl AsyncRead for Guarded {
+impl AsyncRead for Connection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.peer.made_sense.load(Ordering::Relaxed) {
-            self.until = None;
+        if self.peer.mark_valid.load(Ordering::Relaxed) {
+            self.deadline = None;
         }
-        if let Some(until) = &mut self.until
-            && until.as_mut().poll(cx).is_ready()
+        if let Some(deadline) = &mut self.deadline
+            && deadline.as_mut().poll(cx).is_ready()
         {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
-        if Pin::new(&mut self.place.evicted).poll(cx).is_ready() {
+        if Pin::new(&mut self.slot.evicted).poll(cx).is_ready() {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
         let (before, room) = (buf.filled().len(), buf.remaining());
@@ -322,17 +333,17 @@ impl AsyncRead for Guarded {
         if let Poll::Ready(read) = &read
             && room > 0
         {
-            let came = buf.filled().len() - before;
-            let result = read.as_ref().map(|()| came).map_err(|error| io::Error::from(error.kind()));
+            let length = buf.filled().len() - before;
+            let result = read.as_ref().map(|()| length).map_err(|error| io::Error::from(error.kind()));
             if let Some(ended) = Ended::of(&result) {
-                note(&self.ends, ended);
+                record_end(&self.ends, ended);
             }
         }
         read
     }
 }
 
-impl AsyncWrite for Guarded {
+impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
@@ -370,58 +381,58 @@ mod tests {
     use super::*;
 
     async fn admission(
-        most: usize,
-    ) -> (std::net::SocketAddr, Pin<Box<dyn Stream<Item = io::Result<Guarded>> + Send>>) {
+        max_connections: usize,
+    ) -> (std::net::SocketAddr, Pin<Box<dyn Stream<Item = io::Result<Connection>> + Send>>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        (address, Box::pin(guarded(TcpListenerStream::new(listener), most, Arc::new(drop))))
+        (address, Box::pin(admitted(TcpListenerStream::new(listener), max_connections, Arc::new(drop))))
     }
 
     #[tokio::test]
-    async fn no_more_come_in_than_there_is_room_for() {
+    async fn no_more_connections_are_admitted_than_the_limit() {
         let (address, mut admission) = admission(2).await;
         let _first = TcpStream::connect(address).await.unwrap();
         let held = admission.next().await.unwrap().unwrap();
-        held.peer.made_sense();
-        // The other half is for those that have a part in the job.
+        held.peer.mark_valid();
+        // The other half is reserved for nodes of the job.
         let mut second = TcpStream::connect(address).await.unwrap();
         let third = async {
-            // The second is seen to be closed before the third comes.
+            // The second is closed before the third connects.
             assert_eq!(second.read(&mut [0]).await.unwrap(), 0);
             drop(held);
             TcpStream::connect(address).await.unwrap()
         };
-        let (third, let_in) = tokio::join!(third, admission.next());
-        assert_eq!(let_in.unwrap().unwrap().stream.peer_addr().unwrap(), third.local_addr().unwrap());
+        let (third, admit) = tokio::join!(third, admission.next());
+        assert_eq!(admit.unwrap().unwrap().stream.peer_addr().unwrap(), third.local_addr().unwrap());
     }
 
     #[tokio::test]
-    async fn who_has_no_part_in_the_job_leaves_room_for_those_that_have() {
+    async fn half_of_the_capacity_is_reserved_for_nodes_of_the_job() {
         let (address, mut admission) = admission(4).await;
         let _members =
             (TcpStream::connect(address).await.unwrap(), TcpStream::connect(address).await.unwrap());
         let mut held =
             vec![admission.next().await.unwrap().unwrap(), admission.next().await.unwrap().unwrap()];
-        held.iter().for_each(|member| member.peer.has_part());
+        held.iter().for_each(|member| member.peer.mark_member());
         let _others =
             (TcpStream::connect(address).await.unwrap(), TcpStream::connect(address).await.unwrap());
         held.extend([admission.next().await.unwrap().unwrap(), admission.next().await.unwrap().unwrap()]);
-        let streams: Vec<_> = (0..3).map(|_| held[0].peer.subscribes()).collect();
+        let streams: Vec<_> = (0..3).map(|_| held[0].peer.open_session()).collect();
         assert_eq!(streams.iter().map(Option::is_some).collect::<Vec<_>>(), [true, true, false]);
         drop(streams);
-        assert!(held[0].peer.subscribes().is_some());
+        assert!(held[0].peer.open_session().is_some());
     }
 
     #[tokio::test]
-    async fn how_the_other_side_ends_is_seen_also_after_this_side_has() {
+    async fn how_the_peer_closes_is_seen_after_this_side_has_closed() {
         let (address, mut admission) = admission(4).await;
         for reset in [false, true] {
             let client = TcpStream::connect(address).await.unwrap();
-            let guarded = admission.next().await.unwrap().unwrap();
-            let peer = guarded.peer.clone();
-            peer.made_sense();
-            drop(guarded);
-            assert_eq!(peer.has_ended(), None);
+            let admitted = admission.next().await.unwrap().unwrap();
+            let peer = admitted.peer.clone();
+            peer.mark_valid();
+            drop(admitted);
+            assert_eq!(peer.end(), None);
             if reset {
                 client.set_zero_linger().unwrap();
             }
@@ -429,24 +440,27 @@ mod tests {
             let ended = if reset { Ended::Reset } else { Ended::Closed };
             assert_eq!(peer.ended().await, Some(ended));
         }
-        // One that is evicted, or a stranger, is not waited for.
+        // After no valid call there is no wait for the peer.
         let _client = TcpStream::connect(address).await.unwrap();
-        let guarded = admission.next().await.unwrap().unwrap();
-        let peer = guarded.peer.clone();
-        drop(guarded);
+        let admitted = admission.next().await.unwrap().unwrap();
+        let peer = admitted.peer.clone();
+        drop(admitted);
         assert_eq!(peer.ended().await, None);
     }
 
     #[tokio::test]
-    async fn who_says_nothing_that_makes_sense_is_closed() {
+    async fn a_connection_without_a_valid_call_is_closed() {
         let (address, mut admission) = admission(4).await;
         let _both = (TcpStream::connect(address).await.unwrap(), TcpStream::connect(address).await.unwrap());
         let mut silent = admission.next().await.unwrap().unwrap();
-        let mut sensible = admission.next().await.unwrap().unwrap();
-        sensible.peer.made_sense();
+        let mut valid = admission.next().await.unwrap().unwrap();
+        valid.peer.mark_valid();
         pause();
-        advance(SILENCE + Duration::from_secs(1)).await;
+        advance(FIRST_CALL_TIMEOUT + Duration::from_secs(1)).await;
         assert_eq!(silent.read(&mut [0]).await.unwrap_err().kind(), io::ErrorKind::TimedOut);
-        assert!(tokio::time::timeout(SILENCE, sensible.read(&mut [0])).await.is_err(), "it may stay");
+        assert!(
+            tokio::time::timeout(FIRST_CALL_TIMEOUT, valid.read(&mut [0])).await.is_err(),
+            "it stays open"
+        );
     }
 }

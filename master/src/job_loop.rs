@@ -1,9 +1,9 @@
-//! One task owns the job: it takes one word at a time, asks [`JobMaster`] what to do, and does it when the word is
-//! durable. So nothing that anybody was told can be forgotten.
+//! One task owns the job: it takes one command at a time, asks [`JobMaster`] what to do, and does it once the command
+//! is durable. So a restarted master remembers all that was sent.
 //!
 //! ```text
-//! command -> decide -> journal --.
-//!               `-> deeds (FIFO) -+-> durable up to here: streams, answers
+//! command -> decide -> journal ----------.
+//!               `-> pending turns (FIFO) -+-> durable: streams, replies
 //! ```
 
 use std::{
@@ -31,81 +31,81 @@ use tracing::debug;
 use crate::{
     admission::Ended,
     journal::{JournalError, crash_point},
-    lines::Log,
+    log::Log,
     memory::{Clock, Memory, Record},
-    streams::{MOST_SUBSCRIBERS, Opened, QueuedPush, Streams},
+    streams::{MAX_SUBSCRIBERS, Opened, QueuedMessage, Streams},
     taint_publisher::{TaintConfig, TaintPublisher},
     topology,
 };
 
-/// Deeds that may wait for a slow disk before callers are held back.
+/// Turns that may wait for a slow disk before callers are held back.
 const PENDING_TURNS: usize = 16_384;
 
-/// Why a call has no part in the job.
+/// Why a call is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rejected {
-    /// What follows could not be told to its node, which has no stream.
+    /// The node has no stream on which to receive what follows.
     NotSubscribed,
-    /// As many nodes attend as there may.
+    /// There are as many subscribers as the master takes.
     Full,
 }
 
-/// Whose word was noted.
+/// The sender of a recorded event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Heed {
-    /// A node that has a part in the job, or waits for one.
+pub(crate) enum Caller {
+    /// A node of the job, or one that waits for a seat.
     Member,
-    /// One that has none.
-    Stranger,
+    /// Any other.
+    Unknown,
 }
 
-/// A caller that waits for its word to be durable.
-type Answer = oneshot::Sender<Result<Heed, Rejected>>;
+/// Answers a caller that waits for its event to be durable.
+type Reply = oneshot::Sender<Result<Caller, Rejected>>;
 
-/// Whether the master listens to a node.
+/// The answer to a heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Heard {
-    /// It attends.
+pub(crate) struct BeatReply {
+    /// The node is subscribed, with this stream.
     pub(crate) is_known: bool,
-    /// When its next beat is due.
+    /// When the next heartbeat is due.
     pub(crate) next: Option<Duration>,
 }
 
-/// What callers ask of the job's owner.
+/// What callers ask of the job's owner, or report to it.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// A node opened its stream. The answer says that pushes will reach it from now on.
-    Subscribe { node: NodeId, session: u64, pushes: mpsc::Sender<QueuedPush>, subscribed: Answer },
-    /// The stream of a node ended. It may have opened another one since. `ended`: how its connection has, if it has.
+    /// A node opened its stream. Answered once pushes reach it.
+    Subscribe { node: NodeId, session: u64, pushes: mpsc::Sender<QueuedMessage>, reply: Reply },
+    /// The stream of a node ended. It may have opened another one since. `ended`: how its connection ended, if it has.
     Closed { node: NodeId, session: u64, ended: Option<Ended> },
-    /// The connection of a stream that ended has ended, too. `None`: by this side.
+    /// The connection of a closed stream has ended, too. `None`: this side closed it.
     Ended { node: NodeId, session: u64, ended: Option<Ended> },
-    /// Something happened. The answer says that the job has taken note, and will not forget.
-    Happened { event: Box<Event>, noted: Answer },
-    /// A node lives, and says so beside this stream of its.
-    Beat { node: NodeId, session: u64, seat: Option<Round>, heard: oneshot::Sender<Heard> },
-    /// Somebody wants to see the round.
-    ShowWorld { shown: oneshot::Sender<pb::WorldTable> },
-    /// Somebody wants to see the last report of a check.
-    ShowTaintReport { shown: oneshot::Sender<Arc<str>> },
-    /// The topology file was read, or could not be.
+    /// An event of the job. Answered once it is durable.
+    Event { event: Box<Event>, reply: Reply },
+    /// A heartbeat of a node, for this stream.
+    Beat { node: NodeId, session: u64, seat: Option<Round>, reply: oneshot::Sender<BeatReply> },
+    /// Asks for the table of the round.
+    ShowWorld { reply: oneshot::Sender<pb::WorldTable> },
+    /// Asks for the last report of a check.
+    ShowTaintReport { reply: oneshot::Sender<Arc<str>> },
+    /// The topology file was read, or could not be read.
     TopologyRead(Result<Topology, String>),
 }
 
-/// A stream that opens or has ended. It waits like an effect: what was decided before goes to the old one.
+/// A stream that opens or has ended. It waits like an effect: what was decided before goes to the old stream.
 #[derive(Debug)]
-enum Change {
+enum StreamChange {
     Opened(Opened),
     Closed(NodeId, u64),
 }
 
-/// What is to be done once the journal is durable up to its log sequence number.
+/// What follows once the journal is durable up to `lsn`.
 #[derive(Debug)]
 struct PendingTurn {
     lsn: u64,
-    change: Option<Change>,
+    change: Option<StreamChange>,
     turn: Turn,
-    answer: Option<(Answer, Heed)>,
+    answer: Option<(Reply, Caller)>,
 }
 
 /// The owner of one job.
@@ -115,20 +115,20 @@ pub(crate) struct JobLoop {
     clock: Clock,
     record: Record,
     inbox: mpsc::Receiver<Command>,
-    /// Whose stream is open, as far as decisions know. [`Streams`] follows when it is durable.
+    /// Nodes with an open stream, for decisions. [`Streams`] follows when it is durable.
     subscribed: BTreeMap<NodeId, u64>,
-    /// Whose last stream has ended, and whose connection may not have.
+    /// Nodes whose last stream has ended, and whose connection may be open.
     ending: BTreeMap<NodeId, u64>,
     streams: Streams,
     pending_turns: VecDeque<PendingTurn>,
-    /// The last log sequence number that was issued.
+    /// The last log sequence number.
     lsn: u64,
     topology: topology::Reader,
     taints: TaintPublisher,
 }
 
 impl JobLoop {
-    /// A job fed by `inbox`, of which `to` is the other end.
+    /// Creates the owner of a job; `to` is the other end of `inbox`.
     pub(crate) fn new(
         Memory { master, first, clock, epoch, record }: Memory,
         topology_file: Option<PathBuf>,
@@ -144,17 +144,17 @@ impl JobLoop {
             inbox,
             subscribed: BTreeMap::new(),
             ending: BTreeMap::new(),
-            taints: TaintPublisher::open(taints, Arc::clone(&log)),
+            taints: TaintPublisher::start(taints, Arc::clone(&log)),
             streams: Streams::new(epoch, log),
             pending_turns: VecDeque::new(),
             lsn: 0,
             topology: topology::Reader::new(topology_file, to),
         };
-        job.queue(clock.now(), first, None, None);
+        job.enqueue(clock.now(), first, None, None);
         job
     }
 
-    /// Runs the job until every node has heard how it ended, or was waited for long enough.
+    /// Runs the job until every node has acknowledged its end, or has not within the time limit.
     pub(crate) async fn run(&mut self) -> Result<JobVerdict, JournalError> {
         let mut durable = 0;
         loop {
@@ -172,25 +172,25 @@ impl JobLoop {
                 progress = self.record.progress() => durable = progress?,
                 () = deadline => self.decide(Input::Deadline, None, None),
                 command = self.inbox.recv(), if self.pending_turns.len() < PENDING_TURNS => match command {
-                    Some(command) => self.take(command),
-                    // The server is gone; so is everyone who could ask. The caller drops this future.
+                    Some(command) => self.on_command(command),
+                    // The server is gone, and with it all callers. This future is dropped.
                     None => future::pending().await,
                 },
             }
         }
     }
 
-    /// Ends all streams.
+    /// Closes all streams.
     pub(crate) fn end(self) -> (Record, TaintPublisher) {
         (self.record, self.taints)
     }
 
-    fn take(&mut self, command: Command) {
+    fn on_command(&mut self, command: Command) {
         match command {
-            Command::Subscribe { node, session, pushes, subscribed } => {
+            Command::Subscribe { node, session, pushes, reply } => {
                 let is_member = self.subscribed.contains_key(&node) || self.master.job().knows(&node);
-                if self.subscribed.len() >= MOST_SUBSCRIBERS && !is_member {
-                    let _gone = subscribed.send(Err(Rejected::Full));
+                if self.subscribed.len() >= MAX_SUBSCRIBERS && !is_member {
+                    let _gone = reply.send(Err(Rejected::Full));
                     return;
                 }
                 self.subscribed.insert(node.clone(), session);
@@ -199,11 +199,11 @@ impl JobLoop {
                 let timeout = self.master.beat_timeout();
                 let opened = Opened { node: node.clone(), session, pushes, beat, timeout };
                 let event = Input::Event(Event::Subscribed { node });
-                self.decide(event, Some(Change::Opened(opened)), Some(subscribed));
+                self.decide(event, Some(StreamChange::Opened(opened)), Some(reply));
             }
             Command::Closed { node, session, ended } => {
-                let change = Some(Change::Closed(node.clone(), session));
-                // A node that attends again is not broken off.
+                let change = Some(StreamChange::Closed(node.clone(), session));
+                // A node that has subscribed again is not disconnected.
                 if self.subscribed.get(&node) == Some(&session) {
                     self.subscribed.remove(&node);
                     if ended.is_none() {
@@ -212,7 +212,7 @@ impl JobLoop {
                     self.decide(Input::Event(Event::LinkBroken { node: node.clone() }), change, None);
                     self.connection_ended(node, ended);
                 } else {
-                    self.queue(self.clock.now(), Turn::default(), change, None);
+                    self.enqueue(self.clock.now(), Turn::default(), change, None);
                 }
             }
             Command::Ended { node, session, ended } => {
@@ -221,33 +221,33 @@ impl JobLoop {
                     self.connection_ended(node, ended);
                 }
             }
-            Command::Happened { event, noted } => {
-                // Who wants a seat, or tells of itself, must be there to be told of it, and must be missed when it goes.
-                let asks = match &*event {
+            Command::Event { event, reply } => {
+                // These nodes need a stream: to be answered on, and to be missed when it ends.
+                let needs_stream = match &*event {
                     Event::Joined(request) | Event::Resumed { request, .. } => Some(&request.node_id),
                     Event::InventoryReported { node, .. } => Some(node),
                     _ => None,
                 };
-                if asks.is_some_and(|node| !self.subscribed.contains_key(node)) {
-                    let _gone = noted.send(Err(Rejected::NotSubscribed));
+                if needs_stream.is_some_and(|node| !self.subscribed.contains_key(node)) {
+                    let _gone = reply.send(Err(Rejected::NotSubscribed));
                     return;
                 }
-                self.decide(Input::Event(*event), None, Some(noted));
+                self.decide(Input::Event(*event), None, Some(reply));
             }
-            Command::Beat { node, session, seat, heard } => {
-                // A word beside an older stream says nothing of the present one.
+            Command::Beat { node, session, seat, reply } => {
+                // A heartbeat for an older stream says nothing about the present one.
                 let is_known = self.subscribed.get(&node) == Some(&session);
-                // It changes no decision that anybody was told, so the answer does not wait for the disk.
+                // It changes no decision that was sent, so the answer does not wait for the disk.
                 if is_known {
                     self.decide(Input::Beat { node, taken_round: seat }, None, None);
                 }
-                let _gone = heard.send(Heard { is_known, next: self.master.beat_interval() });
+                let _gone = reply.send(BeatReply { is_known, next: self.master.beat_interval() });
             }
-            Command::ShowWorld { shown } => {
-                let _gone = shown.send(self.master.job().world().into());
+            Command::ShowWorld { reply } => {
+                let _gone = reply.send(self.master.job().world().into());
             }
-            Command::ShowTaintReport { shown } => {
-                let _gone = shown.send(self.taints.last());
+            Command::ShowTaintReport { reply } => {
+                let _gone = reply.send(self.taints.last());
             }
             Command::TopologyRead(topology) => {
                 self.topology.done();
@@ -256,7 +256,7 @@ impl JobLoop {
         }
     }
 
-    fn decide(&mut self, input: Input, change: Option<Change>, answer: Option<Answer>) {
+    fn decide(&mut self, input: Input, change: Option<StreamChange>, answer: Option<Reply>) {
         let now = self.clock.now();
         debug!(%now, ?input, "input");
         let speaker = match &input {
@@ -265,8 +265,8 @@ impl JobLoop {
         };
         let turn = self.master.handle(now, input);
         let is_member = speaker.is_some_and(|node| self.master.job().knows(&node));
-        let heed = if is_member { Heed::Member } else { Heed::Stranger };
-        self.queue(now, turn, change, answer.map(|answer| (answer, heed)));
+        let caller = if is_member { Caller::Member } else { Caller::Unknown };
+        self.enqueue(now, turn, change, answer.map(|answer| (answer, caller)));
     }
 
     fn connection_ended(&mut self, node: NodeId, ended: Option<Ended>) {
@@ -277,8 +277,14 @@ impl JobLoop {
         }
     }
 
-    /// Writes down what the job was told, and notes what is to be done when that is durable.
-    fn queue(&mut self, now: Moment, mut turn: Turn, change: Option<Change>, answer: Option<(Answer, Heed)>) {
+    /// Writes the events to the journal, and queues what follows once they are durable.
+    fn enqueue(
+        &mut self,
+        now: Moment,
+        mut turn: Turn,
+        change: Option<StreamChange>,
+        answer: Option<(Reply, Caller)>,
+    ) {
         for effect in &turn.effects {
             if let Effect::HangUp { node } = effect
                 && let Some(session) = self.subscribed.remove(node)
@@ -302,8 +308,8 @@ impl JobLoop {
             self.pending_turns.pop_front_if(|pending| pending.lsn <= durable)
         {
             match change {
-                Some(Change::Opened(opened)) => self.streams.open(opened),
-                Some(Change::Closed(node, session)) => self.streams.closed(&node, session),
+                Some(StreamChange::Opened(opened)) => self.streams.open(opened),
+                Some(StreamChange::Closed(node, session)) => self.streams.closed(&node, session),
                 None => {}
             }
             crash_point("before-effects");
@@ -316,19 +322,18 @@ impl JobLoop {
                     self.taints.publish(report);
                 }
                 if let Some(verdict) = self.streams.carry_out(effect) {
-                    if let Some((answer, heed)) = answer {
-                        let _gone = answer.send(Ok(heed));
+                    if let Some((answer, caller)) = answer {
+                        let _gone = answer.send(Ok(caller));
                     }
                     return Some(verdict);
                 }
             }
             if let Some((pending, nodes)) = turn.pending {
-                self.streams.tell(pending, nodes);
+                self.streams.send_pending(pending, nodes);
             }
             crash_point("after-effects");
-            if let Some((answer, heed)) = answer {
-                // Who waits for this word no longer wants it if it is gone.
-                let _gone = answer.send(Ok(heed));
+            if let Some((answer, caller)) = answer {
+                let _gone = answer.send(Ok(caller));
             }
             crash_point("after-answer");
         }

@@ -1,14 +1,16 @@
 //! The job master: a thin shell around [`rules::job_master`], which decides everything.
 //!
-//! [`job_loop`] owns the state, [`streams`] carries out what was decided once [`journal`] says that it is durable,
-//! [`service`] turns calls into events and back, [`admission`] and [`crowd`] bound who connects.
+//! [`job_loop`] owns the state, [`streams`] sends what was decided once [`journal`] has made it durable, [`service`]
+//! turns calls into commands, [`admission`] and [`peer_limit`] bound the connections.
+//!
+//! An event is what happened, for a pure machine; a command is what a task is asked or told by others.
 
 mod admission;
-pub mod crowd;
 mod job_loop;
 mod journal;
-mod lines;
+mod log;
 mod memory;
+pub mod peer_limit;
 mod service;
 mod streams;
 mod taint_publisher;
@@ -18,7 +20,7 @@ mod topology;
 use std::{fmt, future, io, path::PathBuf, pin::Pin, time::Duration};
 
 use master_proto::{
-    MOST_REQUEST_BYTES,
+    MAX_REQUEST_BYTES,
     pb::master_server::MasterServer,
     trust::{Token, Trust},
 };
@@ -37,48 +39,48 @@ use tonic::{
 #[cfg(debug_assertions)]
 pub use self::journal::crash::crash_at;
 pub use self::{
-    admission::most as most_connections,
+    admission::max_connections,
     journal::JournalError,
-    lines::Log,
+    log::Log,
     taint_publisher::{TaintConfig, TaintFileError},
     tls::TlsError,
     topology::TopologyFileError,
 };
-use self::{job_loop::JobLoop, lines::LogTo, service::MasterService, taint_publisher::TaintPublisher};
+use self::{job_loop::JobLoop, log::LogTo, service::MasterService, taint_publisher::TaintPublisher};
 #[doc(hidden)]
 pub use self::{journal::bytes as journal_bytes, taint_publisher::taint_document};
 
-/// Words that may wait for the job's owner before callers are held back.
+/// Commands that may wait for the job's owner before callers are held back.
 const QUEUE: usize = 1024;
 
-/// How long the last answers may take to leave.
+/// Time limit of sending the last answers.
 const FLUSH: Duration = Duration::from_secs(1);
 
-/// Calls that one connection may have open: a stream, a beat, a report, and what was given up and not yet closed.
+/// Calls that one connection may have open: a stream, a heartbeat, a report, and cancelled ones not yet closed.
 const CALLS: u32 = 32;
 
 /// Bytes of metadata in one call. A token and gRPC's own take a few hundred.
 const METADATA: u32 = 16 << 10;
 
-/// How often a quiet connection is asked whether it still stands, where nodes are watched at all. Liveness does
-/// not depend on it; it closes what a dead machine has left behind.
+/// Interval of HTTP/2 pings on a quiet connection, where heartbeats are on. Liveness does not depend on it; it closes
+/// the connections of dead machines.
 const PROBE: Duration = Duration::from_secs(20);
 
-/// What a master is told.
+/// The configuration of a master.
 pub struct MasterConfig {
-    /// For the job. A job that is found in `state_dir` keeps the one that it was started with.
+    /// Of the job. A job that is found in `state_dir` keeps the policy that it was started with.
     pub policy: Policy,
-    /// For nodes whose streams break, or that are silent.
+    /// Time limits for nodes whose streams break, or that are silent.
     pub timeout: Timeout,
-    /// Where the job is remembered; `None`: nowhere.
+    /// Where the journal is; `None`: there is none.
     pub state_dir: Option<PathBuf>,
     /// Read for each round when `policy.has_topology`.
     pub topology_file: Option<PathBuf>,
     /// Where reports of network checks go.
     pub taints: TaintConfig,
-    /// Who may speak.
+    /// Token and TLS.
     pub trust: Trust,
-    /// Takes the lines of the master's log, without a prefix; one may have several lines.
+    /// Receives the entries of the master's log, without a prefix; an entry may have several lines.
     pub log: Log,
 }
 
@@ -87,7 +89,7 @@ impl fmt::Debug for MasterConfig {
         let Self { policy, timeout, state_dir, topology_file, taints, trust, log: _ } = self;
         f.debug_struct("MasterConfig")
             .field("policy", policy)
-            .field("patience", timeout)
+            .field("timeout", timeout)
             .field("state_dir", state_dir)
             .field("topology_file", topology_file)
             .field("taints", taints)
@@ -110,7 +112,7 @@ pub enum MasterError {
     Journal(#[from] JournalError),
 }
 
-/// Reads a topology file as a round does, so that a bad one is refused before anybody comes.
+/// Reads a topology file as a round does, so that a bad one is refused at the start.
 ///
 /// # Errors
 /// It cannot be read, or a line makes no sense.
@@ -118,7 +120,7 @@ pub fn check_topology(path: &std::path::Path) -> Result<(), TopologyFileError> {
     topology::read(path).map(drop)
 }
 
-/// Tries whether a report of network checks can be written there, so that a bad place is refused before anybody comes.
+/// Checks that a taint report can be written to `path`, so that a bad path is refused at the start.
 ///
 /// # Errors
 /// It cannot.
@@ -126,7 +128,7 @@ pub fn check_taint_report(path: &std::path::Path) -> Result<(), TaintFileError> 
     taint_publisher::check(path)
 }
 
-/// A master that has read its memory and its certificates, and serves nobody yet.
+/// A master that has read its journal and its certificates, and does not serve yet.
 #[derive(Debug)]
 pub struct Prepared {
     found: memory::Found,
@@ -138,11 +140,11 @@ pub struct Prepared {
     log: LogTo,
 }
 
-/// Serves one job on connections that the caller accepts, until the job is over and its nodes know. Must be called
+/// Serves one job on connections that the caller accepts, until the job is over and its nodes know it. Must be called
 /// inside a runtime with IO and time.
 ///
 /// # Errors
-/// When certificates cannot be used, when the job's state cannot be read or kept, or the server cannot go on.
+/// When certificates cannot be used, when the job's state cannot be read or kept, or the server fails.
 pub async fn serve(
     connections: impl Stream<Item = io::Result<TcpStream>> + Send + 'static,
     config: MasterConfig,
@@ -150,7 +152,7 @@ pub async fn serve(
     prepare(config)?.serve(connections).await
 }
 
-/// Reads what can be wrong before anybody connects. Waits for the disk where there is a `state_dir`.
+/// Reads certificates and state before the first connection. Waits for the disk where there is a `state_dir`.
 ///
 /// # Errors
 /// When certificates cannot be used, or the job's state cannot be read or kept.
@@ -166,7 +168,7 @@ impl Prepared {
     /// Serves the job, as [`serve`] does.
     ///
     /// # Errors
-    /// When certificates cannot be used, when the job's state cannot be kept, or the server cannot go on.
+    /// When certificates cannot be used, when the job's state cannot be kept, or the server fails.
     pub async fn serve(
         self,
         connections: impl Stream<Item = io::Result<TcpStream>> + Send + 'static,
@@ -174,10 +176,10 @@ impl Prepared {
         Ok(self.until_over(connections).await?.finish().await)
     }
 
-    /// Serves the job until it is over and its nodes know. What is left to do is [`Over::finish`].
+    /// Serves the job until it is over and its nodes know it. [`Over::finish`] must follow.
     ///
     /// # Errors
-    /// When certificates cannot be used, when the job's state cannot be kept, or the server cannot go on.
+    /// When certificates cannot be used, when the job's state cannot be kept, or the server fails.
     pub async fn until_over(
         self,
         connections: impl Stream<Item = io::Result<TcpStream>> + Send + 'static,
@@ -199,12 +201,13 @@ impl Prepared {
         }
         let (commands, inbox) = mpsc::channel(QUEUE);
         let service = MasterServer::new(MasterService::new(commands.clone(), log.clone()))
-            .max_decoding_message_size(MOST_REQUEST_BYTES);
+            .max_decoding_message_size(MAX_REQUEST_BYTES);
         let service = InterceptedService::new(service, service::auth_interceptor(token, log.clone()));
         let (over, is_over) = oneshot::channel::<()>();
-        let connections = Box::pin(admission::guarded(connections, admission::most(), log.clone()));
+        let connections =
+            Box::pin(admission::admitted(connections, admission::max_connections(), log.clone()));
         let server = server.add_service(service).serve_with_incoming_shutdown(connections, async {
-            // Its end is as good as its word.
+            // Dropping the sender ends it, too.
             let _over = is_over.await;
         });
         let mut server: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(server);
@@ -214,7 +217,7 @@ impl Prepared {
             verdict = job.run() => verdict?,
             ended = &mut server => match ended {
                 Err(source) => return Err(MasterError::Server(source)),
-                // The caller stopped accepting and everybody hung up; nobody can be served any more.
+                // The caller stopped accepting, and all connections are closed.
                 Ok(()) => future::pending().await,
             },
         };
@@ -224,9 +227,8 @@ impl Prepared {
     }
 }
 
-/// A job that is over and whose nodes know. Its state is there until [`Self::finish`]: a master that ends before
-/// that is told the verdict when it is started again, and one that ends after it finds nothing. So whoever can be
-/// interrupted stops listening to that first.
+/// A job that is over, as its nodes know. Its state stays until [`Self::finish`]: a master that is restarted before
+/// that returns the verdict, and one that is restarted later finds nothing. So callers disable signals first.
 #[must_use = "the job's state stays, and the last answers are not sent"]
 pub struct Over {
     verdict: JobVerdict,
@@ -243,18 +245,18 @@ struct Closing {
 }
 
 impl Over {
-    /// How the job ended.
+    /// Returns how the job ended.
     #[must_use]
     pub fn verdict(&self) -> &JobVerdict {
         &self.verdict
     }
 
-    /// Lets the last answers leave, and removes the job's state.
+    /// Sends the last answers, and removes the job's state.
     pub async fn finish(self) -> JobVerdict {
         let Self { verdict, server, record, taints, log: LogTo(log) } = self;
         if let Some(Closing { over, server }) = server {
             let _gone = over.send(());
-            // The nodes know of the end; what is still on its way are answers to that.
+            // The nodes know of the end; only answers to their acknowledgements may be left to send.
             let _flushed = timeout(FLUSH, server).await;
         }
         if let Some(taints) = taints {

@@ -1,4 +1,4 @@
-//! What a master begins with, and where it writes down what the job is told: a journal, or nothing.
+//! The state that a master starts with, and the record of the job's events: a journal, or none.
 
 use std::{future, path::Path, time::Instant};
 
@@ -12,10 +12,10 @@ use rules::{
 
 use crate::{
     journal::{Folder, Journal, JournalError, Progress, Recovered, Snapshot, random},
-    lines::{Log, say},
+    log::{Log, log_line},
 };
 
-/// The job's clock: it goes on where the last life of the master left it.
+/// The job's clock, which continues where the last life of the master stopped.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
     started: Instant,
@@ -27,12 +27,12 @@ impl Clock {
         Self { started: Instant::now(), base }
     }
 
-    /// Now.
+    /// Returns the present moment.
     pub(crate) fn now(self) -> Moment {
         self.base + self.started.elapsed()
     }
 
-    /// When a moment comes; `None`: never.
+    /// Converts a moment; `None` when it is too far away.
     pub(crate) fn instant(self, at: Moment) -> Option<Instant> {
         self.started.checked_add(at - self.base)
     }
@@ -42,20 +42,20 @@ impl Clock {
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) master: JobMaster,
-    /// What follows from having come back.
+    /// What follows from the restart.
     pub(crate) first: Turn,
     pub(crate) clock: Clock,
-    /// Tells this life of the master from any other, also from one whose state was moved away.
+    /// Tells this life of the master from any other, also when the state was moved away.
     pub(crate) epoch: u64,
     pub(crate) record: Record,
 }
 
-/// What there is to do.
+/// What the state directory holds.
 #[derive(Debug)]
 pub(crate) enum Found {
     /// A job, new or not.
     Job(Box<Memory>),
-    /// A job that was over and told to all when the last life of the master ended.
+    /// A job that is over, as all its nodes know.
     Over {
         /// How it ended.
         verdict: JobVerdict,
@@ -65,10 +65,10 @@ pub(crate) enum Found {
 }
 
 impl Memory {
-    /// Takes up the job that `state_dir` holds, or a new one. Waits for the disk.
+    /// Opens the job that `state_dir` holds, or a new one. Waits for the disk.
     ///
     /// # Errors
-    /// The folder cannot be used, or what is in it.
+    /// The folder or its content cannot be used.
     pub(crate) fn open(
         state_dir: Option<&Path>,
         policy: Policy,
@@ -88,23 +88,26 @@ impl Memory {
             return Ok(Found::Job(Box::new(Self { master, first, clock, epoch: random(), record })));
         };
         let life = life.saturating_add(1);
-        say(log, came_back(&last.job, life));
+        log_line(log, resumed_line(&last.job, life));
         if torn_bytes > 0 {
-            say(
+            log_line(
                 log,
                 format_args!(
-                    "the last {torn_bytes} bytes of its memory are no whole record: it was being written when the master \
-                     died (then no node had an answer to it), or the file was cut or changed since; the job goes on \
-                     from the record before, and nodes that know more say so"
+                    "the last {torn_bytes} bytes of its journal are an incomplete record: the master died while writing it \
+                     (then no node had an answer to it), or the file was truncated or changed since; the job continues \
+                     from the record before, and nodes report what is missing"
                 ),
             );
         }
         if last.policy != policy {
-            say(log, "warning: the job keeps the options that it was started with; those given now differ");
+            log_line(
+                log,
+                "warning: the job keeps the options that it was started with; the options given now differ",
+            );
         }
         let journal = Journal::start(folder, life, last.clone())?;
         let record = Record::of(journal, last.policy);
-        // Whoever waits for a word of the end has until then; without it everybody has had it.
+        // Without a deadline all nodes have acknowledged the end.
         if let (Some(verdict), None) = (last.job.verdict(), last.job.deadline()) {
             return Ok(Found::Over { verdict: verdict.clone(), record: Box::new(record) });
         }
@@ -114,7 +117,7 @@ impl Memory {
     }
 }
 
-fn came_back(job: &Job, life: u64) -> String {
+fn resumed_line(job: &Job, life: u64) -> String {
     let Some(name) = job.name() else {
         return format!("came back to a job that no node has joined, life {life}");
     };
@@ -128,12 +131,12 @@ fn came_back(job: &Job, life: u64) -> String {
     }
 }
 
-/// Where the job's words are written down.
+/// The record of the job's events.
 #[derive(Debug)]
 pub(crate) struct Record {
     journal: Option<Journal>,
     policy: Policy,
-    /// A snapshot is on its way to the disk.
+    /// A snapshot is being written.
     is_compacting: bool,
     is_large: bool,
 }
@@ -147,13 +150,13 @@ impl Record {
         Self { journal: Some(journal), ..Self::none(policy) }
     }
 
-    /// Writes down what the job was told. Returns the log sequence number that [`Self::progress`] comes to when it is durable; 0
-    /// is durable from the start.
+    /// Writes events. They are durable when [`Self::progress`] returns this log sequence number or a later one; 0 is
+    /// durable from the start.
     pub(crate) fn write(&mut self, at: Moment, events: Vec<Event>) -> u64 {
         self.journal.as_mut().map_or(0, |journal| journal.append(at, events))
     }
 
-    /// Keeps the journal small, now that the job has heard all that was written.
+    /// Compacts the journal if it has grown; the job has handled all that was written.
     pub(crate) fn compact(&mut self, at: Moment, job: &Job) {
         if let Some(journal) = &self.journal
             && self.is_large
@@ -164,7 +167,7 @@ impl Record {
         }
     }
 
-    /// Waits for the next log sequence number to become durable. May be dropped while it waits.
+    /// Waits for the next log sequence number to become durable. Cancel-safe.
     pub(crate) async fn progress(&mut self) -> Result<u64, JournalError> {
         let Some(journal) = &mut self.journal else { return future::pending().await };
         match journal.progress().await {
@@ -177,13 +180,16 @@ impl Record {
         }
     }
 
-    /// Forgets a job that is over.
+    /// Removes the state of a job that is over.
     pub(crate) async fn clear(self, log: &Log) {
         if let Some(journal) = self.journal
             && let Err(error) = journal.clear().await
         {
-            // The job is over all the same; who starts another one with this folder is told how this one ended.
-            say(log, format_args!("warning: the job is over and its state could not be removed: {error}"));
+            // The job is over all the same; the next master with this folder reports how it ended.
+            log_line(
+                log,
+                format_args!("warning: the job is over and its state could not be removed: {error}"),
+            );
         }
     }
 }

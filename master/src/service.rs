@@ -1,4 +1,4 @@
-//! gRPC calls -> events for the job's owner. No decisions here.
+//! Turns gRPC calls into commands for the job's owner. Decides nothing.
 
 use std::{
     pin::Pin,
@@ -11,9 +11,9 @@ use std::{
 
 use master_proto::{
     PROTOCOL_VERSION,
-    convert::{ConvertError, Join, StreamMessage, resume_request, speaker},
+    convert::{ConvertError, Join, StreamMessage, resume_request, sender},
     pb,
-    trust::{Token, check_speaker},
+    trust::{Token, check_sender},
 };
 use rules::{NodeId, Round, job::Event};
 use tokio::sync::{mpsc, oneshot};
@@ -22,34 +22,34 @@ use tonic::{Extensions, Request, Response, Status, metadata::MetadataMap, servic
 
 use crate::{
     admission::Peer,
-    job_loop::{Command, Heed, Rejected},
+    job_loop::{Caller, Command, Rejected},
     journal::random,
-    lines::{Log, Once},
-    streams::{MOST_SUBSCRIBERS, PUSHES},
+    log::{Log, OncePerPeer},
+    streams::{MAX_SUBSCRIBERS, QUEUED_MESSAGES},
 };
 
 /// The master's calls.
 #[derive(Debug)]
 pub(crate) struct MasterService {
     commands: mpsc::Sender<Command>,
-    /// Numbers the streams, so that the end of an old one is told from the end of its successor. They begin anywhere: a
-    /// beat beside a stream of an earlier life of the master is not one beside a stream of this one.
+    /// The number of the next stream, which tells it from its successors. The first is random, so that a heartbeat for
+    /// a stream of an earlier life of the master is recognised.
     sessions: AtomicU64,
-    refusals: Once,
+    refusals: OncePerPeer,
 }
 
-/// Lets calls pass that carry the job's token, or all where there is none.
+/// Rejects calls without the job's token, if it has one.
 pub(crate) fn auth_interceptor(
     token: Option<Token>,
     log: Log,
 ) -> impl Interceptor + Clone + Send + Sync + 'static {
-    let refusals = Arc::new(Once::new(log));
+    let refusals = Arc::new(OncePerPeer::new(log));
     move |request: Request<()>| {
         if let Some(token) = &token
             && let Err(refused) = token.check(&request)
         {
             if let Some(peer) = Peer::of(request.extensions()) {
-                refusals.say(peer.ip, "token", "refused a call: the job token is missing or wrong");
+                refusals.log(peer.ip, "token", "refused a call: the job token is missing or wrong");
             }
             return Err(refused);
         }
@@ -58,54 +58,54 @@ pub(crate) fn auth_interceptor(
 }
 
 impl MasterService {
-    /// Calls go to whoever reads `commands`.
+    /// Sends what is called to `commands`.
     pub(crate) fn new(commands: mpsc::Sender<Command>, log: Log) -> Self {
-        Self { commands, sessions: AtomicU64::new(random() >> 1), refusals: Once::new(log) }
+        Self { commands, sessions: AtomicU64::new(random() >> 1), refusals: OncePerPeer::new(log) }
     }
 
-    /// What a message means, or the field that makes no sense; and whether it is from the node that it speaks for.
+    /// Validates a message, and that it is from the node that it names.
     fn decode<T>(
         &self,
         (metadata, from): (&MetadataMap, &Extensions),
         call: &'static str,
-        meaning: Result<T, ConvertError>,
+        message: Result<T, ConvertError>,
         node: impl FnOnce(&T) -> Option<&NodeId>,
     ) -> Result<T, Status> {
         let peer = Peer::of(from);
-        let refuse = |kind, words: &dyn std::fmt::Display| {
+        let refuse = |kind, reason: &dyn std::fmt::Display| {
             if let Some(peer) = peer {
-                self.refusals.say(peer.ip, kind, format_args!("refused its {call}: {words}"));
+                self.refusals.log(peer.ip, kind, format_args!("refused its {call}: {reason}"));
             }
         };
-        let meaning = meaning.map_err(|error| {
+        let message = message.map_err(|error| {
             refuse(call, &error);
             Status::invalid_argument(error.to_string())
         })?;
-        if let Some(node) = node(&meaning) {
-            check_speaker(metadata, node).inspect_err(|refused| refuse("secret", &refused.message()))?;
+        if let Some(node) = node(&message) {
+            check_sender(metadata, node).inspect_err(|refused| refuse("secret", &refused.message()))?;
         }
         if let Some(peer) = peer {
-            peer.made_sense();
+            peer.mark_valid();
         }
-        Ok(meaning)
+        Ok(message)
     }
 
-    /// An event that a node tells of itself.
-    async fn told(
+    /// Records an event that a node reports of itself.
+    async fn report(
         &self,
         sent_by: (&MetadataMap, &Extensions),
         call: &'static str,
         event: Result<Event, ConvertError>,
     ) -> Result<(), Status> {
         let event = self.decode(sent_by, call, event, Event::speaker)?;
-        self.happened(sent_by.1, event).await
+        self.record(sent_by.1, event).await
     }
 
-    async fn happened(&self, from: &Extensions, event: Event) -> Result<(), Status> {
+    async fn record(&self, from: &Extensions, event: Event) -> Result<(), Status> {
         let event = Box::new(event);
-        let heard = self.ask(|noted| Command::Happened { event, noted }).await?.map_err(rejected)?;
-        if let (Heed::Member, Some(peer)) = (heard, Peer::of(from)) {
-            peer.has_part();
+        let caller = self.ask(|reply| Command::Event { event, reply }).await?.map_err(rejected)?;
+        if let (Caller::Member, Some(peer)) = (caller, Peer::of(from)) {
+            peer.mark_member();
         }
         Ok(())
     }
@@ -118,32 +118,32 @@ impl MasterService {
 }
 
 fn over() -> Status {
-    Status::unavailable("the job is over, or its master is about to end")
+    Status::unavailable("the job is over, or its master is about to exit")
 }
 
-fn crowded() -> Status {
+fn too_many_sessions() -> Status {
     Status::resource_exhausted(
         "this connection carries the streams of other nodes; a launcher has a connection of its own",
     )
 }
 
-fn rejected(why: Rejected) -> Status {
-    match why {
+fn rejected(reason: Rejected) -> Status {
+    match reason {
         Rejected::NotSubscribed => Status::failed_precondition(
-            "the master has no open stream of this node; attend first, then join or resume",
+            "the master has no open stream of this node; subscribe first, then join or resume",
         ),
         Rejected::Full => Status::resource_exhausted(format!(
-            "{MOST_SUBSCRIBERS} nodes attend this master, which is as many as it takes"
+            "{MAX_SUBSCRIBERS} nodes are subscribed to this master, which is its limit"
         )),
     }
 }
 
-/// The address a call comes from.
-fn sender(from: &Extensions) -> String {
+/// Returns the address that a call comes from.
+fn peer_address(from: &Extensions) -> String {
     Peer::of(from).map_or_else(String::new, |peer| peer.ip.to_string())
 }
 
-type PushStream = Pin<Box<dyn Stream<Item = Result<pb::Push, Status>> + Send>>;
+type PushStream = Pin<Box<dyn Stream<Item = Result<pb::StreamMessage, Status>> + Send>>;
 
 #[tonic::async_trait]
 impl pb::master_server::Master for MasterService {
@@ -162,12 +162,12 @@ impl pb::master_server::Master for MasterService {
             )));
         }
         let node =
-            self.decode((&metadata, &from), "attendance", speaker(request.node_id), |node| Some(node))?;
-        let counted = match Peer::of(&from) {
-            Some(peer) => Some(peer.subscribes().ok_or_else(crowded)?),
+            self.decode((&metadata, &from), "subscription", sender(request.node_id), |node| Some(node))?;
+        let counted_session = match Peer::of(&from) {
+            Some(peer) => Some(peer.open_session().ok_or_else(too_many_sessions)?),
             None => None,
         };
-        let (pushes, words) = mpsc::channel(PUSHES);
+        let (pushes, messages) = mpsc::channel(QUEUED_MESSAGES);
         let session = self.sessions.fetch_add(1, Ordering::Relaxed);
         // `open` lives as long as this call and then the stream, however that ends.
         let (open, closed) = oneshot::channel::<()>();
@@ -175,23 +175,23 @@ impl pb::master_server::Master for MasterService {
         let peer = Peer::of(&from).cloned();
         tokio::spawn(async move {
             let _closed = closed.await;
-            drop(counted);
-            let ended = peer.as_ref().and_then(Peer::has_ended);
-            // When the owner is gone too, nobody needs to know.
+            drop(counted_session);
+            let ended = peer.as_ref().and_then(Peer::end);
+            // The owner may be gone, too.
             let _gone = commands.send(Command::Closed { node: gone.clone(), session, ended }).await;
-            // A stream ends before its connection does: with a launcher that ends, or when the master gives it up.
+            // A stream ends before its connection: when the launcher exits, or when the master closes the stream.
             if let (Some(peer), None) = (peer, ended) {
                 let ended = peer.ended().await;
                 let _gone = commands.send(Command::Ended { node: gone, session, ended }).await;
             }
         });
-        let heed = self.ask(|subscribed| Command::Subscribe { node, session, pushes, subscribed });
-        if let (Heed::Member, Some(peer)) = (heed.await?.map_err(rejected)?, Peer::of(&from)) {
-            peer.has_part();
+        let caller = self.ask(|reply| Command::Subscribe { node, session, pushes, reply });
+        if let (Caller::Member, Some(peer)) = (caller.await?.map_err(rejected)?, Peer::of(&from)) {
+            peer.mark_member();
         }
-        let pushes = ReceiverStream::new(words).map(move |word| {
+        let pushes = ReceiverStream::new(messages).map(move |message| {
             let _until_dropped = &open;
-            Ok(StreamMessage::from(word).into())
+            Ok(StreamMessage::from(message).into())
         });
         Ok(Response::new(Box::pin(pushes)))
     }
@@ -199,15 +199,15 @@ impl pb::master_server::Master for MasterService {
     async fn join(&self, request: Request<pb::JoinRequest>) -> Result<Response<pb::JoinReply>, Status> {
         let (metadata, from, request) = request.into_parts();
         let join =
-            self.decode((&metadata, &from), "join", Join::try_from(request), |join| Some(join.speaker()))?;
-        self.happened(&from, Event::Joined(join.from_peer(|| sender(&from)))).await?;
+            self.decode((&metadata, &from), "join", Join::try_from(request), |join| Some(join.sender()))?;
+        self.record(&from, Event::Joined(join.from_peer(|| peer_address(&from)))).await?;
         Ok(Response::new(pb::JoinReply {}))
     }
 
     async fn resume(&self, request: Request<pb::ResumeRequest>) -> Result<Response<pb::ResumeReply>, Status> {
         let (metadata, from, request) = request.into_parts();
-        let event = resume_request(request, || sender(&from));
-        self.told((&metadata, &from), "resume", event).await?;
+        let event = resume_request(request, || peer_address(&from));
+        self.report((&metadata, &from), "resume", event).await?;
         Ok(Response::new(pb::ResumeReply {}))
     }
 
@@ -216,7 +216,7 @@ impl pb::master_server::Master for MasterService {
         request: Request<pb::HostingReport>,
     ) -> Result<Response<pb::HostingReply>, Status> {
         let (metadata, from, request) = request.into_parts();
-        self.told((&metadata, &from), "hosting report", Event::try_from(request)).await?;
+        self.report((&metadata, &from), "hosting report", Event::try_from(request)).await?;
         Ok(Response::new(pb::HostingReply {}))
     }
 
@@ -225,7 +225,7 @@ impl pb::master_server::Master for MasterService {
         request: Request<pb::InventoryReport>,
     ) -> Result<Response<pb::InventoryReply>, Status> {
         let (metadata, from, request) = request.into_parts();
-        self.told((&metadata, &from), "inventory", Event::try_from(request)).await?;
+        self.report((&metadata, &from), "inventory", Event::try_from(request)).await?;
         Ok(Response::new(pb::InventoryReply {}))
     }
 
@@ -234,7 +234,7 @@ impl pb::master_server::Master for MasterService {
         request: Request<pb::CheckReport>,
     ) -> Result<Response<pb::CheckReply>, Status> {
         let (metadata, from, request) = request.into_parts();
-        self.told((&metadata, &from), "check report", Event::try_from(request)).await?;
+        self.report((&metadata, &from), "check report", Event::try_from(request)).await?;
         Ok(Response::new(pb::CheckReply {}))
     }
 
@@ -243,13 +243,13 @@ impl pb::master_server::Master for MasterService {
         request: Request<pb::FailureReport>,
     ) -> Result<Response<pb::FailureReply>, Status> {
         let (metadata, from, request) = request.into_parts();
-        self.told((&metadata, &from), "failure report", Event::try_from(request)).await?;
+        self.report((&metadata, &from), "failure report", Event::try_from(request)).await?;
         Ok(Response::new(pb::FailureReply {}))
     }
 
     async fn report_end(&self, request: Request<pb::EndReport>) -> Result<Response<pb::EndReply>, Status> {
         let (metadata, from, request) = request.into_parts();
-        self.told((&metadata, &from), "end report", Event::try_from(request)).await?;
+        self.report((&metadata, &from), "end report", Event::try_from(request)).await?;
         Ok(Response::new(pb::EndReply {}))
     }
 
@@ -259,33 +259,33 @@ impl pb::master_server::Master for MasterService {
     ) -> Result<Response<pb::EndAcknowledgementReply>, Status> {
         let (metadata, from, request) = request.into_parts();
         let node =
-            self.decode((&metadata, &from), "acknowledgement", speaker(request.node_id), |node| Some(node))?;
-        self.happened(&from, Event::EndAcknowledged { node }).await?;
+            self.decode((&metadata, &from), "acknowledgement", sender(request.node_id), |node| Some(node))?;
+        self.record(&from, Event::EndAcknowledged { node }).await?;
         Ok(Response::new(pb::EndAcknowledgementReply {}))
     }
 
     async fn beat(&self, request: Request<pb::BeatRequest>) -> Result<Response<pb::BeatReply>, Status> {
         let (metadata, from, request) = request.into_parts();
-        let node = self.decode((&metadata, &from), "beat", speaker(request.node_id), |node| Some(node))?;
-        let (seat, session) = (request.taken_round.map(Round), request.session);
-        let heard = self.ask(|heard| Command::Beat { node, session, seat, heard }).await?;
+        let node = self.decode((&metadata, &from), "beat", sender(request.node_id), |node| Some(node))?;
+        let (seat, session) = (request.seated_round.map(Round), request.session);
+        let reply = self.ask(|reply| Command::Beat { node, session, seat, reply }).await?;
         let millis = |next: Duration| u64::try_from(next.as_millis()).unwrap_or(u64::MAX);
-        let next_millis = heard.next.map_or(0, millis);
-        Ok(Response::new(pb::BeatReply { is_known: heard.is_known, next_millis }))
+        let next_millis = reply.next.map_or(0, millis);
+        Ok(Response::new(pb::BeatReply { is_known: reply.is_known, next_millis }))
     }
 
     async fn show_world(
         &self,
         _request: Request<pb::ShowWorldRequest>,
     ) -> Result<Response<pb::WorldTable>, Status> {
-        Ok(Response::new(self.ask(|shown| Command::ShowWorld { shown }).await?))
+        Ok(Response::new(self.ask(|reply| Command::ShowWorld { reply }).await?))
     }
 
     async fn show_taint_report(
         &self,
         _request: Request<pb::ShowTaintReportRequest>,
     ) -> Result<Response<pb::TaintReport>, Status> {
-        let json = self.ask(|shown| Command::ShowTaintReport { shown }).await?;
+        let json = self.ask(|reply| Command::ShowTaintReport { reply }).await?;
         Ok(Response::new(pb::TaintReport { json: json.as_ref().to_owned() }))
     }
 }

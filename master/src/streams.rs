@@ -1,4 +1,4 @@
-//! The nodes' streams: what was decided goes out here, once it is durable.
+//! The nodes' streams, on which decisions are sent once they are durable.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -14,65 +14,65 @@ use tokio::sync::mpsc;
 
 use crate::{
     journal::crash_point,
-    lines::{Log, say},
+    log::{Log, log_line},
 };
 
-/// Pushes that may wait for one node. A node gets a handful a round.
-pub(crate) const PUSHES: usize = 64;
+/// Messages that may wait for one node. A node gets a handful in each round.
+pub(crate) const QUEUED_MESSAGES: usize = 64;
 
-/// Nodes that may attend at once.
-pub(crate) const MOST_SUBSCRIBERS: usize = 65_536;
+/// Nodes that may be subscribed at once.
+pub(crate) const MAX_SUBSCRIBERS: usize = 65_536;
 
-/// A word to one node. Many may be told the same.
+/// A message to one node; its payload may be shared by many.
 #[derive(Debug, Clone)]
-pub(crate) struct QueuedPush {
+pub(crate) struct QueuedMessage {
     epoch: u64,
     seq: u64,
     payload: Arc<Payload>,
 }
 
-impl From<QueuedPush> for StreamMessage {
-    fn from(QueuedPush { epoch, seq, payload }: QueuedPush) -> Self {
+impl From<QueuedMessage> for StreamMessage {
+    fn from(QueuedMessage { epoch, seq, payload }: QueuedMessage) -> Self {
         Self { epoch, seq, payload: Some(Arc::unwrap_or_clone(payload)) }
     }
 }
 
-/// A stream that was opened.
+/// A new stream.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) node: NodeId,
-    /// Tells this stream from the one before it and the one after.
+    /// Tells this stream from those before and after it.
     pub(crate) session: u64,
-    pub(crate) pushes: mpsc::Sender<QueuedPush>,
-    /// When the first beat is due.
+    pub(crate) pushes: mpsc::Sender<QueuedMessage>,
+    /// When the first heartbeat is due.
     pub(crate) beat: Option<Duration>,
-    /// How long the node waits for its answer.
+    /// How long the node waits for the answer to a heartbeat.
     pub(crate) timeout: Option<Duration>,
 }
 
 /// All open streams.
 pub(crate) struct Streams {
     epoch: u64,
-    /// Words said in this life of the master. One count for all: it grows for each node, whatever its streams do.
-    said: u64,
-    open: BTreeMap<NodeId, (u64, mpsc::Sender<QueuedPush>)>,
+    /// Messages sent in this life of the master, to all nodes together: it grows for each node across its streams.
+    sent: u64,
+    open: BTreeMap<NodeId, (u64, mpsc::Sender<QueuedMessage>)>,
     log: Log,
 }
 
 impl std::fmt::Debug for Streams {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { epoch, said, open, log: _ } = self;
-        f.debug_struct("Streams").field("epoch", epoch).field("said", said).field("open", open).finish()
+        let Self { epoch, sent, open, log: _ } = self;
+        f.debug_struct("Streams").field("epoch", epoch).field("sent", sent).field("open", open).finish()
     }
 }
 
 impl Streams {
-    /// Nobody attends.
+    /// Creates it without streams.
     pub(crate) fn new(epoch: u64, log: Log) -> Self {
-        Self { epoch, said: 0, open: BTreeMap::new(), log }
+        Self { epoch, sent: 0, open: BTreeMap::new(), log }
     }
 
-    /// From now on words to the node go here. Its old stream ends.
+    /// Sends further messages to the node here. Its old stream ends.
     pub(crate) fn open(&mut self, Opened { node, session, pushes, beat, timeout }: Opened) {
         self.open.insert(node.clone(), (session, pushes));
         self.send(&node, Payload::Welcome { beat, session, timeout });
@@ -85,13 +85,13 @@ impl Streams {
         }
     }
 
-    /// Does what was decided. Gives the verdict when nothing follows.
+    /// Carries out an effect. Returns the verdict after the last one.
     pub(crate) fn carry_out(&mut self, effect: Effect) -> Option<JobVerdict> {
         match effect {
             Effect::Push { node, push } => self.send(&node, Payload::Push(push)),
             Effect::Refuse { node, reason } => {
                 let reason = reason.to_string();
-                say(&self.log, format_args!("refused {node}: {reason}"));
+                log_line(&self.log, format_args!("refused {node}: {reason}"));
                 self.send(&node, Payload::Push(Push::Refused { reason }));
                 self.open.remove(&node);
             }
@@ -100,16 +100,16 @@ impl Streams {
             }
             Effect::Log(line) => self.log(&line),
             Effect::Finish { verdict } => return Some(verdict),
-            // Nothing is kept for a node but its stream, which it closes itself. Files are the loop's.
+            // A forgotten node closes its stream itself. Files are handled by the loop.
             Effect::Forget { .. } | Effect::ReadTopology | Effect::Report(_) => {}
         }
         crash_point("between-effects");
         None
     }
 
-    /// Tells those that wait how things stand.
-    pub(crate) fn tell(&mut self, pending: Pending, nodes: impl IntoIterator<Item = NodeId>) {
-        say(&self.log, &pending);
+    /// Sends waiting nodes why they have no seat yet.
+    pub(crate) fn send_pending(&mut self, pending: Pending, nodes: impl IntoIterator<Item = NodeId>) {
+        log_line(&self.log, &pending);
         let payload = Arc::new(Payload::Push(Push::Pending(pending)));
         for node in nodes {
             self.send(&node, Arc::clone(&payload));
@@ -117,18 +117,20 @@ impl Streams {
     }
 
     fn log(&self, line: &job::Log) {
-        // A job of one node is an ordinary run, which says nothing about itself. One that others have left is not.
+        // A run of one node logs no placement, unless other nodes have left it.
         if !matches!(line, job::Log::Placed { round, nodes } if nodes.len() == 1 && round.0 == 0) {
-            say(&self.log, line);
+            log_line(&self.log, line);
         }
     }
 
-    /// Never waits: the stream of a node that does not read its pushes is ended, and so the node is lost, unless
-    /// it comes back.
+    /// Never waits: the stream of a node that does not read its messages is closed, and the node is lost unless it
+    /// comes back.
     fn send(&mut self, node: &NodeId, payload: impl Into<Arc<Payload>>) {
         let Some((_, pushes)) = self.open.get(node) else { return };
-        self.said += 1;
-        if pushes.try_send(QueuedPush { epoch: self.epoch, seq: self.said, payload: payload.into() }).is_err()
+        self.sent += 1;
+        if pushes
+            .try_send(QueuedMessage { epoch: self.epoch, seq: self.sent, payload: payload.into() })
+            .is_err()
         {
             self.open.remove(node);
         }
@@ -145,15 +147,15 @@ mod tests {
         NodeId("a".into())
     }
 
-    fn open(streams: &mut Streams, session: u64) -> mpsc::Receiver<QueuedPush> {
-        let (pushes, words) = mpsc::channel(PUSHES);
+    fn open(streams: &mut Streams, session: u64) -> mpsc::Receiver<QueuedMessage> {
+        let (pushes, messages) = mpsc::channel(QUEUED_MESSAGES);
         streams.open(Opened { node: node(), session, pushes, beat: None, timeout: None });
-        words
+        messages
     }
 
     fn host(streams: &mut Streams) {
-        let asked = Effect::Push { node: node(), push: Push::Host { round: Round(0), fresh_port: false } };
-        assert_eq!(streams.carry_out(asked), None);
+        let push = Effect::Push { node: node(), push: Push::Host { round: Round(0), fresh_port: false } };
+        assert_eq!(streams.carry_out(push), None);
     }
 
     #[test]
@@ -167,36 +169,36 @@ mod tests {
             *old.blocking_recv().unwrap().payload,
             Payload::Welcome { beat: None, session: 1, .. }
         ));
-        assert!(old.blocking_recv().is_none(), "attending again ends the old stream");
-        let words = [new.blocking_recv().unwrap(), new.blocking_recv().unwrap()];
-        assert!(matches!(*words[1].payload, Payload::Push(Push::Host { .. })));
-        assert!(words[0].seq < words[1].seq && words.iter().all(|word| word.epoch == 9));
+        assert!(old.blocking_recv().is_none(), "subscribing again ends the old stream");
+        let messages = [new.blocking_recv().unwrap(), new.blocking_recv().unwrap()];
+        assert!(matches!(*messages[1].payload, Payload::Push(Push::Host { .. })));
+        assert!(messages[0].seq < messages[1].seq && messages.iter().all(|message| message.epoch == 9));
     }
 
     #[test]
     fn a_node_that_does_not_read_is_disconnected() {
         let mut streams = Streams::new(9, Arc::new(drop));
-        let mut words = open(&mut streams, 1);
-        for _ in 0..PUSHES {
+        let mut messages = open(&mut streams, 1);
+        for _ in 0..QUEUED_MESSAGES {
             host(&mut streams);
         }
         let mut delivered = 0;
-        while words.blocking_recv().is_some() {
+        while messages.blocking_recv().is_some() {
             delivered += 1;
         }
-        assert_eq!(delivered, PUSHES);
+        assert_eq!(delivered, QUEUED_MESSAGES);
     }
 
     #[test]
-    fn a_refused_node_hears_why_before_its_stream_ends() {
+    fn a_refused_node_receives_the_reason_before_its_stream_ends() {
         let mut streams = Streams::new(9, Arc::new(drop));
-        let mut words = open(&mut streams, 1);
+        let mut messages = open(&mut streams, 1);
         let reason = job::Refusal::Differs { point: "x".into() };
         assert_eq!(streams.carry_out(Effect::Refuse { node: node(), reason }), None);
-        let _welcome = words.blocking_recv().unwrap();
+        let _welcome = messages.blocking_recv().unwrap();
         assert!(
-            matches!(&*words.blocking_recv().unwrap().payload, Payload::Push(Push::Refused { reason }) if reason.starts_with('x'))
+            matches!(&*messages.blocking_recv().unwrap().payload, Payload::Push(Push::Refused { reason }) if reason.starts_with('x'))
         );
-        assert!(words.blocking_recv().is_none());
+        assert!(messages.blocking_recv().is_none());
     }
 }

@@ -5,26 +5,26 @@ use std::{fs, io, path::PathBuf};
 use master_proto::trust::TlsFiles;
 use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 
-use crate::admission::SILENCE;
+use crate::admission::FIRST_CALL_TIMEOUT;
 
-/// What keeps the master from using TLS.
+/// The master cannot use TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// One without the other.
+    /// A certificate without a key, or a key without a certificate.
     #[error("TLS needs the master's certificate and its key: give both --tls-cert and --tls-key")]
     Half,
-    /// A file.
+    /// A file cannot be read.
     #[error("cannot read {option} {}", path.display())]
     Read {
-        /// What it was given by.
+        /// The option that names it.
         option: &'static str,
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// What is in the files.
+    /// The content of the files is invalid.
     #[error(
         "--tls-cert, --tls-key and --tls-client-ca cannot be used; they must be PEM, and the key must belong to the \
          certificate"
@@ -32,14 +32,14 @@ pub enum TlsError {
     Unusable(#[source] tonic::transport::Error),
 }
 
-/// The server's TLS; `None` when it is not switched on.
+/// Returns the server's TLS configuration; `None` when TLS is off.
 pub(crate) fn of(files: &TlsFiles) -> Result<Option<ServerTlsConfig>, TlsError> {
     if !files.is_on() {
         return Ok(None);
     }
     let (Some(cert), Some(key)) = (&files.cert, &files.key) else { return Err(TlsError::Half) };
     let identity = Identity::from_pem(read("--tls-cert", cert)?, read("--tls-key", key)?);
-    let mut tls = ServerTlsConfig::new().identity(identity).timeout(SILENCE);
+    let mut tls = ServerTlsConfig::new().identity(identity).timeout(FIRST_CALL_TIMEOUT);
     if let Some(ca) = &files.ca {
         tls = tls.client_ca_root(Certificate::from_pem(read("--tls-client-ca", ca)?));
     }

@@ -134,7 +134,7 @@ async fn beats_and_the_table_are_answered() {
     assert_eq!(table.members[1].host_name, "host-b");
     let session = nodes[0].session;
     let mut beat = async |id: &str, session: u64| {
-        let beat = pb::BeatRequest { node_id: common::node_id(id).0, taken_round: None, session };
+        let beat = pb::BeatRequest { node_id: common::node_id(id).0, seated_round: None, session };
         nodes[0].client.beat(common::signed_by(id, beat)).await.unwrap().into_inner()
     };
     assert_eq!(beat("a", session).await, pb::BeatReply { is_known: true, next_millis: 1000 });

@@ -101,7 +101,7 @@ fn a_stranger_that_comes_first_with_another_job_keeps_nobody_out() {
     let nodes = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).start());
     let _world = job.await_world(2, 0);
     let reason = stranger.hear(&mut session, |push| match push {
-        pb::push::Push::Refused(pb::Refused { reason }) => Some(reason),
+        pb::stream_message::Payload::Refused(pb::Refused { reason }) => Some(reason),
         _ => None,
     });
     assert!(reason.contains("the job has rdzv-id=none, this node has rdzv-id=theirs"), "{reason}");
@@ -120,7 +120,8 @@ fn strangers_that_join_and_hang_up_do_not_use_up_the_replacements() {
         stranger.become_another(number);
         let mut session = stranger.subscribe(&stranger.own_id()).expect("anybody may");
         stranger.join(stranger.join_request("none", 2, 3)).expect("anybody may");
-        stranger.hear(&mut session, |push| matches!(push, pb::push::Push::Seat(_)).then_some(()));
+        stranger
+            .hear(&mut session, |push| matches!(push, pb::stream_message::Payload::Seat(_)).then_some(()));
         drop((session, stranger));
         let gone = || job.master_said().matches("(stranger, 127.0.0.200) is gone: ").count();
         job.wait("the end of a stranger", || (gone() > number as usize).then_some(()));

@@ -31,7 +31,7 @@ pub struct Stranger {
 /// The push stream of a node that a stranger has made up, or wants to be.
 #[derive(Debug)]
 pub struct Session {
-    pushes: Streaming<pb::Push>,
+    pushes: Streaming<pb::StreamMessage>,
 }
 
 impl Stranger {
@@ -169,11 +169,15 @@ impl Stranger {
     ///
     /// # Panics
     /// When none comes, or the stream ends.
-    pub fn hear<T>(&mut self, at: &mut Session, wanted: impl Fn(pb::push::Push) -> Option<T>) -> T {
+    pub fn hear<T>(
+        &mut self,
+        at: &mut Session,
+        wanted: impl Fn(pb::stream_message::Payload) -> Option<T>,
+    ) -> T {
         self.runtime.block_on(async {
             loop {
                 let push = timeout(TIMEOUT, at.pushes.message()).await.expect("a word in time");
-                let push = push.expect("the stream stands").expect("the stream goes on").push;
+                let push = push.expect("the stream is open").expect("the stream continues").payload;
                 if let Some(wanted) = push.and_then(&wanted) {
                     return wanted;
                 }

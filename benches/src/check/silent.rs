@@ -12,7 +12,7 @@ use std::{
 
 use master_proto::{
     PROTOCOL_VERSION,
-    pb::{self, master_client::MasterClient, push::Push},
+    pb::{self, master_client::MasterClient, stream_message::Payload},
     trust::NodeSecret,
 };
 use tokio::time::timeout;
@@ -103,12 +103,12 @@ async fn silent_node(master: u16, own: u16, job: String) -> Result<f64, Box<dyn 
     client.join(request).await?;
     let mut began = Instant::now();
     loop {
-        let push = pushes.message().await?.ok_or("the stream ended")?;
-        match push.push {
+        let message = pushes.message().await?.ok_or("the stream ended")?;
+        match message.payload {
             // The first test begins when the last node has joined.
-            Some(Push::Check(order)) if order.at.is_some_and(|at| at.round == 0) => began = Instant::now(),
-            Some(Push::Excluded(_)) => return Ok(began.elapsed().as_secs_f64()),
-            Some(Push::JobEnd(end)) => return Err(format!("the job ended: {end:?}").into()),
+            Some(Payload::Check(order)) if order.at.is_some_and(|at| at.round == 0) => began = Instant::now(),
+            Some(Payload::Excluded(_)) => return Ok(began.elapsed().as_secs_f64()),
+            Some(Payload::JobEnd(end)) => return Err(format!("the job ended: {end:?}").into()),
             _ => {}
         }
     }

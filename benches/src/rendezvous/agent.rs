@@ -8,7 +8,7 @@ use std::{
 
 use master_proto::{
     PROTOCOL_VERSION,
-    pb::{self, master_client::MasterClient, push::Push},
+    pb::{self, master_client::MasterClient, stream_message::Payload},
     trust::NodeSecret,
 };
 use prost::Message as _;
@@ -154,9 +154,9 @@ impl Agent {
                     Some(word) => self.obey(&mut client, word).await?,
                     None => return Ok(()),
                 },
-                push = pushes.message() => {
-                    let push = push?.ok_or("the stream ended")?;
-                    if self.hear(&mut client, push).await? {
+                message = pushes.message() => {
+                    let message = message?.ok_or("the stream ended")?;
+                    if self.on_message(&mut client, message).await? {
                         return Ok(());
                     }
                 }
@@ -165,7 +165,7 @@ impl Agent {
         }
     }
 
-    async fn subscribe(&self) -> Talk<(Client, Streaming<pb::Push>, pb::Welcome)> {
+    async fn subscribe(&self) -> Talk<(Client, Streaming<pb::StreamMessage>, pb::Welcome)> {
         let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{}", self.port))?;
         // Nodes have addresses of their own.
         let [_, high, middle, low] = u32::try_from(self.number + 1)?.to_be_bytes();
@@ -175,8 +175,8 @@ impl Agent {
         let mut client = MasterClient::new(channel);
         let request = pb::SubscribeRequest { protocol_version: PROTOCOL_VERSION, node_id: self.node_id() };
         let mut pushes = answered(client.subscribe(self.signed(request))).await?;
-        match timeout(CALL, pushes.message()).await??.and_then(|push| push.push) {
-            Some(Push::Welcome(welcome)) => Ok((client, pushes, welcome)),
+        match timeout(CALL, pushes.message()).await??.and_then(|message| message.payload) {
+            Some(Payload::Welcome(welcome)) => Ok((client, pushes, welcome)),
             other => Err(format!("no welcome but {other:?}").into()),
         }
     }
@@ -217,10 +217,10 @@ impl Agent {
     }
 
     /// Whether the job is over.
-    async fn hear(&mut self, client: &mut Client, push: pb::Push) -> Talk<bool> {
-        let bytes = push.encoded_len();
-        match push.push {
-            Some(Push::Host(pb::Host { round, .. })) => {
+    async fn on_message(&mut self, client: &mut Client, message: pb::StreamMessage) -> Talk<bool> {
+        let bytes = message.encoded_len();
+        match message.payload {
+            Some(Payload::Host(pb::Host { round, .. })) => {
                 let report = pb::HostingReport {
                     node_id: self.node_id(),
                     round,
@@ -229,12 +229,12 @@ impl Agent {
                 };
                 answered(client.report_hosting(self.signed(report))).await?;
             }
-            Some(Push::Seat(seat)) => {
+            Some(Payload::Seat(seat)) => {
                 self.say(What::Seated { round: seat.round, bytes });
                 self.phase = Phase::Seated;
                 self.seat = seat;
             }
-            Some(Push::Regroup(pb::Regroup { round, .. })) if round == self.seat.round => {
+            Some(Payload::Regroup(pb::Regroup { round, .. })) if round == self.seat.round => {
                 self.say(What::Told);
                 self.phase = Phase::Stopping;
                 if !self.holds {
@@ -242,16 +242,18 @@ impl Agent {
                     self.join(client).await?;
                 }
             }
-            Some(Push::JobEnd(end)) => {
+            Some(Payload::JobEnd(end)) => {
                 self.say(What::Ended(format!("{:?}", end.verdict)));
                 let word = pb::EndAcknowledgement { node_id: self.node_id() };
                 answered(client.acknowledge_end(self.signed(word))).await?;
                 return Ok(true);
             }
-            Some(Push::Refused(pb::Refused { reason })) => self.say(What::Refused(reason)),
+            Some(Payload::Refused(pb::Refused { reason })) => self.say(What::Refused(reason)),
             // It asked for no checks.
-            Some(Push::Check(_) | Push::CancelCheck(_) | Push::CheckOver(_) | Push::Excluded(_)) => {}
-            Some(Push::Regroup(_) | Push::Welcome(_) | Push::Pending(_)) | None => {}
+            Some(
+                Payload::Check(_) | Payload::CancelCheck(_) | Payload::CheckOver(_) | Payload::Excluded(_),
+            ) => {}
+            Some(Payload::Regroup(_) | Payload::Welcome(_) | Payload::Pending(_)) | None => {}
         }
         Ok(false)
     }
@@ -344,7 +346,7 @@ async fn beats(mut client: Client, secret: NodeSecret, welcome: pb::Welcome) -> 
     let pb::Welcome { beat_millis: mut millis, session, .. } = welcome;
     while millis > 0 {
         sleep(Duration::from_millis(millis)).await;
-        let beat = pb::BeatRequest { node_id: node_id.clone(), taken_round: None, session };
+        let beat = pb::BeatRequest { node_id: node_id.clone(), seated_round: None, session };
         match answered(client.beat(signed(&secret, beat))).await {
             Ok(pb::BeatReply { is_known: true, next_millis }) => millis = next_millis,
             Ok(_) => return "forgotten".into(),

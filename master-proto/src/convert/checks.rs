@@ -1,4 +1,4 @@
-//! The words of a network check, both ways.
+//! Messages of a network check, both ways.
 
 use std::time::Duration;
 
@@ -15,23 +15,21 @@ use rules::{
     node::NodeName,
 };
 
-use super::{
-    ConvertError, MOST_NAME, MOST_NODES, MOST_WORDS, cut, cut_to, limited, millis, name, node_id, port,
-};
+use super::{ConvertError, MAX_NAME, MAX_NODES, MAX_TEXT, cut, cut_to, limited, millis, name, node_id, port};
 use crate::pb::{self, probed::Probed as Wire};
 
-/// Times of one round's compute probe that are taken.
-const MOST_SAMPLES: usize = 16;
+/// Accepted times of one round's compute probe.
+const MAX_SAMPLES: usize = 16;
 
-/// Sentences that a node says of itself.
-const MOST_NOTES: usize = 64;
+/// Notes of one self-test.
+const MAX_NOTES: usize = 64;
 
 /// What is said of one, in bytes: all of them must fit into [a request](crate::MOST_REQUEST_BYTES), with room for the
 /// rest of it.
-const LONGEST_NOTE: usize = 512;
+const MAX_NOTE: usize = 512;
 
-/// Nodes that one order names. A group has three at most, and a ring names one.
-const MOST_PARTNERS: usize = 8;
+/// Nodes that one order names: three at most in a group, one in a ring.
+const MAX_PARTNERS: usize = 8;
 
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
@@ -141,7 +139,7 @@ impl From<CheckTerms> for pb::CheckTerms {
     }
 }
 
-/// A kind that nobody said, or that a newer node says, is [`ComputeKind::Untold`].
+/// A kind that is absent, or of a newer node, is [`ComputeKind::Untold`].
 fn compute_kind(wire: Option<pb::ComputeKind>, field: &'static str) -> Result<ComputeKind, ConvertError> {
     let Some(wire) = wire else { return Ok(ComputeKind::Untold) };
     let work = wire.work();
@@ -154,7 +152,7 @@ fn compute_kind(wire: Option<pb::ComputeKind>, field: &'static str) -> Result<Co
     })
 }
 
-fn compute_kind_on_wire(kind: ComputeKind) -> Option<pb::ComputeKind> {
+fn compute_kind_to_wire(kind: ComputeKind) -> Option<pb::ComputeKind> {
     let (work, model) = match kind {
         ComputeKind::Untold => return None,
         ComputeKind::Processor => (pb::ComputeWork::Processor, String::new()),
@@ -173,16 +171,16 @@ impl TryFrom<pb::Checked> for Checked {
         let fault = fault.map(|pb::LocalFault { component, reason }| {
             Ok(LocalFault {
                 component: name(component, "checked.local.fault.component")?.into(),
-                reason: limited(reason, MOST_WORDS, "checked.local.fault.reason")?,
+                reason: limited(reason, MAX_TEXT, "checked.local.fault.reason")?,
             })
         });
         let kind = compute_kind(kind, "checked.local.compute_kind.model")?;
         let compute = compute_micros.map(|time| ComputeTime { time: Duration::from_micros(time), kind });
-        if notes.len() > MOST_NOTES {
-            let (length, most) = (notes.len(), MOST_NOTES);
-            return Err(ConvertError::TooLong { field: "checked.local.notes", length, most });
+        if notes.len() > MAX_NOTES {
+            let (length, max) = (notes.len(), MAX_NOTES);
+            return Err(ConvertError::TooLong { field: "checked.local.notes", length, max });
         }
-        let notes = notes.into_iter().map(|note| limited(note, MOST_WORDS, "checked.local.notes"));
+        let notes = notes.into_iter().map(|note| limited(note, MAX_TEXT, "checked.local.notes"));
         let notes = notes.collect::<Result<_, _>>()?;
         let port = match wire.port {
             0 => 0,
@@ -195,14 +193,14 @@ impl TryFrom<pb::Checked> for Checked {
 impl From<Checked> for pb::Checked {
     fn from(Checked { local: LocalCheck { fault, compute, notes }, port }: Checked) -> Self {
         let fault = fault.map(|LocalFault { component, reason }| pb::LocalFault {
-            component: cut_to(component.into(), MOST_NAME),
+            component: cut_to(component.into(), MAX_NAME),
             reason: cut(reason),
         });
         let local = pb::LocalCheck {
             fault,
             compute_micros: compute.as_ref().map(|compute| micros(compute.time)),
-            compute_kind: compute.and_then(|compute| compute_kind_on_wire(compute.kind)),
-            notes: notes.into_iter().take(MOST_NOTES).map(|note| cut_to(note, LONGEST_NOTE)).collect(),
+            compute_kind: compute.and_then(|compute| compute_kind_to_wire(compute.kind)),
+            notes: notes.into_iter().take(MAX_NOTES).map(|note| cut_to(note, MAX_NOTE)).collect(),
         };
         Self { local: Some(local), port: u32::from(port) }
     }
@@ -249,11 +247,11 @@ impl TryFrom<pb::CheckOrder> for CheckOrder {
     type Error = ConvertError;
 
     fn try_from(wire: pb::CheckOrder) -> Result<Self, ConvertError> {
-        if wire.partners.len() > MOST_PARTNERS {
-            let (length, most) = (wire.partners.len(), MOST_PARTNERS);
-            return Err(ConvertError::TooLong { field: "check.partners", length, most });
+        if wire.partners.len() > MAX_PARTNERS {
+            let (length, max) = (wire.partners.len(), MAX_PARTNERS);
+            return Err(ConvertError::TooLong { field: "check.partners", length, max });
         }
-        if !(2..=MOST_NODES).contains(&wire.size) {
+        if !(2..=MAX_NODES).contains(&wire.size) {
             let (value, expected) = (u64::from(wire.size), "2 to 65536");
             return Err(ConvertError::Range { field: "check.size", value, expected });
         }
@@ -278,14 +276,14 @@ impl TryFrom<pb::CheckOrder> for CheckOrder {
             size: wire.size,
             partners: wire.partners.into_iter().map(partner).collect::<Result<_, _>>()?,
             seed: wire.seed,
-            compute_again: wire.compute_again.min(u32::try_from(MOST_SAMPLES).unwrap_or(u32::MAX)),
+            compute_again: wire.compute_again.min(u32::try_from(MAX_SAMPLES).unwrap_or(u32::MAX)),
             timeout: Duration::from_millis(wire.timeout_millis),
         })
     }
 }
 
-/// What a node says of its part in a round; `is_progress` while it is under way. Its compute times are of one kind: any
-/// of another kind than the first are left out.
+/// The report of a node's test in a check round; `is_progress` while the test runs. Compute times of another kind than
+/// the first are left out.
 #[must_use]
 pub fn check_report(node: String, report: CheckReport, is_progress: bool) -> pb::CheckReport {
     let CheckReport { at, probed, compute } = report;
@@ -306,14 +304,14 @@ pub fn check_report(node: String, report: CheckReport, is_progress: bool) -> pb:
     };
     let kind = compute.first().map(|compute| compute.kind.clone()).unwrap_or_default();
     let alike = compute.into_iter().filter(|compute| compute.kind == kind);
-    let compute_micros = alike.take(MOST_SAMPLES).map(|compute| micros(compute.time)).collect();
+    let compute_micros = alike.take(MAX_SAMPLES).map(|compute| micros(compute.time)).collect();
     pb::CheckReport {
         node_id: node,
         at: Some(at.into()),
         probed: Some(pb::Probed { probed: Some(probed) }),
         compute_micros,
         is_progress,
-        compute_kind: compute_kind_on_wire(kind),
+        compute_kind: compute_kind_to_wire(kind),
         is_computing,
     }
 }
@@ -334,7 +332,7 @@ impl TryFrom<pb::CheckReport> for Event {
                 }
             }
             Wire::Failed(pb::ProbeFailed { reason }) => {
-                Probed::Failed { reason: limited(reason, MOST_WORDS, "probed.failed.reason")? }
+                Probed::Failed { reason: limited(reason, MAX_TEXT, "probed.failed.reason")? }
             }
             Wire::Unfinished(pb::ProbeUnfinished { bytes, total, elapsed_micros, idle_micros }) => {
                 Probed::Unfinished {
@@ -349,8 +347,8 @@ impl TryFrom<pb::CheckReport> for Event {
             return Ok(Self::CheckProgressed { node, at, probed });
         }
         let length = wire.compute_micros.len();
-        if length > MOST_SAMPLES {
-            return Err(ConvertError::TooLong { field: "compute_micros", length, most: MOST_SAMPLES });
+        if length > MAX_SAMPLES {
+            return Err(ConvertError::TooLong { field: "compute_micros", length, max: MAX_SAMPLES });
         }
         let kind = compute_kind(wire.compute_kind, "compute_kind.model")?;
         let times = wire.compute_micros.into_iter().map(Duration::from_micros);

@@ -10,7 +10,7 @@ use rules::{
 };
 
 use super::{ConvertError, cut, millis};
-use crate::pb::{self, cut::Why, job_end::Verdict};
+use crate::pb::{self, cut::Reason, job_end::Verdict};
 
 impl From<NodeName> for pb::NodeName {
     fn from(NodeName { rank, host, address, node_id }: NodeName) -> Self {
@@ -58,15 +58,15 @@ impl From<JobVerdict> for pb::JobEnd {
             JobVerdict::Failed(JobFailure::Deserted) => Verdict::Deserted(pb::Deserted {}),
             JobVerdict::Failed(JobFailure::Inconclusive { named, of, nodes, why }) => {
                 let named = named.into_iter().map(pb::NodeName::from).collect();
-                Verdict::Inconclusive(pb::Inconclusive { named, of, nodes, why: cut(why) })
+                Verdict::Inconclusive(pb::Inconclusive { named, of, nodes, reason: cut(why) })
             }
             JobVerdict::Failed(JobFailure::Cut { message, fit, nodes, needed, why }) => {
-                let why = Some(match why {
-                    CutEnd::TooFew => Why::TooFew(pb::CutTooFew {}),
-                    CutEnd::Policy => Why::Told(pb::CutTold {}),
-                    CutEnd::WithoutMaster(node) => Why::WithoutMaster(node.into()),
+                let reason = Some(match why {
+                    CutEnd::TooFew => Reason::TooFew(pb::CutTooFew {}),
+                    CutEnd::Policy => Reason::ByPolicy(pb::CutByPolicy {}),
+                    CutEnd::WithoutMaster(node) => Reason::WithoutMaster(node.into()),
                 });
-                Verdict::Cut(pb::Cut { words: cut(message), fit, nodes, needed, why })
+                Verdict::Cut(pb::Cut { description: cut(message), fit, nodes, needed, reason })
             }
             JobVerdict::Failed(JobFailure::MassFailure { faults, limit, nodes }) => {
                 Verdict::MassFailure(pb::MassFailure { faults, limit, nodes })
@@ -103,17 +103,17 @@ impl TryFrom<pb::JobEnd> for JobVerdict {
                 reason: wire.reason,
             },
             Verdict::Deserted(pb::Deserted {}) => JobFailure::Deserted,
-            Verdict::Inconclusive(pb::Inconclusive { named, of, nodes, why }) => {
+            Verdict::Inconclusive(pb::Inconclusive { named, of, nodes, reason }) => {
                 let named = named.into_iter().map(NodeName::from).collect();
-                JobFailure::Inconclusive { named, of, nodes, why }
+                JobFailure::Inconclusive { named, of, nodes, why: reason }
             }
-            Verdict::Cut(pb::Cut { words: message, fit, nodes, needed, why }) => {
-                let why = match why.ok_or(ConvertError::Missing { field: "job_end.cut.why" })? {
-                    Why::TooFew(pb::CutTooFew {}) => CutEnd::TooFew,
-                    Why::Told(pb::CutTold {}) => CutEnd::Policy,
-                    Why::WithoutMaster(node) => CutEnd::WithoutMaster(node.into()),
+            Verdict::Cut(pb::Cut { description, fit, nodes, needed, reason }) => {
+                let why = match reason.ok_or(ConvertError::Missing { field: "job_end.cut.reason" })? {
+                    Reason::TooFew(pb::CutTooFew {}) => CutEnd::TooFew,
+                    Reason::ByPolicy(pb::CutByPolicy {}) => CutEnd::Policy,
+                    Reason::WithoutMaster(node) => CutEnd::WithoutMaster(node.into()),
                 };
-                JobFailure::Cut { message, fit, nodes, needed, why }
+                JobFailure::Cut { message: description, fit, nodes, needed, why }
             }
             Verdict::MassFailure(pb::MassFailure { faults, limit, nodes }) => {
                 JobFailure::MassFailure { faults, limit, nodes }

@@ -1,4 +1,4 @@
-//! When workers may go on without the master.
+//! How long workers may continue without the master.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use rules::fence::{FenceTerms, Juror, MOST_JURORS};
 use super::{ConvertError, millis, name, node_id, port};
 use crate::pb;
 
-/// The shortest lease that a node lets itself be told: questions come every sixth of it.
-const SHORTEST: u64 = 100;
+/// The shortest lease that a node accepts: it asks every sixth of it.
+const MIN_LEASE: u64 = 100;
 
-/// The longest: a month.
-const LONGEST: u64 = 31 * 24 * 3600 * 1000;
+/// The longest lease: a month.
+const MAX_LEASE: u64 = 31 * 24 * 3600 * 1000;
 
 impl From<FenceTerms> for pb::Fence {
     fn from(FenceTerms { lease, jury, is_master_within }: FenceTerms) -> Self {
@@ -20,7 +20,7 @@ impl From<FenceTerms> for pb::Fence {
             address,
             port: u32::from(port),
         });
-        Self { lease_millis: millis(lease), jury: jury.collect(), is_master_within }
+        Self { lease_millis: millis(lease), jury: jury.collect(), is_master_embedded: is_master_within }
     }
 }
 
@@ -28,13 +28,13 @@ impl TryFrom<pb::Fence> for FenceTerms {
     type Error = ConvertError;
 
     fn try_from(wire: pb::Fence) -> Result<Self, ConvertError> {
-        if !(SHORTEST..=LONGEST).contains(&wire.lease_millis) {
+        if !(MIN_LEASE..=MAX_LEASE).contains(&wire.lease_millis) {
             let (value, expected) = (wire.lease_millis, "100 to 2678400000");
             return Err(ConvertError::Range { field: "fence.lease_millis", value, expected });
         }
         let length = wire.jury.len();
         if length > MOST_JURORS {
-            return Err(ConvertError::TooLong { field: "fence.jury", length, most: MOST_JURORS });
+            return Err(ConvertError::TooLong { field: "fence.jury", length, max: MOST_JURORS });
         }
         let jury = wire.jury.into_iter().map(|juror| {
             Ok(Juror {
@@ -46,7 +46,7 @@ impl TryFrom<pb::Fence> for FenceTerms {
         Ok(Self {
             lease: Duration::from_millis(wire.lease_millis),
             jury: jury.collect::<Result<_, _>>()?,
-            is_master_within: wire.is_master_within,
+            is_master_within: wire.is_master_embedded,
         })
     }
 }

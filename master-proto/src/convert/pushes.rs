@@ -1,4 +1,4 @@
-//! What the master says.
+//! Messages from the master.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use rules::{
 };
 
 use super::{ConvertError, cut, millis, port, workers};
-use crate::pb::{self, push::Push as Wire};
+use crate::pb::{self, stream_message::Payload as Wire};
 
 /// A message on the stream from the master to a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,9 +33,9 @@ pub enum Payload {
     Push(Push),
 }
 
-impl From<StreamMessage> for pb::Push {
+impl From<StreamMessage> for pb::StreamMessage {
     fn from(StreamMessage { epoch, seq, payload }: StreamMessage) -> Self {
-        let push = payload.map(|payload| match payload {
+        let payload = payload.map(|payload| match payload {
             Payload::Welcome { beat, session, timeout } => Wire::Welcome(pb::Welcome {
                 beat_millis: beat.map_or(0, millis),
                 session,
@@ -43,7 +43,7 @@ impl From<StreamMessage> for pb::Push {
             }),
             Payload::Push(push) => push.into(),
         });
-        Self { epoch, seq, push }
+        Self { epoch, seq, payload }
     }
 }
 
@@ -53,24 +53,25 @@ impl From<Push> for Wire {
             Push::Host { round, fresh_port } => Self::Host(pb::Host { round: round.0, fresh_port }),
             Push::Seat(assignment) => Self::Seat(assignment.into()),
             Push::Regroup { round, why, is_secondary } => {
-                Self::Regroup(pb::Regroup { round: round.0, why: cut(why), is_secondary })
+                Self::Regroup(pb::Regroup { round: round.0, reason: cut(why), is_secondary })
             }
             Push::Refused { reason } => Self::Refused(pb::Refused { reason: cut(reason) }),
             Push::JobEnd(verdict) => Self::JobEnd(verdict.into()),
             Push::Pending(pending) => Self::Pending(pending.into()),
             Push::Check(order) => Self::Check(order.into()),
             Push::CancelCheck(at) => Self::CancelCheck(at.into()),
-            Push::CheckOver { message } => Self::CheckOver(pb::CheckOver { words: cut(message) }),
+            Push::CheckOver { message } => Self::CheckOver(pb::CheckOver { summary: cut(message) }),
             Push::Excluded(exclusion) => Self::Excluded(exclusion.into()),
         }
     }
 }
 
-impl TryFrom<pb::Push> for StreamMessage {
+impl TryFrom<pb::StreamMessage> for StreamMessage {
     type Error = ConvertError;
 
-    fn try_from(pb::Push { epoch, seq, push }: pb::Push) -> Result<Self, ConvertError> {
-        Ok(Self { epoch, seq, payload: push.map(Payload::try_from).transpose()? })
+    fn try_from(wire: pb::StreamMessage) -> Result<Self, ConvertError> {
+        let payload = wire.payload.map(Payload::try_from).transpose()?;
+        Ok(Self { epoch: wire.epoch, seq: wire.seq, payload })
     }
 }
 
@@ -85,15 +86,15 @@ impl TryFrom<Wire> for Payload {
             }
             Wire::Host(pb::Host { round, fresh_port }) => Push::Host { round: Round(round), fresh_port },
             Wire::Seat(assignment) => Push::Seat(assignment.try_into()?),
-            Wire::Regroup(pb::Regroup { round, why, is_secondary }) => {
-                Push::Regroup { round: Round(round), why, is_secondary }
+            Wire::Regroup(pb::Regroup { round, reason, is_secondary }) => {
+                Push::Regroup { round: Round(round), why: reason, is_secondary }
             }
             Wire::Refused(pb::Refused { reason }) => Push::Refused { reason },
             Wire::JobEnd(end) => Push::JobEnd(end.try_into()?),
             Wire::Pending(pending) => Push::Pending(pending.try_into()?),
             Wire::Check(order) => Push::Check(order.try_into()?),
             Wire::CancelCheck(at) => Push::CancelCheck(at.into()),
-            Wire::CheckOver(pb::CheckOver { words }) => Push::CheckOver { message: words },
+            Wire::CheckOver(pb::CheckOver { summary }) => Push::CheckOver { message: summary },
             Wire::Excluded(excluded) => Push::Excluded(excluded.into()),
         }))
     }
@@ -167,7 +168,7 @@ impl From<Pending> for pb::Pending {
                 waited_millis: millis(waited),
                 limit_millis: millis(limit),
             }),
-            Pending::OtherJob { point } => Wire::Aside(pb::WaitingAside { point: cut(point) }),
+            Pending::OtherJob { point } => Wire::OtherJob(pb::OtherJob { difference: cut(point) }),
         };
         Self { pending: Some(pending) }
     }
@@ -195,12 +196,12 @@ impl TryFrom<pb::Pending> for Pending {
                 waited: Duration::from_millis(wire.waited_millis),
                 limit: Duration::from_millis(wire.limit_millis),
             },
-            Wire::Aside(pb::WaitingAside { point }) => Self::OtherJob { point },
+            Wire::OtherJob(pb::OtherJob { difference }) => Self::OtherJob { point: difference },
         })
     }
 }
 
-/// The whole table, for whoever asks; an empty one between rounds.
+/// The whole table; empty between rounds.
 impl From<Option<&World>> for pb::WorldTable {
     fn from(world: Option<&World>) -> Self {
         let Some(World { round, members, master_addr, master_port, fence: _ }) = world else {

@@ -1,4 +1,4 @@
-//! What agents say.
+//! Requests of agents.
 
 use std::time::Duration;
 
@@ -9,26 +9,25 @@ use rules::{
 };
 
 use super::{
-    ConvertError, MOST_ADDRESSES, MOST_NODES, MOST_WORDS, limited, millis, name, node_id, port, round,
-    workers,
+    ConvertError, MAX_ADDRESSES, MAX_NODES, MAX_TEXT, limited, millis, name, node_id, port, round, workers,
 };
 use crate::pb;
 
-/// A request to join, which may leave its address to the connection that it comes by.
+/// A request to join, which may leave its address to the connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Join {
-    /// The request; its `address` is empty when the agent gave none.
+    /// Its `address` is empty when the agent gave none.
     request: JoinRequest,
 }
 
 impl Join {
-    /// The node that it is said for.
+    /// Returns the node that joins.
     #[must_use]
-    pub fn speaker(&self) -> &NodeId {
+    pub fn sender(&self) -> &NodeId {
         &self.request.node_id
     }
 
-    /// The request, with the address it comes from where it gave none.
+    /// Returns the request, with the peer's address where it has none.
     #[must_use]
     pub fn from_peer(self, peer: impl FnOnce() -> String) -> JoinRequest {
         let mut request = self.request;
@@ -103,7 +102,7 @@ impl TryFrom<pb::Terms> for Terms {
     fn try_from(wire: pb::Terms) -> Result<Self, ConvertError> {
         let range =
             |field, value: u32, expected| ConvertError::Range { field, value: u64::from(value), expected };
-        if wire.max_nodes > MOST_NODES {
+        if wire.max_nodes > MAX_NODES {
             return Err(range("terms.max_nodes", wire.max_nodes, "at most 65536"));
         }
         if wire.min_nodes < 1 || wire.min_nodes > wire.max_nodes {
@@ -113,7 +112,7 @@ impl TryFrom<pb::Terms> for Terms {
             return Err(range("terms.node_unit", wire.node_unit, "1 to max_nodes"));
         }
         Ok(Self {
-            run_id: RunId(limited(wire.run_id, MOST_WORDS, "terms.run_id")?),
+            run_id: RunId(limited(wire.run_id, MAX_TEXT, "terms.run_id")?),
             min_nodes: wire.min_nodes,
             max_nodes: wire.max_nodes,
             node_unit: wire.node_unit,
@@ -154,11 +153,11 @@ impl TryFrom<pb::NodeAttributes> for NodeAttributes {
     type Error = ConvertError;
 
     fn try_from(wire: pb::NodeAttributes) -> Result<Self, ConvertError> {
-        if wire.addresses.len() > MOST_ADDRESSES {
+        if wire.addresses.len() > MAX_ADDRESSES {
             return Err(ConvertError::TooLong {
                 field: "attributes.addresses",
                 length: wire.addresses.len(),
-                most: MOST_ADDRESSES,
+                max: MAX_ADDRESSES,
             });
         }
         let addresses = wire.addresses.into_iter().map(|address| name(address, "attributes.addresses"));
@@ -181,25 +180,25 @@ impl From<NodeAttributes> for pb::NodeAttributes {
     fn from(attributes: NodeAttributes) -> Self {
         let NodeAttributes { host_name, mut addresses, k8s_node_name, pod_name, boot_id, accelerators } =
             attributes;
-        addresses.truncate(MOST_ADDRESSES);
+        addresses.truncate(MAX_ADDRESSES);
         let accelerators = accelerators.map(|Accelerators { kind, count }| pb::Accelerators { kind, count });
         Self { host_name, addresses, k8s_node_name, pod_name, boot_id, accelerators }
     }
 }
 
-/// A node that says where it stands, with the address it comes from where it gave none.
+/// The reported state of a node, with the peer's address where it has none.
 ///
 /// # Errors
-/// The first field that makes no sense.
+/// The first field that is invalid.
 pub fn resume_request(wire: pb::ResumeRequest, peer: impl FnOnce() -> String) -> Result<Event, ConvertError> {
     let node = wire.node.clone().ok_or(ConvertError::Missing { field: "node" })?;
     let workers_state = match wire.workers_state() {
         pb::WorkersState::Running => WorkersState::Running,
         pb::WorkersState::Stopping => WorkersState::Stopping,
         pb::WorkersState::Succeeded => WorkersState::Succeeded,
-        pb::WorkersState::Unspecified => return Err(ConvertError::Missing { field: "standing" }),
+        pb::WorkersState::Unspecified => return Err(ConvertError::Missing { field: "workers_state" }),
     };
-    if wire.nodes > MOST_NODES {
+    if wire.nodes > MAX_NODES {
         let (value, expected) = (u64::from(wire.nodes), "at most 65536");
         return Err(ConvertError::Range { field: "nodes", value, expected });
     }
@@ -263,7 +262,7 @@ impl TryFrom<pb::FailureReport> for Event {
         Ok(Self::WorkersFailed {
             node: node_id(report.node_id, "node_id")?,
             round: Round(report.round),
-            reason: limited(report.reason, MOST_WORDS, "reason")?,
+            reason: limited(report.reason, MAX_TEXT, "reason")?,
             gives_up: report.gives_up,
         })
     }
@@ -277,7 +276,7 @@ impl TryFrom<pb::EndReport> for Event {
         let end = match report.end.ok_or(ConvertError::Missing { field: "end" })? {
             End::Succeeded(pb::NodeSucceeded { round }) => NodeEnd::Succeeded { round: Round(round) },
             End::Failed(pb::NodeFailed { reason }) => {
-                NodeEnd::Failed { reason: limited(reason, MOST_WORDS, "failed.reason")? }
+                NodeEnd::Failed { reason: limited(reason, MAX_TEXT, "failed.reason")? }
             }
             End::Left(pb::NodeLeft { signal }) => NodeEnd::Left { signal },
         };

@@ -25,7 +25,7 @@ use rules::{
 use prost::Message as _;
 
 use super::*;
-use crate::{MOST_REQUEST_BYTES, pb};
+use crate::{MAX_REQUEST_BYTES, pb};
 
 fn assignment() -> Assignment {
     Assignment {
@@ -187,7 +187,7 @@ fn every_push_survives_the_wire() {
     ];
     for payload in welcomes.into_iter().chain(pushes.map(Payload::Push)) {
         let message = StreamMessage { epoch: 7, seq: 9, payload: Some(payload) };
-        assert_eq!(StreamMessage::try_from(pb::Push::from(message.clone())), Ok(message));
+        assert_eq!(StreamMessage::try_from(pb::StreamMessage::from(message.clone())), Ok(message));
     }
 }
 
@@ -224,7 +224,7 @@ fn every_report_of_a_test_survives_the_wire() {
 /// Nobody is tested with nobody.
 #[test]
 fn an_order_for_fewer_than_two_is_refused() {
-    for size in [0, 1, MOST_NODES + 1] {
+    for size in [0, 1, MAX_NODES + 1] {
         let wire = pb::CheckOrder { size, me: 0, ..pb::CheckOrder::from(order()) };
         let error = CheckOrder::try_from(wire).unwrap_err().to_string();
         assert_eq!(error, format!("check.size is {size}, expected 2 to 65536"));
@@ -239,7 +239,7 @@ fn much_that_a_node_says_of_itself_fits_into_a_request() {
     let long = checked(Some(fault));
     let local = LocalCheck { notes: vec!["ä".repeat(3000); 100], ..long.local };
     let wire = pb::Checked::from(Checked { local, ..long });
-    assert!(wire.encoded_len() < MOST_REQUEST_BYTES * 3 / 4, "{}", wire.encoded_len());
+    assert!(wire.encoded_len() < MAX_REQUEST_BYTES * 3 / 4, "{}", wire.encoded_len());
     let read = Checked::try_from(wire).unwrap().local;
     assert_eq!((read.notes.len(), read.notes[0].len()), (64, 512));
     assert_eq!(
@@ -316,7 +316,7 @@ fn a_fault_of_its_own_survives_the_wire_and_nonsense_of_a_check_does_not() {
 
 #[test]
 fn a_push_of_a_newer_master_is_no_error() {
-    let push = pb::Push { epoch: 1, seq: 2, push: None };
+    let push = pb::StreamMessage { epoch: 1, seq: 2, payload: None };
     assert_eq!(StreamMessage::try_from(push), Ok(StreamMessage { epoch: 1, seq: 2, payload: None }));
 }
 
@@ -325,7 +325,7 @@ fn an_assignment_is_small() {
     use prost::Message as _;
     let payload = Some(Payload::Push(Push::Seat(assignment())));
     let push = StreamMessage { epoch: u64::MAX, seq: 1 << 20, payload };
-    let bytes = pb::Push::from(push).encoded_len();
+    let bytes = pb::StreamMessage::from(push).encoded_len();
     assert!(bytes <= 100, "{bytes}");
 }
 
@@ -407,7 +407,7 @@ fn nonsense_is_refused_with_the_field_and_the_value() {
         Event::try_from(pb::EndReport { node_id: "a".into(), end: None }).unwrap_err().to_string(),
         "end is missing"
     );
-    assert_eq!(speaker(String::new()), Err(ConvertError::Missing { field: "node_id" }));
+    assert_eq!(sender(String::new()), Err(ConvertError::Missing { field: "node_id" }));
 }
 
 #[test]
@@ -469,7 +469,7 @@ fn the_longest_inventory_is_cut_to_what_the_master_takes() {
             ..Inventory::default()
         };
         let wire = inventory_report("a".into(), &longest.bounded());
-        assert!(wire.encoded_len() <= MOST_REQUEST_BYTES, "{}", wire.encoded_len());
+        assert!(wire.encoded_len() <= MAX_REQUEST_BYTES, "{}", wire.encoded_len());
         let Event::InventoryReported { inventory, .. } = Event::try_from(wire).unwrap() else { panic!() };
         assert_eq!(inventory.gpus.len(), MOST_GPUS);
     }

@@ -181,7 +181,7 @@ pub fn signed_by<T>(name: &str, message: T) -> Request<T> {
 pub struct Node {
     pub id: String,
     pub client: MasterClient<Channel>,
-    pub pushes: Streaming<pb::Push>,
+    pub pushes: Streaming<pb::StreamMessage>,
     way: Way,
     last: Option<(u64, u64)>,
     /// That of its welcome.
@@ -363,7 +363,7 @@ impl Node {
             Push::Seat(assignment) => {
                 let taken = Some(assignment.round.0);
                 let (node_id, session) = (node_id(&self.id).0, self.session);
-                let beat = pb::BeatRequest { node_id, taken_round: taken, session };
+                let beat = pb::BeatRequest { node_id, seated_round: taken, session };
                 let beat = self.signed(beat);
                 self.client.beat(beat).await.unwrap();
                 assignment

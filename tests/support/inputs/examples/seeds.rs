@@ -382,7 +382,7 @@ fn messages() -> Vec<(u8, Vec<u8>)> {
     }
     for payload in payloads() {
         let message = StreamMessage { epoch: 7, seq: 9, payload: Some(payload) };
-        all.push((7, pb::Push::from(message).encode_to_vec()));
+        all.push((7, pb::StreamMessage::from(message).encode_to_vec()));
     }
     all
 }
@@ -411,7 +411,7 @@ fn jobs() -> Vec<Vec<u8>> {
         (
             12,
             5,
-            pb::BeatRequest { node_id: node.into(), taken_round: Some(round), session: 7 }.encode_to_vec(),
+            pb::BeatRequest { node_id: node.into(), seated_round: Some(round), session: 7 }.encode_to_vec(),
         )
     };
     let subscribe = |node: &str| (8, 0, subscribe(node));

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use master_proto::{
-    convert::{Payload, StreamMessage, speaker},
+    convert::{Payload, StreamMessage, sender},
     pb,
 };
 use prost::Message as _;
@@ -66,8 +66,8 @@ impl World {
             }
             12 => {
                 let Ok(beat) = pb::BeatRequest::decode(step.bytes) else { return };
-                let Ok(node) = speaker(beat.node_id) else { return };
-                self.hear(Input::Beat { node, taken_round: beat.taken_round.map(Round) });
+                let Ok(node) = sender(beat.node_id) else { return };
+                self.hear(Input::Beat { node, taken_round: beat.seated_round.map(Round) });
             }
             13 => {
                 let Ok(text) = std::str::from_utf8(step.bytes) else { return };
@@ -162,9 +162,12 @@ impl World {
     fn say(&mut self, push: Option<Push>) {
         let Some(push) = push else { return };
         self.said += 1;
-        let wire =
-            pb::Push::from(StreamMessage { epoch: 1, seq: self.said, payload: Some(Payload::Push(push)) });
-        let came = pb::Push::decode(&wire.encode_to_vec()[..]).expect("our own message");
+        let wire = pb::StreamMessage::from(StreamMessage {
+            epoch: 1,
+            seq: self.said,
+            payload: Some(Payload::Push(push)),
+        });
+        let came = pb::StreamMessage::decode(&wire.encode_to_vec()[..]).expect("our own message");
         assert!(StreamMessage::try_from(came.clone()).is_ok(), "no agent takes {came:?}");
     }
 }

@@ -1,7 +1,7 @@
 //! The conversion between the wire's messages and ours.
 
 use master_proto::{
-    convert::{Join, StreamMessage, check_report, join_request, resume_request, speaker},
+    convert::{Join, StreamMessage, check_report, join_request, resume_request, sender},
     pb,
 };
 use prost::Message;
@@ -14,10 +14,11 @@ pub(crate) const KINDS: u8 = 10;
 pub(crate) fn gate(bytes: &[u8]) {
     let Some((kind, bytes)) = bytes.split_first() else { return };
     if kind % KINDS == 7 {
-        let Ok(Ok(pushed)) = pb::Push::decode(bytes).map(StreamMessage::try_from) else { return };
+        let Ok(Ok(pushed)) = pb::StreamMessage::decode(bytes).map(StreamMessage::try_from) else { return };
         // What is only sent and never validated may be cut once.
-        let again = StreamMessage::try_from(pb::Push::from(pushed)).expect("what was let in is let in again");
-        let third = StreamMessage::try_from(pb::Push::from(again.clone()));
+        let again = StreamMessage::try_from(pb::StreamMessage::from(pushed))
+            .expect("what was let in is let in again");
+        let third = StreamMessage::try_from(pb::StreamMessage::from(again.clone()));
         assert_eq!(third.as_ref(), Ok(&again));
         return;
     }
@@ -54,9 +55,9 @@ pub(crate) fn event(kind: u8, bytes: &[u8]) -> Option<Event> {
         4 => Event::try_from(message::<pb::CheckReport>(bytes)?).ok(),
         5 => Event::try_from(message::<pb::FailureReport>(bytes)?).ok(),
         6 => Event::try_from(message::<pb::EndReport>(bytes)?).ok(),
-        8 => Some(Event::Subscribed { node: speaker(message::<pb::SubscribeRequest>(bytes)?.node_id).ok()? }),
+        8 => Some(Event::Subscribed { node: sender(message::<pb::SubscribeRequest>(bytes)?.node_id).ok()? }),
         9 => Some(Event::EndAcknowledged {
-            node: speaker(message::<pb::EndAcknowledgement>(bytes)?.node_id).ok()?,
+            node: sender(message::<pb::EndAcknowledgement>(bytes)?.node_id).ok()?,
         }),
         _ => None,
     }

@@ -1,0 +1,91 @@
+//! The master's log: lines for people.
+
+use std::{
+    collections::BTreeSet,
+    net::IpAddr,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// Takes the lines of the master's log.
+pub type Log = Arc<dyn Fn(String) + Send + Sync>;
+
+/// A [`Log`] that implements `Debug`.
+pub(crate) struct LogTo(pub(crate) Log);
+
+impl std::fmt::Debug for LogTo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("LogTo(..)")
+    }
+}
+
+/// Pairs of peer and kind that are told apart; further ones are not logged.
+const MAX_KEYS: usize = 1024;
+
+/// Logs `line` with control characters replaced, because it may contain text that a node sent.
+pub(crate) fn log_line(log: &Log, line: impl std::fmt::Display) {
+    let safe = |letter: char| if letter.is_control() && letter != '\n' { '\u{fffd}' } else { letter };
+    log(line.to_string().chars().map(safe).collect());
+}
+
+/// Logs a kind of message once for each peer: a peer that sends nonsense sends much of it.
+pub(crate) struct OncePerPeer {
+    log: Log,
+    logged: Mutex<BTreeSet<(IpAddr, &'static str)>>,
+}
+
+impl OncePerPeer {
+    pub(crate) fn new(log: Log) -> Self {
+        Self { log, logged: Mutex::default() }
+    }
+
+    /// Logs `text` about `peer`, unless something of this kind was logged about it before.
+    pub(crate) fn log(&self, peer: IpAddr, kind: &'static str, text: impl std::fmt::Display) {
+        let is_new = {
+            let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+            logged.len() < MAX_KEYS && logged.insert((peer, kind))
+        };
+        if is_new {
+            log_line(&self.log, format_args!("{peer}: {text} (logged once)"));
+        }
+    }
+}
+
+impl std::fmt::Debug for OncePerPeer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OncePerPeer").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn collected() -> (Log, Arc<Mutex<Vec<String>>>) {
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let into = Arc::clone(&lines);
+        (Arc::new(move |line| into.lock().unwrap().push(line)), lines)
+    }
+
+    #[test]
+    fn control_characters_are_replaced() {
+        let (log, lines) = collected();
+        log_line(&log, "round 0\n  rank 0 \x1b[2Jhost\r");
+        assert_eq!(*lines.lock().unwrap(), ["round 0\n  rank 0 \u{fffd}[2Jhost\u{fffd}"]);
+    }
+
+    #[test]
+    fn a_kind_is_logged_once_for_each_peer() {
+        let (log, lines) = collected();
+        let once = OncePerPeer::new(log);
+        let (a, b) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
+        once.log(a, "join", "one");
+        once.log(a, "join", "two");
+        once.log(b, "join", "three");
+        once.log(a, "beat", "four");
+        let lines = lines.lock().unwrap();
+        assert_eq!(
+            *lines,
+            ["10.0.0.1: one (logged once)", "10.0.0.2: three (logged once)", "10.0.0.1: four (logged once)"]
+        );
+    }
+}
