@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use master_proto::question::{ANSWER, Key, NUMBER, QUESTION, Question};
+use master_proto::question::{ANSWER, Key, NONCE, QUESTION, Question};
 use rules::{
     NodeId, Round,
     fence::{Answer, Juror, Standpoint},
@@ -158,8 +158,8 @@ pub async fn ask(key: &Key, round: Round, jury: Vec<Juror>, timeout: Duration) -
 }
 
 async fn ask_one(key: &Key, round: Round, juror: Juror) -> io::Result<Option<Answer>> {
-    let number: [u8; NUMBER] = *uuid::Uuid::new_v4().as_bytes();
-    let question = Question { of: juror.node, round, number };
+    let nonce: [u8; NONCE] = *uuid::Uuid::new_v4().as_bytes();
+    let question = Question { of: juror.node, round, nonce };
     let connected =
         tokio::time::timeout(CONNECT, TcpStream::connect((juror.address.as_str(), juror.port))).await;
     let mut stream = connected.map_err(|_| io::ErrorKind::TimedOut)??;

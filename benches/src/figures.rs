@@ -1,10 +1,10 @@
-//! Many measurements of one thing, and how they look in the table.
+//! Measurements, and how they are printed.
 
 use std::{fmt, io::Write as _};
 
 use crate::Outcome;
 
-/// Measurements of one thing on one side.
+/// Sorted measurements of one quantity of one side.
 #[derive(Debug, Default, Clone)]
 pub struct Figures(Vec<f64>);
 
@@ -14,7 +14,7 @@ impl Figures {
         self.0.insert(at, figure);
     }
 
-    /// Many at once.
+    /// Adds many.
     pub fn extend(&mut self, figures: &[f64]) {
         self.0.extend_from_slice(figures);
         self.0.sort_by(f64::total_cmp);
@@ -30,7 +30,7 @@ impl Figures {
         self.0.len()
     }
 
-    /// The least figure that is not below this share of them; NaN of none.
+    /// Returns the quantile of this share; NaN if there are no figures.
     #[must_use]
     pub fn at(&self, share: f64) -> f64 {
         let index = (self.0.len().saturating_sub(1) as f64 * share).round();
@@ -62,7 +62,7 @@ impl fmt::Display for Short {
 /// Prints one side's line under the heading of its row.
 ///
 /// # Errors
-/// When nobody reads the table any more.
+/// Standard output cannot be written.
 pub fn line(name: &str, figures: &Figures, unit: &str) -> Outcome<()> {
     let (low, high) = if figures.len() < 10 { (0.0, 1.0) } else { (0.1, 0.9) };
     let range = if figures.len() < 10 { "least .. most" } else { "p10 .. p90" };
@@ -77,10 +77,10 @@ pub fn line(name: &str, figures: &Figures, unit: &str) -> Outcome<()> {
     Ok(())
 }
 
-/// Prints a goal beside what was measured. Says nothing when one side is missing.
+/// Prints a goal and what was measured; nothing when one side is missing.
 ///
 /// # Errors
-/// When nobody reads the table any more.
+/// Standard output cannot be written.
 pub fn goal(text: &str, measured: f64, unit: &str, at_most: f64) -> Outcome<()> {
     if measured.is_finite() {
         let verdict = if measured <= at_most { "holds" } else { "does not hold" };
@@ -89,10 +89,10 @@ pub fn goal(text: &str, measured: f64, unit: &str, at_most: f64) -> Outcome<()> 
     Ok(())
 }
 
-/// Prints a goal on a share of the peer.
+/// Prints a goal relative to torchrun.
 ///
 /// # Errors
-/// When nobody reads the table any more.
+/// Standard output cannot be written.
 pub fn goal_of_peer(one_of: f64, ours: &Figures, peer: &Figures) -> Outcome<()> {
     let times = peer.median() / ours.median();
     if times.is_finite() {
@@ -102,10 +102,10 @@ pub fn goal_of_peer(one_of: f64, ours: &Figures, peer: &Figures) -> Outcome<()> 
     Ok(())
 }
 
-/// Prints what no goal was set for.
+/// Prints a ratio without a goal.
 ///
 /// # Errors
-/// When nobody reads the table any more.
+/// Standard output cannot be written.
 pub fn ratio(what: &str, ratio: f64) -> Outcome<()> {
     if ratio.is_finite() {
         writeln!(std::io::stdout(), "  {what}: {}", Short(ratio))?;
@@ -116,16 +116,16 @@ pub fn ratio(what: &str, ratio: f64) -> Outcome<()> {
 /// Prints the heading of a row.
 ///
 /// # Errors
-/// When nobody reads the table any more.
+/// Standard output cannot be written.
 pub fn heading(text: &str) -> Outcome<()> {
     writeln!(std::io::stdout(), "\n{text}")?;
     Ok(())
 }
 
-/// Says on standard error what is being done.
+/// Prints on standard error what is being measured.
 ///
 /// # Errors
-/// When nobody reads it.
+/// Standard error cannot be written.
 pub fn progress(what: fmt::Arguments<'_>) -> Outcome<()> {
     write!(std::io::stderr(), "\r\x1b[K{what}")?;
     Ok(())

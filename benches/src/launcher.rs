@@ -1,4 +1,4 @@
-//! Who starts the workers: ours, torchrun, or nobody but the bench itself.
+//! What starts the workers: `dlrover-run`, torchrun, or the bench itself.
 
 use std::{
     fs::{self, File},
@@ -22,21 +22,21 @@ use crate::{
     stamps::{self, Stamps, now_ns},
 };
 
-/// How long a start, a restart or an end may take. torchrun takes seconds; a launcher that hangs is an error.
+/// Time limit of a start, a restart or an end. torchrun takes seconds; a launcher that hangs is an error.
 pub const TIMEOUT: Duration = Duration::from_secs(120);
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Whether Ctrl-C asked the bench to end.
+/// Returns whether the bench was interrupted with Ctrl-C.
 #[must_use]
 pub fn is_interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
-/// From now on Ctrl-C ends the bench in order, so that nothing of it stays.
+/// Installs a handler for Ctrl-C, so that the bench cleans up before it exits.
 ///
 /// # Errors
-/// When signals cannot be watched.
+/// Signals cannot be watched.
 pub fn watch_interrupt() -> Outcome<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::spawn(move || {
@@ -47,7 +47,7 @@ pub fn watch_interrupt() -> Outcome<()> {
     Ok(())
 }
 
-/// Which launcher.
+/// A launcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     Ours,
@@ -61,18 +61,18 @@ pub struct Bench {
     torchrun: Option<PathBuf>,
     pub stamp: PathBuf,
     pub stamps: Stamps,
-    /// In memory where the machine has such a folder; goes with the bench.
+    /// In /dev/shm if there is one; removed with the bench.
     pub folder: TempDir,
 }
 
 impl Bench {
-    /// Finds `dlrover-run` and `stamp` beside this program, and the torchrun that `TORCHRUN` names.
+    /// Finds `dlrover-run` and `stamp` in the folder of this program, and the torchrun that `TORCHRUN` names.
     ///
     /// # Errors
-    /// When one is missing.
+    /// One is missing.
     pub fn new() -> Outcome<Self> {
         let own = std::env::current_exe()?;
-        let beside = |name: &str, package: &str| {
+        let find = |name: &str, package: &str| {
             let path = own.with_file_name(name);
             let missing = || {
                 let build = format!("cargo build --release -p {package} --bin {name}");
@@ -88,27 +88,27 @@ impl Bench {
         let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let folder = tempfile::Builder::new().prefix("dlrover-bench-").tempdir_in(parent)?;
         Ok(Self {
-            ours: beside("dlrover-run", "launcher")?,
+            ours: find("dlrover-run", "launcher")?,
             torchrun,
-            stamp: beside("stamp", "dlrover-benches")?,
+            stamp: find("stamp", "dlrover-benches")?,
             stamps: Stamps::new(folder.path().join("stamps"))?,
             folder,
         })
     }
 
-    /// Whom to measure.
+    /// The launchers to measure.
     #[must_use]
     pub fn sides(&self) -> Vec<Side> {
         if self.torchrun.is_some() { vec![Side::Ours, Side::Torchrun] } else { vec![Side::Ours] }
     }
 
-    /// One line about who is measured.
+    /// One line about what is measured.
     #[must_use]
     pub fn about(&self) -> String {
         let size = fs::metadata(&self.ours).map_or(0, |file| file.len()) as f64 / 1e6;
         let peer =
             self.torchrun.as_ref().map_or("no torchrun (name one by TORCHRUN=...)".to_owned(), |path| {
-                format!("beside {}", path.display())
+                format!("compared with {}", path.display())
             });
         format!("{} ({size:.1} MB), {peer}", self.ours.display())
     }
@@ -122,20 +122,20 @@ impl Bench {
         command
     }
 
-    /// Starts a launcher that is the whole job, with the workers of a plan.
+    /// Starts a launcher of a job of one node, with the workers of a plan.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// It cannot be started.
     pub fn start(&mut self, side: Side, plan: Plan<'_>) -> Outcome<Running> {
         self.stamps.clear()?;
         self.launch(side, &["--standalone"], plan, "stderr")
     }
 
-    /// Starts a launcher that meets others as `meeting` says. What it says goes to a file named `said`.
+    /// Starts a launcher with the rendezvous options `meeting`. Its standard error goes to a file named `stderr`.
     ///
     /// # Errors
-    /// When it cannot be started.
-    pub fn launch(&self, side: Side, meeting: &[&str], plan: Plan<'_>, said: &str) -> Outcome<Running> {
+    /// It cannot be started.
+    pub fn launch(&self, side: Side, meeting: &[&str], plan: Plan<'_>, stderr: &str) -> Outcome<Running> {
         let program = match side {
             Side::Ours => &self.ours,
             Side::Torchrun => self.torchrun.as_ref().ok_or("no TORCHRUN")?,
@@ -144,54 +144,54 @@ impl Bench {
         command.args(meeting).arg(format!("--nproc-per-node={}", plan.workers));
         command.args(plan.options).arg("--no-python").arg(&self.stamp).args(plan.arguments);
         command.env(stamps::VARIABLE, self.stamps.path()).env("TMPDIR", self.folder.path());
-        let said = self.folder.path().join(said);
-        command.stdin(Stdio::null()).stdout(plan.stdout).stderr(File::create(&said)?);
+        let stderr = self.folder.path().join(stderr);
+        command.stdin(Stdio::null()).stdout(plan.stdout).stderr(File::create(&stderr)?);
         let exec_ns = now_ns();
         let child = command.spawn()?;
-        // It holds our ends of pipes.
+        // The command holds our ends of pipes.
         drop(command);
-        Running::new(child, exec_ns, said)
+        Running::new(child, exec_ns, stderr)
     }
 }
 
-/// What a launcher is to start.
+/// What a launcher starts.
 #[derive(Debug)]
 pub struct Plan<'a> {
     pub workers: usize,
-    /// Of the launcher.
+    /// Options of the launcher.
     pub options: &'a [&'a str],
-    /// Of the worker.
+    /// Arguments of the worker.
     pub arguments: &'a [&'a str],
     pub stdout: Stdio,
 }
 
-/// A launcher at work. Dropped, it is stopped.
+/// A running launcher. Dropped, it is stopped.
 #[derive(Debug)]
 pub struct Running {
     pub pid: i32,
-    /// Just before it was forked.
+    /// The time just before it was forked.
     pub exec_ns: u64,
-    said: PathBuf,
+    stderr: PathBuf,
     ended: Option<ExitStatus>,
     end: mpsc::Receiver<(u64, std::io::Result<ExitStatus>)>,
 }
 
 impl Running {
-    fn new(mut child: Child, exec_ns: u64, said: PathBuf) -> Outcome<Self> {
+    fn new(mut child: Child, exec_ns: u64, stderr: PathBuf) -> Outcome<Self> {
         let pid = i32::try_from(child.id())?;
-        let (told, end) = mpsc::channel();
+        let (sender, end) = mpsc::channel();
         std::thread::spawn(move || {
             let status = child.wait();
             // The bench may have given up.
-            let _ = told.send((now_ns(), status));
+            let _ = sender.send((now_ns(), status));
         });
-        Ok(Self { pid, exec_ns, said, ended: None, end })
+        Ok(Self { pid, exec_ns, stderr, ended: None, end })
     }
 
-    /// Waits for its end, and gives the time of it.
+    /// Waits for its end, and returns the time of it.
     ///
     /// # Errors
-    /// When it does not end.
+    /// It does not end.
     pub fn wait(&mut self) -> Outcome<u64> {
         let (at_ns, status) =
             self.end.recv_timeout(TIMEOUT).map_err(|_| format!("{} does not end", self.name()))?;
@@ -205,35 +205,35 @@ impl Running {
         format!("{} ({})", self.pid, String::from_utf8_lossy(&line).replace('\0', " ").trim_end())
     }
 
-    /// As [`Running::wait`], and the run must have succeeded.
+    /// Like [`Running::wait`], and the run must have succeeded.
     ///
     /// # Errors
-    /// When it failed, with what it said.
+    /// It failed; with its standard error.
     pub fn succeed(&mut self) -> Outcome<u64> {
         let at_ns = self.wait()?;
         match self.ended {
             Some(status) if status.success() => Ok(at_ns),
-            Some(status) => Err(format!("{status}\n{}", self.said()).into()),
+            Some(status) => Err(format!("{status}\n{}", self.stderr()).into()),
             None => Err("no exit status".into()),
         }
     }
 
-    /// Asks it to end, and waits.
+    /// Sends SIGTERM, and waits for its end.
     ///
     /// # Errors
-    /// When it does not end.
+    /// It does not end.
     pub fn stop(&mut self) -> Outcome<()> {
         kill(Pid::from_raw(self.pid), Signal::SIGTERM)?;
         self.wait().map(drop)
     }
 
-    /// What it wrote on standard error.
+    /// Returns its standard error.
     #[must_use]
-    pub fn said(&self) -> String {
-        fs::read_to_string(&self.said).unwrap_or_default()
+    pub fn stderr(&self) -> String {
+        fs::read_to_string(&self.stderr).unwrap_or_default()
     }
 
-    /// The processes that are the launcher: itself, and our guard.
+    /// Returns the processes of the launcher: itself, and our guard.
     #[must_use]
     pub fn own_processes(&self) -> Vec<(i32, &'static str)> {
         let mut own = vec![(self.pid, "launcher")];
@@ -245,7 +245,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // The process is ours until the thread that waits for it has said so.
+        // The process id is valid until the thread has reaped it.
         if self.ended.is_some() || self.end.try_recv().is_ok() {
             return;
         }
@@ -258,13 +258,13 @@ impl Drop for Running {
     }
 }
 
-/// Ends workers that are still there: those of a torchrun that was killed, or the bench's own.
-fn end_workers(stamps: &Path) {
-    let mark = format!("{}={}", stamps::VARIABLE, stamps.display());
+/// Kills workers that are left: of a killed torchrun, or the bench's own.
+fn kill_workers(stamps: &Path) {
+    let marker = format!("{}={}", stamps::VARIABLE, stamps.display());
     let pids = fs::read_dir("/proc").into_iter().flatten();
     for pid in pids.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok()) {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        if environment.split(|byte| *byte == 0).any(|entry| entry == mark.as_bytes()) {
+        if environment.split(|byte| *byte == 0).any(|entry| entry == marker.as_bytes()) {
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
     }
@@ -272,6 +272,6 @@ fn end_workers(stamps: &Path) {
 
 impl Drop for Bench {
     fn drop(&mut self) {
-        end_workers(self.stamps.path());
+        kill_workers(self.stamps.path());
     }
 }

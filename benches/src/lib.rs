@@ -1,10 +1,10 @@
-//! Benches: plain binaries that measure ours and the peer in one run and print a table. Nothing is asserted.
+//! Benches: binaries that measure this project and its peer in one run and print a table. Nothing is asserted.
 //!
 //! * `src/bin/check.rs`: what a network check costs; its cases are in [`check`].
 //! * `src/bin/gpus.rs`: the choice of accelerators; its cases are in [`gpus`].
-//! * `src/bin/launch.rs`: the launcher beside torchrun; its cases are in [`launch`].
+//! * `src/bin/launch.rs`: the launcher and torchrun; its cases are in [`launch`].
 //! * `src/bin/rendezvous.rs`: thousands of agents and one job master; its cases are in [`rendezvous`].
-//! * `src/bin/store.rs`: the store beside torch's own.
+//! * `src/bin/store.rs`: the store and torch's own.
 
 pub mod cases;
 pub mod check;
@@ -17,5 +17,5 @@ pub mod processes;
 pub mod rendezvous;
 pub mod stamps;
 
-/// Of a bench, which is read by people.
+/// The result of a bench; errors are only printed.
 pub type Outcome<T> = Result<T, Box<dyn std::error::Error>>;

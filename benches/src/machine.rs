@@ -1,8 +1,8 @@
-//! Where it was measured: figures of one machine and load mean little on another.
+//! The machine and its load, without which figures mean little.
 
 use std::fs;
 
-/// One line.
+/// Returns a line about the machine.
 #[must_use]
 pub fn facts() -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
@@ -17,7 +17,7 @@ pub fn facts() -> String {
     )
 }
 
-/// Load averages of 1, 5 and 15 minutes.
+/// Returns the load averages of 1, 5 and 15 minutes.
 #[must_use]
 pub fn load() -> String {
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();

@@ -1,10 +1,10 @@
-//! What /proc says of a process.
+//! Resources of a process, from /proc.
 
 use std::{fs, path::Path};
 
 use crate::Outcome;
 
-/// Kibibytes of one process; shared pages are split among those who share them.
+/// Kibibytes of one process; shared pages are divided among the processes that share them.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Memory {
     pub pss: u64,
@@ -15,10 +15,10 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Of a process now.
+    /// Reads the memory of a process.
     ///
     /// # Errors
-    /// When it is gone.
+    /// The process is gone.
     pub fn of(pid: i32) -> Outcome<Self> {
         let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
         let field = |name: &str| {
@@ -34,7 +34,7 @@ impl Memory {
     }
 }
 
-/// The most that was ever resident of a process, in kibibytes.
+/// Returns the peak resident size of a process, in kibibytes.
 #[must_use]
 pub fn peak_rss(pid: i32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -46,15 +46,15 @@ pub fn peak_rss(pid: i32) -> Option<u64> {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Used {
     pub cpu_ns: u64,
-    /// How often it went to sleep by itself: the number of times it was woken.
+    /// How often it went to sleep by itself, which is how often it was woken.
     pub voluntary_switches: u64,
 }
 
 impl Used {
-    /// By all threads that a process has now.
+    /// Reads the use of all present threads of a process.
     ///
     /// # Errors
-    /// When it is gone.
+    /// The process is gone.
     pub fn of(pid: i32) -> Outcome<Self> {
         let mut used = Self::default();
         for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -75,8 +75,8 @@ impl Used {
     }
 }
 
-/// User and system time. The scheduler's own account is in nanoseconds; utime and stime are in ticks of 10 ms,
-/// too coarse for a process that sleeps, and taken where there is no other.
+/// Returns user and system time, from the scheduler's statistics in nanoseconds, or else from utime and stime in ticks of
+/// 10 ms, which are too coarse for a process that sleeps.
 fn cpu_ns(thread: &Path) -> Option<u64> {
     if let Ok(account) = fs::read_to_string(thread.join("schedstat")) {
         return account.split(' ').next()?.parse().ok();
@@ -93,7 +93,7 @@ fn voluntary_switches(thread: &Path) -> Option<u64> {
     line.trim().parse().ok()
 }
 
-/// Children of a process by name, as `ps` shows it.
+/// Returns the children of a process, with their names as in `ps`.
 #[must_use]
 pub fn children(parent: i32) -> Vec<(i32, String)> {
     let pids = fs::read_dir("/proc").into_iter().flatten();

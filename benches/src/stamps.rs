@@ -1,5 +1,4 @@
-//! When workers started and ended, as they say themselves: records in a named pipe, by the one clock that all
-//! processes of a machine share.
+//! Times at which workers started and ended, which they write to a named pipe, from the machine's monotonic clock.
 
 use std::{
     fs::{File, OpenOptions},
@@ -21,10 +20,10 @@ use nix::{
 
 use crate::{Outcome, launcher::is_interrupted};
 
-/// Names the pipe to the workers.
+/// The environment variable with the path of the pipe.
 pub const VARIABLE: &str = "DLROVER_BENCH_STAMPS";
 
-/// Nanoseconds of CLOCK_MONOTONIC.
+/// Returns CLOCK_MONOTONIC in nanoseconds.
 ///
 /// # Panics
 /// Never: the kernel always has this clock.
@@ -34,10 +33,10 @@ pub fn now_ns() -> u64 {
     u64::try_from(now.tv_sec()).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec()).unwrap_or(0)
 }
 
-/// What a worker says.
+/// A record of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
-    /// True: its first instruction. False: the last before it exits.
+    /// True: its first instruction. False: its last before it exits.
     pub is_start: bool,
     pub pid: i32,
     pub at_ns: u64,
@@ -63,10 +62,10 @@ impl Stamp {
         }
     }
 
-    /// For a worker.
+    /// Writes it to the pipe.
     ///
     /// # Errors
-    /// When the bench is gone.
+    /// The bench is gone.
     pub fn write(self, pipe: &mut File) -> io::Result<()> {
         // Less than PIPE_BUF, so records never mix.
         pipe.write_all(&self.encode())
@@ -78,15 +77,15 @@ impl Stamp {
 pub struct Stamps {
     path: PathBuf,
     pipe: File,
-    /// Read while stamps of the other kind were waited for.
+    /// Stamps that were read while waiting for the other kind.
     passed: Vec<Stamp>,
 }
 
 impl Stamps {
-    /// Makes the pipe.
+    /// Creates the pipe.
     ///
     /// # Errors
-    /// When the folder cannot hold it.
+    /// The pipe cannot be created.
     pub fn new(path: PathBuf) -> Outcome<Self> {
         mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR)?;
         // Open for writing too, or it would end whenever no worker has it open.
@@ -95,16 +94,16 @@ impl Stamps {
         Ok(Self { path, pipe, passed: Vec::new() })
     }
 
-    /// For [`VARIABLE`].
+    /// Returns the value of [`VARIABLE`].
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Forgets what was not asked for.
+    /// Discards all queued stamps.
     ///
     /// # Errors
-    /// When the pipe cannot be read.
+    /// The pipe cannot be read.
     pub fn clear(&mut self) -> Outcome<()> {
         self.passed.clear();
         while self.read()?.is_some() {}
@@ -141,10 +140,10 @@ impl Stamps {
         }
     }
 
-    /// The next `count` stamps of one kind.
+    /// Waits for the next `count` stamps of one kind.
     ///
     /// # Errors
-    /// When they did not come in time, or Ctrl-C asked the bench to end.
+    /// They did not arrive in time, or the bench was interrupted.
     pub fn take(&mut self, count: usize, starts: bool, timeout: Duration) -> Outcome<Vec<Stamp>> {
         let deadline_ns = now_ns() + u64::try_from(timeout.as_nanos())?;
         let (mut taken, passed): (Vec<_>, _) =
@@ -158,13 +157,13 @@ impl Stamps {
     }
 }
 
-/// The time of the first of them.
+/// Returns the time of the first stamp.
 #[must_use]
 pub fn first_ns(stamps: &[Stamp]) -> u64 {
     stamps.iter().map(|stamp| stamp.at_ns).min().unwrap_or(0)
 }
 
-/// The time of the last of them.
+/// Returns the time of the last stamp.
 #[must_use]
 pub fn last_ns(stamps: &[Stamp]) -> u64 {
     stamps.iter().map(|stamp| stamp.at_ns).max().unwrap_or(0)

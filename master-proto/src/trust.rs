@@ -1,5 +1,4 @@
-//! Who may speak to a master: whoever has the job's token, and over which certificates. And for which node: whoever
-//! has its secret.
+//! Authentication: the job's token, TLS files, and the secrets of nodes.
 
 use std::{fmt, path::PathBuf};
 
@@ -16,28 +15,28 @@ const KEY: &str = "authorization";
 /// The metadata key that carries a node's secret.
 const SECRET_KEY: &str = "dlrover-node-secret";
 
-/// Bytes of the digest that a node's id shows: far too many to try them all.
+/// Bytes of the digest in a node's id: too many for a brute-force search.
 const ID_BYTES: usize = 16;
 
-/// The job's shared secret. Never shown.
+/// The job's shared secret. Never printed.
 #[derive(Clone)]
 pub struct Token {
     header: MetadataValue<Ascii>,
 }
 
-/// A token that no header can carry.
+/// The token cannot be used in a header.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// Nothing.
+    /// It is empty.
     #[error("the job token is empty")]
     Empty,
-    /// Control characters, or letters beyond ASCII.
+    /// It has control or non-ASCII characters.
     #[error("the job token may have visible ASCII characters only, and no spaces")]
     NotAscii,
 }
 
 impl Token {
-    /// Spaces and line ends around it, as an editor leaves them in a file, do not count.
+    /// Creates a token; surrounding whitespace, as editors leave it in a file, is removed.
     ///
     /// # Errors
     /// When nothing is left, or it is not visible ASCII.
@@ -55,20 +54,20 @@ impl Token {
         Ok(Self { header })
     }
 
-    /// As the key of what is signed with it.
+    /// Returns the token as the key of an HMAC.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         self.header.as_encoded_bytes()
     }
 
-    /// Puts it on a request.
+    /// Adds it to a request.
     pub fn put_on<T>(&self, request: &mut Request<T>) {
         request.metadata_mut().insert(KEY, self.header.clone());
     }
 
-    /// Whether a request carries it. The time this takes says nothing about where a wrong one differs.
+    /// Checks that a request carries it, in constant time.
     ///
     /// # Errors
-    /// When it does not.
+    /// It does not.
     pub fn check<T>(&self, request: &Request<T>) -> Result<(), Status> {
         let theirs = request.metadata().get(KEY).map(MetadataValue::as_encoded_bytes).unwrap_or_default();
         let ours = self.header.as_encoded_bytes();
@@ -88,12 +87,11 @@ impl fmt::Debug for Token {
     }
 }
 
-/// By what a launcher proves that a word is its own node's. Made at random by each life of a launcher, told to its
-/// master with every word, and to nobody else; never shown.
+/// Authenticates the calls of a node. Random for each start of a launcher, sent to the master with every call, and never
+/// printed.
 ///
-/// The node's id is its digest. So any master knows at once whether a word is the node's own, also one that was
-/// started again without a memory and has never heard of the node; there is nothing to hand out, to remember or to
-/// lose; and whoever is shown the id (other nodes, logs, the journal) can say nothing for the node.
+/// The node's id is its digest. So a master verifies a call without any state, also after a restart without a journal,
+/// and the id alone (in logs, the journal, at other nodes) is not enough to act for the node.
 #[derive(Clone, PartialEq, Eq)]
 pub struct NodeSecret {
     /// Hexadecimal digits.
@@ -107,13 +105,13 @@ impl NodeSecret {
         Self { text: hexadecimal(digest(&SHA256, random.as_bytes()).as_ref()) }
     }
 
-    /// The node's name, for everybody to see.
+    /// Returns the node's id, which is public.
     #[must_use]
     pub fn node_id(&self) -> NodeId {
         id_of(self.text.as_bytes())
     }
 
-    /// Puts it on a request.
+    /// Adds it to a request.
     pub fn put_on<T>(&self, request: &mut Request<T>) {
         // Digits always fit.
         if let Ok(mut value) = self.text.parse::<MetadataValue<Ascii>>() {
@@ -129,19 +127,19 @@ impl fmt::Debug for NodeSecret {
     }
 }
 
-/// Whether a call is from the launcher of `node`, and not from somebody who has seen its id.
+/// Checks that a call is from the launcher of `node`.
 ///
 /// # Errors
-/// When it does not carry the node's secret.
+/// The call does not carry the node's secret.
 pub fn check_sender(metadata: &MetadataMap, node: &NodeId) -> Result<(), Status> {
     let shown = metadata.get(SECRET_KEY).map(MetadataValue::as_encoded_bytes);
-    // The id is known to all, so the time that this takes says nothing.
+    // The id is public, so the comparison need not take constant time.
     if shown.is_some_and(|shown| id_of(shown) == *node) {
         return Ok(());
     }
     Err(Status::permission_denied(format!(
-        "this word for node {node} does not carry the secret of that node's launcher; only the launcher itself speaks \
-         for a node"
+        "this call for node {node} does not carry the secret of that node's launcher; only the launcher itself may act \
+         for its node"
     )))
 }
 
@@ -174,10 +172,10 @@ impl TlsFiles {
     }
 }
 
-/// Who is trusted.
+/// How peers are authenticated.
 #[derive(Debug, Clone, Default)]
 pub struct Trust {
-    /// `None`: anybody may speak.
+    /// `None`: calls need no token.
     pub token: Option<Token>,
     /// All empty: no TLS.
     pub tls: TlsFiles,
@@ -188,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_same_token_is_let_in() {
+    fn only_the_same_token_is_accepted() {
         let token = Token::new(" s3cret\n").unwrap();
         let mut request = Request::new(());
         assert!(token.check(&request).is_err());
@@ -200,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_has_its_secret_speaks_for_a_node() {
+    fn only_calls_with_its_secret_act_for_a_node() {
         let secret = NodeSecret::new("b3a1");
         let node = secret.node_id();
         let mut request = Request::new(());

@@ -1,7 +1,7 @@
-//! The master's memory (`--state-dir`): what the job was told, so that a master that is started again knows it.
+//! The journal (`--state-dir`): the events of the job, from which a restarted master recovers.
 //!
-//! Append-only. A commit is every word that came while the last one was synced; the answers to them leave when
-//! it is durable. The file begins with the job's state, and a new one takes its place when it has grown.
+//! Append-only. A commit has all events that arrived while the last one was synced; they are answered when it is
+//! durable. The file begins with a snapshot of the job, and is replaced by a new one when it has grown.
 //!
 //! [`frame`]: the bytes. [`folder`]: the files and the lock. [`writer`]: the thread. [`recovery`]: after a
 //! restart.
@@ -38,17 +38,17 @@ pub(crate) use self::{
 pub(crate) struct Snapshot {
     /// When, on the job's own clock, which no restart sets back.
     pub(crate) at: Moment,
-    /// What its master was told. The job keeps it, whatever a later master is told.
+    /// The policy that it was started with. It stays, whatever the options of a later master.
     pub(crate) policy: Policy,
-    /// The job.
+    /// The job itself.
     pub(crate) job: Job,
 }
 
-/// What one frame holds.
+/// The payload of a frame.
 #[derive(Debug, Serialize, Deserialize)]
 enum Entry {
     /// The first of a file.
     Snapshot(Box<Snapshot>),
-    /// What the job was told since, in order.
+    /// The events since, in order.
     Events(Vec<(Moment, Event)>),
 }

@@ -1,4 +1,4 @@
-//! A network check over real sockets: orders out, numbers in, the verdict to the nodes, the report to whoever asks.
+//! A network check over real sockets: orders, results, the verdict for the nodes, and the report on request.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
@@ -90,7 +90,7 @@ async fn live(mut node: Node) -> (Node, bool) {
 }
 
 #[tokio::test]
-async fn the_broken_node_is_told_the_others_are_seated_and_the_report_is_there() {
+async fn the_broken_node_is_excluded_the_others_are_seated_and_the_report_is_published() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("taints.json");
     let told = file.clone();
@@ -105,7 +105,7 @@ async fn the_broken_node_is_told_the_others_are_seated_and_the_report_is_there()
         join(&mut node, rank).await;
         nodes.push(node);
     }
-    // Each on its own: who is tested when is the master's affair.
+    // Each on its own task: the master decides which node is tested when.
     let lives: Vec<_> = nodes.into_iter().map(|node| tokio::spawn(live(node))).collect();
     let mut nodes = Vec::new();
     for (number, life) in lives.into_iter().enumerate() {

@@ -53,7 +53,7 @@ const LATE: Duration = Duration::from_millis(300);
 /// The master of one life, when this test binary is started as one. Not a test by itself.
 #[test]
 #[ignore = "started by the test below"]
-fn a_life() {
+fn master_process() {
     let Ok(address) = std::env::var("LIFE_ADDRESS") else { return };
     let dir = std::env::var("LIFE_STATE").unwrap();
     if let Ok(point) = std::env::var("LIFE_CRASH_AT") {
@@ -73,7 +73,7 @@ fn a_life() {
 
 fn life(address: SocketAddr, dir: &Path, crash_at: Option<&str>) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "a_life", "--ignored", "--nocapture"]);
+    command.args(["--exact", "master_process", "--ignored", "--nocapture"]);
     command.env("LIFE_ADDRESS", address.to_string()).env("LIFE_STATE", dir);
     command.stdout(Stdio::null()).stderr(Stdio::null());
     if let Some(point) = crash_at {
@@ -104,7 +104,7 @@ impl Robot {
 
     async fn run(mut self) -> (Vec<Assignment>, JobVerdict) {
         loop {
-            if let Ok(verdict) = self.converse().await {
+            if let Ok(verdict) = self.run_stream().await {
                 return (self.seats, verdict);
             }
             sleep(self.pause).await;
@@ -116,7 +116,7 @@ impl Robot {
         node.join_as(join).await
     }
 
-    async fn converse(&mut self) -> Result<JobVerdict, Status> {
+    async fn run_stream(&mut self) -> Result<JobVerdict, Status> {
         let mut node = Node::subscribe(self.address, self.id).await?;
         match &self.seat {
             Some(seat) => {
@@ -231,7 +231,7 @@ async fn one(point: &str, nth: u32, [pause_a, pause_b]: [Duration; 2]) -> bool {
 }
 
 #[tokio::test]
-async fn it_may_die_at_any_point() {
+async fn a_master_may_die_at_any_crash_point() {
     for (point, times) in POINTS {
         let mut deaths = 0;
         for nth in times {
@@ -239,7 +239,7 @@ async fn it_may_die_at_any_point() {
         }
         assert!(deaths > 0, "the master never came to {point}");
     }
-    // It dies while it tells them: whoever is back first goes on alone for a while.
+    // It dies while it sends the end: the first node that is back continues alone for a while.
     for nth in 1..=8 {
         one("between-effects", nth, [SOON, LATE]).await;
         one("between-effects", nth, [LATE, SOON]).await;

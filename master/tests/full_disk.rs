@@ -12,7 +12,7 @@ use rules::node::JoinRequest;
 use tokio::time::timeout;
 
 #[tokio::test]
-async fn the_master_ends_with_a_sentence_and_comes_back_when_there_is_room() {
+async fn a_master_exits_on_a_full_disk_and_recovers_when_there_is_space() {
     // SAFETY: ignoring a signal runs no code of ours in a handler.
     unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) }.unwrap();
     let (_, most) = getrlimit(Resource::RLIMIT_FSIZE).unwrap();

@@ -55,7 +55,7 @@ fn throw(address: SocketAddr, bytes: &[u8]) {
 }
 
 #[tokio::test]
-async fn bytes_that_make_no_sense_change_nothing() {
+async fn invalid_bytes_change_nothing() {
     let master = Master::start(|_| {});
     let address = master.address;
     let throwing = spawn_blocking(move || {
@@ -75,7 +75,7 @@ async fn bytes_that_make_no_sense_change_nothing() {
 }
 
 #[tokio::test]
-async fn messages_that_make_no_sense_are_refused() {
+async fn invalid_messages_are_refused() {
     let master = Master::start(|_| {});
     let mut client = MasterClient::new(channel(master.address, &Way::default()).await.unwrap());
     let _subscribed = Node::subscribe(master.address, "x").await.unwrap();
@@ -103,23 +103,23 @@ async fn messages_that_make_no_sense_are_refused() {
     assert_eq!(client.join(large).await.unwrap_err().code(), Code::OutOfRange);
     let port = pb::HostingReport { node_id: "x".into(), master_port: 0, ..Default::default() };
     assert_eq!(client.report_hosting(port).await.unwrap_err().code(), Code::InvalidArgument);
-    // Well-formed words of nobody.
+    // Well-formed messages of an unknown node.
     for round in [0, 7, u32::MAX] {
-        let node_id = node_id("nobody").0;
+        let node_id = node_id("unknown").0;
         let report =
             pb::FailureReport { node_id: node_id.clone(), round, reason: "r".into(), gives_up: true };
-        client.report_failure(signed_by("nobody", report)).await.unwrap();
+        client.report_failure(signed_by("unknown", report)).await.unwrap();
         let heard = pb::EndAcknowledgement { node_id: node_id.clone() };
-        client.acknowledge_end(signed_by("nobody", heard)).await.unwrap();
+        client.acknowledge_end(signed_by("unknown", heard)).await.unwrap();
         let hosting = pb::HostingReport { node_id, round, master_addr: None, master_port: 1 };
-        client.report_hosting(signed_by("nobody", hosting)).await.unwrap();
+        client.report_hosting(signed_by("unknown", hosting)).await.unwrap();
     }
     run_a_job(master.address, &Way::default()).await;
     assert_eq!(master.ended().await.unwrap(), JobVerdict::Succeeded);
 }
 
 #[tokio::test]
-async fn streams_that_nobody_reads_hold_up_nobody() {
+async fn unread_streams_delay_no_other_node() {
     let master = Master::start(|_| {});
     let mut deaf = Vec::new();
     for number in 0..50 {

@@ -40,7 +40,7 @@ async fn succeed(nodes: [Node; 2], round: u32) {
 }
 
 #[tokio::test]
-async fn a_running_round_goes_on_as_if_nothing_had_happened() {
+async fn a_running_round_continues_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let master = Master::with_state(dir.path());
     let mut nodes = two(&master).await;
@@ -49,7 +49,7 @@ async fn a_running_round_goes_on_as_if_nothing_had_happened() {
     let master = Master::with_state(dir.path());
     let nodes = come_back(&master, &seats, WorkersState::Running).await;
     assert!(master.said("came back to job job (round 0, 2 nodes), life 2"));
-    // That nobody is lost when the grace is over shows in virtual time: rules/src/job_master/tests.rs, the simulator.
+    // That no node is lost after the grace is tested in virtual time: rules/src/job_master/tests.rs, the simulator.
     succeed(nodes, 0).await;
     assert_eq!(master.ended().await.unwrap(), JobVerdict::Succeeded);
     assert!(!dir.path().join("journal").exists(), "the next job may use the folder");
@@ -59,7 +59,7 @@ async fn a_running_round_goes_on_as_if_nothing_had_happened() {
 }
 
 #[tokio::test]
-async fn the_state_is_there_until_the_verdict_was_taken() {
+async fn the_state_stays_until_the_verdict_was_acknowledged() {
     let dir = tempfile::tempdir().unwrap();
     let prepared = || {
         let mut config = common::config(&Arc::default());
@@ -84,7 +84,7 @@ async fn the_state_is_there_until_the_verdict_was_taken() {
 }
 
 #[tokio::test]
-async fn a_member_that_does_not_come_back_is_missed() {
+async fn a_member_that_does_not_come_back_is_lost() {
     let dir = tempfile::tempdir().unwrap();
     let master = Master::with_state(dir.path());
     let mut nodes = two(&master).await;
@@ -99,7 +99,7 @@ async fn a_member_that_does_not_come_back_is_missed() {
 }
 
 #[tokio::test]
-async fn nodes_that_gathered_before_are_not_forgotten() {
+async fn nodes_that_joined_before_are_kept() {
     let dir = tempfile::tempdir().unwrap();
     let master = Master::with_state(dir.path());
     let mut a = master.subscribe("a").await;
@@ -115,7 +115,7 @@ async fn nodes_that_gathered_before_are_not_forgotten() {
 }
 
 #[tokio::test]
-async fn who_had_not_heard_of_the_end_hears_of_it_from_the_next_life() {
+async fn a_node_that_missed_the_end_receives_it_from_the_restarted_master() {
     let dir = tempfile::tempdir().unwrap();
     let master = Master::with_state(dir.path());
     let mut nodes = two(&master).await;
@@ -135,7 +135,7 @@ async fn who_had_not_heard_of_the_end_hears_of_it_from_the_next_life() {
 }
 
 #[tokio::test]
-async fn without_a_memory_the_nodes_teach_it() {
+async fn without_a_journal_the_nodes_restore_the_job() {
     let master = Master::start(|_| {});
     let mut nodes = two(&master).await;
     let seats = seated(&mut nodes).await;
@@ -148,17 +148,17 @@ async fn without_a_memory_the_nodes_teach_it() {
 }
 
 #[tokio::test]
-async fn a_folder_is_for_one_master() {
+async fn a_folder_is_locked_by_one_master() {
     let dir = tempfile::tempdir().unwrap();
     let first = Master::with_state(dir.path());
-    // Whichever holds it first is the one; who serves a node holds it.
+    // The first to lock it wins; a master that serves a node holds the lock.
     let _node = first.subscribe("a").await;
     let refused = Master::with_state(dir.path()).ended().await.unwrap_err();
     assert!(matches!(&refused, MasterError::Journal(JournalError::InUse { .. })), "{refused}");
 }
 
 #[tokio::test]
-async fn a_torn_end_is_said_and_a_damaged_middle_refused() {
+async fn a_torn_end_is_logged_and_a_damaged_middle_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let journal = dir.path().join("journal");
     let master = Master::with_state(dir.path());
@@ -166,16 +166,13 @@ async fn a_torn_end_is_said_and_a_damaged_middle_refused() {
     let seats = seated(&mut nodes).await;
     master.kill();
     let whole = fs::read(&journal).unwrap();
-    // A commit that was begun and not finished: nobody was answered for it.
+    // An incomplete commit: no call was answered for it.
     fs::write(&journal, [&whole[..], &[7, 0, 0]].concat()).unwrap();
     let master = Master::with_state(dir.path());
     let _nodes = come_back(&master, &seats, WorkersState::Running).await;
-    // A tail that was cut after it was durable looks the same, so nothing is claimed of it.
-    assert!(
-        master
-            .said("the last 3 bytes of its memory are no whole record: it was being written when the master")
-    );
-    assert!(master.said("or the file was cut or changed since"));
+    // A tail that was truncated after it was durable looks the same.
+    assert!(master.said("the last 3 bytes of its journal are an incomplete record: the master died"));
+    assert!(master.said("or the file was truncated or changed since"));
     master.kill();
     let mut damaged = whole;
     let middle = damaged.len() / 2;
@@ -189,7 +186,7 @@ async fn a_torn_end_is_said_and_a_damaged_middle_refused() {
 }
 
 #[tokio::test]
-async fn losses_are_counted_across_lives() {
+async fn losses_are_counted_across_restarts() {
     let dir = tempfile::tempdir().unwrap();
     let start = || {
         Master::start(|config| {

@@ -18,7 +18,7 @@ use rules::{
 use tonic::Code;
 
 #[tokio::test]
-async fn two_nodes_meet_restart_and_end_together() {
+async fn two_nodes_rendezvous_restart_and_end_together() {
     let master = Master::start(|_| {});
     let mut nodes = [master.subscribe("a").await, master.subscribe("b").await];
     for node in &mut nodes {
@@ -84,7 +84,7 @@ async fn a_node_that_vanishes_is_replaced() {
 }
 
 #[tokio::test]
-async fn all_leave_and_the_job_has_failed() {
+async fn a_job_that_all_nodes_leave_fails() {
     let master = Master::start(|config| config.policy.host = Some(common::node_id("a")));
     let mut a = master.subscribe("a").await;
     a.join(1, None).await;
@@ -98,7 +98,7 @@ async fn all_leave_and_the_job_has_failed() {
 
 // Connections close beside, while the test waits for what the master says.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_second_stream_takes_the_place_of_the_first() {
+async fn a_second_stream_replaces_the_first() {
     let master = Master::start(|_| {});
     let mut first = master.subscribe("a").await;
     first.join(2, None).await;
@@ -120,7 +120,7 @@ async fn a_second_stream_takes_the_place_of_the_first() {
 }
 
 #[tokio::test]
-async fn beats_and_the_table_are_answered() {
+async fn heartbeats_and_the_table_are_answered() {
     let master = Master::start(|_| {});
     let mut nodes = [master.subscribe("a").await, master.subscribe("b").await];
     let table = nodes[0].client.show_world(pb::ShowWorldRequest {}).await.unwrap().into_inner();
@@ -143,7 +143,7 @@ async fn beats_and_the_table_are_answered() {
 }
 
 #[tokio::test]
-async fn ranks_follow_the_topology_file_and_a_file_that_hangs_holds_nobody_for_ever() {
+async fn ranks_follow_the_topology_file_and_a_file_that_hangs_is_given_up() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("topology");
     std::fs::write(&file, "s0 p 10.0.0.1\ns1 p 10.0.0.2\ns0 p 10.0.0.3\n").unwrap();
@@ -160,7 +160,7 @@ async fn ranks_follow_the_topology_file_and_a_file_that_hangs_holds_nobody_for_e
     let seats: Vec<u32> = seated(&mut nodes).await.iter().map(|seat| seat.node_rank.0).collect();
     assert_eq!(seats, [0, 2, 1]);
     assert!(master.said("rank 1 10.0.0.3 host-c s0"));
-    // A fifo that nobody writes to hangs in open().
+    // A fifo without a writer hangs in open().
     std::fs::remove_file(&file).unwrap();
     assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
     nodes[1].fail(Round(0)).await.unwrap();
@@ -180,7 +180,7 @@ async fn ranks_follow_the_topology_file_and_a_file_that_hangs_holds_nobody_for_e
 }
 
 #[tokio::test]
-async fn another_protocol_version_and_nonsense_are_refused_in_words() {
+async fn another_protocol_version_and_invalid_messages_are_refused_with_a_reason() {
     let master = Master::start(|_| {});
     let mut client = MasterClient::new(channel(master.address, &Way::default()).await.unwrap());
     let old = pb::SubscribeRequest { protocol_version: 99, node_id: "a".into() };
@@ -195,17 +195,17 @@ async fn another_protocol_version_and_nonsense_are_refused_in_words() {
         assert_eq!((status.code(), status.message()), (Code::InvalidArgument, "terms is missing"));
     }
     let join = master.said_times("its join");
-    assert_eq!(join, 1, "said once");
+    assert_eq!(join, 1, "logged once");
 }
 
 #[tokio::test]
-async fn a_seat_is_for_those_that_can_be_told_of_it() {
+async fn a_node_without_a_stream_cannot_join() {
     let master = Master::start(|_| {});
     let mut a = master.subscribe("a").await;
     let join = join_request(request("b", terms(1, 1)));
     let status = a.client.join(common::signed_by("b", join)).await.unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition);
-    assert!(status.message().contains("attend first"), "{status}");
+    assert!(status.message().contains("subscribe first"), "{status}");
 }
 
 #[tokio::test]
@@ -245,9 +245,9 @@ async fn many_nodes_share_their_commits() {
 }
 
 #[tokio::test]
-async fn the_master_ends_soon_after_the_last_node_knows() {
+async fn the_master_exits_soon_after_the_last_acknowledgement() {
     let master = Master::start(|_| {});
-    // A connection that stays open holds nobody up for longer than the flush.
+    // A connection that stays open delays the end no longer than the flush.
     let _idle = Node::subscribe(master.address, "idle").await.unwrap();
     run_a_job(master.address, &Way::default()).await;
     let known = std::time::Instant::now();

@@ -16,7 +16,7 @@ use tonic::{
 };
 
 #[tokio::test]
-async fn only_who_has_the_token_gets_in() {
+async fn only_calls_with_the_token_are_served() {
     let token = |text| Some(Token::new(text).unwrap());
     let master = Master::start(|config| config.trust.token = token("s3cret"));
     for wrong in [None, token("s3creT"), token("s3cret-and-more")] {
@@ -67,7 +67,7 @@ fn files(dir: &Path, ca: &Ca) -> TlsFiles {
 }
 
 #[tokio::test]
-async fn a_job_runs_over_tls_and_nobody_speaks_beside_it() {
+async fn a_job_runs_over_tls_and_plain_text_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let ca = Ca::new();
     let master = Master::start(|config| config.trust.tls = files(dir.path(), &ca));
@@ -79,7 +79,7 @@ async fn a_job_runs_over_tls_and_nobody_speaks_beside_it() {
 }
 
 #[tokio::test]
-async fn nodes_without_a_certificate_stay_outside_when_one_is_asked_for() {
+async fn nodes_without_a_required_certificate_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let ca = Ca::new();
     let master = Master::start(|config| {

@@ -1,4 +1,4 @@
-//! Workers fail: every node restarts, and only the budget of the one whose worker failed is spent.
+//! Workers fail: every node restarts, and only the budget of the node with the failed worker is spent.
 
 use support::{free_port, seen::Dump};
 

@@ -1,5 +1,5 @@
 //! Ways between hosts are cut, in one direction or both: two generations of workers never run at once, and a dead master
-//! ends nobody's workers.
+//! ends no workers.
 //!
 //! Each host is a network namespace; the master is on the last. `--heartbeat-timeout=1` makes a lease of six beats: 6 s.
 
@@ -151,7 +151,7 @@ fn a_master_that_can_say_nothing_is_taken_for_dead_and_begins_no_round_beside_th
 }
 
 #[test]
-fn a_dead_master_ends_nobodys_workers_and_one_that_comes_back_finds_them() {
+fn a_dead_master_ends_no_workers_and_a_restarted_one_finds_them() {
     let Some(mut job) = Job::of(3, 1) else { return };
     let world = job.world(3, 0, &[]);
     let master = job.master();

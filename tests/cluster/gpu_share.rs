@@ -50,7 +50,7 @@ fn workers_are_told_what_part_of_the_device_is_theirs() {
     );
 }
 
-/// Others fill the rest of the device, as the plugin means them to: that keeps nobody out.
+/// Others fill the rest of the device, as the plugin intends: that excludes no node.
 #[test]
 fn a_shared_device_is_not_busy() {
     let job = lines();
@@ -76,7 +76,7 @@ fn a_worker_that_takes_more_than_its_share_is_told_of_and_killed_where_that_is_w
         std::fs::write(job.dir().join("processes"), processes).expect("the fake reads it");
         let held = "local rank 1 holds 6.0 GB of the accelerator, and its share is 5.0 GB; ";
         let _said = job.await_said(&run, held);
-        // In a container with process numbers of its own nobody is killed by the host's numbers.
+        // In a PID namespace of its own no process is killed by the host's process ids.
         let namespace = std::fs::read_link("/proc/self/ns/pid").expect("Linux has it");
         let has_hosts_numbers = namespace == Path::new("pid:[4026531836]");
         if enforces && has_hosts_numbers {

@@ -14,8 +14,8 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-/// Nobody has it.
-const NOBODY: &str = "02:00:00:00:00:99";
+/// An address without a host.
+const NO_HOST: &str = "02:00:00:00:00:99";
 
 /// A network namespace, and the process that holds it.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub(crate) struct Namespace {
 impl Namespace {
     pub(crate) fn new() -> Result<Self, String> {
         let mut command = Command::new("unshare");
-        // It ends with its standard input, should nobody be left to end it.
+        // It ends with its standard input, should the test be killed.
         command.args(["--net", "sh", "-c", "echo here; exec cat"]);
         let holder = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
         let mut this = Self { holder: holder.map_err(|error| format!("no unshare: {error}"))? };
@@ -86,9 +86,9 @@ impl Drop for Namespace {
 /// What breaks a data path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// What the host sends goes to nobody, and nobody says so.
+    /// What the host sends is lost silently.
     Mute,
-    /// What the others send it goes to nobody, and nobody says so.
+    /// What the others send it is lost silently.
     Deaf,
     /// The host itself refuses to send.
     Blackhole,
@@ -159,11 +159,11 @@ impl Network {
         self.hub.batch("ip", &[format!("link set c{host} {state}")]).expect("the link is ours");
     }
 
-    /// What a host sends to another one on the control network goes to nobody, and nobody says so; the other way stays as
+    /// What a host sends to another one on the control network is lost silently; the other direction stays as
     /// it is.
     pub(crate) fn lose_control(&self, from: usize, to: usize) {
         let address = control_address(to);
-        let line = format!("neigh replace {address} lladdr {NOBODY} dev control nud permanent");
+        let line = format!("neigh replace {address} lladdr {NO_HOST} dev control nud permanent");
         self.hosts[from].batch("ip", &[line]).expect("the neighbours are ours");
     }
 
@@ -187,13 +187,13 @@ impl Network {
     }
 
     fn break_way(&self, host: usize, other: usize, fault: Fault) {
-        let to_nobody = |whom: usize| {
-            let address = data_address(whom);
-            format!("neigh replace {address} lladdr {NOBODY} dev data nud permanent")
+        let to_no_host = |peer: usize| {
+            let address = data_address(peer);
+            format!("neigh replace {address} lladdr {NO_HOST} dev data nud permanent")
         };
         let (at, line) = match fault {
-            Fault::Mute => (host, to_nobody(other)),
-            Fault::Deaf => (other, to_nobody(host)),
+            Fault::Mute => (host, to_no_host(other)),
+            Fault::Deaf => (other, to_no_host(host)),
             Fault::Blackhole => (host, format!("route add blackhole {}/32", data_address(other))),
         };
         self.hosts[at].batch("ip", &[line]).expect("the neighbours are ours");
@@ -206,7 +206,7 @@ impl Network {
     }
 
     /// Packets of more than 700 bytes vanish between a host and the data network, as where one switch is set to
-    /// smaller frames than all others: who connects is answered, and what is sent then does not come.
+    /// smaller frames than all others: connections are answered, and what is sent then is lost.
     pub(crate) fn lose_large_packets(&self, host: usize) {
         self.shape(host, "rate 10gbit burst 700b limit 1mb");
     }

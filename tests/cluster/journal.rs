@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use support::{cluster::Cluster, programs};
 
-/// A job of two nodes that runs, whose master has just been killed, and the nodes.
+/// A running job of two nodes, with its master just killed.
 fn killed(dir: &Path) -> (Cluster, String, [support::launch::Running; 2]) {
     let state = format!("--state-dir={}", dir.display());
     let mut job = Cluster::with_master(programs!(), &["--reconnect-grace=20", &state]);
@@ -29,15 +29,15 @@ fn a_torn_tail_is_tolerated() {
     job.restart_master(&["--reconnect-grace=20", &state]);
     let said = job.await_master_said("came back to job");
     assert!(
-        said.contains("the last 5 bytes of its memory are no whole record")
-            && said.contains("or the file was cut"),
+        said.contains("the last 5 bytes of its journal are an incomplete record")
+            && said.contains("or the file was truncated"),
         "{said}"
     );
     for node in &nodes {
         let _back = job.await_said(node, "the job master is back");
     }
     job.ends_well(nodes);
-    assert_eq!(job.ran(), [(0, 0), (0, 1)], "nobody was restarted");
+    assert_eq!(job.ran(), [(0, 0), (0, 1)], "no worker was restarted");
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn a_changed_middle_is_refused_and_a_master_without_it_takes_the_job_over() {
     job.restart_master(&["--reconnect-grace=20", &state]);
     let _said = job.await_master_said("took over round 0 of 2 nodes");
     job.ends_well(nodes);
-    assert_eq!(job.ran(), [(0, 0), (0, 1)], "nobody was restarted");
+    assert_eq!(job.ran(), [(0, 0), (0, 1)], "no worker was restarted");
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn two_masters_do_not_share_a_state() {
     let mut job = Cluster::with_master(programs!(), &[&state]);
     let refused = job.master_line().flags(["--port=0", &state]).finish();
     assert!(!matches!(refused.code, None | Some(0)), "{refused:#?}");
-    assert!(refused.stderr.contains("is in use by another job master that runs"), "{refused:#?}");
+    assert!(refused.stderr.contains("is in use by another running job master"), "{refused:#?}");
     let node = job.ranked(0).start();
     job.ends_well([node]);
 }

@@ -49,7 +49,7 @@ fn workers_that_fail_because_a_node_was_lost_cost_no_restart_even_where_none_is_
         .filter(|it| it.stderr.contains("the failure on this node followed from it and uses no restart"))
         .count();
     let failed = outcomes.iter().filter(|it| it.stderr.contains("; not restarting")).count();
-    assert!(excused > 0 && excused == failed, "who was charged was told that it is not: {outcomes:#?}");
+    assert!(excused > 0 && excused == failed, "a node that was charged was told that it is not: {outcomes:#?}");
 }
 
 #[test]

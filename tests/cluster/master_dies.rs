@@ -40,9 +40,9 @@ fn a_master_that_remembers_comes_back_and_no_worker_notices() {
     for node in &nodes {
         let _said = job.await_said(node, "the job master is back");
     }
-    assert!(world.iter().all(|worker| alive(worker.pid)), "nobody was restarted");
+    assert!(world.iter().all(|worker| alive(worker.pid)), "no worker was restarted");
     assert_eq!(job.ran(), [(0, 0), (0, 1)]);
-    // It still knows who takes part: a failure restarts both, into the round that follows.
+    // It still knows the members: a failure restarts both, into the round that follows.
     job.touch("fail");
     let next = job.await_world(2, 1);
     assert_eq!(next[1].var("TORCHELASTIC_RESTART_COUNT"), "1");
@@ -65,13 +65,13 @@ fn a_master_that_is_told_to_end_is_started_again_as_one_that_died() {
     for node in &nodes {
         let _back = job.await_said(node, "the job master is back");
     }
-    assert!(world.iter().all(|worker| alive(worker.pid)), "nobody was restarted");
+    assert!(world.iter().all(|worker| alive(worker.pid)), "no worker was restarted");
     job.ends_well(nodes);
     assert_eq!(job.ran(), [(0, 0), (0, 1)]);
 }
 
 #[test]
-fn a_master_that_stood_still_takes_nobody_for_silent() {
+fn a_master_that_was_frozen_gives_no_node_up() {
     let mut job = Cluster::with_master(programs!(), &["--heartbeat-timeout=1"]);
     let nodes = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).start());
     let world = job.await_world(2, 0);
@@ -83,7 +83,7 @@ fn a_master_that_stood_still_takes_nobody_for_silent() {
     let spare = job.ranked(2).flags(["--nnodes=2"]).start();
     let _heard = job.await_said(&spare, "SPARE: ");
     assert!(!job.master_said().contains("is gone"), "{}", job.master_said());
-    assert!(world.iter().all(|worker| alive(worker.pid)), "nobody was restarted");
+    assert!(world.iter().all(|worker| alive(worker.pid)), "no worker was restarted");
     job.ends_well(nodes.into_iter().chain([spare]));
     assert_eq!(job.ran(), [(0, 0), (0, 1)]);
 }
@@ -125,7 +125,7 @@ fn a_node_that_dies_while_the_master_is_away_is_lost_after_the_grace() {
 }
 
 #[test]
-fn a_master_without_a_memory_asks_the_nodes_and_nobody_restarts() {
+fn a_master_without_a_journal_asks_the_nodes_and_none_restarts() {
     let flags = ["--reconnect-grace=20"];
     let mut job = Cluster::with_master(programs!(), &flags);
     let line = ["--nnodes=3", "--max-restarts=1"];
@@ -141,7 +141,7 @@ fn a_master_without_a_memory_asks_the_nodes_and_nobody_restarts() {
     job.restart_master(&flags);
     let said = job.await_master_said("took over round 0 of 3 nodes");
     assert!(said.contains("is not known and starts from 0"), "what it cannot know is said: {said}");
-    assert!(world[..2].iter().all(|worker| alive(worker.pid)), "nobody was restarted");
+    assert!(world[..2].iter().all(|worker| alive(worker.pid)), "no worker was restarted");
     job.touch("fail");
     let next = job.await_world(3, 1);
     assert_eq!(next[1].var("TORCHELASTIC_RESTART_COUNT"), "1");

@@ -13,7 +13,7 @@ fn unchanged_c10d_lines_meet() {
         let mut job = lines();
         let endpoint = format!("--rdzv-endpoint={host}:{}", free_port());
         let line = ["--nnodes=2", "--rdzv-backend=c10d", &endpoint, "--rdzv-id=same"];
-        // The very same line everywhere: nobody says which node it is.
+        // The same command line everywhere, without a node rank.
         let nodes = [(); 2].map(|()| job.node(1).flags(line).steps(&MEET).start());
         let world = job.await_world(2, 0);
         assert!(world.iter().all(|worker| worker.var("TORCHELASTIC_RUN_ID") == "same"), "{world:#?}");
@@ -94,7 +94,7 @@ fn nodes_of_torchrun_lines_that_are_all_told_to_end_do() {
     for node in &nodes {
         node.signal(nix::sys::signal::Signal::SIGTERM);
     }
-    // Each is told by its own signal or by the others; either way it is no good end, and nobody waits for more.
+    // Each ends by its own signal or with the others; either way it fails, and none waits longer.
     let _outcomes = job.finish(nodes, 1);
 }
 
@@ -109,7 +109,7 @@ fn a_master_of_its_own_comes_before_rendezvous_options() {
 }
 
 /// An address that no launcher takes for its own, at which a master of this host is found.
-fn nobodys(port: &str) -> String {
+fn unanswered(port: &str) -> String {
     format!("0.0.0.0:{port}")
 }
 
@@ -118,7 +118,7 @@ fn nodes_may_come_before_their_master() {
     let mut job = lines();
     let port = free_port().to_string();
     let nodes = [0, 1].map(|rank| {
-        let node = job.ranked(rank).env("DLROVER_MASTER_ADDR", nobodys(&port));
+        let node = job.ranked(rank).env("DLROVER_MASTER_ADDR", unanswered(&port));
         node.flags(["--nnodes=2"]).start()
     });
     for node in &nodes {

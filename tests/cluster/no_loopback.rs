@@ -1,4 +1,4 @@
-//! Hosts whose loopback interface is down: they reach none of their own addresses, and so no master that they serve.
+//! Hosts with the loopback interface down: they reach none of their own addresses, and so no master that they serve.
 
 use support::{
     cluster::Cluster,
@@ -47,7 +47,7 @@ fn a_launcher_that_cannot_reach_its_own_master_says_so_at_once() {
 }
 
 #[test]
-fn a_launcher_whose_master_is_elsewhere_only_warns() {
+fn a_launcher_with_a_remote_master_only_warns() {
     if Network::of(0).is_none() {
         return;
     }

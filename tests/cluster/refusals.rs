@@ -6,7 +6,7 @@ use crate::cluster;
 
 #[test]
 fn a_node_that_expects_another_job_is_refused_by_name() {
-    // A master that knows its nodes by a token; one that anybody may join lets them wait (`strangers`).
+    // A master with a token; without one the nodes wait (`strangers`).
     let mut job = Cluster::of_lines(programs!());
     let token = |line: Launch| line.env("DLROVER_JOB_TOKEN", "s3cret");
     let master = token(job.master_line().flags(["--port=0"]));
@@ -57,7 +57,7 @@ fn with_require_uniform_another_number_of_workers_is_refused() {
 }
 
 #[test]
-fn a_rank_whose_holder_lives_is_not_given_away() {
+fn a_rank_of_a_live_node_is_not_given_away() {
     let mut job = cluster();
     let [first, second] = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).start());
     let world = job.await_world(2, 0);
@@ -66,7 +66,7 @@ fn a_rank_whose_holder_lives_is_not_given_away() {
     assert!(said.contains("node rank 1 is held by node rank 1 ("), "{outcome:#?}");
     assert!(said.contains("127.0.0.2), which is alive, so node rank 1 ("), "{outcome:#?}");
     assert!(said.contains("127.0.0.9) cannot take it"), "{outcome:#?}");
-    assert!(world.iter().all(|worker| support::cluster::alive(worker.pid)), "nobody was disturbed");
+    assert!(world.iter().all(|worker| support::cluster::alive(worker.pid)), "no worker was disturbed");
     job.ends_well([first, second]);
     assert_eq!(job.ran(), [(0, 0), (0, 1)]);
 }

@@ -1,10 +1,10 @@
-//! Who makes a round, and with which ranks.
+//! Which nodes make a round, and with which ranks.
 
 use support::cluster::places;
 
 use crate::cluster;
 
-/// A last call that nobody lives to see.
+/// A last call that never ends.
 const LONG_CALL: &str = "--rdzv-conf=lastcall_timeout=500";
 
 #[test]

@@ -68,7 +68,7 @@ fn a_newcomer_takes_no_rank_from_a_member_wherever_it_comes_from() {
         assert_eq!((places(&first), places(&second)), (vec![5, 9], vec![5, 9, 77]));
         assert!(
             second.iter().all(|worker| !worker.env.contains_key("DLROVER_RESTORE")),
-            "nobody was moved: {second:#?}"
+            "no node was moved: {second:#?}"
         );
         job.ends_well(members.into_iter().chain([third]));
     }

@@ -1,4 +1,4 @@
-//! What somebody on the network who has no part in a job, and no token, can do to it: nothing that ends it, fakes its
+//! What an unknown peer on the network, without a token, can do to a job: nothing that ends it, fakes its
 //! end or holds it up. Each case is an attack that was once run with success.
 
 use master_proto::pb::{self, end_report::End};
@@ -25,7 +25,7 @@ fn a_stranger_does_not_make_a_job_succeed() {
         assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
     }
     let _said = job.await_master_said("127.0.0.1: refused its end report: ");
-    assert!(world.iter().all(|worker| alive(worker.pid)), "nobody was disturbed");
+    assert!(world.iter().all(|worker| alive(worker.pid)), "no worker was disturbed");
     job.ends_well(nodes);
     assert_eq!(job.ran(), [(0, 0), (0, 1)]);
 }
@@ -44,7 +44,7 @@ fn a_stranger_reports_no_failure_of_a_node() {
             assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
         }
     }
-    assert!(world.iter().all(|worker| alive(worker.pid)), "nobody was disturbed");
+    assert!(world.iter().all(|worker| alive(worker.pid)), "no worker was disturbed");
     job.ends_well(nodes);
     assert_eq!(job.ran(), [(0, 0), (0, 1)]);
 }
@@ -63,13 +63,13 @@ fn a_stranger_does_not_make_the_node_leave_that_serves_the_master() {
         let refused = stranger.say_end(&member.node_id, left).expect_err("it is not that node");
         assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
     }
-    assert!(world.iter().all(|worker| alive(worker.pid)), "nobody was disturbed");
+    assert!(world.iter().all(|worker| alive(worker.pid)), "no worker was disturbed");
     job.ends_well(nodes);
     assert_eq!(job.ran(), [(0, 0), (0, 1)]);
 }
 
 #[test]
-fn who_has_the_token_still_does_not_speak_for_another_node() {
+fn a_peer_with_the_token_cannot_act_for_another_node() {
     let mut job = Cluster::of_lines(programs!());
     let token = "s3cret";
     let master = job.master_line().flags(["--port=0", "--reconnect-grace=0.5"]);
@@ -87,17 +87,17 @@ fn who_has_the_token_still_does_not_speak_for_another_node() {
     }
     // No stream was taken over: none of the nodes had to come back.
     assert!(nodes.iter().all(|node| !node.stderr().contains("the workers go on")));
-    assert!(world.iter().all(|worker| alive(worker.pid)), "nobody was disturbed");
+    assert!(world.iter().all(|worker| alive(worker.pid)), "no worker was disturbed");
     job.ends_well(nodes);
     assert_eq!(job.ran(), [(0, 0), (0, 1)]);
 }
 
 #[test]
-fn a_stranger_that_comes_first_with_another_job_keeps_nobody_out() {
+fn an_unknown_peer_that_joins_first_with_another_job_excludes_no_node() {
     let mut job = cluster();
     let mut stranger = Stranger::at(job.address());
-    let mut session = stranger.subscribe(&stranger.own_id()).expect("anybody may");
-    stranger.join(stranger.join_request("theirs", 2, 2)).expect("anybody may");
+    let mut session = stranger.subscribe(&stranger.own_id()).expect("any peer may");
+    stranger.join(stranger.join_request("theirs", 2, 2)).expect("any peer may");
     let nodes = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).start());
     let _world = job.await_world(2, 0);
     let reason = stranger.hear(&mut session, |push| match push {
@@ -118,8 +118,8 @@ fn strangers_that_join_and_hang_up_do_not_use_up_the_replacements() {
     for number in 0_u32..5 {
         let mut stranger = Stranger::at(job.address());
         stranger.become_another(number);
-        let mut session = stranger.subscribe(&stranger.own_id()).expect("anybody may");
-        stranger.join(stranger.join_request("none", 2, 3)).expect("anybody may");
+        let mut session = stranger.subscribe(&stranger.own_id()).expect("any peer may");
+        stranger.join(stranger.join_request("none", 2, 3)).expect("any peer may");
         stranger
             .hear(&mut session, |push| matches!(push, pb::stream_message::Payload::Seat(_)).then_some(()));
         drop((session, stranger));

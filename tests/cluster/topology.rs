@@ -35,7 +35,7 @@ fn order(world: &[Dump]) -> Vec<u8> {
     places(world).into_iter().map(|place| place - 1).collect()
 }
 
-/// Ranks whose workers are told that only the disk has their state.
+/// Ranks of the workers that must restore their state from disk.
 fn from_disk(world: &[Dump]) -> Vec<usize> {
     (0..world.len()).filter(|&rank| world[rank].var("DLROVER_RESTORE") == "disk").collect()
 }

@@ -1,4 +1,4 @@
-//! Whom the master listens to.
+//! Which peers the master serves: tokens and TLS.
 
 use std::{
     fs,
@@ -33,7 +33,7 @@ fn only_nodes_with_the_jobs_token_take_part() {
 }
 
 #[test]
-fn a_master_that_trusts_anybody_says_so() {
+fn a_master_without_a_token_warns() {
     let mut job = cluster();
     let said = job.master_said();
     let first = said.lines().next().unwrap_or_default();
@@ -52,7 +52,7 @@ fn a_master_that_trusts_anybody_says_so() {
 #[test]
 fn neither_workers_nor_what_is_between_them_and_the_launcher_have_the_token() {
     let mut job = Cluster::of_lines(programs!());
-    let token = "a-token-that-nobody-else-has";
+    let token = "a-token-of-this-job-only";
     let master = job.master_line().flags(["--port=0"]).env("DLROVER_JOB_TOKEN", token);
     job.start_master(master);
     let node = job.ranked(0).env("DLROVER_JOB_TOKEN", token).start();
@@ -149,7 +149,7 @@ impl Certificates {
 }
 
 #[test]
-fn tls_is_spoken_with_whom_the_ca_knows() {
+fn tls_accepts_certificates_of_the_ca() {
     let (ours, theirs) = (tempfile::tempdir(), tempfile::tempdir());
     let (ours, theirs) = (ours.expect("a folder"), theirs.expect("a folder"));
     let Some(known) = Certificates::make(ours.path()) else { return };
@@ -169,7 +169,7 @@ fn tls_is_spoken_with_whom_the_ca_knows() {
 }
 
 #[test]
-fn garbage_at_the_port_disturbs_nobody() {
+fn garbage_at_the_port_disturbs_no_node() {
     let mut job = cluster();
     let nodes = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).start());
     let world = job.await_world(2, 0);

@@ -10,7 +10,7 @@ fn error(stderr: &str) -> &str {
 }
 
 #[test]
-fn the_waiting_hear_who_is_missing() {
+fn waiting_nodes_are_told_which_ranks_are_missing() {
     let mut job = cluster();
     let first = job.ranked(0).flags(["--nnodes=3"]).start();
     let _one = job.await_said(&first, "PENDING 1/3 joined, missing ranks 1-2, ");
@@ -52,7 +52,7 @@ fn too_few_nodes_on_torchrun_lines_all_end_with_one_sentence_and_1() {
 #[test]
 fn a_master_that_never_comes_is_given_up_after_the_join_timeout() {
     let job = lines();
-    // No launcher takes this address for its own, so nobody serves.
+    // This address is of no launcher, so none serves.
     let node = job.node(1).env("DLROVER_MASTER_ADDR", format!("0.0.0.0:{}", free_port()));
     let node = node.env("NODE_RANK", "1").flags(["--nnodes=2", "--rdzv-conf=join_timeout=1"]);
     let outcome = node.finish().expect_code(75);

@@ -186,7 +186,7 @@ enum Act {
 /// One schedule on its way.
 struct Run<'a> {
     plan: &'a Plan,
-    // Before the hosts: whoever is left in them is killed first.
+    // Before the hosts: processes that are left in them are killed first.
     nodes: Vec<Option<Running>>,
     job: Cluster,
     hosts: Hosts,

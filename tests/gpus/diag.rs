@@ -53,7 +53,7 @@ fn the_ranking_is_in_the_document_too() {
 }
 
 #[test]
-fn where_nobody_is_free_there_is_nothing_to_choose_in_both_forms() {
+fn without_free_accelerators_both_forms_choose_nothing() {
     let node = FakeNode::dgx(&[]);
     let all = "--busy=0,1,2,3,4,5,6,7";
     assert!(printed(&node, &[all, "--explain"]).ends_with("8 GPUs, 0 free\nthere is nothing to choose\n"));

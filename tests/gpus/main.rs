@@ -1,4 +1,4 @@
-//! The choice of accelerators by the real programs, on a host whose tools are scripts of these tests.
+//! The choice of accelerators by the real programs, on a host with scripts of these tests as tools.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 mod diag;

@@ -1,4 +1,4 @@
-//! The choice on a host whose driver tells of its accelerators by NVML, and that has no tool.
+//! The choice on a host with NVML and without vendors' tools.
 
 use std::process::{Command, Stdio};
 

@@ -58,7 +58,7 @@ fn is_no_help(node: &FakeNode, script: &str, words: &str) {
 }
 
 #[test]
-fn a_query_that_fails_costs_the_choice_too_for_nobody_knows_the_ids() {
+fn a_failed_query_prevents_the_choice_because_the_ids_are_unknown() {
     let node = FakeNode::dgx(&[]);
     let table = node.path("table");
     node.tool(&format!("case \"$1\" in topo) exec cat {} ;; *) exit 6 ;; esac", table.display()));

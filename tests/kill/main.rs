@@ -1,4 +1,4 @@
-//! A random process of a run is struck at a random moment: what must follow is known, and nobody is left.
+//! Signals a random process of a run at a random moment: what must follow is known, and no process is left.
 //!
 //! * [`plan`]: what happens in a run, drawn from a seed.
 //! * [`oracle`]: what must follow from it. Read this first.
@@ -27,7 +27,7 @@ use plan::{Blow, Plan, Stage, Target};
 /// Runs at a time.
 const WIDTH: usize = 4;
 
-/// How long whoever is left after the launcher's end may take to vanish.
+/// How long processes that are left after the launcher's end may take to vanish.
 const VANISH: Duration = Duration::from_secs(10);
 
 /// What a run that can go on by itself gets before it is asked to end. A timer on purpose: that nothing happens
@@ -43,7 +43,7 @@ fn show(text: &str) {
     let _nobody_listens = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// Who was struck.
+/// The process that was signalled.
 #[derive(Clone, Debug)]
 struct Victim {
     process: Process,
@@ -248,7 +248,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn whoever_is_struck_the_run_ends_as_it_must_and_nobody_is_left() {
+fn whichever_process_is_signalled_the_run_ends_as_it_must_and_leaves_no_process() {
     let launcher = launcher!();
     if launcher.is_torchrun {
         return show("torchrun does not promise this: skipped\n");

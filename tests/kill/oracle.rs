@@ -25,7 +25,7 @@ pub enum Ending {
     /// The box, with the struck worker as root cause.
     WorkerBlamed,
     GuardBlamed,
-    /// Only when somebody asks the launcher.
+    /// Only when the launcher is signalled.
     AskedToEnd,
     /// The launcher itself was struck.
     Struck,
@@ -53,7 +53,7 @@ pub fn expected(plan: &Plan) -> Expected {
     let mut expected = Expected { endings: vec![ending], restarts: restarts..=restarts };
     match plan.stage {
         Stage::Running => {}
-        // A worker failed by itself; a descendant's end keeps nobody from starting again.
+        // A worker failed by itself; a descendant's end prevents no restart.
         Stage::Restarting if ending == Ending::Succeeds => expected.restarts = 1..=1,
         Stage::Restarting => expected.restarts = 0..=1,
         Stage::Ending => expected.endings.push(Ending::Succeeds),
@@ -97,8 +97,8 @@ pub fn contradictions(
     let Some((ending, _)) = ought.iter().find(|(_, ought)| *ought == is) else {
         return vec![format!("it ends with (code, signal) {is:?} where one of these belongs: {ought:?}")];
     };
-    must(!says("panicked"), "nobody panics");
-    // A launcher that is gone, or that lost its guard, starts nobody.
+    must(!says("panicked"), "no panic");
+    // A launcher that is gone, or that lost its guard, starts no worker.
     let ready = |rank: u32, attempt: u32| outcome.file(&format!("worker.{rank}.{attempt}")).is_some();
     let attempts = (0..4).filter(|attempt| (0..plan.workers).any(|rank| ready(rank, *attempt))).max();
     must(
@@ -145,7 +145,7 @@ pub fn contradictions(
         }
         Ending::AskedToEnd => {
             must(asked_to_end, "a stopped worker does not end by itself");
-            must(says("ended by SIGTERM; no worker is left"), "it says who ended it");
+            must(says("ended by SIGTERM; no worker is left"), "it reports the signal");
         }
         Ending::Struck => must(!says("dlrover-run: error"), "the dead say nothing"),
     }

@@ -74,7 +74,7 @@ impl Plan {
                 [Target::Launcher, Target::Guard, Target::Worker, Target::Worker, Target::Descendant]
                     [rng.below(5)]
             }
-            // Workers come and go here; what follows from a blow to one is anybody's guess.
+            // Workers come and go here; what follows from a signal to one is undefined.
             Stage::Restarting | Stage::Ending => {
                 [Target::Launcher, Target::Guard, Target::Descendant][rng.below(3)]
             }
@@ -120,7 +120,7 @@ impl fmt::Display for Plan {
     }
 }
 
-/// A seed nobody chose.
+/// A random seed.
 pub fn fresh_seed() -> u64 {
     RandomState::new().build_hasher().finish() >> 16
 }

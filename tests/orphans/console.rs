@@ -1,4 +1,4 @@
-//! A console that nobody reads any more: a paused `less`, a stuck log collector.
+//! A console that is no longer read: a paused `less`, a stuck log collector.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ fn a_stuck_console_delays_nothing(flags: &[&str]) {
         .script(trainer("shouter.py"))
         .start();
     run.await_file("full.0");
-    // The dead worker was noticed and replaced although nobody could be told.
+    // The dead worker was noticed and replaced although nothing could be printed.
     run.await_file("full.1");
     let asked = Instant::now();
     run.signal(Signal::SIGTERM);

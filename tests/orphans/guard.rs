@@ -37,7 +37,7 @@ fn guard_is_killed(options: &[&str], flags: &[&str]) {
 }
 
 #[test]
-fn a_killed_guard_ends_the_run_and_leaves_nobody() {
+fn a_killed_guard_ends_the_run_and_leaves_no_process() {
     guard_is_killed(&[], &[]);
 }
 

@@ -10,7 +10,7 @@ use support::{launcher, trainer, wait_for};
 
 use crate::{VANISH, show};
 
-/// A namespace whose process 1 is the launcher; gone with it.
+/// A PID namespace with the launcher as process 1; gone with it.
 struct Container {
     census: Census,
     run: Running,
@@ -73,7 +73,7 @@ impl Container {
     }
 }
 
-/// A process in the container that is nobody's child there, as `kubectl exec` leaves them.
+/// A process in the container without a parent there, as `kubectl exec` leaves them.
 fn stranger(init: &Process) -> Child {
     let mut command = Command::new("nsenter");
     command.args(["--pid", "--target", &init.pid.to_string(), "sh", "-c", "sleep 300 & :"]);
@@ -117,7 +117,7 @@ fn process_1_passes_the_exit_code() {
 }
 
 #[test]
-fn process_1_is_ended_by_a_signal_and_leaves_nobody() {
+fn process_1_ends_on_a_signal_and_leaves_no_process() {
     let Some(container) =
         container("plain,stubborn,setsid,daemon,bare,hopper", &["--shutdown-timeout=1"], &[])
     else {

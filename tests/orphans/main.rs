@@ -1,4 +1,4 @@
-//! Nobody is left behind, whatever a worker starts and however the run ends.
+//! No process is left behind, whatever a worker starts and however the run ends.
 //!
 //! * here: every breed of descendant under every way in which a run ends, as a table.
 //! * [`guard`]: the guard is killed, alone or together with the launcher.
@@ -26,10 +26,10 @@ use support::census::{Census, Worker};
 use support::launch::{Launch, Launcher, Outcome, Running};
 use support::{launcher, trainer, wait_for};
 
-/// How long whoever is left after the launcher's end may take to vanish. A guard needs some milliseconds.
+/// How long processes that are left after the launcher's end may take to vanish. A guard needs some milliseconds.
 const VANISH: Duration = Duration::from_secs(10);
 
-/// torchrun has nobody who would clean up later; this only lets the dying die.
+/// torchrun cleans nothing up later; this only waits for exits that are in progress.
 const VANISH_TORCHRUN: Duration = Duration::from_secs(2);
 
 /// Cases at a time.
@@ -49,7 +49,7 @@ const WAYS: [Way; 7] =
 enum Way {
     Success,
     Failure,
-    /// The second attempt succeeds; who of the first is left when it starts counts.
+    /// The second attempt succeeds; what counts is which processes of the first are left when it starts.
     Restart,
     Term,
     Int,
@@ -80,7 +80,7 @@ impl Way {
     }
 }
 
-/// A run of `trainers/breeder.py` whose workers are ready. Dropped, it takes everybody along.
+/// A run of `trainers/breeder.py` whose workers are ready. Dropped, it kills all of them.
 struct Bred {
     census: Census,
     workers: Vec<Worker>,
@@ -108,7 +108,7 @@ impl Bred {
         Self::start_unguarded(launch)
     }
 
-    /// Without asking whether a sweep would disturb somebody.
+    /// Without asking whether a sweep would disturb other runs.
     fn start_unguarded(launch: Launch) -> Self {
         let run = launch.start();
         let census = Census::of(run.dir(), run.mark());
@@ -130,7 +130,7 @@ impl Bred {
         wait_for("the end of a worker", || (!process.still_lives()).then_some(()));
     }
 
-    /// Waits for the end, and until nobody is left. A launcher that ends by itself leaves nobody even at that
+    /// Waits for the end, and until no process is left. A launcher that ends by itself leaves none even at that
     /// moment.
     fn finish(self) -> Outcome {
         let Self { mut census, mut run, .. } = self;

@@ -35,7 +35,7 @@ fn user_signals_reach_the_workers_alone_and_the_run_goes_on() {
         let name = format!("{rank}.0.signals");
         wait_for("SIGUSR2 arrives", || (run.await_file(&name) == "USR1\nUSR2\n").then_some(()));
     }
-    // Nobody asked the children whether they want it; it would have ended them.
+    // It was not sent to the children; it would have killed them.
     let children = [0, 1].map(|rank| run.await_file(&format!("{rank}.0.child.plain")));
     let living: Vec<String> = run.processes().iter().map(|one| one.pid.to_string()).collect();
     assert!(children.iter().all(|child| living.contains(child)), "{children:?} of {living:?}");
@@ -44,7 +44,7 @@ fn user_signals_reach_the_workers_alone_and_the_run_goes_on() {
 }
 
 #[test]
-fn an_ignored_hangup_does_not_end_the_run_and_its_end_still_leaves_nobody() {
+fn an_ignored_hangup_does_not_end_the_run_and_its_end_leaves_no_process() {
     let Some(launcher) = ours() else { return };
     let launch = breeding(launcher, "plain,stubborn,setsid,daemon,bare,hopper", &[]);
     let mut bred = Bred::start(launch.after("trap '' HUP").flags(["--shutdown-timeout=1"]));

@@ -33,7 +33,7 @@ impl Frozen {
 impl Drop for Frozen {
     fn drop(&mut self) {
         self.thaw();
-        // Whoever slept in it needs a moment to leave.
+        // A process that slept in it needs some time to leave.
         let unmounted = (0..100).any(|_| run("umount", &[text(&self.folder)]).is_ok());
         if !unmounted {
             let _last_resort = run("umount", &["-l", text(&self.folder)]);

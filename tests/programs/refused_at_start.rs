@@ -1,4 +1,4 @@
-//! What cannot be done is said at the start, before anybody waits for it.
+//! Options that cannot work are refused at the start.
 
 use std::process::{Command, Stdio};
 
@@ -22,9 +22,11 @@ fn run(args: &[&str]) -> (Option<i32>, String) {
 fn a_taint_report_that_cannot_be_written_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().to_str().unwrap();
-    for (path, why) in
-        [("/nonexistent/x.json", "No such file"), (folder, "no plain file"), ("/dev/null", "no plain file")]
-    {
+    for (path, why) in [
+        ("/nonexistent/x.json", "No such file"),
+        (folder, "not a regular file"),
+        ("/dev/null", "not a regular file"),
+    ] {
         let (code, words) = master(&["--taint-report", path]);
         assert_eq!(code, Some(2), "{words}");
         let told = format!("error: cannot write the taint report {path}: ");

@@ -1,4 +1,4 @@
-//! Who may import whom: the crates of the tree, and the three rooms of `probes`.
+//! The dependencies that are allowed between crates, and between the three parts of `probes`.
 
 use std::{collections::BTreeSet, fs, path::Path};
 

@@ -1,4 +1,4 @@
-//! Who of a run lives: by the marks in its environment, and by the process ids that `trainers/breeder.py`
+//! Which processes of a run are alive: by the markers in their environment, and by the process ids that `trainers/breeder.py`
 //! wrote down. It asks the kernel by itself and shares no code with the launcher, which it judges.
 
 use std::collections::BTreeMap;
@@ -76,14 +76,14 @@ impl Process {
     }
 }
 
-/// One who wrote itself down.
+/// A process that recorded itself.
 #[derive(Clone, Debug)]
 pub struct Enlisted {
     pub process: Process,
     pub breed: String,
 }
 
-/// What a run of `trainers/breeder.py` left in its folder. Dropped, it ends whoever of them still lives.
+/// What a run of `trainers/breeder.py` left in its folder. Dropped, it kills those that are alive.
 #[derive(Debug)]
 pub struct Census {
     dir: PathBuf,
@@ -105,7 +105,7 @@ impl Census {
         self.launcher_id = (launcher_id != "-").then(|| launcher_id.to_owned());
     }
 
-    /// Those who wrote themselves down so far.
+    /// The processes that have recorded themselves.
     pub fn enlisted(&mut self) -> &[Enlisted] {
         if let Ok(text) = fs::read_to_string(self.dir.join("pids")) {
             self.enlisted = text.lines().filter_map(read_line).collect();
@@ -133,7 +133,7 @@ impl Census {
         })
     }
 
-    /// All that live, described, by process id: those with the launcher's own mark, those who wrote themselves
+    /// All that live, described, by process id: those with the launcher's own marker, those that recorded themselves
     /// down, and with `every_mark` also those that only carry the test's mark, as launcher and guard do.
     #[must_use]
     pub fn living(&mut self, every_mark: bool) -> BTreeMap<i32, String> {
@@ -159,7 +159,7 @@ impl Census {
         living
     }
 
-    /// Waits until nobody lives any more; gives those that still do when `patience` is over.
+    /// Waits until none is alive; returns those that are when `patience` is over.
     #[must_use]
     pub fn left_after(&mut self, timeout: Duration) -> BTreeMap<i32, String> {
         let start = Instant::now();

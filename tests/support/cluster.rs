@@ -328,7 +328,7 @@ impl Cluster {
     /// Asks until the answer is there.
     ///
     /// # Panics
-    /// When it does not come; with what everybody has said.
+    /// When it does not come; with the output of all.
     pub fn wait<T>(&self, what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
         let start = Instant::now();
         loop {
@@ -341,19 +341,19 @@ impl Cluster {
         }
     }
 
-    /// What every launcher and master has said, and who ran.
+    /// The output of every launcher and master, and the workers that ran.
     #[must_use]
     pub fn all_said(&self) -> String {
         use std::fmt::Write as _;
         let mut said = format!("workers that ran, as (round, rank): {:?}\n", self.ran());
-        for (who, dir) in self.places.borrow().iter() {
+        for (node, dir) in self.places.borrow().iter() {
             let stderr = fs::read(dir.join("stderr")).unwrap_or_default();
-            let _infallible = writeln!(said, "--- {who}\n{}", String::from_utf8_lossy(&stderr));
+            let _infallible = writeln!(said, "--- {node}\n{}", String::from_utf8_lossy(&stderr));
         }
         said
     }
 
-    /// Every node ends with this code, and leaves nobody.
+    /// Every node exits with this code, and leaves no process.
     ///
     /// # Panics
     /// When one ends otherwise.
@@ -369,7 +369,7 @@ impl Cluster {
         nodes.into_iter().map(end).collect()
     }
 
-    /// The workers may end; every node and the master end well, and leave nobody.
+    /// The workers may end; every node and the master succeed, and leave no process.
     #[track_caller]
     pub fn ends_well(&mut self, nodes: impl IntoIterator<Item = Running>) -> Vec<Outcome> {
         self.go();
@@ -402,7 +402,7 @@ pub fn places(dumps: &[Dump]) -> Vec<u8> {
 /// Ends a launcher as by `kill -9`. Its guard must have ended its workers.
 ///
 /// # Panics
-/// When somebody is left.
+/// When a process is left.
 pub fn kill_node(node: Running) {
     node.signal(Signal::SIGKILL);
     let outcome = node.finish();

@@ -1,4 +1,4 @@
-//! A `libcuda.so.1` that has the eight accelerators of `fake_nvml.rs` and opens none, so that who computes says which one
+//! A `libcuda.so.1` that has the eight accelerators of `fake_nvml.rs` and opens none, so that a process that computes shows which one
 //! it was about to use. It minds `CUDA_VISIBLE_DEVICES` (ids or numbers), and without it counts them from the last one
 //! on, as the real one counts the fastest first. What it is shown lands in the file that `FAKE_CUDA_SEEN` names.
 

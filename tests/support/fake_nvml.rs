@@ -7,7 +7,7 @@
 //!
 //! `gpus=N` devices of 80 GB with 1 GB taken; `used=GPU:GB` and `pid=GPU:PID` may be repeated. A call that is not here
 //! is missing from the library, as in an old driver. `used` may also be read anew from the file `FAKE_NVML_USED`
-//! (one number of GB for all), so that memory can be given back while somebody looks; `<file>.seen` says that one did.
+//! (one number of GB for all), so that memory can be given back during an inspection; `<file>.seen` shows that there was one.
 
 #![allow(non_snake_case, clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks, clippy::not_unsafe_ptr_arg_deref)]
 
@@ -217,7 +217,7 @@ pub extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: *mut c_void, to: *mut Memor
     let gpu = place(device);
     let of_file = std::env::var("FAKE_NVML_USED").ok().and_then(|file| {
         let used = std::fs::read_to_string(&file).ok()?.trim().parse::<u64>().ok()?;
-        // For whoever waits for a look.
+        // For tests that wait for an inspection.
         std::fs::write(format!("{file}.seen"), used.to_string()).ok()?;
         Some(used)
     });

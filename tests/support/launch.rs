@@ -209,14 +209,14 @@ impl Launch {
         Running { child, dir: Some(self.dir), mark, launcher: self.launcher, shown, started }
     }
 
-    /// Runs it to its end. Ours must have left nobody behind then.
+    /// Runs it to its end. Ours must have left no process then.
     #[must_use]
     pub fn finish(self) -> Outcome {
         self.start().finish()
     }
 }
 
-/// Whoever runs the tests may ignore signals (`nohup cargo test`), and a launcher honours that.
+/// The caller of the tests may ignore signals (`nohup cargo test`), and a launcher honours that.
 fn usual_signals() -> std::io::Result<()> {
     for baseline in
         [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGCHLD]
@@ -316,7 +316,7 @@ impl Running {
         }
     }
 
-    /// Waits for its end. Ours must have left nobody behind then.
+    /// Waits for its end. Ours must have left no process then.
     ///
     /// # Panics
     /// When it does not end, or leaves a process.
@@ -328,7 +328,7 @@ impl Running {
         outcome
     }
 
-    /// Waits for its end and says who outlived it; those are swept.
+    /// Waits for its end and returns the processes that outlived it; those are swept.
     ///
     /// # Panics
     /// When it does not end.
@@ -377,7 +377,7 @@ pub struct Outcome {
     pub stdout_bytes: Vec<u8>,
     pub stderr: String,
     pub took: Duration,
-    /// Who outlived the launcher.
+    /// The processes that outlived the launcher.
     pub left: Vec<Marked>,
     dir: TempDir,
 }

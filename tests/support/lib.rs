@@ -1,7 +1,7 @@
 //! Support for whole-program tests: start a launcher, see what it and its workers did, leave nothing behind.
 //!
 //! Start with [`launch::Launch`]; jobs of several nodes with [`cluster::Cluster`]. Every process of a run carries a mark of its own in its environment, so a
-//! run can be swept and "nobody is left" can be asked of the kernel ([`marked`]).
+//! run can be swept, and the kernel can be asked whether a process is left ([`marked`]).
 
 pub mod census;
 pub mod cluster;

@@ -37,7 +37,7 @@ impl Dump {
     }
 }
 
-/// Signals 32 and 33 belong to the C library, whose `posix_spawn` leaves them ignored or not as it happens.
+/// Signals 32 and 33 belong to the C library, and its `posix_spawn` leaves them ignored or not.
 const OF_THE_C_LIBRARY: u64 = 0b11 << 31;
 
 /// A signal mask as `/proc/<pid>/status` writes it.

@@ -1,4 +1,4 @@
-//! Somebody on the network who has no part in a job, and speaks the master's own language.
+//! An unknown peer on the network, which speaks the master's protocol and is not a node of the job.
 
 use std::net::SocketAddr;
 
@@ -23,7 +23,7 @@ use crate::TIMEOUT;
 pub struct Stranger {
     runtime: Runtime,
     client: MasterClient<Channel>,
-    /// Strangers who have found the job's token.
+    /// Unknown peers that have the job's token.
     token: Option<Token>,
     secret: NodeSecret,
 }
@@ -38,16 +38,16 @@ impl Stranger {
     /// Connects to the master at `host:port`.
     ///
     /// # Panics
-    /// When nobody listens.
+    /// When there is no listener.
     #[must_use]
     pub fn at(address: &str) -> Self {
         Self::with_token(address, None)
     }
 
-    /// The same for one who has found the job's token.
+    /// The same for a peer that has the job's token.
     ///
     /// # Panics
-    /// When nobody listens, or the token is none.
+    /// When there is no listener, or the token is invalid.
     #[must_use]
     pub fn with_token(address: &str, token: Option<&str>) -> Self {
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -83,7 +83,7 @@ impl Stranger {
         request
     }
 
-    /// Who takes part, as the master shows it to anybody.
+    /// The members, as the master shows them to any peer.
     ///
     /// # Panics
     /// When the master does not answer.

@@ -3,7 +3,7 @@
     store_differential.py BINARY [SEED [STEPS [-v]]]      # BINARY: `store`'s example `serve`
 
 Left out are the few places where ours differs on purpose (see store/src/table): a COMPARE_SET that stores
-nothing wakes no wait, a client may wait twice, a barrier does not count who has left it, and a WAIT on a queue
+nothing wakes no wait, a client may wait twice, a barrier does not count clients that have left it, and a WAIT on a queue
 that has something and a key that is missing waits for the key alone, and a wait that is over leaves nothing behind.
 """
 
@@ -122,30 +122,30 @@ def run(ports, seed, steps):
     waiting = [None] * count
     seen = {}
 
-    def reconnect(who):
+    def reconnect(client):
         """Torch's server keeps a canceled or pushed-to wait under its key, where it ends the client's next one."""
         for server, port in zip(clients, ports):
-            server[who] = Client(port)
-        waiting[who] = None
+            server[client] = Client(port)
+        waiting[client] = None
 
     for step in range(steps):
-        who = dice.randrange(count)
-        name, request = random_request(dice, waiting[who])
-        if name == "cancel" and waiting[who] == "barrier":
+        client = dice.randrange(count)
+        name, request = random_request(dice, waiting[client])
+        if name == "cancel" and waiting[client] == "barrier":
             continue
         if name == "compare_set" and stores_nothing(checker, request) and any(waiting):
             continue
         nonce = dice.randbytes(4)
-        replies = [comparable(name, server[who].ask(request, nonce)) for server in clients]
-        where = f"seed {seed} step {step}: client {who} {name} {request[:80]}"
+        replies = [comparable(name, server[client].ask(request, nonce)) for server in clients]
+        where = f"seed {seed} step {step}: client {client} {name} {request[:80]}"
         assert replies[0] == replies[1], f"{where}: ours {replies[0]}, torch {replies[1]}"
         seen[name] = seen.get(name, 0) + 1
         if "-v" in sys.argv:
-            print(step, who, name, request[:60], str(replies[0])[:100])
+            print(step, client, name, request[:60], str(replies[0])[:100])
         if replies[0] is None or name == "cancel":
-            reconnect(who)
+            reconnect(client)
         elif name in ("wait", "barrier"):
-            waiting[who] = name if replies[0] == b"" else None
+            waiting[client] = name if replies[0] == b"" else None
         for peer in range(count):
             if waiting[peer]:
                 nonce = dice.randbytes(4)

@@ -9,7 +9,7 @@ use support::launcher;
 
 use crate::{differs::torchrun_differs, launch};
 
-/// Each command line must end with `code`, say `told` on stderr, and start nobody.
+/// Each command line must end with `code`, print `told` on stderr, and start no worker.
 #[track_caller]
 fn refused(code: i32, cases: &[(&[&str], &str)]) {
     for (flags, told) in cases {
@@ -184,8 +184,8 @@ fn too_few_devices_for_virtual_ranks_is_1() {
 }
 
 #[test]
-fn a_script_that_is_missing_is_told_once_and_starts_nobody() {
-    let differs = torchrun_differs("a_script_that_is_missing_is_told_once_and_starts_nobody");
+fn a_missing_script_is_reported_once_and_starts_no_worker() {
+    let differs = torchrun_differs("a_missing_script_is_reported_once_and_starts_no_worker");
     let run =
         launch().flags(["--standalone", "--nproc-per-node=8"]).script("nosuch.py").finish().expect_code(1);
     assert_eq!(run.stderr.contains("ChildFailedError"), differs, "{run:#?}");
@@ -193,7 +193,7 @@ fn a_script_that_is_missing_is_told_once_and_starts_nobody() {
         return;
     }
     assert_eq!(run.stderr.lines().count(), 1, "{run:#?}");
-    // Nobody is waited for before that.
+    // There is no wait before that.
     let endpoint = format!("--rdzv-endpoint=127.0.0.1:{}", support::free_port());
     let lines = [&["--nnodes=2", "--rdzv-backend=c10d", &endpoint][..], &["--run-path"], &["--no-python"]];
     for flags in lines {

@@ -24,7 +24,7 @@ const DIFFERENCES: &[Difference] = &[
         reason: "--logs-specs names a class of torchrun's own interpreter (exit 1 there); exit 2 and a sentence",
     },
     Difference {
-        case: "a_script_that_is_missing_is_told_once_and_starts_nobody",
+        case: "a_missing_script_is_reported_once_and_starts_no_worker",
         reason: "torchrun meets the others first, and then lets every worker say it",
     },
     Difference {
@@ -110,7 +110,7 @@ const DIFFERENCES: &[Difference] = &[
         reason: "torchrun's subprocess module sees no exit code then and takes every end for success",
     },
     Difference {
-        case: "a_refusal_that_nobody_reads_is_still_a_refusal",
+        case: "a_refusal_with_closed_output_still_exits_with_its_code",
         reason: "Python exits with 120 when standard error cannot be written",
     },
     Difference {

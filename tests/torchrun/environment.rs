@@ -20,7 +20,7 @@ fn every_variable_of_two_workers() {
         .env("TORCHELASTIC_RESTART_COUNT", "9")
         .env("TORCHELASTIC_RUN_ID", "old")
         .env("TORCHELASTIC_USE_AGENT_STORE", "False")
-        // And what is nobody's business goes through.
+        // Other variables are passed through.
         .env("NODE_RANK", "4")
         .env("CUDA_VISIBLE_DEVICES", "3,1")
         .env("SOMETHING", "else")
@@ -71,7 +71,7 @@ fn warns_of_threads(run: &Outcome) -> bool {
 }
 
 #[test]
-fn threads_are_limited_for_several_workers_only_and_only_when_nobody_said() {
+fn threads_are_limited_for_several_workers_unless_the_user_set_a_number() {
     let several = launch().flags(["--standalone", "--nproc-per-node=2"]).finish().expect_code(0);
     assert_eq!(several.dump(0, 0).var("OMP_NUM_THREADS"), "1");
     assert!(warns_of_threads(&several), "{several:#?}");

@@ -1,4 +1,4 @@
-//! When a worker fails: who is stopped, who starts again, what is reported.
+//! When a worker fails: which workers are stopped and restarted, and what is reported.
 
 use std::fs;
 
@@ -161,7 +161,7 @@ fn an_error_file_is_told() {
     let root = report(&run).root_cause;
     assert_eq!(root.error_file, run.dump(0, 0).var("TORCHELASTIC_ERROR_FILE"));
     assert_eq!(root.traceback, "Traceback:\n    line 1\n  ValueError: boom\n  ");
-    let parent = fs::read_to_string(copy).expect("the root cause is copied to whoever started the launcher");
+    let parent = fs::read_to_string(copy).expect("the root cause is copied to the launcher's parent");
     let parent: serde_json::Value = serde_json::from_str(&parent).expect("JSON");
     assert_eq!(parent["message"]["message"], "ValueError: boom");
     assert_eq!(parent["message"]["errorCode"], 4);
@@ -311,6 +311,6 @@ fn the_grace_is_the_same_after_a_failure() {
         .finish()
         .expect_code(1);
     let report = report(&run);
-    assert_eq!(report.failures[0].exitcode, "-9 (pid: PID)  (SIGKILL)", "one who does not hear SIGTERM");
+    assert_eq!(report.failures[0].exitcode, "-9 (pid: PID)  (SIGKILL)", "a worker that ignores SIGTERM");
     assert!((1..10).contains(&run.took.as_secs()), "{run:#?}");
 }

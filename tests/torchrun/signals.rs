@@ -26,7 +26,7 @@ fn signal_when_ready(run: Launch, signal: Signal) -> Outcome {
     run.finish()
 }
 
-/// Both workers saw exactly this signal, nobody was restarted, and the launcher exits 1.
+/// Both workers saw exactly this signal, none was restarted, and the launcher exits with 1.
 #[track_caller]
 fn forwarded(signal: Signal) {
     let name = &signal.as_str()[3..];
@@ -35,7 +35,7 @@ fn forwarded(signal: Signal) {
         assert_eq!(run.file(&format!("{rank}.0.signals")), Some(format!("{name}\n")), "{run:#?}");
     }
     assert_eq!(run.dumps(), [(0, 0), (0, 1)], "no restart after a signal");
-    assert!(run.took.as_secs() < 25, "nobody waits for workers that are gone: {run:#?}");
+    assert!(run.took.as_secs() < 25, "no wait for workers that are gone: {run:#?}");
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn nohup_survives_a_hangup() {
 }
 
 #[test]
-fn a_notice_that_the_parent_ignores_reaches_nobody() {
+fn a_signal_that_the_parent_ignores_is_not_forwarded() {
     let run = launch()
         .flags(["--standalone"])
         .after("trap '' USR1")

@@ -1,4 +1,4 @@
-//! The rendezvous of the workers: which address they get, and who answers there.
+//! The rendezvous of the workers: which address they get, and which process serves it.
 //!
 //! The probe's client is `trainers/tcp_store.py`, so torch is not needed on our side.
 

@@ -58,8 +58,9 @@ fn a_guard_that_dies_at_once_is_noticed() {
 }
 
 #[test]
-fn a_refusal_that_nobody_reads_is_still_a_refusal() {
-    let code = if torchrun_differs("a_refusal_that_nobody_reads_is_still_a_refusal") { 120 } else { 2 };
+fn a_refusal_with_closed_output_still_exits_with_its_code() {
+    let code =
+        if torchrun_differs("a_refusal_with_closed_output_still_exits_with_its_code") { 120 } else { 2 };
     let run = launch().flags(["--no-such-flag"]).after("exec 2> /dev/full");
     let _code = run.finish().expect_code(code);
 }

@@ -9,7 +9,7 @@ BREEDS is a comma-separated list of what each worker starts:
     stubborn   one that ignores every signal a program can ignore politely
     setsid     one in a session of its own
     daemon     forked twice, in a session of its own, without the descriptors it was born with
-    bare       a daemon with an empty environment, so no mark says whose it is
+    bare       a daemon with an empty environment, so without the marker of its run
     hopper     forks itself away every few milliseconds: its process id is never the one you just saw
 
 When all are there, the worker says so in `worker.<rank>.<attempt>` (process id, start, parent, launcher's mark)
@@ -44,7 +44,7 @@ def path(name):
 
 
 def write(name, text):
-    """Written aside and renamed, so nobody reads half a file."""
+    """Writes the file in one step, so it is never read incomplete."""
     with open(path(name + ".new"), "w") as file:
         file.write(text)
     os.rename(path(name + ".new"), path(name))

@@ -29,7 +29,7 @@ def dial(address):
             return socket.create_connection(address, timeout=PATIENCE)
         except ConnectionRefusedError:  # It has not come so far.
             if time.monotonic() > give_up:
-                sys.exit(f"nobody listens at {address}")
+                sys.exit(f"no listener at {address}")
             time.sleep(0.01)
 
 

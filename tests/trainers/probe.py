@@ -42,7 +42,7 @@ PATIENCE = 60
 
 
 def note(what, text, mode="w"):
-    """Written aside and renamed, so nobody reads half a file."""
+    """Writes the file in one step, so it is never read incomplete."""
     path = os.path.join(os.environ["PROBE_OUT"], f"{RANK}.{ATTEMPT}.{what}")
     if mode == "w":
         with open(path + ".new", "w") as file:
@@ -205,8 +205,8 @@ def main():
     if any(" until " in f" {step}" for step in steps):
         signal.pthread_sigmask(signal.SIG_BLOCK, RECORDED)
     for step in steps:
-        who, action, value = re.fullmatch(r"(?:([0-9]*(?:@[0-9]+)?) )?([a-z]+)(?: (.*))?", step).groups()
-        rank, _, attempt = (who or "").partition("@")
+        target, action, value = re.fullmatch(r"(?:([0-9]*(?:@[0-9]+)?) )?([a-z]+)(?: (.*))?", step).groups()
+        rank, _, attempt = (target or "").partition("@")
         if rank in ("", RANK) and attempt in ("", ATTEMPT):
             perform(action, value or "")
 

@@ -121,7 +121,7 @@ def trained(steps):
 
 
 def read_checkpoint(path, steps):
-    """The state in a file, which anybody may have written."""
+    """The state in a file, which is not trusted."""
     try:
         with open(path) as file:
             state = json.load(file)

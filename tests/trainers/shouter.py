@@ -1,4 +1,4 @@
-"""Writes to standard error until nobody takes it any more, touches `full.<attempt>`, and then fails (attempt 0)
+"""Writes to standard error until the pipe is full, touches `full.<attempt>`, and then fails (attempt 0)
 or goes on writing for ever (later attempts)."""
 
 import os

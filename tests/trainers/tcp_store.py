@@ -1,4 +1,4 @@
-"""PyTorch's TCPStore in a few lines: a client, and a server for when nobody else serves.
+"""PyTorch's TCPStore in a few lines: a client, and a server for when there is no other.
 
 One TCP connection a client, requests strictly in order: one byte of operation, then integers and
 u64-counted strings, all little endian. The numbers are those of torch/csrc/distributed/c10d.
@@ -65,7 +65,7 @@ class Store:
         self._ask(SET, counted(b"/" + key.encode()), counted(value))
 
     def get(self, key):
-        """Waits until somebody has set the key."""
+        """Waits until the key is set."""
         name = counted(b"/" + key.encode())
         self._ask(WAIT, u64(1), name)
         unpack(self.sock, "B")

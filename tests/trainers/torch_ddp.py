@@ -76,7 +76,7 @@ def main():
         first = state["step"]
         if rank == 0:
             print(f"attempt {attempt}: resumed from {path} at step {first}", flush=True)
-    dist.barrier()  # Nobody writes the checkpoint while somebody still reads it.
+    dist.barrier()  # No rank writes the checkpoint while another still reads it.
     model = DistributedDataParallel(network)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
 

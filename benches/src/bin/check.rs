@@ -4,7 +4,7 @@
 //!     [TORCHRUN=.../bin/torchrun] target/release/check [CASES] [--rounds N]
 //!
 //! Cases (all unless some are named): `job`, `silent`, `decision`. TORCHRUN, which checks nothing, is measured at the
-//! same job. Goals are printed beside the figures and never asserted.
+//! same job. Goals are printed with the figures and never asserted.
 
 use std::{io::Write as _, process::ExitCode};
 
@@ -20,14 +20,14 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let _nobody_reads = writeln!(std::io::stderr(), "\ncheck: {error}");
+            let _ignored = writeln!(std::io::stderr(), "\ncheck: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
 fn run() -> Outcome<()> {
-    let cases = Cases::from_line(&["job", "silent", "decision"], 5)?;
+    let cases = Cases::from_args(&["job", "silent", "decision"], 5)?;
     let mut bench = Bench::new()?;
     launcher::watch_interrupt()?;
     writeln!(std::io::stdout(), "{}\n{}", machine::facts(), bench.about())?;

@@ -1,4 +1,4 @@
-//! The choice of accelerators: what it costs, and what it is worth.
+//! The choice of accelerators: its cost, and its effect.
 //!
 //!     cargo run --release -p dlrover-benches --bin gpus [CASES] [--rounds N]
 //!
@@ -13,14 +13,14 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let _nobody_reads = writeln!(std::io::stderr(), "\ngpus: {error}");
+            let _ignored = writeln!(std::io::stderr(), "\ngpus: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
 fn run() -> Outcome<()> {
-    let cases = Cases::from_line(&["choice", "ring"], 3)?;
+    let cases = Cases::from_args(&["choice", "ring"], 3)?;
     writeln!(std::io::stdout(), "{}", machine::facts())?;
     if cases.has("choice") {
         gpus::choice::measure(cases.rounds)?;

@@ -17,7 +17,7 @@
 //! Options: `--rounds N` (5), `--idle-seconds N` (20), `--print-mb N` (32, each worker).
 //!
 //! The workers are this package's `stamp`, a native program: what is measured is the launcher. `bare` is the
-//! same workers started by a plain loop. Goals are printed beside the figures and never asserted.
+//! same workers started by a plain loop. Goals are printed with the figures and never asserted.
 
 use std::{io::Write as _, process::ExitCode};
 
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let _nobody_reads = writeln!(std::io::stderr(), "\nlaunch: {error}");
+            let _ignored = writeln!(std::io::stderr(), "\nlaunch: {error}");
             ExitCode::FAILURE
         }
     }
@@ -48,19 +48,19 @@ fn run() -> Outcome<()> {
     Ok(())
 }
 
-fn read(mut words: impl Iterator<Item = String>) -> Outcome<(Vec<Case>, Amount)> {
+fn read(mut args: impl Iterator<Item = String>) -> Outcome<(Vec<Case>, Amount)> {
     let mut amount = Amount { rounds: 5, idle_secs: 20, print_mb: 32 };
     let mut cases = Vec::new();
-    while let Some(word) = words.next() {
+    while let Some(arg) = args.next() {
         let mut number =
-            || words.next().and_then(|text| text.parse().ok()).ok_or(format!("{word} needs a number"));
-        match word.as_str() {
+            || args.next().and_then(|text| text.parse().ok()).ok_or(format!("{arg} needs a number"));
+        match arg.as_str() {
             "--rounds" => amount.rounds = usize::try_from(number()?)?,
             "--idle-seconds" => amount.idle_secs = number()?,
             "--print-mb" => amount.print_mb = usize::try_from(number()?)?,
             _ => {
-                let named = CASES.iter().find(|(letter, name, _)| word == *letter || word == *name);
-                let (_, _, case) = named.ok_or(format!("`{word}` is no case; cases are a to f"))?;
+                let named = CASES.iter().find(|(letter, name, _)| arg == *letter || arg == *name);
+                let (_, _, case) = named.ok_or(format!("unknown case `{arg}`; cases are a to f"))?;
                 cases.push(*case);
             }
         }

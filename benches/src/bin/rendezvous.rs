@@ -1,4 +1,4 @@
-//! Thousands of agents and one job master; a few whole launchers beside torchrun.
+//! Thousands of agents and one job master; a few launchers and torchrun.
 //!
 //!     cargo build --release -p launcher -p dlrover-benches --bins
 //!     TORCHRUN=.../bin/torchrun cargo run --release -p dlrover-benches --bin rendezvous [-- NUMBERS OPTIONS]
@@ -6,10 +6,9 @@
 //! NUMBERS are those of agents: 16 256 1024 4096 unless some are named. `agents` or `launchers` measures only
 //! that. Options: `--rounds N` (10), `--idle-seconds N` (10), `--meetings N` (3).
 //!
-//! The master is a real process, found beside this one or named by DLROVER_MASTER. The agents are played by this
-//! process, each with a connection of its own: they say what real agents say, and their workers take no time to
-//! start and to stop. So what they cost is in the figures too, and an agent that is told last waits for those
-//! before it. Goals are printed beside the figures and never asserted.
+//! The master is a real process, found in the folder of this one or named by DLROVER_MASTER. The agents are
+//! tasks of this process, each with a connection of its own and the calls of a real agent; their workers take no time
+//! to start and to stop. Their cost is part of the figures, and the last agent to get a message waits for the others. Goals are printed with the figures and never asserted.
 
 use std::{io::Write as _, process::ExitCode};
 
@@ -30,7 +29,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let _nobody_reads = writeln!(std::io::stderr(), "\nrendezvous: {error}");
+            let _ignored = writeln!(std::io::stderr(), "\nrendezvous: {error}");
             ExitCode::FAILURE
         }
     }
@@ -53,21 +52,21 @@ fn run() -> Outcome<()> {
     Ok(())
 }
 
-fn read(mut words: impl Iterator<Item = String>) -> Outcome<(Vec<Part>, Amount)> {
+fn read(mut args: impl Iterator<Item = String>) -> Outcome<(Vec<Part>, Amount)> {
     let mut amount = Amount { agents: Vec::new(), rounds: 10, idle_secs: 10, meetings: 3 };
     let mut parts = Vec::new();
-    while let Some(word) = words.next() {
+    while let Some(arg) = args.next() {
         let mut number =
-            || words.next().and_then(|text| text.parse().ok()).ok_or(format!("{word} needs a number"));
-        match word.as_str() {
+            || args.next().and_then(|text| text.parse().ok()).ok_or(format!("{arg} needs a number"));
+        match arg.as_str() {
             "--rounds" => amount.rounds = usize::try_from(number()?)?,
             "--idle-seconds" => amount.idle_secs = number()?,
             "--meetings" => amount.meetings = usize::try_from(number()?)?,
             "agents" => parts.push(Part::Agents),
             "launchers" => parts.push(Part::Launchers),
-            _ => match word.parse() {
+            _ => match arg.parse() {
                 Ok(agents) if agents >= 2 => amount.agents.push(agents),
-                _ => return Err(format!("`{word}` is not understood; give numbers of agents, from 2").into()),
+                _ => return Err(format!("invalid argument `{arg}`; give numbers of agents, from 2").into()),
             },
         }
     }

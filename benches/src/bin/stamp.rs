@@ -1,4 +1,4 @@
-//! A worker for the benches. Its first act is to look at the clock.
+//! A worker for the benches. First of all it reads the clock.
 //!
 //!     stamp once MILLISECONDS | sleep | print BYTES
 
@@ -11,7 +11,7 @@ use std::{
 
 use dlrover_benches::stamps::{self, Stamp, now_ns};
 
-/// Should the bench and the launcher both be killed.
+/// In case that the bench and the launcher are both killed.
 const LONGEST: Duration = Duration::from_secs(900);
 
 /// With its line end.
@@ -19,7 +19,7 @@ const LINE: usize = 80;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let at_ns = now_ns();
-    let path = std::env::var_os(stamps::VARIABLE).ok_or("start me from the bench")?;
+    let path = std::env::var_os(stamps::VARIABLE).ok_or("only the benches start this program")?;
     let mut pipe = OpenOptions::new().write(true).open(path)?;
     let pid = i32::try_from(std::process::id())?;
     Stamp { is_start: true, pid, at_ns }.write(&mut pipe)?;
@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ["sleep"] => std::thread::sleep(LONGEST),
         ["once", milliseconds] => std::thread::sleep(Duration::from_millis(milliseconds.parse()?)),
         ["print", bytes] => print(bytes.parse()?)?,
-        _ => return Err("not understood".into()),
+        _ => return Err("unknown arguments".into()),
     }
     Stamp { is_start: false, pid, at_ns: now_ns() }.write(&mut pipe)?;
     Ok(())

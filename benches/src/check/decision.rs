@@ -1,4 +1,4 @@
-//! What deciding costs, by the number of nodes: a check of an imagined cluster with a third of its nodes broken.
+//! The CPU time of decisions by number of nodes: a check of a simulated cluster with a third of its nodes broken.
 
 use std::{io::Write as _, time::Duration};
 
@@ -21,10 +21,10 @@ const SIZES: [u32; 5] = [64, 256, 1024, 4096, 16_384];
 /// Prints a row for each size.
 ///
 /// # Errors
-/// When nobody reads the table any more.
+/// Standard output cannot be written.
 pub fn measure() -> Outcome<()> {
     heading(
-        "CPU time of a whole check of N imagined nodes, N/3 of them broken (the cluster's own time included)",
+        "CPU time of a whole check of N simulated nodes, N/3 of them broken (the cluster's own time included)",
     )?;
     let mut last = f64::NAN;
     for nodes in SIZES {

@@ -1,4 +1,4 @@
-//! A whole job of two nodes whose script does nothing: with a network check, without one, and torchrun's.
+//! A job of two nodes and a script that does nothing: with a network check, without one, and with torchrun.
 
 use std::{net::TcpListener, process::Stdio};
 
@@ -11,10 +11,10 @@ use crate::{
 /// Goal of the issue, in seconds. DLRover's own takes 14 s.
 const GOAL: f64 = 1.5;
 
-/// Whole jobs, side by side.
+/// Measures jobs, side by side.
 ///
 /// # Errors
-/// When a launcher fails.
+/// A launcher fails.
 pub fn measure(bench: &mut Bench, rounds: usize) -> Outcome<()> {
     let (mut checked, mut plain, mut torchrun) = (Figures::default(), Figures::default(), Figures::default());
     for round in 0..rounds {

@@ -1,7 +1,7 @@
-//! One of four nodes is silent: it joins, its port takes connections, and nothing ever comes back. How long until it
-//! is told that it is out, and so the verdict stands.
+//! One of four nodes is silent: it joins, its port accepts connections, and it never answers. How long until it is
+//! excluded.
 //!
-//! Three nodes are real launchers; the silent one is played here, because a real one would have to be broken.
+//! Three nodes are real launchers; the silent one is simulated here.
 
 use std::{
     error::Error,
@@ -27,10 +27,10 @@ use crate::{
 /// Goal of the issue, in seconds.
 const GOAL: f64 = 10.0;
 
-/// Silent nodes, one after another.
+/// Measures silent nodes, one after another.
 ///
 /// # Errors
-/// When the job does not end as it must.
+/// The job does not end as it must.
 pub fn measure(bench: &mut Bench, rounds: usize) -> Outcome<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut verdicts = Figures::default();
@@ -39,7 +39,7 @@ pub fn measure(bench: &mut Bench, rounds: usize) -> Outcome<()> {
         verdicts.add(one(bench, &runtime)?);
     }
     progress(format_args!(""))?;
-    heading("a silent node of 4: start of the check -> the word that it is out")?;
+    heading("a silent node of 4: start of the check -> its exclusion")?;
     line("ours", &verdicts, "s")?;
     goal("10 s", verdicts.median(), " s", GOAL)
 }
@@ -47,7 +47,7 @@ pub fn measure(bench: &mut Bench, rounds: usize) -> Outcome<()> {
 fn one(bench: &mut Bench, runtime: &tokio::runtime::Runtime) -> Outcome<f64> {
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
     let (endpoint, id) = (format!("--rdzv-endpoint=127.0.0.1:{port}"), format!("--rdzv-id=bench-{port}"));
-    // The others go on without it.
+    // The others continue without it.
     let meeting = ["--nnodes=3:4", "--rdzv-conf=last_call_timeout=30", "--rdzv-backend=c10d", &endpoint, &id];
     bench.stamps.clear()?;
     let mut launchers: Vec<Running> = Vec::new();
@@ -58,11 +58,12 @@ fn one(bench: &mut Bench, runtime: &tokio::runtime::Runtime) -> Outcome<f64> {
         launchers.push(bench.launch(Side::Ours, &meeting, plan, &format!("stderr-{number}"))?);
     }
     let silent = TcpListener::bind("127.0.0.1:0")?;
-    let taken = silent_node(port, silent.local_addr()?.port(), format!("bench-{port}"));
-    let seconds = runtime.block_on(async { timeout(TIMEOUT, taken).await }).map_err(|_| "no verdict came")?;
+    let excluded = silent_node(port, silent.local_addr()?.port(), format!("bench-{port}"));
+    let seconds =
+        runtime.block_on(async { timeout(TIMEOUT, excluded).await }).map_err(|_| "no verdict came")?;
     let seconds = seconds.map_err(|error| {
-        let said: Vec<String> = launchers.iter().map(Running::said).collect();
-        format!("{error}\n{}", said.join("\n---\n"))
+        let outputs: Vec<String> = launchers.iter().map(Running::stderr).collect();
+        format!("{error}\n{}", outputs.join("\n---\n"))
     })?;
     for launcher in &mut launchers {
         launcher.succeed()?;
@@ -70,7 +71,7 @@ fn one(bench: &mut Bench, runtime: &tokio::runtime::Runtime) -> Outcome<f64> {
     Ok(seconds)
 }
 
-/// Seconds from the start of the check to the word that it is out.
+/// Returns the seconds from the start of the check to its exclusion.
 async fn silent_node(master: u16, own: u16, job: String) -> Result<f64, Box<dyn Error>> {
     let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{master}"))?;
     let channel = loop {
@@ -114,7 +115,7 @@ async fn silent_node(master: u16, own: u16, job: String) -> Result<f64, Box<dyn 
     }
 }
 
-/// Those of the launchers' lines.
+/// The terms of the launchers' options.
 fn terms(run_id: String) -> pb::Terms {
     pb::Terms {
         run_id,

@@ -21,7 +21,7 @@ const FASTEST: f64 = 20e6;
 /// Prints the times on boxes A and C with each one of the devices busy in turn.
 ///
 /// # Errors
-/// When nobody reads the table any more, or a sum is wrong.
+/// Standard output cannot be written, or a sum is wrong.
 pub fn measure(rounds: usize) -> Outcome<()> {
     let on_mesh = on("A, cube mesh", &Matrix::parse(A)?, rounds)?;
     let verdict = if on_mesh >= 1.6 { "holds" } else { "does not hold" };

@@ -1,4 +1,4 @@
-//! What choosing costs: reading the table and the search, for every number of accelerators wanted.
+//! The CPU time of the choice: parsing the table and the search, for every number of accelerators.
 
 use std::{hint::black_box, io::Write as _};
 
@@ -26,7 +26,7 @@ fn matrix(size: usize, link: impl Fn(usize, usize) -> LinkKind) -> Outcome<Matri
     Ok(Matrix::new(&rows, &[])?)
 }
 
-/// A number for each pair, as good as any.
+/// A pseudo-random number for each pair.
 fn mixed(one: usize, other: usize, seed: usize) -> usize {
     let mut value = (one * 31 + other * 17 + seed * 7919 + 1) as u32;
     for _ in 0..3 {
@@ -37,7 +37,7 @@ fn mixed(one: usize, other: usize, seed: usize) -> usize {
     value as usize
 }
 
-/// Boxes that are built.
+/// Machines that exist.
 fn built() -> Outcome<Vec<(&'static str, Matrix)>> {
     let mesh = Matrix::parse(A)?;
     let two = |one: usize, other: usize| match one / 8 == other / 8 {
@@ -66,7 +66,7 @@ fn built() -> Outcome<Vec<(&'static str, Matrix)>> {
     ])
 }
 
-/// Matrices that nobody builds, to find what is slow.
+/// Artificial matrices, to find what is slow.
 fn imagined() -> Outcome<Vec<(&'static str, Matrix)>> {
     let mut all = Vec::new();
     for seed in 0..40 {
@@ -100,7 +100,7 @@ fn imagined() -> Outcome<Vec<(&'static str, Matrix)>> {
 /// Prints a row for each box, and the worst of all.
 ///
 /// # Errors
-/// When nobody reads the table any more.
+/// Standard output cannot be written.
 pub fn measure(rounds: usize) -> Outcome<()> {
     heading("CPU time of one choice (search and ring), over all numbers wanted")?;
     let mut parsing = Figures::default();
@@ -116,8 +116,8 @@ pub fn measure(rounds: usize) -> Outcome<()> {
         worst = worst.max(figures.at(1.0));
         row(name, &figures, cut)?;
     }
-    goal("5 ms on any box that is built", worst, " ms", 5.0)?;
-    heading("The same on matrices that nobody builds: the worst of each")?;
+    goal("5 ms on any existing machine", worst, " ms", 5.0)?;
+    heading("The same on artificial matrices: the worst of each")?;
     let mut last = ("", Figures::default(), 0);
     for (name, matrix) in imagined()? {
         let (figures, cut) = timed(&matrix, 1, Objective::Topology)?;

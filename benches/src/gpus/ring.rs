@@ -9,10 +9,10 @@ use std::{
 
 use crate::Outcome;
 
-/// What a sender passes on at once: some 0.2 ms of the slowest link.
+/// What a sender writes at once: some 0.2 ms of the slowest link.
 const SLICE: usize = 8 << 10;
 
-/// One member: it sends to the next and hears from the one before.
+/// A member, which sends to the next and receives from the one before.
 struct Member {
     values: Vec<f32>,
     to: UnixStream,
@@ -24,7 +24,7 @@ struct Member {
 /// second, the first from member 0 to member 1. Gives the time from the start of all to the end of the last.
 ///
 /// # Errors
-/// When a sum is wrong or the system has no sockets or threads.
+/// A sum is wrong or the system has no sockets or threads.
 pub fn all_reduce(rates: &[f64], count: usize) -> Outcome<Duration> {
     let size = rates.len();
     let mut sockets = (0..size).map(|_| UnixStream::pair()).collect::<Result<Vec<_>, _>>()?;

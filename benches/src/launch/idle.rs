@@ -1,4 +1,4 @@
-//! What a launcher does while its workers work.
+//! CPU time and wake-ups of a launcher while its workers run.
 
 use std::{
     process::Stdio,
@@ -16,7 +16,7 @@ use std::io::Write as _;
 
 const WORKERS: usize = 2;
 
-/// Until the start is over.
+/// Pause until the start is over.
 const SETTLE: Duration = Duration::from_secs(3);
 
 pub(super) fn measure(bench: &mut Bench, seconds: u64) -> Outcome<()> {

@@ -1,4 +1,4 @@
-//! Proportional set size of a launcher (ours: launcher with the master in it, and guard) with sleeping workers.
+//! Proportional set size of a launcher (ours: launcher with an embedded master, and guard) with sleeping workers.
 
 use std::{io::Write as _, process::Stdio, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
 
 const WORKERS: usize = 2;
 
-/// Until what a start needed is given back.
+/// Pause until the memory of the start is released.
 const SETTLE: Duration = Duration::from_secs(2);
 
 const RESTARTS: usize = 20;

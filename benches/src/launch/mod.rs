@@ -1,5 +1,5 @@
 //! The cases of the `launch` bench. Each measures all sides in turn, so that a noisy machine disturbs them
-//! alike, and prints its rows with the goals beside them.
+//! alike, and prints its rows with their goals.
 
 mod idle;
 mod memory;
@@ -17,13 +17,13 @@ use crate::{
 #[derive(Debug, Clone, Copy)]
 pub struct Amount {
     pub rounds: usize,
-    /// Seconds of idleness.
+    /// Seconds of the idle measurement.
     pub idle_secs: u64,
     /// What each worker prints, in MB.
     pub print_mb: usize,
 }
 
-/// What can be measured.
+/// A case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Case {
     Start,
@@ -47,7 +47,7 @@ pub const CASES: [(&str, &str, Case); 6] = [
 /// Measures and prints.
 ///
 /// # Errors
-/// When a launcher fails at what is measured.
+/// A launcher fails.
 pub fn measure(cases: &[Case], bench: &mut Bench, amount: Amount) -> Outcome<()> {
     let wants = |case| cases.contains(&case);
     if wants(Case::Start) || wants(Case::Exit) {
@@ -99,8 +99,8 @@ fn ms(from_ns: u64, to_ns: u64) -> f64 {
     (to_ns as f64 - from_ns as f64) / 1e6
 }
 
-/// Numbers between 0 and 1 that fill the range evenly: so that nothing happens in step with a launcher that
-/// looks at its workers ten times a second.
+/// Returns numbers between 0 and 1 that fill the range evenly, so that nothing is in step with a launcher that polls its
+/// workers ten times a second.
 fn phase(turn: usize) -> f64 {
     (turn as f64 * 0.618_033_988_75).fract()
 }

@@ -57,13 +57,13 @@ fn rest(turn: usize) {
 }
 
 fn kill_one(alive: &[Stamp], turn: usize) -> Outcome<u64> {
-    let victim = alive.get(turn % alive.len()).ok_or("nobody to kill")?;
+    let victim = alive.get(turn % alive.len()).ok_or("no worker to kill")?;
     let killed_ns = now_ns();
     kill(Pid::from_raw(victim.pid), Signal::SIGKILL)?;
     Ok(killed_ns)
 }
 
-/// What any launcher has to do: wait for the one that died, stop the others, start them all again.
+/// The minimum of any launcher: waits for the dead worker, stops the others, starts all again.
 fn bare(bench: &mut Bench, workers: usize, sides: &mut Sides) -> Outcome<()> {
     bench.stamps.clear()?;
     let mut children = start(bench, workers)?;

@@ -12,7 +12,7 @@ use crate::{
 
 const WORKERS: [usize; 2] = [2, 8];
 
-/// Ours and bare take milliseconds and torchrun seconds, so they get more turns.
+/// Ours and bare take milliseconds and torchrun seconds, so they run more often.
 const TURNS_A_ROUND: usize = 5;
 
 pub(super) fn measure(bench: &mut Bench, rounds: usize, starts: bool, exits: bool) -> Outcome<()> {
@@ -59,13 +59,13 @@ fn launched(bench: &mut Bench, side: Side, workers: usize, turn: usize) -> Outco
     let plan = Plan { workers, options: &[], arguments: &["once", &work], stdout: Stdio::null() };
     let mut running = bench.start(side, plan)?;
     let started = bench.stamps.take(workers, true, TIMEOUT);
-    let started = started.map_err(|error| format!("{error}\n{}", running.said()))?;
+    let started = started.map_err(|error| format!("{error}\n{}", running.stderr()))?;
     let worked = bench.stamps.take(workers, false, TIMEOUT)?;
     let ended_ns = running.succeed()?;
     Ok((ms(running.exec_ns, last_ns(&started)), ms(last_ns(&worked), ended_ns)))
 }
 
-/// The same workers, started by a plain loop, and waited for.
+/// Starts the same workers in a plain loop, and waits for them.
 fn bare(bench: &mut Bench, workers: usize) -> Outcome<(f64, f64)> {
     bench.stamps.clear()?;
     let began_ns = now_ns();

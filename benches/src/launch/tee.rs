@@ -18,7 +18,7 @@ use crate::{
 const WORKERS: usize = 8;
 const LINE: usize = 80;
 
-/// How a side ran.
+/// Results of a side.
 #[derive(Debug)]
 struct Tee {
     /// From the first worker's start to the launcher's end, when all is in the files and on the console.
@@ -90,7 +90,7 @@ fn tee(bench: &mut Bench, side: Side, bytes: usize, piped: bool) -> Outcome<Tee>
         ended = ended.max(at_ns);
         // Each line has a prefix.
         if read <= (bytes * WORKERS) as u64 {
-            progress(format_args!("{side:?}: only {read} bytes came on the console\n"))?;
+            progress(format_args!("{side:?}: only {read} bytes reached the console\n"))?;
         }
     }
     let mb = (bytes * WORKERS) as f64 / 1e6;
@@ -118,7 +118,7 @@ fn bare(bench: &mut Bench, bytes: usize) -> Outcome<f64> {
     Ok((bytes * WORKERS) as f64 / 1e6 / elapsed)
 }
 
-/// How much came, and when its end.
+/// Returns how much was read, and when it ended.
 fn drain(mut pipe: File) -> (u64, u64) {
     let mut buffer = vec![0; 64 << 10];
     let mut count = 0;

@@ -1,4 +1,4 @@
-//! One of many agents: its own connection, the words that a real agent says, and no workers.
+//! One of many agents: with its own connection and the calls of a real agent, and without workers.
 
 use std::{
     error::Error,
@@ -12,6 +12,7 @@ use master_proto::{
     trust::NodeSecret,
 };
 use prost::Message as _;
+use rules::chain;
 use tokio::{
     sync::mpsc,
     time::{sleep, timeout},
@@ -22,54 +23,54 @@ use tonic::{
 };
 use uuid::Uuid;
 
-/// As a real agent: how long an answer may take, and the pauses after a broken stream.
+/// As in a real agent: the time limit of a call, and the pauses after a broken stream.
 const CALL: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_secs(1);
 
-type Talk<T> = Result<T, Box<dyn Error + Send + Sync>>;
+type CallResult<T> = Result<T, Box<dyn Error + Send + Sync>>;
 type Client = MasterClient<Channel>;
 
-/// What an agent is told to do.
+/// A command to an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum Command {
     /// Ask for a seat.
     Join,
-    /// When it is told to stop, not to join again before it is told to.
+    /// Do not join again after the next stop.
     Hold,
-    /// Say that its workers failed, and join again.
+    /// Report that its workers failed, and join again.
     Fail,
-    /// Say that its workers ended well.
+    /// Report that its workers succeeded.
     Succeed,
 }
 
 /// What an agent has seen.
 #[derive(Debug)]
-pub(super) enum What {
+pub(super) enum Event {
     /// Its stream is open.
     Subscribed,
-    /// It has said again where it stands, and the master has heard.
+    /// It has reported its state again.
     Back,
-    /// The master has heard that it wants a seat.
+    /// It has joined.
     Joined,
-    /// It has a seat; so many bytes came.
+    /// It has a seat; the message had so many bytes.
     Seated { round: u32, bytes: usize },
-    /// It shall stop its workers.
-    Told,
+    /// It must stop its workers.
+    Stopped,
     /// The job is over.
     Ended(String),
     /// Its stream is broken.
     Broken(String),
-    /// It cannot take part.
+    /// It was refused.
     Refused(String),
 }
 
-/// When, who and what.
+/// What an agent has seen, and when.
 #[derive(Debug)]
 pub(super) struct Report {
     pub(super) at: Instant,
     pub(super) agent: usize,
-    pub(super) what: What,
+    pub(super) event: Event,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,23 +81,23 @@ enum Phase {
     Seated,
     /// Its workers are being stopped.
     Stopping,
-    /// Its workers ended well.
+    /// Its workers succeeded.
     Done,
 }
 
-/// The agent, a task.
+/// An agent, which is a task.
 #[derive(Debug)]
 pub(super) struct Agent {
     number: usize,
     port: u16,
-    /// What its words are signed with.
+    /// Authenticates its calls.
     secret: NodeSecret,
-    /// What it joins with; `after_round` is filled in.
+    /// Its join request; `after_round` is set later.
     request: pb::JoinRequest,
-    said: mpsc::UnboundedSender<Report>,
-    words: mpsc::UnboundedReceiver<Order>,
+    report: mpsc::UnboundedSender<Report>,
+    commands: mpsc::UnboundedReceiver<Command>,
     phase: Phase,
-    holds: bool,
+    is_held: bool,
     /// The last seat.
     seat: pb::Assignment,
     pause: Duration,
@@ -107,51 +108,51 @@ impl Agent {
         number: usize,
         of: u32,
         port: u16,
-        said: mpsc::UnboundedSender<Report>,
-    ) -> mpsc::UnboundedSender<Order> {
-        let (tell, words) = mpsc::unbounded_channel();
+        report: mpsc::UnboundedSender<Report>,
+    ) -> mpsc::UnboundedSender<Command> {
+        let (send, commands) = mpsc::unbounded_channel();
         let secret = NodeSecret::new(&Uuid::new_v4().to_string());
         let agent = Self {
             number,
             port,
             request: request(number, of, &secret),
             secret,
-            said,
-            words,
+            report,
+            commands,
             phase: Phase::Idle,
-            holds: false,
+            is_held: false,
             seat: pb::Assignment::default(),
             pause: FIRST_PAUSE,
         };
         tokio::spawn(agent.run());
-        tell
+        send
     }
 
-    /// Ends with the job, or when nobody has words for it any more.
+    /// Ends with the job, or when its commands end.
     async fn run(mut self) {
-        while let Err(error) = self.converse().await {
-            self.say(What::Broken(chain(&*error)));
+        while let Err(error) = self.run_stream().await {
+            self.say(Event::Broken(chain(&*error)));
             sleep(jittered(self.pause)).await;
-            self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+            self.pause = (self.pause * 2).min(MAX_PAUSE);
         }
     }
 
-    fn say(&self, what: What) {
+    fn say(&self, event: Event) {
         // The bench may be over.
-        let _ = self.said.send(Report { at: Instant::now(), agent: self.number, what });
+        let _ = self.report.send(Report { at: Instant::now(), agent: self.number, event });
     }
 
-    async fn converse(&mut self) -> Talk<()> {
+    async fn run_stream(&mut self) -> CallResult<()> {
         let (mut client, mut pushes, first_beat) = self.subscribe().await?;
         let beats = beats(client.clone(), self.secret.clone(), first_beat);
         tokio::pin!(beats);
         self.pause = FIRST_PAUSE;
-        self.say(What::Subscribed);
-        self.stand(&mut client).await?;
+        self.say(Event::Subscribed);
+        self.report_state(&mut client).await?;
         loop {
             tokio::select! {
-                word = self.words.recv() => match word {
-                    Some(word) => self.obey(&mut client, word).await?,
+                command = self.commands.recv() => match command {
+                    Some(command) => self.execute(&mut client, command).await?,
                     None => return Ok(()),
                 },
                 message = pushes.message() => {
@@ -165,24 +166,24 @@ impl Agent {
         }
     }
 
-    async fn subscribe(&self) -> Talk<(Client, Streaming<pb::StreamMessage>, pb::Welcome)> {
+    async fn subscribe(&self) -> CallResult<(Client, Streaming<pb::StreamMessage>, pb::Welcome)> {
         let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{}", self.port))?;
-        // Nodes have addresses of their own.
+        // Nodes have different addresses.
         let [_, high, middle, low] = u32::try_from(self.number + 1)?.to_be_bytes();
         let own = IpAddr::from([127, high + 1, middle, low]);
         let endpoint = endpoint.connect_timeout(CALL).tcp_nodelay(true).local_address(Some(own));
         let channel = endpoint.connect().await?;
         let mut client = MasterClient::new(channel);
         let request = pb::SubscribeRequest { protocol_version: PROTOCOL_VERSION, node_id: self.node_id() };
-        let mut pushes = answered(client.subscribe(self.signed(request))).await?;
+        let mut pushes = call(client.subscribe(self.signed(request))).await?;
         match timeout(CALL, pushes.message()).await??.and_then(|message| message.payload) {
             Some(Payload::Welcome(welcome)) => Ok((client, pushes, welcome)),
             other => Err(format!("no welcome but {other:?}").into()),
         }
     }
 
-    /// Says again where it stands.
-    async fn stand(&mut self, client: &mut Client) -> Talk<()> {
+    /// Reports its state again.
+    async fn report_state(&mut self, client: &mut Client) -> CallResult<()> {
         match self.phase {
             Phase::Idle => return Ok(()),
             Phase::Waiting => self.join(client).await?,
@@ -190,18 +191,18 @@ impl Agent {
             Phase::Stopping => self.resume(client, pb::WorkersState::Stopping).await?,
             Phase::Done => self.succeed(client).await?,
         }
-        self.say(What::Back);
+        self.say(Event::Back);
         Ok(())
     }
 
-    async fn obey(&mut self, client: &mut Client, word: Order) -> Talk<()> {
-        match word {
-            Order::Join => self.join(client).await,
-            Order::Hold => {
-                self.holds = true;
+    async fn execute(&mut self, client: &mut Client, command: Command) -> CallResult<()> {
+        match command {
+            Command::Join => self.join(client).await,
+            Command::Hold => {
+                self.is_held = true;
                 Ok(())
             }
-            Order::Fail => {
+            Command::Fail => {
                 let report = pb::FailureReport {
                     node_id: self.node_id(),
                     round: self.seat.round,
@@ -209,15 +210,15 @@ impl Agent {
                     gives_up: false,
                 };
                 self.phase = Phase::Stopping;
-                answered(client.report_failure(self.signed(report))).await?;
+                call(client.report_failure(self.signed(report))).await?;
                 self.join(client).await
             }
-            Order::Succeed => self.succeed(client).await,
+            Command::Succeed => self.succeed(client).await,
         }
     }
 
-    /// Whether the job is over.
-    async fn on_message(&mut self, client: &mut Client, message: pb::StreamMessage) -> Talk<bool> {
+    /// Returns whether the job is over.
+    async fn on_message(&mut self, client: &mut Client, message: pb::StreamMessage) -> CallResult<bool> {
         let bytes = message.encoded_len();
         match message.payload {
             Some(Payload::Host(pb::Host { round, .. })) => {
@@ -227,29 +228,29 @@ impl Agent {
                     master_addr: None,
                     master_port: 29_500,
                 };
-                answered(client.report_hosting(self.signed(report))).await?;
+                call(client.report_hosting(self.signed(report))).await?;
             }
             Some(Payload::Seat(seat)) => {
-                self.say(What::Seated { round: seat.round, bytes });
+                self.say(Event::Seated { round: seat.round, bytes });
                 self.phase = Phase::Seated;
                 self.seat = seat;
             }
             Some(Payload::Regroup(pb::Regroup { round, .. })) if round == self.seat.round => {
-                self.say(What::Told);
+                self.say(Event::Stopped);
                 self.phase = Phase::Stopping;
-                if !self.holds {
+                if !self.is_held {
                     // Its workers take no time to stop.
                     self.join(client).await?;
                 }
             }
             Some(Payload::JobEnd(end)) => {
-                self.say(What::Ended(format!("{:?}", end.verdict)));
-                let word = pb::EndAcknowledgement { node_id: self.node_id() };
-                answered(client.acknowledge_end(self.signed(word))).await?;
+                self.say(Event::Ended(format!("{:?}", end.verdict)));
+                let command = pb::EndAcknowledgement { node_id: self.node_id() };
+                call(client.acknowledge_end(self.signed(command))).await?;
                 return Ok(true);
             }
-            Some(Payload::Refused(pb::Refused { reason })) => self.say(What::Refused(reason)),
-            // It asked for no checks.
+            Some(Payload::Refused(pb::Refused { reason })) => self.say(Event::Refused(reason)),
+            // There are no checks.
             Some(
                 Payload::Check(_) | Payload::CancelCheck(_) | Payload::CheckOver(_) | Payload::Excluded(_),
             ) => {}
@@ -258,18 +259,18 @@ impl Agent {
         Ok(false)
     }
 
-    async fn join(&mut self, client: &mut Client) -> Talk<()> {
-        self.holds = false;
+    async fn join(&mut self, client: &mut Client) -> CallResult<()> {
+        self.is_held = false;
         if matches!(self.phase, Phase::Seated | Phase::Stopping) {
             self.request.after_round = Some(self.seat.round);
         }
         self.phase = Phase::Waiting;
-        answered(client.join(self.signed(self.request.clone()))).await?;
-        self.say(What::Joined);
+        call(client.join(self.signed(self.request.clone()))).await?;
+        self.say(Event::Joined);
         Ok(())
     }
 
-    async fn resume(&mut self, client: &mut Client, phase: pb::WorkersState) -> Talk<()> {
+    async fn resume(&mut self, client: &mut Client, phase: pb::WorkersState) -> CallResult<()> {
         let request = pb::ResumeRequest {
             fence: None,
             node: Some(self.request.clone()),
@@ -280,15 +281,15 @@ impl Agent {
             master_port: self.seat.master_port,
             workers_state: phase.into(),
         };
-        answered(client.resume(self.signed(request))).await?;
+        call(client.resume(self.signed(request))).await?;
         Ok(())
     }
 
-    async fn succeed(&mut self, client: &mut Client) -> Talk<()> {
+    async fn succeed(&mut self, client: &mut Client) -> CallResult<()> {
         self.phase = Phase::Done;
         let end = pb::end_report::End::Succeeded(pb::NodeSucceeded { round: self.seat.round });
         let report = pb::EndReport { node_id: self.node_id(), end: Some(end) };
-        answered(client.report_end(self.signed(report))).await?;
+        call(client.report_end(self.signed(report))).await?;
         Ok(())
     }
 
@@ -307,7 +308,7 @@ fn signed<T>(secret: &NodeSecret, message: T) -> tonic::Request<T> {
     request
 }
 
-/// As long as those of real nodes.
+/// As long as the requests of real nodes.
 fn request(number: usize, of: u32, secret: &NodeSecret) -> pb::JoinRequest {
     let host = format!("training-job-7-worker-{number:04}");
     pb::JoinRequest {
@@ -336,18 +337,18 @@ fn request(number: usize, of: u32, secret: &NodeSecret) -> pb::JoinRequest {
     }
 }
 
-async fn answered<T>(call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>) -> Talk<T> {
+async fn call<T>(call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>) -> CallResult<T> {
     Ok(timeout(CALL, call).await??.into_inner())
 }
 
-/// Says that a node lives, for ever or until the master does not listen. Pushes do not wait for it.
+/// Sends heartbeats, until the master no longer knows the stream.
 async fn beats(mut client: Client, secret: NodeSecret, welcome: pb::Welcome) -> Box<dyn Error + Send + Sync> {
     let node_id = secret.node_id().0;
     let pb::Welcome { beat_millis: mut millis, session, .. } = welcome;
     while millis > 0 {
         sleep(Duration::from_millis(millis)).await;
         let beat = pb::BeatRequest { node_id: node_id.clone(), seated_round: None, session };
-        match answered(client.beat(signed(&secret, beat))).await {
+        match call(client.beat(signed(&secret, beat))).await {
             Ok(pb::BeatReply { is_known: true, next_millis }) => millis = next_millis,
             Ok(_) => return "forgotten".into(),
             Err(error) => return error,
@@ -356,18 +357,8 @@ async fn beats(mut client: Client, secret: NodeSecret, welcome: pb::Welcome) -> 
     std::future::pending().await
 }
 
-/// Between half of it and all of it.
+/// Returns a random pause between half of it and all of it.
 fn jittered(pause: Duration) -> Duration {
     let random = u32::try_from(Uuid::new_v4().as_u128() & 0xff).unwrap_or_default();
     pause / 2 + pause / 2 * random / 256
-}
-
-fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut words = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        words = format!("{words}: {error}");
-        source = error.source();
-    }
-    words
 }

@@ -1,4 +1,4 @@
-//! How many files may be open, and how long one takes to be durable.
+//! The limit of open files, and how long a write takes to be durable.
 
 use std::{io::Write as _, time::Instant};
 
@@ -12,23 +12,23 @@ use crate::{
 /// Descriptors of a process that are not connections of agents. The master keeps as many free.
 const OTHERS: u64 = 128;
 
-/// What a journal's commit may be.
+/// The size of a journal's commit.
 const COMMIT: usize = 4096;
 
-/// How many files this process, and each that it starts, may have open.
+/// The number of files that this process, and each that it starts, may have open.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Room(u64);
+pub(super) struct OpenFiles(u64);
 
-/// Raises the limit as far as it goes.
-pub(super) fn raise() -> Outcome<Room> {
+/// Raises the limit to the hard limit.
+pub(super) fn raise() -> Outcome<OpenFiles> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
-    Ok(Room(hard))
+    Ok(OpenFiles(hard))
 }
 
-impl Room {
-    /// Why so many agents do not fit.
-    pub(super) fn lacks(self, agents: usize) -> Option<String> {
+impl OpenFiles {
+    /// Returns why so many agents are too many.
+    pub(super) fn missing_for(self, agents: usize) -> Option<String> {
         let needed = agents as u64 + OTHERS;
         let limit = self.0;
         (needed > limit).then(|| {
@@ -39,7 +39,7 @@ impl Room {
     }
 }
 
-/// A line about the disk that `--state-dir` is on.
+/// Returns a line about the disk of `--state-dir`.
 pub(super) fn about() -> Outcome<String> {
     let mut file = tempfile::tempfile()?;
     let mut took = Figures::default();

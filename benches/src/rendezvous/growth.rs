@@ -1,4 +1,4 @@
-//! How cost grows with the number of agents.
+//! Costs by number of agents.
 
 use std::io::{self, Write as _};
 
@@ -12,7 +12,7 @@ type Column = (&'static str, fn(&Measured) -> f64);
 
 const COLUMNS: [Column; 8] = [
     ("last join ms", |case| case.join.last.median()),
-    ("told ms", |case| case.told.last.median()),
+    ("stopped ms", |case| case.stopped.last.median()),
     ("turn ms", |case| case.turn.last.median()),
     ("turn CPU ms", |case| case.master_cpu.median()),
     ("table kB", |case| case.table_bytes as f64 / 1e3),

@@ -10,19 +10,19 @@ use std::{
 
 use crate::Outcome;
 
-/// How long it may take to listen.
+/// Time limit of the start.
 const START: Duration = Duration::from_secs(20);
 
-/// How long it may take to end after the last agent knows that the job is over.
+/// Time limit of the exit after the last agent knows that the job is over.
 pub(super) const END: Duration = Duration::from_secs(20);
 
-/// Lines that an error repeats.
+/// Lines of the log in an error.
 const LINES: usize = 12;
 
-/// The program: `DLROVER_MASTER`, or the one beside this program.
+/// The program: `DLROVER_MASTER`, or the one in the folder of this program.
 ///
 /// # Errors
-/// When there is none.
+/// There is none.
 pub(super) fn program() -> Outcome<PathBuf> {
     let path = match std::env::var_os("DLROVER_MASTER") {
         Some(path) => PathBuf::from(path),
@@ -41,40 +41,40 @@ pub(super) fn program() -> Outcome<PathBuf> {
 pub(super) struct Plan {
     pub(super) program: PathBuf,
     pub(super) agents: usize,
-    /// A file for what it says.
-    pub(super) said: PathBuf,
+    /// The file of its output.
+    pub(super) log: PathBuf,
 }
 
-/// Dropped, it is killed.
+/// A master. Dropped, it is killed.
 #[derive(Debug)]
 pub(super) struct Master {
     child: Child,
     pub(super) port: u16,
-    said: PathBuf,
+    log: PathBuf,
 }
 
 impl Master {
-    /// Starts it and waits until it listens. On port 0 it takes a free one.
+    /// Starts it and waits until it listens. Port 0: a free one.
     pub(super) fn start(
         plan: &Plan,
         port: u16,
         state_dir: Option<&Path>,
     ) -> Result<Self, Box<dyn Error + Send + Sync>> {
-        let Plan { program, agents, said } = plan;
-        let file = File::create(said)?;
+        let Plan { program, agents, log } = plan;
+        let file = File::create(log)?;
         let mut command = Command::new(program);
         command.args(["--port", &port.to_string(), "--node-num", &agents.to_string()]);
         if let Some(folder) = state_dir {
             command.arg("--state-dir").arg(folder);
         }
-        // The bench's own environment is not its business.
+        // The bench's environment must not change what is measured.
         command.env_remove("DLROVER_JOB_TOKEN");
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
         let child = command.spawn()?;
-        let mut master = Self { child, port, said: said.clone() };
+        let mut master = Self { child, port, log: log.clone() };
         let began = Instant::now();
         while began.elapsed() < START {
-            if let Some(port) = master.port_said() {
+            if let Some(port) = master.logged_port() {
                 master.port = port;
                 return Ok(master);
             }
@@ -83,37 +83,37 @@ impl Master {
             }
             std::thread::sleep(Duration::from_micros(500));
         }
-        Err(format!("the master does not say its port\n{}", master.last_lines()).into())
+        Err(format!("the master does not log its port\n{}", master.last_lines()).into())
     }
 
-    /// The number that the whole line about what is served ends with.
-    fn port_said(&self) -> Option<u16> {
-        let said = fs::read_to_string(&self.said).ok()?;
-        let mut lines = said.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
-        let line = lines.find(|line| line.contains("serving"))?;
-        line.rsplit(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
+    /// Returns the port in the line `listening on ADDRESS:PORT, job ...`, once it is complete.
+    fn logged_port(&self) -> Option<u16> {
+        let log = fs::read_to_string(&self.log).ok()?;
+        let mut lines = log.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+        let (_, rest) = lines.find_map(|line| line.split_once("listening on "))?;
+        rest.split_once(',')?.0.rsplit(':').next()?.parse().ok()
     }
 
     pub(super) fn pid(&self) -> Outcome<i32> {
         Ok(i32::try_from(self.child.id())?)
     }
 
-    /// With SIGKILL.
+    /// Sends SIGKILL.
     pub(super) fn kill(&mut self) -> Outcome<()> {
         self.child.kill()?;
         self.child.wait()?;
         Ok(())
     }
 
-    /// How it ended, if it has.
+    /// Returns how it ended, if it has.
     pub(super) fn ended(&mut self) -> Outcome<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
 
-    /// The end of what it said, without the tables of who is where.
+    /// Returns the last lines of its log, without the tables of ranks.
     pub(super) fn last_lines(&self) -> String {
-        let said = fs::read_to_string(&self.said).unwrap_or_default();
-        let lines: Vec<&str> = said.lines().filter(|line| !line.starts_with("  rank ")).collect();
+        let log = fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().filter(|line| !line.starts_with("  rank ")).collect();
         lines[lines.len().saturating_sub(LINES)..].join("\n")
     }
 }

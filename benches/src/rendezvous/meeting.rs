@@ -1,5 +1,5 @@
-//! Whole launchers that meet on loopback, ours and torchrun's: how long until their workers run, and until they
-//! run again after one was killed.
+//! Launchers that rendezvous on loopback, ours and torchrun's: the time until their workers run, and until they run
+//! again after one was killed.
 
 use std::{net::TcpListener, process::Stdio, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::{
 
 const LAUNCHERS: [usize; 3] = [2, 4, 8];
 
-/// Ours take milliseconds and torchrun seconds, so they get more turns.
+/// Ours take milliseconds and torchrun seconds, so ours run more often.
 const TURNS_OF_OURS: usize = 3;
 
 /// Between the start and the kill.
@@ -48,10 +48,10 @@ impl Sides {
     }
 }
 
-/// Launchers of each kind, side by side.
+/// Measures launchers of both kinds, side by side.
 ///
 /// # Errors
-/// When a launcher fails at what is measured.
+/// A launcher fails.
 pub fn measure(bench: &mut Bench, amount: &Amount) -> Outcome<()> {
     for launchers in LAUNCHERS {
         let (mut starts, mut restarts) = (Sides::default(), Sides::default());
@@ -80,7 +80,7 @@ pub fn measure(bench: &mut Bench, amount: &Amount) -> Outcome<()> {
     Ok(())
 }
 
-/// Milliseconds of the start and of the restart.
+/// Returns the milliseconds of the start and of the restart.
 fn meet(bench: &mut Bench, side: Side, launchers: usize) -> Outcome<(f64, f64)> {
     let port = free_port()?;
     let meeting = [
@@ -100,12 +100,12 @@ fn meet(bench: &mut Bench, side: Side, launchers: usize) -> Outcome<(f64, f64)> 
     let exec_ns = all.last().map_or(0, |launcher| launcher.exec_ns);
     let started = workers(bench, &all)?;
     std::thread::sleep(REST);
-    let victim = started.get(launchers / 2).ok_or("nobody to kill")?;
+    let victim = started.get(launchers / 2).ok_or("no worker to kill")?;
     let killed_ns = now_ns();
     kill(Pid::from_raw(victim.pid), Signal::SIGKILL)?;
     let again = workers(bench, &all)?;
     for launcher in &all {
-        // It may have followed the first one already.
+        // It may have exited already.
         let _ = kill(Pid::from_raw(launcher.pid), Signal::SIGTERM);
     }
     for launcher in &mut all {
@@ -114,16 +114,16 @@ fn meet(bench: &mut Bench, side: Side, launchers: usize) -> Outcome<(f64, f64)> 
     Ok((ms(exec_ns, last_ns(&started)), ms(killed_ns, last_ns(&again))))
 }
 
-/// The first instructions of one worker of each launcher.
+/// Waits for the first instruction of one worker of each launcher.
 fn workers(bench: &mut Bench, all: &[Running]) -> Outcome<Vec<Stamp>> {
     let stamps = bench.stamps.take(all.len(), true, TIMEOUT);
     stamps.map_err(|error| {
-        let said: Vec<String> = all.iter().map(Running::said).collect();
-        format!("{error}\n{}", said.join("\n---\n")).into()
+        let report: Vec<String> = all.iter().map(Running::stderr).collect();
+        format!("{error}\n{}", report.join("\n---\n")).into()
     })
 }
 
-/// Nobody listens on it now.
+/// Returns a port without a listener.
 fn free_port() -> Outcome<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }

@@ -1,9 +1,9 @@
-//! The cases of the `rendezvous` bench: [`agents`] is many agents against one master, [`meeting`] a few whole
-//! launchers beside torchrun.
+//! The cases of the `rendezvous` bench: [`agents`] is many agents against one master, [`meeting`] a few
+//! launchers and torchrun.
 
 mod agent;
+mod agents;
 mod case;
-mod crowd;
 mod files;
 mod growth;
 mod master;
@@ -20,43 +20,43 @@ use crate::{Outcome, figures::heading, launcher::is_interrupted};
 /// How much to measure.
 #[derive(Debug, Clone)]
 pub struct Amount {
-    /// Numbers of agents.
+    /// The numbers of agents.
     pub agents: Vec<usize>,
     /// Rounds of each.
     pub rounds: usize,
-    /// Seconds of idleness.
+    /// Seconds of the idle measurement.
     pub idle_secs: u64,
-    /// How often whole launchers meet.
+    /// How often launchers rendezvous.
     pub meetings: usize,
 }
 
 pub use meeting::measure as meeting;
 
-/// Who is measured, in a line.
+/// One line about what is measured.
 ///
 /// # Errors
-/// When there is no master.
+/// There is no master.
 pub fn about() -> Outcome<String> {
     Ok(format!("{}; {}", master::program()?.display(), files::about()?))
 }
 
-/// Many agents against one master.
+/// Measures many agents against one master.
 ///
 /// # Errors
-/// When nothing can be measured at all. A case that fails is printed as failed.
+/// Nothing can be measured at all. A case that fails is printed as failed.
 pub fn agents(amount: &Amount) -> Outcome<()> {
     let program = master::program()?;
-    let room = files::raise()?;
+    let open_files = files::raise()?;
     let mut measured: [Vec<Measured>; 2] = [Vec::new(), Vec::new()];
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     for &agents in &amount.agents {
-        if let Some(why) = room.lacks(agents) {
+        if let Some(why) = open_files.missing_for(agents) {
             heading(&format!("{agents} agents: skipped, {why}"))?;
             continue;
         }
         for (has_memory, measured) in [false, true].into_iter().zip(&mut measured) {
             let folder = Folder::new()?;
-            let plan = Plan { program: program.clone(), agents, said: folder.said() };
+            let plan = Plan { program: program.clone(), agents, log: folder.log() };
             let state_dir = has_memory.then(|| folder.state());
             let much = case::Amount { rounds: amount.rounds, idle: Duration::from_secs(amount.idle_secs) };
             match runtime.block_on(case::measure(&plan, state_dir.as_deref(), much)) {
@@ -75,7 +75,7 @@ pub fn agents(amount: &Amount) -> Outcome<()> {
     Ok(())
 }
 
-/// On a disk, as a master's memory is. Goes with the case.
+/// A folder on a disk, as a state directory is. Removed with the case.
 #[derive(Debug)]
 struct Folder(TempDir);
 
@@ -84,8 +84,8 @@ impl Folder {
         Ok(Self(tempfile::Builder::new().prefix("dlrover-bench-").tempdir()?))
     }
 
-    fn said(&self) -> PathBuf {
-        self.0.path().join("said")
+    fn log(&self) -> PathBuf {
+        self.0.path().join("log")
     }
 
     fn state(&self) -> PathBuf {

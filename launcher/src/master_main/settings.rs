@@ -363,7 +363,10 @@ mod tests {
         assert!(report.starts_with("cannot write the taint report /none/x.json: No such file"), "{report}");
         let folder = dir.path().display().to_string();
         let report = refused(&format!("m --taint-report {folder}"), &[]);
-        assert_eq!(report, format!("cannot write the taint report {folder}: it is there, and no plain file"));
+        assert_eq!(
+            report,
+            format!("cannot write the taint report {folder}: it exists and is not a regular file")
+        );
         for key in ["--taint-key=", "--taint-key=bad!"] {
             let key = refused(&format!("m {key}"), &[]);
             assert!(key.starts_with("--taint-key ") && key.contains("1 to 63 letters"), "{key}");

@@ -221,7 +221,7 @@ fn every_report_of_a_test_survives_the_wire() {
     }
 }
 
-/// Nobody is tested with nobody.
+/// A test needs two nodes.
 #[test]
 fn an_order_for_fewer_than_two_is_refused() {
     for size in [0, 1, MAX_NODES + 1] {

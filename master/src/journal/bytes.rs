@@ -1,4 +1,4 @@
-//! The journal's bytes without its folder, for whoever feeds the reader damaged ones (`tests/support/inputs`).
+//! The journal's bytes without its folder, to feed damaged bytes to the reader (`tests/support/inputs`).
 
 use rules::{
     Moment,
@@ -11,14 +11,13 @@ use super::{
     recovery::replay,
 };
 
-/// Every file made here has the same one, so that one input gives one file.
+/// A constant salt, so that one input gives one file.
 const SALT: [u8; 4] = [0x5a; 4];
 
 /// Bytes of the header before its checksum.
 pub const HEADER_BODY: usize = HEADER - 4;
 
-/// What a master that was started again would make of these bytes: the bytes of a torn commit at their end, or why they
-/// are refused.
+/// Reads a journal as a restarted master does. Returns the number of bytes of a torn commit at its end.
 ///
 /// # Errors
 /// They are damaged, or of another release.
@@ -26,7 +25,7 @@ pub fn read(file: &[u8]) -> Result<usize, super::JournalError> {
     replay("journal".as_ref(), file).map(|recovered| recovered.torn_bytes)
 }
 
-/// A header of this build: a file with no records.
+/// Returns a header of this build: a file without records.
 #[must_use]
 pub fn header() -> Vec<u8> {
     let mut body = Header::new(1).to_bytes();
@@ -34,7 +33,7 @@ pub fn header() -> Vec<u8> {
     sealed_header(&body[..HEADER_BODY])
 }
 
-/// Any bytes as a header, with the checksum that makes them one.
+/// Returns `body` as a header with a valid checksum.
 #[must_use]
 pub fn sealed_header(body: &[u8]) -> Vec<u8> {
     let mut bytes = body.to_vec();
@@ -44,7 +43,7 @@ pub fn sealed_header(body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A file of this build with these records, each with the checksum that makes it one.
+/// Returns a file of this build with these records and valid checksums.
 #[must_use]
 pub fn file<'a>(records: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut file = header();
@@ -56,13 +55,13 @@ pub fn file<'a>(records: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
     file
 }
 
-/// The record that a file begins with, of a job that nobody has joined.
+/// Returns the first record of a file, of a job without nodes.
 #[must_use]
 pub fn first_record(policy: Policy) -> Vec<u8> {
     encoded(&Entry::Snapshot(Box::new(Snapshot::new(policy))))
 }
 
-/// A record of what a job was told.
+/// Returns a record of events.
 #[must_use]
 pub fn record_of(events: Vec<(Moment, Event)>) -> Vec<u8> {
     encoded(&Entry::Events(events))

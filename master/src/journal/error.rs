@@ -1,103 +1,103 @@
-//! What can be wrong with the job's state.
+//! Errors of the journal.
 
 use std::{io, path::PathBuf};
 
 /// Why the job's state cannot be read or kept.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// The folder.
+    /// The folder cannot be used.
     #[error("cannot use --state-dir {}; give a folder that this user may write to", dir.display())]
     Folder {
-        /// Which.
+        /// Its path.
         dir: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// Somebody else holds it.
+    /// Another master holds the folder.
     #[error(
-        "--state-dir {} is in use by another job master that runs; stop that one first, or give this one another \
+        "--state-dir {} is in use by another running job master; stop that one first, or give this one another \
          folder",
         dir.display()
     )]
     InUse {
-        /// Which.
+        /// Its path.
         dir: PathBuf,
     },
-    /// The lock.
+    /// The folder cannot be locked.
     #[error(
-        "cannot lock {}, which keeps two job masters apart; give --state-dir a folder whose file system has locks",
+        "cannot lock {}, which excludes a second job master; give --state-dir a folder on a file system with locks",
         path.display()
     )]
     Lock {
         /// The lock's file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// The file is there and cannot be read.
+    /// The file cannot be read.
     #[error("cannot read the job's state {}", path.display())]
     Read {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// What was durable once is not what was written.
+    /// Durable bytes have changed.
     #[error(
-        "the job's state {} is damaged at byte {offset}: {what}; the master does not start on half a memory. Put a \
-         good copy back, or move the file away: a master without it asks the nodes where they stand",
+        "the job's state {} is damaged at byte {offset}: {what}; the master does not start without the rest. Restore \
+         a good copy, or move the file away: a master without it asks the nodes for their state",
         path.display()
     )]
     Damaged {
-        /// Which file.
+        /// Its path.
         path: PathBuf,
-        /// Where, in bytes from its start.
+        /// The offset in bytes.
         offset: usize,
-        /// What is wrong there.
+        /// What is wrong at the offset.
         what: &'static str,
     },
-    /// Written by another release, whose records have another shape.
+    /// Written by another release, with other records.
     #[error(
         "the job's state {} was written by release {theirs} (format {their_format}) and this is release {ours} \
          (format {our_format}); start the release that wrote it, or move the file away: a master without it asks \
-         the nodes where they stand",
+         the nodes for their state",
         path.display()
     )]
     OtherRelease {
-        /// Which file.
+        /// Its path.
         path: PathBuf,
-        /// Who wrote it.
+        /// The release that wrote it.
         theirs: String,
-        /// Their format.
+        /// Its format.
         their_format: u32,
-        /// Who reads it.
+        /// This release.
         ours: &'static str,
-        /// Our format.
+        /// The format of this release.
         our_format: u32,
     },
-    /// A record could not be put into bytes.
+    /// A record cannot be encoded.
     #[error("cannot encode the job's state")]
     Encode(#[source] postcard::Error),
-    /// The disk did not take it.
+    /// The file cannot be written.
     #[error(
-        "cannot write the job's state {}; the master ends here rather than promise what it may forget. Make room, \
-         or give another --state-dir, and start it again: the nodes go on and come back to it",
+        "cannot write the job's state {}; the master exits, because it could not recover what it would decide. Free \
+         disk space, or give another --state-dir, and restart it: the nodes keep running and reconnect",
         path.display()
     )]
     Write {
-        /// Which file.
+        /// Its path.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// The thread.
+    /// The thread cannot be started.
     #[error("cannot start the thread that writes the job's state")]
     Thread(#[source] io::Error),
-    /// The thread is gone without a word, which is a bug.
+    /// The thread ended without an error, which is a bug.
     #[error("the thread that writes the job's state is gone")]
     Gone,
 }

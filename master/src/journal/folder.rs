@@ -12,13 +12,13 @@ use super::{JournalError, crash};
 /// The journal.
 const JOURNAL: &str = "journal";
 
-/// The next one, while it is written.
+/// The next journal, while it is written.
 const NEXT: &str = "journal.next";
 
-/// Held by the master that runs. The file stays: who removes a lock may remove somebody else's.
+/// Held by the running master. Never removed: it might be the lock of another master by then.
 const LOCK: &str = "lock";
 
-/// The folder, held by this master as long as this lives.
+/// The folder, locked by this master until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Folder {
     dir: PathBuf,
@@ -27,10 +27,10 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// Makes the folder where there is none, and keeps every other master out of it.
+    /// Creates the folder if needed, and locks it.
     ///
     /// # Errors
-    /// It cannot be used, or another master uses it.
+    /// The folder cannot be used, or is locked by another master.
     pub(crate) fn hold(dir: &Path) -> Result<Self, JournalError> {
         let folder = |source| JournalError::Folder { dir: dir.to_owned(), source };
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(folder)?;
@@ -44,12 +44,12 @@ impl Folder {
         }
     }
 
-    /// Where the journal is.
+    /// Returns the path of the journal.
     pub(super) fn path(&self) -> PathBuf {
         self.dir.join(JOURNAL)
     }
 
-    /// The journal that the last master left; `None` when there is none.
+    /// Reads the journal of the last master; `None` when there is none.
     pub(super) fn read(&self) -> Result<Option<Vec<u8>>, JournalError> {
         let path = self.path();
         match fs::read(&path) {
@@ -59,8 +59,7 @@ impl Folder {
         }
     }
 
-    /// Puts a journal that begins with `bytes` in the place of the one that is there, in one step, and gives it
-    /// to be appended to.
+    /// Replaces the journal by one that begins with `bytes`, in one step, and returns it for appending.
     pub(super) fn replace(&self, bytes: &[u8]) -> Result<File, JournalError> {
         let next = self.dir.join(NEXT);
         let write = |source| JournalError::Write { path: next.clone(), source };
@@ -80,7 +79,7 @@ impl Folder {
         Ok(file)
     }
 
-    /// The job is over: the next one begins with nothing.
+    /// Removes the journal of a job that is over.
     pub(super) fn clear(&self) -> Result<(), JournalError> {
         crash::point("before-remove");
         let path = self.path();
@@ -99,7 +98,7 @@ impl Folder {
     }
 }
 
-/// Addresses and names of nodes are nobody else's business.
+/// Private, because of the nodes' names and addresses.
 fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     options.write(true).mode(0o600).open(path)
 }
@@ -114,13 +113,13 @@ mod tests {
         let held = Folder::hold(dir.path()).unwrap();
         let refused = Folder::hold(dir.path()).unwrap_err();
         assert!(matches!(refused, JournalError::InUse { .. }), "{refused}");
-        assert!(refused.to_string().contains("in use by another job master that runs"));
+        assert!(refused.to_string().contains("in use by another running job master"));
         drop(held);
         Folder::hold(dir.path()).unwrap();
     }
 
     #[test]
-    fn a_file_in_the_place_of_the_folder_is_named() {
+    fn a_file_instead_of_the_folder_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         fs::write(&path, "").unwrap();
@@ -128,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_is_full_is_said_and_the_old_journal_stays() {
+    fn a_full_disk_is_reported_and_the_old_journal_stays() {
         let dir = tempfile::tempdir().unwrap();
         let folder = Folder::hold(dir.path()).unwrap();
         folder.replace(b"old").unwrap();

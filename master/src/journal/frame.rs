@@ -5,9 +5,9 @@
 //! frame:  length u32 | crc of the payload u32 | crc of these eight bytes u32 | payload
 //! ```
 //!
-//! Numbers are little-endian. A commit is one frame, and the next is written only when it is durable: what stands
-//! before a whole frame was durable once. Every checksum starts from the file's own salt, so that neither bytes
-//! of an older file on the same blocks nor bytes that a node sent look like a frame.
+//! Numbers are little-endian. A commit is one frame, and the next is written only when it is durable, so all bytes
+//! before a complete frame were durable. Every checksum starts from the file's own salt, so that neither bytes of an
+//! older file on the same blocks nor bytes that a node sent look like a frame.
 
 use std::{
     collections::hash_map::RandomState,
@@ -15,13 +15,13 @@ use std::{
     ops::Range,
 };
 
-/// What every journal begins with.
+/// The first bytes of every journal.
 const MAGIC: [u8; 8] = *b"DLRVJRNL";
 
-/// Changes with every change of what is written.
+/// Changes with every change of the records.
 pub(super) const FORMAT: u32 = 9;
 
-/// Who writes.
+/// The release that writes.
 pub(super) const RELEASE: &str = env!("CARGO_PKG_VERSION");
 
 const RELEASE_BYTES: usize = 16;
@@ -32,33 +32,33 @@ pub(super) const HEADER: usize = 8 + 4 + 8 + 4 + RELEASE_BYTES + 4;
 /// Length of a frame's head in bytes.
 pub(super) const HEAD: usize = 12;
 
-/// What a disk writes as one. A sector that was never written reads as zeros.
+/// The unit of a disk's writes. A sector that was never written reads as zeros.
 const SECTOR: usize = 512;
 
 /// The header of a journal's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
-    /// Which life of the master writes it, counted from 1.
+    /// The life of the master that writes it, from 1.
     pub(super) life: u64,
     salt: u32,
 }
 
-/// Why a header is none.
+/// Why a header is invalid.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum BadHeader {
-    /// It is not what was written.
+    /// Its bytes have changed.
     Damaged,
     /// Another release wrote it.
     Other { release: String, format: u32 },
 }
 
-/// What stands at some offset.
+/// What is found at an offset.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// A whole frame; its payload.
+    /// A complete frame; its payload.
     Frame(Range<usize>),
-    /// No whole frame, and nothing behind it: as a rule a commit that was being written when the master died, for
-    /// which no node was answered. A file that was cut later looks the same.
+    /// An incomplete frame at the end: usually a commit that was being written when the master died, for which no call
+    /// was answered. A file that was truncated later looks the same.
     Torn,
     /// Bytes that were durable once and have changed.
     Damaged,
@@ -102,7 +102,7 @@ impl Header {
         Ok(Self { life, salt: number(&body[20..24]) })
     }
 
-    /// One frame around `payload`; `None` when it is too large for one.
+    /// Returns a frame with `payload`; `None` when it is too large.
     pub(super) fn frame(self, payload: &[u8]) -> Option<Vec<u8>> {
         let length = u32::try_from(payload.len()).ok()?;
         let mut frame = Vec::with_capacity(HEAD + payload.len());
@@ -113,7 +113,7 @@ impl Header {
         Some(frame)
     }
 
-    /// What stands at `offset`, which is where a frame ends or the header does.
+    /// Returns what is at `offset`, the end of the header or of a frame.
     pub(super) fn at(self, file: &[u8], offset: usize) -> Found {
         let rest = &file[offset..];
         if let Some(payload) = self.whole(rest) {
@@ -131,14 +131,14 @@ impl Header {
         if has_unwritten_sector(file, offset) { Found::Torn } else { Found::Damaged }
     }
 
-    /// The length of the payload when `bytes` begin with a whole frame.
+    /// Returns the length of the payload when `bytes` begin with a complete frame.
     fn whole(self, bytes: &[u8]) -> Option<usize> {
         let length = self.length(bytes)?;
         let payload = bytes.get(HEAD..HEAD.checked_add(length)?)?;
         (number(&bytes[4..8]) == self.crc(payload)).then_some(length)
     }
 
-    /// The length that a frame's head tells, when it is one.
+    /// Returns the length in a frame's head, if it is valid.
     fn length(self, bytes: &[u8]) -> Option<usize> {
         let head = bytes.first_chunk::<HEAD>()?;
         let is_head = number(&head[8..]) == self.crc(&head[..8]);
@@ -152,7 +152,7 @@ impl Header {
     }
 }
 
-/// Whether some sector from `offset` on holds nothing but zeros: the file had grown before its bytes were there.
+/// Returns whether a sector from `offset` on is all zeros: the file was extended before its bytes were written.
 fn has_unwritten_sector(file: &[u8], offset: usize) -> bool {
     let first_end = (offset / SECTOR + 1) * SECTOR;
     let (first, others) = file[offset..].split_at(file.len().min(first_end) - offset);
@@ -163,7 +163,7 @@ fn number(bytes: &[u8]) -> u32 {
     bytes.iter().rev().fold(0, |number, byte| number << 8 | u32::from(*byte))
 }
 
-/// A number that differs from call to call.
+/// Returns a random number.
 pub(crate) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_comes_back_and_a_changed_byte_is_seen() {
+    fn a_header_is_decoded_and_a_changed_byte_is_detected() {
         let header = Header::new(1 << 40 | 7);
         let bytes = header.to_bytes();
         assert_eq!(Header::from_bytes(&bytes), Ok(header));
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_is_torn_and_a_changed_byte_is_damage() {
+    fn a_truncated_frame_is_torn_and_a_changed_byte_is_damage() {
         let header = Header::new(1);
         let payloads: [&[u8]; 3] = [b"the first", &[7; 700], b"the last"];
         let whole = file(header, &payloads);

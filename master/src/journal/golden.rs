@@ -1,7 +1,7 @@
-//! What a journal of this FORMAT looks like, held against a file of the tree.
+//! Compares a journal of this FORMAT with a golden file.
 //!
-//! postcard writes neither names nor types: a variant that was put between two others, or two fields of one type
-//! that changed places, are read from an old journal without an error and mean something else. So the shape of all
+//! postcard writes neither names nor types: a variant that is inserted between two others, or two fields of one type
+//! that are swapped, are read from an old journal without an error and mean something else. So the shape of all
 //! that is written and the bytes of one journal are kept in `golden/format-N.txt`, N being FORMAT.
 
 use std::{collections::BTreeSet, env, fmt::Write as _, fs, path::PathBuf, time::Duration};
@@ -16,7 +16,7 @@ use serde_reflection::{Error, Registry, Samples, Tracer, TracerConfig};
 
 use super::{Entry, Snapshot, frame::FORMAT, testing};
 
-/// Set to anything, the file of this FORMAT is written instead of read.
+/// If set, the file of this FORMAT is written instead of read.
 const RENEW: &str = "DLROVER_RENEW_GOLDEN";
 
 const HOW: &str = "a journal of the last build would be misread by this one, or the other way round. If that is meant: \
@@ -49,7 +49,7 @@ fn shape() -> String {
 
 /// A pass goes one way through the types; each of `enums` takes its next variant in the next pass.
 fn traced(enums: &BTreeSet<String>) -> serde_reflection::Result<Registry> {
-    // A string that every type takes which is written as a word.
+    // A string that every type accepts that is written as a string.
     let config = TracerConfig::default().default_string_value("X".into());
     let (mut tracer, samples) = (Tracer::new(config), Samples::new());
     let mut is_more = true;
@@ -141,7 +141,7 @@ fn what_the_journal_writes_is_what_its_format_says() {
         let (was, is) = (golden.lines().nth(line), now.lines().nth(line));
         panic!("{}, line {}: was {was:?}, is {is:?}: {HOW}", path.display(), line + 1);
     }
-    // And the bytes mean what they meant.
+    // And the bytes decode to the same values.
     for (part, (name, entry)) in golden.split("== ").skip(1).zip(entries()) {
         let bytes = unhex(part.strip_prefix(name).expect("in the order above"));
         assert_eq!(format!("{:?}", read::<Entry>(&bytes)), format!("{entry:?}"), "{name}: {HOW}");

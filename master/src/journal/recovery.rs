@@ -1,4 +1,4 @@
-//! What the last master left: the job as it was when the last word was durable.
+//! Recovers the job of the last master from its journal.
 
 use std::path::Path;
 
@@ -10,14 +10,14 @@ use super::{
     frame::{BadHeader, FORMAT, Found, HEADER, Header, RELEASE},
 };
 
-/// The memory of a master that ran before.
+/// The state that was recovered.
 #[derive(Debug)]
 pub(crate) struct Recovered {
-    /// Which life it was, counted from 1.
+    /// The number of that master's life, from 1.
     pub(crate) life: u64,
-    /// The job, and what it was started with, at the moment of the last event.
+    /// The job and its policy after the last event.
     pub(crate) last: Snapshot,
-    /// Bytes at the end that are no whole commit: not written to its end, or cut or changed since.
+    /// Bytes of an incomplete commit at the end: not written completely, or truncated or changed since.
     pub(crate) torn_bytes: usize,
 }
 
@@ -55,30 +55,30 @@ pub(super) fn replay(path: &Path, file: &[u8]) -> Result<Recovered, JournalError
             Found::Damaged => return Err(damaged(offset, "the record there does not match its checksum")),
         };
         let end = payload.end;
-        // Its checksum is right, so this is what was written: by a build with other records, say.
-        let unknown = |_| damaged(offset, "the record there is not one that this master knows");
+        // The checksum is valid, so this was written, perhaps by a build with other records.
+        let unknown = |_| damaged(offset, "the record there is unknown to this master");
         match (postcard::from_bytes(&file[payload]).map_err(unknown)?, &mut last) {
             (Entry::Snapshot(snapshot), _) => last = Some(*snapshot),
             (Entry::Events(records), Some(Snapshot { at, job, .. })) => {
                 for (moment, event) in records {
-                    // What followed from it was done in that life, or is asked for again by those it concerns.
+                    // The effects were carried out in that life, or the nodes ask for them again.
                     let _done = job.handle(moment, event);
                     *at = moment.max(*at);
                 }
             }
             (Entry::Events(_), None) => {
-                return Err(damaged(offset, "it does not begin with the job's state"));
+                return Err(damaged(offset, "it does not begin with a snapshot"));
             }
         }
         offset = end;
     }
-    // The first frame was durable before the file had its name.
-    let last = last.ok_or_else(|| damaged(HEADER, "the job's state is not there to its end"))?;
+    // The first frame was durable before the file was renamed.
+    let last = last.ok_or_else(|| damaged(HEADER, "its snapshot is incomplete"))?;
     Ok(Recovered { life: header.life, last, torn_bytes })
 }
 
 impl Snapshot {
-    /// A job that nobody has joined.
+    /// A job without nodes.
     pub(crate) fn new(policy: rules::job::Policy) -> Self {
         Self { at: Moment::START, job: Job::new(policy.clone()), policy }
     }
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_cut_anywhere_gives_the_job_of_the_last_whole_commit() {
+    async fn a_file_that_is_truncated_anywhere_gives_the_last_complete_commit() {
         let dir = tempfile::tempdir().unwrap();
         let (path, jobs) = written(dir.path()).await;
         let whole = fs::read(&path).unwrap();
@@ -128,7 +128,7 @@ mod tests {
         }
         assert!(seen.is_sorted());
         assert_eq!((seen.first(), seen.last()), (Some(&0), Some(&2)));
-        // A first record that is not there to its end was never given its name.
+        // A file with an incomplete first record was never renamed.
         for cut in 0..first.end {
             assert!(
                 matches!(replay(&path, &whole[..cut]), Err(JournalError::Damaged { .. })),
@@ -146,9 +146,9 @@ mod tests {
             let mut changed = whole.clone();
             changed[at] ^= 0x10;
             let refused = replay(&path, &changed).expect_err("damage is seen");
-            let words = refused.to_string();
-            assert!(words.contains("journal is damaged at byte "), "byte {at}: {words}");
-            assert!(words.contains("move the file away"), "{words}");
+            let text = refused.to_string();
+            assert!(text.contains("journal is damaged at byte "), "byte {at}: {text}");
+            assert!(text.contains("move the file away"), "{text}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Words that a job may hear.
+//! Events for tests.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ pub(crate) fn joined(node: &str) -> Event {
     })
 }
 
-pub(crate) fn failed(node: &str, words: usize) -> Event {
-    let reason = "x".repeat(words);
+pub(crate) fn failed(node: &str, length: usize) -> Event {
+    let reason = "x".repeat(length);
     Event::WorkersFailed { node: NodeId(node.into()), round: Round(0), reason, gives_up: false }
 }

@@ -1,4 +1,4 @@
-//! The thread that makes words durable: all that are there become one commit, and one sync.
+//! The thread that makes events durable: all that are queued become one commit, with one sync.
 
 use std::{
     fs::File,
@@ -8,7 +8,7 @@ use std::{
 };
 
 use rules::{Moment, job::Event};
-use tokio::sync::{mpsc as words, oneshot};
+use tokio::sync::{mpsc as tokio_mpsc, oneshot};
 
 use super::{Entry, JournalError, Snapshot, crash, folder::Folder, frame::Header};
 
@@ -18,7 +18,7 @@ const SMALL: usize = 1 << 20;
 /// Records in one commit; bounds its memory.
 const RECORDS: usize = 16_384;
 
-/// Its buffers are on the heap.
+/// Small: the buffers are on the heap.
 const STACK: usize = 256 << 10;
 
 enum Command {
@@ -37,64 +37,63 @@ pub(crate) enum Progress {
         /// The file has grown: it is time for [`Journal::compact`].
         is_large: bool,
     },
-    /// Nothing more can be written.
+    /// Writing failed; nothing follows.
     Failed(JournalError),
 }
 
-/// The journal of a master that runs. Dropping it writes what was given and lets go of the folder.
+/// The journal of a running master. Dropping it writes what is queued and unlocks the folder.
 #[derive(Debug)]
 pub(crate) struct Journal {
-    /// `None` while it is dropped.
+    /// `None` during the drop.
     commands: Option<mpsc::Sender<Command>>,
-    progress: words::UnboundedReceiver<Progress>,
+    progress: tokio_mpsc::UnboundedReceiver<Progress>,
     thread: Option<JoinHandle<()>>,
     last_lsn: u64,
 }
 
 impl Journal {
-    /// Begins a file with `snapshot`, in the place of whatever there was. Waits for the disk.
+    /// Starts a new file with `snapshot`, which replaces the old one. Waits for the disk.
     ///
     /// # Errors
-    /// The disk does not take it.
+    /// The file cannot be written.
     pub(crate) fn start(folder: Folder, life: u64, snapshot: Snapshot) -> Result<Self, JournalError> {
         let mut writer = Writer { folder, life, file: None, snapshot_bytes: 0, appended_bytes: 0 };
         writer.compact(snapshot)?;
         let (commands, inbox) = mpsc::channel();
-        let (tell, progress) = words::unbounded_channel();
+        let (sender, progress) = tokio_mpsc::unbounded_channel();
         let thread = thread::Builder::new()
             .name("journal".into())
             .stack_size(STACK)
             .spawn(move || {
-                if let Err(error) = writer.run(&inbox, &tell) {
-                    // Without a listener the master is gone already.
-                    let _gone = tell.send(Progress::Failed(error));
+                if let Err(error) = writer.run(&inbox, &sender) {
+                    let _gone = sender.send(Progress::Failed(error));
                 }
             })
             .map_err(JournalError::Thread)?;
         Ok(Self { commands: Some(commands), progress, thread: Some(thread), last_lsn: 0 })
     }
 
-    /// Takes what happened at `at`. It is durable when [`Self::progress`] has come to the sequence number (LSN) that this returns.
+    /// Queues events. They are durable when [`Self::progress`] returns this log sequence number (LSN) or a later one.
     pub(crate) fn append(&mut self, at: Moment, events: Vec<Event>) -> u64 {
         self.last_lsn += 1;
         self.send(Command::Append { lsn: self.last_lsn, at, events });
         self.last_lsn
     }
 
-    /// Puts the job in the place of all that was appended.
+    /// Replaces all that was appended by a snapshot.
     pub(crate) fn compact(&self, snapshot: Snapshot) {
         self.send(Command::Compact(Box::new(snapshot)));
     }
 
-    /// Waits for the next step. May be dropped while it waits.
+    /// Waits for the next step. Cancel-safe.
     pub(crate) async fn progress(&mut self) -> Progress {
         self.progress.recv().await.unwrap_or(Progress::Failed(JournalError::Gone))
     }
 
-    /// Removes the state of a job that is over, and lets go of the folder.
+    /// Removes the state of a job that is over, and unlocks the folder.
     ///
     /// # Errors
-    /// The file cannot be removed; a master that is started with it finds the job over.
+    /// The file cannot be removed; the next master with it finds the job over.
     pub(crate) async fn clear(mut self) -> Result<(), JournalError> {
         let (done, is_done) = oneshot::channel();
         self.send(Command::Clear(done));
@@ -110,7 +109,7 @@ impl Journal {
 
     fn send(&self, command: Command) {
         if let Some(commands) = &self.commands {
-            // A thread that is gone has left the reason in `progress`.
+            // A thread that has ended has sent the reason as `progress`.
             let _gone = commands.send(command);
         }
     }
@@ -120,7 +119,6 @@ impl Drop for Journal {
     fn drop(&mut self) {
         self.commands = None;
         if let Some(thread) = self.thread.take() {
-            // It does not panic; if it did, there is nothing left to do about it.
             let _ended = thread.join();
         }
     }
@@ -139,7 +137,7 @@ impl Writer {
     fn run(
         mut self,
         inbox: &mpsc::Receiver<Command>,
-        tell: &words::UnboundedSender<Progress>,
+        sender: &tokio_mpsc::UnboundedSender<Progress>,
     ) -> Result<(), JournalError> {
         let (mut last, mut records) = (0, Vec::new());
         let mut next = inbox.recv().ok();
@@ -170,7 +168,7 @@ impl Writer {
                 Some(Command::Append { .. }) => {}
             }
             let is_large = self.appended_bytes > self.snapshot_bytes.max(SMALL);
-            let _gone = tell.send(Progress::Durable { lsn: last, is_large });
+            let _gone = sender.send(Progress::Durable { lsn: last, is_large });
             next = next.or_else(|| inbox.recv().ok());
         }
         Ok(())
@@ -231,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_large_journal_says_so_and_is_small_again_once_compacted() {
+    async fn a_large_journal_is_small_again_once_compacted() {
         let dir = tempfile::tempdir().unwrap();
         let snapshot = Snapshot::new(testing::policy());
         let mut job = snapshot.job.clone();
@@ -264,19 +262,19 @@ mod tests {
         let mut journal = Journal::start(Folder::hold(dir.path()).unwrap(), 1, snapshot).unwrap();
         journal.append(Moment::START, vec![testing::joined("b")]);
         journal.clear().await.unwrap();
-        let folder = Folder::hold(dir.path()).expect("nobody holds it any more");
+        let folder = Folder::hold(dir.path()).expect("the folder is free");
         assert!(Recovered::read(&folder).unwrap().is_none());
     }
 
     #[tokio::test]
-    async fn a_disk_that_is_full_ends_it_with_a_sentence() {
+    async fn a_full_disk_is_an_error_with_a_remedy() {
         let dir = tempfile::tempdir().unwrap();
         let folder = Folder::hold(dir.path()).unwrap();
         let full = File::options().write(true).open("/dev/full").unwrap();
         let file = Some((full, Header::new(1)));
         let mut writer = Writer { folder, life: 1, file, snapshot_bytes: 0, appended_bytes: 0 };
         let refused = writer.commit(Entry::Events(vec![(Moment::START, testing::joined("a"))])).unwrap_err();
-        let words = refused.to_string();
-        assert!(words.starts_with("cannot write the job's state") && words.contains("Make room"), "{words}");
+        let text = refused.to_string();
+        assert!(text.starts_with("cannot write the job's state") && text.contains("disk space"), "{text}");
     }
 }

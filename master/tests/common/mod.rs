@@ -124,7 +124,7 @@ impl Master {
 
     pub async fn ended(self) -> Result<JobVerdict, MasterError> {
         let Self { kill: _not_yet, thread, .. } = self;
-        let ended = tokio::task::spawn_blocking(move || thread.join().unwrap().expect("nobody killed it"));
+        let ended = tokio::task::spawn_blocking(move || thread.join().unwrap().expect("it was not killed"));
         timeout(LIMIT, ended).await.expect("the end in time").unwrap()
     }
 

@@ -74,7 +74,7 @@ fn accelerators_that_this_user_may_not_use_are_no_fault_while_enough_are_left() 
 }
 
 #[test]
-fn accelerators_that_others_use_are_waited_for_and_nobody_is_tainted_for_them() {
+fn accelerators_in_use_are_waited_for_and_taint_no_node() {
     let job = lines();
     let busy: String = (0..8).map(|gpu| format!("used={gpu}:61;pid={gpu}:4711;")).collect();
     let outcome = node(&job, &busy).start().finish().expect_code(201);
@@ -120,12 +120,12 @@ fn what_the_driver_tells_while_workers_run_reaches_the_console_and_the_master() 
 }
 
 #[test]
-fn who_listens_to_the_driver_goes_with_the_launcher() {
+fn the_listener_for_driver_events_ends_with_the_launcher() {
     let job = lines();
     let run = node(&job, "xid=2:79").start();
     let _world = job.await_world(1, 0);
     let _said = job.await_said(&run, "the driver reported Xid 79");
     run.signal(Signal::SIGKILL);
-    job.wait("everybody gone", || run.processes().is_empty().then_some(()));
+    job.wait("the end of all processes", || run.processes().is_empty().then_some(()));
     let _outcome = run.finish_whatever_is_left();
 }

@@ -1,4 +1,4 @@
-//! One node has nobody to be tested with.
+//! A single node, which no other can test.
 
 use support::launch::Outcome;
 

@@ -11,7 +11,7 @@ const LOST_SOON: &str = "--reconnect-grace=0.5";
 #[test]
 fn a_host_that_dies_in_the_middle_of_a_round_is_lost_and_no_bystander_is_blamed() {
     let Some(network) = Network::of(6) else { return };
-    // A test that nobody answers keeps the round open, so that the other one dies in the middle of it.
+    // A test without an answer keeps the round open, so that the other node dies in the middle of it.
     network.break_host(3, Fault::Mute);
     let job = Job::with_master(&network, &[LOST_SOON], &["--nnodes=4:6"]);
     let mut nodes = job.start();
@@ -46,7 +46,7 @@ fn a_host_that_dies_while_its_own_test_is_on_explains_it() {
 #[test]
 fn a_launcher_that_is_killed_and_started_again_in_place_during_a_check_taints_nothing() {
     let Some(network) = Network::of(4) else { return };
-    // A test that nobody answers keeps the round open.
+    // A test without an answer keeps the round open.
     network.break_host(1, Fault::Mute);
     let job = Job::with_master(&network, &[LOST_SOON], &["--nnodes=3:4", "--taint-flaky=now"]);
     let mut nodes = job.start();

@@ -26,7 +26,7 @@ fn a_program_of_the_users_meets_its_peer_and_passes() {
 }
 
 #[test]
-fn the_host_whose_program_fails_is_found() {
+fn the_host_with_a_failing_program_is_found() {
     let Some(network) = Network::of(4) else { return };
     let job = Job::on(&network, &["--nnodes=3:4", &flag()]);
     let broken = |host: usize| if host == 1 { "its accelerator is on fire" } else { "" };

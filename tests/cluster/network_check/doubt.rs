@@ -1,11 +1,11 @@
-//! Two hosts that do not reach each other, and nobody who could tell which of them is at fault.
+//! Two hosts that do not reach each other, and no third that could tell which of them is at fault.
 
 use support::launch::Running;
 
 use super::job::Job;
 use crate::hosts::{Fault, Network};
 
-/// A job of two with no way between them, and this policy: nobody is tainted, and both leave or none.
+/// A job of two without a link between them, and this policy: no node is tainted, and both leave or neither.
 fn with_policy<'a>(network: &'a Network, policy: &[&str], both_leave: bool) -> (Job<'a>, Vec<Running>) {
     let flags: Vec<&str> = ["--nnodes=2"].iter().chain(policy).copied().collect();
     let job = Job::on(network, &flags);
@@ -21,7 +21,7 @@ fn with_policy<'a>(network: &'a Network, policy: &[&str], both_leave: bool) -> (
 }
 
 #[test]
-fn of_two_nobody_can_tell_which_and_the_policy_decides() {
+fn of_two_hosts_the_faulty_one_is_unknown_and_the_policy_decides() {
     let Some(network) = Network::of(2) else { return };
     network.break_host(1, Fault::Mute);
 

@@ -1,4 +1,4 @@
-//! A job on hosts of their own, whose nodes are checked.
+//! A job with a network check, each node on a host of its own.
 
 use std::{ops::Deref, path::PathBuf};
 
@@ -24,7 +24,7 @@ pub(super) struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    /// A job whose nodes are checked and have these flags too.
+    /// A job with a network check and these flags.
     pub(super) fn on(network: &'a Network, flags: &[&str]) -> Self {
         Self::with_master(network, &[], flags)
     }
@@ -85,7 +85,7 @@ impl<'a> Job<'a> {
         report
     }
 
-    /// Everybody trains: the workers of the first round, by rank.
+    /// All nodes train: the workers of the first round, by rank.
     pub(super) fn first_world(&self, size: u32) -> Vec<Dump> {
         self.cluster.await_world(size, 0)
     }
@@ -96,7 +96,7 @@ impl<'a> Job<'a> {
         self.cluster.finish(nodes, code)
     }
 
-    /// The workers may end; these nodes end well, and so does the master, whose end it gives.
+    /// The workers may end; these nodes succeed, and so does the master. Returns its end.
     #[track_caller]
     pub(super) fn ends_well(mut self, nodes: impl IntoIterator<Item = Running>) -> Outcome {
         self.cluster.go();

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use super::job::Job;
 use crate::hosts::{Network, data_address};
 
-/// Hosts that reach each other and nobody else.
+/// Hosts that reach each other and no others.
 fn cut_off(network: &Network, inside: &[usize]) {
     for a in inside {
         let outside = (0..network.len()).filter(|host| !inside.contains(host));
@@ -26,9 +26,9 @@ fn under(switches: &[u32]) -> (TempDir, String) {
 }
 
 #[test]
-fn a_cut_between_two_good_hosts_is_a_link_and_taints_nobody() {
+fn a_cut_between_two_healthy_hosts_is_a_link_and_taints_no_node() {
     let Some(network) = Network::of(4) else { return };
-    // Who is tested with whom is up to the job's name and the number of the check.
+    // Which nodes are tested together follows from the job's name and the number of the check.
     let flags = ["--nnodes=4", "--rdzv-id=the-same", "--on-bad-path=proceed"];
     let run = || {
         let job = Job::on(&network, &flags);
@@ -52,7 +52,7 @@ fn a_cut_between_two_good_hosts_is_a_link_and_taints_nobody() {
 }
 
 #[test]
-fn a_cut_between_two_switches_is_a_path_and_taints_nobody() {
+fn a_cut_between_two_switches_is_a_path_and_taints_no_node() {
     let Some(network) = Network::of(4) else { return };
     cut_off(&network, &[2, 3]);
     let (_folder, topology) = under(&[0, 0, 1, 1]);

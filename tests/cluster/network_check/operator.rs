@@ -19,7 +19,7 @@ fn the_command_for_nodes_at_fault_runs_once_for_each_with_what_is_known_of_it() 
     let left = take(&mut nodes, 3);
     let _said = job.leave([left], 201);
     let _world = job.first_world(3);
-    let said = job.await_master_said("--on-fault-node has seen to ");
+    let said = job.await_master_said("--on-fault-node succeeded for ");
     assert_eq!(said.matches("--on-fault-node").count(), 1, "{said}");
     let outcome = job.ends_well(nodes);
     let lines = outcome.file("at-fault").expect("the command has written it");

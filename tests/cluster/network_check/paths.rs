@@ -1,9 +1,9 @@
-//! Hosts that nobody reaches on the data network, while the master hears them all.
+//! Hosts that no other reaches on the data network, while the master reaches them all.
 
 use super::job::{Job, take};
 use crate::hosts::{Fault, Network, data_address};
 
-/// One host of `count` is broken: it is named, leaves and says why and with whom; the others train.
+/// One host of `count` is broken: it is named, leaves, and reports why and after which tests; the others train.
 fn one_of(count: usize, bad: usize, fault: Fault, words: &str) {
     let Some(network) = Network::of(count) else { return };
     network.break_host(bad, fault);
@@ -40,22 +40,22 @@ fn one_of(count: usize, bad: usize, fault: Fault, words: &str) {
 }
 
 #[test]
-fn of_four_the_one_that_is_not_heard_is_named_and_nobody_else() {
+fn of_four_only_the_host_that_is_not_received_is_named() {
     one_of(4, 2, Fault::Mute, "it does not answer");
 }
 
 #[test]
-fn of_five_the_one_that_nobody_reaches_is_named_and_nobody_else() {
+fn of_five_only_the_host_that_is_not_reached_is_named() {
     one_of(5, 4, Fault::Deaf, "it does not answer");
 }
 
 #[test]
-fn of_four_the_one_that_refuses_to_send_is_named_and_nobody_else() {
+fn of_four_only_the_host_that_refuses_to_send_is_named() {
     one_of(4, 0, Fault::Blackhole, "there is a blackhole route");
 }
 
 #[test]
-fn of_four_the_one_that_is_answered_and_gets_no_large_packets_is_named_and_nobody_else() {
+fn of_four_only_the_host_that_gets_no_large_packets_is_named() {
     let Some(network) = Network::of(4) else { return };
     network.lose_large_packets(1);
     let job = Job::on(&network, &["--nnodes=3:4"]);
@@ -75,7 +75,7 @@ fn of_four_the_one_that_is_answered_and_gets_no_large_packets_is_named_and_nobod
 }
 
 #[test]
-fn two_of_six_are_named_and_nobody_else() {
+fn of_six_only_the_two_broken_hosts_are_named() {
     let Some(network) = Network::of(6) else { return };
     network.break_host(1, Fault::Mute);
     network.break_host(4, Fault::Deaf);

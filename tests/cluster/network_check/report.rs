@@ -88,7 +88,7 @@ impl Report {
         self.nodes.iter().map(|node| &*node.verdict).collect()
     }
 
-    /// These nodes, and no others, are called so, left out and tainted; all others are healthy, and stay. Who is lost for
+    /// These nodes, and no others, are called so, left out and tainted; all others are healthy, and stay. A node that is lost for
     /// the first time is not tainted.
     #[track_caller]
     pub(super) fn blames(&self, bad: &[(usize, &str)]) {
@@ -102,7 +102,7 @@ impl Report {
         assert!(!self.guard.mass_failure, "{self:#?}");
     }
 
-    /// Whom the evidence against a node names: nodes that are healthy.
+    /// The nodes that the evidence against a node names: healthy ones.
     #[track_caller]
     pub(super) fn witnesses_against(&self, number: usize) -> Vec<usize> {
         let evidence = self.nodes[number].evidence.iter();

@@ -118,9 +118,9 @@ impl Quota {
 impl Drop for Quota {
     fn drop(&mut self) {
         let gone = || fs::remove_dir(&self.folder).ok();
-        // Whoever was in it has ended, or is about to. A case that fails already has more to say than that.
+        // The processes in it have ended, or are about to. A case that fails already has more to say than that.
         if gone().is_none() && !std::thread::panicking() {
-            support::wait_for("the end of whoever has the quota", gone);
+            support::wait_for("the end of the processes in the cgroup", gone);
         }
     }
 }

@@ -18,7 +18,7 @@ use super::{report::Report, schema};
 
 const CHECK: [&str; 4] = ["--network-check", "--switchbox-check", "--switchbox-probe=mxom", "--nnodes=1:2"];
 
-/// A job whose master writes its report and runs a command for nodes at fault.
+/// A job with a master that writes its report and runs a command for nodes at fault.
 fn job() -> Cluster {
     let mut job = Cluster::of_lines(programs!());
     let report = format!("--taint-report={}", report_file(&job).display());
@@ -50,7 +50,7 @@ fn tool(dir: &Path, name: &str, values: [&str; 4]) -> PathBuf {
     let (draft, file) = (dir.join(format!("{name}.draft")), dir.join(name));
     fs::write(&draft, text).expect("a tool");
     fs::set_permissions(&draft, fs::Permissions::from_mode(0o755)).expect("a tool");
-    // Moved by another process, so that nobody who forks meanwhile keeps it open for writing.
+    // Moved by another process, so that no concurrent fork keeps it open for writing.
     let moved = std::process::Command::new("mv").args([&draft, &file]).status().expect("mv");
     assert!(moved.success());
     file
@@ -93,7 +93,7 @@ fn a_node_with_too_few_good_channels_is_left_out_and_tainted_for_its_switchbox()
     assert_eq!((&found["component"], &found["excluded"]), (&"switchbox".into(), &true.into()), "{found:#}");
     assert_eq!(found["taint"]["value"], "switchbox", "{found:#}");
     let _world = job.await_world(1, 0);
-    let _said = job.await_master_said("--on-fault-node has seen to ");
+    let _said = job.await_master_said("--on-fault-node succeeded for ");
     job.go();
     let _outcomes = job.finish([good], 0);
     let master = job.finish_master().expect_code(0);
@@ -164,7 +164,7 @@ fn a_node_that_nothing_can_measure_is_left_out_and_not_tainted() {
 
 /// A library of the vendor's tool is missing on this node; its links are as good as those of the other.
 #[test]
-fn a_tool_that_cannot_be_started_taints_nobody() {
+fn a_tool_that_cannot_be_started_taints_no_node() {
     let mut job = job();
     let good = node(&job, 0, GOOD).start();
     let lacks = tool(job.dir(), "tool-1", GOOD);
@@ -189,7 +189,7 @@ fn a_tool_that_cannot_be_started_taints_nobody() {
 
 /// The default pairs are for a host of eight: a mistake in how the check was asked for.
 #[test]
-fn default_pairs_on_a_host_of_four_end_the_launcher_and_taint_nobody() {
+fn default_pairs_on_a_host_of_four_end_the_launcher_and_taint_no_node() {
     let job = Cluster::of_lines(programs!());
     let report = report_file(&job);
     let flags = ["--standalone", "--network-check", "--switchbox-check"];
@@ -209,7 +209,7 @@ fn default_pairs_on_a_host_of_four_end_the_launcher_and_taint_nobody() {
 
 /// The links of this node are as good as those of the other.
 #[test]
-fn a_slip_in_the_command_of_a_probe_taints_nobody() {
+fn a_mistake_in_the_command_of_a_probe_taints_no_node() {
     let mut job = job();
     let good = node(&job, 0, GOOD).start();
     let flags = ["--network-check", "--switchbox-check", "--nnodes=1:2"];

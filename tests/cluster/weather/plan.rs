@@ -177,7 +177,7 @@ fn storm(prng: &mut Prng, hosts: usize, is_mild: bool) -> Storm {
     Storm { from, lasts, weather, ways: ways(prng, hosts) }
 }
 
-/// Between whom.
+/// The two hosts.
 fn ways(prng: &mut Prng, hosts: usize) -> Vec<Way> {
     let all =
         (0..hosts).flat_map(|from| (0..hosts).map(move |to| (from, to))).filter(|(from, to)| from != to);

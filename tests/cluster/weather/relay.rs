@@ -34,7 +34,7 @@ pub(super) struct Weather {
     pub(super) lost: u32,
     /// So long they take, and up to so much longer.
     pub(super) delay: (Duration, Duration),
-    /// Those of more bytes are lost, and nobody is told.
+    /// Larger packets are lost silently.
     pub(super) most_bytes: Option<usize>,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Relay {
 }
 
 impl Relay {
-    /// Between the hosts whose namespaces these processes hold.
+    /// Between the hosts with the namespaces that these processes hold.
     pub(super) fn between(holders: &[u32], seed: u64) -> Result<Self, String> {
         let open = |holder: &u32| open_tun(*holder).map_err(|error| format!("no TUN device: {error}"));
         let hosts: Vec<File> = holders.iter().map(open).collect::<Result<_, _>>()?;
@@ -115,7 +115,7 @@ pub(super) fn address(host: usize) -> String {
     format!("10.80.0.{}", host + 1)
 }
 
-/// A packet that is under way: when it comes, its number, to whom.
+/// A packet in flight: when it arrives, its number, its destination.
 type UnderWay = Reverse<(Instant, u64, usize, Vec<u8>)>;
 
 struct Carrier {
@@ -159,7 +159,7 @@ impl Carrier {
         let [0x45..=0x4f, ..] = packet else { return };
         let Some(&[10, 80, 0, number]) = packet.get(16..20) else { return };
         let Some(to) = usize::from(number).checked_sub(1).filter(|to| *to < self.hosts.len()) else { return };
-        let mut sky = self.sky.lock().expect("nobody panics with it");
+        let mut sky = self.sky.lock().expect("not poisoned");
         let weather = sky.ways.get(&(from, to)).copied().unwrap_or_default();
         let is_lost = self.prng.chance(weather.lost);
         if weather.is_cut || is_lost || weather.most_bytes.is_some_and(|most| packet.len() > most) {
