@@ -42,13 +42,13 @@ fn outlives(cuts: &[u64]) {
     for (past, seconds) in cuts.iter().enumerate() {
         network.set_control(NODES, "down");
         job.kill_master();
-        // How long the cut lasts is what is tried.
+        // The duration of the cut is what is tested.
         sleep(Duration::from_secs(*seconds));
         network.set_control(NODES, "up");
         job.start_master(master(&job));
         let _said = job.await_master_said("came back to job");
         for node in &nodes {
-            // One that was cut off for a moment may have noticed nothing but a connection that broke.
+            // After a short cut a node may have noticed only a broken connection.
             let back = || node.stderr().matches("the job master is back").count() > past;
             job.wait("a node that is back", || back().then_some(()));
         }

@@ -12,7 +12,7 @@ fn restarts(world: &[Dump]) -> Vec<&str> {
 }
 
 #[test]
-fn a_failure_restarts_all_nodes_and_spends_the_budget_of_its_own() {
+fn a_failure_restarts_all_nodes_and_spends_the_budget_of_one() {
     let mut job = cluster();
     let steps = ["dump", "1@0 await fail 1", "1@0 exit 3", "0@1 await fail 0", "0@1 exit 4", "await go"];
     let line = ["--nnodes=2", "--max-restarts=1"];
@@ -53,7 +53,7 @@ fn a_spent_budget_on_torchrun_lines_fails_every_node_with_the_root_cause() {
 }
 
 #[test]
-fn a_spent_budget_of_the_node_that_serves_the_master_is_told_to_all() {
+fn a_spent_budget_of_the_node_that_serves_the_master_is_reported_by_all() {
     let job = lines();
     let port = free_port().to_string();
     let steps = ["dump", "0@0 await fail", "0@0 kill SEGV", "await go"];
@@ -71,7 +71,7 @@ fn a_spent_budget_of_the_node_that_serves_the_master_is_told_to_all() {
 }
 
 #[test]
-fn with_a_master_of_its_own_a_replacement_revives_the_job() {
+fn with_dlrover_master_a_replacement_revives_the_job() {
     let mut job = cluster();
     let [first, second] =
         [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).steps(&RANK_1_FAILS).start());
@@ -100,7 +100,7 @@ fn a_spent_budget_with_enough_nodes_left_shrinks_the_job() {
 }
 
 #[test]
-fn a_node_that_is_done_restarts_with_its_peers() {
+fn a_node_that_has_succeeded_restarts_with_its_peers() {
     let mut job = cluster();
     let steps = ["dump", "0@0 exit 0", "1@0 await fail", "1@0 exit 3", "await go"];
     let line = ["--nnodes=2", "--max-restarts=1"];
@@ -114,7 +114,7 @@ fn a_node_that_is_done_restarts_with_its_peers() {
 }
 
 #[test]
-fn a_node_that_is_done_ends_well_when_a_peer_is_lost_for_good() {
+fn a_node_that_has_succeeded_keeps_its_success_when_a_peer_is_lost() {
     let mut job = cluster();
     let steps = ["dump", "0@0 exit 0", "await go"];
     let line = ["--nnodes=2", "--rdzv-conf=join_timeout=5"];

@@ -80,13 +80,13 @@ const KILLED: &str = "its workers are killed before the job continues without it
 const GO_ON: &str = "it counts as dead; workers keep running";
 
 #[test]
-fn a_node_that_is_cut_off_in_one_direction_ends_its_workers_before_others_begin() {
+fn a_node_cut_off_in_one_direction_stops_its_workers_before_the_next_round() {
     let Some(job) = Job::of(3, 2) else { return };
     let mut world = job.world(3, 0, &[]);
     let master = job.master();
     for (time, way) in (0..).zip([(2, master), (master, 2)]) {
         job.cut(&[way]);
-        // Its peers still hear the master, and it reaches them.
+        // Its peers still have the master, and it reaches them.
         job.cluster.wait("a node that ends its workers", || {
             (job.nodes[2].stderr().matches(KILLED).count() > time).then_some(())
         });
@@ -100,7 +100,7 @@ fn a_node_that_is_cut_off_in_one_direction_ends_its_workers_before_others_begin(
 }
 
 #[test]
-fn of_a_job_that_is_cut_in_halves_the_half_with_the_master_goes_on() {
+fn of_a_job_that_is_partitioned_the_part_with_the_master_continues() {
     let Some(job) = Job::of(4, 2) else { return };
     let world = job.world(4, 0, &[]);
     let ways = Job::ways(&[2, 3], &[0, 1, job.master()]);
@@ -116,7 +116,7 @@ fn of_a_job_that_is_cut_in_halves_the_half_with_the_master_goes_on() {
 }
 
 #[test]
-fn most_nodes_that_lose_the_master_at_once_go_on_and_the_rest_wait_for_them() {
+fn a_majority_that_loses_the_master_continues_and_the_rest_wait() {
     let Some(job) = Job::of(3, 1) else { return };
     let world = job.world(3, 0, &[]);
     let ways = Job::ways(&[1, 2], &[0, job.master()]);
@@ -124,7 +124,7 @@ fn most_nodes_that_lose_the_master_at_once_go_on_and_the_rest_wait_for_them() {
     for node in &job.nodes[1..] {
         let _said = job.cluster.await_said(node, GO_ON);
     }
-    // The one that is left could go on alone, and must not.
+    // The remaining node could continue alone, and must not.
     let said = job.cluster.await_said(&job.nodes[0], "may still run workers of the last round");
     assert!(said.contains("PENDING enough nodes have joined, but node rank"), "{said}");
     assert!(world[1..].iter().all(|worker| alive(worker.pid)), "{}", job.cluster.all_said());
@@ -134,7 +134,7 @@ fn most_nodes_that_lose_the_master_at_once_go_on_and_the_rest_wait_for_them() {
 }
 
 #[test]
-fn a_master_that_can_say_nothing_is_taken_for_dead_and_begins_no_round_beside_the_one_that_runs() {
+fn a_master_that_cannot_send_counts_as_dead_and_starts_no_second_round() {
     let Some(job) = Job::of(3, 1) else { return };
     let world = job.world(3, 0, &[]);
     let ways: Vec<(usize, usize)> = (0..3).map(|node| (job.master(), node)).collect();

@@ -21,7 +21,7 @@ fn sharing(job: &Cluster) -> Launch {
 }
 
 #[test]
-fn a_container_without_room_ends_at_once_with_the_plugins_sentence() {
+fn a_container_without_memory_fails_at_once_with_the_plugins_message() {
     let job = lines();
     let run = sharing(&job)
         .env("ALIYUN_COM_GPU_MEM_IDX", "-1")
@@ -32,7 +32,7 @@ fn a_container_without_room_ends_at_once_with_the_plugins_sentence() {
 }
 
 #[test]
-fn workers_are_told_what_part_of_the_device_is_theirs() {
+fn workers_get_their_share_of_the_device_in_the_environment() {
     let job = lines();
     let run = sharing(&job).env("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.05").start();
     let world = job.await_world(2, 0);
@@ -64,7 +64,7 @@ fn a_shared_device_is_not_busy() {
 }
 
 #[test]
-fn a_worker_that_takes_more_than_its_share_is_told_of_and_killed_where_that_is_wanted() {
+fn a_worker_above_its_share_is_reported_and_killed_if_enforced() {
     for enforces in [false, true] {
         let job = lines();
         let flags = if enforces { &["--gpu-mem-enforce"][..] } else { &[] };

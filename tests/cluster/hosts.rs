@@ -106,7 +106,7 @@ impl Network {
     pub(crate) fn of(count: usize) -> Option<Self> {
         Self::try_of(count)
             .inspect_err(|reason| {
-                // Past cargo's capture, for it has no way to say it. A stderr that is closed must not fail the case.
+                // Past cargo's capture. A closed stderr must not fail the case.
                 let _ = writeln!(std::io::stderr(), "skipped: {reason}");
             })
             .ok()

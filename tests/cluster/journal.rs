@@ -41,7 +41,7 @@ fn a_torn_tail_is_tolerated() {
 }
 
 #[test]
-fn a_changed_middle_is_refused_and_a_master_without_it_takes_the_job_over() {
+fn a_damaged_journal_is_refused_and_a_master_without_it_takes_the_job_over() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let (mut job, state, nodes) = killed(dir.path());
     let path = dir.path().join("journal");
@@ -62,7 +62,7 @@ fn a_changed_middle_is_refused_and_a_master_without_it_takes_the_job_over() {
 }
 
 #[test]
-fn two_masters_do_not_share_a_state() {
+fn two_masters_do_not_share_a_state_directory() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let state = format!("--state-dir={}", dir.path().display());
     let mut job = Cluster::with_master(programs!(), &[&state]);
@@ -74,7 +74,7 @@ fn two_masters_do_not_share_a_state() {
 }
 
 #[test]
-fn the_next_job_begins_with_nothing() {
+fn the_next_job_starts_without_state() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let state = format!("--state-dir={}", dir.path().display());
     for _ in 0..2 {

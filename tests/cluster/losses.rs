@@ -9,7 +9,7 @@ use support::{
 use crate::{cluster, lines};
 
 #[test]
-fn a_killed_node_is_lost_and_enough_others_go_on() {
+fn a_killed_node_is_lost_and_enough_others_continue() {
     let mut job = cluster();
     let [first, second, third] = [0, 1, 2].map(|rank| job.ranked(rank).flags(["--nnodes=2:3"]).start());
     let world = job.await_world(3, 0);
@@ -28,7 +28,7 @@ fn a_killed_node_is_lost_and_enough_others_go_on() {
 }
 
 #[test]
-fn workers_that_fail_because_a_node_was_lost_cost_no_restart_even_where_none_is_left() {
+fn secondary_failures_after_a_lost_node_spend_no_restart() {
     let job = cluster();
     let trainer = support::trainer("ring_sgd.py");
     let node = |rank| {
@@ -53,7 +53,7 @@ fn workers_that_fail_because_a_node_was_lost_cost_no_restart_even_where_none_is_
 }
 
 #[test]
-fn the_workers_of_a_lost_host_do_not_meet_those_of_the_next_round() {
+fn workers_of_a_lost_host_do_not_reach_the_next_round() {
     let mut job = cluster();
     let [first, second, third] = [0, 1, 2].map(|rank| job.ranked(rank).flags(["--nnodes=2:3"]).start());
     let before = job.await_world(3, 0);
@@ -68,7 +68,7 @@ fn the_workers_of_a_lost_host_do_not_meet_those_of_the_next_round() {
 }
 
 #[test]
-fn a_silent_node_is_lost_and_comes_back_as_a_newcomer() {
+fn a_silent_node_is_lost_and_rejoins_as_a_new_node() {
     let flags = ["--reconnect-grace=0.5", "--heartbeat-timeout=1"];
     let mut job = Cluster::with_master(programs!(), &flags);
     let line = ["--nnodes=1:2", "--rdzv-conf=lastcall_timeout=0"];
@@ -90,7 +90,7 @@ fn a_silent_node_is_lost_and_comes_back_as_a_newcomer() {
 }
 
 #[test]
-fn a_node_that_is_told_to_end_leaves_at_once() {
+fn a_terminated_node_leaves_at_once() {
     // Neither grace nor silence can end within the test.
     let flags = ["--reconnect-grace=500", "--heartbeat-timeout=500", "--restart-count=0"];
     let mut job = Cluster::with_master(programs!(), &flags);
@@ -107,7 +107,7 @@ fn a_node_that_is_told_to_end_leaves_at_once() {
 }
 
 #[test]
-fn a_job_that_every_node_left_waits_for_others_and_fails_without_them() {
+fn a_job_without_nodes_waits_for_others_and_fails_without_them() {
     let mut job = cluster();
     let line = ["--nnodes=2", "--rdzv-conf=join_timeout=5"];
     let nodes = [0, 1].map(|rank| job.ranked(rank).flags(line).start());
@@ -122,7 +122,7 @@ fn a_job_that_every_node_left_waits_for_others_and_fails_without_them() {
 }
 
 #[test]
-fn a_launcher_that_serves_the_master_tells_the_others_that_it_was_told_to_end() {
+fn a_terminated_launcher_with_the_master_notifies_the_others() {
     let job = lines();
     let endpoint = format!("--rdzv-endpoint=127.0.0.1:{}", free_port());
     let line = ["--nnodes=1:2", "--rdzv-backend=c10d", &endpoint, "--rdzv-conf=lastcall_timeout=0"];

@@ -10,7 +10,7 @@
 //! * [`failures`]: workers fail; [`losses`]: nodes do; [`replacements`]: others take their place.
 //! * [`topology`]: ranks by switch.
 //! * [`master_dies`], [`crash_points`] and [`journal`]: the master does, and comes back.
-//! * [`trust`]: which peers the master serves; [`strangers`]: what an unknown peer can do to a job.
+//! * [`trust`]: which peers the master serves; [`unknown_peers`]: what an unknown peer can do to a job.
 //! * [`hosts`]: network namespaces; [`network`]: the links between them go down; [`back_off`]: so does the master, too.
 //! * [`weather`]: packets between them are lost, late, too large or get through one way only, by seeded schedules.
 //! * [`no_loopback`]: hosts that do not reach themselves.
@@ -34,9 +34,9 @@ mod refusals;
 mod rendezvous;
 mod replacements;
 mod spares;
-mod strangers;
 mod topology;
 mod trust;
+mod unknown_peers;
 mod waiting;
 mod weather;
 

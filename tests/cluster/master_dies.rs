@@ -25,7 +25,7 @@ fn words(flags: &[String]) -> Vec<&str> {
 }
 
 #[test]
-fn a_master_that_remembers_comes_back_and_no_worker_notices() {
+fn a_master_with_a_journal_restarts_and_no_worker_notices() {
     let (mut job, flags, _dir) = remembering(&["--reconnect-grace=20"]);
     let line = ["--nnodes=2", "--max-restarts=1"];
     let nodes = [0, 1].map(|rank| job.ranked(rank).flags(line).steps(&RANK_1_FAILS).start());
@@ -51,7 +51,7 @@ fn a_master_that_remembers_comes_back_and_no_worker_notices() {
 }
 
 #[test]
-fn a_master_that_is_told_to_end_is_started_again_as_one_that_died() {
+fn a_terminated_master_restarts_like_a_killed_one() {
     let (mut job, flags, _dir) = remembering(&["--reconnect-grace=20"]);
     let nodes = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).start());
     let world = job.await_world(2, 0);
@@ -76,10 +76,10 @@ fn a_master_that_was_frozen_gives_no_node_up() {
     let nodes = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).start());
     let world = job.await_world(2, 0);
     job.signal_master(Signal::SIGSTOP);
-    // Longer than any node may be silent, which is six beats of a second each; how much longer does not matter.
+    // Longer than any node may be silent, which is six heartbeats of a second each; how much longer does not matter.
     std::thread::sleep(std::time::Duration::from_secs(9));
     job.signal_master(Signal::SIGCONT);
-    // Its log would say it at once; a further node is heard only after that.
+    // Its log would have it at once; a further node is served only after that.
     let spare = job.ranked(2).flags(["--nnodes=2"]).start();
     let _heard = job.await_said(&spare, "SPARE: ");
     assert!(!job.master_said().contains("is gone"), "{}", job.master_said());
@@ -89,7 +89,7 @@ fn a_master_that_was_frozen_gives_no_node_up() {
 }
 
 #[test]
-fn losses_are_not_forgotten_by_a_master_that_remembers() {
+fn losses_are_kept_by_a_master_with_a_journal() {
     let (mut job, flags, _dir) = remembering(&["--reconnect-grace=1", "--restart-count=1"]);
     let first = job.ranked(0).flags(["--nnodes=2"]).start();
     let second = job.ranked(1).flags(["--nnodes=2"]).start();
@@ -132,7 +132,7 @@ fn a_master_without_a_journal_asks_the_nodes_and_none_restarts() {
     let steps = ["dump", "2@0 exit 0", "1@0 await fail", "1@0 exit 3", "await go"];
     let nodes = [0, 1, 2].map(|rank| job.ranked(rank).flags(line).steps(&steps).start());
     let world = job.await_world(3, 0);
-    // One of them has nothing left to do; it waits for the end of the job.
+    // One of them has succeeded, and waits for the end of the job.
     job.await_death(&world[2]);
     job.kill_master();
     for node in &nodes[..2] {
@@ -169,7 +169,7 @@ fn a_master_that_stays_away_ends_only_what_needs_it() {
 }
 
 #[test]
-fn the_launcher_that_serves_the_master_comes_back_with_its_state() {
+fn the_launcher_with_the_master_restarts_with_its_state() {
     let mut job = lines();
     let dir = tempfile::tempdir().expect("a temporary folder");
     let state = format!("--state-dir={}", dir.path().display());
@@ -190,7 +190,7 @@ fn the_launcher_that_serves_the_master_comes_back_with_its_state() {
 }
 
 #[test]
-fn without_its_state_the_job_of_a_launcher_that_served_the_master_ends_with_it() {
+fn without_state_the_job_ends_with_the_launcher_that_served_the_master() {
     let job = lines();
     let endpoint = format!("--rdzv-endpoint=127.0.0.1:{}", free_port());
     let conf = "--rdzv-conf=join_timeout=5";

@@ -8,7 +8,7 @@ use crate::{cluster, lines};
 const MEET: [&str; 4] = ["dump", "0 set word hello", "1 get word", "await go"];
 
 #[test]
-fn unchanged_c10d_lines_meet() {
+fn unchanged_c10d_commands_rendezvous() {
     for host in ["127.0.0.1", "localhost"] {
         let mut job = lines();
         let endpoint = format!("--rdzv-endpoint={host}:{}", free_port());
@@ -28,7 +28,7 @@ fn bare(job: &support::cluster::Cluster) -> Launch {
 }
 
 #[test]
-fn c10d_lines_need_no_address_of_their_own() {
+fn c10d_commands_need_no_local_address() {
     let mut job = lines();
     let endpoint = format!("--rdzv-endpoint=127.0.0.1:{}", free_port());
     let line = ["--nnodes=1:2", "--rdzv-backend=c10d", &endpoint, "--rdzv-id=same"];
@@ -39,7 +39,7 @@ fn c10d_lines_need_no_address_of_their_own() {
 }
 
 #[test]
-fn unchanged_static_lines_meet_in_any_order() {
+fn unchanged_static_commands_rendezvous_in_any_order() {
     for order in [[0, 1], [1, 0]] {
         let mut job = lines();
         let port = free_port().to_string();
@@ -55,7 +55,7 @@ fn unchanged_static_lines_meet_in_any_order() {
 }
 
 #[test]
-fn the_kubeflow_habit_meets_in_any_order() {
+fn kubeflow_commands_rendezvous_in_any_order() {
     for order in [[0, 1], [1, 0]] {
         let mut job = lines();
         let address = format!("127.0.0.1:{}", free_port());
@@ -85,7 +85,7 @@ fn the_launcher_that_serves_the_master_leaves_last() {
 }
 
 #[test]
-fn nodes_of_torchrun_lines_that_are_all_told_to_end_do() {
+fn nodes_of_torchrun_lines_all_end_when_terminated() {
     let job = lines();
     let endpoint = format!("--rdzv-endpoint=127.0.0.1:{}", free_port());
     let line = ["--nnodes=3", "--rdzv-backend=c10d", &endpoint];
@@ -99,7 +99,7 @@ fn nodes_of_torchrun_lines_that_are_all_told_to_end_do() {
 }
 
 #[test]
-fn a_master_of_its_own_comes_before_rendezvous_options() {
+fn a_master_address_overrides_rendezvous_options() {
     let mut job = cluster();
     let line = ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=192.0.2.1:1"];
     let nodes = [0, 1].map(|rank| job.ranked(rank).flags(line).start());
@@ -114,7 +114,7 @@ fn unanswered(port: &str) -> String {
 }
 
 #[test]
-fn nodes_may_come_before_their_master() {
+fn nodes_may_start_before_their_master() {
     let mut job = lines();
     let port = free_port().to_string();
     let nodes = [0, 1].map(|rank| {

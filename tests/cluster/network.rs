@@ -5,7 +5,7 @@ use support::{cluster::Cluster, programs};
 use crate::hosts::Network;
 
 #[test]
-fn a_node_behind_a_dead_link_is_lost_by_its_silence_and_comes_back_as_a_newcomer() {
+fn a_node_behind_a_dead_link_is_lost_and_rejoins_as_a_new_node() {
     let Some(network) = Network::of(3) else { return };
     let mut job = Cluster::of_lines(programs!());
     let [program, flag] = network.entering_hub();
@@ -16,7 +16,7 @@ fn a_node_behind_a_dead_link_is_lost_by_its_silence_and_comes_back_as_a_newcomer
         let [program, flag] = network.entering(number);
         let node = job.line_in(&[&program, &flag], &format!("10.77.0.{}", number + 1));
         let node = node.env("DLROVER_MASTER_ADDR", "10.77.0.254:50001").env("NODE_RANK", number.to_string());
-        // It says of itself where it is; the master sees the same.
+        // It reports its own address; the master sees the same.
         node.flags(line).env("PLACE", (number + 1).to_string()).start()
     };
     let nodes = [start(0), start(1)];

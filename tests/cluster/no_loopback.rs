@@ -26,7 +26,7 @@ fn is_refused_at_once(outcome: Outcome, place: &str) {
 }
 
 #[test]
-fn a_launcher_that_cannot_reach_its_own_master_says_so_at_once() {
+fn a_launcher_that_cannot_reach_its_own_master_fails_at_once() {
     if Network::of(0).is_none() {
         return;
     }
@@ -59,7 +59,7 @@ fn a_launcher_with_a_remote_master_only_warns() {
 }
 
 #[test]
-fn with_loopback_up_the_same_line_runs() {
+fn with_loopback_up_the_same_command_runs() {
     if Network::of(0).is_none() {
         return;
     }

@@ -5,8 +5,8 @@ use support::{cluster::Cluster, launch::Launch, programs};
 use crate::cluster;
 
 #[test]
-fn a_node_that_expects_another_job_is_refused_by_name() {
-    // A master with a token; without one the nodes wait (`strangers`).
+fn a_node_of_another_job_is_refused_with_the_difference() {
+    // A master with a token; without one the nodes wait (`unknown_peers`).
     let mut job = Cluster::of_lines(programs!());
     let token = |line: Launch| line.env("DLROVER_JOB_TOKEN", "s3cret");
     let master = token(job.master_line().flags(["--port=0"]));

@@ -8,7 +8,7 @@ use crate::cluster;
 const LONG_CALL: &str = "--rdzv-conf=lastcall_timeout=500";
 
 #[test]
-fn as_many_nodes_as_there_may_be_start_at_once() {
+fn the_maximum_of_nodes_starts_at_once() {
     let mut job = cluster();
     let line = ["--nnodes=1:2", LONG_CALL];
     let nodes = [0, 1].map(|rank| job.ranked(rank).flags(line).start());
@@ -18,7 +18,7 @@ fn as_many_nodes_as_there_may_be_start_at_once() {
 }
 
 #[test]
-fn enough_nodes_start_after_the_last_call() {
+fn the_minimum_of_nodes_starts_after_the_last_call() {
     let mut job = cluster();
     let line = ["--nnodes=2:4", "--rdzv-conf=lastcall_timeout=1"];
     let nodes = [0, 1].map(|rank| job.ranked(rank).flags(line).start());
@@ -27,7 +27,7 @@ fn enough_nodes_start_after_the_last_call() {
 }
 
 #[test]
-fn without_a_last_call_enough_nodes_start_at_once() {
+fn without_a_last_call_the_minimum_of_nodes_starts_at_once() {
     let mut job = cluster();
     let line = ["--nnodes=2:4", "--rdzv-conf=last_call_timeout=0"];
     let nodes = [0, 1].map(|rank| job.ranked(rank).flags(line).start());
@@ -70,7 +70,7 @@ fn nodes_without_a_rank_follow_by_address() {
 }
 
 #[test]
-fn nodes_may_bring_different_numbers_of_workers() {
+fn nodes_may_have_different_numbers_of_workers() {
     let mut job = cluster();
     let steps = ["dump", "0 set word hello", "2 get word", "await go"];
     let nodes = [(0, "2"), (1, "1")].map(|(rank, workers)| {

@@ -22,7 +22,7 @@ fn a_replacement_takes_the_place_of_a_killed_node() {
 }
 
 #[test]
-fn a_replacement_need_not_wait_for_the_grace_of_the_one_it_replaces() {
+fn a_replacement_does_not_wait_for_the_grace() {
     let mut job = support::cluster::Cluster::with_master(support::programs!(), &["--reconnect-grace=500"]);
     let [first, second] = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).start());
     let _before = job.await_world(2, 0);

@@ -5,7 +5,7 @@ use support::cluster::{kill_node, places};
 use crate::cluster;
 
 #[test]
-fn a_spare_ends_well_with_the_job_and_never_ran() {
+fn a_spare_succeeds_with_the_job_without_running() {
     let mut job = cluster();
     let mut nodes: Vec<_> = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).start()).into();
     let _world = job.await_world(2, 0);
@@ -17,7 +17,7 @@ fn a_spare_ends_well_with_the_job_and_never_ran() {
 }
 
 #[test]
-fn a_spare_is_promoted_when_a_seat_frees() {
+fn a_spare_is_promoted_when_a_seat_is_free() {
     let mut job = cluster();
     let [first, second] = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).start());
     let _world = job.await_world(2, 0);
@@ -30,7 +30,7 @@ fn a_spare_is_promoted_when_a_seat_frees() {
 }
 
 #[test]
-fn a_wave_of_newcomers_is_one_restart() {
+fn many_new_nodes_cause_one_restart() {
     let mut job = cluster();
     let line = ["--nnodes=1:4", "--rdzv-conf=lastcall_timeout=3"];
     let first = job.ranked(0).flags(line).start();
@@ -45,7 +45,7 @@ fn a_wave_of_newcomers_is_one_restart() {
 }
 
 #[test]
-fn a_newcomer_below_the_most_joins_after_the_last_call() {
+fn a_new_node_below_the_maximum_joins_after_the_last_call() {
     let mut job = cluster();
     let line = ["--nnodes=1:4", "--rdzv-conf=lastcall_timeout=0"];
     let first = job.ranked(0).flags(line).start();
@@ -56,7 +56,7 @@ fn a_newcomer_below_the_most_joins_after_the_last_call() {
 }
 
 #[test]
-fn a_newcomer_takes_no_rank_from_a_member_wherever_it_comes_from() {
+fn a_new_node_takes_no_rank_of_a_member() {
     // At a lower address, and at the same one.
     for newcomer in [2, 5] {
         let mut job = cluster();
@@ -75,7 +75,7 @@ fn a_newcomer_takes_no_rank_from_a_member_wherever_it_comes_from() {
 }
 
 #[test]
-fn a_member_that_moves_up_is_told_to_restore_from_disk() {
+fn a_member_with_a_new_rank_restores_from_disk() {
     let mut job = cluster();
     let [first, second, third] = [0, 1, 2].map(|rank| job.ranked(rank).flags(["--nnodes=2:3"]).start());
     let _world = job.await_world(3, 0);

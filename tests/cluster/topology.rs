@@ -75,7 +75,7 @@ fn the_file_is_read_again_for_each_round() {
     let second = job.await_world(3, 1);
     assert_eq!(order(&second), [0, 1, 2]);
     assert_eq!(from_disk(&second), [1, 2], "those that have another rank than before");
-    // A bad one is not used, and the last good one holds.
+    // An invalid file is not used; the last valid one stays.
     fs::write(&file, "a psw 192.168.0.0\na psw\n").expect("our own file");
     job.touch("fail 1");
     let third = job.await_world(3, 2);
@@ -87,7 +87,7 @@ fn the_file_is_read_again_for_each_round() {
 }
 
 #[test]
-fn nodes_that_are_not_listed_come_last_and_are_named() {
+fn unlisted_nodes_are_ranked_last_and_logged() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let (mut job, _) = cluster(&dir, "a psw 192.168.0.1\na psw 192.168.0.2\n");
     let nodes = nodes::<3>(&job, &[], &["dump", "await go"]);

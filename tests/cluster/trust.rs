@@ -13,7 +13,7 @@ use support::{cluster::Cluster, programs};
 use crate::{cluster, lines};
 
 #[test]
-fn only_nodes_with_the_jobs_token_take_part() {
+fn only_nodes_with_the_jobs_token_are_admitted() {
     let mut job = Cluster::of_lines(programs!());
     let master = job.master_line().flags(["--port=0"]).env("DLROVER_JOB_TOKEN", "s3cret");
     job.start_master(master);
@@ -50,7 +50,7 @@ fn a_master_without_a_token_warns() {
 }
 
 #[test]
-fn neither_workers_nor_what_is_between_them_and_the_launcher_have_the_token() {
+fn neither_workers_nor_the_guard_have_the_token() {
     let mut job = Cluster::of_lines(programs!());
     let token = "a-token-of-this-job-only";
     let master = job.master_line().flags(["--port=0"]).env("DLROVER_JOB_TOKEN", token);
@@ -72,13 +72,13 @@ fn neither_workers_nor_what_is_between_them_and_the_launcher_have_the_token() {
 }
 
 #[test]
-fn a_meeting_of_one_node_is_closed_to_others() {
+fn the_master_of_a_single_node_listens_on_loopback_only() {
     let job = Cluster::of_lines(programs!());
     let address = format!("127.0.0.7:{}", support::free_port());
     let node = job.node(1).env("DLROVER_MASTER_ADDR", &address).flags(["--nnodes=1"]).start();
     let world = job.await_world(1, 0);
-    let mut stranger = support::stranger::Stranger::at(&address);
-    let refused = stranger.subscribe(&stranger.own_id()).expect_err("it has no token");
+    let mut peer = support::unknown_peer::UnknownPeer::at(&address);
+    let refused = peer.subscribe(&peer.own_id()).expect_err("it has no token");
     assert_eq!(refused.code(), tonic::Code::Unauthenticated, "{refused}");
     assert!(support::cluster::alive(world[0].pid));
     job.go();
@@ -102,15 +102,15 @@ fn is_answered(from: [u8; 4], port: u16) -> bool {
 }
 
 #[test]
-fn the_store_can_be_for_members_only() {
-    for (allow, strangers) in [("", true), ("members", false)] {
+fn the_store_can_be_restricted_to_members() {
+    for (allow, unknown_peers) in [("", true), ("members", false)] {
         let mut job = cluster();
         let line = |rank| job.ranked(rank).env("DLROVER_STORE_ALLOW", allow).flags(["--nnodes=2"]);
         let nodes = [0, 1].map(|rank| line(rank).start());
         let world = job.await_world(2, 0);
         let port: u16 = world[0].var("MASTER_PORT").parse().expect("a port");
         assert!(is_answered([127, 0, 0, 2], port), "a member, DLROVER_STORE_ALLOW={allow}");
-        assert_eq!(is_answered([127, 0, 0, 99], port), strangers, "DLROVER_STORE_ALLOW={allow}");
+        assert_eq!(is_answered([127, 0, 0, 99], port), unknown_peers, "DLROVER_STORE_ALLOW={allow}");
         job.ends_well(nodes);
     }
     let job = lines();
@@ -129,7 +129,7 @@ impl Certificates {
     /// Nothing where there is no `openssl`, which is said.
     fn make(dir: &Path) -> Option<Self> {
         if Command::new("openssl").arg("version").output().is_err() {
-            // Past cargo's capture, for it has no way to say it. A stderr that is closed must not fail the case.
+            // Past cargo's capture. A closed stderr must not fail the case.
             let _ = writeln!(std::io::stderr(), "skipped: there is no openssl to make certificates with");
             return None;
         }
@@ -153,12 +153,12 @@ fn tls_accepts_certificates_of_the_ca() {
     let (ours, theirs) = (tempfile::tempdir(), tempfile::tempdir());
     let (ours, theirs) = (ours.expect("a folder"), theirs.expect("a folder"));
     let Some(known) = Certificates::make(ours.path()) else { return };
-    let Some(stranger) = Certificates::make(theirs.path()) else { return };
+    let Some(peer) = Certificates::make(theirs.path()) else { return };
     let flag = |name: &str, path: &Path| format!("--{name}={}", path.display());
     let (cert, key) = (flag("tls-cert", &known.cert), flag("tls-key", &known.key));
     let mut job = Cluster::with_master(programs!(), &[&cert, &key]);
     let short = "--rdzv-conf=join_timeout=1";
-    for wrong in [job.ranked(0), job.ranked(0).flags([flag("tls-ca", &stranger.ca)])] {
+    for wrong in [job.ranked(0), job.ranked(0).flags([flag("tls-ca", &peer.ca)])] {
         let outcome = wrong.flags(["--nnodes=2", short]).finish();
         assert!(matches!(outcome.code, Some(1 | 75)), "{outcome:#?}");
     }
@@ -181,7 +181,7 @@ fn garbage_at_the_port_disturbs_no_node() {
         [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 100], b"\x16\x03\x01", &preface, &frame_of_16_mib, &noise]
     {
         let mut stream = TcpStream::connect(job.address()).expect("the master listens");
-        // It may hang up at any moment, which is right.
+        // It may close at any time, which is right.
         let _hung_up = stream.write_all(garbage);
         let _hung_up = stream.shutdown(Shutdown::Write);
         let _answer = stream.read_to_end(&mut Vec::new());

@@ -24,7 +24,7 @@ fn waiting_nodes_are_told_which_ranks_are_missing() {
 }
 
 #[test]
-fn too_few_nodes_all_end_with_one_sentence_and_75() {
+fn too_few_nodes_all_exit_with_one_message_and_75() {
     let mut job = cluster();
     let line = ["--nnodes=3", "--rdzv-conf=join_timeout=4"];
     let nodes = [0, 2].map(|rank| job.ranked(rank).flags(line).start());
@@ -38,7 +38,7 @@ fn too_few_nodes_all_end_with_one_sentence_and_75() {
 }
 
 #[test]
-fn too_few_nodes_on_torchrun_lines_all_end_with_one_sentence_and_1() {
+fn too_few_nodes_of_torchrun_lines_all_exit_with_one_message_and_1() {
     let job = lines();
     let endpoint = format!("--rdzv-endpoint=127.0.0.1:{}", free_port());
     let line = ["--nnodes=3", "--rdzv-backend=c10d", &endpoint, "--rdzv-conf=join_timeout=4"];
@@ -50,7 +50,7 @@ fn too_few_nodes_on_torchrun_lines_all_end_with_one_sentence_and_1() {
 }
 
 #[test]
-fn a_master_that_never_comes_is_given_up_after_the_join_timeout() {
+fn a_missing_master_is_given_up_after_the_join_timeout() {
     let job = lines();
     // This address is of no launcher, so none serves.
     let node = job.node(1).env("DLROVER_MASTER_ADDR", format!("0.0.0.0:{}", free_port()));

@@ -57,7 +57,7 @@ const PORT: u16 = 50001;
 #[test]
 fn random_weather() {
     if let Err(reason) = hosts_behind_a_relay(1, 0) {
-        // Past cargo's capture, for it has no way to say it. A stderr that is closed must not fail the case.
+        // Past cargo's capture. A closed stderr must not fail the case.
         let _ = writeln!(std::io::stderr(), "skipped: random weather between hosts: {reason}");
         return;
     }
@@ -129,7 +129,7 @@ impl Tally {
 
 /// `None`: it went wrong, and all that is known of it has been told.
 fn tale(plan: &Plan) -> Option<Tale> {
-    // A thread of its own, so that a panic of the harness is told with its seed too.
+    // A thread of its own, so that a panic of the harness is reported with its seed too.
     let outcome = thread::scope(|scope| scope.spawn(|| Run::begin(plan).go_through()).join());
     let told = match outcome {
         Ok(tale) => return Some(tale),
@@ -217,7 +217,7 @@ impl<'a> Run<'a> {
         for (at, act) in acts(plan) {
             while let Some(left) = (start + at).checked_duration_since(Instant::now()) {
                 self.look(&mut sight);
-                // How long things take is what a schedule says.
+                // Durations are part of a schedule.
                 thread::sleep(left.min(Duration::from_millis(20)));
             }
             match act {

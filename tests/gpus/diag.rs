@@ -17,7 +17,7 @@ fn printed(node: &FakeNode, args: &[&str]) -> String {
 }
 
 #[test]
-fn the_document_is_as_told() {
+fn the_document_has_the_schema() {
     let node = FakeNode::dgx(&[1]);
     assert_eq!(
         printed(&node, &["-k", "4", "--json"]),
@@ -30,7 +30,7 @@ fn the_document_is_as_told() {
 }
 
 #[test]
-fn a_file_and_busy_ones_can_be_given() {
+fn a_matrix_file_and_busy_devices_can_be_given() {
     let node = FakeNode::dgx(&[]);
     let table = node.path("table");
     let from_file = ["--file", table.to_str().unwrap(), "--busy", "1,6", "-k", "2", "--json"];
@@ -63,7 +63,7 @@ fn without_free_accelerators_both_forms_choose_nothing() {
 }
 
 #[test]
-fn of_what_was_measured_nothing_is_said_that_is_not_known() {
+fn a_measured_matrix_makes_no_claims_about_link_kinds() {
     let node = FakeNode::dgx(&[]);
     fs::write(node.path("gbps.csv"), "0,9,9,9\n9,0,9,20\n9,9,0,9\n9,20,9,0\n").unwrap();
     let file = node.path("gbps.csv");
@@ -85,7 +85,7 @@ fn of_what_was_measured_nothing_is_said_that_is_not_known() {
 }
 
 #[test]
-fn what_cannot_be_shown_is_told_with_the_right_code() {
+fn errors_have_their_exit_codes() {
     let node = FakeNode::dgx(&[]);
     for (args, code, words) in [
         (["--busy", "8"].as_slice(), 2, "--busy names GPU 8"),

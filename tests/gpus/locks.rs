@@ -12,7 +12,7 @@ fn seen(run: &support::launch::Outcome) -> Vec<usize> {
 }
 
 #[test]
-fn the_second_takes_what_the_first_has_left() {
+fn the_second_launcher_chooses_from_the_rest() {
     let node = FakeNode::dgx(&[]);
     let first = node.launch(&FOUR).steps(&["dump", "touch here", "await end"]).start();
     first.await_file("here");
@@ -20,7 +20,7 @@ fn the_second_takes_what_the_first_has_left() {
     assert_eq!(seen(&second), [4, 5, 6, 7]);
     let with_the_rest = node.launch(&["--nproc-per-node=2", "--gpu-select=topology"]).steps(&["dump"]);
     assert_eq!(seen(&with_the_rest.finish().expect_code(0)), [4, 7, 5, 6], "what others hold is not free");
-    // For a third there is nothing, as long as the first runs; that costs it the choice, not the start.
+    // For a third nothing is left while the first runs; it starts without a choice.
     let third = node.launch(&["--nproc-per-node=5", "--gpu-select=topology"]).steps(&["dump"]);
     let third = third.finish().expect_code(0);
     assert!(!third.dump(0, 0).env.contains_key("CUDA_VISIBLE_DEVICES"));
@@ -41,7 +41,7 @@ fn the_second_takes_what_the_first_has_left() {
 }
 
 #[test]
-fn launchers_that_start_at_once_choose_different_ones() {
+fn concurrent_launchers_choose_different_devices() {
     let node = FakeNode::dgx(&[]);
     let flags = ["--nproc-per-node=2", "--gpu-select=topology", "--gpu-select-only"];
     let start = |_| node.launch(&flags).steps(&["dump", "0 touch here", "await end"]).start();
@@ -59,7 +59,7 @@ fn launchers_that_start_at_once_choose_different_ones() {
 }
 
 #[test]
-fn a_killed_launcher_holds_nothing() {
+fn a_killed_launcher_holds_no_locks() {
     let node = FakeNode::dgx(&[]);
     let killed = node.launch(&FOUR).steps(&["touch here", "hang"]).start();
     killed.await_file("here");
@@ -70,7 +70,7 @@ fn a_killed_launcher_holds_nothing() {
 }
 
 #[test]
-fn a_folder_of_locks_that_others_can_write_is_not_trusted() {
+fn a_lock_folder_that_others_can_write_is_not_used() {
     let node = FakeNode::dgx(&[]);
     fs::set_permissions(node.path("locks"), fs::Permissions::from_mode(0o777)).unwrap();
     let run = node.launch(&FOUR).steps(&["dump"]).finish().expect_code(0);

@@ -49,7 +49,7 @@ fn links_ids_memory_and_health_come_from_the_driver() {
 }
 
 #[test]
-fn a_list_with_a_broken_one_is_refused() {
+fn a_list_with_a_broken_device_is_refused() {
     for (state, words) in [("lost=1", "it has fallen off the bus"), ("ecc=1:3", "3 uncorrectable ECC errors")]
     {
         let [(path, library), (name, state)] = driver(state);
@@ -60,14 +60,14 @@ fn a_list_with_a_broken_one_is_refused() {
 }
 
 #[test]
-fn what_is_busy_is_a_threshold_of_the_user() {
+fn the_user_sets_the_threshold_of_busy() {
     let list = |flags: &[&str]| places(run("used=1:61", flags).dump(0, 0).var("CUDA_VISIBLE_DEVICES"));
     assert_eq!(list(&["--nproc-per-node=4"])[..4], [4, 5, 6, 7]);
     assert_eq!(list(&["--nproc-per-node=4", "--busy-gpu-threshold=80"])[..4], [0, 1, 2, 3]);
 }
 
 #[test]
-fn a_driver_that_hangs_costs_its_deadline_and_the_choice() {
+fn a_driver_that_hangs_is_given_up_after_the_deadline_without_a_choice() {
     let run = run("hang=3", &["--nproc-per-node=1"]);
     assert!(run.stderr.contains("chooses nothing, as with --gpu-select=first"), "{}", run.stderr);
     assert_eq!(run.dump(0, 0).env.get("CUDA_VISIBLE_DEVICES"), None);
@@ -120,7 +120,7 @@ fn checked(state: &str, flags: &[&str]) -> (support::launch::Outcome, serde_json
 }
 
 #[test]
-fn a_node_computes_on_no_devices_but_the_chosen_ones_and_calls_them_by_their_own_numbers() {
+fn a_node_computes_on_the_chosen_devices_and_names_their_own_numbers() {
     let flags = ["--nproc-per-node=2", "--gpu-select=5,4"];
     let (outcome, report, seen) = checked("used=0:61", &flags);
     let said = &outcome.stderr;

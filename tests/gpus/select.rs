@@ -63,9 +63,9 @@ fn the_users_own_list_bounds_the_choice() {
 }
 
 #[test]
-fn a_list_that_cannot_be_had_is_refused_before_anything_starts() {
+fn an_impossible_list_is_refused_at_the_start() {
     let node = FakeNode::dgx(&[]);
-    // A word that there is not is a mistake in the line itself, as with any choice of words.
+    // An invalid value is a usage error, as with any option with choices.
     for (list, words, code) in
         [("0,9", "no GPU 9", 1), ("0", "1 GPU for 2 workers", 1), ("soon", "no choice of GPUs", 2)]
     {
@@ -79,7 +79,7 @@ fn a_list_that_cannot_be_had_is_refused_before_anything_starts() {
 }
 
 #[test]
-fn metax_gpus_are_named_by_their_numbers_in_both_variables() {
+fn metax_gpus_are_set_by_number_in_both_variables() {
     let node = FakeNode::dgx(&[]);
     fs::write(node.path("table"), include_str!("../../diagnosis/src/gpu_topology/fixtures/f_c500.txt"))
         .unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::*;
 
 #[test]
-fn a_tool_that_is_no_help_costs_the_choice_and_not_the_run() {
+fn a_failing_tool_prevents_the_choice_and_not_the_run() {
     for (script, words) in [
         ("exec sleep 1000", "no answer within 2s; it was at {}/nvidia-smi --query-gpu=... --format=..."),
         ("sleep 1000 & wait", "no answer within 2s; it was at {}/nvidia-smi --query-gpu=... --format=..."),
@@ -24,7 +24,7 @@ fn a_tool_that_is_no_help_costs_the_choice_and_not_the_run() {
 }
 
 #[test]
-fn so_does_a_table_that_is_none() {
+fn so_does_an_invalid_table() {
     for (script, words) in [
         ("exec sleep 1000", "no answer within 2s; it was at {}/nvidia-smi topo -m"),
         ("exec yes GPU0", "{}/nvidia-smi topo -m: it prints more than 262144 bytes"),
@@ -70,7 +70,7 @@ fn a_failed_query_prevents_the_choice_because_the_ids_are_unknown() {
 }
 
 #[test]
-fn a_node_that_looks_at_itself_asks_the_tool_too() {
+fn the_self_test_asks_the_tool_too() {
     let node = FakeNode::dgx(&[6]);
     let report = node.path("report.json");
     let flags = ["--nproc-per-node=1", "--network-check", &format!("--taint-report={}", report.display())];

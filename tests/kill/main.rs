@@ -1,10 +1,10 @@
 //! Signals a random process of a run at a random moment: what must follow is known, and no process is left.
 //!
-//! * [`plan`]: what happens in a run, drawn from a seed.
+//! * [`plan`]: what happens in a run, generated from a seed.
 //! * [`oracle`]: what must follow from it. Read this first.
 //!
-//! `DLROVER_KILL_RUNS` runs (20), and `DLROVER_KILL_SEED`, which is printed, to have the same ones again. The
-//! same seed strikes the same kind of process at the same delay; the kernel's scheduling stays its own.
+//! `DLROVER_KILL_RUNS` runs (20), and `DLROVER_KILL_SEED`, which is printed, to repeat them. The
+//! same seed signals the same kind of process after the same delay; the kernel's scheduling varies.
 
 mod oracle;
 mod plan;
@@ -30,7 +30,7 @@ const WIDTH: usize = 4;
 /// How long processes that are left after the launcher's end may take to vanish.
 const VANISH: Duration = Duration::from_secs(10);
 
-/// What a run that can go on by itself gets before it is asked to end. A timer on purpose: that nothing happens
+/// Time before a run that continues is asked to end. A timer on purpose: that nothing happens
 /// cannot be waited for in another way.
 const A_MOMENT: Duration = Duration::from_millis(500);
 
@@ -38,7 +38,7 @@ const A_MOMENT: Duration = Duration::from_millis(500);
 /// that the sweep of a neighbour does not do its guard's work.
 static STARTS: RwLock<()> = RwLock::new(());
 
-/// Past the test harness, which hides what a test prints when it passes.
+/// Prints past the test harness, which captures the output of tests that pass.
 fn show(text: &str) {
     let _nobody_listens = std::io::stderr().write_all(text.as_bytes());
 }
@@ -51,7 +51,7 @@ struct Victim {
     rank: Option<u32>,
 }
 
-/// The living processes of one kind at this moment.
+/// Returns the live processes of one kind.
 fn candidates(target: Target, run: &Running) -> Vec<Victim> {
     let launcher = run.pid();
     let own: Vec<Process> =
@@ -113,9 +113,9 @@ fn strike(blow: Blow, victim: &Process) {
 /// What a run did, for the oracle and for the table.
 #[derive(Debug)]
 struct Seen {
-    /// `None` when the run was over before the blow.
+    /// `None` when the run was over before the signal.
     victim: Option<Victim>,
-    /// How long after the start it was struck.
+    /// How long after the start it was signalled.
     at: Duration,
     /// We had to ask the launcher to end it.
     asked_to_end: bool,
@@ -146,7 +146,7 @@ fn run_one(launcher: &Launcher, plan: &Plan) -> Result<Seen, String> {
         .args((plan.stage == Stage::Restarting).then_some("restart"))
         // Else there is a notice about it.
         .env("OMP_NUM_THREADS", "1");
-    // A launcher that is to die has no neighbour starting, from its own start until we have looked.
+    // While a launcher is killed and inspected no other starts.
     let (mut beside_others, mut alone) = (None, None);
     if plan.target == Target::Launcher {
         alone = Some(STARTS.write().unwrap_or_else(PoisonError::into_inner));
@@ -164,9 +164,9 @@ fn run_one(launcher: &Launcher, plan: &Plan) -> Result<Seen, String> {
     if plan.stage == Stage::Ending {
         run.touch("go");
     }
-    // The random moment: the one timer that stands for nothing else.
+    // The random moment: the only timer that is meant as one.
     std::thread::sleep(plan.moment);
-    // At an early moment there is no such process yet: then the first one that comes is struck. At a late one
+    // At an early moment there is no such process yet: then the first one that appears is signalled. At a late one
     // there may be none any more.
     let victim = wait_for("a process to strike", || {
         let all = candidates(plan.target, &run);
@@ -264,7 +264,7 @@ fn whichever_process_is_signalled_the_run_ends_as_it_must_and_leaves_no_process(
             scope.spawn(|| {
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed);
-                    // Runs that hang cost PATIENCE each; some of them tell enough.
+                    // Runs that hang cost PATIENCE each; a few are enough.
                     if index >= runs || start.elapsed() > TIMEOUT * 10 {
                         return;
                     }

@@ -1,13 +1,13 @@
 //! What must follow.
 //!
-//! | struck                           | the run                                     | exit code | report          |
+//! | signalled                        | the run                                     | exit code | report          |
 //! |----------------------------------|---------------------------------------------|-----------|-----------------|
 //! | worker, a restart is left        | restarts all workers, once                  | 0         | none, a notice  |
 //! | worker, none is left             | fails                                       | 1         | the box, it is the root cause |
 //! | worker, stopped and asked to end | waits for it until it is asked to end       | 1         | ended by SIGTERM |
-//! | descendant                       | goes on as if nothing had happened          | 0         | none            |
+//! | descendant                       | continues unchanged                         | 0         | none            |
 //! | guard                            | fails, without a (further) restart          | 1         | names the guard |
-//! | guard, when all workers had ended well | has succeeded already                 | 0         | none            |
+//! | guard, when all workers had succeeded  | has succeeded already                 | 0         | none            |
 //! | launcher                         | is gone                                     | signal    | none            |
 
 use std::ops::RangeInclusive;
@@ -22,19 +22,19 @@ use crate::plan::{Blow, Plan, Stage, Target};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     Succeeds,
-    /// The box, with the struck worker as root cause.
+    /// The report, with the signalled worker as root cause.
     WorkerBlamed,
     GuardBlamed,
     /// Only when the launcher is signalled.
     AskedToEnd,
-    /// The launcher itself was struck.
+    /// The launcher itself was signalled.
     Struck,
 }
 
 /// What must follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
-    /// One of these: at the edge of a stage it may be over when the blow falls.
+    /// One of these: at the edge of a stage it may be over at the signal.
     pub endings: Vec<Ending>,
     /// How often all workers are started again.
     pub restarts: RangeInclusive<u32>,
@@ -72,7 +72,7 @@ impl Ending {
     }
 }
 
-/// Where the run did otherwise.
+/// Returns where the run differs.
 pub fn contradictions(
     plan: &Plan,
     expected: &Expected,
@@ -86,7 +86,7 @@ pub fn contradictions(
             wrong.push(format!("does not hold: {what}"));
         }
     };
-    // What it swept is of another test that runs on this machine, and none of our business.
+    // What it swept may be of another test on this machine.
     let stderr: String =
         outcome.stderr.split_inclusive('\n').filter(|line| !line.contains("had left behind")).collect();
     let stderr = &stderr;

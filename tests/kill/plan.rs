@@ -1,4 +1,4 @@
-//! What happens in a run, drawn from a seed.
+//! What happens in a run, generated from a seed.
 
 use std::fmt;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-/// Which process is struck.
+/// Which process is signalled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     Launcher,
@@ -16,14 +16,14 @@ pub enum Target {
     Descendant,
 }
 
-/// What the run is busy with when the blow falls.
+/// The stage of the run at the signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Starting or running.
     Running,
     /// A worker failed: all are being stopped, or started again.
     Restarting,
-    /// All workers ended well, and what they left is being stopped.
+    /// All workers succeeded, and their descendants are being stopped.
     Ending,
 }
 
@@ -36,7 +36,7 @@ pub enum Blow {
 }
 
 impl Blow {
-    /// What the victim dies of.
+    /// The signal that is sent.
     pub fn signal(self) -> Signal {
         match self {
             Self::Kill => Signal::SIGKILL,
@@ -52,7 +52,7 @@ pub struct Plan {
     pub index: u32,
     pub workers: u32,
     pub max_restarts: u32,
-    /// What every worker starts.
+    /// The descendants of every worker.
     pub breeds: Vec<&'static str>,
     pub stage: Stage,
     pub target: Target,
@@ -65,7 +65,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The run with this number; the others do not matter to it.
+    /// Generates the run with this number, independent of the others.
     pub fn draw(seed: u64, index: u32) -> Self {
         let mut rng = Rng(seed ^ (u64::from(index) << 32));
         let stage = [Stage::Running, Stage::Running, Stage::Restarting, Stage::Ending][rng.below(4)];

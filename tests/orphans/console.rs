@@ -6,10 +6,10 @@ use nix::sys::signal::Signal;
 use support::launch::Launch;
 use support::{launcher, trainer};
 
-/// Far more than the seconds that a launcher gives its last words, far less than a grace of 30 s twice.
+/// Far more than the seconds that a launcher waits for its last output, far less than a grace of 30 s twice.
 const LIMIT: Duration = Duration::from_secs(40);
 
-/// A pipe that stays open and is never read, in the place of both streams.
+/// A pipe that stays open and is never read, as both streams.
 const NOBODY_READS: &str = "mkfifo console; exec 3<>console; exec >console 2>&1";
 
 fn a_stuck_console_delays_nothing(flags: &[&str]) {

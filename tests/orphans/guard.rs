@@ -42,7 +42,7 @@ fn a_killed_guard_ends_the_run_and_leaves_no_process() {
 }
 
 #[test]
-fn a_killed_guard_is_no_reason_to_restart() {
+fn a_killed_guard_causes_no_restart() {
     guard_is_killed(&["leader-dies"], &["--max-restarts=3"]);
 }
 
@@ -61,13 +61,13 @@ fn a_stopped_guard_cannot_keep_the_run_from_ending() {
 }
 
 #[test]
-fn what_launcher_and_guard_left_when_both_were_killed_is_swept_by_the_next_start_and_no_sibling_is() {
+fn the_next_start_sweeps_leftovers_of_a_killed_launcher_and_guard_and_no_sibling() {
     let launcher = launcher!();
     if launcher.is_torchrun {
         return show("torchrun sweeps nothing: skipped\n");
     }
     let mut sibling = Bred::start(breeding(launcher.clone(), "plain,stubborn,setsid,daemon,bare", &[]));
-    // `bare` has no mark and cannot be found: documented. A hopper can.
+    // `bare` has no marker and cannot be found, as documented. A hopper can.
     let mut dead = Bred::start(breeding(launcher.clone(), "plain,stubborn,setsid,daemon,hopper", &[]));
     let guard = guard_of(&dead);
     let _no_other_sweep = STARTS.write().unwrap_or_else(PoisonError::into_inner);
@@ -101,7 +101,7 @@ fn what_launcher_and_guard_left_when_both_were_killed_is_swept_by_the_next_start
 }
 
 #[test]
-fn a_short_run_sweeps_to_the_end_too() {
+fn a_short_run_completes_its_sweep() {
     let launcher = launcher!();
     if launcher.is_torchrun {
         return show("torchrun sweeps nothing: skipped\n");
@@ -117,7 +117,7 @@ fn a_short_run_sweeps_to_the_end_too() {
     dead.run.wait();
     let next = Launch::new(launcher).flags(["--standalone", "--no-python"]).script("true").finish();
     let _ = next.expect_code(0);
-    // Killed they were, all of them; the last may still be dying.
+    // All of them were killed; the last may still be dying.
     let left = dead.census.left_after(Duration::from_millis(500));
     assert!(left.is_empty(), "the run ended before its sweep did: {left:?}");
 }

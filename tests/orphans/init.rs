@@ -16,7 +16,7 @@ struct Container {
     run: Running,
 }
 
-/// The launcher under `unshare`, or `None` where that cannot be, aloud.
+/// The launcher under `unshare`, or `None` (and a message) where that is impossible.
 fn unshare() -> Option<(Launcher, String)> {
     let launcher = launcher!();
     if launcher.is_torchrun {
@@ -51,7 +51,7 @@ fn container(breeds: &str, flags: &[&str], options: &[&str]) -> Option<Container
 }
 
 impl Container {
-    /// Process 1, by its id out here.
+    /// Process 1, by its id in the outer namespace.
     fn init(&self) -> Process {
         let mut children = Process::all().into_iter().filter(|process| process.parent == self.run.pid());
         children.next().expect("unshare waits for it")
@@ -81,7 +81,7 @@ fn stranger(init: &Process) -> Child {
 }
 
 #[test]
-fn process_1_reaps_strangers() {
+fn process_1_reaps_orphans() {
     let Some(container) = container("plain,daemon", &[], &[]) else { return };
     let init = container.init();
     for mut stranger in [(); 5].map(|()| stranger(&init)) {
@@ -129,7 +129,7 @@ fn process_1_ends_on_a_signal_and_leaves_no_process() {
 }
 
 #[test]
-fn process_1_outlives_its_guard_and_says_so() {
+fn process_1_survives_its_guard_and_reports_it() {
     let Some(container) = container("plain,stubborn,setsid,daemon,bare,hopper", &[], &[]) else { return };
     container.guard().signal(Signal::SIGKILL);
     let run = container.finish().expect_code(1);

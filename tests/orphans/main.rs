@@ -1,6 +1,6 @@
 //! No process is left behind, whatever a worker starts and however the run ends.
 //!
-//! * here: every breed of descendant under every way in which a run ends, as a table.
+//! * here: every kind of descendant under every end of a run, as a table.
 //! * [`guard`]: the guard is killed, alone or together with the launcher.
 //! * [`init`]: the launcher is process 1 of a container.
 //! * [`signals`]: signals that do not end the run, and workers that are stopped or die of unusual ones.
@@ -35,7 +35,7 @@ const VANISH_TORCHRUN: Duration = Duration::from_secs(2);
 /// Cases at a time.
 const WIDTH: usize = 4;
 
-/// Read while a launcher starts, and so sweeps; written while we look at what a killed one leaves, so that the
+/// Read while a launcher starts, and so sweeps; written while the leftovers of a killed one are counted, so that the
 /// sweep of a neighbour does not do the guard's work.
 static STARTS: RwLock<()> = RwLock::new(());
 
@@ -147,7 +147,7 @@ impl Bred {
 /// What a case found.
 struct Found {
     left: usize,
-    /// What ours must not do.
+    /// What a launcher must not do.
     wrong: Vec<String>,
 }
 
@@ -259,13 +259,13 @@ fn table_of(found: &BTreeMap<(usize, usize), Found>) -> String {
     text
 }
 
-/// Past the test harness, which hides what a test prints when it passes.
+/// Prints past the test harness, which captures the output of tests that pass.
 fn show(text: &str) {
     let _nobody_listens = std::io::stderr().write_all(text.as_bytes());
 }
 
 #[test]
-fn table_of_every_breed_under_every_end() {
+fn table_of_every_descendant_under_every_end() {
     let launcher = launcher!();
     let cases = (0..BREEDS.len()).flat_map(|row| (0..WAYS.len()).map(move |column| (row, column)));
     let cases: Mutex<VecDeque<(usize, usize)>> = Mutex::new(cases.collect());

@@ -7,7 +7,7 @@ use support::{launcher, wait_for};
 
 use crate::{Bred, breeding, show, start};
 
-/// Ours; torchrun is measured by the table alone.
+/// Only for ours; torchrun is measured with the table only.
 fn ours() -> Option<Launcher> {
     let launcher = launcher!();
     if launcher.is_torchrun {
@@ -18,7 +18,7 @@ fn ours() -> Option<Launcher> {
 }
 
 #[test]
-fn user_signals_reach_the_workers_alone_and_the_run_goes_on() {
+fn user_signals_reach_the_workers_only_and_the_run_continues() {
     let Some(launcher) = ours() else { return };
     let launch = Launch::new(launcher).flags(["--standalone", "--nproc-per-node=2"]);
     let steps = ["child plain", "0 touch ready0", "1 touch ready1", "until USR2", "await go", "exit 0"];
@@ -56,7 +56,7 @@ fn an_ignored_hangup_does_not_end_the_run_and_its_end_leaves_no_process() {
 }
 
 #[test]
-fn stopped_processes_are_woken_to_end() {
+fn stopped_processes_are_continued_to_end() {
     let Some(launcher) = ours() else { return };
     // The grace of 30 s would show in the time it takes.
     let mut bred = Bred::start(breeding(launcher, "plain,setsid,daemon,bare", &[]));
@@ -88,7 +88,7 @@ fn a_stopped_peer_does_not_delay_a_restart_beyond_the_grace() {
 }
 
 #[test]
-fn a_death_by_a_real_time_signal_is_reported_as_any_other() {
+fn a_death_by_a_real_time_signal_is_reported() {
     let Some(launcher) = ours() else { return };
     let launch = Launch::new(launcher).flags(["--standalone", "--nproc-per-node=2"]);
     let launch = launch.steps(&["child daemon", "1 kill 40", "hang"]);

@@ -13,7 +13,7 @@ struct Frozen {
 }
 
 impl Frozen {
-    /// `Err` says what this host lacks.
+    /// `Err`: what this host lacks.
     fn new(under: &Path) -> Result<Self, String> {
         let (folder, image) = (under.join("frozen"), under.join("image"));
         std::fs::create_dir(&folder).map_err(|error| error.to_string())?;
@@ -55,7 +55,7 @@ fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
 }
 
 #[test]
-fn a_worker_that_cannot_be_killed_does_not_hold_the_launcher() {
+fn a_worker_that_cannot_be_killed_does_not_hang_the_launcher() {
     let launcher = launcher!();
     if launcher.is_torchrun {
         return crate::show("torchrun waits for ever: skipped\n");

@@ -1,5 +1,5 @@
-//! What all programs have in common: each is a probe when it is called so, and refuses at the start what cannot be done.
-//! [`rooms`] holds which crate may import which.
+//! What all programs have in common: each can run as a probe, and refuses options that cannot work at the start.
+//! [`rooms`] asserts which crate may depend on which.
 #![expect(clippy::unwrap_used, reason = "tests may panic, their helpers too")]
 
 mod probe_hook;

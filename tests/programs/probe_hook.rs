@@ -1,4 +1,4 @@
-//! Each of our programs is a probe when it is called so.
+//! Each program runs as a probe when it is started as one.
 
 use std::{
     io::Write as _,
@@ -7,7 +7,7 @@ use std::{
 };
 
 #[test]
-fn every_program_is_a_probe_when_it_is_called_so() {
+fn every_program_runs_as_a_probe_when_asked() {
     for program in [
         env!("CARGO_BIN_EXE_dlrover-run-under-test"),
         env!("CARGO_BIN_EXE_dlrover-master-under-test"),

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-/// What a program that must not go on says, and its exit code.
+/// Returns the output of a program that must refuse to start, and its exit code.
 fn refusal_of(command: &mut Command) -> (Option<i32>, String) {
     let output = command.stdin(Stdio::null()).output().unwrap();
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
@@ -44,7 +44,7 @@ fn a_taint_report_that_cannot_be_written_is_refused() {
 }
 
 #[test]
-fn a_bad_number_is_told_with_what_is_wanted() {
+fn a_bad_number_is_reported_with_the_valid_range() {
     let diag =
         |args: &[&str]| refusal_of(Command::new(env!("CARGO_BIN_EXE_dlrover-diag-under-test")).args(args));
     for ((code, words), value, range) in [
@@ -61,7 +61,7 @@ fn a_bad_number_is_told_with_what_is_wanted() {
     }
 }
 
-/// One that is not refused would serve.
+/// A program that is not refused would serve.
 fn slip_of_master(args: &[&str]) -> (Option<i32>, String) {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_dlrover-master-under-test"));
@@ -84,7 +84,7 @@ fn slip_of_master(args: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn a_master_refuses_what_neither_it_nor_dlrover_knows() {
+fn a_master_refuses_unknown_options() {
     for (args, hint) in [
         (&["--prot", "50083"][..], "'--prot' found (did you mean --port?)"),
         (&["--state_dri=/tmp"], "'--state-dri' found (did you mean --state-dir?)"),
@@ -103,7 +103,7 @@ fn a_master_refuses_what_neither_it_nor_dlrover_knows() {
 }
 
 #[test]
-fn dlrover_diag_names_itself_and_what_was_meant() {
+fn dlrover_diag_suggests_the_right_command() {
     let diag =
         |args: &[&str]| refusal_of(Command::new(env!("CARGO_BIN_EXE_dlrover-diag-under-test")).args(args));
     for (args, hint) in [

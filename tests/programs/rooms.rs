@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-/// Each crate and those of ours that it may name. What is decided knows nothing of what carries it out.
+/// Each crate, and the crates of the workspace that it may depend on. Pure crates do not depend on shells.
 const CRATES: [(&str, &[&str]); 11] = [
     ("diagnosis", &[]),
     ("rules", &["diagnosis"]),
@@ -21,7 +21,7 @@ fn tree() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// Those of our crates that the `[dependencies]` of a manifest name.
+/// Returns the crates of the workspace in the `[dependencies]` of a manifest.
 fn named(manifest: &str) -> BTreeSet<&str> {
     let section =
         manifest.split("\n[").find_map(|part| part.strip_prefix("dependencies]")).unwrap_or_default();
@@ -29,7 +29,7 @@ fn named(manifest: &str) -> BTreeSet<&str> {
     names.filter(|name| CRATES.iter().any(|(known, _)| known == name)).collect()
 }
 
-/// The lines of code in a file or folder of the tree that contain one of `words`.
+/// Returns the lines of code in a file or folder of the tree that contain one of `words`.
 fn lines_with(under: &Path, words: &[&str], found: &mut Vec<String>) {
     if under.is_dir() {
         for entry in fs::read_dir(under).unwrap() {
@@ -46,7 +46,7 @@ fn lines_with(under: &Path, words: &[&str], found: &mut Vec<String>) {
 }
 
 #[test]
-fn every_crate_names_only_those_below_it() {
+fn every_crate_depends_only_on_allowed_crates() {
     for (name, may) in CRATES {
         let manifest = fs::read_to_string(tree().join(name).join("Cargo.toml")).unwrap();
         let may: BTreeSet<&str> = may.iter().copied().collect();
@@ -56,13 +56,13 @@ fn every_crate_names_only_those_below_it() {
 }
 
 #[test]
-fn what_is_pure_has_the_same_fence() {
+fn pure_crates_have_the_same_clippy_configuration() {
     let fence = |name: &str| fs::read_to_string(tree().join(name).join("clippy.toml")).unwrap();
     assert_eq!(fence("rules"), fence("diagnosis"));
 }
 
 #[test]
-fn the_two_sides_of_a_probe_meet_in_its_messages_only() {
+fn the_parts_of_probes_share_only_wire() {
     let source = tree().join("probes/src");
     let mut found = Vec::new();
     for (room, others) in [

@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 
 use crate::marked::marked;
 
-/// The mark that our launcher gives to every process of a run.
+/// The marker that our launcher gives to every process of a run.
 pub const LAUNCHER_ID: &str = "DLROVER_LAUNCHER_ID";
 
 /// A process as `/proc/<pid>/stat` has it.
@@ -48,19 +48,19 @@ impl Process {
         proc.flatten().filter_map(|dir| Self::of(dir.file_name().to_str()?.parse().ok()?)).collect()
     }
 
-    /// A zombie does nothing any more and only waits for its parent to look.
+    /// A zombie only waits for its parent to reap it.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         !matches!(self.state, 'Z' | 'X')
     }
 
-    /// Whether this very process still lives.
+    /// Returns whether this process is still alive.
     #[must_use]
     pub fn still_lives(&self) -> bool {
         Self::of(self.pid).is_some_and(|now| now.started == self.started && now.is_alive())
     }
 
-    /// Sends it a signal. One that is gone is passed over.
+    /// Sends it a signal, unless it is gone.
     pub fn signal(&self, signal: Signal) {
         let _gone = kill(Pid::from_raw(self.pid), signal);
     }
@@ -89,18 +89,18 @@ pub struct Census {
     dir: PathBuf,
     mark: String,
     launcher_id: Option<String>,
-    /// Of the folder as it last was: the folder may go before the last look.
+    /// Of the folder at the last read: it may be removed before the last inspection.
     enlisted: Vec<Enlisted>,
 }
 
 impl Census {
-    /// Of the run with this folder, whose processes carry `mark` (`NAME=value`).
+    /// Of the run with this folder and processes with `mark` (`NAME=value`).
     #[must_use]
     pub fn of(dir: &Path, mark: &str) -> Self {
         Self { dir: dir.to_owned(), mark: mark.to_owned(), launcher_id: None, enlisted: Vec::new() }
     }
 
-    /// Looks for this mark of the launcher's own too. `-` is none: torchrun gives none.
+    /// Searches for this marker of the launcher too. `-`: none, as torchrun gives none.
     pub fn also(&mut self, launcher_id: &str) {
         self.launcher_id = (launcher_id != "-").then(|| launcher_id.to_owned());
     }
@@ -117,13 +117,13 @@ impl Census {
         &self.enlisted
     }
 
-    /// What the launcher called itself to its workers, if any of them has been seen.
+    /// The launcher's id in the environment of its workers, if any of them has been seen.
     #[must_use]
     pub fn launcher_id(&self) -> Option<&str> {
         self.launcher_id.as_deref()
     }
 
-    /// A list of processes is not made in one instant, so a hopper may be missed. Its lock tells.
+    /// A list of processes is not atomic, so a hopper may be missed. Its lock is checked.
     fn hoppers_live(&self) -> bool {
         let files = fs::read_dir(&self.dir).into_iter().flatten().flatten();
         let mut locks = files.filter(|file| file.file_name().to_string_lossy().starts_with("hoppers."));
@@ -175,7 +175,7 @@ impl Census {
 
 impl Drop for Census {
     fn drop(&mut self) {
-        // A hopper outruns a sweep; this tells it to stop.
+        // A hopper outruns a sweep; this stops it.
         let _no_folder = fs::write(self.dir.join("calm"), "");
         for one in self.enlisted().to_vec() {
             if one.process.still_lives() {
@@ -195,7 +195,7 @@ fn read_line(line: &str) -> Option<Enlisted> {
     Some(Enlisted { process, breed })
 }
 
-/// What a worker says of itself when all its descendants are there.
+/// What a worker writes when all its descendants are there.
 #[derive(Clone, Debug)]
 pub struct Worker {
     pub process: Process,

@@ -17,7 +17,7 @@ use crate::launch::{Launch, Launcher, Outcome, Running};
 use crate::seen::Dump;
 use crate::{TIMEOUT, free_port};
 
-/// What a worker does that is not told otherwise: it says where it is and waits for [`Cluster::go`].
+/// The default steps of a worker: it dumps its state and waits for [`Cluster::go`].
 const STEPS: [&str; 2] = ["dump", "await go"];
 
 /// The programs under test.
@@ -52,15 +52,15 @@ pub struct Cluster {
     /// A master that dies is started again with these flags.
     revival: Option<Vec<String>>,
     deaths: Cell<u32>,
-    /// The folders of all launchers and masters, for when a wait is in vain.
+    /// The folders of all launchers and masters, for the message of a failed wait.
     places: RefCell<Vec<(String, PathBuf)>>,
 }
 
 impl Cluster {
-    /// Launchers that meet without a `dlrover-master`, by what their lines say.
+    /// Launchers that rendezvous without a `dlrover-master`.
     ///
     /// # Panics
-    /// When no temporary folder can be made.
+    /// No temporary folder can be made.
     #[must_use]
     pub fn of_lines(programs: Programs) -> Self {
         let dir = tempfile::Builder::new().prefix("cluster-").tempdir().expect("a temporary folder");
@@ -98,7 +98,7 @@ impl Cluster {
         cluster
     }
 
-    /// A `dlrover-master` with nothing said yet.
+    /// A `dlrover-master` without options.
     pub fn master_line(&self) -> Launch {
         let program = Launcher { program: self.programs.master.clone(), is_torchrun: false };
         let launch = Launch::new(program).without_script();
@@ -106,7 +106,7 @@ impl Cluster {
         launch
     }
 
-    /// Starts it and waits until it says where it listens.
+    /// Starts it and waits until it logs its address.
     pub fn start_master(&mut self, launch: Launch) {
         self.master = RefCell::new(Some(launch.start()));
         self.address = Some(self.await_listening());
@@ -119,7 +119,7 @@ impl Cluster {
     /// Starts it again on the port it had, with these flags.
     ///
     /// # Panics
-    /// When there was none.
+    /// There was none.
     pub fn restart_master(&mut self, flags: &[&str]) {
         let port = self.address().rsplit_once(':').expect("host:port").1.to_owned();
         let launch = self.master_line().flags([format!("--port={port}")]).flags(flags);
@@ -129,7 +129,7 @@ impl Cluster {
     /// Sends a signal to the master.
     ///
     /// # Panics
-    /// When there is none.
+    /// There is none.
     pub fn signal_master(&self, signal: Signal) {
         self.master.borrow().as_ref().expect("a master").signal(signal);
     }
@@ -137,7 +137,7 @@ impl Cluster {
     /// As by `kill -9`; the address stays known.
     ///
     /// # Panics
-    /// When there is none.
+    /// There is none.
     pub fn kill_master(&mut self) {
         kill_node(self.master.take().expect("a master"));
     }
@@ -145,7 +145,7 @@ impl Cluster {
     /// How the master ends.
     ///
     /// # Panics
-    /// When there is none.
+    /// There is none.
     #[must_use]
     pub fn finish_master(&mut self) -> Outcome {
         self.wait("the master's end", || {
@@ -181,7 +181,7 @@ impl Cluster {
     /// `host:port` of the master.
     ///
     /// # Panics
-    /// When there was none.
+    /// There was none.
     #[must_use]
     pub fn address(&self) -> &str {
         self.address.as_deref().expect("a master")
@@ -190,7 +190,7 @@ impl Cluster {
     /// What the master has said since it was started last.
     ///
     /// # Panics
-    /// When there is none.
+    /// There is none.
     #[must_use]
     pub fn master_said(&self) -> String {
         self.master.borrow().as_ref().expect("a master").stderr()
@@ -245,7 +245,7 @@ impl Cluster {
     /// A node that asks for a rank, at the address next to it.
     ///
     /// # Panics
-    /// When there is no such address.
+    /// There is no such address.
     pub fn ranked(&self, rank: u8) -> Launch {
         self.node(rank.checked_add(1).expect("an address")).env("NODE_RANK", rank.to_string())
     }
@@ -264,7 +264,7 @@ impl Cluster {
     /// What workers wait for.
     ///
     /// # Panics
-    /// When the folder cannot be written.
+    /// The folder cannot be written.
     pub fn touch(&self, name: &str) {
         fs::write(self.dir().join(name), "").expect("a file in our own folder");
     }
@@ -272,7 +272,7 @@ impl Cluster {
     /// What the worker of this rank saw in this round, once it runs.
     ///
     /// # Panics
-    /// When it does not come.
+    /// It does not come.
     #[must_use]
     pub fn dump(&self, rank: u32, round: u32) -> Dump {
         let text = self.await_file(&format!("{rank}.{round}.dump"));
@@ -289,7 +289,7 @@ impl Cluster {
     /// Waits until all ranks of a world of this size run in this round; they say nothing of any other size.
     ///
     /// # Panics
-    /// When a worker says that the world has another size.
+    /// A worker says that the world has another size.
     #[must_use]
     pub fn await_world(&self, size: u32, round: u32) -> Vec<Dump> {
         let dumps: Vec<Dump> = (0..size).map(|rank| self.dump(rank, round)).collect();
@@ -325,10 +325,10 @@ impl Cluster {
         self.wait("the end of a worker", || (!alive(dump.pid)).then_some(()));
     }
 
-    /// Asks until the answer is there.
+    /// Polls until there is an answer.
     ///
     /// # Panics
-    /// When it does not come; with the output of all.
+    /// It does not come; with the output of all.
     pub fn wait<T>(&self, what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
         let start = Instant::now();
         loop {
@@ -356,7 +356,7 @@ impl Cluster {
     /// Every node exits with this code, and leaves no process.
     ///
     /// # Panics
-    /// When one ends otherwise.
+    /// One ends otherwise.
     #[track_caller]
     pub fn finish(&self, nodes: impl IntoIterator<Item = Running>, code: i32) -> Vec<Outcome> {
         let end = |mut node: Running| {
@@ -402,14 +402,14 @@ pub fn places(dumps: &[Dump]) -> Vec<u8> {
 /// Ends a launcher as by `kill -9`. Its guard must have ended its workers.
 ///
 /// # Panics
-/// When a process is left.
+/// A process is left.
 pub fn kill_node(node: Running) {
     node.signal(Signal::SIGKILL);
     let outcome = node.finish();
     assert_eq!(outcome.signal, Some(Signal::SIGKILL as i32), "{outcome:#?}");
 }
 
-/// The address in a master's words, as nodes are to use it. No launcher takes 0.0.0.0 for its own, as it would any
+/// The address in a master's log, for nodes. No launcher takes 0.0.0.0 for its own, as it would any
 /// address of this host, and then serve a master itself when none listens; and the kernel takes it for this host.
 fn listening(stderr: &str) -> Option<String> {
     let words = stderr.split(|letter: char| letter.is_whitespace() || ",;`".contains(letter));

@@ -1,5 +1,5 @@
 //! A `libcuda.so.1` that has the eight accelerators of `fake_nvml.rs` and opens none, so that a process that computes shows which one
-//! it was about to use. It minds `CUDA_VISIBLE_DEVICES` (ids or numbers), and without it counts them from the last one
+//! it was about to use. It respects `CUDA_VISIBLE_DEVICES` (ids or numbers), and without it counts them from the last one
 //! on, as the real one counts the fastest first. What it is shown lands in the file that `FAKE_CUDA_SEEN` names.
 
 #![allow(non_snake_case, clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks, clippy::not_unsafe_ptr_arg_deref)]

@@ -11,7 +11,7 @@ use std::{
 /// The folder that the fake NVML lies in, for `LD_LIBRARY_PATH`.
 ///
 /// # Panics
-/// When `rustc` cannot build it.
+/// `rustc` cannot build it.
 pub fn folder(scratch: &Path) -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| built(&scratch.join("fake-nvml"), "fake_nvml.rs", "libnvidia-ml.so.1"))
@@ -20,9 +20,9 @@ pub fn folder(scratch: &Path) -> &'static Path {
 /// Builds the library of this name from a file beside this one, and gives its folder.
 ///
 /// # Panics
-/// When `rustc` cannot build it.
+/// `rustc` cannot build it.
 pub fn built(folder: &Path, source: &str, name: &str) -> PathBuf {
-    // Several test processes may build at once: each makes its own and moves it into place whole.
+    // Several test processes may build at once: each builds its own and renames it into place.
     std::fs::create_dir_all(folder).expect("a folder");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/support").join(source);
     let own = folder.join(format!("{}.so", std::process::id()));
@@ -44,7 +44,7 @@ mod tests {
 
     /// Clippy asks for the lines of what cargo builds; these libraries it does not see.
     #[test]
-    fn every_unsafe_block_of_the_fakes_says_why_it_is_sound() {
+    fn every_unsafe_block_of_the_fakes_has_a_safety_comment() {
         let tree = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
         let fakes = [
             "tests/support/fake_cuda.rs",

@@ -280,7 +280,7 @@ pub extern "C" fn nvmlDeviceGetTemperature(device: *mut c_void, _sensor: c_uint,
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetCurrentClocksThrottleReasons(device: *mut c_void, to: *mut c_ulonglong) -> c_int {
-    // Idle is no reason to worry; 0x40 is the hardware's own thermal slowdown.
+    // Idle is no fault; 0x40 is the hardware's own thermal slowdown.
     put(to, if of("hot", place(device)).is_some() { 0x41 } else { 1 })
 }
 

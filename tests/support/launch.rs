@@ -16,10 +16,10 @@ use tempfile::TempDir;
 use crate::marked::{Marked, marked, sweep};
 use crate::{TIMEOUT, seen, wait_for};
 
-/// What an ended launcher's last processes get to vanish: a guard sees the death of its launcher a moment later.
+/// How long an ended launcher's last processes may take to vanish: its guard notices the death shortly after.
 const AFTERGLOW: Duration = Duration::from_secs(2);
 
-/// Variables that would reach into a run from outside, by prefix.
+/// Variables that would affect a run from outside, by prefix.
 const NOT_INHERITED: &[&str] = &[
     "PET_",
     "TORCH",
@@ -53,7 +53,7 @@ const NOT_INHERITED: &[&str] = &[
 #[derive(Clone, Debug)]
 pub struct Launcher {
     pub program: OsString,
-    /// True for torchrun itself, which these suites also judge.
+    /// True for torchrun itself, which these suites also test.
     pub is_torchrun: bool,
 }
 
@@ -75,7 +75,7 @@ macro_rules! launcher {
     };
 }
 
-/// A command line in the making. Its files live in a folder of its own, which is its TMPDIR too.
+/// A command line under construction. Its files live in a folder of its own, which is its TMPDIR too.
 #[derive(Debug)]
 #[must_use]
 pub struct Launch {
@@ -92,7 +92,7 @@ pub struct Launch {
 
 impl Launch {
     /// # Panics
-    /// When no temporary folder can be made.
+    /// No temporary folder can be made.
     pub fn new(launcher: Launcher) -> Self {
         let dir = tempfile::Builder::new().prefix("launch-").tempdir().expect("a temporary folder");
         Self {
@@ -134,7 +134,7 @@ impl Launch {
         self
     }
 
-    /// What the probe shall do, a step an item; see `trainers/probe.py`.
+    /// The steps of the probe, one for each item; see `trainers/probe.py`.
     pub fn steps(self, steps: &[&str]) -> Self {
         self.env("PROBE", steps.join("\n"))
     }
@@ -144,7 +144,7 @@ impl Launch {
         self
     }
 
-    /// Shell commands done just before the launcher is exec'd in the shell's place.
+    /// Shell commands that run just before the shell execs the launcher.
     pub fn after(mut self, commands: &str) -> Self {
         self.shell = Some(commands.to_owned());
         self
@@ -192,7 +192,7 @@ impl Launch {
     }
 
     /// # Panics
-    /// When the launcher cannot be started at all.
+    /// The launcher cannot be started at all.
     #[must_use]
     pub fn start(self) -> Running {
         static RUNS: AtomicU32 = AtomicU32::new(0);
@@ -227,7 +227,7 @@ fn usual_signals() -> std::io::Result<()> {
     Ok(())
 }
 
-/// A launcher at work. Dropped, it is killed with all that it started.
+/// A running launcher. Dropped, it is killed with all that it started.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
@@ -245,14 +245,14 @@ impl Running {
     }
 
     /// # Panics
-    /// When the run has ended, which owns no folder any more.
+    /// The run has ended and owns no folder.
     #[must_use]
     pub fn dir(&self) -> &Path {
         self.dir.as_ref().expect("the folder leaves with the outcome only").path()
     }
 
     /// # Panics
-    /// When the launcher is gone already.
+    /// The launcher is gone already.
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.pid()), signal).expect("the launcher is still there");
     }
@@ -273,7 +273,7 @@ impl Running {
     /// What the probes of a run wait for.
     ///
     /// # Panics
-    /// When the run's folder cannot be written.
+    /// The run's folder cannot be written.
     pub fn touch(&self, name: &str) {
         File::create(self.dir().join(name)).expect("a file in our own folder");
     }
@@ -293,7 +293,7 @@ impl Running {
     /// Whether the launcher has ended.
     ///
     /// # Panics
-    /// When the kernel does not say.
+    /// The kernel does not say.
     pub fn has_ended(&mut self) -> bool {
         self.child.try_wait().expect("our own child").is_some()
     }
@@ -301,7 +301,7 @@ impl Running {
     /// How the launcher ended. Its end may be asked for again.
     ///
     /// # Panics
-    /// When it does not end.
+    /// It does not end.
     pub fn wait(&mut self) -> ExitStatus {
         let start = Instant::now();
         loop {
@@ -319,7 +319,7 @@ impl Running {
     /// Waits for its end. Ours must have left no process then.
     ///
     /// # Panics
-    /// When it does not end, or leaves a process.
+    /// It does not end, or leaves a process.
     #[must_use]
     pub fn finish(self) -> Outcome {
         let is_torchrun = self.launcher.is_torchrun;
@@ -331,7 +331,7 @@ impl Running {
     /// Waits for its end and returns the processes that outlived it; those are swept.
     ///
     /// # Panics
-    /// When it does not end.
+    /// It does not end.
     #[must_use]
     pub fn finish_whatever_is_left(mut self) -> Outcome {
         let status = self.wait();
@@ -402,7 +402,7 @@ impl Outcome {
     }
 
     /// # Panics
-    /// When the run ended otherwise.
+    /// The run ended otherwise.
     #[track_caller]
     pub fn expect_code(self, code: i32) -> Self {
         assert_eq!((self.code, self.signal), (Some(code), None), "{self:#?}");
@@ -418,7 +418,7 @@ impl Outcome {
     /// What the worker found around itself.
     ///
     /// # Panics
-    /// When it wrote no dump.
+    /// It wrote no dump.
     #[track_caller]
     #[must_use]
     pub fn dump(&self, rank: u32, attempt: u32) -> seen::Dump {

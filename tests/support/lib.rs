@@ -1,6 +1,6 @@
-//! Support for whole-program tests: start a launcher, see what it and its workers did, leave nothing behind.
+//! Support for whole-program tests: start a launcher, inspect what it and its workers did, leave nothing behind.
 //!
-//! Start with [`launch::Launch`]; jobs of several nodes with [`cluster::Cluster`]. Every process of a run carries a mark of its own in its environment, so a
+//! Start with [`launch::Launch`]; jobs of several nodes with [`cluster::Cluster`]. Every process of a run has a marker in its environment, so a
 //! run can be swept, and the kernel can be asked whether a process is left ([`marked`]).
 
 pub mod census;
@@ -9,7 +9,7 @@ pub mod fake_library;
 pub mod launch;
 pub mod marked;
 pub mod seen;
-pub mod stranger;
+pub mod unknown_peer;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -29,10 +29,10 @@ pub fn trainer(name: &str) -> PathBuf {
     tests_dir().join("trainers").join(name)
 }
 
-/// Asks until the answer is there.
+/// Polls until there is an answer.
 ///
 /// # Panics
-/// When it has not come after [`TIMEOUT`].
+/// It has not come after [`TIMEOUT`].
 pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
@@ -44,10 +44,10 @@ pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A port that was free a moment ago.
+/// Returns a port that was free just now.
 ///
 /// # Panics
-/// When the host has none.
+/// The host has none.
 #[must_use]
 pub fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");

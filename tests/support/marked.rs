@@ -9,7 +9,7 @@ use std::fs;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// A process that carries the mark.
+/// A process with the marker.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Marked {
     pub pid: i32,
@@ -39,7 +39,7 @@ pub fn marked(entry: &str) -> Vec<Marked> {
         .collect()
 }
 
-/// Kills them until there are none; a process may fork while we look.
+/// Kills them until there are none; a process may fork meanwhile.
 pub fn sweep(entry: &str) {
     for _ in 0..100 {
         let left = marked(entry);
@@ -47,7 +47,7 @@ pub fn sweep(entry: &str) {
             return;
         }
         for process in left {
-            // It may be gone by now, which is what we want.
+            // It may be gone already.
             let _ = kill(Pid::from_raw(process.pid), Signal::SIGKILL);
         }
         std::thread::sleep(std::time::Duration::from_millis(5));

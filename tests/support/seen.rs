@@ -46,8 +46,8 @@ fn mask<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     Ok(mask & !OF_THE_C_LIBRARY)
 }
 
-/// What a Python worker of `launcher` ignores, as in a [`Dump`]: what this process does, what Python itself does
-/// (SIGPIPE and SIGXFSZ), and `more`. torchrun handles SIGHUP even where it was told to ignore it (`nohup`), so its
+/// What a Python worker of `launcher` ignores, as in a [`Dump`]: what this process ignores, what Python itself ignores
+/// (SIGPIPE and SIGXFSZ), and `more`. torchrun handles SIGHUP even where it is ignored (`nohup`), so its
 /// workers do not ignore it.
 ///
 /// # Panics
@@ -89,7 +89,7 @@ pub struct Failure {
 }
 
 impl Report {
-    /// Reads the box out of a launcher's stderr, strictly: a tool that parses it would do no less.
+    /// Reads the box out of a launcher's stderr, strictly, as a tool that parses it would.
     ///
     /// # Errors
     /// The first thing that is not as torchrun writes it.

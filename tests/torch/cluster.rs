@@ -37,7 +37,7 @@ fn trained(job: &Cluster, nodes: impl IntoIterator<Item = Running>) {
 }
 
 #[test]
-fn ddp_on_two_nodes_outlives_one_of_them() {
+fn ddp_on_two_nodes_survives_the_loss_of_one() {
     let Some(python) = python() else { return };
     let mut job = Cluster::with_master(programs!(), &["--reconnect-grace=0.5"]);
     let checkpoint = job.dir().join("checkpoint.pt");
@@ -56,7 +56,7 @@ fn ddp_on_two_nodes_outlives_one_of_them() {
 }
 
 #[test]
-fn ddp_on_unchanged_c10d_lines_outlives_a_worker() {
+fn ddp_on_unchanged_c10d_commands_survives_the_loss_of_a_worker() {
     let Some(python) = python() else { return };
     let job = Cluster::of_lines(programs!());
     let endpoint = format!("--rdzv-endpoint=127.0.0.1:{}", free_port());
@@ -87,14 +87,14 @@ impl Torchrun {
 
 impl Drop for Torchrun {
     fn drop(&mut self) {
-        // It has no workers: the meeting is never complete.
+        // It has no workers: the rendezvous is never complete.
         let _ended = self.0.kill();
         let _reaped = self.0.wait();
     }
 }
 
 #[test]
-fn a_torchrun_that_knocks_is_named() {
+fn a_torchrun_that_connects_is_named() {
     let Some(python) = python() else { return };
     let (job, port) = (Cluster::of_lines(programs!()), free_port());
     let node = job.line().flags(c10d(port)).script(trainer("probe.py")).start();
@@ -106,7 +106,7 @@ fn a_torchrun_that_knocks_is_named() {
 }
 
 #[test]
-fn a_torchrun_that_serves_the_meeting_is_named() {
+fn a_torchrun_that_serves_the_rendezvous_is_named() {
     let Some(python) = python() else { return };
     let (job, port) = (Cluster::of_lines(programs!()), free_port());
     let _torchrun = Torchrun::start(&python, port);
@@ -118,7 +118,7 @@ fn a_torchrun_that_serves_the_meeting_is_named() {
 }
 
 #[test]
-fn ddp_trains_on_unchanged_static_lines() {
+fn ddp_trains_with_unchanged_static_commands() {
     let Some(python) = python() else { return };
     let job = Cluster::of_lines(programs!());
     let port = free_port().to_string();

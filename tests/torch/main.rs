@@ -14,7 +14,7 @@ use support::{free_port, launcher, trainer};
 fn python() -> Option<OsString> {
     let python = std::env::var_os("TORCH_PYTHON").filter(|python| !python.is_empty());
     if python.is_none() {
-        // Past cargo's capture, for it has no way to say it. A stderr that is closed must not fail the case.
+        // Past cargo's capture. A closed stderr must not fail the case.
         let _ = writeln!(std::io::stderr(), "skipped: TORCH_PYTHON is not set");
     }
     python
@@ -65,7 +65,7 @@ fn ddp_recovers_on_the_same_port() {
 }
 
 #[test]
-fn gloo_meets_at_the_port_of_a_static_line() {
+fn gloo_rendezvous_at_the_static_port() {
     let Some(run) = ddp() else { return };
     let port = free_port();
     let run =
@@ -75,7 +75,7 @@ fn gloo_meets_at_the_port_of_a_static_line() {
 }
 
 #[test]
-fn rank_0_serves_the_store_when_it_is_told_to() {
+fn rank_0_serves_the_store_if_configured() {
     let Some(run) = ddp() else { return };
     let run = run.flags(["--standalone", "--max-restarts=1"]).args(["--die-at=25"]);
     let run = run.env("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", OsString::from("1")).finish().expect_code(0);

@@ -1,4 +1,4 @@
-//! Bad input: the exit code, the offending value in words, and no worker started.
+//! Invalid input: the exit code, the offending value in the message, and no worker started.
 //!
 //! 2 is argparse's code; everything else that is wrong exits 1.
 
@@ -24,7 +24,7 @@ fn refuse(code: i32, run: Launch, told: &str) {
     assert_eq!(run.dumps(), [], "{run:#?}");
     assert_eq!(run.stdout, "", "{run:#?}");
     if !launcher!().is_torchrun {
-        // torchrun has its usage and tracebacks; ours has words for people.
+        // torchrun prints usage and tracebacks; ours prints messages.
         assert!(
             run.stderr.starts_with("dlrover-run: error: ") || run.stderr.starts_with("usage: "),
             "{run:#?}"
@@ -50,7 +50,7 @@ fn a_missing_value_is_2() {
 }
 
 #[test]
-fn words_where_numbers_belong_are_2() {
+fn text_instead_of_a_number_is_2() {
     refused(
         2,
         &[
@@ -64,19 +64,19 @@ fn words_where_numbers_belong_are_2() {
 }
 
 #[test]
-fn a_choice_that_is_none_is_2() {
+fn an_invalid_choice_is_2() {
     refused(2, &[(&["--start-method=thread"], "thread"), (&["--numa-binding=moon"], "moon")]);
     refuse(2, launch().flags(["--print-completion=cobol"]).without_script(), "cobol");
 }
 
 #[test]
-fn a_pet_number_that_is_none_is_2() {
+fn an_invalid_pet_number_is_2() {
     refuse(2, launch().env("PET_MAX_RESTARTS", "ten"), "ten");
     refuse(2, launch().env("PET_MONITOR_INTERVAL", "often"), "often");
 }
 
 #[test]
-fn a_pet_switch_that_is_no_number_is_1() {
+fn an_invalid_pet_switch_is_1() {
     refuse(1, launch().env("PET_STANDALONE", "yes"), "yes");
     refuse(1, launch().env("PET_MODULE", ""), "");
 }
@@ -107,9 +107,9 @@ fn a_bad_number_of_workers_is_1() {
 }
 
 #[test]
-fn devices_that_are_not_there_are_1() {
+fn missing_devices_are_1() {
     if std::path::Path::new("/dev/nvidiactl").exists() {
-        // Past cargo's capture. A stderr that is closed must not fail the case.
+        // Past cargo's capture. A closed stderr must not fail the case.
         let _ = writeln!(std::io::stderr(), "skipped: this host has a GPU");
         return;
     }
@@ -215,7 +215,7 @@ fn a_missing_script_is_reported_once_and_starts_no_worker() {
 }
 
 #[test]
-fn scripts_that_only_python_finds_are_left_to_it() {
+fn scripts_that_only_python_finds_are_accepted() {
     // A folder with a main program, one for each rank, and standard input.
     let run = launch().flags(["--standalone", "--nproc-per-node=2"]);
     for name in ["app", "of_0", "of_1"] {
@@ -233,9 +233,9 @@ fn scripts_that_only_python_finds_are_left_to_it() {
 }
 
 #[test]
-fn nodes_that_would_meet_at_a_file_are_refused_by_name() {
+fn a_file_rendezvous_of_several_nodes_is_refused() {
     if launcher!().is_torchrun {
-        // Past cargo's capture. A stderr that is closed must not fail the case.
+        // Past cargo's capture. A closed stderr must not fail the case.
         let _ = writeln!(std::io::stderr(), "skipped: torchrun would wait there for the second node");
         return;
     }
@@ -245,7 +245,7 @@ fn nodes_that_would_meet_at_a_file_are_refused_by_name() {
 }
 
 #[test]
-fn an_executable_that_is_missing_or_none_is_1_without_a_report() {
+fn a_missing_or_invalid_executable_is_1_without_a_report() {
     let run =
         launch().flags(["--standalone", "--no-python"]).script("/nowhere/at-all").finish().expect_code(1);
     assert!(

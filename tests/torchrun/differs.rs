@@ -20,7 +20,7 @@ const DIFFERENCES: &[Difference] = &[
         reason: "torchrun's grammar knows ranks 0-9 only and refuses `10:1`",
     },
     Difference {
-        case: "what_only_python_can_do_is_refused",
+        case: "options_that_need_python_are_refused",
         reason: "--logs-specs names a class of torchrun's own interpreter (exit 1 there); exit 2 and a sentence",
     },
     Difference {
@@ -28,15 +28,15 @@ const DIFFERENCES: &[Difference] = &[
         reason: "torchrun meets the others first, and then lets every worker say it",
     },
     Difference {
-        case: "words_of_a_worker_move_no_cursor_in_the_report",
+        case: "control_characters_of_a_worker_are_escaped_in_the_report",
         reason: "torchrun prints terminal escapes of an error file as they are",
     },
     Difference {
-        case: "output_that_the_console_does_not_take_is_told_of_once",
+        case: "output_that_the_console_does_not_take_is_reported_once",
         reason: "torchrun's tailer dies of it with a traceback, and the run goes on",
     },
     Difference {
-        case: "events_say_when_and_of_which_process",
+        case: "events_have_times_and_process_ids",
         reason: "torchrun leaves timestamp 0, and knows the pid of a worker only when that failed",
     },
     Difference {
@@ -53,15 +53,15 @@ const DIFFERENCES: &[Difference] = &[
         reason: "torchrun leaves it open, and the next rank's line goes on behind it",
     },
     Difference {
-        case: "lines_of_chatty_ranks_stay_whole",
+        case: "lines_of_concurrent_ranks_are_not_mixed",
         reason: "torchrun's tailers share an unlocked stream: some lines are cut in two",
     },
     Difference {
-        case: "bytes_that_are_no_text_reach_the_console",
+        case: "bytes_that_are_not_utf8_reach_the_console",
         reason: "torchrun decodes and puts U+FFFD in their place",
     },
     Difference {
-        case: "the_last_lines_of_the_root_cause_are_told",
+        case: "the_last_lines_of_the_root_cause_are_reported",
         reason: "torchrun does not keep what a worker printed",
     },
     Difference {
@@ -90,7 +90,7 @@ const DIFFERENCES: &[Difference] = &[
         reason: "torchrun puts its handler over the ignored SIGHUP and stops the job",
     },
     Difference {
-        case: "a_parent_that_ignores_the_end_of_children_does_not_hang_us",
+        case: "a_parent_that_ignores_sigchld_does_not_hang_the_launcher",
         reason: "torchrun takes every worker's end for a success then",
     },
     Difference {
@@ -102,11 +102,11 @@ const DIFFERENCES: &[Difference] = &[
         reason: "torchrun does not look for them",
     },
     Difference {
-        case: "a_killed_launcher_takes_its_workers_along",
+        case: "a_killed_launcher_leaves_no_workers",
         reason: "torchrun's workers live on without it",
     },
     Difference {
-        case: "a_parent_that_ignored_sigchld_hides_no_end",
+        case: "a_parent_that_ignored_sigchld_hides_no_exit",
         reason: "torchrun's subprocess module sees no exit code then and takes every end for success",
     },
     Difference {
@@ -114,11 +114,11 @@ const DIFFERENCES: &[Difference] = &[
         reason: "Python exits with 120 when standard error cannot be written",
     },
     Difference {
-        case: "a_signal_that_no_launcher_can_handle_is_left_out",
+        case: "a_signal_that_cannot_be_handled_is_skipped",
         reason: "torchrun takes SIGSEGV too; in Rust no handler can go on after one. Ours says so and runs",
     },
     Difference {
-        case: "a_full_store_ends_the_connection_in_order_and_says_so",
+        case: "a_full_store_closes_the_connection_and_reports_it",
         reason: "torchrun's store has no limit",
     },
     Difference {
@@ -127,13 +127,13 @@ const DIFFERENCES: &[Difference] = &[
     },
 ];
 
-/// True where torchrun is being judged in a case that it may fail: said aloud, past cargo's capture.
+/// True where torchrun is tested with a case that it may fail: printed past cargo's capture.
 pub fn torchrun_differs(case: &str) -> bool {
     let difference = DIFFERENCES.iter().find(|difference| difference.case == case);
     let difference = difference.unwrap_or_else(|| panic!("{case} is not in the table of differences"));
     let is_torchrun = launcher!().is_torchrun;
     if is_torchrun {
-        // A stderr that is closed must not fail the case.
+        // A closed stderr must not fail the case.
         let _ = writeln!(std::io::stderr(), "differs: {}: {}", difference.case, difference.reason);
     }
     is_torchrun

@@ -1,4 +1,4 @@
-//! What a worker finds around itself.
+//! The environment of a worker.
 
 use support::launch::Outcome;
 use support::launcher;
@@ -9,7 +9,7 @@ use crate::launch;
 fn every_variable_of_two_workers() {
     let run = launch()
         .flags(["--standalone", "--nproc-per-node=2", "--max-restarts=3"])
-        // What a pod's controller leaves around must not reach the workers.
+        // Variables of a pod's controller must not reach the workers.
         .env("RANK", "7")
         .env("WORLD_SIZE", "16")
         .env("LOCAL_RANK", "5")
@@ -92,7 +92,7 @@ fn a_standalone_run_has_an_id_of_its_own() {
     let run = launch().flags(["--standalone", "--rdzv-id=mine"]).finish().expect_code(0);
     let id = run.dump(0, 0).var("TORCHELASTIC_RUN_ID").to_owned();
     assert_eq!((id.len(), id.matches('-').count()), (36, 4), "a uuid: {id}");
-    // One node and nothing said is the same.
+    // One node without options is the same.
     let run = launch().flags(["--rdzv-id=mine"]).finish().expect_code(0);
     let other = run.dump(0, 0).var("TORCHELASTIC_RUN_ID").to_owned();
     assert_eq!((other.len(), other.matches('-').count()), (36, 4), "a uuid: {other}");

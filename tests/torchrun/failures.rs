@@ -15,7 +15,7 @@ fn report(run: &Outcome) -> Report {
     Report::read(&run.stderr).unwrap_or_else(|wrong| panic!("{wrong}: {run:#?}"))
 }
 
-/// What identifies a failure, without what changes from run to run.
+/// A failure without the values that change from run to run.
 fn essence(failure: &Failure) -> (&str, &str, &str, &str) {
     (&failure.rank, &failure.exitcode, &failure.error_file, &failure.traceback)
 }
@@ -25,7 +25,7 @@ fn the_first_failure_stops_its_peers_and_is_the_root_cause() {
     let run = launch()
         .flags(["--standalone", "--nproc-per-node=3"])
         .args(["--some", "args"])
-        // Rank 0 shows what it is stopped with and then lets it act; rank 2 takes it as a wish to end well.
+        // Rank 0 records the signal and then dies of it; rank 2 exits with 0 on it.
         .steps(&[
             "0 touch ready0",
             "2 touch ready2",
@@ -148,7 +148,7 @@ fn a_failure_after_a_peer_finished_fails_the_run() {
 }
 
 #[test]
-fn an_error_file_is_told() {
+fn an_error_file_is_reported() {
     let record = r#"{"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "Traceback:\n  line 1\nValueError: boom\n", "timestamp": "1763683200"}}}"#;
     let run = launch();
     let copy = run.dir().join("reply.json");
@@ -168,8 +168,8 @@ fn an_error_file_is_told() {
 }
 
 #[test]
-fn words_of_a_worker_move_no_cursor_in_the_report() {
-    if torchrun_differs("words_of_a_worker_move_no_cursor_in_the_report") {
+fn control_characters_of_a_worker_are_escaped_in_the_report() {
+    if torchrun_differs("control_characters_of_a_worker_are_escaped_in_the_report") {
         return;
     }
     let record = r#"{"message": {"message": "\u001b[2J\u001b]0;owned\u0007boom", "extraInfo": {"py_callstack": "Traceback:\n  \u001b[1A\rline 1\n", "timestamp": "1763683200"}}}"#;
@@ -259,11 +259,11 @@ fn the_launcher_prints_no_traceback_of_its_own() {
 }
 
 #[test]
-fn the_last_lines_of_the_root_cause_are_told() {
+fn the_last_lines_of_the_root_cause_are_reported() {
     let run = launch().flags(["--standalone", "-r3"]).steps(&["err out of widgets\\n", "exit 4"]);
     let run = run.finish().expect_code(1);
     let told = run.stderr.contains("out of widgets");
-    assert_eq!(told, !torchrun_differs("the_last_lines_of_the_root_cause_are_told"), "{run:#?}");
+    assert_eq!(told, !torchrun_differs("the_last_lines_of_the_root_cause_are_reported"), "{run:#?}");
 }
 
 #[test]

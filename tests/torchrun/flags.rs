@@ -155,7 +155,7 @@ fn python_exec_names_the_interpreter() {
 }
 
 #[test]
-fn numbers_of_workers_may_be_words() {
+fn numbers_of_workers_may_be_names() {
     let mask = std::fs::read_to_string("/proc/self/status").expect("Linux");
     let cpus: u32 = mask
         .lines()
@@ -174,7 +174,7 @@ fn numbers_of_workers_may_be_words() {
 }
 
 #[test]
-fn pet_variables_are_defaults_that_the_command_line_beats() {
+fn the_command_line_overrides_pet_variables() {
     let run = launch();
     let logs = run.dir().join("pet-logs");
     let run = run
@@ -203,7 +203,7 @@ fn pet_variables_are_defaults_that_the_command_line_beats() {
 }
 
 #[test]
-fn pet_variables_stand_for_the_flags_about_output_too() {
+fn pet_variables_set_output_flags_too() {
     let run = launch();
     let logs = run.dir().join("logs");
     let run = run
@@ -228,7 +228,7 @@ fn pet_variables_stand_for_the_flags_about_output_too() {
 }
 
 #[test]
-fn pet_variables_stand_for_the_rendezvous_too() {
+fn pet_variables_set_the_rendezvous_too() {
     let port = support::free_port().to_string();
     let run =
         launch().env("PET_MASTER_ADDR", "localhost").env("PET_MASTER_PORT", &port).env("PET_RDZV_ID", "r7");
@@ -244,14 +244,14 @@ fn pet_variables_stand_for_the_rendezvous_too() {
 }
 
 #[test]
-fn a_node_rank_without_a_static_line_is_warned_of() {
+fn a_node_rank_without_a_static_rendezvous_is_a_warning() {
     let run = launch().flags(["--standalone", "--node-rank=3"]).finish().expect_code(0);
     assert!(run.stderr.contains("node_rank") || run.stderr.contains("node-rank"), "{run:#?}");
     assert_eq!(run.dump(0, 0).var("GROUP_RANK"), "0");
 }
 
 #[test]
-fn a_script_runs_whatever_is_said_of_python_functions() {
+fn flags_of_python_functions_are_ignored_for_scripts() {
     for flag in ["--run-path", "--start-method=fork", "--start-method=forkserver"] {
         let run = launch().flags(["--standalone", flag]).args(["a"]).finish().expect_code(0);
         assert_eq!(run.dump(0, 0).argv[1..], ["a"]);
@@ -259,7 +259,7 @@ fn a_script_runs_whatever_is_said_of_python_functions() {
 }
 
 #[test]
-fn pet_switches_are_on_at_one() {
+fn pet_switches_are_on_when_1() {
     let run = launch()
         .env("PET_MODULE", "1")
         .env("PET_STANDALONE", "0")
@@ -349,8 +349,8 @@ fn events_can_be_shown() {
 }
 
 #[test]
-fn events_say_when_and_of_which_process() {
-    let differs = torchrun_differs("events_say_when_and_of_which_process");
+fn events_have_times_and_process_ids() {
+    let differs = torchrun_differs("events_have_times_and_process_ids");
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis();
     let run = launch().flags(["--standalone", "--event-log-handler", "console"]).steps(&["dump"]);
     let run = run.finish().expect_code(0);
@@ -372,7 +372,7 @@ fn events_say_when_and_of_which_process() {
 }
 
 #[test]
-fn loglevel_info_tells_what_is_done() {
+fn loglevel_info_logs_the_course_of_a_run() {
     let quiet = launch().flags(["--standalone"]).finish().expect_code(0);
     assert_eq!(quiet.stderr, "");
     let run =
@@ -397,7 +397,7 @@ fn loglevel_info_tells_what_is_done() {
 }
 
 #[test]
-fn an_option_behind_the_script_is_hinted_at() {
+fn an_option_after_the_script_gets_a_hint() {
     let hint = "an option of dlrover-run stands before it";
     let told = |flags: &[&str], args: &[&str]| {
         // argparse takes the first `--` away.
@@ -423,7 +423,7 @@ fn an_option_behind_the_script_is_hinted_at() {
 }
 
 #[test]
-fn one_node_may_name_a_file_to_meet_at() {
+fn one_node_may_use_a_file_rendezvous() {
     let run = launch();
     let endpoint = format!("--rdzv-endpoint={}", run.dir().join("store").display());
     let flags = ["--rdzv-backend=c10d", &endpoint, "--rdzv-conf=store_type=file", "--rdzv-id=j1"];
@@ -432,8 +432,8 @@ fn one_node_may_name_a_file_to_meet_at() {
 }
 
 #[test]
-fn what_only_python_can_do_is_refused() {
-    let differs = torchrun_differs("what_only_python_can_do_is_refused");
+fn options_that_need_python_are_refused() {
+    let differs = torchrun_differs("options_that_need_python_are_refused");
     let run = launch().flags(["--logs-specs=mine"]).finish().expect_code(if differs { 1 } else { 2 });
     assert!(run.stderr.contains("mine"), "{run:#?}");
     assert_eq!(run.dumps(), []);

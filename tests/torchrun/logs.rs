@@ -59,7 +59,7 @@ fn sorted(text: &str) -> Vec<&str> {
 const SPEAK: &[&str] = &["dump", "0 out out 0\\n", "0 err err 0\\n", "1 out out 1\\n", "1 err err 1\\n"];
 
 #[test]
-fn a_temporary_folder_that_is_gone_is_passed_over() {
+fn a_missing_temporary_folder_is_skipped() {
     let run = launch().flags(["--standalone"]).env("TMPDIR", "/no/such/folder").finish().expect_code(0);
     let error_file = run.dump(0, 0).var("TORCHELASTIC_ERROR_FILE").to_owned();
     assert!(!error_file.is_empty() && !error_file.starts_with("/no/such/folder"), "{error_file}");
@@ -179,7 +179,7 @@ fn the_rank_filter_silences_the_console_and_not_the_files() {
 }
 
 #[test]
-fn chosen_lines_are_kept_once_more() {
+fn chosen_lines_are_written_to_a_second_file() {
     let run = logged()
         .flags(["--nproc-per-node=2", "-t3", "--duplicate-stdout-filters=error,x,,y"])
         .flags(["--duplicate-stderr-filters=loss"])
@@ -239,7 +239,7 @@ fn progress_bars_stay_lines_that_are_rewritten() {
         assert_eq!(run.stdout, "[default0]:10%\n[default0]:20%\n[default0]:30%\n[default0]:done\n");
         return;
     }
-    // Whatever is shown of the bar, it ends as it ended and takes one line.
+    // Whatever is shown of the bar, its end is shown and takes one line.
     let lines: Vec<_> = run.stdout.lines().collect();
     assert!(lines.len() == 2 && lines[0].ends_with("30%") && lines[1] == "[default0]:done", "{run:#?}");
 }
@@ -253,7 +253,7 @@ fn a_last_line_without_its_end_is_shown() {
 }
 
 #[test]
-fn lines_of_chatty_ranks_stay_whole() {
+fn lines_of_concurrent_ranks_are_not_mixed() {
     const EACH: usize = 5_000;
     let chatter =
         format!("i=0; while [ $i -lt {EACH} ]; do echo \"$RANK says line $i, all of it\"; i=$((i+1)); done");
@@ -265,7 +265,7 @@ fn lines_of_chatty_ranks_stay_whole() {
         let want: Vec<_> = (0..EACH).map(|i| format!("{rank} says line {i}, all of it")).collect();
         assert!(logs[&format!("attempt_0/{rank}/stdout.log")].lines().eq(&want), "the file of rank {rank}");
     }
-    if torchrun_differs("lines_of_chatty_ranks_stay_whole") {
+    if torchrun_differs("lines_of_concurrent_ranks_are_not_mixed") {
         return;
     }
     for rank in 0..3 {
@@ -278,9 +278,9 @@ fn lines_of_chatty_ranks_stay_whole() {
 }
 
 #[test]
-fn bytes_that_are_no_text_reach_the_console() {
+fn bytes_that_are_not_utf8_reach_the_console() {
     let run = logged().flags(["-t1"]).steps(&["out a\\xffb\\n"]).finish().expect_code(0);
-    if torchrun_differs("bytes_that_are_no_text_reach_the_console") {
+    if torchrun_differs("bytes_that_are_not_utf8_reach_the_console") {
         assert_eq!(run.stdout, "[default0]:a\u{fffd}b\n");
         return;
     }
@@ -311,8 +311,8 @@ fn lines_of_both_streams_keep_their_order_in_one_file() {
 }
 
 #[test]
-fn output_that_the_console_does_not_take_is_told_of_once() {
-    if torchrun_differs("output_that_the_console_does_not_take_is_told_of_once") {
+fn output_that_the_console_does_not_take_is_reported_once() {
+    if torchrun_differs("output_that_the_console_does_not_take_is_reported_once") {
         return;
     }
     let (full, gone) = ("No space left on device", "its reader has closed the pipe");

@@ -7,7 +7,7 @@ use support::launcher;
 use crate::differs::torchrun_differs;
 use crate::launch;
 
-/// Two workers that write down the signals they get until `last`, under restarts that must not be used.
+/// Two workers that record their signals until `last`, with restarts that must not be used.
 fn listening(last: &str) -> Launch {
     launch().flags(["--standalone", "--nproc-per-node=2", "--max-restarts=3"]).steps(&[
         "dump",
@@ -59,7 +59,7 @@ fn quit_is_forwarded() {
 }
 
 #[test]
-fn workers_that_do_not_listen_are_killed_after_the_grace() {
+fn workers_that_ignore_sigterm_are_killed_after_the_grace() {
     let deaf = || {
         launch().flags(["--standalone", "--nproc-per-node=2"]).steps(&[
             "ignore TERM",
@@ -76,7 +76,7 @@ fn workers_that_do_not_listen_are_killed_after_the_grace() {
 }
 
 #[test]
-fn another_signal_can_be_made_one_that_stops() {
+fn further_signals_can_be_configured_to_stop() {
     let run = listening("USR1").flags(["--signals-to-handle=SIGTERM,SIGUSR1"]);
     let run = signal_when_ready(run, Signal::SIGUSR1).expect_code(1);
     assert_eq!(run.file("0.0.signals").as_deref(), Some("USR1\n"));
@@ -101,7 +101,7 @@ fn usr1_goes_to_the_workers() {
         assert_eq!(run.signal, Some(Signal::SIGUSR1 as i32), "{run:#?}");
         return;
     }
-    // The workers took it and ended well, so the run did.
+    // The workers handled it and succeeded, so the run did.
     let run = run.expect_code(0);
     for rank in [0, 1] {
         assert_eq!(run.file(&format!("{rank}.0.signals")).as_deref(), Some("USR1\n"), "{run:#?}");
@@ -143,12 +143,12 @@ fn a_signal_that_the_parent_ignores_is_not_forwarded() {
 }
 
 #[test]
-fn a_parent_that_ignores_the_end_of_children_does_not_hang_us() {
-    // Bash itself cannot hand SIGCHLD down as ignored.
+fn a_parent_that_ignores_sigchld_does_not_hang_the_launcher() {
+    // Bash itself cannot pass on an ignored SIGCHLD.
     let run = launch().flags(["--standalone"]).after("exec env --ignore-signal=CHLD \"$@\"");
     let run = run.finish().expect_code(0);
     assert_eq!(run.dumps(), [(0, 0)]);
-    if torchrun_differs("a_parent_that_ignores_the_end_of_children_does_not_hang_us") {
+    if torchrun_differs("a_parent_that_ignores_sigchld_does_not_hang_the_launcher") {
         return;
     }
     let run = launch().flags(["--standalone"]).after("exec env --ignore-signal=CHLD \"$@\"");
@@ -172,7 +172,7 @@ fn a_second_signal_skips_the_grace() {
 }
 
 #[test]
-fn a_killed_launcher_takes_its_workers_along() {
+fn a_killed_launcher_leaves_no_workers() {
     let run = launch()
         .flags(["--standalone", "--nproc-per-node=2"])
         .steps(&[
@@ -190,7 +190,7 @@ fn a_killed_launcher_takes_its_workers_along() {
     run.signal(Signal::SIGKILL);
     let run = run.finish_whatever_is_left();
     assert_eq!(run.signal, Some(Signal::SIGKILL as i32));
-    if torchrun_differs("a_killed_launcher_takes_its_workers_along") {
+    if torchrun_differs("a_killed_launcher_leaves_no_workers") {
         return;
     }
     assert_eq!(run.left, [], "{run:#?}");

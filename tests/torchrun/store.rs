@@ -36,7 +36,7 @@ fn the_launcher_serves_the_store() {
 }
 
 #[test]
-fn a_static_line_is_served_at_its_port() {
+fn a_static_rendezvous_is_served_at_its_port() {
     let port = free_port().to_string();
     let flags = ["--nproc-per-node=2", "--master-addr=127.0.0.1", "--master-port", &port];
     let run = launch().flags(flags).steps(TALK).finish().expect_code(0);
@@ -62,7 +62,7 @@ fn a_static_line_is_served_at_its_port() {
 }
 
 #[test]
-fn rank_0_can_be_left_to_serve_it() {
+fn rank_0_can_serve_the_store() {
     let run = launch()
         .flags(["--standalone", "--nproc-per-node=2"])
         .env("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
@@ -88,7 +88,7 @@ fn a_c10d_run_keeps_its_id() {
 }
 
 #[test]
-fn a_local_address_is_the_masters() {
+fn a_local_address_overrides_the_masters() {
     let run = launch().flags(["--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2"]).steps(TALK);
     let run = run.finish().expect_code(0);
     assert_eq!(run.dump(0, 0).var("MASTER_ADDR"), "127.0.0.1");
@@ -137,8 +137,8 @@ fn a_restart_starts_from_an_empty_store() {
 }
 
 #[test]
-fn a_full_store_ends_the_connection_in_order_and_says_so() {
-    if torchrun_differs("a_full_store_ends_the_connection_in_order_and_says_so") {
+fn a_full_store_closes_the_connection_and_reports_it() {
+    if torchrun_differs("a_full_store_closes_the_connection_and_reports_it") {
         return;
     }
     let run = launch()

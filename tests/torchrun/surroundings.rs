@@ -1,4 +1,4 @@
-//! What the launcher's own parent left it: variables, signals, children, descriptors, a full host.
+//! What the launcher inherits from its parent: variables, signals, children, descriptors, a full host.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use support::{launcher, wait_for};
 use crate::differs::torchrun_differs;
 use crate::launch;
 
-/// A run whose launcher takes the place of a Python process that did this before.
+/// A run with a launcher that is exec'd by a Python process that did this before.
 fn launch_from_python(before: &str) -> Launch {
     let ours = launcher!();
     let program = format!("import os, signal, sys\n{before}\nos.execvp(sys.argv[1], sys.argv[1:])");
@@ -19,8 +19,8 @@ fn launch_from_python(before: &str) -> Launch {
 }
 
 #[test]
-fn a_parent_that_ignored_sigchld_hides_no_end() {
-    if torchrun_differs("a_parent_that_ignored_sigchld_hides_no_end") {
+fn a_parent_that_ignored_sigchld_hides_no_exit() {
+    if torchrun_differs("a_parent_that_ignored_sigchld_hides_no_exit") {
         return;
     }
     let run = launch_from_python("signal.signal(signal.SIGCHLD, signal.SIG_IGN)");
@@ -66,8 +66,8 @@ fn a_refusal_with_closed_output_still_exits_with_its_code() {
 }
 
 #[test]
-fn a_signal_that_no_launcher_can_handle_is_left_out() {
-    if torchrun_differs("a_signal_that_no_launcher_can_handle_is_left_out") {
+fn a_signal_that_cannot_be_handled_is_skipped() {
+    if torchrun_differs("a_signal_that_cannot_be_handled_is_skipped") {
         return;
     }
     let run = launch().flags(["--standalone", "--signals-to-handle=SIGTERM,SIGSEGV"]);
@@ -76,7 +76,7 @@ fn a_signal_that_no_launcher_can_handle_is_left_out() {
 }
 
 #[test]
-fn what_a_script_started_beside_the_launcher_outlives_a_dead_guard() {
+fn processes_of_the_launching_script_survive_a_dead_guard() {
     if launcher!().is_torchrun {
         return;
     }

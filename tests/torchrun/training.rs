@@ -35,7 +35,7 @@ fn a_training_recovers_from_every_kind_of_death() {
 
 /// README's examples in their order: two of them share a run id, and the first is stopped before its end.
 #[test]
-fn a_training_takes_no_checkpoint_of_another_one() {
+fn a_training_uses_no_checkpoint_of_another_one() {
     let folder = tempfile::tempdir().unwrap();
     let train = |args: &[&str]| {
         let endpoint = format!("--rdzv-endpoint=127.0.0.1:{}", support::free_port());
@@ -52,7 +52,7 @@ fn a_training_takes_no_checkpoint_of_another_one() {
     let again = train(&long[..1]).expect_code(0);
     assert!(again.stdout.contains("at step 60\n"), "its own checkpoint is there yet: {again:#?}");
 
-    // A file that is named is never silently put aside.
+    // A named file is never silently ignored.
     let named = ["--checkpoint", folder.path().join("mine.json").to_str().unwrap()].map(str::to_owned);
     let with_steps = |steps: &str| train(&[&*named[0], &named[1], steps]);
     let _kept = with_steps("--steps=40").expect_code(0);

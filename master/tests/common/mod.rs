@@ -351,7 +351,7 @@ impl Node {
     /// The next push that is more than a word about waiting.
     pub async fn next(&mut self) -> Push {
         loop {
-            match self.push().await.unwrap().expect("the stream stands") {
+            match self.push().await.unwrap().expect("the stream is open") {
                 Push::Pending(_) => {}
                 push => return push,
             }

@@ -29,7 +29,7 @@ fn report(job: &Cluster) -> (Report, serde_json::Value) {
 }
 
 #[test]
-fn a_node_with_a_sick_accelerator_is_left_out_with_the_reason() {
+fn a_node_with_a_faulty_accelerator_is_excluded_with_the_reason() {
     for (state, component, reason) in [
         ("lost=3", "gpu 3", "it has fallen off the bus"),
         ("ecc=5:2", "gpu 5", "2 uncorrectable ECC errors in its memory"),
@@ -54,7 +54,7 @@ fn a_node_with_a_sick_accelerator_is_left_out_with_the_reason() {
 }
 
 #[test]
-fn accelerators_that_this_user_may_not_use_are_no_fault_while_enough_are_left() {
+fn inaccessible_accelerators_are_no_fault_while_enough_are_left() {
     let job = lines();
     let run = node(&job, "denied=3").start();
     let _world = job.await_world(1, 0);
@@ -92,7 +92,7 @@ fn accelerators_in_use_are_waited_for_and_taint_no_node() {
 
 /// The memory of dead workers comes back a while after they are gone.
 #[test]
-fn memory_that_is_given_back_in_time_is_no_fault() {
+fn memory_that_is_freed_in_time_is_no_fault() {
     let job = lines();
     let used = job.dir().join("used");
     std::fs::write(&used, "79").unwrap();
@@ -107,7 +107,7 @@ fn memory_that_is_given_back_in_time_is_no_fault() {
 }
 
 #[test]
-fn what_the_driver_tells_while_workers_run_reaches_the_console_and_the_master() {
+fn driver_events_during_the_run_reach_the_console_and_the_master() {
     let mut job = cluster();
     let run = with_accelerators(job.ranked(0), "xid=2:79").flags(["--nnodes=1"]).start();
     let _world = job.await_world(1, 0);

@@ -6,7 +6,7 @@ use super::report::Report;
 use crate::lines;
 
 #[test]
-fn a_node_alone_is_checked_by_itself_and_says_that_the_network_was_not() {
+fn a_single_node_runs_its_self_test_and_reports_that_the_network_was_not_checked() {
     let job = lines();
     let file = job.dir().join("report.json");
     let flags = ["--standalone".to_owned(), "--network-check".to_owned()];
@@ -33,7 +33,7 @@ fn with_command(command: &str, more: &[&str], code: i32) -> Outcome {
 }
 
 #[test]
-fn a_node_alone_runs_the_check_command() {
+fn a_single_node_runs_the_check_command() {
     let answer = r#"{"version":1,"comm_ms":1.5}"#;
     let said = with_command(&format!("[ $RANK/$WORLD_SIZE = 0/1 ] && echo '{answer}'"), &[], 0).stderr;
     assert!(said.contains("the check command passed on this node, tested alone (1.5 ms)"), "{said}");
@@ -54,7 +54,7 @@ fn a_node_alone_runs_the_check_command() {
 }
 
 #[test]
-fn of_two_nodes_a_command_that_fails_is_named_and_not_the_network() {
+fn of_two_nodes_the_failed_command_is_named_and_not_the_network() {
     let end = |command: &str, code: i32| {
         let job = lines();
         let endpoint = format!("--rdzv-endpoint=127.0.0.1:{}", support::free_port());
@@ -75,7 +75,7 @@ fn of_two_nodes_a_command_that_fails_is_named_and_not_the_network() {
             "{said}"
         );
     }
-    // Where it is not there no node is suspected: the first that notices ends, and the job with it.
+    // Without the command no node is suspected: the first that notices fails, and the job with it.
     let said: String = end("./nope", 1).collect();
     assert!(said.contains("error: the check command cannot be run (exit code 127 of /bin/sh): "), "{said}");
     assert!(!said.contains("not proven good"), "{said}");

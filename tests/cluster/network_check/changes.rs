@@ -9,7 +9,7 @@ use crate::hosts::{Fault, Network};
 const LOST_SOON: &str = "--reconnect-grace=0.5";
 
 #[test]
-fn a_host_that_dies_in_the_middle_of_a_round_is_lost_and_no_bystander_is_blamed() {
+fn a_host_that_dies_during_a_round_is_lost_and_no_other_is_blamed() {
     let Some(network) = Network::of(6) else { return };
     // A test without an answer keeps the round open, so that the other node dies in the middle of it.
     network.break_host(3, Fault::Mute);
@@ -27,7 +27,7 @@ fn a_host_that_dies_in_the_middle_of_a_round_is_lost_and_no_bystander_is_blamed(
 }
 
 #[test]
-fn a_host_that_dies_while_its_own_test_is_on_explains_it() {
+fn a_host_that_dies_during_its_own_test_explains_the_failure() {
     let Some(network) = Network::of(4) else { return };
     network.break_host(1, Fault::Mute);
     let job = Job::with_master(&network, &[LOST_SOON], &["--nnodes=3:4"]);
@@ -44,7 +44,7 @@ fn a_host_that_dies_while_its_own_test_is_on_explains_it() {
 }
 
 #[test]
-fn a_launcher_that_is_killed_and_started_again_in_place_during_a_check_taints_nothing() {
+fn a_launcher_that_is_restarted_during_a_check_taints_nothing() {
     let Some(network) = Network::of(4) else { return };
     // A test without an answer keeps the round open.
     network.break_host(1, Fault::Mute);
@@ -53,7 +53,7 @@ fn a_launcher_that_is_killed_and_started_again_in_place_during_a_check_taints_no
     let _tested = job.await_said(&nodes[2], "network check 0, round 0: testing the link to ");
     kill_node(take(&mut nodes, 2));
     let again = job.line_of(2).start();
-    // Nothing is known against the host, and it passes the next check with the others.
+    // There is no evidence against the host, and it passes the next check with the others.
     let said = job.await_master_said("lost: its launcher was started again");
     assert!(!said.contains("lost, taint"), "{said}");
     let report = job.report(1);
@@ -68,7 +68,7 @@ fn a_launcher_that_is_killed_and_started_again_in_place_during_a_check_taints_no
 }
 
 #[test]
-fn a_job_that_misses_one_waits_and_checks_the_replacement_with_the_others() {
+fn a_job_that_lacks_a_node_checks_the_replacement_with_the_others() {
     let Some(network) = Network::of(5) else { return };
     network.break_host(2, Fault::Mute);
     let job = Job::on(&network, &["--nnodes=4"]);
@@ -92,7 +92,7 @@ fn a_job_that_misses_one_waits_and_checks_the_replacement_with_the_others() {
 }
 
 #[test]
-fn a_host_that_breaks_while_workers_run_is_found_before_they_start_again() {
+fn a_host_that_breaks_while_workers_run_is_found_before_the_restart() {
     let Some(network) = Network::of(4) else { return };
     let job = Job::on(&network, &["--nnodes=3:4", "--max-restarts=1"]);
     let steps = ["dump", "0@0 await broken", "0@0 exit 3", "await go"];
@@ -109,7 +109,7 @@ fn a_host_that_breaks_while_workers_run_is_found_before_they_start_again() {
 }
 
 #[test]
-fn a_master_that_dies_in_the_middle_of_a_check_begins_it_anew() {
+fn a_master_that_dies_during_a_check_starts_it_again() {
     let Some(network) = Network::of(4) else { return };
     network.break_host(0, Fault::Mute);
     let folder = tempfile::tempdir().expect("a temporary folder");

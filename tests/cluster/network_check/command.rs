@@ -12,7 +12,7 @@ fn flag() -> String {
 }
 
 #[test]
-fn a_program_of_the_users_meets_its_peer_and_passes() {
+fn a_check_command_reaches_its_peer_and_passes() {
     let Some(network) = Network::of(4) else { return };
     let job = Job::on(&network, &["--nnodes=4", &flag()]);
     let nodes = job.start();
@@ -51,7 +51,7 @@ fn the_host_with_a_failing_program_is_found() {
 }
 
 #[test]
-fn it_sees_the_accelerators_that_were_chosen_and_no_others() {
+fn the_check_command_sees_only_the_chosen_accelerators() {
     let Some(network) = Network::of(2) else { return };
     let script = format!(
         "echo \"$RANK $CUDA_VISIBLE_DEVICES\" >>\"$SEEN\"; exec python3 '{}'",

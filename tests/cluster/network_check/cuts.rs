@@ -61,7 +61,7 @@ fn near_side_trains(job: &Job<'_>, nodes: &mut Vec<Running>, report: &Report, fa
 }
 
 #[test]
-fn the_larger_of_two_racks_that_are_cut_off_from_each_other_trains_and_the_other_leaves_untainted() {
+fn of_two_disconnected_racks_the_larger_trains_and_the_other_is_not_tainted() {
     let Some(network) = Network::of(5) else { return };
     let (_folder, job, mut nodes, report) = severed(&network, &["--nnodes=3:5"]);
     near_side_trains(&job, &mut nodes, &report, &FAR);
@@ -74,7 +74,7 @@ fn the_larger_of_two_racks_that_are_cut_off_from_each_other_trains_and_the_other
 }
 
 #[test]
-fn where_too_few_can_train_together_the_job_fails_at_once_and_says_what_is_cut() {
+fn a_cut_that_leaves_too_few_nodes_fails_the_job_and_is_named() {
     let Some(network) = Network::of(5) else { return };
     let (_folder, job, nodes, report) = severed(&network, &["--nnodes=5"]);
     let words = report.cut.expect("a cut").words;
@@ -90,7 +90,7 @@ fn where_too_few_can_train_together_the_job_fails_at_once_and_says_what_is_cut()
 }
 
 #[test]
-fn a_job_that_is_told_to_fails_where_a_path_is_cut() {
+fn a_cut_path_fails_the_job_with_the_fail_policy() {
     let Some(network) = Network::of(5) else { return };
     let (_folder, job, nodes, _) = severed(&network, &["--nnodes=3:5", "--on-bad-path=fail"]);
     for outcome in job.fails(nodes, 202).iter().take(5) {
@@ -103,7 +103,7 @@ fn a_job_that_is_told_to_fails_where_a_path_is_cut() {
 }
 
 #[test]
-fn a_job_that_is_told_to_trains_over_a_cut_with_a_warning() {
+fn a_cut_path_is_a_warning_with_the_proceed_policy() {
     let Some(network) = Network::of(5) else { return };
     let (_folder, job, nodes, report) = severed(&network, &["--nnodes=5", "--on-bad-path=proceed"]);
     assert!(report.nodes.iter().all(|node| !node.excluded), "{report:#?}");
@@ -117,7 +117,7 @@ fn a_job_that_is_told_to_trains_over_a_cut_with_a_warning() {
 }
 
 #[test]
-fn a_path_that_is_cut_in_the_middle_of_the_check_taints_no_host_that_is_fit() {
+fn a_path_that_is_cut_during_the_check_taints_no_healthy_host() {
     let far = [4, 5, 6];
     let Some(network) = Network::of(7) else { return };
     // A host that does not answer keeps the first round open, so that the path is cut when the other tests have passed.
@@ -126,8 +126,8 @@ fn a_path_that_is_cut_in_the_middle_of_the_check_taints_no_host_that_is_fit() {
     let job = Job::with_master(&network, &[&topology], &["--nnodes=3:7"]);
     let mut nodes = job.start();
     let _tested = job.await_said(&nodes[0], "network check 0, round 0: testing the link to ");
-    // Nothing tells that the other tests have passed before the round is over. This chooses when the path is cut; what is
-    // asserted holds at any moment of the round.
+    // The passing of the other tests is not visible before the end of the round. This chooses when the path is cut; what is
+    // asserted holds at any time in the round.
     std::thread::sleep(std::time::Duration::from_millis(1000));
     sever(&network, &far);
     let report = job.report(0);

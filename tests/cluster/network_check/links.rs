@@ -69,7 +69,7 @@ fn a_cut_between_two_switches_is_a_path_and_taints_no_node() {
 }
 
 #[test]
-fn hosts_under_a_switch_that_has_lost_its_way_out_are_left_out_and_not_tainted() {
+fn hosts_under_a_switch_without_an_uplink_are_excluded_and_not_tainted() {
     let Some(network) = Network::of(7) else { return };
     cut_off(&network, &[4, 5, 6]);
     let (_folder, topology) = under(&[0, 0, 1, 1, 2, 2, 2]);

@@ -9,7 +9,7 @@ use super::{
 use crate::hosts::{Fault, Network, data_address};
 
 #[test]
-fn the_command_for_nodes_at_fault_runs_once_for_each_with_what_is_known_of_it() {
+fn the_fault_command_runs_once_for_each_faulty_node_with_its_report() {
     let Some(network) = Network::of(4) else { return };
     network.break_host(3, Fault::Mute);
     let command = "--on-fault-node=cat >> \"$TMPDIR/at-fault\"; echo >> \"$TMPDIR/at-fault\"";
@@ -43,7 +43,7 @@ fn after_a_restart(network: &Network, flags: &[&str]) -> String {
 }
 
 #[test]
-fn a_restart_checks_again_unless_the_last_check_may_be_used_again() {
+fn a_restart_checks_again_unless_the_last_check_is_reused() {
     let Some(network) = Network::of(2) else { return };
     let said = after_a_restart(&network, &[]);
     assert!(said.contains("network check 1 of 2 nodes begins"), "{said}");

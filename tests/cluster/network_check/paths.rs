@@ -94,7 +94,7 @@ fn of_six_only_the_two_broken_hosts_are_named() {
 }
 
 #[test]
-fn four_of_six_are_no_matter_of_nodes() {
+fn four_of_six_broken_hosts_are_a_mass_failure() {
     let Some(network) = Network::of(6) else { return };
     for bad in [0, 2, 3, 5] {
         network.break_host(bad, Fault::Mute);

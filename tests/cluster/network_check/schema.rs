@@ -25,7 +25,7 @@ fn validator(schema: &Value) -> Validator {
 /// A whole document.
 ///
 /// # Panics
-/// When it is not as the schema says; with every difference.
+/// It is not as the schema says; with every difference.
 pub(super) fn check_document(document: &Value) {
     check(&DOCUMENT, document);
 }
@@ -33,7 +33,7 @@ pub(super) fn check_document(document: &Value) {
 /// One node.
 ///
 /// # Panics
-/// When it is not as the schema says; with every difference.
+/// It is not as the schema says; with every difference.
 pub(super) fn check_node(node: &Value) {
     check(&NODE, node);
 }
@@ -118,7 +118,7 @@ fn objects<'a>(at: &str, schema: &'a Value, found: &mut Vec<(String, &'a Value)>
 }
 
 #[test]
-fn the_schema_is_one_and_leaves_nothing_open() {
+fn the_schema_is_valid_and_closed() {
     assert!(jsonschema::meta::is_valid(&SCHEMA));
     let mut found = Vec::new();
     objects("", &SCHEMA, &mut found);
@@ -132,7 +132,7 @@ fn the_schema_is_one_and_leaves_nothing_open() {
 }
 
 #[test]
-fn a_document_that_is_not_as_it_says_is_refused() {
+fn a_document_that_violates_the_schema_is_rejected() {
     let right = specimen();
     check_document(&right);
     check_node(&right["nodes"][1]);

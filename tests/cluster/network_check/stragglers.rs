@@ -8,7 +8,7 @@ use crate::hosts::Network;
 const SIX: [&str; 2] = ["--nnodes=5:6", "--exclude-straggler"];
 
 #[test]
-fn a_host_behind_a_slow_link_is_left_out_and_its_partners_are_not() {
+fn a_host_behind_a_slow_link_is_excluded_and_its_partners_are_not() {
     let Some(network) = Network::of(6) else { return };
     let job = Job::on(&network, &SIX);
     let nodes = job.start();
@@ -39,7 +39,7 @@ fn a_host_behind_a_slow_link_is_left_out_and_its_partners_are_not() {
 }
 
 #[test]
-fn a_host_that_gets_little_of_a_processor_is_left_out_and_the_others_are_not() {
+fn a_host_with_little_cpu_is_excluded_and_the_others_are_not() {
     let Some(network) = Network::of(6) else { return };
     let Some(quota) = Quota::new() else { return };
     let job = Job::on(&network, &SIX);

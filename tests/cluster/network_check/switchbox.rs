@@ -70,7 +70,7 @@ fn has_said(job: &Cluster, node: &Running, words: &str) {
 }
 
 #[test]
-fn a_node_with_too_few_good_channels_is_left_out_and_tainted_for_its_switchbox() {
+fn a_node_with_too_few_good_channels_is_excluded_and_tainted_for_its_switchbox() {
     let mut job = job();
     let good = node(&job, 0, GOOD).start();
     let bad = node(&job, 1, ["50000.0", "9000.0", "9999.9", "0.0"]).start();
@@ -105,7 +105,7 @@ fn a_node_with_too_few_good_channels_is_left_out_and_tainted_for_its_switchbox()
 }
 
 #[test]
-fn a_degraded_node_trains_and_its_bad_channels_are_told() {
+fn a_degraded_node_trains_and_its_bad_channels_are_reported() {
     let mut job = job();
     let nodes = [node(&job, 0, GOOD).start(), node(&job, 1, ["50000.0", "50000.0", "9999.9", "0.0"]).start()];
     let _world = job.await_world(2, 0);
@@ -124,7 +124,7 @@ fn a_degraded_node_trains_and_its_bad_channels_are_told() {
 }
 
 #[test]
-fn a_host_with_nothing_to_measure_with_says_so_and_is_not_tainted() {
+fn a_host_without_a_probe_tool_reports_it_and_is_not_tainted() {
     if Path::new("/proc/driver/nvidia").exists() || Path::new("/sys/class/mxcd").exists() {
         println!("skipped: there is something");
         return;
@@ -141,7 +141,7 @@ fn a_host_with_nothing_to_measure_with_says_so_and_is_not_tainted() {
 }
 
 #[test]
-fn a_node_that_nothing_can_measure_is_left_out_and_not_tainted() {
+fn a_node_that_cannot_be_measured_is_excluded_and_not_tainted() {
     let mut job = job();
     let good = node(&job, 0, GOOD).start();
     let missing = job.dir().join("no-such-tool");
@@ -236,7 +236,7 @@ fn a_mistake_in_the_command_of_a_probe_taints_no_node() {
 
 /// It leaves before it has a seat: the others are checked and train without it.
 #[test]
-fn a_node_without_a_probe_ends_alone() {
+fn a_node_without_a_probe_exits_alone() {
     if Path::new("/proc/driver/nvidia").exists() || Path::new("/sys/class/mxcd").exists() {
         println!("skipped: there is something");
         return;
@@ -256,7 +256,7 @@ fn a_node_without_a_probe_ends_alone() {
 }
 
 #[test]
-fn a_launcher_that_is_told_to_end_takes_the_check_and_its_tools_along() {
+fn a_terminated_launcher_ends_the_check_and_its_tools() {
     let job = Cluster::of_lines(programs!());
     let tool = tool(job.dir(), "tool", GOOD);
     let script = "#!/bin/sh\ntrap '' TERM\necho $$ > \"$PROBE_OUT/tool.$2\"\nwhile :; do sleep 0.01; done\n";
@@ -276,7 +276,7 @@ fn a_launcher_that_is_told_to_end_takes_the_check_and_its_tools_along() {
 }
 
 #[test]
-fn the_host_probe_measures_and_says_that_it_tests_no_link() {
+fn the_host_probe_reports_that_it_tests_no_link() {
     let job = Cluster::of_lines(programs!());
     let flags = ["--standalone", "--network-check", "--switchbox-check", "--min-bandwidth=1"];
     let node = job.line().flags(flags).env("DLROVER_SWITCHBOX_PROBE", "host").start();
@@ -288,7 +288,7 @@ fn the_host_probe_measures_and_says_that_it_tests_no_link() {
 }
 
 #[test]
-fn the_check_command_that_follows_is_told_not_to_use_the_optical_links() {
+fn the_check_command_must_not_use_the_optical_links() {
     let mut job = job();
     let command = format!(
         "--check-command=echo \"$MCCL_DISABLE_OPTIC_LINK\" > {}/mccl-$RANK; \

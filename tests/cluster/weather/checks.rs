@@ -59,7 +59,7 @@ impl<'a> Sight<'a> {
 
     /// Looks anew. An error says which invariant does not hold.
     pub(super) fn look(&mut self) -> Result<(), String> {
-        // Before new ones are read: one that is seen alive beside a new one was so when the new one had begun.
+        // Before new ones are read: a worker that is alive then overlaps with a new one.
         for (node, folder) in self.folders.iter().enumerate() {
             for file in fs::read_dir(folder).into_iter().flatten().flatten() {
                 if let Some((_, round)) = rank_and_round(&file.path(), ".failed") {
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn every_check_of_the_weather_can_fail() {
+    fn every_check_can_fail() {
         let plan = Plan { is_mild: false, ..Plan::of(0) };
         let of = |workers: [Worker; 2]| broken(&plan, workers.into());
         assert_eq!(of([worker(0, 0, 0), worker(1, 0, 1)]), [""; 0]);

@@ -155,7 +155,7 @@ impl Carrier {
     }
 
     fn take(&mut self, from: usize, packet: &[u8]) {
-        // IPv4 to 10.80.0.N; a host says more than that when its interface comes up.
+        // IPv4 to 10.80.0.N; a host sends more than that when its interface comes up.
         let [0x45..=0x4f, ..] = packet else { return };
         let Some(&[10, 80, 0, number]) = packet.get(16..20) else { return };
         let Some(to) = usize::from(number).checked_sub(1).filter(|to| *to < self.hosts.len()) else { return };
@@ -179,7 +179,7 @@ impl Carrier {
             && *due <= now
             && let Some(Reverse((_, _, to, packet))) = self.under_way.pop()
         {
-            // A host that is on its way out takes none, and a full queue loses some, as on any network.
+            // A host that is being removed takes none, and a full queue loses some, as on any network.
             let _lost = self.hosts[to].write(&packet);
         }
     }

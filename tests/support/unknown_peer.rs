@@ -18,9 +18,9 @@ use tonic::{
 
 use crate::TIMEOUT;
 
-/// A connection to a job's master, and what was learned over it.
+/// A connection to a job's master.
 #[derive(Debug)]
-pub struct Stranger {
+pub struct UnknownPeer {
     runtime: Runtime,
     client: MasterClient<Channel>,
     /// Unknown peers that have the job's token.
@@ -28,17 +28,17 @@ pub struct Stranger {
     secret: NodeSecret,
 }
 
-/// The push stream of a node that a stranger has made up, or wants to be.
+/// The stream of a node that the peer has made up, or impersonates.
 #[derive(Debug)]
 pub struct Session {
     pushes: Streaming<pb::StreamMessage>,
 }
 
-impl Stranger {
+impl UnknownPeer {
     /// Connects to the master at `host:port`.
     ///
     /// # Panics
-    /// When there is no listener.
+    /// There is no listener.
     #[must_use]
     pub fn at(address: &str) -> Self {
         Self::with_token(address, None)
@@ -47,7 +47,7 @@ impl Stranger {
     /// The same for a peer that has the job's token.
     ///
     /// # Panics
-    /// When there is no listener, or the token is invalid.
+    /// There is no listener, or the token is invalid.
     #[must_use]
     pub fn with_token(address: &str, token: Option<&str>) -> Self {
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -62,13 +62,13 @@ impl Stranger {
         Self { runtime, client, token, secret: made_up }
     }
 
-    /// From now on it is another node that it has made up.
+    /// Becomes another made-up node.
     pub fn become_another(&mut self, number: u32) {
         let made_up = format!("stranger {number} of {}", std::process::id());
         self.secret = NodeSecret::new(&made_up);
     }
 
-    /// The node that it has made up.
+    /// The made-up node.
     #[must_use]
     pub fn own_id(&self) -> String {
         self.secret.node_id().0
@@ -86,7 +86,7 @@ impl Stranger {
     /// The members, as the master shows them to any peer.
     ///
     /// # Panics
-    /// When the master does not answer.
+    /// The master does not answer.
     #[must_use]
     pub fn world(&mut self) -> pb::WorldTable {
         let request = self.request(pb::ShowWorldRequest {});
@@ -94,28 +94,28 @@ impl Stranger {
         shown.expect("an answer").expect("the world").into_inner()
     }
 
-    /// Says that a node's part is over.
+    /// Reports the end of a node.
     ///
     /// # Errors
-    /// The master does not believe it.
+    /// The master rejects it.
     ///
     /// # Panics
-    /// When the master does not answer.
+    /// The master does not answer.
     pub fn say_end(&mut self, node_id: &str, end: End) -> Result<(), Status> {
         let request = self.request(pb::EndReport { node_id: node_id.to_owned(), end: Some(end) });
         let said = self.runtime.block_on(async { timeout(TIMEOUT, self.client.report_end(request)).await });
         said.expect("an answer").map(drop)
     }
 
-    /// Says that workers of a node failed.
+    /// Reports that workers of a node failed.
     ///
     /// # Errors
-    /// The master does not believe it.
+    /// The master rejects it.
     ///
     /// # Panics
-    /// When the master does not answer.
+    /// The master does not answer.
     pub fn say_failure(&mut self, node_id: &str, round: u32, gives_up: bool) -> Result<(), Status> {
-        let reason = "so says a stranger".to_owned();
+        let reason = "of an unknown peer".to_owned();
         let request =
             self.request(pb::FailureReport { node_id: node_id.to_owned(), round, reason, gives_up });
         let said =
@@ -126,10 +126,10 @@ impl Stranger {
     /// Opens the stream of a node.
     ///
     /// # Errors
-    /// The master does not let it.
+    /// The master rejects it.
     ///
     /// # Panics
-    /// When the master does not answer.
+    /// The master does not answer.
     pub fn subscribe(&mut self, node_id: &str) -> Result<Session, Status> {
         let request =
             pb::SubscribeRequest { protocol_version: PROTOCOL_VERSION, node_id: node_id.to_owned() };
@@ -142,33 +142,33 @@ impl Stranger {
     /// Asks for a seat.
     ///
     /// # Errors
-    /// The master does not take the word.
+    /// The master rejects it.
     ///
     /// # Panics
-    /// When the master does not answer.
+    /// The master does not answer.
     pub fn join(&mut self, request: pb::JoinRequest) -> Result<(), Status> {
         let request = self.request(request);
         let said = self.runtime.block_on(async { timeout(TIMEOUT, self.client.join(request)).await });
         said.expect("an answer").map(drop)
     }
 
-    /// Says where it stands.
+    /// Resumes.
     ///
     /// # Errors
-    /// The master does not take the word.
+    /// The master rejects it.
     ///
     /// # Panics
-    /// When the master does not answer.
+    /// The master does not answer.
     pub fn resume(&mut self, request: pb::ResumeRequest) -> Result<(), Status> {
         let request = self.request(request);
         let said = self.runtime.block_on(async { timeout(TIMEOUT, self.client.resume(request)).await });
         said.expect("an answer").map(drop)
     }
 
-    /// Waits for a word to it that `wanted` makes something of.
+    /// Waits for a message for which `wanted` returns a value.
     ///
     /// # Panics
-    /// When none comes, or the stream ends.
+    /// None comes, or the stream ends.
     pub fn hear<T>(
         &mut self,
         at: &mut Session,
@@ -185,7 +185,7 @@ impl Stranger {
         })
     }
 
-    /// What a launcher of the tests' clusters joins with, as the node that it has made up.
+    /// The join request of a launcher of the tests' clusters, for the made-up node.
     #[must_use]
     pub fn join_request(&self, run_id: &str, min_nodes: u32, max_nodes: u32) -> pb::JoinRequest {
         pb::JoinRequest {

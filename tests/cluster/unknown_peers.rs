@@ -5,23 +5,23 @@ use master_proto::pb::{self, end_report::End};
 use support::{
     cluster::{Cluster, alive},
     free_port, programs,
-    stranger::Stranger,
+    unknown_peer::UnknownPeer,
 };
 use tonic::Code;
 
 use crate::{cluster, lines};
 
 #[test]
-fn a_stranger_does_not_make_a_job_succeed() {
+fn an_unknown_peer_cannot_make_a_job_succeed() {
     let mut job = cluster();
     let nodes = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).start());
     let world = job.await_world(2, 0);
-    let mut stranger = Stranger::at(job.address());
-    let shown = stranger.world();
+    let mut peer = UnknownPeer::at(job.address());
+    let shown = peer.world();
     assert_eq!(shown.members.len(), 2);
     for member in &shown.members {
         let end = End::Succeeded(pb::NodeSucceeded { round: 0 });
-        let refused = stranger.say_end(&member.node_id, end).expect_err("it is not that node");
+        let refused = peer.say_end(&member.node_id, end).expect_err("it is not that node");
         assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
     }
     let _said = job.await_master_said("127.0.0.1: refused its end report: ");
@@ -31,16 +31,15 @@ fn a_stranger_does_not_make_a_job_succeed() {
 }
 
 #[test]
-fn a_stranger_reports_no_failure_of_a_node() {
+fn an_unknown_peer_cannot_report_a_failure_of_a_node() {
     let mut job = cluster();
     let line = ["--nnodes=2", "--max-restarts=1"];
     let nodes = [0, 1].map(|rank| job.ranked(rank).flags(line).start());
     let world = job.await_world(2, 0);
-    let mut stranger = Stranger::at(job.address());
-    for member in stranger.world().members {
+    let mut peer = UnknownPeer::at(job.address());
+    for member in peer.world().members {
         for gives_up in [false, true] {
-            let refused =
-                stranger.say_failure(&member.node_id, 0, gives_up).expect_err("it is not that node");
+            let refused = peer.say_failure(&member.node_id, 0, gives_up).expect_err("it is not that node");
             assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
         }
     }
@@ -50,17 +49,17 @@ fn a_stranger_reports_no_failure_of_a_node() {
 }
 
 #[test]
-fn a_stranger_does_not_make_the_node_leave_that_serves_the_master() {
+fn an_unknown_peer_cannot_remove_the_node_that_serves_the_master() {
     let mut job = lines();
     let address = format!("127.0.0.1:{}", free_port());
     let endpoint = format!("--rdzv-endpoint={address}");
     let line = ["--nnodes=2", "--rdzv-backend=c10d", &endpoint];
     let nodes = [1, 2].map(|place| job.node(place).flags(line).start());
     let world = job.await_world(2, 0);
-    let mut stranger = Stranger::at(&address);
-    for member in stranger.world().members {
+    let mut peer = UnknownPeer::at(&address);
+    for member in peer.world().members {
         let left = End::Left(pb::NodeLeft { signal: 15 });
-        let refused = stranger.say_end(&member.node_id, left).expect_err("it is not that node");
+        let refused = peer.say_end(&member.node_id, left).expect_err("it is not that node");
         assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
     }
     assert!(world.iter().all(|worker| alive(worker.pid)), "no worker was disturbed");
@@ -77,12 +76,12 @@ fn a_peer_with_the_token_cannot_act_for_another_node() {
     let nodes =
         [0, 1].map(|rank| job.ranked(rank).env("DLROVER_JOB_TOKEN", token).flags(["--nnodes=2"]).start());
     let world = job.await_world(2, 0);
-    let mut stranger = Stranger::with_token(job.address(), Some(token));
-    for member in stranger.world().members {
-        let refused = stranger.subscribe(&member.node_id).expect_err("it is not that node");
+    let mut peer = UnknownPeer::with_token(job.address(), Some(token));
+    for member in peer.world().members {
+        let refused = peer.subscribe(&member.node_id).expect_err("it is not that node");
         assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
-        let join = pb::JoinRequest { node_id: member.node_id, ..stranger.join_request("none", 2, 2) };
-        let refused = stranger.join(join).expect_err("it is not that node");
+        let join = pb::JoinRequest { node_id: member.node_id, ..peer.join_request("none", 2, 2) };
+        let refused = peer.join(join).expect_err("it is not that node");
         assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
     }
     // No stream was taken over: none of the nodes had to come back.
@@ -95,12 +94,12 @@ fn a_peer_with_the_token_cannot_act_for_another_node() {
 #[test]
 fn an_unknown_peer_that_joins_first_with_another_job_excludes_no_node() {
     let mut job = cluster();
-    let mut stranger = Stranger::at(job.address());
-    let mut session = stranger.subscribe(&stranger.own_id()).expect("any peer may");
-    stranger.join(stranger.join_request("theirs", 2, 2)).expect("any peer may");
+    let mut peer = UnknownPeer::at(job.address());
+    let mut session = peer.subscribe(&peer.own_id()).expect("any peer may");
+    peer.join(peer.join_request("theirs", 2, 2)).expect("any peer may");
     let nodes = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).start());
     let _world = job.await_world(2, 0);
-    let reason = stranger.hear(&mut session, |push| match push {
+    let reason = peer.hear(&mut session, |push| match push {
         pb::stream_message::Payload::Refused(pb::Refused { reason }) => Some(reason),
         _ => None,
     });
@@ -110,21 +109,20 @@ fn an_unknown_peer_that_joins_first_with_another_job_excludes_no_node() {
 }
 
 #[test]
-fn strangers_that_join_and_hang_up_do_not_use_up_the_replacements() {
+fn unknown_peers_that_join_and_disconnect_use_up_no_replacements() {
     let mut job = cluster();
     let nodes = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2:3"]).start());
     let _world = job.await_world(2, 0);
     // One more than --restart-count has, and one that would be too many.
     for number in 0_u32..5 {
-        let mut stranger = Stranger::at(job.address());
-        stranger.become_another(number);
-        let mut session = stranger.subscribe(&stranger.own_id()).expect("any peer may");
-        stranger.join(stranger.join_request("none", 2, 3)).expect("any peer may");
-        stranger
-            .hear(&mut session, |push| matches!(push, pb::stream_message::Payload::Seat(_)).then_some(()));
-        drop((session, stranger));
+        let mut peer = UnknownPeer::at(job.address());
+        peer.become_another(number);
+        let mut session = peer.subscribe(&peer.own_id()).expect("any peer may");
+        peer.join(peer.join_request("none", 2, 3)).expect("any peer may");
+        peer.hear(&mut session, |push| matches!(push, pb::stream_message::Payload::Seat(_)).then_some(()));
+        drop((session, peer));
         let gone = || job.master_said().matches("(stranger, 127.0.0.200) is gone: ").count();
-        job.wait("the end of a stranger", || (gone() > number as usize).then_some(()));
+        job.wait("the loss of an unknown peer", || (gone() > number as usize).then_some(()));
     }
     assert!(job.master_said().contains("(0 of 3 replacements used for this rank)"), "{}", job.master_said());
     job.ends_well(nodes);
@@ -157,7 +155,7 @@ impl Flood {
 }
 
 #[test]
-fn idle_connections_of_strangers_keep_no_node_out() {
+fn idle_connections_of_unknown_peers_exclude_no_node() {
     let mut job = Cluster::of_lines(programs!());
     let master = job.master_line_in(&["sh", "-c", "ulimit -n 200; exec \"$@\"", "sh"]);
     job.start_master(master.flags(["--port=0", "--reconnect-grace=0.5"]));
