@@ -48,7 +48,7 @@ async fn a_running_round_continues_after_a_restart() {
     master.kill();
     let master = Master::with_state(dir.path());
     let nodes = come_back(&master, &seats, WorkersState::Running).await;
-    assert!(master.said("came back to job job (round 0, 2 nodes), life 2"));
+    assert!(master.logs("came back to job job (round 0, 2 nodes), life 2"));
     // That no node is lost after the grace is tested in virtual time: rules/src/job_master/tests.rs, the simulator.
     succeed(nodes, 0).await;
     assert_eq!(master.ended().await.unwrap(), JobVerdict::Succeeded);
@@ -106,7 +106,7 @@ async fn nodes_that_joined_before_are_kept() {
     a.join(2, None).await;
     master.kill();
     let master = Master::with_state(dir.path());
-    assert!(master.said("came back to job job (between rounds, 1 node), life 2"));
+    assert!(master.logs("came back to job job (between rounds, 1 node), life 2"));
     // It says it again, because it has heard no answer; then the other one comes.
     let mut nodes = two(&master).await;
     seated(&mut nodes).await;
@@ -127,7 +127,7 @@ async fn a_node_that_missed_the_end_receives_it_from_the_restarted_master() {
     a.acknowledge().await.unwrap();
     master.kill();
     let master = Master::with_state(dir.path());
-    assert!(master.said("which is over, life 2"));
+    assert!(master.logs("which is over, life 2"));
     let mut b = master.subscribe("b").await;
     b.resume(2, &seats[1], WorkersState::Succeeded).await.unwrap();
     b.leave().await;
@@ -143,7 +143,7 @@ async fn without_a_journal_the_nodes_restore_the_job() {
     let master = Master::start(|_| {});
     let nodes = come_back(&master, &seats, WorkersState::Running).await;
     succeed(nodes, 0).await;
-    assert!(master.said("took over round 0 of 2 nodes"));
+    assert!(master.logs("took over round 0 of 2 nodes"));
     assert_eq!(master.ended().await.unwrap(), JobVerdict::Succeeded);
 }
 
@@ -171,8 +171,8 @@ async fn a_torn_end_is_logged_and_a_damaged_middle_is_refused() {
     let master = Master::with_state(dir.path());
     let _nodes = come_back(&master, &seats, WorkersState::Running).await;
     // A tail that was truncated after it was durable looks the same.
-    assert!(master.said("the last 3 bytes of its journal are an incomplete record: the master died"));
-    assert!(master.said("or the file was truncated or changed since"));
+    assert!(master.logs("the last 3 bytes of its journal are an incomplete record: the master died"));
+    assert!(master.logs("or the file was truncated or changed since"));
     master.kill();
     let mut damaged = whole;
     let middle = damaged.len() / 2;

@@ -79,7 +79,7 @@ async fn a_node_that_vanishes_is_replaced() {
     for node in nodes {
         node.leave().await;
     }
-    assert!(master.said("round 1: 4 nodes"));
+    assert!(master.logs("round 1: 4 nodes"));
     assert_eq!(master.ended().await.unwrap(), JobVerdict::Succeeded);
 }
 
@@ -91,7 +91,7 @@ async fn a_job_that_all_nodes_leave_fails() {
     let round = a.asked_to_host().await;
     a.host(round).await.unwrap();
     a.seat().await;
-    assert!(!master.has_said("round 0: 1 node"), "a job of one node is no news");
+    assert!(!master.has_logged("round 0: 1 node"), "a job of one node is no news");
     a.end(NodeEnd::Left { signal: 15 }).await.unwrap();
     assert_eq!(master.ended().await.unwrap(), JobVerdict::Failed(JobFailure::Deserted));
 }
@@ -113,7 +113,7 @@ async fn a_second_stream_replaces_the_first() {
     other.join(2, None).await;
     assert!(matches!(second.next().await, Push::Host { round: Round(0), .. }));
     drop(other);
-    assert!(master.said("(host-z, 127.0.0.1) is gone"));
+    assert!(master.logs("(host-z, 127.0.0.1) is gone"));
     let mut nodes = [second, master.subscribe("b").await];
     nodes[1].join(2, None).await;
     seated(&mut nodes).await;
@@ -159,7 +159,7 @@ async fn ranks_follow_the_topology_file_and_a_file_that_hangs_is_given_up() {
     }
     let seats: Vec<u32> = seated(&mut nodes).await.iter().map(|seat| seat.node_rank.0).collect();
     assert_eq!(seats, [0, 2, 1]);
-    assert!(master.said("rank 1 10.0.0.3 host-c s0"));
+    assert!(master.logs("rank 1 10.0.0.3 host-c s0"));
     // A fifo without a writer hangs in open().
     std::fs::remove_file(&file).unwrap();
     assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
@@ -176,7 +176,7 @@ async fn ranks_follow_the_topology_file_and_a_file_that_hangs_is_given_up() {
             other => panic!("{other:?}"),
         }
     }
-    assert!(master.said("the topology file cannot be used"));
+    assert!(master.logs("the topology file cannot be used"));
 }
 
 #[tokio::test]
@@ -194,7 +194,7 @@ async fn another_protocol_version_and_invalid_messages_are_refused_with_a_reason
         let status = client.join(pb::JoinRequest::default()).await.unwrap_err();
         assert_eq!((status.code(), status.message()), (Code::InvalidArgument, "terms is missing"));
     }
-    let join = master.said_times("its join");
+    let join = master.count_logged("its join");
     assert_eq!(join, 1, "logged once");
 }
 

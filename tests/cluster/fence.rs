@@ -54,7 +54,7 @@ impl Job {
     fn world(&self, size: u32, round: u32, before: &[Dump]) -> Vec<Dump> {
         let first = self.cluster.dump(0, round);
         let left: Vec<i32> = before.iter().map(|worker| worker.pid).filter(|pid| alive(*pid)).collect();
-        assert_eq!(left, [0; 0], "two generations run: {first:#?}\n{}", self.cluster.all_said());
+        assert_eq!(left, [0; 0], "two generations run: {first:#?}\n{}", self.cluster.all_output());
         self.cluster.await_world(size, round)
     }
 
@@ -107,8 +107,8 @@ fn of_a_job_that_is_partitioned_the_part_with_the_master_continues() {
     job.cut(&ways);
     let half = job.world(2, 1, &world);
     for node in &job.nodes[2..] {
-        let said = job.cluster.await_said(node, KILLED);
-        assert!(said.contains("2 of 4 nodes that decide on it have lost it too"), "{said}");
+        let output = job.cluster.await_output(node, KILLED);
+        assert!(output.contains("2 of 4 nodes that decide on it have lost it too"), "{output}");
     }
     job.heal(&ways);
     let _all = job.world(4, 2, &half);
@@ -122,12 +122,12 @@ fn a_majority_that_loses_the_master_continues_and_the_rest_wait() {
     let ways = Job::ways(&[1, 2], &[0, job.master()]);
     job.cut(&ways);
     for node in &job.nodes[1..] {
-        let _said = job.cluster.await_said(node, GO_ON);
+        let _said = job.cluster.await_output(node, GO_ON);
     }
     // The remaining node could continue alone, and must not.
-    let said = job.cluster.await_said(&job.nodes[0], "may still run workers of the last round");
-    assert!(said.contains("PENDING enough nodes have joined, but node rank"), "{said}");
-    assert!(world[1..].iter().all(|worker| alive(worker.pid)), "{}", job.cluster.all_said());
+    let output = job.cluster.await_output(&job.nodes[0], "may still run workers of the last round");
+    assert!(output.contains("PENDING enough nodes have joined, but node rank"), "{output}");
+    assert!(world[1..].iter().all(|worker| alive(worker.pid)), "{}", job.cluster.all_output());
     job.heal(&ways);
     let _all = job.world(3, 1, &world);
     job.ends_well();
@@ -140,11 +140,11 @@ fn a_master_that_cannot_send_counts_as_dead_and_starts_no_second_round() {
     let ways: Vec<(usize, usize)> = (0..3).map(|node| (job.master(), node)).collect();
     job.cut(&ways);
     for node in &job.nodes {
-        let _said = job.cluster.await_said(node, GO_ON);
+        let _said = job.cluster.await_output(node, GO_ON);
     }
     // It has given them all up.
-    let _said = job.cluster.await_master_said("is gone: it was silent for 6 s");
-    assert!(world.iter().all(|worker| alive(worker.pid)), "{}", job.cluster.all_said());
+    let _said = job.cluster.await_master_log("is gone: it was silent for 6 s");
+    assert!(world.iter().all(|worker| alive(worker.pid)), "{}", job.cluster.all_output());
     job.heal(&ways);
     let _all = job.world(3, 1, &world);
     job.ends_well();
@@ -158,18 +158,18 @@ fn a_dead_master_ends_no_workers_and_a_restarted_one_finds_them() {
     job.network.set_control(master, "down");
     job.cluster.kill_master();
     for node in &job.nodes {
-        let _said = job.cluster.await_said(node, GO_ON);
+        let _said = job.cluster.await_output(node, GO_ON);
     }
     // Twice as long as a lease; how much longer does not matter.
     std::thread::sleep(std::time::Duration::from_secs(12));
-    assert!(world.iter().all(|worker| alive(worker.pid)), "{}", job.cluster.all_said());
+    assert!(world.iter().all(|worker| alive(worker.pid)), "{}", job.cluster.all_output());
     job.network.set_control(master, "up");
     let line = job.master_line();
     job.cluster.start_master(line);
     for node in &job.nodes {
-        let _back = job.cluster.await_said(node, "the job master is back");
+        let _back = job.cluster.await_output(node, "the job master is back");
     }
-    assert!(world.iter().all(|worker| alive(worker.pid)), "{}", job.cluster.all_said());
+    assert!(world.iter().all(|worker| alive(worker.pid)), "{}", job.cluster.all_output());
     let ran = job.cluster.ran();
     assert_eq!(ran, [(0, 0), (0, 1), (0, 2)], "no worker was restarted");
     job.ends_well();

@@ -43,10 +43,10 @@ fn workers_get_their_share_of_the_device_in_the_environment() {
     }
     job.go();
     let outcomes = job.finish([run], 0);
-    let said = &outcomes[0].stderr;
+    let output = &outcomes[0].stderr;
     assert!(
-        said.contains("this container has 10 of 80 units of accelerator 0, 0.062 for each of 2 workers"),
-        "{said}"
+        output.contains("this container has 10 of 80 units of accelerator 0, 0.062 for each of 2 workers"),
+        "{output}"
     );
 }
 
@@ -75,22 +75,22 @@ fn a_worker_above_its_share_is_reported_and_killed_if_enforced() {
         let processes = format!("0 {} 5\n0 {} 6\n0 1 60\n", modest.pid, greedy.pid);
         std::fs::write(job.dir().join("processes"), processes).expect("the fake reads it");
         let held = "local rank 1 holds 6.0 GB of the accelerator, and its share is 5.0 GB; ";
-        let _said = job.await_said(&run, held);
+        let _said = job.await_output(&run, held);
         // In a PID namespace of its own no process is killed by the host's process ids.
         let namespace = std::fs::read_link("/proc/self/ns/pid").expect("Linux has it");
         let has_hosts_numbers = namespace == Path::new("pid:[4026531836]");
         if enforces && has_hosts_numbers {
             let outcomes = job.finish([run], 1);
-            let said = &outcomes[0].stderr;
-            assert!(said.contains("killing it, because the share is enforced"), "{said}");
-            assert!(said.contains("rank 1 (local rank 1, pid ") && said.contains("SIGKILL"), "{said}");
+            let output = &outcomes[0].stderr;
+            assert!(output.contains("killing it, because the share is enforced"), "{output}");
+            assert!(output.contains("rank 1 (local rank 1, pid ") && output.contains("SIGKILL"), "{output}");
         } else {
             job.go();
             let outcomes = job.finish([run], 0);
-            let said = &outcomes[0].stderr;
-            assert_eq!(said.matches(held).count(), 1, "{said}");
-            assert!(!said.contains("local rank 0 holds"), "{said}");
-            assert_eq!(said.contains("--gpu-mem-enforce kills nobody"), enforces, "{said}");
+            let output = &outcomes[0].stderr;
+            assert_eq!(output.matches(held).count(), 1, "{output}");
+            assert!(!output.contains("local rank 0 holds"), "{output}");
+            assert_eq!(output.contains("--gpu-mem-enforce kills nobody"), enforces, "{output}");
         }
     }
 }

@@ -27,14 +27,14 @@ fn a_torn_tail_is_tolerated() {
     journal.extend_from_within(whole - 20..whole - 10);
     fs::write(&path, &journal[..whole + 5]).expect("our own folder");
     job.restart_master(&["--reconnect-grace=20", &state]);
-    let said = job.await_master_said("came back to job");
+    let output = job.await_master_log("came back to job");
     assert!(
-        said.contains("the last 5 bytes of its journal are an incomplete record")
-            && said.contains("or the file was truncated"),
-        "{said}"
+        output.contains("the last 5 bytes of its journal are an incomplete record")
+            && output.contains("or the file was truncated"),
+        "{output}"
     );
     for node in &nodes {
-        let _back = job.await_said(node, "the job master is back");
+        let _back = job.await_output(node, "the job master is back");
     }
     job.ends_well(nodes);
     assert_eq!(job.ran(), [(0, 0), (0, 1)], "no worker was restarted");
@@ -56,7 +56,7 @@ fn a_damaged_journal_is_refused_and_a_master_without_it_takes_the_job_over() {
     // As it says.
     fs::remove_file(&path).expect("our own folder");
     job.restart_master(&["--reconnect-grace=20", &state]);
-    let _said = job.await_master_said("took over round 0 of 2 nodes");
+    let _said = job.await_master_log("took over round 0 of 2 nodes");
     job.ends_well(nodes);
     assert_eq!(job.ran(), [(0, 0), (0, 1)], "no worker was restarted");
 }

@@ -17,13 +17,13 @@ fn a_killed_node_is_lost_and_enough_others_continue() {
     let smaller = job.await_world(2, 1);
     assert_eq!(places(&smaller), [1, 3], "ranks are dense");
     assert!(world.iter().all(|worker| !alive(worker.pid)), "no worker of the old round is left");
-    let said = job.await_master_said("127.0.0.2) is gone: its connection to the job master broke");
+    let output = job.await_master_log("127.0.0.2) is gone: its connection to the job master broke");
     assert!(
-        said.contains("did not come back within 0.5 s (1 of 3 replacements used for this rank)"),
-        "{said}"
+        output.contains("did not come back within 0.5 s (1 of 3 replacements used for this rank)"),
+        "{output}"
     );
-    let said = job.await_said(&first, "is gone: its connection to the job master broke");
-    assert!(said.contains("; all nodes restart their workers"), "{said}");
+    let output = job.await_output(&first, "is gone: its connection to the job master broke");
+    assert!(output.contains("; all nodes restart their workers"), "{output}");
     job.ends_well([first, third]);
 }
 
@@ -38,8 +38,8 @@ fn secondary_failures_after_a_lost_node_spend_no_restart() {
     };
     let [first, second, third] = [0, 1, 2].map(node);
     job.wait("training", || {
-        let said = std::fs::read_to_string(first.dir().join("stdout")).ok()?;
-        said.contains("step   20").then_some(())
+        let output = std::fs::read_to_string(first.dir().join("stdout")).ok()?;
+        output.contains("step   20").then_some(())
     });
     kill_node(third);
     let outcomes = job.finish([first, second], 0);
@@ -78,7 +78,7 @@ fn a_silent_node_is_lost_and_rejoins_as_a_new_node() {
     let both = job.await_world(2, 1);
     second.signal(Signal::SIGSTOP);
     let _alone = job.await_world(1, 2);
-    let _said = job.await_master_said("127.0.0.2) is gone: it was silent for 6 s");
+    let _said = job.await_master_log("127.0.0.2) is gone: it was silent for 6 s");
     assert!(!alive(both[1].pid), "its guard has ended its workers, for its launcher could not");
     second.signal(Signal::SIGCONT);
     let _both = job.await_world(2, 3);
@@ -100,9 +100,9 @@ fn a_terminated_node_leaves_at_once() {
     let _alone = job.await_world(1, 1);
     let outcome = second.finish().expect_code(1);
     assert!(outcome.stderr.contains("ended by SIGTERM"), "{outcome:#?}");
-    let said = job.await_master_said("127.0.0.2) is gone: ");
-    assert!(said.contains("SIGTERM"), "{said}");
-    assert!(said.contains("(0 of 0 replacements used for this rank)"), "nothing is charged: {said}");
+    let output = job.await_master_log("127.0.0.2) is gone: ");
+    assert!(output.contains("SIGTERM"), "{output}");
+    assert!(output.contains("(0 of 0 replacements used for this rank)"), "nothing is charged: {output}");
     job.ends_well([first]);
 }
 
@@ -132,7 +132,7 @@ fn a_terminated_launcher_with_the_master_notifies_the_others() {
     let _both = job.await_world(2, 1);
     host.signal(Signal::SIGTERM);
     let outcomes = job.finish([other, host], 1);
-    let said = &outcomes[0].stderr;
-    assert!(said.contains("127.0.0.1), whose launcher served the job master, left: "), "{said}");
-    assert!(said.contains("received SIGTERM"), "{said}");
+    let output = &outcomes[0].stderr;
+    assert!(output.contains("127.0.0.1), whose launcher served the job master, left: "), "{output}");
+    assert!(output.contains("received SIGTERM"), "{output}");
 }

@@ -32,13 +32,13 @@ fn a_master_with_a_journal_restarts_and_no_worker_notices() {
     let world = job.await_world(2, 0);
     job.kill_master();
     for node in &nodes {
-        let said = job.await_said(node, "workers keep running; reconnecting");
-        assert!(!said.contains("restart"), "{said}");
+        let output = job.await_output(node, "workers keep running; reconnecting");
+        assert!(!output.contains("restart"), "{output}");
     }
     job.restart_master(&words(&flags));
-    let _said = job.await_master_said("came back to job");
+    let _said = job.await_master_log("came back to job");
     for node in &nodes {
-        let _said = job.await_said(node, "the job master is back");
+        let _said = job.await_output(node, "the job master is back");
     }
     assert!(world.iter().all(|worker| alive(worker.pid)), "no worker was restarted");
     assert_eq!(job.ran(), [(0, 0), (0, 1)]);
@@ -63,7 +63,7 @@ fn a_terminated_master_restarts_like_a_killed_one() {
     }
     job.restart_master(&words(&flags));
     for node in &nodes {
-        let _back = job.await_said(node, "the job master is back");
+        let _back = job.await_output(node, "the job master is back");
     }
     assert!(world.iter().all(|worker| alive(worker.pid)), "no worker was restarted");
     job.ends_well(nodes);
@@ -81,8 +81,8 @@ fn a_master_that_was_frozen_gives_no_node_up() {
     job.signal_master(Signal::SIGCONT);
     // Its log would have it at once; a further node is served only after that.
     let spare = job.ranked(2).flags(["--nnodes=2"]).start();
-    let _heard = job.await_said(&spare, "SPARE: ");
-    assert!(!job.master_said().contains("is gone"), "{}", job.master_said());
+    let _heard = job.await_output(&spare, "SPARE: ");
+    assert!(!job.master_log().contains("is gone"), "{}", job.master_log());
     assert!(world.iter().all(|worker| alive(worker.pid)), "no worker was restarted");
     job.ends_well(nodes.into_iter().chain([spare]));
     assert_eq!(job.ran(), [(0, 0), (0, 1)]);
@@ -101,8 +101,8 @@ fn losses_are_kept_by_a_master_with_a_journal() {
     let _away = job.await_said(&first, "workers keep running; reconnecting");
     let _away = job.await_said(&second, "workers keep running; reconnecting");
     job.restart_master(&words(&flags));
-    let _back = job.await_said(&first, "the job master is back");
-    let _back = job.await_said(&second, "the job master is back");
+    let _back = job.await_output(&first, "the job master is back");
+    let _back = job.await_output(&second, "the job master is back");
     kill_node(second);
     let [outcome] = &job.finish([first], 1)[..] else { panic!("one node") };
     assert!(outcome.stderr.contains("node rank 1 was lost again after 1 replacement"), "{outcome:#?}");
@@ -139,8 +139,8 @@ fn a_master_without_a_journal_asks_the_nodes_and_none_restarts() {
         let _away = job.await_said(node, "workers keep running; reconnecting");
     }
     job.restart_master(&flags);
-    let said = job.await_master_said("took over round 0 of 3 nodes");
-    assert!(said.contains("is not known and starts from 0"), "what it cannot know is said: {said}");
+    let output = job.await_master_log("took over round 0 of 3 nodes");
+    assert!(output.contains("is not known and starts from 0"), "what it cannot know is said: {output}");
     assert!(world[..2].iter().all(|worker| alive(worker.pid)), "no worker was restarted");
     job.touch("fail");
     let next = job.await_world(3, 1);
@@ -176,7 +176,7 @@ fn the_launcher_with_the_master_restarts_with_its_state() {
     let endpoint = format!("--rdzv-endpoint=127.0.0.1:{}", free_port());
     let line = ["--nnodes=2", "--rdzv-backend=c10d", &endpoint, "--reconnect-grace=1", &state];
     let host = job.node(1).flags(line).start();
-    let _serves = job.await_said(&host, "this launcher serves the job master");
+    let _serves = job.await_output(&host, "this launcher serves the job master");
     let other = job.node(2).flags(line).start();
     let before = job.await_world(2, 0);
     kill_node(host);
@@ -196,7 +196,7 @@ fn without_state_the_job_ends_with_the_launcher_that_served_the_master() {
     let conf = "--rdzv-conf=join_timeout=5";
     let line = ["--nnodes=2", "--rdzv-backend=c10d", &endpoint, "--max-restarts=1", conf];
     let host = job.node(1).flags(line).start();
-    let _serves = job.await_said(&host, "this launcher serves the job master");
+    let _serves = job.await_output(&host, "this launcher serves the job master");
     let other = job.node(2).flags(line).steps(&RANK_1_FAILS).start();
     let before = job.await_world(2, 0);
     kill_node(host);

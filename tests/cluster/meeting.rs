@@ -122,7 +122,7 @@ fn nodes_may_start_before_their_master() {
         node.flags(["--nnodes=2"]).start()
     });
     for node in &nodes {
-        let _tries = job.await_said(node, "cannot connect to the job master");
+        let _tries = job.await_output(node, "cannot connect to the job master");
     }
     let master = job.master_line().flags(["--port", &port]);
     job.start_master(master);

@@ -13,7 +13,7 @@ fn a_node_of_another_job_is_refused_with_the_difference() {
     job.start_master(master);
     let line = ["--nnodes=2:4", "--rdzv-conf=lastcall_timeout=500"];
     let first = token(job.ranked(0)).flags(line).start();
-    let _waits = job.await_said(&first, "PENDING 1/2 joined");
+    let _waits = job.await_output(&first, "PENDING 1/2 joined");
     let differing = [
         (vec![line[0], line[1], "--rdzv-id=other"], "the job has rdzv-id=none, this node has rdzv-id=other"),
         (vec!["--nnodes=2:3", line[1]], "the job has nnodes=2:4, this node has nnodes=2:3"),
@@ -47,7 +47,7 @@ fn with_require_uniform_another_number_of_workers_is_refused() {
     let mut job = cluster();
     let line = ["--nnodes=2", "--require-uniform"];
     let first = job.ranked(0).flags(line).start();
-    let _waits = job.await_said(&first, "PENDING 1/2 joined");
+    let _waits = job.await_output(&first, "PENDING 1/2 joined");
     let outcome = job.ranked(1).flags(line).flags(["--nproc-per-node=2"]).finish().expect_code(1);
     let sentence = "the job's nodes must have the same number of workers: they have 1, this one has 2";
     assert!(outcome.stderr.contains(sentence), "{outcome:#?}");
@@ -62,10 +62,10 @@ fn a_rank_of_a_live_node_is_not_given_away() {
     let [first, second] = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).start());
     let world = job.await_world(2, 0);
     let outcome = job.node(9).env("NODE_RANK", "1").flags(["--nnodes=2"]).finish().expect_code(1);
-    let said = &outcome.stderr;
-    assert!(said.contains("node rank 1 is held by node rank 1 ("), "{outcome:#?}");
-    assert!(said.contains("127.0.0.2), which is alive, so node rank 1 ("), "{outcome:#?}");
-    assert!(said.contains("127.0.0.9) cannot take it"), "{outcome:#?}");
+    let output = &outcome.stderr;
+    assert!(output.contains("node rank 1 is held by node rank 1 ("), "{outcome:#?}");
+    assert!(output.contains("127.0.0.2), which is alive, so node rank 1 ("), "{outcome:#?}");
+    assert!(output.contains("127.0.0.9) cannot take it"), "{outcome:#?}");
     assert!(world.iter().all(|worker| support::cluster::alive(worker.pid)), "no worker was disturbed");
     job.ends_well([first, second]);
     assert_eq!(job.ran(), [(0, 0), (0, 1)]);

@@ -10,7 +10,7 @@ fn a_spare_succeeds_with_the_job_without_running() {
     let mut nodes: Vec<_> = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).start()).into();
     let _world = job.await_world(2, 0);
     let spare = job.ranked(2).flags(["--nnodes=2"]).start();
-    let _spare = job.await_said(&spare, "SPARE: the job runs on 2 nodes");
+    let _spare = job.await_output(&spare, "SPARE: the job runs on 2 nodes");
     nodes.push(spare);
     job.ends_well(nodes);
     assert_eq!(job.ran(), [(0, 0), (0, 1)]);
@@ -22,7 +22,7 @@ fn a_spare_is_promoted_when_a_seat_is_free() {
     let [first, second] = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).start());
     let _world = job.await_world(2, 0);
     let spare = job.ranked(2).flags(["--nnodes=2"]).start();
-    let _spare = job.await_said(&spare, "SPARE: ");
+    let _spare = job.await_output(&spare, "SPARE: ");
     kill_node(second);
     let world = job.await_world(2, 1);
     assert_eq!(places(&world), [1, 3]);
@@ -38,8 +38,8 @@ fn many_new_nodes_cause_one_restart() {
     let wave = [1, 2, 3].map(|rank| job.ranked(rank).flags(line).start());
     let world = job.await_world(4, 1);
     assert!(world.iter().all(|worker| worker.var("TORCHELASTIC_RESTART_COUNT") == "0"), "{world:#?}");
-    let said = job.await_said(&first, "3 more nodes joined; all nodes restart their workers");
-    assert_eq!(said.matches("all nodes restart").count(), 1, "{said}");
+    let output = job.await_output(&first, "3 more nodes joined; all nodes restart their workers");
+    assert_eq!(output.matches("all nodes restart").count(), 1, "{output}");
     job.ends_well([first].into_iter().chain(wave));
     assert_eq!(job.ran(), [(0, 0), (1, 0), (1, 1), (1, 2), (1, 3)]);
 }

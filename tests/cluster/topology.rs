@@ -48,11 +48,11 @@ fn the_guides_ten_nodes_get_the_guides_ranks() {
     let world = job.await_world(10, 0);
     let expected = [0, 4, 8, 1, 5, 9, 2, 6, 3, 7];
     assert_eq!(order(&world), expected);
-    let said = job.await_master_said("round 0: 10 nodes");
-    let mut rest = &*said;
+    let output = job.await_master_log("round 0: 10 nodes");
+    let mut rest = &*output;
     for (rank, node) in expected.iter().enumerate() {
         let line = format!("rank {rank} 192.168.0.{node} ");
-        let at = rest.find(&line).unwrap_or_else(|| panic!("{line} in order: {said}"));
+        let at = rest.find(&line).unwrap_or_else(|| panic!("{line} in order: {output}"));
         rest = &rest[at..];
     }
     job.ends_well(nodes);
@@ -81,8 +81,8 @@ fn the_file_is_read_again_for_each_round() {
     let third = job.await_world(3, 2);
     assert_eq!(order(&third), [0, 1, 2]);
     assert_eq!(from_disk(&third), [] as [usize; 0]);
-    let said = job.await_master_said("the last good one holds");
-    assert!(said.contains("line 2 has 2 columns instead of 3"), "{said}");
+    let output = job.await_master_log("the last good one holds");
+    assert!(output.contains("line 2 has 2 columns instead of 3"), "{output}");
     job.ends_well(nodes);
 }
 
@@ -93,7 +93,7 @@ fn unlisted_nodes_are_ranked_last_and_logged() {
     let nodes = nodes::<3>(&job, &[], &["dump", "await go"]);
     let world = job.await_world(3, 0);
     assert_eq!(order(&world), [1, 2, 0]);
-    let _said = job.await_master_said("the topology file does not list 192.168.0.0; they come last");
+    let _said = job.await_master_log("the topology file does not list 192.168.0.0; they come last");
     job.ends_well(nodes);
 }
 

@@ -24,7 +24,7 @@ fn an_unknown_peer_cannot_make_a_job_succeed() {
         let refused = peer.say_end(&member.node_id, end).expect_err("it is not that node");
         assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
     }
-    let _said = job.await_master_said("127.0.0.1: refused its end report: ");
+    let _said = job.await_master_log("127.0.0.1: refused its end report: ");
     assert!(world.iter().all(|worker| alive(worker.pid)), "no worker was disturbed");
     job.ends_well(nodes);
     assert_eq!(job.ran(), [(0, 0), (0, 1)]);
@@ -99,7 +99,7 @@ fn an_unknown_peer_that_joins_first_with_another_job_excludes_no_node() {
     peer.join(peer.join_request("theirs", 2, 2)).expect("any peer may");
     let nodes = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).start());
     let _world = job.await_world(2, 0);
-    let reason = peer.hear(&mut session, |push| match push {
+    let reason = peer.receives(&mut session, |push| match push {
         pb::stream_message::Payload::Refused(pb::Refused { reason }) => Some(reason),
         _ => None,
     });
@@ -119,12 +119,14 @@ fn unknown_peers_that_join_and_disconnect_use_up_no_replacements() {
         peer.become_another(number);
         let mut session = peer.subscribe(&peer.own_id()).expect("any peer may");
         peer.join(peer.join_request("none", 2, 3)).expect("any peer may");
-        peer.hear(&mut session, |push| matches!(push, pb::stream_message::Payload::Seat(_)).then_some(()));
+        peer.receives(&mut session, |push| {
+            matches!(push, pb::stream_message::Payload::Seat(_)).then_some(())
+        });
         drop((session, peer));
-        let gone = || job.master_said().matches("(stranger, 127.0.0.200) is gone: ").count();
+        let gone = || job.master_log().matches("(stranger, 127.0.0.200) is gone: ").count();
         job.wait("the loss of an unknown peer", || (gone() > number as usize).then_some(()));
     }
-    assert!(job.master_said().contains("(0 of 3 replacements used for this rank)"), "{}", job.master_said());
+    assert!(job.master_log().contains("(0 of 3 replacements used for this rank)"), "{}", job.master_log());
     job.ends_well(nodes);
 }
 
@@ -160,7 +162,7 @@ fn idle_connections_of_unknown_peers_exclude_no_node() {
     let master = job.master_line_in(&["sh", "-c", "ulimit -n 200; exec \"$@\"", "sh"]);
     job.start_master(master.flags(["--port=0", "--reconnect-grace=0.5"]));
     let flood = Flood::of(300, job.address());
-    let _full = job.await_master_said("closed");
+    let _full = job.await_master_log("closed");
     let nodes = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).start());
     let _world = job.await_world(2, 0);
     job.ends_well(nodes);

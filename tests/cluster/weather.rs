@@ -39,7 +39,7 @@ use support::{
 
 use self::{
     checks::Sight,
-    plan::{Blow, BlowKind, Master, Plan},
+    plan::{BlowKind, Master, Plan, Strike},
     relay::{INTERFACE, Relay, address},
 };
 use crate::hosts::Namespace;
@@ -173,7 +173,7 @@ fn hosts_behind_a_relay(count: usize, seed: u64) -> Result<Hosts, String> {
 #[derive(Clone, Copy, Debug)]
 enum Act {
     /// The weather may be another one from now on.
-    Sky,
+    Network,
     Start(usize),
     Fail(usize),
     Kill(usize),
@@ -221,7 +221,7 @@ impl<'a> Run<'a> {
                 thread::sleep(left.min(Duration::from_millis(20)));
             }
             match act {
-                Act::Sky => self.hosts.relay.set(plan.sky(at)),
+                Act::Network => self.hosts.relay.set(plan.network(at)),
                 Act::Start(node) => self.nodes[node] = Some(self.line(node).start()),
                 Act::Fail(node) => self.touch(node, "fail"),
                 Act::Kill(node) => kill_node(self.nodes[node].take().expect("it was started")),
@@ -239,7 +239,7 @@ impl<'a> Run<'a> {
                 cleared.elapsed() < TOGETHER,
                 "not together again {TOGETHER:?} after the weather\n{:#?}\n{}",
                 sight.workers,
-                self.job.all_said()
+                self.job.all_output()
             );
             thread::sleep(Duration::from_millis(20));
         }
@@ -249,11 +249,11 @@ impl<'a> Run<'a> {
     /// Whether the master counts on all of the workers that are seen: a node that was cut off goes on with its old ones
     /// for a while, after the master has given it up.
     fn is_settled(&self, sight: &Sight<'_>) -> bool {
-        let said = match self.plan.master {
-            Master::OfItsOwn => self.job.master_said(),
+        let output = match self.plan.master {
+            Master::OfItsOwn => self.job.master_log(),
             Master::InALauncher => self.nodes[0].as_ref().map(Running::stderr).unwrap_or_default(),
         };
-        let lines: Vec<&str> = said.lines().collect();
+        let lines: Vec<&str> = output.lines().collect();
         let last = lines.iter().rposition(|line| round_of(line).is_some());
         // A master that came back has formed none yet, and remembers the one before.
         let is_whole = last.is_none_or(|last| {
@@ -273,10 +273,10 @@ impl<'a> Run<'a> {
 
     fn look(&mut self, sight: &mut Sight<'_>) {
         if let Err(broken) = sight.look() {
-            panic!("{broken}\n{}", self.job.all_said());
+            panic!("{broken}\n{}", self.job.all_output());
         }
         let ended = self.nodes.iter_mut().flatten().position(Running::has_ended);
-        assert!(ended.is_none(), "node {ended:?} has ended before its time\n{}", self.job.all_said());
+        assert!(ended.is_none(), "node {ended:?} has ended before its time\n{}", self.job.all_output());
     }
 
     /// All end, for the same reason.
@@ -286,7 +286,7 @@ impl<'a> Run<'a> {
         let told = Instant::now();
         while let Some(node) = self.nodes.iter_mut().flatten().position(|node| !node.has_ended()) {
             let left = TOGETHER.checked_sub(told.elapsed());
-            assert!(left.is_some(), "node {node} does not end\n{}", self.job.all_said());
+            assert!(left.is_some(), "node {node} does not end\n{}", self.job.all_output());
             thread::sleep(Duration::from_millis(20));
         }
         let nodes: Vec<Running> = self.nodes.drain(..).map(|node| node.expect("all were started")).collect();
@@ -294,14 +294,14 @@ impl<'a> Run<'a> {
         let outcomes = self.job.finish(nodes, code);
         if self.plan.fails {
             for outcome in &outcomes {
-                assert!(outcome.stderr.contains("rank 0"), "no word of rank 0\n{}", self.job.all_said());
+                assert!(outcome.stderr.contains("rank 0"), "no word of rank 0\n{}", self.job.all_output());
             }
         }
         if self.plan.master == Master::OfItsOwn {
             let _master = self.job.finish_master().expect_code(0);
         }
         if let Err(broken) = sight.look() {
-            panic!("at the end: {broken}\n{}", self.job.all_said());
+            panic!("at the end: {broken}\n{}", self.job.all_output());
         }
         let rounds = sight.workers.iter().map(|worker| worker.round).collect::<BTreeSet<_>>().len();
         Tale {
@@ -358,9 +358,9 @@ fn round_of(line: &str) -> Option<(u32, usize)> {
 /// All that a schedule does, in order.
 fn acts(plan: &Plan) -> Vec<(Duration, Act)> {
     let skies = plan.storms.iter().flat_map(|storm| [storm.from, storm.from + storm.lasts]);
-    let mut acts: Vec<(Duration, Act)> = skies.map(|at| (at, Act::Sky)).collect();
+    let mut acts: Vec<(Duration, Act)> = skies.map(|at| (at, Act::Network)).collect();
     acts.extend(plan.starts.iter().enumerate().map(|(node, at)| (*at, Act::Start(node))));
-    if let Some(Blow { at, node, kind }) = plan.blow {
+    if let Some(Strike { at, node, kind }) = plan.blow {
         let then = at + kind.lasts();
         acts.extend(match kind {
             BlowKind::WorkerFails => vec![(at, Act::Fail(node))],
@@ -371,7 +371,7 @@ fn acts(plan: &Plan) -> Vec<(Duration, Act)> {
     for fall in &plan.falls {
         acts.extend([(fall.at, Act::KillMaster), (fall.at + fall.down, Act::StartMaster)]);
     }
-    acts.push((plan.is_over_at(), Act::Sky));
+    acts.push((plan.is_over_at(), Act::Network));
     acts.sort_by_key(|(at, _)| *at);
     acts
 }

@@ -123,9 +123,9 @@ fn checked(state: &str, flags: &[&str]) -> (support::launch::Outcome, serde_json
 fn a_node_computes_on_the_chosen_devices_and_names_their_own_numbers() {
     let flags = ["--nproc-per-node=2", "--gpu-select=5,4"];
     let (outcome, report, seen) = checked("used=0:61", &flags);
-    let said = &outcome.stderr;
-    assert_eq!(seen, "GPU-00000005-fake,GPU-00000004-fake", "{said}");
-    assert!(said.contains("this node is broken, gpu 5: cannot open the device"), "{said}");
+    let log = &outcome.stderr;
+    assert_eq!(seen, "GPU-00000005-fake,GPU-00000004-fake", "{log}");
+    assert!(log.contains("this node is broken, gpu 5: cannot open the device"), "{log}");
     let node = &report["nodes"][0];
     assert_eq!(node["component"], "gpu 5", "{report:#}");
     assert_eq!(node["inventory"]["gpus"].as_array().map(Vec::len), Some(8), "all are asked: {report:#}");

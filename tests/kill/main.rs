@@ -22,7 +22,7 @@ use support::launch::{Launch, Launcher, Running};
 use support::{TIMEOUT, launcher, trainer, wait_for};
 
 use oracle::{Ending, expected};
-use plan::{Blow, Plan, Stage, Target};
+use plan::{Attack, Plan, Stage, Target};
 
 /// Runs at a time.
 const WIDTH: usize = 4;
@@ -45,14 +45,14 @@ fn show(text: &str) {
 
 /// The process that was signalled.
 #[derive(Clone, Debug)]
-struct Victim {
+struct Signalled {
     process: Process,
     /// Of a worker or a descendant.
     rank: Option<u32>,
 }
 
 /// Returns the live processes of one kind.
-fn candidates(target: Target, run: &Running) -> Vec<Victim> {
+fn candidates(target: Target, run: &Running) -> Vec<Signalled> {
     let launcher = run.pid();
     let own: Vec<Process> =
         run.processes().iter().filter_map(|one| Process::of(one.pid)).filter(Process::is_alive).collect();
@@ -68,9 +68,9 @@ fn candidates(target: Target, run: &Running) -> Vec<Victim> {
     });
     let with_rank = picked.map(|process| {
         let rank = process.variable("RANK").and_then(|rank| rank.parse().ok());
-        Victim { process, rank }
+        Signalled { process, rank }
     });
-    let known = |one: &Victim| match target {
+    let known = |one: &Signalled| match target {
         Target::Launcher | Target::Guard => true,
         // From exec on, and not before.
         Target::Worker => one.rank.is_some(),
@@ -83,38 +83,38 @@ fn candidates(target: Target, run: &Running) -> Vec<Victim> {
     with_rank.filter(known).collect()
 }
 
-fn strike(blow: Blow, victim: &Process) {
-    match blow {
-        Blow::Kill => victim.signal(Signal::SIGKILL),
-        Blow::Segv => {
+fn attack_process(attack: Attack, signalled: &Process) {
+    match attack {
+        Attack::Kill => signalled.signal(Signal::SIGKILL),
+        Attack::Segv => {
             // Rust's runtime takes a first SIGSEGV for a fault that will come again: launcher and guard die of
             // the second one only. Others are gone after the first.
             wait_for("it dies of SIGSEGV", || {
-                victim.signal(Signal::SIGSEGV);
-                (!victim.still_lives()).then_some(())
+                signalled.signal(Signal::SIGSEGV);
+                (!signalled.still_lives()).then_some(())
             });
             return;
         }
-        Blow::StopThenTerm => {
-            victim.signal(Signal::SIGSTOP);
+        Attack::StopThenTerm => {
+            signalled.signal(Signal::SIGSTOP);
             // Of two signals that wait the lower number goes first: sent at once, SIGTERM would win.
             // And one that is being killed anyway stops no more.
             wait_for("it stops", || {
-                let now = Process::of(victim.pid);
+                let now = Process::of(signalled.pid);
                 now.is_none_or(|now| matches!(now.state, 'T' | 'Z' | 'X')).then_some(())
             });
-            victim.signal(Signal::SIGTERM);
+            signalled.signal(Signal::SIGTERM);
             return;
         }
     }
-    wait_for("it dies of SIGKILL", || (!victim.still_lives()).then_some(()));
+    wait_for("it dies of SIGKILL", || (!signalled.still_lives()).then_some(()));
 }
 
 /// What a run did, for the oracle and for the table.
 #[derive(Debug)]
 struct Seen {
     /// `None` when the run was over before the signal.
-    victim: Option<Victim>,
+    signalled: Option<Signalled>,
     /// How long after the start it was signalled.
     at: Duration,
     /// We had to ask the launcher to end it.
@@ -124,11 +124,11 @@ struct Seen {
 
 impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.victim {
+        match &self.signalled {
             None => f.write_str("too late to strike")?,
-            Some(Victim { process, rank: None }) => write!(f, "struck {}", process.name)?,
-            Some(Victim { process, rank: Some(rank) }) => {
-                write!(f, "struck {} of rank {rank}", process.name)?
+            Some(Signalled { process, rank: None }) => write!(f, "signalled {}", process.name)?,
+            Some(Signalled { process, rank: Some(rank) }) => {
+                write!(f, "signalled {} of rank {rank}", process.name)?
             }
         }
         let asked = if self.asked_to_end { ", asked to" } else { "" };
@@ -168,7 +168,7 @@ fn run_one(launcher: &Launcher, plan: &Plan) -> Result<Seen, String> {
     std::thread::sleep(plan.moment);
     // At an early moment there is no such process yet: then the first one that appears is signalled. At a late one
     // there may be none any more.
-    let victim = wait_for("a process to strike", || {
+    let signalled = wait_for("a process to signal", || {
         let all = candidates(plan.target, &run);
         let over = plan.stage == Stage::Ending && ends_within(&run, Duration::ZERO);
         let picked = (!all.is_empty()).then(|| all[plan.choice % all.len()].clone());
@@ -178,11 +178,11 @@ fn run_one(launcher: &Launcher, plan: &Plan) -> Result<Seen, String> {
     let at = born.elapsed();
     let _known_from_now_on = census.enlisted();
     let guard = candidates(Target::Guard, &run).pop();
-    if let Some(victim) = &victim {
-        if let Some(id) = victim.process.variable(LAUNCHER_ID) {
+    if let Some(signalled) = &signalled {
+        if let Some(id) = signalled.process.variable(LAUNCHER_ID) {
             census.also(&id);
         }
-        strike(plan.blow, &victim.process);
+        attack_process(plan.attack, &signalled.process);
     }
 
     let expected = expected(plan);
@@ -217,15 +217,15 @@ fn run_one(launcher: &Launcher, plan: &Plan) -> Result<Seen, String> {
     if !left.is_empty() {
         wrong.push(format!("left behind: {left:?}"));
     }
-    wrong.extend(oracle::contradictions(plan, &expected, victim.as_ref(), asked_to_end, &outcome));
+    wrong.extend(oracle::contradictions(plan, &expected, signalled.as_ref(), asked_to_end, &outcome));
     if wrong.is_empty() {
         let ended = match (outcome.code, outcome.signal) {
             (Some(code), _) => format!("exit {code}"),
             (_, signal) => format!("signal {}", signal.unwrap_or(0)),
         };
-        return Ok(Seen { victim, at, asked_to_end, ended });
+        return Ok(Seen { signalled, at, asked_to_end, ended });
     }
-    Err(format!("{plan}\nstruck after {at:?}: {victim:?}\n{}\n{outcome:#?}", wrong.join("\n")))
+    Err(format!("{plan}\nsignalled after {at:?}: {signalled:?}\n{}\n{outcome:#?}", wrong.join("\n")))
 }
 
 fn ends_within(run: &Running, timeout: Duration) -> bool {
@@ -264,7 +264,7 @@ fn whichever_process_is_signalled_the_run_ends_as_it_must_and_leaves_no_process(
             scope.spawn(|| {
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed);
-                    // Runs that hang cost PATIENCE each; a few are enough.
+                    // Runs that hang cost LIMIT each; a few are enough.
                     if index >= runs || start.elapsed() > TIMEOUT * 10 {
                         return;
                     }

@@ -15,8 +15,8 @@ use std::ops::RangeInclusive;
 use support::launch::Outcome;
 use support::seen::Report;
 
-use crate::Victim;
-use crate::plan::{Blow, Plan, Stage, Target};
+use crate::Signalled;
+use crate::plan::{Attack, Plan, Stage, Target};
 
 /// How the run ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub enum Ending {
     /// Only when the launcher is signalled.
     AskedToEnd,
     /// The launcher itself was signalled.
-    Struck,
+    Signalled,
 }
 
 /// What must follow.
@@ -42,10 +42,10 @@ pub struct Expected {
 
 /// The table above.
 pub fn expected(plan: &Plan) -> Expected {
-    let (ending, restarts) = match (plan.target, plan.blow, plan.max_restarts) {
-        (Target::Launcher, _, _) => (Ending::Struck, 0),
+    let (ending, restarts) = match (plan.target, plan.attack, plan.max_restarts) {
+        (Target::Launcher, _, _) => (Ending::Signalled, 0),
         (Target::Guard, _, _) => (Ending::GuardBlamed, 0),
-        (Target::Worker, Blow::StopThenTerm, _) => (Ending::AskedToEnd, 0),
+        (Target::Worker, Attack::StopThenTerm, _) => (Ending::AskedToEnd, 0),
         (Target::Worker, _, 0) => (Ending::WorkerBlamed, 0),
         (Target::Worker, _, _) => (Ending::Succeeds, 1),
         (Target::Descendant, _, _) => (Ending::Succeeds, 0),
@@ -67,7 +67,7 @@ impl Ending {
         match self {
             Self::Succeeds => (Some(0), None),
             Self::WorkerBlamed | Self::GuardBlamed | Self::AskedToEnd => (Some(1), None),
-            Self::Struck => (None, Some(plan.blow.signal() as i32)),
+            Self::Signalled => (None, Some(plan.attack.signal() as i32)),
         }
     }
 }
@@ -76,7 +76,7 @@ impl Ending {
 pub fn contradictions(
     plan: &Plan,
     expected: &Expected,
-    victim: Option<&Victim>,
+    signalled: Option<&Signalled>,
     asked_to_end: bool,
     outcome: &Outcome,
 ) -> Vec<String> {
@@ -107,9 +107,9 @@ pub fn contradictions(
     );
     let in_box = says("ChildFailedError");
     must(in_box == (*ending == Ending::WorkerBlamed), "the box is there when a worker is to blame");
-    let rank = victim.and_then(|victim| victim.rank).unwrap_or(0);
-    let pid = victim.map_or(0, |victim| victim.process.pid);
-    let (signal, name) = (plan.blow.signal() as i32, plan.blow.signal().as_str());
+    let rank = signalled.and_then(|signalled| signalled.rank).unwrap_or(0);
+    let pid = signalled.map_or(0, |signalled| signalled.process.pid);
+    let (signal, name) = (plan.attack.signal() as i32, plan.attack.signal().as_str());
     match ending {
         Ending::Succeeds if plan.target == Target::Worker => {
             let of = plan.max_restarts;
@@ -127,11 +127,11 @@ pub fn contradictions(
         Ending::WorkerBlamed => match Report::read(stderr) {
             Ok(report) => {
                 let root = &report.root_cause;
-                must(root.pid == pid, "the root cause's pid is the victim's");
+                must(root.pid == pid, "the root cause's pid is the signalled process's");
                 must(root.rank == format!("{rank} (local_rank: {rank})"), "its rank is");
                 must(
                     root.exitcode.starts_with(&format!("-{signal} (pid: PID)")),
-                    "its exit code is the blow",
+                    "its exit code is the signal",
                 );
                 must(
                     says(&format!("rank {rank} (local rank {rank}, pid {pid}) failed first")),
@@ -147,7 +147,7 @@ pub fn contradictions(
             must(asked_to_end, "a stopped worker does not end by itself");
             must(says("ended by SIGTERM; no worker is left"), "it reports the signal");
         }
-        Ending::Struck => must(!says("dlrover-run: error"), "the dead say nothing"),
+        Ending::Signalled => must(!says("dlrover-run: error"), "the dead say nothing"),
     }
     wrong
 }

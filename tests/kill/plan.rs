@@ -29,13 +29,13 @@ pub enum Stage {
 
 /// How.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Blow {
+pub enum Attack {
     Kill,
     Segv,
     StopThenTerm,
 }
 
-impl Blow {
+impl Attack {
     /// The signal that is sent.
     pub fn signal(self) -> Signal {
         match self {
@@ -56,7 +56,7 @@ pub struct Plan {
     pub breeds: Vec<&'static str>,
     pub stage: Stage,
     pub target: Target,
-    pub blow: Blow,
+    pub attack: Attack,
     /// After the launcher's start, or that of the stage. Workers live from some 50 ms on, later on a busy
     /// machine. Stopping takes the second that stubborn descendants are given.
     pub moment: Duration,
@@ -79,9 +79,11 @@ impl Plan {
                 [Target::Launcher, Target::Guard, Target::Descendant][rng.below(3)]
             }
         };
-        let blow = match target {
-            Target::Launcher | Target::Guard => [Blow::Kill, Blow::Segv][rng.below(2)],
-            Target::Worker | Target::Descendant => [Blow::Kill, Blow::Segv, Blow::StopThenTerm][rng.below(3)],
+        let attack = match target {
+            Target::Launcher | Target::Guard => [Attack::Kill, Attack::Segv][rng.below(2)],
+            Target::Worker | Target::Descendant => {
+                [Attack::Kill, Attack::Segv, Attack::StopThenTerm][rng.below(3)]
+            }
         };
         let mut breeds = vec!["plain", "stubborn", "setsid", "daemon"];
         for _ in 0..rng.below(3) {
@@ -101,7 +103,7 @@ impl Plan {
             breeds,
             stage,
             target,
-            blow,
+            attack,
             moment: Duration::from_millis([0, 100, 500, 1000][rng.below(4)] + rng.below(200) as u64),
             choice: rng.below(1000),
         }
@@ -110,11 +112,11 @@ impl Plan {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { index, workers, max_restarts, breeds, stage, target, blow, moment, .. } = self;
+        let Self { index, workers, max_restarts, breeds, stage, target, attack, moment, .. } = self;
         let breeds = breeds.join("+");
         write!(
             f,
-            "run {index}: {stage:?}, {blow:?} to {target:?} at {} ms, {workers} workers with {breeds}, {max_restarts} restarts",
+            "run {index}: {stage:?}, {attack:?} to {target:?} at {} ms, {workers} workers with {breeds}, {max_restarts} restarts",
             moment.as_millis()
         )
     }

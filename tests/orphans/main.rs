@@ -151,9 +151,9 @@ struct Found {
     wrong: Vec<String>,
 }
 
-fn run_case(launcher: &Launcher, breed: &str, way: Way) -> Found {
+fn run_case(launcher: &Launcher, kind: &str, way: Way) -> Found {
     let is_torchrun = launcher.is_torchrun;
-    let (breeds, leader_dies) = match breed {
+    let (breeds, leader_dies) = match kind {
         "leader dies" => ("plain,stubborn,setsid,daemon,bare,hopper", true),
         one => (one, false),
     };
@@ -246,8 +246,8 @@ fn table_of(found: &BTreeMap<(usize, usize), Found>) -> String {
     for way in WAYS {
         let _ = write!(text, "{:>12}", way.name());
     }
-    for (row, breed) in BREEDS.iter().enumerate() {
-        let _ = write!(text, "\n{breed:<14}");
+    for (row, kind) in BREEDS.iter().enumerate() {
+        let _ = write!(text, "\n{kind:<14}");
         for column in 0..WAYS.len() {
             let cell = found.get(&(row, column)).map_or("?".into(), |found| found.left.to_string());
             let _ = write!(text, "{cell:>12}");

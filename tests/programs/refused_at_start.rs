@@ -68,19 +68,19 @@ fn slip_of_master(args: &[&str]) -> (Option<i32>, String) {
     command.args(["--bind", "127.0.0.1"]).args(args).stdin(Stdio::null());
     let stderr = folder.path().join("stderr");
     let mut master = command.stderr(std::fs::File::create(&stderr).unwrap()).spawn().unwrap();
-    let said = || std::fs::read_to_string(&stderr).unwrap();
+    let log = || std::fs::read_to_string(&stderr).unwrap();
     let code = loop {
         if let Some(status) = master.try_wait().unwrap() {
             break status.code();
         }
-        if said().contains("listening on ") {
+        if log().contains("listening on ") {
             master.kill().unwrap();
             master.wait().unwrap();
             break None;
         }
         std::thread::sleep(std::time::Duration::from_millis(5));
     };
-    (code, said())
+    (code, log())
 }
 
 #[test]

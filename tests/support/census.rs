@@ -80,7 +80,7 @@ impl Process {
 #[derive(Clone, Debug)]
 pub struct Enlisted {
     pub process: Process,
-    pub breed: String,
+    pub kind: String,
 }
 
 /// What a run of `trainers/breeder.py` left in its folder. Dropped, it kills those that are alive.
@@ -140,7 +140,7 @@ impl Census {
         let mut living = BTreeMap::new();
         for one in self.enlisted() {
             if one.process.still_lives() {
-                living.insert(one.process.pid, format!("{} (wrote itself down)", one.breed));
+                living.insert(one.process.pid, format!("{} (wrote itself down)", one.kind));
             }
         }
         if self.hoppers_live() {
@@ -190,9 +190,9 @@ fn read_line(line: &str) -> Option<Enlisted> {
     let mut words = line.split(' ');
     let pid = words.next()?.parse().ok()?;
     let started = words.next()?.parse().ok()?;
-    let breed = words.next()?.to_owned();
+    let kind = words.next()?.to_owned();
     let process = Process { pid, name: String::new(), state: '?', parent: 0, started };
-    Some(Enlisted { process, breed })
+    Some(Enlisted { process, kind })
 }
 
 /// What a worker writes when all its descendants are there.

@@ -113,7 +113,7 @@ impl Cluster {
     }
 
     fn await_listening(&self) -> String {
-        self.wait("the master's address", || listening(&self.master_said()))
+        self.wait("the master's address", || listening(&self.master_log()))
     }
 
     /// Starts it again on the port it had, with these flags.
@@ -192,15 +192,15 @@ impl Cluster {
     /// # Panics
     /// There is none.
     #[must_use]
-    pub fn master_said(&self) -> String {
+    pub fn master_log(&self) -> String {
         self.master.borrow().as_ref().expect("a master").stderr()
     }
 
     /// Waits until the master has said this; gives all that it has said.
     #[must_use]
-    pub fn await_master_said(&self, words: &str) -> String {
+    pub fn await_master_log(&self, words: &str) -> String {
         let what = format!("{words:?} of the master");
-        self.wait(&what, || Some(self.master_said()).filter(|said| said.contains(words)))
+        self.wait(&what, || Some(self.master_log()).filter(|text| text.contains(words)))
     }
 
     /// The line of a launcher with one worker that waits for [`Self::go`]; at the master, if there is one.
@@ -315,9 +315,9 @@ impl Cluster {
 
     /// Waits until a launcher or the master has said this; gives all that it has said.
     #[must_use]
-    pub fn await_said(&self, run: &Running, words: &str) -> String {
+    pub fn await_output(&self, run: &Running, words: &str) -> String {
         let what = format!("{words:?} of a node");
-        self.wait(&what, || Some(run.stderr()).filter(|said| said.contains(words)))
+        self.wait(&what, || Some(run.stderr()).filter(|text| text.contains(words)))
     }
 
     /// Waits for a worker's end.
@@ -336,21 +336,21 @@ impl Cluster {
             if let Some(answer) = ask() {
                 return answer;
             }
-            assert!(start.elapsed() < TIMEOUT, "{what}: waited in vain\n{}", self.all_said());
+            assert!(start.elapsed() < TIMEOUT, "{what}: waited in vain\n{}", self.all_output());
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
     /// The output of every launcher and master, and the workers that ran.
     #[must_use]
-    pub fn all_said(&self) -> String {
+    pub fn all_output(&self) -> String {
         use std::fmt::Write as _;
-        let mut said = format!("workers that ran, as (round, rank): {:?}\n", self.ran());
+        let mut text = format!("workers that ran, as (round, rank): {:?}\n", self.ran());
         for (node, dir) in self.places.borrow().iter() {
             let stderr = fs::read(dir.join("stderr")).unwrap_or_default();
-            let _infallible = writeln!(said, "--- {node}\n{}", String::from_utf8_lossy(&stderr));
+            let _infallible = writeln!(text, "--- {node}\n{}", String::from_utf8_lossy(&stderr));
         }
-        said
+        text
     }
 
     /// Every node exits with this code, and leaves no process.
@@ -363,7 +363,7 @@ impl Cluster {
             self.wait("the end of a node", || node.has_ended().then_some(()));
             let outcome = node.finish();
             let is_as_expected = (outcome.code, outcome.signal) == (Some(code), None);
-            assert!(is_as_expected, "not {code}: {outcome:#?}\n{}", self.all_said());
+            assert!(is_as_expected, "not {code}: {outcome:#?}\n{}", self.all_output());
             outcome
         };
         nodes.into_iter().map(end).collect()

@@ -85,7 +85,7 @@ pub struct EventData {
 }
 
 /// All values of a key: `used=0:61` has (0, 61), `hang=5` has (5, 0).
-fn said(key: &str) -> Vec<(usize, u64)> {
+fn values_of(key: &str) -> Vec<(usize, u64)> {
     let plan = std::env::var("FAKE_NVML").unwrap_or_default();
     let entries = plan.split(';').filter_map(|entry| entry.split_once('='));
     let numbers = |value: &str| {
@@ -96,11 +96,11 @@ fn said(key: &str) -> Vec<(usize, u64)> {
 }
 
 fn of(key: &str, gpu: usize) -> Option<u64> {
-    said(key).into_iter().find(|(of, _)| *of == gpu).map(|(_, number)| number)
+    values_of(key).into_iter().find(|(of, _)| *of == gpu).map(|(_, number)| number)
 }
 
 fn count() -> usize {
-    said("gpus").first().map_or(0, |(count, _)| *count)
+    values_of("gpus").first().map_or(0, |(count, _)| *count)
 }
 
 fn has_links() -> bool {
@@ -248,7 +248,7 @@ pub extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
         Some((numbers.next()?, numbers.next()?, numbers.next()?))
     });
     let of_file = of_file.filter(|(of, ..)| *of == gpu as u64).map(|(_, pid, used)| (pid, used));
-    let of_plan = said("pid").into_iter().filter(|(of, _)| *of == gpu);
+    let of_plan = values_of("pid").into_iter().filter(|(of, _)| *of == gpu);
     let of_plan = of_plan.map(|(_, pid)| (pid, of("used", gpu).unwrap_or(1)));
     let pids: Vec<(u64, u64)> = of_plan.chain(of_file).collect();
     // SAFETY: the caller says in this number how much room it gives.
@@ -379,7 +379,7 @@ pub extern "C" fn nvmlDeviceRegisterEvents(device: *mut c_void, _kinds: c_ulongl
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlEventSetWait_v2(_set: *mut c_void, to: *mut EventData, timeout_ms: c_uint) -> c_int {
     static TOLD: AtomicBool = AtomicBool::new(false);
-    if let Some((gpu, code)) = said("xid").first().copied()
+    if let Some((gpu, code)) = values_of("xid").first().copied()
         && !TOLD.swap(true, Ordering::Relaxed)
     {
         let device = (gpu + 1) as *mut c_void;

@@ -103,8 +103,8 @@ impl UnknownPeer {
     /// The master does not answer.
     pub fn say_end(&mut self, node_id: &str, end: End) -> Result<(), Status> {
         let request = self.request(pb::EndReport { node_id: node_id.to_owned(), end: Some(end) });
-        let said = self.runtime.block_on(async { timeout(TIMEOUT, self.client.report_end(request)).await });
-        said.expect("an answer").map(drop)
+        let output = self.runtime.block_on(async { timeout(TIMEOUT, self.client.report_end(request)).await });
+        output.expect("an answer").map(drop)
     }
 
     /// Reports that workers of a node failed.
@@ -118,9 +118,9 @@ impl UnknownPeer {
         let reason = "of an unknown peer".to_owned();
         let request =
             self.request(pb::FailureReport { node_id: node_id.to_owned(), round, reason, gives_up });
-        let said =
+        let output =
             self.runtime.block_on(async { timeout(TIMEOUT, self.client.report_failure(request)).await });
-        said.expect("an answer").map(drop)
+        output.expect("an answer").map(drop)
     }
 
     /// Opens the stream of a node.
@@ -148,8 +148,8 @@ impl UnknownPeer {
     /// The master does not answer.
     pub fn join(&mut self, request: pb::JoinRequest) -> Result<(), Status> {
         let request = self.request(request);
-        let said = self.runtime.block_on(async { timeout(TIMEOUT, self.client.join(request)).await });
-        said.expect("an answer").map(drop)
+        let output = self.runtime.block_on(async { timeout(TIMEOUT, self.client.join(request)).await });
+        output.expect("an answer").map(drop)
     }
 
     /// Resumes.
@@ -161,15 +161,15 @@ impl UnknownPeer {
     /// The master does not answer.
     pub fn resume(&mut self, request: pb::ResumeRequest) -> Result<(), Status> {
         let request = self.request(request);
-        let said = self.runtime.block_on(async { timeout(TIMEOUT, self.client.resume(request)).await });
-        said.expect("an answer").map(drop)
+        let output = self.runtime.block_on(async { timeout(TIMEOUT, self.client.resume(request)).await });
+        output.expect("an answer").map(drop)
     }
 
     /// Waits for a message for which `wanted` returns a value.
     ///
     /// # Panics
     /// None comes, or the stream ends.
-    pub fn hear<T>(
+    pub fn receives<T>(
         &mut self,
         at: &mut Session,
         wanted: impl Fn(pb::stream_message::Payload) -> Option<T>,

@@ -30,8 +30,9 @@ const TRAINED: &str = "all 4 ranks hold the same weights";
 fn trained(job: &Cluster, nodes: impl IntoIterator<Item = Running>) {
     let outcomes = job.finish(nodes, 0);
     let of_rank_0 = outcomes.iter().find(|outcome| outcome.stdout.contains(TRAINED));
-    let said = &of_rank_0.unwrap_or_else(|| panic!("no node trained: {outcomes:#?}")).stdout;
-    let losses = said.lines().filter_map(|line| line.split_once("loss ")?.1.split(' ').next()?.parse().ok());
+    let output = &of_rank_0.unwrap_or_else(|| panic!("no node trained: {outcomes:#?}")).stdout;
+    let losses =
+        output.lines().filter_map(|line| line.split_once("loss ")?.1.split(' ').next()?.parse().ok());
     let losses: Vec<f32> = losses.collect();
     assert!(losses.len() >= 2 && losses.last() < losses.first(), "the loss goes down: {outcomes:#?}");
 }
@@ -48,8 +49,8 @@ fn ddp_on_two_nodes_survives_the_loss_of_one() {
     kill_node(second);
     let replacement = start(&job, 1);
     job.wait("training that goes on", || {
-        let said = std::fs::read_to_string(first.dir().join("stdout")).ok()?;
-        said.contains("resumed from").then_some(())
+        let output = std::fs::read_to_string(first.dir().join("stdout")).ok()?;
+        output.contains("resumed from").then_some(())
     });
     trained(&job, [first, replacement]);
     let _master = job.finish_master().expect_code(0);
@@ -98,9 +99,9 @@ fn a_torchrun_that_connects_is_named() {
     let Some(python) = python() else { return };
     let (job, port) = (Cluster::of_lines(programs!()), free_port());
     let node = job.line().flags(c10d(port)).script(trainer("probe.py")).start();
-    let _serves = job.await_said(&node, "serves the job master");
+    let _serves = job.await_output(&node, "serves the job master");
     let _torchrun = Torchrun::start(&python, port);
-    let _named = job.await_said(&node, "the other side speaks torchrun's rendezvous");
+    let _named = job.await_output(&node, "the other side speaks torchrun's rendezvous");
     node.signal(Signal::SIGTERM);
     let _ended = node.finish();
 }
@@ -112,7 +113,7 @@ fn a_torchrun_that_serves_the_rendezvous_is_named() {
     let _torchrun = Torchrun::start(&python, port);
     job.wait("torchrun's port", || TcpStream::connect(("127.0.0.1", port)).ok());
     let node = job.line().flags(c10d(port)).script(trainer("probe.py")).start();
-    let _named = job.await_said(&node, "the other side speaks torchrun's rendezvous");
+    let _named = job.await_output(&node, "the other side speaks torchrun's rendezvous");
     node.signal(Signal::SIGTERM);
     let _ended = node.finish();
 }
@@ -140,6 +141,6 @@ fn nodes_check_each_other_with_torch_and_train() {
         line.env("DLROVER_CHECK_MIB", "4").args(["--steps=40"]).start()
     });
     trained(&job, nodes);
-    let said = job.finish_master().expect_code(0).stderr;
-    assert!(said.contains("network check 0: 2 of 2 nodes healthy after 1 round"), "{said}");
+    let output = job.finish_master().expect_code(0).stderr;
+    assert!(output.contains("network check 0: 2 of 2 nodes healthy after 1 round"), "{output}");
 }

@@ -38,8 +38,8 @@ fn trained(run: &Outcome) {
 
 /// Where the ranks of an attempt met, as rank 0 says it.
 fn met_at(run: &Outcome, attempt: u32) -> Option<String> {
-    let said = format!("attempt {attempt}: 2 ranks met at ");
-    run.stdout.lines().find_map(|line| Some(line.strip_prefix(&said)?.to_owned()))
+    let output = format!("attempt {attempt}: 2 ranks met at ");
+    run.stdout.lines().find_map(|line| Some(line.strip_prefix(&output)?.to_owned()))
 }
 
 #[test]

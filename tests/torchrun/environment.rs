@@ -80,11 +80,11 @@ fn threads_are_limited_for_several_workers_unless_the_user_set_a_number() {
     assert_eq!(alone.dump(0, 0).var("OMP_NUM_THREADS"), "(unset)");
     assert!(!warns_of_threads(&alone), "{alone:#?}");
 
-    let said = launch().flags(["--standalone", "--nproc-per-node=2"]).env("OMP_NUM_THREADS", "4");
-    let said = said.env("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0").finish().expect_code(0);
-    assert_eq!(said.dump(1, 0).var("OMP_NUM_THREADS"), "4");
-    assert_eq!(said.dump(1, 0).var("TORCH_NCCL_ASYNC_ERROR_HANDLING"), "0");
-    assert!(!warns_of_threads(&said), "{said:#?}");
+    let output = launch().flags(["--standalone", "--nproc-per-node=2"]).env("OMP_NUM_THREADS", "4");
+    let output = output.env("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0").finish().expect_code(0);
+    assert_eq!(output.dump(1, 0).var("OMP_NUM_THREADS"), "4");
+    assert_eq!(output.dump(1, 0).var("TORCH_NCCL_ASYNC_ERROR_HANDLING"), "0");
+    assert!(!warns_of_threads(&output), "{output:#?}");
 }
 
 #[test]

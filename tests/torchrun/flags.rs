@@ -407,18 +407,18 @@ fn an_option_after_the_script_gets_a_hint() {
         assert_eq!(run.dump(0, 0).argv[1..], *kept, "the script has them all the same");
         run.stderr
     };
-    let said = told(&[], &["--epochs=3", "--nproc-per-node=2", "--max_restarts", "1"]);
+    let output = told(&[], &["--epochs=3", "--nproc-per-node=2", "--max_restarts", "1"]);
     if !launcher!().is_torchrun {
         let words = "`--nproc-per-node=2`, `--max_restarts` after the script go to the script; ";
-        assert!(said.contains(&format!("{words}{hint}")), "{said}");
+        assert!(output.contains(&format!("{words}{hint}")), "{output}");
     }
     for (flags, args) in [
         (&[][..], &["--epochs=3", "--role=x", "--log-dir", "y", "nproc-per-node"][..]),
         (&["--max-restarts=1"], &["--max-restarts=2"]),
         (&[], &["one", "--", "--max-restarts=2"]),
     ] {
-        let said = told(flags, args);
-        assert!(!said.contains(hint), "{said}");
+        let output = told(flags, args);
+        assert!(!output.contains(hint), "{output}");
     }
 }
 

@@ -325,18 +325,18 @@ fn output_that_the_console_does_not_take_is_reported_once() {
             let many = format!("for i in $(seq 30000); do echo line $i; echo line $i >&2; done; exit {code}");
             let run = launch().flags(["--standalone", "--tee=3", "--no-python", "bash", "-c"]).script(many);
             let run = run.after(shell).finish().expect_code(i32::from(code != 0));
-            let said = if other == "stderr" { &run.stderr } else { &run.stdout };
+            let text = if other == "stderr" { &run.stderr } else { &run.stdout };
             let told = format!("dlrover-run: warning: {stream} cannot be written ({why})");
             assert_eq!(
-                said.matches(&told).count(),
+                text.matches(&told).count(),
                 1,
                 "{shell}, {code}: {}",
-                &said[said.len().saturating_sub(2000)..]
+                &text[text.len().saturating_sub(2000)..]
             );
             let in_report = format!("  lost output: {stream} cannot be written");
             // A report goes to standard error, and is lost with it.
             let reported = code != 0 && other == "stderr";
-            assert_eq!(said.contains(&in_report), reported, "{shell}, {code}");
+            assert_eq!(text.contains(&in_report), reported, "{shell}, {code}");
         }
     }
 }

@@ -148,8 +148,8 @@ fn a_full_store_closes_the_connection_and_reports_it() {
         .expect_code(0);
     assert_eq!(run.file("0.0.overfill").as_deref(), Some("end"));
     assert_eq!(run.file("1.0.get.mine").as_deref(), Some("kept"));
-    let said: Vec<&str> = run.stderr.lines().filter(|line| line.contains("the workers' store")).collect();
-    let [line] = said[..] else { panic!("not one line: {said:#?}") };
+    let output: Vec<&str> = run.stderr.lines().filter(|line| line.contains("the workers' store")).collect();
+    let [line] = output[..] else { panic!("not one line: {output:#?}") };
     assert!(line.contains("refused a write of 127.0.0.1:"), "{line}");
     assert!(
         line.contains("the table is full: 1048576 keys; delete keys that are no longer needed"),

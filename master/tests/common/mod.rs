@@ -47,7 +47,7 @@ pub const GRACE: Duration = Duration::from_secs(2);
 /// What a master has said so far, and word of each further line.
 #[derive(Default)]
 pub struct Lines {
-    said: Mutex<Vec<String>>,
+    text: Mutex<Vec<String>>,
     more: Condvar,
 }
 
@@ -74,7 +74,7 @@ pub fn config(lines: &Arc<Lines>) -> MasterConfig {
         trust: Trust::default(),
         log: Arc::new(move |line| {
             eprintln!("master: {line}");
-            lines.said.lock().unwrap().push(line);
+            lines.text.lock().unwrap().push(line);
             lines.more.notify_all();
         }),
     }
@@ -128,21 +128,21 @@ impl Master {
         timeout(LIMIT, ended).await.expect("the end in time").unwrap()
     }
 
-    /// Whether it says so within some time.
-    pub fn said(&self, words: &str) -> bool {
-        let has_not = |said: &mut Vec<String>| !said.iter().any(|line| line.contains(words));
-        let said = self.lines.said.lock().unwrap();
-        let (_said, waited) = self.lines.more.wait_timeout_while(said, LIMIT, has_not).unwrap();
+    /// Waits until a line with `words` is logged.
+    pub fn logs(&self, words: &str) -> bool {
+        let has_not = |text: &mut Vec<String>| !text.iter().any(|line| line.contains(words));
+        let text = self.lines.text.lock().unwrap();
+        let (_lines, waited) = self.lines.more.wait_timeout_while(text, LIMIT, has_not).unwrap();
         !waited.timed_out()
     }
 
-    pub fn has_said(&self, words: &str) -> bool {
-        self.said_times(words) > 0
+    pub fn has_logged(&self, words: &str) -> bool {
+        self.count_logged(words) > 0
     }
 
-    /// How many lines say so by now.
-    pub fn said_times(&self, words: &str) -> usize {
-        self.lines.said.lock().unwrap().iter().filter(|line| line.contains(words)).count()
+    /// Returns how many lines with `words` are logged.
+    pub fn count_logged(&self, words: &str) -> usize {
+        self.lines.text.lock().unwrap().iter().filter(|line| line.contains(words)).count()
     }
 
     pub async fn subscribe(&self, id: &str) -> Node {

@@ -111,10 +111,10 @@ fn driver_events_during_the_run_reach_the_console_and_the_master() {
     let mut job = cluster();
     let run = with_accelerators(job.ranked(0), "xid=2:79").flags(["--nnodes=1"]).start();
     let _world = job.await_world(1, 0);
-    let said = "gpu 2 (NVIDIA Fake 80GB): the driver reported Xid 79 (the device has fallen off the bus)";
-    let _said = job.await_said(&run, said);
-    let said = "gpu 2 (NVIDIA Fake 80GB): Xid 79 (the device has fallen off the bus)";
-    let _said = job.await_master_said(said);
+    let output = "gpu 2 (NVIDIA Fake 80GB): the driver reported Xid 79 (the device has fallen off the bus)";
+    let _said = job.await_output(&run, output);
+    let output = "gpu 2 (NVIDIA Fake 80GB): Xid 79 (the device has fallen off the bus)";
+    let _said = job.await_master_log(output);
     job.go();
     let _outcomes = job.ends_well([run]);
 }
@@ -124,7 +124,7 @@ fn the_listener_for_driver_events_ends_with_the_launcher() {
     let job = lines();
     let run = node(&job, "xid=2:79").start();
     let _world = job.await_world(1, 0);
-    let _said = job.await_said(&run, "the driver reported Xid 79");
+    let _said = job.await_output(&run, "the driver reported Xid 79");
     run.signal(Signal::SIGKILL);
     job.wait("the end of all processes", || run.processes().is_empty().then_some(()));
     let _outcome = run.finish_whatever_is_left();

@@ -15,8 +15,9 @@ fn a_single_node_runs_its_self_test_and_reports_that_the_network_was_not_checked
     let report = job.wait("the report", || Report::read(&std::fs::read_to_string(&file).ok()?));
     report.blames(&[]);
     assert!(report.network_untested && report.rounds.is_empty(), "{report:#?}");
-    let said = job.await_said(&node, "this node is fit; the network was not tested, which takes two nodes");
-    assert!(said.contains("network check: self-test passed ("), "{said}");
+    let output =
+        job.await_output(&node, "this node is fit; the network was not tested, which takes two nodes");
+    assert!(output.contains("network check: self-test passed ("), "{output}");
     job.go();
     let _outcomes = job.finish([node], 0);
 }
@@ -35,21 +36,24 @@ fn with_command(command: &str, more: &[&str], code: i32) -> Outcome {
 #[test]
 fn a_single_node_runs_the_check_command() {
     let answer = r#"{"version":1,"comm_ms":1.5}"#;
-    let said = with_command(&format!("[ $RANK/$WORLD_SIZE = 0/1 ] && echo '{answer}'"), &[], 0).stderr;
-    assert!(said.contains("the check command passed on this node, tested alone (1.5 ms)"), "{said}");
+    let output = with_command(&format!("[ $RANK/$WORLD_SIZE = 0/1 ] && echo '{answer}'"), &[], 0).stderr;
+    assert!(output.contains("the check command passed on this node, tested alone (1.5 ms)"), "{output}");
 
-    let said = with_command("./nope", &[], 1).stderr;
-    assert!(said.contains("error: the check command cannot be run (exit code 127 of /bin/sh): "), "{said}");
+    let output = with_command("./nope", &[], 1).stderr;
+    assert!(
+        output.contains("error: the check command cannot be run (exit code 127 of /bin/sh): "),
+        "{output}"
+    );
 
     for (command, more, words) in [
         ("echo on fire >&2; exit 3", &[][..], "the check command ended with exit code 3 and said: on fire"),
         ("true", &[], "the check command ended well, but gave no answer"),
         ("sleep 1000", &["--network-check-timeout=1"], "the check command did not answer within 1 s"),
     ] {
-        let said = with_command(command, more, 201).stderr;
-        assert!(said.contains(words), "{said}");
-        assert!(said.contains("Look first at the check command, run by hand"), "{said}");
-        assert!(!said.contains("no byte moved") && !said.contains("cable"), "{said}");
+        let output = with_command(command, more, 201).stderr;
+        assert!(output.contains(words), "{output}");
+        assert!(output.contains("Look first at the check command, run by hand"), "{output}");
+        assert!(!output.contains("no byte moved") && !output.contains("cable"), "{output}");
     }
 }
 
@@ -65,18 +69,21 @@ fn of_two_nodes_the_failed_command_is_named_and_not_the_network() {
         assert_eq!(job.ran(), [], "{outcomes:#?}");
         outcomes.into_iter().map(|outcome| outcome.stderr)
     };
-    for said in end("echo on fire >&2; exit 3", 202) {
+    for output in end("echo on fire >&2; exit 3", 202) {
         let words = "the check command ended with exit code 3 and said: on fire; no node is tainted. Run that command";
-        assert!(said.contains(words), "{said}");
+        assert!(output.contains(words), "{output}");
     }
-    for said in end("sleep 1000", 202) {
+    for output in end("sleep 1000", 202) {
         assert!(
-            said.contains("the check command did not answer within ") && !said.contains("no byte"),
-            "{said}"
+            output.contains("the check command did not answer within ") && !output.contains("no byte"),
+            "{output}"
         );
     }
     // Without the command no node is suspected: the first that notices fails, and the job with it.
-    let said: String = end("./nope", 1).collect();
-    assert!(said.contains("error: the check command cannot be run (exit code 127 of /bin/sh): "), "{said}");
-    assert!(!said.contains("not proven good"), "{said}");
+    let output: String = end("./nope", 1).collect();
+    assert!(
+        output.contains("error: the check command cannot be run (exit code 127 of /bin/sh): "),
+        "{output}"
+    );
+    assert!(!output.contains("not proven good"), "{output}");
 }

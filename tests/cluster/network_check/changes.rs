@@ -15,7 +15,7 @@ fn a_host_that_dies_during_a_round_is_lost_and_no_other_is_blamed() {
     network.break_host(3, Fault::Mute);
     let job = Job::with_master(&network, &[LOST_SOON], &["--nnodes=4:6"]);
     let mut nodes = job.start();
-    let _tested = job.await_said(&nodes[5], "network check 0, round 0: testing the link to ");
+    let _tested = job.await_output(&nodes[5], "network check 0, round 0: testing the link to ");
     kill_node(take(&mut nodes, 5));
     let report = job.report(0);
     report.blames(&[(3, "fault"), (5, "lost")]);
@@ -32,7 +32,7 @@ fn a_host_that_dies_during_its_own_test_explains_the_failure() {
     network.break_host(1, Fault::Mute);
     let job = Job::with_master(&network, &[LOST_SOON], &["--nnodes=3:4"]);
     let mut nodes = job.start();
-    let _tested = job.await_said(&nodes[1], "network check 0, round 0: testing the link to ");
+    let _tested = job.await_output(&nodes[1], "network check 0, round 0: testing the link to ");
     kill_node(take(&mut nodes, 1));
     let report = job.report(0);
     report.blames(&[(1, "lost")]);
@@ -50,12 +50,12 @@ fn a_launcher_that_is_restarted_during_a_check_taints_nothing() {
     network.break_host(1, Fault::Mute);
     let job = Job::with_master(&network, &[LOST_SOON], &["--nnodes=3:4", "--taint-flaky=now"]);
     let mut nodes = job.start();
-    let _tested = job.await_said(&nodes[2], "network check 0, round 0: testing the link to ");
+    let _tested = job.await_output(&nodes[2], "network check 0, round 0: testing the link to ");
     kill_node(take(&mut nodes, 2));
     let again = job.line_of(2).start();
     // There is no evidence against the host, and it passes the next check with the others.
-    let said = job.await_master_said("lost: its launcher was started again");
-    assert!(!said.contains("lost, taint"), "{said}");
+    let output = job.await_master_log("lost: its launcher was started again");
+    assert!(!output.contains("lost, taint"), "{output}");
     let report = job.report(1);
     report.blames(&[]);
     assert_eq!(report.nodes.len(), 3, "{report:#?}");
@@ -78,7 +78,7 @@ fn a_job_that_lacks_a_node_checks_the_replacement_with_the_others() {
     let left = take(&mut nodes, 2);
     let _said = job.leave([left], 201);
     for node in &nodes {
-        let _waits = job.await_said(node, "PENDING 3/4 joined, missing ranks 2");
+        let _waits = job.await_output(node, "PENDING 3/4 joined, missing ranks 2");
     }
     assert_eq!(job.ran(), [], "three are not four");
     nodes.push(job.line_as(4, 2).start());
@@ -116,7 +116,7 @@ fn a_master_that_dies_during_a_check_starts_it_again() {
     let state = format!("--state-dir={}", folder.path().display());
     let mut job = Job::with_master(&network, &[&state], &["--nnodes=3:4"]);
     let mut nodes = job.start();
-    let _tested = job.await_said(&nodes[0], "network check 0, round 0: testing the link to ");
+    let _tested = job.await_output(&nodes[0], "network check 0, round 0: testing the link to ");
     job.restart_master(&[&state]);
     let report = job.report(1);
     report.blames(&[(0, "fault")]);

@@ -40,10 +40,10 @@ fn the_host_with_a_failing_program_is_found() {
     }
     let left = take(&mut nodes, 1);
     for outcome in job.leave([left], 201) {
-        let said = outcome.stderr;
-        assert!(said.contains("and said: its accelerator is on fire"), "{said}");
+        let output = outcome.stderr;
+        assert!(output.contains("and said: its accelerator is on fire"), "{output}");
         for witness in report.witnesses_against(1) {
-            assert!(said.contains(&data_address(witness)), "{said}");
+            assert!(output.contains(&data_address(witness)), "{output}");
         }
     }
     let _world = job.first_world(3);

@@ -54,9 +54,9 @@ fn near_side_trains(job: &Job<'_>, nodes: &mut Vec<Running>, report: &Report, fa
     }
     let left = nodes.split_off(far[0]);
     for outcome in job.leave(left, 201) {
-        let said = outcome.stderr;
-        assert!(said.contains("excluded by the network check (unreachable): "), "{said}");
-        assert!(said.contains("\n  Look first at the uplink of its switch"), "{said}");
+        let output = outcome.stderr;
+        assert!(output.contains("excluded by the network check (unreachable): "), "{output}");
+        assert!(output.contains("\n  Look first at the uplink of its switch"), "{output}");
     }
 }
 
@@ -67,8 +67,8 @@ fn of_two_disconnected_racks_the_larger_trains_and_the_other_is_not_tainted() {
     near_side_trains(&job, &mut nodes, &report, &FAR);
     let _world = job.first_world(3);
     for node in &nodes {
-        let said = job.await_said(node, "network check passed: 3 nodes");
-        assert!(said.contains("; left out: node 3 (") && said.contains("; cut: "), "{said}");
+        let output = job.await_output(node, "network check passed: 3 nodes");
+        assert!(output.contains("; left out: node 3 (") && output.contains("; cut: "), "{output}");
     }
     let _end = job.ends_well(nodes);
 }
@@ -80,11 +80,14 @@ fn a_cut_that_leaves_too_few_nodes_fails_the_job_and_is_named() {
     let words = report.cut.expect("a cut").words;
     assert!(words.contains("asw-0") || words.contains("asw-1"), "switches have the file's names: {words}");
     for outcome in job.fails(nodes, 202).iter().take(5) {
-        let said = &outcome.stderr;
-        assert!(said.contains(&format!("the network check found a cut between nodes: {words}; ")), "{said}");
+        let output = &outcome.stderr;
         assert!(
-            said.contains("; 3 of 5 nodes could train together, fewer than the 5 that --nnodes"),
-            "{said}"
+            output.contains(&format!("the network check found a cut between nodes: {words}; ")),
+            "{output}"
+        );
+        assert!(
+            output.contains("; 3 of 5 nodes could train together, fewer than the 5 that --nnodes"),
+            "{output}"
         );
     }
 }
@@ -94,10 +97,10 @@ fn a_cut_path_fails_the_job_with_the_fail_policy() {
     let Some(network) = Network::of(5) else { return };
     let (_folder, job, nodes, _) = severed(&network, &["--nnodes=3:5", "--on-bad-path=fail"]);
     for outcome in job.fails(nodes, 202).iter().take(5) {
-        let said = &outcome.stderr;
+        let output = &outcome.stderr;
         assert!(
-            said.contains("3 of 5 nodes could train together, and --on-bad-path=fail ends the job"),
-            "{said}"
+            output.contains("3 of 5 nodes could train together, and --on-bad-path=fail ends the job"),
+            "{output}"
         );
     }
 }
@@ -110,9 +113,9 @@ fn a_cut_path_is_a_warning_with_the_proceed_policy() {
     let _world = job.first_world(5);
     for node in &nodes {
         let _said =
-            job.await_said(node, "; warning: the job trains over a cut, as its policy is to proceed: ");
+            job.await_output(node, "; warning: the job trains over a cut, as its policy is to proceed: ");
     }
-    let _said = job.await_master_said("warning: 5 nodes train over a cut, as the policy is to proceed: ");
+    let _said = job.await_master_log("warning: 5 nodes train over a cut, as the policy is to proceed: ");
     let _end = job.ends_well(nodes);
 }
 
@@ -125,7 +128,7 @@ fn a_path_that_is_cut_during_the_check_taints_no_healthy_host() {
     let (_folder, topology) = topology(network.len(), &far);
     let job = Job::with_master(&network, &[&topology], &["--nnodes=3:7"]);
     let mut nodes = job.start();
-    let _tested = job.await_said(&nodes[0], "network check 0, round 0: testing the link to ");
+    let _tested = job.await_output(&nodes[0], "network check 0, round 0: testing the link to ");
     // The passing of the other tests is not visible before the end of the round. This chooses when the path is cut; what is
     // asserted holds at any time in the round.
     std::thread::sleep(std::time::Duration::from_millis(1000));

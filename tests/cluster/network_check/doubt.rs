@@ -27,11 +27,11 @@ fn of_two_hosts_the_faulty_one_is_unknown_and_the_policy_decides() {
 
     let (job, nodes) = with_policy(&network, &[], false);
     for outcome in job.fails(nodes, 202).iter().take(2) {
-        let said = &outcome.stderr;
-        assert!(said.contains("cannot tell which of 2 nodes, of 2 checked, is at fault: "), "{said}");
+        let output = &outcome.stderr;
+        assert!(output.contains("cannot tell which of 2 nodes, of 2 checked, is at fault: "), "{output}");
         assert!(
-            said.contains("; the first of them failed with node 1, which is also unverified: "),
-            "{said}"
+            output.contains("; the first of them failed with node 1, which is also unverified: "),
+            "{output}"
         );
         assert!(said.contains("no node is tainted. Check that first, then the network between"), "{said}");
     }
@@ -39,15 +39,15 @@ fn of_two_hosts_the_faulty_one_is_unknown_and_the_policy_decides() {
     let (job, nodes) = with_policy(&network, &["--on-inconclusive=proceed"], false);
     let _world = job.first_world(2);
     for node in &nodes {
-        let said = job.await_said(node, "network check over, and no node has passed: 0 nodes, 1 round, ");
-        assert!(said.contains("; take part all the same: node 0 ("), "{said}");
+        let output = job.await_output(node, "network check over, and no node has passed: 0 nodes, 1 round, ");
+        assert!(output.contains("; take part all the same: node 0 ("), "{output}");
     }
     let _end = job.ends_well(nodes);
 
     let (job, nodes) = with_policy(&network, &["--on-inconclusive=relaunch"], true);
     for outcome in job.leave(nodes, 202) {
-        let said = &outcome.stderr;
-        assert!(said.contains("excluded by the network check (inconclusive): "), "{said}");
+        let output = &outcome.stderr;
+        assert!(output.contains("excluded by the network check (inconclusive): "), "{output}");
     }
     assert_eq!(job.ran(), []);
 }

@@ -108,7 +108,7 @@ impl<'a> Job<'a> {
     #[track_caller]
     pub(super) fn fails(mut self, nodes: impl IntoIterator<Item = Running>, code: i32) -> Vec<Outcome> {
         let mut outcomes = self.cluster.finish(nodes, code);
-        assert_eq!(self.cluster.ran(), [], "{}", self.cluster.all_said());
+        assert_eq!(self.cluster.ran(), [], "{}", self.cluster.all_output());
         outcomes.push(self.cluster.finish_master().expect_code(1));
         outcomes
     }

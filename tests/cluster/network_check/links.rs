@@ -63,7 +63,7 @@ fn a_cut_between_two_switches_is_a_path_and_taints_no_node() {
     let paths: Vec<_> = report.rack_pairs.iter().map(|path| path.racks.clone()).collect();
     assert_eq!(paths, [["asw-0", "asw-1"]], "{report:#?}");
     assert_eq!((&report.links[..], &report.uplinks[..]), (&[][..], &[][..]), "{report:#?}");
-    let _said = job.await_master_said("path asw-0 - asw-1: dead; no node is tainted for it");
+    let _said = job.await_master_log("path asw-0 - asw-1: dead; no node is tainted for it");
     let _world = job.first_world(4);
     let _end = job.ends_well(nodes);
 }
@@ -90,9 +90,9 @@ fn hosts_under_a_switch_without_an_uplink_are_excluded_and_not_tainted() {
     let left = nodes.split_off(4);
     let _world = job.first_world(4);
     for outcome in job.leave(left, 201) {
-        let said = outcome.stderr;
-        assert!(said.contains("excluded by the network check (unreachable): "), "{said}");
-        assert!(said.contains("\n  Look first at the uplink of its switch"), "{said}");
+        let output = outcome.stderr;
+        assert!(output.contains("excluded by the network check (unreachable): "), "{output}");
+        assert!(output.contains("\n  Look first at the uplink of its switch"), "{output}");
     }
     let _end = job.ends_well(nodes);
 }

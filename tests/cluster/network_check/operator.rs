@@ -19,8 +19,8 @@ fn the_fault_command_runs_once_for_each_faulty_node_with_its_report() {
     let left = take(&mut nodes, 3);
     let _said = job.leave([left], 201);
     let _world = job.first_world(3);
-    let said = job.await_master_said("--on-fault-node succeeded for ");
-    assert_eq!(said.matches("--on-fault-node").count(), 1, "{said}");
+    let output = job.await_master_log("--on-fault-node succeeded for ");
+    assert_eq!(output.matches("--on-fault-node").count(), 1, "{output}");
     let outcome = job.ends_well(nodes);
     let lines = outcome.file("at-fault").expect("the command has written it");
     let lines: Vec<&str> = lines.lines().collect();
@@ -45,10 +45,10 @@ fn after_a_restart(network: &Network, flags: &[&str]) -> String {
 #[test]
 fn a_restart_checks_again_unless_the_last_check_is_reused() {
     let Some(network) = Network::of(2) else { return };
-    let said = after_a_restart(&network, &[]);
-    assert!(said.contains("network check 1 of 2 nodes begins"), "{said}");
-    assert!(!said.contains("network check 2 of"), "{said}");
-    let said = after_a_restart(&network, &["--check-ttl=60"]);
-    assert!(said.contains("network check 0 of 2 nodes begins"), "{said}");
-    assert!(!said.contains("network check 1 of"), "{said}");
+    let output = after_a_restart(&network, &[]);
+    assert!(output.contains("network check 1 of 2 nodes begins"), "{output}");
+    assert!(!output.contains("network check 2 of"), "{output}");
+    let output = after_a_restart(&network, &["--check-ttl=60"]);
+    assert!(output.contains("network check 0 of 2 nodes begins"), "{output}");
+    assert!(!output.contains("network check 1 of"), "{output}");
 }

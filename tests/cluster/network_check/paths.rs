@@ -18,23 +18,23 @@ fn one_of(count: usize, bad: usize, fault: Fault, words: &str) {
     let world = job.first_world(u32::try_from(count - 1).expect("a few"));
     assert!(world.iter().all(|worker| worker.var("PLACE") != (bad + 1).to_string()), "{world:#?}");
     for outcome in job.leave([left], 201) {
-        let said = outcome.stderr;
-        assert!(said.contains("error: excluded by the network check (fault): "), "{said}");
-        assert!(said.contains("\n  Look first at its network interface, cable and driver"), "{said}");
+        let output = outcome.stderr;
+        assert!(output.contains("error: excluded by the network check (fault): "), "{output}");
+        assert!(output.contains("\n  Look first at its network interface, cable and driver"), "{output}");
         for witness in &witnesses {
             let address = data_address(*witness);
             let seen = format!(
                 "failed with node {witness}, which is proven good: cannot connect to neighbour {address}:"
             );
-            assert!(said.contains(&seen), "{said}");
-            assert!(said.contains(&format!(", {address})")), "{said}");
+            assert!(output.contains(&seen), "{output}");
+            assert!(output.contains(&format!(", {address})")), "{output}");
         }
-        assert_eq!(said.matches(words).count(), witnesses.len(), "{said}");
+        assert_eq!(output.matches(words).count(), witnesses.len(), "{output}");
     }
     let name = format!("{}) (fault)", data_address(bad));
     for node in &nodes {
-        let said = job.await_said(node, "network check passed");
-        assert!(said.contains("; left out: ") && said.contains(&name), "{said}");
+        let output = job.await_output(node, "network check passed");
+        assert!(output.contains("; left out: ") && output.contains(&name), "{output}");
     }
     let _end = job.ends_well(nodes);
 }
@@ -107,8 +107,8 @@ fn four_of_six_broken_hosts_are_a_mass_failure() {
     assert!(report.nodes.iter().all(|node| node.taint.is_none()), "{report:#?}");
     assert_eq!(report.verdicts(), ["fault", "healthy", "fault", "fault", "healthy", "fault"], "{report:#?}");
     for outcome in job.fails(nodes, 203).iter().take(6) {
-        let said = &outcome.stderr;
-        assert!(said.contains("found fault with 4 of 6 nodes, more than the limit of 2"), "{said}");
-        assert!(said.contains("check first what they share, a switch, a driver, the"), "{said}");
+        let output = &outcome.stderr;
+        assert!(output.contains("found fault with 4 of 6 nodes, more than the limit of 2"), "{output}");
+        assert!(output.contains("check first what they share, a switch, a driver, the"), "{output}");
     }
 }

@@ -31,9 +31,9 @@ fn a_host_behind_a_slow_link_is_excluded_and_its_partners_are_not() {
     let left = take(&mut nodes, 2);
     let _world = job.first_world(5);
     for outcome in job.leave([left], 201) {
-        let said = outcome.stderr;
-        assert!(said.contains("times the mean of what "), "{said}");
-        assert!(said.contains("\n  Look first at its link's speed and errors (ethtool)"), "{said}");
+        let output = outcome.stderr;
+        assert!(output.contains("times the mean of what "), "{output}");
+        assert!(output.contains("\n  Look first at its link's speed and errors (ethtool)"), "{output}");
     }
     let _end = job.ends_well(nodes);
 }
@@ -53,11 +53,11 @@ fn a_host_with_little_cpu_is_excluded_and_the_others_are_not() {
     let left = take(&mut nodes, 4);
     let _world = job.first_world(5);
     for outcome in job.leave([left], 201) {
-        let said = outcome.stderr;
-        assert!(said.contains("times the mean compute time of the others"), "{said}");
+        let output = outcome.stderr;
+        assert!(output.contains("times the mean compute time of the others"), "{output}");
         assert!(
-            said.contains("\n  Look first at clock throttling, temperature and power limits, CPU quotas"),
-            "{said}"
+            output.contains("\n  Look first at clock throttling, temperature and power limits, CPU quotas"),
+            "{output}"
         );
     }
     let _end = job.ends_well(nodes);

@@ -65,8 +65,8 @@ const GOOD: [&str; 4] = ["50040.12"; 4];
 
 /// It has said this line.
 #[track_caller]
-fn has_said(job: &Cluster, node: &Running, words: &str) {
-    let _said = job.await_said(node, words);
+fn has_printed(job: &Cluster, node: &Running, words: &str) {
+    let _said = job.await_output(node, words);
 }
 
 #[test]
@@ -86,14 +86,14 @@ fn a_node_with_too_few_good_channels_is_excluded_and_tainted_for_its_switchbox()
     ] {
         assert!(outcome.stderr.contains(words), "{words}: {}", outcome.stderr);
     }
-    has_said(&job, &good, "switchbox check: 4 of 4 pairs good, 2 needed: ok, ");
+    has_printed(&job, &good, "switchbox check: 4 of 4 pairs good, 2 needed: ok, ");
     let (report, document) = report(&job);
     assert_eq!(report.verdicts(), ["healthy", "local-fault"]);
     let found = &document["nodes"][1];
     assert_eq!((&found["component"], &found["excluded"]), (&"switchbox".into(), &true.into()), "{found:#}");
     assert_eq!(found["taint"]["value"], "switchbox", "{found:#}");
     let _world = job.await_world(1, 0);
-    let _said = job.await_master_said("--on-fault-node succeeded for ");
+    let _said = job.await_master_log("--on-fault-node succeeded for ");
     job.go();
     let _outcomes = job.finish([good], 0);
     let master = job.finish_master().expect_code(0);
@@ -109,8 +109,8 @@ fn a_degraded_node_trains_and_its_bad_channels_are_reported() {
     let mut job = job();
     let nodes = [node(&job, 0, GOOD).start(), node(&job, 1, ["50000.0", "50000.0", "9999.9", "0.0"]).start()];
     let _world = job.await_world(2, 0);
-    has_said(&job, &nodes[1], "switchbox check: pair 3:5 (GPU 3 -> GPU 5): slow, 9999.9");
-    has_said(&job, &nodes[1], "switchbox check: 2 of 4 pairs good, 2 needed: degraded, ");
+    has_printed(&job, &nodes[1], "switchbox check: pair 3:5 (GPU 3 -> GPU 5): slow, 9999.9");
+    has_printed(&job, &nodes[1], "switchbox check: 2 of 4 pairs good, 2 needed: degraded, ");
     let (report, document) = report(&job);
     report.blames(&[]);
     assert_eq!(document["nodes"][0]["notes"], Value::Array(Vec::new()), "{document:#}");
@@ -118,8 +118,8 @@ fn a_degraded_node_trains_and_its_bad_channels_are_reported() {
     assert_eq!(notes.len(), 2, "{document:#}");
     let last = "switchbox pair 6:7 (GPU 6 -> GPU 7): dead, 0 MB/s in 5 solo runs";
     assert_eq!(notes[1], last, "{document:#}");
-    let said = job.await_master_said(&format!("degraded, {last}"));
-    assert!(said.contains("2 of 2 nodes healthy"), "{said}");
+    let output = job.await_master_log(&format!("degraded, {last}"));
+    assert!(output.contains("2 of 2 nodes healthy"), "{output}");
     job.ends_well(nodes);
 }
 
@@ -281,8 +281,8 @@ fn the_host_probe_reports_that_it_tests_no_link() {
     let flags = ["--standalone", "--network-check", "--switchbox-check", "--min-bandwidth=1"];
     let node = job.line().flags(flags).env("DLROVER_SWITCHBOX_PROBE", "host").start();
     let _world = job.await_world(1, 0);
-    let said = job.await_said(&node, "bytes went through the host's memory, which tests no link");
-    assert!(said.contains("switchbox check: 4 of 4 pairs good, 2 needed: ok, "), "{said}");
+    let output = job.await_output(&node, "bytes went through the host's memory, which tests no link");
+    assert!(output.contains("switchbox check: 4 of 4 pairs good, 2 needed: ok, "), "{output}");
     job.go();
     let _outcomes = job.finish([node], 0);
 }

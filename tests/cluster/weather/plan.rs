@@ -24,7 +24,7 @@ pub(super) struct Fall {
 
 /// Something else that happens to a node.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Blow {
+pub(super) struct Strike {
     pub(super) at: Duration,
     pub(super) node: usize,
     pub(super) kind: BlowKind,
@@ -63,7 +63,7 @@ pub(super) struct Plan {
     pub(super) heartbeat_timeout: u64,
     pub(super) storms: Vec<Storm>,
     pub(super) falls: Vec<Fall>,
-    pub(super) blow: Option<Blow>,
+    pub(super) blow: Option<Strike>,
     /// Nothing in it is reason enough to lose a node, so no worker may be stopped.
     pub(super) is_mild: bool,
     /// Rank 0 fails at the end, and has no restart left.
@@ -104,15 +104,15 @@ impl Plan {
     }
 
     /// The weather at a moment.
-    pub(super) fn sky(&self, at: Duration) -> BTreeMap<Way, Weather> {
-        let mut sky: BTreeMap<Way, Weather> = BTreeMap::new();
+    pub(super) fn network(&self, at: Duration) -> BTreeMap<Way, Weather> {
+        let mut network: BTreeMap<Way, Weather> = BTreeMap::new();
         for storm in self.storms.iter().filter(|storm| (storm.from..storm.from + storm.lasts).contains(&at)) {
             for way in &storm.ways {
-                let here = sky.entry(*way).or_default();
+                let here = network.entry(*way).or_default();
                 *here = here.and(storm.weather);
             }
         }
-        sky
+        network
     }
 
     /// From when on nothing happens any more.
@@ -149,13 +149,13 @@ fn falls(prng: &mut Prng, master: Master) -> Vec<Fall> {
 }
 
 /// Not in the first second: all launchers are there then.
-fn blow(prng: &mut Prng, nodes: usize, master: Master) -> Blow {
+fn blow(prng: &mut Prng, nodes: usize, master: Master) -> Strike {
     let lasts = prng.millis(50, 6000);
     // The launcher that serves the master is that master.
     let least = usize::from(master == Master::InALauncher);
     let kind = [BlowKind::WorkerFails, BlowKind::LauncherKilled(lasts), BlowKind::LauncherFrozen(lasts)]
         [prng.index(3)];
-    Blow { at: prng.millis(1000, 4000), node: least + prng.index(nodes - least), kind }
+    Strike { at: prng.millis(1000, 4000), node: least + prng.index(nodes - least), kind }
 }
 
 fn storm(prng: &mut Prng, hosts: usize, is_mild: bool) -> Storm {

@@ -58,7 +58,7 @@ pub(super) type Way = (usize, usize);
 
 /// Where the weather is not clear, and how many packets it has taken.
 #[derive(Debug, Default)]
-struct Sky {
+struct Network {
     ways: BTreeMap<Way, Weather>,
     taken: u64,
 }
@@ -66,7 +66,7 @@ struct Sky {
 /// Hosts' packets on their way. Dropped, it ends, and the hosts' interfaces with it.
 #[derive(Debug)]
 pub(super) struct Relay {
-    sky: Arc<Mutex<Sky>>,
+    network: Arc<Mutex<Network>>,
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
 }
@@ -77,26 +77,26 @@ impl Relay {
         let open = |holder: &u32| open_tun(*holder).map_err(|error| format!("no TUN device: {error}"));
         let hosts: Vec<File> = holders.iter().map(open).collect::<Result<_, _>>()?;
         let (stop, stopped) = UnixStream::pair().map_err(|error| error.to_string())?;
-        let sky = Arc::<Mutex<Sky>>::default();
+        let network = Arc::<Mutex<Network>>::default();
         let mut carrier = Carrier {
-            sky: Arc::clone(&sky),
+            network: Arc::clone(&network),
             hosts,
             prng: Prng::new(seed),
             under_way: BinaryHeap::new(),
             carried: 0,
         };
         let thread = thread::Builder::new().name("relay".into()).spawn(move || carrier.run(&stopped));
-        Ok(Self { sky, stop: Some(stop), thread: Some(thread.map_err(|error| error.to_string())?) })
+        Ok(Self { network, stop: Some(stop), thread: Some(thread.map_err(|error| error.to_string())?) })
     }
 
     /// From now on the weather is like this, and clear where nothing is said.
     pub(super) fn set(&self, ways: BTreeMap<Way, Weather>) {
-        self.sky.lock().expect("the relay does not panic").ways = ways;
+        self.network.lock().expect("the relay does not panic").ways = ways;
     }
 
     /// How many packets did not come because of the weather.
     pub(super) fn taken(&self) -> u64 {
-        self.sky.lock().expect("the relay does not panic").taken
+        self.network.lock().expect("the relay does not panic").taken
     }
 }
 
@@ -119,7 +119,7 @@ pub(super) fn address(host: usize) -> String {
 type UnderWay = Reverse<(Instant, u64, usize, Vec<u8>)>;
 
 struct Carrier {
-    sky: Arc<Mutex<Sky>>,
+    network: Arc<Mutex<Network>>,
     hosts: Vec<File>,
     prng: Prng,
     under_way: BinaryHeap<UnderWay>,
@@ -159,14 +159,14 @@ impl Carrier {
         let [0x45..=0x4f, ..] = packet else { return };
         let Some(&[10, 80, 0, number]) = packet.get(16..20) else { return };
         let Some(to) = usize::from(number).checked_sub(1).filter(|to| *to < self.hosts.len()) else { return };
-        let mut sky = self.sky.lock().expect("not poisoned");
-        let weather = sky.ways.get(&(from, to)).copied().unwrap_or_default();
+        let mut network = self.network.lock().expect("not poisoned");
+        let weather = network.ways.get(&(from, to)).copied().unwrap_or_default();
         let is_lost = self.prng.chance(weather.lost);
         if weather.is_cut || is_lost || weather.most_bytes.is_some_and(|most| packet.len() > most) {
-            sky.taken += 1;
+            network.taken += 1;
             return;
         }
-        drop(sky);
+        drop(network);
         let (delay, more) = weather.delay;
         let more = Duration::from_micros(self.prng.between(0, u64::try_from(more.as_micros()).unwrap_or(0)));
         self.carried += 1;
