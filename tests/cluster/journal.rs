@@ -12,7 +12,7 @@ fn killed(dir: &Path) -> (Cluster, String, [support::launch::Running; 2]) {
     let _world = job.await_world(2, 0);
     job.kill_master();
     for node in &nodes {
-        let _away = job.await_said(node, "workers keep running; reconnecting");
+        let _away = job.await_output(node, "workers keep running; reconnecting");
     }
     (job, state, nodes)
 }

@@ -49,7 +49,10 @@ fn secondary_failures_after_a_lost_node_spend_no_restart() {
         .filter(|it| it.stderr.contains("the failure on this node followed from it and uses no restart"))
         .count();
     let failed = outcomes.iter().filter(|it| it.stderr.contains("; not restarting")).count();
-    assert!(excused > 0 && excused == failed, "a node that was charged was told that it is not: {outcomes:#?}");
+    assert!(
+        excused > 0 && excused == failed,
+        "a node that was charged was told that it is not: {outcomes:#?}"
+    );
 }
 
 #[test]

@@ -59,7 +59,7 @@ fn a_terminated_master_restarts_like_a_killed_one() {
     let told = job.finish_master().expect_code(143);
     assert!(told.stderr.contains("SIGTERM"), "{told:#?}");
     for node in &nodes {
-        let _away = job.await_said(node, "workers keep running; reconnecting");
+        let _away = job.await_output(node, "workers keep running; reconnecting");
     }
     job.restart_master(&words(&flags));
     for node in &nodes {
@@ -98,8 +98,8 @@ fn losses_are_kept_by_a_master_with_a_journal() {
     let second = job.ranked(1).flags(["--nnodes=2"]).start();
     let _world = job.await_world(2, 1);
     job.kill_master();
-    let _away = job.await_said(&first, "workers keep running; reconnecting");
-    let _away = job.await_said(&second, "workers keep running; reconnecting");
+    let _away = job.await_output(&first, "workers keep running; reconnecting");
+    let _away = job.await_output(&second, "workers keep running; reconnecting");
     job.restart_master(&words(&flags));
     let _back = job.await_output(&first, "the job master is back");
     let _back = job.await_output(&second, "the job master is back");
@@ -115,7 +115,7 @@ fn a_node_that_dies_while_the_master_is_away_is_lost_after_the_grace() {
     let [first, second] = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=1:2"]).start());
     let world = job.await_world(2, 0);
     job.kill_master();
-    let _away = job.await_said(&first, "workers keep running; reconnecting");
+    let _away = job.await_output(&first, "workers keep running; reconnecting");
     kill_node(second);
     assert!(alive(world[0].pid));
     job.restart_master(&words(&flags));
@@ -136,11 +136,11 @@ fn a_master_without_a_journal_asks_the_nodes_and_none_restarts() {
     job.await_death(&world[2]);
     job.kill_master();
     for node in &nodes[..2] {
-        let _away = job.await_said(node, "workers keep running; reconnecting");
+        let _away = job.await_output(node, "workers keep running; reconnecting");
     }
     job.restart_master(&flags);
     let output = job.await_master_log("took over round 0 of 3 nodes");
-    assert!(output.contains("is not known and starts from 0"), "what it cannot know is said: {output}");
+    assert!(output.contains("is not known and starts from 0"), "what it cannot know is logged: {output}");
     assert!(world[..2].iter().all(|worker| alive(worker.pid)), "no worker was restarted");
     job.touch("fail");
     let next = job.await_world(3, 1);
@@ -157,7 +157,7 @@ fn a_master_that_stays_away_ends_only_what_needs_it() {
     let [done, fails, goes_on] = [0, 1, 2].map(|rank| job.ranked(rank).flags(line).steps(&steps).start());
     let world = job.await_world(3, 0);
     job.kill_master();
-    let _away = job.await_said(&goes_on, "workers keep running; reconnecting");
+    let _away = job.await_output(&goes_on, "workers keep running; reconnecting");
     job.touch("fail");
     let _needs_it = job.finish([fails], 75);
     assert!(alive(world[0].pid) && alive(world[2].pid), "those that need no master go on");
@@ -180,7 +180,7 @@ fn the_launcher_with_the_master_restarts_with_its_state() {
     let other = job.node(2).flags(line).start();
     let before = job.await_world(2, 0);
     kill_node(host);
-    let _away = job.await_said(&other, "workers keep running; reconnecting");
+    let _away = job.await_output(&other, "workers keep running; reconnecting");
     assert!(alive(before[1].pid), "the other node's workers need no master");
     let again = job.node(1).flags(line).start();
     let after = job.await_world(2, 1);
@@ -200,7 +200,7 @@ fn without_state_the_job_ends_with_the_launcher_that_served_the_master() {
     let other = job.node(2).flags(line).steps(&RANK_1_FAILS).start();
     let before = job.await_world(2, 0);
     kill_node(host);
-    let _away = job.await_said(&other, "workers keep running; reconnecting");
+    let _away = job.await_output(&other, "workers keep running; reconnecting");
     assert!(alive(before[1].pid), "its workers need no master");
     job.touch("fail");
     let outcomes = job.finish([other], 1);

@@ -35,15 +35,15 @@ fn only_nodes_with_the_jobs_token_are_admitted() {
 #[test]
 fn a_master_without_a_token_warns() {
     let mut job = cluster();
-    let said = job.master_said();
-    let first = said.lines().next().unwrap_or_default();
+    let output = job.master_log();
+    let first = output.lines().next().unwrap_or_default();
     assert!(
         first.contains("this job accepts connections without a token: any host that reaches its port can"),
-        "{said}"
+        "{output}"
     );
     assert!(
         first.ends_with("to require a token, give every node and the job master the same DLROVER_JOB_TOKEN"),
-        "{said}"
+        "{output}"
     );
     let node = job.ranked(0).start();
     job.ends_well([node]);

@@ -4,7 +4,7 @@ use support::free_port;
 
 use crate::{cluster, lines};
 
-/// What a launcher said of its end.
+/// The last output of a launcher.
 fn error(stderr: &str) -> &str {
     stderr.lines().rfind(|line| line.contains("error: ")).unwrap_or_else(|| panic!("no error: {stderr}"))
 }

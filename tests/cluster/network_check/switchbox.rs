@@ -63,10 +63,10 @@ fn node(job: &Cluster, rank: u8, values: [&str; 4]) -> Launch {
 
 const GOOD: [&str; 4] = ["50040.12"; 4];
 
-/// It has said this line.
+/// Waits until a launcher has printed `words`.
 #[track_caller]
 fn has_printed(job: &Cluster, node: &Running, words: &str) {
-    let _said = job.await_output(node, words);
+    let _output = job.await_output(node, words);
 }
 
 #[test]
