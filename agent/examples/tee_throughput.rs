@@ -13,10 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent::{
-    config::{LogConfig, LogDir},
-    logs::{Console, Logs},
-};
+use agent::{Console, LogConfig, LogDir, Logs};
 use rules::{LocalRank, Rank, redirects::Streams};
 
 const WORKERS: u32 = 8;

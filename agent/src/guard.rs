@@ -34,10 +34,10 @@ use nix::{
         prctl,
         signal::{SigHandler, SigSet, Signal, signal},
     },
-    unistd::{ForkResult, Pid, fork},
+    unistd::{ForkResult, Pid, fork, getpid},
 };
 
-use processes::{cgroup::Cgroup, reap};
+use processes::{cgroup::Cgroup, reap, tree};
 
 /// Its name in the list of processes.
 pub const NAME: &CStr = processes::GUARD_NAME;
@@ -64,21 +64,35 @@ fn reset_child_signals() -> io::Result<()> {
     Ok(())
 }
 
+fn require_one_thread() -> io::Result<()> {
+    let own = tree::process(getpid().as_raw());
+    match own.map(|process| process.threads) {
+        Some(1) => Ok(()),
+        Some(threads) => {
+            Err(io::Error::other(format!("this process has {threads} threads, and may fork with one only")))
+        }
+        None => {
+            Err(io::Error::other("cannot read the number of threads from /proc/self/stat; is /proc mounted?"))
+        }
+    }
+}
+
 /// Starts the guard, and makes this process a subreaper. Workers are put into `cgroup`.
 ///
-/// Must be called before any thread exists: the child goes on running Rust code after `fork`, which is only
-/// sound in a process with one thread. It also keeps the guard small.
+/// Must be called while the process has one thread: the child continues to run Rust code after `fork`, which is
+/// sound only then.
 ///
 /// # Errors
-/// When the system has no room for a socket pair or a process.
+/// When the process has a second thread, or the system has no room for a socket pair or a process.
 pub fn start(cgroup: Option<Cgroup>) -> io::Result<Guard> {
+    require_one_thread()?;
     reset_child_signals()?;
     // A script may have started something beside us and then have put us in its own place (`exec`).
     let has_strangers = std::process::id() == 1 || !reap::nobody_is_left();
     let (ours, theirs) = UnixStream::pair()?;
     prctl::set_child_subreaper(true)?;
-    // SAFETY: the caller has started no thread, so the child owns a consistent copy of every lock and heap
-    // structure and may run any code.
+    // SAFETY: this is the only thread, so the child owns a consistent copy of every lock and heap structure and may
+    // run any code.
     match unsafe { fork() }? {
         ForkResult::Parent { child } => {
             drop(theirs);
@@ -89,5 +103,22 @@ pub fn start(cgroup: Option<Cgroup>) -> io::Result<Guard> {
             drop(ours);
             process::run(theirs, cgroup)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc, thread};
+
+    use super::*;
+
+    #[test]
+    fn a_process_with_a_second_thread_is_not_forked() {
+        let (stop, stopped) = mpsc::channel::<()>();
+        let second = thread::spawn(move || stopped.recv());
+        let error = start(None).unwrap_err();
+        assert!(error.to_string().contains(" threads, and may fork with one only"), "{error}");
+        drop(stop);
+        let _stopped = second.join().unwrap();
     }
 }

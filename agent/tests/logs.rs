@@ -12,10 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent::{
-    config::{LogConfig, LogDir},
-    logs::{Console, Drained, Generation, LogError, Logs, Stream, TAIL_BYTES},
-};
+use agent::{Console, Drained, Generation, LogConfig, LogDir, LogError, Logs, Stream, TAIL_BYTES};
 use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
     pty::{OpenptyResult, openpty},

@@ -32,11 +32,8 @@ mod tail;
 
 pub use console::Console;
 pub use error::LogError;
-pub use generation::{Drained, Generation, WorkerStdio};
-pub use lines::{BAR_INTERVAL, MAX_LINE};
+pub use generation::{Drained, Generation};
 pub use plain::plain;
-pub use plan::{Plan, plan};
-pub use queues::{MESSAGE_BOUND, SOURCE_BOUND};
 pub use run_logs::Logs;
 pub use stream::Stream;
 pub use tail::TAIL_BYTES;

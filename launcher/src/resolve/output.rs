@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use agent::config::{LogConfig, LogDir};
+use agent::{LogConfig, LogDir};
 use rules::redirects::Streams;
 
 use crate::{

@@ -1,6 +1,6 @@
 use std::{collections::BTreeSet, path::PathBuf};
 
-use agent::config::LogDir;
+use agent::LogDir;
 use rules::redirects::Streams;
 
 use super::*;

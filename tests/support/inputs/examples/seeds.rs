@@ -3,7 +3,7 @@
 
 use std::{fs, io, path::PathBuf, time::Duration};
 
-use agent::guard::frame::{FromGuard, ToGuard, WorkerSpec, encode};
+use agent::frame::{FromGuard, ToGuard, WorkerSpec, encode};
 use diagnosis::{
     exclusion::Exclusion,
     gpus::{Gpu, GpuProcess, GpuTrouble, Inventory, NvLink, Vendor},
