@@ -45,18 +45,13 @@ use crate::{
     prober::{Command, Prober},
     questions::{self, Answering, Desk},
     report::Report,
-    run_blocking::run_blocking,
     signals,
     store_host::{Opened, StoreHost},
     store_watch::{Look, StoreWatch},
     workers,
     workers::Prepared,
 };
-use processes::{
-    cgroup::Cgroup,
-    launcher_id::LauncherId,
-    reap::{Reaped, next_ended},
-};
+use processes::{cgroup::Cgroup, launcher_id::LauncherId, reap::reap_exited, run_blocking};
 use rules::chain;
 
 /// Events that may wait for the loop.
@@ -347,17 +342,19 @@ impl Agent {
 
     /// Takes the ends of all children: the guard's, and those of strangers that PID 1 of a container inherits.
     fn reap(&mut self) {
-        while let Reaped::Ended { pid, cause } = next_ended() {
-            if pid != self.guard.pid().as_raw() {
-                continue;
+        let (guard, was_ended) = (self.guard.pid().as_raw(), self.guard_ended);
+        reap_exited(|pid, cause| {
+            if pid == guard {
+                self.guard_ended = Some(cause);
             }
-            self.guard_ended = Some(cause);
-            let clearing = self.clear_away_aside();
+        });
+        if let (Some(cause), None) = (self.guard_ended, was_ended) {
+            let killing = self.kill_leftovers();
             let happened = self.happened.clone();
             tokio::spawn(async move {
-                let left = clearing.await;
-                debug!(?left, "cleared away what a dead guard left");
-                // The loop has ended when it no longer listens.
+                let left = killing.await;
+                debug!(?left, "killed what a dead guard left");
+                // The loop has ended when it no longer receives.
                 let _gone = happened.send(Event::GuardDied { cause }.into()).await;
             });
         }

@@ -88,7 +88,7 @@ pub fn start(cgroup: Option<Cgroup>) -> io::Result<Guard> {
     require_one_thread()?;
     reset_child_signals()?;
     // A script may have started something beside us and then have put us in its own place (`exec`).
-    let has_strangers = std::process::id() == 1 || !reap::nobody_is_left();
+    let has_strangers = std::process::id() == 1 || reap::has_children();
     let (ours, theirs) = UnixStream::pair()?;
     prctl::set_child_subreaper(true)?;
     // SAFETY: this is the only thread, so the child owns a consistent copy of every lock and heap structure and may

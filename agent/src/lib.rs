@@ -25,7 +25,6 @@ mod oom;
 mod prober;
 mod questions;
 mod report;
-mod run_blocking;
 mod signals;
 mod store_host;
 mod store_watch;

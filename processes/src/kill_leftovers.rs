@@ -1,9 +1,6 @@
 //! The launcher's own broom, for when the guard cannot sweep any more: its orphans are ours now.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
 use crate::{
     cgroup::Cgroup,
@@ -12,9 +9,6 @@ use crate::{
     sweep::mark_of,
     tree::{self, Process},
 };
-
-/// Between two passes.
-const AGAIN: Duration = Duration::from_millis(5);
 
 /// Kills everything that this launcher's guard left to it, until nothing is left or `patience` is over. Blocks.
 /// Gives what is left. Somebody else must reap for the launcher meanwhile.
@@ -25,21 +19,15 @@ pub fn kill_leftovers(
     cgroup: Option<&Cgroup>,
     timeout: Duration,
 ) -> Vec<Process> {
-    let deadline = Instant::now() + timeout;
-    loop {
+    let ours = || ours(id, has_strangers);
+    tree::kill_until_gone(timeout, ours, || {
         if let Some(cgroup) = cgroup {
             cgroup.kill();
         }
-        tree::kill_pass(|| ours(id, has_strangers));
-        let left = ours(id, has_strangers);
-        // A list of processes is not made in one instant: one that forks itself away all the time may be missed.
-        // Having no child is proof, but strangers may be children too.
-        let proven = reap::nobody_is_left() || (has_strangers && left.is_empty());
-        if proven || Instant::now() >= deadline {
-            return left;
-        }
-        thread::sleep(AGAIN);
-    }
+        // A process that forks all the time may be missing from a list of processes. To have no child is proof, but
+        // foreign processes may be children too.
+        !reap::has_children() || (has_strangers && ours().is_empty())
+    })
 }
 
 /// As PID 1 of a container the launcher also inherits strangers, who are none of its business, and so are children

@@ -11,8 +11,8 @@ use std::{
     cell::LazyCell,
     fs::{self, File},
     io::Read as _,
-    process, thread,
-    time::{Duration, Instant},
+    process,
+    time::Duration,
 };
 
 use nix::{libc, unistd::getuid};
@@ -23,14 +23,11 @@ use crate::{
     tree::{self, Process},
 };
 
-/// Between two passes.
-const AGAIN: Duration = Duration::from_millis(5);
-
 /// Room for most environments; larger ones take another read.
 const USUAL_ENVIRONMENT: usize = 8 << 10;
 
-/// So many looks in a row that find nobody end a sweep.
-const EMPTY_LOOKS: u32 = 3;
+/// A sweep ends after this many scans in a row that find nothing.
+const EMPTY_SCANS: u32 = 3;
 
 /// The mark in a process's environment.
 #[must_use]
@@ -49,17 +46,17 @@ pub fn mark_of(pid: i32) -> Option<LauncherId> {
 /// Blocks.
 #[must_use]
 pub fn sweep(timeout: Duration) -> Vec<Process> {
-    let deadline = Instant::now() + timeout;
     let mut found: Vec<Process> = leftovers().collect();
-    // One that forks itself away all the time may slip through a look, so a single empty one proves little.
-    let mut empty_looks = if found.is_empty() { EMPTY_LOOKS } else { 0 };
-    // A cgroup also holds those that cleared their environment.
+    let mut empty_scans = if found.is_empty() { EMPTY_SCANS } else { 0 };
+    // A cgroup also holds processes that cleared their environment.
     found.extend(cgroup::sweep(marks_at_work));
-    while empty_looks < EMPTY_LOOKS && Instant::now() < deadline {
-        tree::kill_pass(leftovers);
-        thread::sleep(AGAIN);
-        empty_looks = if leftovers().next().is_none() { empty_looks + 1 } else { 0 };
-    }
+    let _left = tree::kill_until_gone(timeout, leftovers, || {
+        // A process that forks all the time may be missing from a scan, so a single empty one proves little.
+        if empty_scans < EMPTY_SCANS {
+            empty_scans = if leftovers().next().is_none() { empty_scans + 1 } else { 0 };
+        }
+        empty_scans == EMPTY_SCANS
+    });
     found
 }
 

@@ -7,6 +7,8 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     io::Read as _,
+    thread,
+    time::{Duration, Instant},
 };
 
 use nix::{
@@ -17,6 +19,9 @@ use rules::failure::Survivor;
 
 /// More than the first 22 fields of `/proc/<pid>/stat` can take.
 const STAT_BYTES: usize = 1024;
+
+/// Between two passes of killing.
+const BETWEEN_PASSES: Duration = Duration::from_millis(5);
 
 /// One line of `/proc/<pid>/stat`, as far as it matters here.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -146,6 +151,24 @@ pub fn kill_pass<P: IntoIterator<Item = Process>>(which: impl Fn() -> P) -> usiz
         signal_one(*pid, Signal::SIGKILL);
     }
     stopped.len()
+}
+
+/// Kills the processes that `which` yields, pass after pass, until `is_gone` or `timeout` has passed. Blocks. Returns the
+/// processes that are left.
+pub fn kill_until_gone<P: IntoIterator<Item = Process>>(
+    timeout: Duration,
+    which: impl Fn() -> P,
+    mut is_gone: impl FnMut() -> bool,
+) -> Vec<Process> {
+    let deadline = Instant::now() + timeout;
+    while !is_gone() {
+        if Instant::now() >= deadline {
+            return which().into_iter().filter(Process::is_alive).collect();
+        }
+        kill_pass(&which);
+        thread::sleep(BETWEEN_PASSES);
+    }
+    Vec::new()
 }
 
 /// What would not die, for the report.

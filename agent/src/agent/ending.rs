@@ -8,12 +8,8 @@ use tokio::time::timeout;
 use tracing::{debug, warn};
 
 use super::Agent;
-use crate::{evidence, master_link::MasterLink, report::Report, run_blocking::run_blocking};
-use processes::{
-    kill_leftovers::kill_leftovers,
-    reap::{Reaped, next_ended},
-    tree,
-};
+use crate::{evidence, master_link::MasterLink, report::Report};
+use processes::{kill_leftovers::kill_leftovers, reap::reap_exited, run_blocking, tree};
 
 /// How long the pipes of dead workers are read: what holds one now is a process that outlived its worker.
 pub(super) const DRAIN: Duration = Duration::from_secs(2);
@@ -64,22 +60,22 @@ impl Agent {
         if self.guard_ended.is_none() {
             tree::signal_one(guard, Signal::SIGKILL);
         }
-        let clearing = self.clear_away_aside();
-        tokio::pin!(clearing);
+        let killing = self.kill_leftovers();
+        tokio::pin!(killing);
         let left = loop {
             tokio::select! {
-                left = &mut clearing => break left,
-                Some(()) = self.children.recv() => while let Reaped::Ended { .. } = next_ended() {},
+                left = &mut killing => break left,
+                Some(()) = self.children.recv() => { reap_exited(|_, _| ()); }
             }
         };
         tree::survivors(left)
     }
 
-    pub(super) fn clear_away_aside(&self) -> impl Future<Output = Vec<tree::Process>> + Send + 'static {
+    pub(super) fn kill_leftovers(&self) -> impl Future<Output = Vec<tree::Process>> + Send + 'static {
         let (id, cgroup, strangers) = (self.launcher_id.clone(), self.cgroup.clone(), self.has_strangers);
-        let clear = move || kill_leftovers(&id, strangers, cgroup.as_ref(), CLEAR_AWAY);
+        let kill = move || kill_leftovers(&id, strangers, cgroup.as_ref(), CLEAR_AWAY);
         // Where there is no room for a thread, it is done here: what is left matters more than the loop.
-        async move { run_blocking(clear.clone()).await.unwrap_or_else(|_| clear()) }
+        async move { run_blocking(kill.clone()).await.unwrap_or_else(|_| kill()) }
     }
 
     /// The end of the socket tells the guard to leave. Waiting for it leaves nothing of us behind.
@@ -94,13 +90,9 @@ impl Agent {
                 return;
             }
             loop {
-                loop {
-                    match next_ended() {
-                        Reaped::Ended { pid: ended, .. } if ended == pid => return,
-                        Reaped::Ended { .. } => {}
-                        Reaped::StillRunning => break,
-                        Reaped::NobodyLeft => return,
-                    }
+                let mut is_gone = false;
+                if reap_exited(|exited, _| is_gone |= exited == pid) || is_gone {
+                    return;
                 }
                 children.recv().await;
             }

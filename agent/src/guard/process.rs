@@ -20,17 +20,13 @@ use nix::{
     },
     unistd::{Pid, getpid, setsid},
 };
-use rules::{LocalRank, Round, worker_group::WorkerExit};
+use rules::{LocalRank, Round, failure::ExitCause, worker_group::WorkerExit};
 
 use super::{
     frame::{FromGuard, Inbox, ToGuard, WorkerSpec, encode, send},
     spawn::{self, Born},
 };
-use processes::{
-    cgroup::Cgroup,
-    reap::{self, Reaped},
-    tree,
-};
+use processes::{cgroup::Cgroup, reap::reap_exited, tree};
 
 /// Between two passes of killing: new processes may have been forked behind the last one.
 const KILL_AGAIN: Duration = Duration::from_millis(20);
@@ -136,8 +132,8 @@ impl Guard {
 
     fn run(&mut self) -> i32 {
         loop {
-            let nobody_is_left = self.reap();
-            if nobody_is_left && self.orphaned.is_some() {
+            let is_empty = self.reap();
+            if is_empty && self.orphaned.is_some() {
                 if let Some(cgroup) = &self.cgroup {
                     cgroup.remove();
                 }
@@ -147,11 +143,11 @@ impl Guard {
                 return 1;
             }
             // A launcher that stands still, or is swapped out, cannot say it.
-            self.killing |= !nobody_is_left && self.fence.is_some_and(|fence| fence <= Instant::now());
-            if self.killing && !nobody_is_left {
+            self.killing |= !is_empty && self.fence.is_some_and(|fence| fence <= Instant::now());
+            if self.killing && !is_empty {
                 self.kill_pass();
             }
-            self.wait(nobody_is_left);
+            self.wait(is_empty);
             if self.orphaned.is_none() && self.listen().is_err() {
                 // The launcher is gone, however it went: nothing of it may stay.
                 self.orphaned = Some(Instant::now());
@@ -161,7 +157,7 @@ impl Guard {
     }
 
     /// Waits for a word of the launcher or the end of a child.
-    fn wait(&self, nobody_is_left: bool) {
+    fn wait(&self, is_empty: bool) {
         let mut fds = vec![PollFd::new(self.children.as_fd(), PollFlags::POLLIN)];
         if self.orphaned.is_none() {
             fds.push(PollFd::new(self.socket.as_fd(), PollFlags::POLLIN));
@@ -169,7 +165,7 @@ impl Guard {
         let timeout = if self.killing {
             PollTimeout::try_from(KILL_AGAIN).unwrap_or(PollTimeout::ZERO)
         } else {
-            let fence = self.fence.filter(|_| !nobody_is_left);
+            let fence = self.fence.filter(|_| !is_empty);
             fence.map_or(PollTimeout::NONE, |fence| {
                 // Rounded up: a turn too early is one more turn.
                 let left = fence.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
@@ -183,40 +179,37 @@ impl Guard {
 
     /// Takes note of every child that ended. True when no child is left, and so nothing below us is.
     fn reap(&mut self) -> bool {
-        loop {
-            let (pid, cause) = match reap::next_ended() {
-                Reaped::Ended { pid, cause } => (Pid::from_raw(pid), cause),
-                Reaped::StillRunning => return false,
-                Reaped::NobodyLeft => {
-                    self.on_nobody_left();
-                    return true;
-                }
+        let is_empty = reap_exited(|pid, cause| self.on_exited(Pid::from_raw(pid), cause));
+        if is_empty {
+            self.on_tree_gone();
+        }
+        is_empty
+    }
+
+    fn on_exited(&mut self, pid: Pid, cause: ExitCause) {
+        if let Some(at) = self.born.iter().position(|(_, born)| born.pid == pid) {
+            // It exited before its start was confirmed.
+            let (local_rank, born) = self.born.swap_remove(at);
+            self.confirm(local_rank, born);
+        }
+        if let Some(local_rank) = self.workers.remove(&pid) {
+            let unix_secs = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+            let exit = WorkerExit {
+                local_rank,
+                pid: pid.as_raw(),
+                cause,
+                unix_secs: i64::try_from(unix_secs).unwrap_or(i64::MAX),
+                out_of_memory: false,
             };
-            if let Some(at) = self.born.iter().position(|(_, born)| born.pid == pid) {
-                // It ended before we asked whether it had begun.
-                let (local_rank, born) = self.born.swap_remove(at);
-                self.confirm(local_rank, born);
-            }
-            if let Some(local_rank) = self.workers.remove(&pid) {
-                let unix_secs =
-                    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-                let exit = WorkerExit {
-                    local_rank,
-                    pid: pid.as_raw(),
-                    cause,
-                    unix_secs: i64::try_from(unix_secs).unwrap_or(i64::MAX),
-                    out_of_memory: false,
-                };
-                self.tell(&FromGuard::Exited { round: self.round, exit });
-            }
+            self.send(&FromGuard::Exited { round: self.round, exit });
         }
     }
 
-    fn on_nobody_left(&mut self) {
+    fn on_tree_gone(&mut self) {
         self.killing = self.orphaned.is_some();
         if matches!(self.phase, Phase::Started) {
             self.phase = Phase::Idle;
-            self.tell(&FromGuard::TreeGone { round: self.round });
+            self.send(&FromGuard::TreeGone { round: self.round });
         }
     }
 
@@ -305,7 +298,7 @@ impl Guard {
         match born.confirm() {
             Ok(()) => {
                 self.workers.insert(pid, local_rank);
-                self.tell(&FromGuard::Started { round: self.round, local_rank, pid: pid.as_raw() });
+                self.send(&FromGuard::Started { round: self.round, local_rank, pid: pid.as_raw() });
             }
             Err(error) => self.cannot_start(local_rank, &error),
         }
@@ -314,11 +307,11 @@ impl Guard {
     fn cannot_start(&mut self, local_rank: LocalRank, error: &io::Error) {
         self.phase = Phase::StartFailed;
         let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
-        self.tell(&FromGuard::CannotStart { round: self.round, local_rank, errno });
+        self.send(&FromGuard::CannotStart { round: self.round, local_rank, errno });
     }
 
     /// A launcher that cannot be told is gone, which the next read of the socket finds out.
-    fn tell(&self, message: &FromGuard) {
+    fn send(&self, message: &FromGuard) {
         if self.orphaned.is_some() {
             return;
         }

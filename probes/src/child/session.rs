@@ -1,6 +1,6 @@
-//! A program of somebody else's, started by a probe that takes it down with it.
+//! Foreign programs that a probe starts, and that are killed with it.
 
-use std::{io, os::unix::process::CommandExt as _, process::Command};
+use std::{io, os::unix::process::CommandExt as _, process::Command, time::Duration};
 
 use nix::{
     errno::Errno,
@@ -10,6 +10,10 @@ use nix::{
     },
     unistd::{getpid, getppid, setsid},
 };
+use processes::tree::{self, Process};
+
+/// How long processes may take to be gone after SIGKILL.
+const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// It gets a session of its own, by which its processes are told from others', no blocked signals, and dies with the
 /// thread that starts it.
@@ -27,4 +31,17 @@ pub(super) fn in_a_session_of_its_own(command: &mut Command) {
     };
     // SAFETY: the closure makes only system calls: no allocation, no lock, no log.
     unsafe { command.pre_exec(enter) };
+}
+
+/// Every process below this one.
+pub(super) fn descendants() -> Vec<Process> {
+    tree::below(getpid().as_raw())
+}
+
+/// Kills every process below this one until `is_gone`. Describes those that do not die.
+pub(super) fn kill_descendants(is_gone: impl FnMut() -> bool) -> Option<String> {
+    let left = tree::kill_until_gone(KILL_TIMEOUT, descendants, is_gone);
+    let described: Vec<String> =
+        left.iter().map(|it| format!("{} ({}, {})", it.pid, it.name, it.state)).collect();
+    (!described.is_empty()).then(|| described.join(", "))
 }

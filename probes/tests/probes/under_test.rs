@@ -16,7 +16,7 @@ use probes::{
     CommandPlan, Helper, Listener, LocalPlan, RingMode, RingPlan, SwitchboxProbe, SwitchboxTask,
     check_locally, check_switchbox, run_if_probe, start_command, start_ring,
 };
-use processes::reap::{Reaped, next_ended};
+use processes::reap::reap_exited;
 use tokio::signal::unix::{SignalKind, signal};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -102,7 +102,7 @@ async fn reap() -> Outcome {
     let mut children = signal(SignalKind::child())?;
     tokio::spawn(async move {
         while children.recv().await.is_some() {
-            while let Reaped::Ended { .. } = next_ended() {}
+            reap_exited(|_, _| ());
         }
     });
     let plan = LocalPlan { deadline: Duration::from_secs(120), ..LocalPlan::default() };

@@ -8,16 +8,19 @@ use std::{
     collections::BTreeSet,
     ffi::OsString,
     io::{self, Write as _},
-    process::{self, Child, Command, Stdio},
+    process::{Child, Command, Stdio},
     sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
 
 use diagnosis::network_check::Probed;
-use nix::sys::{
-    prctl,
-    signal::{SigSet, Signal},
+use nix::{
+    sys::{
+        prctl,
+        signal::{SigSet, Signal},
+    },
+    unistd::getpid,
 };
 use rules::failure::ExitCause;
 
@@ -26,26 +29,25 @@ use super::{
     output::{LastWords, read_answers, read_words},
 };
 use crate::{
-    child::{Voice, progress::Progress, session::in_a_session_of_its_own, wait_for},
+    child::{
+        Voice,
+        progress::Progress,
+        session::{in_a_session_of_its_own, kill_descendants},
+        wait_for,
+    },
     wire::{
         ProbeMessage,
         command::{CANNOT_RUN, CommandTask},
         group::Measured,
     },
 };
-use processes::{
-    reap::{Reaped, next_ended},
-    tree::{self, Process},
-};
+use processes::{reap::reap_exited, tree};
 
 /// Between two lines of progress, and two looks whether the time is over.
 const TELL_EVERY: Duration = Duration::from_millis(250);
 
-/// Between two passes of killing.
-const AGAIN: Duration = Duration::from_millis(5);
-
-/// So long is waited for what does not die of SIGKILL, and for the last of the output.
-const TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the last of the output may take.
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Why there is nothing to watch over.
 #[derive(Debug, thiserror::Error)]
@@ -86,26 +88,26 @@ fn watch(task: CommandTask, voice: &Voice) -> Result<Probed, CommandError> {
     listen(&mut child, &progress, [&answers, &words], voice, &over).map_err(CommandError::Prepare)?;
     drop(over);
     hand_over(&mut child, &task);
-    let mut watched = Watched { pid: i32::try_from(child.id()).unwrap_or(i32::MAX), ended: None };
+    let mut watched = Watched { pid: i32::try_from(child.id()).unwrap_or(i32::MAX), exit: None };
     let is_cancelled = watched.wait(&signals, || voice.say(&ProbeMessage::Progress(progress.unfinished())));
     if is_cancelled {
         watched.ask_to_end(task.grace, &signals);
     }
-    if let Some(left) = watched.kill_what_is_left() {
+    if let Some(left) = kill_descendants(|| watched.reap()) {
         voice.say(&ProbeMessage::Said(format!("left behind by the check command, and does not die: {left}")));
     }
     // Both pipes end with the last process. One that cannot be killed may hold them.
-    let deadline = Instant::now() + TIMEOUT;
+    let deadline = Instant::now() + OUTPUT_TIMEOUT;
     for _ in 0..2 {
         let _ended = heard.recv_timeout(deadline.saturating_duration_since(Instant::now()));
     }
-    let ended = watched.ended;
+    let exit = watched.exit;
     if is_cancelled {
         return Ok(progress.unfinished());
     }
-    Ok(match ended {
+    Ok(match exit {
         Some(ExitCause::Code(0)) => answer::judge(answers.get().as_deref()),
-        ended => Probed::Failed { reason: death(ended, words.get()) },
+        exit => Probed::Failed { reason: death(exit, words.get()) },
     })
 }
 
@@ -169,29 +171,24 @@ fn hand_over(child: &mut Child, task: &CommandTask) {
 
 struct Watched {
     pid: i32,
-    ended: Option<ExitCause>,
+    exit: Option<ExitCause>,
 }
 
 impl Watched {
     /// Reaps whoever has ended. True: nobody is left.
     fn reap(&mut self) -> bool {
-        loop {
-            match next_ended() {
-                Reaped::Ended { pid, cause } if pid == self.pid && self.ended.is_none() => {
-                    self.ended = Some(cause)
-                }
-                Reaped::Ended { .. } => {}
-                Reaped::StillRunning => return false,
-                Reaped::NobodyLeft => return true,
+        reap_exited(|pid, cause| {
+            if pid == self.pid {
+                self.exit.get_or_insert(cause);
             }
-        }
+        })
     }
 
     /// Waits for its end. True: we were told to end it.
     fn wait(&mut self, signals: &SigSet, mut tell: impl FnMut()) -> bool {
         loop {
             self.reap();
-            if self.ended.is_some() {
+            if self.exit.is_some() {
                 return false;
             }
             match wait_for(signals, TELL_EVERY) {
@@ -205,7 +202,7 @@ impl Watched {
     /// SIGTERM for all of it, and time to answer.
     fn ask_to_end(&mut self, grace: Duration, signals: &SigSet) {
         let leaders = BTreeSet::from([self.pid]);
-        tree::ask(me(), &leaders, Signal::SIGTERM);
+        tree::ask(getpid().as_raw(), &leaders, Signal::SIGTERM);
         let deadline = Instant::now() + grace;
         while !self.reap() {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -215,30 +212,10 @@ impl Watched {
             wait_for(signals, left.min(TELL_EVERY));
         }
     }
-
-    /// SIGKILL for all that is left. Gives who does not even die of that.
-    fn kill_what_is_left(&mut self) -> Option<String> {
-        let deadline = Instant::now() + TIMEOUT;
-        while !self.reap() {
-            tree::kill_pass(|| tree::below(me()));
-            if Instant::now() >= deadline {
-                let left = tree::below(me()).into_iter().filter(Process::is_alive);
-                let words: Vec<String> =
-                    left.map(|p| format!("{} ({}, {})", p.pid, p.name, p.state)).collect();
-                return Some(words.join(", "));
-            }
-            thread::sleep(AGAIN);
-        }
-        None
-    }
 }
 
-fn me() -> i32 {
-    i32::try_from(process::id()).unwrap_or(i32::MAX)
-}
-
-fn death(ended: Option<ExitCause>, words: Option<Vec<u8>>) -> String {
-    let how = match ended {
+fn death(exit: Option<ExitCause>, words: Option<Vec<u8>>) -> String {
+    let how = match exit {
         // A shell's own codes: the program is not there, or is none.
         Some(ExitCause::Code(code @ (126 | 127))) => {
             let said = words.as_deref().map(String::from_utf8_lossy).unwrap_or_default();

@@ -7,7 +7,7 @@ use std::{
     io::{self, Read as _},
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
-    process::{self, Command, ExitStatus, Stdio},
+    process::{Command, ExitStatus, Stdio},
     thread,
 };
 
@@ -19,7 +19,7 @@ use nix::{
     unistd::{AccessFlags, access},
 };
 
-use crate::child::Voice;
+use crate::child::{Voice, session::descendants};
 use processes::tree;
 
 /// More than any list is long, in bytes.
@@ -89,8 +89,7 @@ pub(super) fn take_tools_along(voice: Voice) -> io::Result<()> {
 
 /// SIGKILL for whatever a tool has left behind.
 pub(super) fn clear_away() {
-    let me = i32::try_from(process::id()).unwrap_or(i32::MAX);
-    tree::kill_pass(|| tree::below(me));
+    tree::kill_pass(descendants);
 }
 
 /// What the tool prints.

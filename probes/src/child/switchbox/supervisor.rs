@@ -5,7 +5,6 @@
 
 use std::{
     collections::VecDeque,
-    process,
     time::{Duration, Instant},
 };
 
@@ -24,25 +23,16 @@ use super::{
     mxom,
 };
 use crate::{
-    child::{Voice, wait_for},
+    child::{Voice, session::kill_descendants, wait_for},
     wire::{
         ProbeMessage,
         switchbox::{CopyKind, CopyTask, Request, SwitchboxEnd, SwitchboxProbe, SwitchboxTask},
     },
 };
-use processes::{
-    reap::{Reaped, next_ended},
-    tree::{self, Process},
-};
+use processes::reap::reap_exited;
 
 /// Between two looks, when no child's end wakes us.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-
-/// Between two passes of killing.
-const AGAIN: Duration = Duration::from_millis(5);
-
-/// So long is waited for what does not die of SIGKILL.
-const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// So long may counting devices take: a driver without persistence wakes each of them.
 const COUNTING: Duration = Duration::from_secs(10);
@@ -54,7 +44,7 @@ pub(crate) fn run(task: &SwitchboxTask, voice: &Voice) -> SwitchboxEnd {
         Err(error) => return SwitchboxEnd::Cannot(format!("cannot watch over a probe: {error}")),
     };
     let end = supervisor.check(task);
-    supervisor.clear_away();
+    supervisor.kill_leftovers();
     end
 }
 
@@ -94,7 +84,7 @@ impl<'a> Supervisor<'a> {
         Moment::new(self.began.elapsed())
     }
 
-    fn say(&self, words: String) {
+    fn log(&self, words: String) {
         self.voice.say(&ProbeMessage::Said(format!("switchbox check: {words}")));
     }
 
@@ -109,9 +99,9 @@ impl<'a> Supervisor<'a> {
         method.timeout = task.timeout.unwrap_or(method.timeout);
         let (pairs, min, least) = (in_words(&settings.pairs), settings.min, settings.min_channels);
         let name = &method.probe;
-        self.say(format!("measuring {pairs} by {name}; at least {least} must reach {min} MB/s"));
+        self.log(format!("measuring {pairs} by {name}; at least {least} must reach {min} MB/s"));
         if let Some(warning) = probe.warning(settings.expected) {
-            self.say(format!("warning: {warning}"));
+            self.log(format!("warning: {warning}"));
         }
         let (mut check, effects) = Check::new(self.now(), settings.clone(), method);
         if let Some(devices) = probe.count() {
@@ -134,9 +124,9 @@ impl<'a> Supervisor<'a> {
                     Effect::Stop { run } => self.stop(run),
                     Effect::Finish(finding) => {
                         for trouble in finding.troubles() {
-                            self.say(trouble);
+                            self.log(trouble);
                         }
-                        self.say(finding.to_string());
+                        self.log(finding.to_string());
                         return SwitchboxEnd::Found(finding);
                     }
                     Effect::Refuse(misfit) => return SwitchboxEnd::Cannot(misfit.to_string()),
@@ -213,7 +203,7 @@ impl<'a> Supervisor<'a> {
         timeout: Duration,
     ) -> Vec<Event> {
         // Whatever the run before left behind would share the links.
-        self.clear_away();
+        self.kill_leftovers();
         let mut events = Vec::new();
         for (places, spec) in probe.calls(settings, pairs, timeout) {
             let started = spec.and_then(|spec| {
@@ -253,37 +243,21 @@ impl<'a> Supervisor<'a> {
 
     fn reap(&mut self) -> Vec<Ended> {
         let mut ended = Vec::new();
-        while let Reaped::Ended { pid, cause } = next_ended() {
+        reap_exited(|pid, cause| {
             let place = self.running.iter().position(|running| running.call.pid() == pid);
             if let Some(place) = place {
                 ended.push((self.running.swap_remove(place), cause));
             }
-        }
+        });
         let end = |(Running { call, run, places }, cause)| Ended { run, places, end: call.end(cause) };
         ended.into_iter().map(end).collect()
     }
 
-    /// SIGKILL for all that is left of anybody. Says who does not even die of that.
-    fn clear_away(&mut self) {
+    /// Kills everything that the tools of a run left behind.
+    fn kill_leftovers(&mut self) {
         self.running.clear();
-        let me = i32::try_from(process::id()).unwrap_or(i32::MAX);
-        let deadline = Instant::now() + TIMEOUT;
-        loop {
-            loop {
-                match next_ended() {
-                    Reaped::Ended { .. } => {}
-                    Reaped::StillRunning => break,
-                    Reaped::NobodyLeft => return,
-                }
-            }
-            tree::kill_pass(|| tree::below(me));
-            if Instant::now() >= deadline {
-                let left = tree::below(me).into_iter().filter(Process::is_alive);
-                let words: Vec<String> =
-                    left.map(|p| format!("{} ({}, {})", p.pid, p.name, p.state)).collect();
-                return self.say(format!("left behind by a probe, and does not die: {}", words.join(", ")));
-            }
-            std::thread::sleep(AGAIN);
+        if let Some(left) = kill_descendants(|| reap_exited(|_, _| ())) {
+            self.log(format!("left behind by a probe, and does not die: {left}"));
         }
     }
 }
