@@ -102,7 +102,7 @@ impl Prober {
     /// another, which takes longer than a look at the processor.
     #[must_use]
     pub fn new(
-        mark: String,
+        launcher_id: String,
         has_accelerators: bool,
         devices: Vec<(OsString, OsString)>,
         command: Option<Command>,
@@ -119,7 +119,7 @@ impl Prober {
             ProbePort::None
         });
         let timeout = if has_accelerators { WITH_DEVICES } else { LocalPlan::default().deadline };
-        let helper = Helper { mark: Some(mark), ..Helper::default() };
+        let helper = Helper { launcher_id: Some(launcher_id), ..Helper::default() };
         Self {
             helper,
             devices,

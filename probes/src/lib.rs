@@ -31,8 +31,8 @@ use std::{
 
 pub use self::{
     child::ring::{
-        error::{Neighbour, RingError, WrongByte},
-        manual::{ByHand, PairDoor, dial_pair, listen_for_pair},
+        error::{Peer, RingError, WrongByte},
+        manual::{PairListener, PairMeasured, dial_pair, listen_for_pair},
     },
     listener::{Listener, Reservation},
     parent::{
@@ -67,7 +67,7 @@ pub struct Helper {
     /// A program whose `main` calls [`run_if_probe`] first.
     pub program: PathBuf,
     /// The launcher's mark (`DLROVER_LAUNCHER_ID`), by which a later launcher finds what was left behind.
-    pub mark: Option<String>,
+    pub launcher_id: Option<String>,
     /// Variables beside the inherited ones, or in place of them: which accelerators it may use.
     pub variables: Vec<(OsString, OsString)>,
 }
@@ -75,7 +75,7 @@ pub struct Helper {
 impl Default for Helper {
     /// This very program, without a mark.
     fn default() -> Self {
-        Self { program: PathBuf::from("/proc/self/exe"), mark: None, variables: Vec::new() }
+        Self { program: PathBuf::from("/proc/self/exe"), launcher_id: None, variables: Vec::new() }
     }
 }
 

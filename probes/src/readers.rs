@@ -16,7 +16,7 @@ use crate::child::{
     gpus::{metax, nvidia_smi, table},
     ring::{
         hello::{Hello, Kind},
-        meet,
+        peers,
     },
     switchbox::{call::CallEnd, contract::Response, layout, mxom},
 };
@@ -33,7 +33,7 @@ pub fn nvidia_smi(text: &str) -> Result<Vec<Gpu>, String> {
 #[must_use]
 pub fn mx_smi(list: &str, memory: &str) -> (Vec<Gpu>, Vec<String>) {
     let listed = metax::listed(list);
-    let notes = listed.iter().filter_map(metax::Listed::unknown_word).collect();
+    let notes = listed.iter().filter_map(metax::Listed::unknown_state).collect();
     let mut gpus: Vec<Gpu> = listed.into_iter().map(|it| it.gpu).collect();
     metax::memory(&mut gpus, memory);
     (gpus, notes)
@@ -50,7 +50,7 @@ pub fn topology_table(text: &str, count: usize) -> Result<Matrix, String> {
 /// A line of the user's check command, taken as progress (bytes of how many) and as the last one.
 #[must_use]
 pub fn check_command(line: &[u8]) -> (Option<(u64, u64)>, Probed) {
-    (answer::progress(line).map(|so_far| (so_far.bytes, so_far.total)), answer::judge(Some(line)))
+    (answer::progress(line).map(|partial| (partial.bytes, partial.total)), answer::judge(Some(line)))
 }
 
 /// What a program said that measured a pair of the switchbox, taken as `MetaX`'s tool and as one that keeps to the
@@ -76,23 +76,23 @@ pub fn driver_number(text: &str, key: &str) -> Option<Option<u32>> {
 
 /// Whether the door of a ring with this token lets in who has dialled `stream`.
 #[must_use]
-pub fn ring_door(stream: TcpStream, token: u64) -> bool {
-    meet::greet(stream, token).is_some()
+pub fn ring_accepts(stream: TcpStream, token: u64) -> bool {
+    peers::read_hello(stream, token).is_some()
 }
 
 /// Whether who dials is welcome, by what the other end of `stream` says to its first word.
 #[must_use]
-pub fn ring_welcome(stream: TcpStream, token: u64, timeout: Duration) -> bool {
-    meet::introduce(stream, &hello(token), Some(timeout)).is_ok()
+pub fn ring_connects(stream: TcpStream, token: u64, timeout: Duration) -> bool {
+    peers::send_hello(stream, &hello(token), Some(timeout)).is_ok()
 }
 
 /// The first word of who dials, and the answers to it that are known.
 #[must_use]
-pub fn ring_words(token: u64) -> [Vec<u8>; 4] {
+pub fn ring_hellos(token: u64) -> [Vec<u8>; 4] {
     let hello = hello(token);
     let follow = Hello { kind: Kind::Follow, ..hello };
-    [hello, follow, hello.answer(Kind::Welcome), hello.answer(Kind::TurnedAway)]
-        .map(|word| word.encode().to_vec())
+    [hello, follow, hello.answer(Kind::Accepted), hello.answer(Kind::Rejected)]
+        .map(|message| message.encode().to_vec())
 }
 
 fn hello(token: u64) -> Hello {

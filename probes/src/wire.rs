@@ -64,11 +64,11 @@ pub(crate) enum ProbeMessage {
     /// What it is about to touch, so that who hangs there can be named.
     At(String),
     /// What an inventory has so far.
-    SoFar(Box<Inventory>),
+    Partial(Box<Inventory>),
     /// What the accelerators' driver tells.
     Gpu(GpuMessage),
     /// A line that the user's program said.
-    Said(String),
+    Log(String),
     /// What it came to; nothing follows.
     End(End),
 }

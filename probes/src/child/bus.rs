@@ -14,13 +14,13 @@ pub(super) fn place(bus_id: &str) -> String {
 }
 
 /// `0000:0e:00.0`.
-pub(super) fn is_place(word: &str) -> bool {
+pub(super) fn is_place(text: &str) -> bool {
     let shape = |(place, byte): (usize, u8)| match place {
         4 | 7 => byte == b':',
         10 => byte == b'.',
         _ => byte.is_ascii_hexdigit(),
     };
-    word.len() == 12 && word.bytes().enumerate().all(shape)
+    text.len() == 12 && text.bytes().enumerate().all(shape)
 }
 
 /// The NUMA node of the device at a place, where `sys` is in `root`.

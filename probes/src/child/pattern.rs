@@ -92,12 +92,12 @@ impl Checker {
     ///
     /// # Errors
     /// The first wrong byte. Nothing can be checked any more after it.
-    pub(super) fn check(&mut self, mut came: &[u8]) -> Result<(), Wrong> {
-        while !came.is_empty() {
+    pub(super) fn check(&mut self, mut received: &[u8]) -> Result<(), Wrong> {
+        while !received.is_empty() {
             let block = BLOCK as u64;
             let within = usize::try_from(self.offset % block).unwrap_or_default();
-            let length = came.len().min(BLOCK - within);
-            let (now, later) = came.split_at(length);
+            let length = received.len().min(BLOCK - within);
+            let (now, later) = received.split_at(length);
             let expected = &self.blocks.get(self.offset / block)[within..within + length];
             if now != expected {
                 let at = now.iter().zip(expected).position(|(a, b)| a != b).unwrap_or_default();
@@ -105,7 +105,7 @@ impl Checker {
                 return Err(Wrong { offset, expected: expected[at], got: now[at] });
             }
             self.offset += length as u64;
-            came = later;
+            received = later;
         }
         Ok(())
     }
@@ -129,8 +129,8 @@ mod tests {
         let bytes = stream(pattern, 3 * BLOCK + 13);
         for piece in [1, 7, 64, BLOCK - 1, BLOCK, 2 * BLOCK + 5] {
             let mut checker = Checker::new(pattern);
-            for came in bytes.chunks(piece) {
-                assert_eq!(checker.check(came), Ok(()));
+            for received in bytes.chunks(piece) {
+                assert_eq!(checker.check(received), Ok(()));
             }
         }
     }

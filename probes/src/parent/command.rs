@@ -6,7 +6,7 @@ use diagnosis::network_check::Probed;
 use tokio::sync::mpsc;
 
 use super::{
-    handle::{Listeners, ProbeHandle},
+    handle::{ProbeHandle, Subscribers},
     process,
 };
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// What the one that watches over the program needs beyond the program's own grace, to see all of it dead.
-const CLEARING: Duration = Duration::from_secs(3);
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Seeds are whole numbers that every JSON parser can hold.
 const LARGEST_SEED: u64 = (1 << 53) - 1;
@@ -62,10 +62,10 @@ pub fn start_command(plan: CommandPlan, on_progress: Option<mpsc::Sender<Probed>
     let request = Request { version: VERSION, rank, world_size, master_addr, master_port, seed };
     let task = Task::Command(CommandTask { argv, request, env, grace });
     let started = process::start(&helper, &task, None);
-    ProbeHandle::hear(
+    ProbeHandle::supervise(
         started,
-        grace + CLEARING,
+        grace + CLEANUP_TIMEOUT,
         0,
-        Listeners { progress: on_progress, said: output, gpus: None },
+        Subscribers { progress: on_progress, said: output, gpus: None },
     )
 }

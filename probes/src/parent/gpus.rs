@@ -10,7 +10,7 @@ use diagnosis::{gpus::Inventory, network_check::LocalFault};
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    handle::{Heard, Limits, Listeners, hear},
+    handle::{Limits, ProbeRun, Subscribers, supervise},
     process,
 };
 use crate::{
@@ -54,8 +54,8 @@ pub async fn take_inventory(plan: GpuPlan) -> Inventory {
         Err(error) => return Inventory { notes: vec![rules::chain(&error)], ..Inventory::default() },
     };
     let limits = Limits { cancel: None, deadline: Some(plan.deadline), grace: GRACE };
-    let heard = hear(started, limits, Listeners::default()).await;
-    from_heard(heard, plan.deadline).bounded()
+    let run = supervise(started, limits, Subscribers::default()).await;
+    from_run(run, plan.deadline).bounded()
 }
 
 /// The same where there is no runtime: one is made for it, on this thread.
@@ -67,13 +67,13 @@ pub fn inventory_now(plan: GpuPlan) -> Inventory {
     }
 }
 
-fn from_heard(heard: Heard, deadline: Duration) -> Inventory {
-    if let Some(End::Inventory(inventory)) = heard.end {
+fn from_run(run: ProbeRun, deadline: Duration) -> Inventory {
+    if let Some(End::Inventory(inventory)) = run.end {
         return *inventory;
     }
-    let why = heard.silence(deadline);
-    let at = heard.at.unwrap_or_else(|| LocalFault::PROBE.into());
-    let mut inventory = heard.so_far.map_or_else(Inventory::default, |so_far| *so_far);
+    let why = run.no_answer(deadline);
+    let at = run.at.unwrap_or_else(|| LocalFault::PROBE.into());
+    let mut inventory = run.partial.map_or_else(Inventory::default, |partial| *partial);
     inventory.notes.push(why);
     inventory.hangs_at = Some(at);
     inventory
@@ -84,7 +84,7 @@ fn from_heard(heard: Heard, deadline: Duration) -> Inventory {
 pub async fn watch_gpus(
     helper: Helper,
     and_memory: bool,
-    told: mpsc::Sender<GpuMessage>,
+    subscribers: mpsc::Sender<GpuMessage>,
     cancel: watch::Receiver<bool>,
 ) -> String {
     let started = match process::start(&helper, &Task::WatchGpus { and_memory }, None) {
@@ -92,6 +92,7 @@ pub async fn watch_gpus(
         Err(error) => return rules::chain(&error),
     };
     let limits = Limits { cancel: Some(cancel), deadline: None, grace: GRACE };
-    let heard = hear(started, limits, Listeners { gpus: Some(told), ..Listeners::default() }).await;
-    heard.death()
+    let run =
+        supervise(started, limits, Subscribers { gpus: Some(subscribers), ..Subscribers::default() }).await;
+    run.failure()
 }

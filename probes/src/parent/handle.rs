@@ -50,15 +50,15 @@ impl ProbeHandle {
     /// As [`end`](Self::end), with what an all-reduce was measured at.
     pub async fn measured(self) -> Measured {
         let Self { cancelled: _stays, end } = self;
-        end.await.unwrap_or_else(|_| failed("the runtime that heard the probe has ended".into()))
+        end.await.unwrap_or_else(|_| failed("the runtime of the probe has ended".into()))
     }
 
     /// Hears a probe that has been started, or not, on the current runtime.
-    pub(super) fn hear(
+    pub(super) fn supervise(
         started: Result<(Process, Pipes), StartError>,
         grace: Duration,
         total: u64,
-        told: Listeners,
+        subscribers: Subscribers,
     ) -> Self {
         let (cancelled, cancel) = watch::channel(false);
         let (done, end) = oneshot::channel();
@@ -66,9 +66,13 @@ impl ProbeHandle {
             let began = Instant::now();
             let measured = match started {
                 Ok(running) => {
-                    let heard =
-                        hear(running, Limits { cancel: Some(cancel), deadline: None, grace }, told).await;
-                    heard.measured(total, began.elapsed())
+                    let run = supervise(
+                        running,
+                        Limits { cancel: Some(cancel), deadline: None, grace },
+                        subscribers,
+                    )
+                    .await;
+                    run.measured(total, began.elapsed())
                 }
                 Err(error) => failed(rules::chain(&error)),
             };
@@ -96,7 +100,7 @@ fn failed(reason: String) -> Measured {
 
 /// Who is told of what a probe says meanwhile. Words for which there is no room are dropped.
 #[derive(Debug, Default)]
-pub(super) struct Listeners {
+pub(super) struct Subscribers {
     pub(super) progress: Option<mpsc::Sender<Probed>>,
     pub(super) said: Option<mpsc::Sender<String>>,
     pub(super) gpus: Option<mpsc::Sender<GpuMessage>>,
@@ -115,13 +119,13 @@ pub(super) struct Limits {
 
 /// All that was heard of a probe.
 #[derive(Debug, Default)]
-pub(super) struct Heard {
+pub(super) struct ProbeRun {
     /// Its last word.
     pub(super) end: Option<End>,
     /// What it was about to touch last.
     pub(super) at: Option<String>,
     /// What an inventory had by then.
-    pub(super) so_far: Option<Box<Inventory>>,
+    pub(super) partial: Option<Box<Inventory>>,
     /// It was asked to end before it had ended by itself.
     pub(super) was_cut_short: bool,
     /// It would not die; in words.
@@ -132,26 +136,27 @@ pub(super) struct Heard {
     unreadable: Option<io::Error>,
 }
 
-impl Heard {
+impl ProbeRun {
     /// What happened to one that ended without its last word.
-    pub(super) fn death(&self) -> String {
+    pub(super) fn failure(&self) -> String {
         if let Some(stuck) = &self.stuck {
             return stuck.clone();
         }
         if let Some(error) = &self.unreadable {
-            return format!("the probe cannot be heard: {error}");
+            return format!("cannot read the output of the probe: {error}");
         }
-        let how = self.status.map_or_else(|| "died".to_owned(), |status| format!("ended with {status}"));
+        let how = self.status.map_or_else(|| "died".to_owned(), |status| format!("ended ({status})"));
         let stderr = String::from_utf8_lossy(&self.stderr);
         match stderr.trim() {
-            "" => format!("the probe {how} and said nothing"),
-            words => format!("the probe {how} and said: {words}"),
+            "" => format!("the probe {how} without a result"),
+            message => format!("the probe {how}: {message}"),
         }
     }
 
     /// Why there is no last word, of one that had so long.
-    pub(super) fn silence(&self, within: Duration) -> String {
-        let mut why = if self.was_cut_short { format!("no answer within {within:?}") } else { self.death() };
+    pub(super) fn no_answer(&self, within: Duration) -> String {
+        let mut why =
+            if self.was_cut_short { format!("no answer within {within:?}") } else { self.failure() };
         if let Some(at) = &self.at {
             why = format!("{why}; it was at {at}");
         }
@@ -169,36 +174,36 @@ impl Heard {
             let nothing = Probed::Unfinished { bytes: 0, total, elapsed, idle: elapsed };
             return self.progress.unwrap_or(nothing).into();
         }
-        failed(self.death())
+        failed(self.failure())
     }
 
-    fn take(&mut self, line: &[u8], told: &Listeners) {
-        let Ok(word) = serde_json::from_slice(line) else { return };
-        match word {
+    fn take(&mut self, line: &[u8], subscribers: &Subscribers) {
+        let Ok(message) = serde_json::from_slice(line) else { return };
+        match message {
             ProbeMessage::Progress(probed) => {
-                if let Some(progress) = &told.progress {
+                if let Some(progress) = &subscribers.progress {
                     let _no_room = progress.try_send(probed.clone());
                 }
                 self.progress = Some(probed);
             }
-            ProbeMessage::Said(line) => {
-                if let Some(said) = &told.said {
+            ProbeMessage::Log(line) => {
+                if let Some(said) = &subscribers.said {
                     let _no_room = said.try_send(line);
                 }
             }
-            ProbeMessage::Gpu(word) => {
-                if let Some(gpus) = &told.gpus {
-                    let _no_room = gpus.try_send(word);
+            ProbeMessage::Gpu(message) => {
+                if let Some(gpus) = &subscribers.gpus {
+                    let _no_room = gpus.try_send(message);
                 }
             }
             ProbeMessage::At(what) => self.at = Some(what),
-            ProbeMessage::SoFar(inventory) => self.so_far = Some(inventory),
+            ProbeMessage::Partial(inventory) => self.partial = Some(inventory),
             ProbeMessage::End(end) => self.end = Some(end),
         }
     }
 
-    fn keep(&mut self, came: &[u8]) {
-        self.stderr.extend_from_slice(came);
+    fn keep(&mut self, received: &[u8]) {
+        self.stderr.extend_from_slice(received);
         let too_many = self.stderr.len().saturating_sub(TAIL);
         self.stderr.drain(..too_many);
     }
@@ -208,19 +213,23 @@ impl Heard {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Running,
-    Asked,
+    Terminating,
     Killed,
 }
 
 /// Hears a probe to its end: that of the process, or of its standard output.
-pub(super) async fn hear((process, pipes): (Process, Pipes), limits: Limits, told: Listeners) -> Heard {
-    let mut heard = Heard::default();
-    let (mut ears, ended) = match open(&process, pipes) {
+pub(super) async fn supervise(
+    (process, pipes): (Process, Pipes),
+    limits: Limits,
+    subscribers: Subscribers,
+) -> ProbeRun {
+    let mut run = ProbeRun::default();
+    let (mut readers, ended) = match open(&process, pipes) {
         Ok(opened) => opened,
         Err(error) => {
             process.signal(Signal::SIGKILL);
-            heard.unreadable = Some(error);
-            return heard;
+            run.unreadable = Some(error);
+            return run;
         }
     };
     let Limits { mut cancel, deadline, grace } = limits;
@@ -228,37 +237,37 @@ pub(super) async fn hear((process, pipes): (Process, Pipes), limits: Limits, tol
     let mut due = deadline.map(|deadline| Instant::now() + deadline);
     loop {
         tokio::select! {
-            came = ears.stdout.line() => match came {
-                Some(line) => heard.take(&line, &told),
+            received = readers.stdout.line() => match received {
+                Some(line) => run.take(&line, &subscribers),
                 None => break,
             },
-            came = ears.stderr.some() => heard.keep(&came),
+            received = readers.stderr.some() => run.keep(&received),
             () = is_ended(ended.as_ref()) => {
                 // What it wrote last is in the pipes still; others may hold them open.
-                while let Some(line) = ears.stdout.ready_line() {
-                    heard.take(&line, &told);
+                while let Some(line) = readers.stdout.ready_line() {
+                    run.take(&line, &subscribers);
                 }
                 break;
             }
             () = is_over(&mut cancel, due), if stage == Stage::Running => {
-                heard.was_cut_short = true;
+                run.was_cut_short = true;
                 process.signal(Signal::SIGTERM);
                 // One that is stopped cannot answer.
                 process.signal(Signal::SIGCONT);
-                (stage, due) = (Stage::Asked, Some(Instant::now() + grace));
+                (stage, due) = (Stage::Terminating, Some(Instant::now() + grace));
             }
-            () = is_due(due), if stage == Stage::Asked => {
+            () = is_due(due), if stage == Stage::Terminating => {
                 process.signal(Signal::SIGKILL);
                 (stage, due) = (Stage::Killed, Some(Instant::now() + LAST_TIMEOUT));
             }
             () = is_due(due), if stage == Stage::Killed => {
-                heard.stuck = Some(process.stuck());
-                return heard;
+                run.stuck = Some(process.stuck());
+                return run;
             }
         }
     }
-    while let Some(came) = ears.stderr.ready() {
-        heard.keep(&came);
+    while let Some(received) = readers.stderr.ready() {
+        run.keep(&received);
     }
     // Its pipe may be closed a moment before it can be reaped. In the agent the loop reaps; elsewhere nobody does.
     let timeout = tokio::time::sleep(LAST_TIMEOUT);
@@ -266,8 +275,8 @@ pub(super) async fn hear((process, pipes): (Process, Pipes), limits: Limits, tol
         () = is_ended(ended.as_ref()) => {}
         () = timeout => {}
     }
-    heard.status = process.reap();
-    heard
+    run.status = process.reap();
+    run
 }
 
 async fn is_ended(pidfd: Option<&AsyncFd<OwnedFd>>) {
@@ -301,39 +310,39 @@ async fn is_due(deadline: Option<Instant>) {
     }
 }
 
-struct Ears {
-    stdout: Ear,
-    stderr: Ear,
+struct Readers {
+    stdout: PipeReader,
+    stderr: PipeReader,
 }
 
-fn open(process: &Process, pipes: Pipes) -> io::Result<(Ears, Option<AsyncFd<OwnedFd>>)> {
-    let stdout = Ear::new(pipe::Receiver::from_owned_fd(pipes.stdout)?);
-    let stderr = Ear::new(pipe::Receiver::from_owned_fd(pipes.stderr)?);
+fn open(process: &Process, pipes: Pipes) -> io::Result<(Readers, Option<AsyncFd<OwnedFd>>)> {
+    let stdout = PipeReader::new(pipe::Receiver::from_owned_fd(pipes.stdout)?);
+    let stderr = PipeReader::new(pipe::Receiver::from_owned_fd(pipes.stderr)?);
     let ended = match process.pidfd().transpose()? {
         // SAFETY: it owns its descriptor, and nobody replaces or closes that meanwhile.
         Some(pidfd) => Some(unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) }?),
         None => None,
     };
-    Ok((Ears { stdout, stderr }, ended))
+    Ok((Readers { stdout, stderr }, ended))
 }
 
 /// One pipe.
-struct Ear {
+struct PipeReader {
     pipe: pipe::Receiver,
     is_closed: bool,
-    came: Vec<u8>,
+    received: Vec<u8>,
     buffer: Box<[u8]>,
 }
 
-impl Ear {
+impl PipeReader {
     fn new(pipe: pipe::Receiver) -> Self {
-        Self { pipe, is_closed: false, came: Vec::new(), buffer: vec![0; 16 << 10].into_boxed_slice() }
+        Self { pipe, is_closed: false, received: Vec::new(), buffer: vec![0; 16 << 10].into_boxed_slice() }
     }
 
     /// The next whole line that has come.
     fn next_line(&mut self) -> Option<Vec<u8>> {
-        let end = memchr::memchr(b'\n', &self.came)?;
-        Some(self.came.drain(..=end).collect())
+        let end = memchr::memchr(b'\n', &self.received)?;
+        Some(self.received.drain(..=end).collect())
     }
 
     /// The next line; `None` at the end. May be dropped at any time.
@@ -343,8 +352,8 @@ impl Ear {
                 return Some(line);
             }
             match read(&mut self.pipe, &mut self.buffer).await {
-                Some(length) if self.came.len() < LONGEST_LINE => {
-                    self.came.extend_from_slice(&self.buffer[..length]);
+                Some(length) if self.received.len() < LONGEST_LINE => {
+                    self.received.extend_from_slice(&self.buffer[..length]);
                 }
                 _ => return None,
             }
@@ -358,7 +367,7 @@ impl Ear {
                 return Some(line);
             }
             match self.pipe.try_read(&mut self.buffer) {
-                Ok(length) if length > 0 => self.came.extend_from_slice(&self.buffer[..length]),
+                Ok(length) if length > 0 => self.received.extend_from_slice(&self.buffer[..length]),
                 _ => return None,
             }
         }

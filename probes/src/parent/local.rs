@@ -7,7 +7,7 @@ use diagnosis::network_check::{ComputeTime, LocalCheck, LocalFault};
 use tokio::sync::watch;
 
 use super::{
-    handle::{Heard, Limits, Listeners, hear},
+    handle::{Limits, ProbeRun, Subscribers, supervise},
     process::{self, StartError},
 };
 use crate::{
@@ -46,8 +46,8 @@ impl Default for LocalPlan {
 pub async fn check_locally(plan: LocalPlan) -> LocalCheck {
     let task = Task::Local { accelerators: plan.accelerators, places: plan.places.clone() };
     let fault = match run(&plan, &task, None).await {
-        Ok(Heard { end: Some(End::Local(check)), .. }) => return check,
-        Ok(heard) => without_an_answer(&plan, &heard),
+        Ok(ProbeRun { end: Some(End::Local(check)), .. }) => return check,
+        Ok(run) => unanswered(&plan, &run),
         Err(error) => LocalFault::unanswered(None, rules::chain(&error)),
     };
     LocalCheck { fault: Some(fault), ..LocalCheck::default() }
@@ -58,11 +58,11 @@ pub async fn check_locally(plan: LocalPlan) -> LocalCheck {
 pub async fn measure_compute(times: u32, plan: LocalPlan, cancel: watch::Receiver<bool>) -> Vec<ComputeTime> {
     let task = Task::Compute { times, accelerators: plan.accelerators };
     match run(&plan, &task, Some(cancel.clone())).await {
-        Ok(Heard { end: Some(End::Compute(times)), .. }) => times,
+        Ok(ProbeRun { end: Some(End::Compute(times)), .. }) => times,
         // Nobody waits for them any more.
         Ok(_) if *cancel.borrow() || cancel.has_changed().is_err() => Vec::new(),
-        Ok(heard) => {
-            let LocalFault { component, reason } = without_an_answer(&plan, &heard);
+        Ok(run) => {
+            let LocalFault { component, reason } = unanswered(&plan, &run);
             tracing::warn!(component, reason, "the compute probe gave no times");
             Vec::new()
         }
@@ -77,12 +77,12 @@ async fn run(
     plan: &LocalPlan,
     task: &Task,
     cancel: Option<watch::Receiver<bool>>,
-) -> Result<Heard, StartError> {
+) -> Result<ProbeRun, StartError> {
     let started = process::start(&plan.helper, task, None)?;
     let limits = Limits { cancel, deadline: Some(plan.deadline), grace: GRACE };
-    Ok(hear(started, limits, Listeners::default()).await)
+    Ok(supervise(started, limits, Subscribers::default()).await)
 }
 
-fn without_an_answer(plan: &LocalPlan, heard: &Heard) -> LocalFault {
-    LocalFault::unanswered(heard.at.as_deref(), heard.silence(plan.deadline))
+fn unanswered(plan: &LocalPlan, run: &ProbeRun) -> LocalFault {
+    LocalFault::unanswered(run.at.as_deref(), run.no_answer(plan.deadline))
 }

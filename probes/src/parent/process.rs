@@ -77,11 +77,11 @@ pub(super) fn start(
     let mut command = Command::new(&helper.program);
     command.arg0(NAME).stdin(file).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.envs(helper.variables.iter().map(|(name, value)| (name, value)));
-    if let Some(mark) = &helper.mark {
-        command.env(VARIABLE, mark);
+    if let Some(launcher_id) = &helper.launcher_id {
+        command.env(VARIABLE, launcher_id);
     }
     // One that watches over other programs must outlive us for the moment that it takes to clear up.
-    let last_word = match task {
+    let death_signal = match task {
         Task::Command(_) | Task::Switchbox(_) | Task::Gpus(_) => Signal::SIGTERM,
         _ => Signal::SIGKILL,
     };
@@ -89,7 +89,7 @@ pub(super) fn start(
     let parent = getpid();
     // SAFETY: the closure makes only system calls: no allocation, no lock, no log.
     unsafe {
-        command.pre_exec(move || enter(parent, last_word, inherited));
+        command.pre_exec(move || enter(parent, death_signal, inherited));
     }
     let mut child = command.spawn().map_err(StartError::Spawn)?;
     let pid = i32::try_from(child.id()).unwrap_or(i32::MAX);
@@ -101,14 +101,14 @@ pub(super) fn start(
     };
     match (child.stdout.take(), child.stderr.take()) {
         (Some(stdout), Some(stderr)) => Ok((process, Pipes { stdout: stdout.into(), stderr: stderr.into() })),
-        _ => Err(StartError::Spawn(io::Error::other("no pipes"))),
+        _ => Err(StartError::Spawn(io::Error::other("it has no pipes"))),
     }
 }
 
 /// Between fork and exec.
-fn enter(parent: Pid, last_word: Signal, inherited: Option<RawFd>) -> io::Result<()> {
+fn enter(parent: Pid, death_signal: Signal, inherited: Option<RawFd>) -> io::Result<()> {
     setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
-    prctl::set_pdeathsig(Some(last_word))?;
+    prctl::set_pdeathsig(Some(death_signal))?;
     // The parent may have died before the line above; then nobody would tell us.
     if getppid() != parent {
         return Err(Errno::ESRCH.into());
@@ -186,6 +186,6 @@ impl Process {
         let state = tree::process(pid).map_or('?', |process| process.state);
         let channel = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
         let channel = if channel.is_empty() { "unknown" } else { &channel };
-        format!("the probe (process {pid}) does not even die of SIGKILL: state {state}, waiting in {channel}")
+        format!("the probe (process {pid}) survived SIGKILL: state {state}, waiting in {channel}")
     }
 }

@@ -6,7 +6,7 @@ use diagnosis::network_check::Probed;
 use tokio::sync::mpsc;
 
 use super::{
-    handle::{Listeners, ProbeHandle},
+    handle::{ProbeHandle, Subscribers},
     process,
 };
 use crate::{
@@ -32,5 +32,10 @@ pub fn start_ring(
     let total = plan.total_bytes();
     let task = Task::Ring(RingTask { plan, listener: listener.fd().as_raw_fd() });
     let started = process::start(helper, &task, Some(listener));
-    ProbeHandle::hear(started, GRACE, total, Listeners { progress: on_progress, ..Listeners::default() })
+    ProbeHandle::supervise(
+        started,
+        GRACE,
+        total,
+        Subscribers { progress: on_progress, ..Subscribers::default() },
+    )
 }

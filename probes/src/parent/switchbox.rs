@@ -18,7 +18,7 @@ use diagnosis::switchbox::{DEADLINE, Finding, NO_PROBE};
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    handle::{Limits, Listeners, hear},
+    handle::{Limits, Subscribers, supervise},
     process,
 };
 use crate::{
@@ -60,11 +60,11 @@ pub async fn check_switchbox(
     let started = process::start(helper, &Task::Switchbox(task), None)
         .map_err(|error| SwitchboxError::Died(rules::chain(&error)))?;
     let limits = Limits { cancel, deadline: Some(DEADLINE + SLACK), grace: GRACE * 3 };
-    let heard = hear(started, limits, Listeners { said, ..Listeners::default() }).await;
-    match heard.end {
+    let run = supervise(started, limits, Subscribers { said, ..Subscribers::default() }).await;
+    match run.end {
         Some(End::Switchbox(SwitchboxEnd::Found(finding))) => Ok(finding),
         Some(End::Switchbox(SwitchboxEnd::NoProbe)) => Err(SwitchboxError::NoProbe),
         Some(End::Switchbox(SwitchboxEnd::Cannot(why))) => Err(SwitchboxError::Cannot(why)),
-        _ => Err(SwitchboxError::Died(heard.silence(DEADLINE + SLACK))),
+        _ => Err(SwitchboxError::Died(run.no_answer(DEADLINE + SLACK))),
     }
 }

@@ -41,13 +41,13 @@ pub enum SwitchboxProbe {
 
 impl From<&OsStr> for SwitchboxProbe {
     /// `auto`, `mxom`, `cuda`, `host`; anything else is a program.
-    fn from(words: &OsStr) -> Self {
-        match words.to_str() {
+    fn from(message: &OsStr) -> Self {
+        match message.to_str() {
             Some("auto") => Self::Auto,
             Some("mxom") => Self::Mxom,
             Some("cuda") => Self::Cuda,
             Some("host") => Self::Host,
-            _ => Self::Command(words.to_owned()),
+            _ => Self::Command(message.to_owned()),
         }
     }
 }

@@ -66,23 +66,20 @@ async fn its_words_for_people_are_passed_on() {
 #[tokio::test]
 async fn answers_that_are_none() {
     let good = r#"{"version":1,"comm_ms":1}"#;
-    for (script, words) in [
-        ("exit 0".to_owned(), "gave no answer on its standard output"),
+    for (script, message) in [
+        ("exit 0".to_owned(), "printed no result"),
         (
             format!("echo '{good}'; echo bye"),
-            "its last line is no answer: expected value at line 1 column 1: bye",
+            "its last line is not a result: expected value at line 1 column 1: bye",
         ),
-        (
-            format!("echo '{good}'; echo lost the wire >&2; exit 3"),
-            "ended with exit code 3 and said: lost the wire",
-        ),
-        (format!("echo '{good}'; kill -SEGV $$"), "was killed by signal 11 and said nothing"),
+        (format!("echo '{good}'; echo lost the wire >&2; exit 3"), "exited with code 3: lost the wire"),
+        (format!("echo '{good}'; kill -SEGV $$"), "was killed by signal 11"),
         (r#"echo '{"version":1,"checksum_ok":false}'"#.to_owned(), "received wrong bytes"),
-        ("head -c 300000 /dev/zero | tr '\\0' '['".to_owned(), "its last line is no answer"),
-        ("printf '\\377\\376'".to_owned(), "its last line is no answer"),
+        ("head -c 300000 /dev/zero | tr '\\0' '['".to_owned(), "its last line is not a result"),
+        ("printf '\\377\\376'".to_owned(), "its last line is not a result"),
     ] {
         let reason = reason(&script).await;
-        assert!(reason.contains(words) && reason.len() < 1000, "{script}: {reason}");
+        assert!(reason.contains(message) && reason.len() < 1000, "{script}: {reason}");
     }
 }
 
@@ -99,15 +96,15 @@ async fn a_program_that_is_not_there_is_named() {
 #[tokio::test]
 async fn one_that_hangs_is_cancelled_with_its_daemon_and_nothing_is_left() {
     let folder = tempfile::tempdir().unwrap();
-    let (progress, mut told) = mpsc::channel(8);
+    let (progress, mut subscribers) = mpsc::channel(8);
     let plan = CommandPlan {
         grace: Duration::from_millis(100),
         ..shell(&deaf(&folder, "while :; do sleep 0.01; done"))
     };
     let handle = start_command(plan, Some(progress));
     loop {
-        let word = in_time(told.recv()).await.unwrap();
-        if matches!(word, Probed::Unfinished { bytes: 5, total: 10, .. }) {
+        let message = in_time(subscribers.recv()).await.unwrap();
+        if matches!(message, Probed::Unfinished { bytes: 5, total: 10, .. }) {
             break;
         }
     }
@@ -149,7 +146,7 @@ async fn one_that_hears_sigterm_has_time_to_answer_it() {
 #[tokio::test]
 async fn it_carries_the_mark_of_the_launcher() {
     let script = r#"[ "$DLROVER_LAUNCHER_ID" = "some mark" ] && echo '{"version":1,"comm_ms":1}'"#;
-    let helper = Helper { mark: Some("some mark".into()), ..helper() };
+    let helper = Helper { launcher_id: Some("some mark".into()), ..helper() };
     let handle: ProbeHandle = start_command(CommandPlan { helper, ..shell(script) }, None);
     assert!(matches!(in_time(handle.end()).await, Probed::Passed { .. }));
 }

@@ -176,8 +176,8 @@ async fn metax_devices_are_read_from_files_and_tool() {
     assert_eq!((inventory.gpus[0].numa_node, inventory.gpus[1].numa_node), (Some(0), Some(1)));
     assert!(matches!(inventory.gpus[1].trouble, Some(GpuTrouble::CannotOpen(_))), "{inventory:?}");
     assert_eq!(link(&inventory, 0, 1).to_string(), "MX");
-    let complaint = inventory.notes.iter().find(|note| note.contains("--show-memory")).unwrap();
-    assert!(complaint.ends_with("said no such option"), "{complaint}");
+    let message = inventory.notes.iter().find(|note| note.contains("--show-memory")).unwrap();
+    assert!(message.ends_with("said no such option"), "{message}");
     assert!(!inventory.notes.iter().any(|note| note.contains("nvidia-smi")), "{inventory:?}");
 }
 
@@ -275,15 +275,15 @@ async fn what_nvidia_smi_does_not_tell_is_a_note_that_names_the_question() {
     const QUERY: &str = "/bin/nvidia-smi --query-gpu=... --format=...: ";
     const TOPO: &str = "/bin/nvidia-smi topo -m: ";
     let of_table = |script: &str| format!("case $1 in {NVIDIA_LIST} *) {script};; esac");
-    for (script, gpus, question, words) in [
+    for (script, gpus, question, message) in [
         (
             "echo; echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18".to_owned(),
             0,
             QUERY,
-            "it ended with exit status: 18 and said Failed to initialize NVML: Driver/library version mismatch",
+            "failed (exit status: 18): Failed to initialize NVML: Driver/library version mismatch",
         ),
-        ("kill -KILL $$".into(), 0, QUERY, "it ended with signal: 9 (SIGKILL) and said nothing"),
-        ("exec yes GPU0".into(), 0, QUERY, "it prints more than 262144 bytes, and was killed"),
+        ("kill -KILL $$".into(), 0, QUERY, "failed (signal: 9 (SIGKILL))"),
+        ("exec yes GPU0".into(), 0, QUERY, "killed: printed more than 262144 bytes"),
         ("echo No devices were found".into(), 0, QUERY, "`No devices were found` does not tell of gpu 0"),
         ("head -c 300 /dev/urandom".into(), 0, QUERY, ""),
         (String::new(), 0, QUERY, "it lists no GPU"),
@@ -301,8 +301,8 @@ async fn what_nvidia_smi_does_not_tell_is_a_note_that_names_the_question() {
             TOPO,
             "the topology has 1 GPUs, and this node shows 2",
         ),
-        (of_table("exec yes GPU0"), 2, TOPO, "it prints more than 262144 bytes, and was killed"),
-        (of_table("exit 6"), 2, TOPO, "it ended with exit status: 6 and said nothing"),
+        (of_table("exec yes GPU0"), 2, TOPO, "killed: printed more than 262144 bytes"),
+        (of_table("exit 6"), 2, TOPO, "failed (exit status: 6)"),
     ] {
         let root = nvidia(&script);
         let inventory = asked(root.path(), TIMEOUT).await;
@@ -310,7 +310,7 @@ async fn what_nvidia_smi_does_not_tell_is_a_note_that_names_the_question() {
         assert_eq!(inventory.hangs_at, None, "{script}");
         let note = inventory.notes.last().unwrap();
         let said = note.split_once(question).unwrap_or_else(|| panic!("{script}: {note}")).1;
-        assert!(said.starts_with(words), "{script}: {note}");
+        assert!(said.starts_with(message), "{script}: {note}");
         are_gone(root.path(), &["tool.pid"]).await;
     }
     let inventory = asked(tempfile::tempdir().unwrap().path(), TIMEOUT).await;

@@ -66,7 +66,7 @@ async fn a_probe_that_dies_says_why() {
     let helper = impostor(&folder, "yes filler | head -c 9000 >&2; echo 'no such device' >&2; exit 3");
     let end = ring_with(&helper, false).await;
     let Probed::Failed { reason } = end else { panic!("{end:?}") };
-    assert!(reason.starts_with("the probe ended with exit status: 3 and said: "), "{reason}");
+    assert!(reason.starts_with("the probe ended (exit status: 3): "), "{reason}");
     assert!(reason.ends_with("no such device") && reason.len() < 5000, "{reason}");
 }
 
@@ -75,7 +75,7 @@ async fn a_probe_that_talks_nonsense_has_said_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let script = r#"echo 'nonsense'; echo '{"End":7}'; printf '\377\n'; printf '{"Progress":'"#;
     let end = ring_with(&impostor(&folder, script), false).await;
-    let reason = "the probe ended with exit status: 0 and said nothing".to_owned();
+    let reason = "the probe ended (exit status: 0) without a result".to_owned();
     assert_eq!(end, Probed::Failed { reason });
 }
 
@@ -215,8 +215,8 @@ async fn a_probe_that_cannot_be_killed_is_given_up_and_named() {
     until("it dies once it can", || !is_alive(pid));
     until("its child has ended", || fs::remove_dir(&freezer).is_ok());
     let Probed::Failed { reason } = end else { panic!("{end:?}") };
-    let words = format!("the probe (process {pid}) does not even die of SIGKILL: state D, waiting in ");
-    assert!(reason.starts_with(&words), "{reason}");
+    let message = format!("the probe (process {pid}) survived SIGKILL: state D, waiting in ");
+    assert!(reason.starts_with(&message), "{reason}");
 }
 
 #[tokio::test]
@@ -253,7 +253,7 @@ async fn what_computes_sees_the_devices_that_it_is_given() {
     let seen = folder.path().join("seen");
     let script = format!("echo \"$CUDA_VISIBLE_DEVICES $DLROVER_LAUNCHER_ID\" > {}", seen.display());
     let helper = Helper {
-        mark: Some("mark".into()),
+        launcher_id: Some("mark".into()),
         variables: vec![("CUDA_VISIBLE_DEVICES".into(), "4,5".into())],
         ..impostor(&folder, &script)
     };

@@ -66,10 +66,13 @@ async fn an_all_reduce_gives_the_sum_whether_or_not_it_can_be_shared_out_evenly(
 async fn a_member_that_starts_late_is_waited_for() {
     let listeners = listeners(2);
     let [first, second] = plans(&ports(&listeners), 6, RingMode::Check).try_into().unwrap();
-    let (progress, mut told) = mpsc::channel(1);
+    let (progress, mut subscribers) = mpsc::channel(1);
     let early = start_ring(first, &listeners[0], &helper(), Some(progress));
     // It is at work, and has nobody.
-    assert!(matches!(in_time(told.recv()).await, Some(Probed::Unfinished { bytes: 0, total: TOTAL, .. })));
+    assert!(matches!(
+        in_time(subscribers.recv()).await,
+        Some(Probed::Unfinished { bytes: 0, total: TOTAL, .. })
+    ));
     let late = start_ring(second, &listeners[1], &helper(), None);
     for end in [early.end(), late.end()] {
         assert!(matches!(in_time(end).await, Probed::Passed { .. }));
@@ -98,9 +101,9 @@ async fn a_round_after_one_that_was_cut_short_is_not_confused_by_it() {
     let listeners = listeners(2);
     let [alone, _] = plans(&ports(&listeners), 8, RingMode::Check).try_into().unwrap();
     // Its connection waits at the other's listener, where nobody accepts.
-    let (progress, mut told) = mpsc::channel(1);
+    let (progress, mut subscribers) = mpsc::channel(1);
     let handle = start_ring(alone, &listeners[0], &helper(), Some(progress));
-    in_time(told.recv()).await;
+    in_time(subscribers.recv()).await;
     handle.cancel();
     assert!(matches!(in_time(handle.end()).await, Probed::Unfinished { bytes: 0, .. }));
     let ends = run(plans(&ports(&listeners), 9, RingMode::Check), &listeners).await;
@@ -133,7 +136,7 @@ async fn one_wrong_byte_fails_both_ends() {
     let before = 48 + 1 + 32 * 64 + (64 << 10) + 1;
     let [first, second] = through_a_wire(before + 70_000).await;
     let Probed::Failed { reason } = first else { panic!("{first:?}") };
-    assert!(reason.starts_with("wrong bytes from neighbour 127.0.0.1:"), "{reason}");
+    assert!(reason.starts_with("wrong bytes from peer 127.0.0.1:"), "{reason}");
     assert!(reason.contains("in a transfer of 1048576 bytes, at offset 70000, "), "{reason}");
     let Probed::Failed { reason } = second else { panic!("{second:?}") };
     assert!(reason.contains("received wrong bytes from us"), "{reason}");
@@ -147,7 +150,7 @@ async fn one_wrong_byte_in_a_round_trip_is_seen() {
 }
 
 #[tokio::test]
-async fn a_neighbour_that_accepts_and_says_nothing_is_waited_for_until_cancelled() {
+async fn a_silent_peer_is_waited_for_until_cancelled() {
     let listeners = listeners(1);
     let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let ports = [listeners[0].port(), silent.local_addr().unwrap().port()];
@@ -181,14 +184,14 @@ async fn a_transfer_that_is_cut_short_tells_how_far_it_came() {
             thread::sleep(Duration::from_millis(2));
         }
     });
-    let (progress, mut told) = mpsc::channel(64);
+    let (progress, mut subscribers) = mpsc::channel(64);
     let mut plans = plans.into_iter();
     let mut start =
         |index: usize, progress| start_ring(plans.next().unwrap(), &listeners[index], &helper(), progress);
     let (slow, other) = (start(0, Some(progress)), start(1, None));
     // The other link carries all of its bytes first.
     let seen = loop {
-        match in_time(told.recv()).await {
+        match in_time(subscribers.recv()).await {
             Some(Probed::Unfinished { bytes, .. }) if bytes > TOTAL / 2 + 10_000 => break bytes,
             Some(_) => {}
             None => panic!("ended"),
@@ -206,7 +209,7 @@ async fn a_transfer_that_is_cut_short_tells_how_far_it_came() {
 }
 
 #[tokio::test]
-async fn a_neighbour_that_is_not_there_is_named() {
+async fn a_missing_peer_is_named() {
     let listeners = listeners(2);
     let [here, there] = ports(&listeners).try_into().unwrap();
     let [mut plan, _] = plans(&[here, there], 13, RingMode::Check).try_into().unwrap();
@@ -214,12 +217,12 @@ async fn a_neighbour_that_is_not_there_is_named() {
     let [first, second] = listeners.try_into().unwrap();
     drop(second);
     let end = in_time(start_ring(plan, &first, &helper(), None).end()).await;
-    let reason = format!("cannot connect to neighbour 127.0.0.1:{there}: connection refused");
+    let reason = format!("cannot connect to peer 127.0.0.1:{there}: connection refused");
     assert_eq!(end, Probed::Failed { reason });
 }
 
 #[tokio::test]
-async fn a_neighbour_that_closes_early_is_named() {
+async fn a_peer_that_closes_early_is_named() {
     let listeners = listeners(1);
     let wire = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let there = wire.local_addr().unwrap().port();
@@ -232,8 +235,8 @@ async fn a_neighbour_that_closes_early_is_named() {
     drop(taken);
     let end = in_time(handle.end()).await;
     let Probed::Failed { reason } = end else { panic!("{end:?}") };
-    let who = format!("neighbour 127.0.0.1:{there} closed the connection early");
-    assert!(reason.starts_with(&who), "{reason}");
+    let peer = format!("peer 127.0.0.1:{there} closed the connection early");
+    assert!(reason.starts_with(&peer), "{reason}");
 }
 
 #[tokio::test]
@@ -245,7 +248,7 @@ async fn what_is_no_ring_is_said() {
         ..plans(&ports(&listeners), 1, RingMode::Check).remove(0)
     };
     let end = in_time(start_ring(plan, &listeners[0], &helper(), None).end()).await;
-    assert_eq!(end, Probed::Failed { reason: "member 0 of 1 with 1 ports is no ring".into() });
+    assert_eq!(end, Probed::Failed { reason: "invalid ring: member 0 of 1, 1 port".into() });
 }
 
 #[test]
@@ -262,7 +265,7 @@ fn a_pair_by_hand_needs_one_port_only() {
 }
 
 #[test]
-fn a_pair_by_hand_waits_for_nobody_longer_than_it_is_told() {
+fn a_manual_pair_waits_no_longer_than_its_timeout() {
     let limit = Duration::from_secs(1);
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string();

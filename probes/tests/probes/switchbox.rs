@@ -94,10 +94,10 @@ impl Box {
 
 /// The check, and what it says.
 async fn check(task: SwitchboxTask) -> (Result<Finding, SwitchboxError>, Vec<String>) {
-    let (said, mut heard) = mpsc::channel(1000);
+    let (said, mut run) = mpsc::channel(1000);
     let found = in_time(check_switchbox(task, &helper(), Some(said), None)).await;
     let mut lines = Vec::new();
-    while let Some(line) = heard.recv().await {
+    while let Some(line) = run.recv().await {
         lines.push(line);
     }
     (found, lines)
@@ -211,16 +211,16 @@ async fn every_way_to_fail_has_its_own_words() {
         third("echo 'bandwith: 12 GB/s'").await,
         "no answer, its output has no `bandwidth:NUMBERMB/s`: bandwith: 12 GB/s"
     );
-    assert_eq!(third("kill -SEGV $$").await, "no answer, ended by SIGSEGV, it said nothing at all");
+    assert_eq!(third("kill -SEGV $$").await, "no answer, killed by SIGSEGV, output: (empty)");
     assert_eq!(
         third("say 50000.0; echo 'link 3 down' >&2; exit 4").await,
-        "no answer, exit code 4, it said link 3 down"
+        "no answer, exit code 4, output: link 3 down"
     );
     assert_eq!(third("exec yes").await, "no answer, it wrote more than 1 MiB");
     assert_eq!(third("exec yes >&2").await, "no answer, it wrote more than 1 MiB");
     assert_eq!(
         third("echo '/dev/mxcd: Permission denied' >&2; exit 1").await,
-        "no permission, exit code 1, it said /dev/mxcd: Permission denied"
+        "no permission, exit code 1, output: /dev/mxcd: Permission denied"
     );
     let unstable = third("case $TURN in 2|4) say 50000.0;; *) say 3000.0;; esac").await;
     assert_eq!(unstable, "unstable, 2 of 5 solo runs reached 10000.0 MB/s, 3000.0 to 50000.0 MB/s");
@@ -228,8 +228,8 @@ async fn every_way_to_fail_has_its_own_words() {
 
 #[tokio::test]
 async fn a_flood_without_end_is_cut_off_and_a_tool_deaf_to_that_is_killed() {
-    let words = third("trap '' PIPE; while :; do echo flood; done 2>/dev/null").await;
-    assert_eq!(words, "dead, no end within 4 s");
+    let message = third("trap '' PIPE; while :; do echo flood; done 2>/dev/null").await;
+    assert_eq!(message, "dead, no end within 4 s");
 }
 
 #[tokio::test]
@@ -255,8 +255,8 @@ async fn sockets_are_looked_up_in_the_drivers_tree() {
     assert_eq!(troubles(&finding), [Some(Trouble::NoSuchDevice), None, None, None]);
     assert_eq!(made.calls("5-3"), ["-l 5 -p 3 -t 1 -c -w 1"; 5], "sockets 2 and 4");
     assert!(lines.iter().all(|line| !line.contains("warning")), "{lines:?}");
-    let words = "switchbox check: pair 0:1 (no GPU -> GPU 6): no such device, socket 0 has no GPU in the driver's layout";
-    assert!(lines.iter().any(|line| line == words), "{lines:?}");
+    let message = "switchbox check: pair 0:1 (no GPU -> GPU 6): no such device, socket 0 has no GPU in the driver's layout";
+    assert!(lines.iter().any(|line| line == message), "{lines:?}");
 
     made.tree(&[7, 6, 5, 4, 3, 2, 2]);
     let Err(SwitchboxError::Cannot(why)) = check(made.task()).await.0 else { panic!("a socket twice") };
@@ -307,13 +307,13 @@ async fn the_decision_table_holds_for_a_program_of_the_users() {
 async fn a_program_that_fails_fails_for_all_pairs_with_its_words() {
     let (untested, fault) = (SwitchboxStatus::Untested, SwitchboxStatus::Fault);
     for (line, expected, status) in [
-        ("echo 'driver gone' >&2; exit 3", "probe failed, exit code 3, it said driver gone", untested),
-        ("cat /nowhere/typo.json", "probe failed, exit code 1, it said ", untested),
-        ("echo 'x: No such device' >&2; exit 1", "probe failed, exit code 1, it said x", untested),
-        ("/nowhere/probe", "tool missing, exit code 127, it said ", untested),
-        ("echo '{}'", "probe failed, its output is no answer, missing field `v`", untested),
+        ("echo 'driver gone' >&2; exit 3", "probe failed, exit code 3, output: driver gone", untested),
+        ("cat /nowhere/typo.json", "probe failed, exit code 1, output: ", untested),
+        ("echo 'x: No such device' >&2; exit 1", "probe failed, exit code 1, output: x", untested),
+        ("/nowhere/probe", "tool missing, exit code 127, output: ", untested),
+        ("echo '{}'", "probe failed, its output is not a result, missing field `v`", untested),
         (r#"echo '{"v":1,"results":[]}'"#, "probe failed, no result for this pair in", untested),
-        ("kill -KILL $$", "probe failed, ended by SIGKILL", untested),
+        ("kill -KILL $$", "probe failed, killed by SIGKILL", untested),
         // Alone, too.
         ("exec sleep 1000", "dead, no end within 4 s", fault),
         (r#"echo '{"v":1,"devices":0,"results":[]}'"#, "no such device, ", fault),
@@ -328,8 +328,8 @@ async fn a_program_that_fails_fails_for_all_pairs_with_its_words() {
         assert_eq!(fault.reason.contains(&advice), has_failed, "{fault:?}");
         assert_eq!(fault.is_nothing_broken(), status == untested, "{fault:?}");
         for pair in &finding.pairs {
-            let words = pair.wrong.as_ref().unwrap().to_string();
-            assert!(words.starts_with(expected), "{line}: {words}");
+            let message = pair.wrong.as_ref().unwrap().to_string();
+            assert!(message.starts_with(expected), "{line}: {message}");
         }
     }
 }
@@ -346,8 +346,8 @@ async fn a_program_that_fails_for_one_pair_alone_is_held_against_that_pair() {
     );
     let finding = by(&line, settings()).await;
     assert_eq!((finding.status(), finding.good()), (SwitchboxStatus::Degraded, 3));
-    let words = finding.pairs[1].wrong.as_ref().unwrap().to_string();
-    assert_eq!(words, "no answer, exit code 3, it said link 2 is down");
+    let message = finding.pairs[1].wrong.as_ref().unwrap().to_string();
+    assert_eq!(message, "no answer, exit code 3, output: link 2 is down");
 }
 
 #[tokio::test]
@@ -359,10 +359,10 @@ async fn a_program_is_told_what_to_measure_and_one_direction_may_be_slow() {
         r#"cat > {at}/request; echo '{{"v":1,"results":[{{"pair":[3,5],"dir":"ab","mbps":50000}},{{"pair":[3,5],"dir":"ba","mbps":900.5}}]}}'"#
     );
     let finding = by(&line, one.clone()).await;
-    let words = finding.pairs[0].wrong.as_ref().unwrap().to_string();
+    let message = finding.pairs[0].wrong.as_ref().unwrap().to_string();
     let expected = "slow, ab 50000.0 to 50000.0 MB/s, ba 900.5 to 900.5 MB/s in 5 solo runs, 0 of which \
                     reached 10000.0 MB/s both ways, only from the second to the first";
-    assert_eq!(words, expected);
+    assert_eq!(message, expected);
     let request: String = fs::read_to_string(folder.path().join("request")).unwrap();
     assert_eq!(
         request,
@@ -370,8 +370,8 @@ async fn a_program_is_told_what_to_measure_and_one_direction_may_be_slow() {
          \"min_mbps\":10000.0,\"deadline_ms\":4000}\n"
     );
     let half = by(r#"echo '{"v":1,"results":[{"pair":[3,5],"dir":"ab","mbps":50000}]}'"#, one).await;
-    let words = half.pairs[0].wrong.as_ref().unwrap().to_string();
-    assert_eq!(words, "probe failed, no result for this pair in direction ba");
+    let message = half.pairs[0].wrong.as_ref().unwrap().to_string();
+    assert_eq!(message, "probe failed, no result for this pair in direction ba");
     assert_eq!(half.status(), SwitchboxStatus::Untested);
 }
 

@@ -27,10 +27,10 @@ fn main() -> ExitCode {
     }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let message: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = runtime.map_err(Into::into).and_then(|runtime| {
         runtime.block_on(async {
-            match words[..] {
+            match message[..] {
                 ["ring", host, port] => ring(host, port),
                 ["command", script] => command(script),
                 ["switchbox", tool] => switchbox(tool).await,
@@ -110,9 +110,9 @@ async fn reap() -> Outcome {
     tell(&serde_json::to_string(&check)?)
 }
 
-fn tell(words: &str) -> Outcome {
+fn tell(message: &str) -> Outcome {
     let mut stdout = std::io::stdout();
-    writeln!(stdout, "{words}")?;
+    writeln!(stdout, "{message}")?;
     stdout.flush()?;
     Ok(())
 }

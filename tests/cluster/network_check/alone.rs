@@ -42,8 +42,8 @@ fn a_node_alone_runs_the_check_command() {
     assert!(said.contains("error: the check command cannot be run (exit code 127 of /bin/sh): "), "{said}");
 
     for (command, more, words) in [
-        ("echo on fire >&2; exit 3", &[][..], "the check command ended with exit code 3 and said: on fire"),
-        ("true", &[], "the check command ended well, but gave no answer"),
+        ("echo on fire >&2; exit 3", &[][..], "the check command exited with code 3: on fire"),
+        ("true", &[], "the check command exited with 0, but printed no result"),
         ("sleep 1000", &["--network-check-timeout=1"], "the check command gave no answer within 1 s"),
     ] {
         let said = with_command(command, more, 201).stderr;
@@ -66,7 +66,8 @@ fn of_two_nodes_a_command_that_fails_is_named_and_not_the_network() {
         outcomes.into_iter().map(|outcome| outcome.stderr)
     };
     for said in end("echo on fire >&2; exit 3", 202) {
-        let words = "the check command ended with exit code 3 and said: on fire; no node is tainted. Look first at that command";
+        let words =
+            "the check command exited with code 3: on fire; no node is tainted. Look first at that command";
         assert!(said.contains(words), "{said}");
     }
     for said in end("sleep 1000", 202) {

@@ -35,13 +35,13 @@ fn the_host_whose_program_fails_is_found() {
     let report = job.report(0);
     report.blames(&[(1, "fault")]);
     for piece in &report.nodes[1].evidence {
-        let words = "the check command ended with exit code 3 and said: its accelerator is on fire";
+        let words = "the check command exited with code 3: its accelerator is on fire";
         assert!(piece.words.ends_with(words), "{report:#?}");
     }
     let left = take(&mut nodes, 1);
     for outcome in job.leave([left], 201) {
         let said = outcome.stderr;
-        assert!(said.contains("and said: its accelerator is on fire"), "{said}");
+        assert!(said.contains("exited with code 3: its accelerator is on fire"), "{said}");
         for witness in report.witnesses_against(1) {
             assert!(said.contains(&data_address(witness)), "{said}");
         }

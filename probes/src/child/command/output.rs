@@ -8,7 +8,7 @@ use std::{
 
 use super::answer;
 use crate::{
-    child::{Voice, progress::Progress},
+    child::{Reporter, progress::Progress},
     wire::ProbeMessage,
 };
 
@@ -24,34 +24,34 @@ const PER: Duration = Duration::from_millis(500);
 
 /// Its last words, while it speaks.
 #[derive(Debug, Clone, Default)]
-pub(super) struct LastWords(Arc<Mutex<Option<Vec<u8>>>>);
+pub(super) struct LastOutput(Arc<Mutex<Option<Vec<u8>>>>);
 
-impl LastWords {
+impl LastOutput {
     /// As they are now.
     pub(super) fn get(&self) -> Option<Vec<u8>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn set(&self, words: Vec<u8>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(words);
+    fn set(&self, message: Vec<u8>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(message);
     }
 
-    fn append(&self, words: &[u8]) {
+    fn append(&self, message: &[u8]) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = kept.get_or_insert_default();
-        kept.extend_from_slice(words);
+        kept.extend_from_slice(message);
         let too_many = kept.len().saturating_sub(TAIL);
         kept.drain(..too_many);
     }
 }
 
 /// Reads standard output to its end: progress is counted, the last other line kept.
-pub(super) fn read_answers(from: impl Read, last: &LastWords, progress: &Progress) {
+pub(super) fn read_stdout(from: impl Read, last: &LastOutput, progress: &Progress) {
     lines(
         from,
         |_| {},
         |line| match answer::progress(line) {
-            Some(so_far) => progress.set(so_far.bytes, so_far.total),
+            Some(partial) => progress.set(partial.bytes, partial.total),
             None => {
                 if !line.trim_ascii().is_empty() {
                     last.set(line.trim_ascii().to_vec());
@@ -62,7 +62,7 @@ pub(super) fn read_answers(from: impl Read, last: &LastWords, progress: &Progres
 }
 
 /// Reads standard error to its end: the tail is kept, the lines passed on.
-pub(super) fn read_words(from: impl Read, last: &LastWords, voice: &Voice) {
+pub(super) fn read_stderr(from: impl Read, last: &LastOutput, reporter: &Reporter) {
     let mut window = (Instant::now(), 0);
     let say = |line: &[u8]| {
         if window.0.elapsed() > PER {
@@ -71,10 +71,10 @@ pub(super) fn read_words(from: impl Read, last: &LastWords, voice: &Voice) {
         window.1 += 1;
         if window.1 <= LINES {
             let line = &line[..line.len().min(TAIL)];
-            voice.say(&ProbeMessage::Said(String::from_utf8_lossy(line).into_owned()));
+            reporter.say(&ProbeMessage::Log(String::from_utf8_lossy(line).into_owned()));
         }
     };
-    lines(from, |came| last.append(came), say);
+    lines(from, |received| last.append(received), say);
 }
 
 /// Calls `on_bytes` for whatever comes, and `on_line` for every line, without its end; also for one that has none.
@@ -82,13 +82,13 @@ fn lines(mut from: impl Read, mut on_bytes: impl FnMut(&[u8]), mut on_line: impl
     let mut line = Vec::new();
     let mut buffer = [0; 8 << 10];
     loop {
-        let came = match from.read(&mut buffer) {
+        let received = match from.read(&mut buffer) {
             Ok(length @ 1..) => &buffer[..length],
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
             _ => break,
         };
-        on_bytes(came);
-        for piece in came.split_inclusive(|byte| *byte == b'\n') {
+        on_bytes(received);
+        for piece in received.split_inclusive(|byte| *byte == b'\n') {
             let text = piece.strip_suffix(b"\n").unwrap_or(piece);
             let room = LONGEST.saturating_sub(line.len());
             line.extend_from_slice(&text[..text.len().min(room)]);
@@ -108,8 +108,8 @@ mod tests {
     use super::*;
 
     fn last_line(output: &[u8]) -> Option<String> {
-        let last = LastWords::default();
-        read_answers(output, &last, &Progress::new(0));
+        let last = LastOutput::default();
+        read_stdout(output, &last, &Progress::new(0));
         last.get().map(|line| String::from_utf8(line).unwrap())
     }
 
@@ -129,8 +129,8 @@ mod tests {
     }
 
     #[test]
-    fn of_words_the_tail_is_kept() {
-        let last = LastWords::default();
+    fn the_tail_of_standard_error_is_kept() {
+        let last = LastOutput::default();
         last.append(&vec![b'x'; TAIL]);
         last.append(b"end");
         let kept = last.get().unwrap();

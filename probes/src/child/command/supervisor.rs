@@ -26,11 +26,11 @@ use rules::failure::ExitCause;
 
 use super::{
     answer,
-    output::{LastWords, read_answers, read_words},
+    output::{LastOutput, read_stderr, read_stdout},
 };
 use crate::{
     child::{
-        Voice,
+        Reporter,
         progress::Progress,
         session::{in_a_session_of_its_own, kill_descendants},
         wait_for,
@@ -44,7 +44,7 @@ use crate::{
 use processes::{reap::reap_exited, tree};
 
 /// Between two lines of progress, and two looks whether the time is over.
-const TELL_EVERY: Duration = Duration::from_millis(250);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 
 /// How long the last of the output may take.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -56,7 +56,7 @@ enum CommandError {
     #[error("the check command is empty")]
     Empty,
     /// Of this process.
-    #[error("cannot watch over the check command")]
+    #[error("cannot supervise the check command")]
     Prepare(#[source] io::Error),
     /// Fork or exec.
     #[error("cannot start the check command `{program}`")]
@@ -70,11 +70,11 @@ enum CommandError {
 }
 
 /// Runs the program to its end, or until SIGTERM.
-pub(crate) fn run(task: CommandTask, voice: &Voice) -> Measured {
-    watch(task, voice).unwrap_or_else(|error| Probed::Failed { reason: rules::chain(&error) }).into()
+pub(crate) fn run(task: CommandTask, reporter: &Reporter) -> Measured {
+    watch(task, reporter).unwrap_or_else(|error| Probed::Failed { reason: rules::chain(&error) }).into()
 }
 
-fn watch(task: CommandTask, voice: &Voice) -> Result<Probed, CommandError> {
+fn watch(task: CommandTask, reporter: &Reporter) -> Result<Probed, CommandError> {
     prctl::set_child_subreaper(true).map_err(|error| CommandError::Prepare(error.into()))?;
     let mut signals = SigSet::from(Signal::SIGTERM);
     signals.add(Signal::SIGCHLD);
@@ -83,23 +83,26 @@ fn watch(task: CommandTask, voice: &Voice) -> Result<Probed, CommandError> {
     let mut child = start(&task)?;
     let progress = Arc::new(Progress::new(0));
     progress.begin();
-    let (answers, words) = (LastWords::default(), LastWords::default());
-    let (over, heard) = mpsc::channel();
-    listen(&mut child, &progress, [&answers, &words], voice, &over).map_err(CommandError::Prepare)?;
+    let (answers, message) = (LastOutput::default(), LastOutput::default());
+    let (over, output) = mpsc::channel();
+    listen(&mut child, &progress, [&answers, &message], reporter, &over).map_err(CommandError::Prepare)?;
     drop(over);
-    hand_over(&mut child, &task);
+    outgoing(&mut child, &task);
     let mut watched = Watched { pid: i32::try_from(child.id()).unwrap_or(i32::MAX), exit: None };
-    let is_cancelled = watched.wait(&signals, || voice.say(&ProbeMessage::Progress(progress.unfinished())));
+    let is_cancelled =
+        watched.wait(&signals, || reporter.say(&ProbeMessage::Progress(progress.unfinished())));
     if is_cancelled {
         watched.ask_to_end(task.grace, &signals);
     }
     if let Some(left) = kill_descendants(|| watched.reap()) {
-        voice.say(&ProbeMessage::Said(format!("left behind by the check command, and does not die: {left}")));
+        reporter.say(&ProbeMessage::Log(format!(
+            "left behind by the check command and still alive after SIGKILL: {left}"
+        )));
     }
     // Both pipes end with the last process. One that cannot be killed may hold them.
     let deadline = Instant::now() + OUTPUT_TIMEOUT;
     for _ in 0..2 {
-        let _ended = heard.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+        let _ended = output.recv_timeout(deadline.saturating_duration_since(Instant::now()));
     }
     let exit = watched.exit;
     if is_cancelled {
@@ -107,7 +110,7 @@ fn watch(task: CommandTask, voice: &Voice) -> Result<Probed, CommandError> {
     }
     Ok(match exit {
         Some(ExitCause::Code(0)) => answer::judge(answers.get().as_deref()),
-        exit => Probed::Failed { reason: death(exit, words.get()) },
+        exit => Probed::Failed { reason: failure(exit, message.get()) },
     })
 }
 
@@ -138,21 +141,21 @@ fn start(task: &CommandTask) -> Result<Child, CommandError> {
 fn listen(
     child: &mut Child,
     progress: &Arc<Progress>,
-    [answers, words]: [&LastWords; 2],
-    voice: &Voice,
+    [answers, message]: [&LastOutput; 2],
+    reporter: &Reporter,
     over: &mpsc::Sender<()>,
 ) -> io::Result<()> {
     if let Some(stdout) = child.stdout.take() {
         let (last, progress, over) = (answers.clone(), Arc::clone(progress), over.clone());
         thread::Builder::new().name("stdout".into()).spawn(move || {
-            read_answers(stdout, &last, &progress);
+            read_stdout(stdout, &last, &progress);
             let _late = over.send(());
         })?;
     }
     if let Some(stderr) = child.stderr.take() {
-        let (last, voice, over) = (words.clone(), voice.clone(), over.clone());
+        let (last, reporter, over) = (message.clone(), reporter.clone(), over.clone());
         thread::Builder::new().name("stderr".into()).spawn(move || {
-            read_words(stderr, &last, &voice);
+            read_stderr(stderr, &last, &reporter);
             let _late = over.send(());
         })?;
     }
@@ -160,7 +163,7 @@ fn listen(
 }
 
 /// The request is far shorter than what a pipe holds, so this waits for nobody.
-fn hand_over(child: &mut Child, task: &CommandTask) {
+fn outgoing(child: &mut Child, task: &CommandTask) {
     if let Some(mut stdin) = child.stdin.take() {
         let mut request = serde_json::to_vec(&task.request).unwrap_or_default();
         request.push(b'\n');
@@ -191,7 +194,7 @@ impl Watched {
             if self.exit.is_some() {
                 return false;
             }
-            match wait_for(signals, TELL_EVERY) {
+            match wait_for(signals, PROGRESS_INTERVAL) {
                 Some(Signal::SIGTERM) => return true,
                 Some(_) => {}
                 None => tell(),
@@ -209,26 +212,26 @@ impl Watched {
             if left.is_zero() {
                 break;
             }
-            wait_for(signals, left.min(TELL_EVERY));
+            wait_for(signals, left.min(PROGRESS_INTERVAL));
         }
     }
 }
 
-fn death(exit: Option<ExitCause>, words: Option<Vec<u8>>) -> String {
+fn failure(exit: Option<ExitCause>, message: Option<Vec<u8>>) -> String {
     let how = match exit {
         // A shell's own codes: the program is not there, or is none.
         Some(ExitCause::Code(code @ (126 | 127))) => {
-            let said = words.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
+            let said = message.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
             return format!("{CANNOT_RUN} (exit code {code} of /bin/sh): {}", said.trim());
         }
-        Some(ExitCause::Code(code)) => format!("ended with exit code {code}"),
+        Some(ExitCause::Code(code)) => format!("exited with code {code}"),
         Some(ExitCause::Signal(signal)) => format!("was killed by signal {signal}"),
-        None => "does not end".to_owned(),
+        None => "does not exit".to_owned(),
     };
-    let words = String::from_utf8_lossy(&words.unwrap_or_default()).trim().to_owned();
-    if words.is_empty() {
-        format!("the check command {how} and said nothing")
+    let message = String::from_utf8_lossy(&message.unwrap_or_default()).trim().to_owned();
+    if message.is_empty() {
+        format!("the check command {how}")
     } else {
-        format!("the check command {how} and said: {words}")
+        format!("the check command {how}: {message}")
     }
 }

@@ -11,7 +11,7 @@ use std::{
 
 use diagnosis::gpus::{Gpu, GpuTrouble, MOST_GPUS, Vendor};
 
-use super::{Source, Taking, bus, table};
+use super::{Collector, Source, bus, table};
 
 /// What the tool is called.
 const TOOL: &str = "mx-smi";
@@ -53,40 +53,40 @@ impl Metax {
 }
 
 impl Source for Metax {
-    fn take(&self, taking: &mut Taking<'_>) {
+    fn take(&self, collector: &mut Collector<'_>) {
         // A node has those of one vendor.
-        if taking.inventory.vendor.is_some() {
+        if collector.inventory.vendor.is_some() {
             return;
         }
         let packaged = || Some(self.root.join(PACKAGED)).filter(|it| it.is_file());
-        let tool = taking.find(&self.path, TOOL).or_else(packaged);
-        taking.at("the MetaX driver's files");
+        let tool = collector.find(&self.path, TOOL).or_else(packaged);
+        collector.at("the MetaX driver's files");
         if !self.root.join("dev/mxcd").exists() && tool.is_none() {
             return;
         }
         let mut gpus = self.on_the_bus();
         let version = fs::read_to_string(self.root.join("sys/module/metax/version"));
         if let Some(tool) = &tool {
-            if let Some(listed) = taking.ask(tool, &["-L"], |text| Ok(listed(text))) {
-                listed.iter().filter_map(Listed::unknown_word).for_each(|note| taking.note(note));
+            if let Some(listed) = collector.ask(tool, &["-L"], |text| Ok(listed(text))) {
+                listed.iter().filter_map(Listed::unknown_state).for_each(|note| collector.note(note));
                 merge(&mut gpus, listed.into_iter().map(|it| it.gpu).collect());
             }
-            taking.ask(tool, &["--show-memory"], |text| {
+            collector.ask(tool, &["--show-memory"], |text| {
                 memory(&mut gpus, text);
                 Ok(())
             });
         } else {
-            taking.note("no mx-smi: neither models nor memory nor links are known");
+            collector.note("no mx-smi: models, memory and links are unknown");
         }
         if gpus.is_empty() {
             return;
         }
-        taking.found(Vendor::Metax);
-        taking.inventory.driver = version.ok().map(|version| version.trim().to_owned());
-        taking.inventory.gpus = gpus;
-        taking.keep();
+        collector.found(Vendor::Metax);
+        collector.inventory.driver = version.ok().map(|version| version.trim().to_owned());
+        collector.inventory.gpus = gpus;
+        collector.keep();
         if let Some(tool) = &tool {
-            table::take(taking, tool);
+            table::take(collector, tool);
         }
     }
 }
@@ -106,19 +106,19 @@ pub(crate) struct Listed {
 impl Listed {
     /// What the tool says of one that works has been seen, and little of what it says of others. A word that says nothing
     /// clear costs nobody his node.
-    pub(crate) fn unknown_word(&self) -> Option<String> {
+    pub(crate) fn unknown_state(&self) -> Option<String> {
         let Self { gpu, state } = self;
         let is_known = state.is_empty() || state.eq_ignore_ascii_case("Available") || gpu.trouble.is_some();
-        (!is_known)
-            .then(|| format!("gpu {}: mx-smi calls it {state}, which is taken for no trouble", gpu.index))
+        (!is_known).then(|| format!("gpu {}: mx-smi reports the unknown state {state}; ignored", gpu.index))
     }
 }
 
 /// Whether a state clearly says that there is something broken.
-fn says_broken(state: &str) -> bool {
-    let words = state.split(|it: char| !it.is_ascii_alphanumeric()).map(str::to_ascii_lowercase);
-    let is_broken = |word: &str| ["unavailable", "error", "lost"].contains(&word) || word.starts_with("fail");
-    words.into_iter().any(|word| is_broken(&word))
+fn is_broken(state: &str) -> bool {
+    let fields = state.split(|it: char| !it.is_ascii_alphanumeric()).map(str::to_ascii_lowercase);
+    let is_broken =
+        |field: &str| ["unavailable", "error", "lost"].contains(&field) || field.starts_with("fail");
+    fields.into_iter().any(|field| is_broken(&field))
 }
 
 /// `GPU#0  MXC500  0000:0e:00.0  Available (UUID: GPU-...)`.
@@ -130,15 +130,15 @@ pub(crate) fn listed(text: &str) -> Vec<Listed> {
             Some((facts, uuid)) => (facts, uuid.split(')').next().map(|uuid| uuid.trim().to_owned())),
             None => (rest, None),
         };
-        let words: Vec<&str> = facts.split_whitespace().collect();
-        let place = words.iter().position(|word| bus::is_place(word))?;
-        let (name, state) = (words[..place].join(" "), words[place + 1..].join(" "));
-        let trouble = says_broken(&state).then(|| GpuTrouble::CannotOpen(format!("mx-smi calls it {state}")));
+        let fields: Vec<&str> = facts.split_whitespace().collect();
+        let place = fields.iter().position(|field| bus::is_place(field))?;
+        let (name, state) = (fields[..place].join(" "), fields[place + 1..].join(" "));
+        let trouble = is_broken(&state).then(|| GpuTrouble::CannotOpen(format!("mx-smi reports {state}")));
         let gpu = Gpu {
             index,
             name: Some(format!("MetaX {name}")),
             uuid,
-            pci: Some(words[place].to_ascii_lowercase()),
+            pci: Some(fields[place].to_ascii_lowercase()),
             trouble,
             ..Gpu::default()
         };
@@ -170,8 +170,8 @@ pub(crate) fn memory(gpus: &mut [Gpu], text: &str) {
             continue;
         }
         let Some((name, value)) = line.split_once(':') else { continue };
-        let mut words = value.split_whitespace();
-        let (Some(number), Some("KB")) = (words.next().and_then(|it| it.parse::<u64>().ok()), words.next())
+        let mut fields = value.split_whitespace();
+        let (Some(number), Some("KB")) = (fields.next().and_then(|it| it.parse::<u64>().ok()), fields.next())
         else {
             continue;
         };
@@ -199,12 +199,12 @@ mod tests {
         assert_eq!(gpus[0].name.as_deref(), Some("MetaX MXC500"));
         assert_eq!((gpus[0].pci.as_deref(), gpus[0].uuid.as_deref()), (Some("0000:0e:00.0"), Some("GPU-aa")));
         assert_eq!(gpus[0].trouble, None);
-        assert_eq!(gpus[1].trouble, Some(GpuTrouble::CannotOpen("mx-smi calls it Unavailable".into())));
+        assert_eq!(gpus[1].trouble, Some(GpuTrouble::CannotOpen("mx-smi reports Unavailable".into())));
     }
 
     #[test]
     fn only_a_clear_word_is_trouble() {
-        for (state, is_broken, is_told) in [
+        for (state, is_broken, is_noted) in [
             ("Available", false, false),
             ("available", false, false),
             ("", false, false),
@@ -220,8 +220,8 @@ mod tests {
             let list = listed(&format!("GPU#3 MXC500 0000:0e:00.0 {state} (UUID: GPU-aa)"));
             let [one] = &list[..] else { panic!("{state}") };
             assert_eq!(
-                (one.gpu.trouble.is_some(), one.unknown_word().is_some()),
-                (is_broken, is_told),
+                (one.gpu.trouble.is_some(), one.unknown_state().is_some()),
+                (is_broken, is_noted),
                 "{state}"
             );
         }

@@ -10,7 +10,7 @@ use std::{
 
 use diagnosis::gpus::{Gpu, MOST_GPUS, Vendor};
 
-use super::{Source, Taking, bus, table};
+use super::{Collector, Source, bus, table};
 
 /// What it is called.
 const TOOL: &str = "nvidia-smi";
@@ -28,20 +28,20 @@ pub(super) struct NvidiaSmi {
 }
 
 impl Source for NvidiaSmi {
-    fn take(&self, taking: &mut Taking<'_>) {
+    fn take(&self, collector: &mut Collector<'_>) {
         // The library knows more, also that there is nothing.
-        if taking.inventory.vendor.is_some() || taking.inventory.driver.is_some() {
+        if collector.inventory.vendor.is_some() || collector.inventory.driver.is_some() {
             return;
         }
-        let Some(tool) = taking.find(&self.path, TOOL) else {
-            taking.note("no nvidia-smi on PATH");
+        let Some(tool) = collector.find(&self.path, TOOL) else {
+            collector.note("no nvidia-smi on PATH");
             return;
         };
-        let Some(gpus) = taking.ask(&tool, &QUERY, |text| queried(text, &self.root)) else { return };
-        taking.found(Vendor::Nvidia);
-        taking.inventory.gpus = gpus;
-        taking.keep();
-        table::take(taking, &tool);
+        let Some(gpus) = collector.ask(&tool, &QUERY, |text| queried(text, &self.root)) else { return };
+        collector.found(Vendor::Nvidia);
+        collector.inventory.gpus = gpus;
+        collector.keep();
+        table::take(collector, &tool);
     }
 }
 

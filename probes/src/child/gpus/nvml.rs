@@ -16,7 +16,7 @@ use nvml_wrapper::{
     error::NvmlError,
 };
 
-use super::{Source, Taking, bus};
+use super::{Collector, Source, bus};
 
 /// The first is the driver's own file, the second a development package's link to it.
 const NAMES: [&str; 2] = ["libnvidia-ml.so.1", "libnvidia-ml.so"];
@@ -37,44 +37,44 @@ pub(super) struct Nvml {
 }
 
 impl Source for Nvml {
-    fn take(&self, taking: &mut Taking<'_>) {
-        taking.at("the NVIDIA driver (NVML)");
+    fn take(&self, collector: &mut Collector<'_>) {
+        collector.at("the NVIDIA driver (NVML)");
         let library = match open() {
             Ok(library) => library,
             Err(error) => {
-                taking.note(absence(&error));
+                collector.note(absence(&error));
                 return;
             }
         };
-        taking.inventory.driver = library.sys_driver_version().ok();
+        collector.inventory.driver = library.sys_driver_version().ok();
         let count = match library.device_count() {
             Ok(count) => count,
             Err(error) => {
-                taking.note(format!("NVML does not say how many devices there are: {error}"));
+                collector.note(format!("NVML does not say how many devices there are: {error}"));
                 return;
             }
         };
         if count > 0 {
-            taking.found(Vendor::Nvidia);
+            collector.found(Vendor::Nvidia);
         }
         let count = count.min(u32::try_from(MOST_GPUS).unwrap_or(u32::MAX));
         for index in 0..count {
-            taking.at(format!("gpu {index}"));
+            collector.at(format!("gpu {index}"));
             let gpu = match library.device_by_index(index) {
-                Ok(device) => self.one(&library, &device, index, taking),
+                Ok(device) => self.one(&library, &device, index, collector),
                 Err(error) => Gpu { index, trouble: Some(trouble(&error)), ..Gpu::default() },
             };
-            taking.inventory.gpus.push(gpu);
-            taking.keep();
+            collector.inventory.gpus.push(gpu);
+            collector.keep();
         }
-        taking.at("the links between devices");
-        taking.inventory.links = links::between(&library, &taking.inventory.gpus);
+        collector.at("the links between devices");
+        collector.inventory.links = links::between(&library, &collector.inventory.gpus);
     }
 }
 
 impl Nvml {
-    fn one(&self, library: &Library, device: &Device<'_>, index: u32, taking: &mut Taking<'_>) -> Gpu {
-        let mut gpu = ask(library, device, index, taking);
+    fn one(&self, library: &Library, device: &Device<'_>, index: u32, collector: &mut Collector<'_>) -> Gpu {
+        let mut gpu = ask(library, device, index, collector);
         // NVML's own question is about devices that are NUMA nodes themselves.
         gpu.numa_node = gpu.pci.as_ref().and_then(|pci| bus::numa_node(&self.root, pci));
         gpu
@@ -96,9 +96,9 @@ pub(super) fn open() -> Result<Library, NvmlError> {
 
 fn absence(error: &NvmlError) -> String {
     match error {
-        NvmlError::LibloadingError(_) => "no NVML: libnvidia-ml.so.1 is not here".into(),
-        NvmlError::DriverNotLoaded => "NVML is here and the NVIDIA driver is not loaded".into(),
-        other => format!("NVML does not start: {other}"),
+        NvmlError::LibloadingError(_) => "no NVML: libnvidia-ml.so.1 not found".into(),
+        NvmlError::DriverNotLoaded => "the NVIDIA driver is not loaded".into(),
+        other => format!("NVML does not initialize: {other}"),
     }
 }
 
@@ -110,10 +110,10 @@ fn trouble(error: &NvmlError) -> GpuTrouble {
     }
 }
 
-fn ask(library: &Library, device: &Device<'_>, index: u32, taking: &mut Taking<'_>) -> Gpu {
+fn ask(library: &Library, device: &Device<'_>, index: u32, collector: &mut Collector<'_>) -> Gpu {
     let name = device.name().ok();
     if let Some(name) = &name {
-        taking.at(format!("gpu {index} ({name})"));
+        collector.at(format!("gpu {index} ({name})"));
     }
     let memory = match device.memory_info() {
         // Opened, and gone by now.
@@ -143,7 +143,7 @@ fn ask(library: &Library, device: &Device<'_>, index: u32, taking: &mut Taking<'
         throttled: THROTTLED
             .iter()
             .filter(|(reason, _)| reasons.contains(*reason))
-            .map(|(_, words)| (*words).to_owned())
+            .map(|(_, message)| (*message).to_owned())
             .collect(),
         ecc_uncorrected: device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile).ok(),
         remapped: remapped(library, device),

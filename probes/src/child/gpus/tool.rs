@@ -19,34 +19,34 @@ use nix::{
     unistd::{AccessFlags, access},
 };
 
-use crate::child::{Voice, session::descendants};
+use crate::child::{Reporter, session::descendants};
 use processes::tree;
 
 /// More than any list is long, in bytes.
 const LONGEST: u64 = 256 << 10;
 
 /// Characters of a complaint that are told.
-const LONGEST_COMPLAINT: usize = 120;
+const LONGEST_MESSAGE: usize = 120;
 
 /// Why a tool said nothing of use.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ToolError {
     /// It cannot be started.
-    #[error("it cannot be started: {0}")]
+    #[error("cannot be started: {0}")]
     Start(#[source] io::Error),
     /// Its pipe, or its end.
-    #[error("it cannot be heard: {0}")]
-    Hear(#[source] io::Error),
+    #[error("its output cannot be read: {0}")]
+    Read(#[source] io::Error),
     /// It floods.
-    #[error("it prints more than {LONGEST} bytes, and was killed")]
+    #[error("killed: printed more than {LONGEST} bytes")]
     Flood,
     /// It failed.
-    #[error("it ended with {status} and said {}", if .said.is_empty() { "nothing" } else { .said })]
+    #[error("failed ({status}){}{message}", if .message.is_empty() { "" } else { ": " })]
     Failed {
         /// How it ended.
         status: ExitStatus,
         /// Its first line.
-        said: String,
+        message: String,
     },
 }
 
@@ -58,16 +58,16 @@ pub(super) fn find(path: &OsStr, name: &str) -> Option<PathBuf> {
 }
 
 /// A question to a tool, for people: `/usr/bin/nvidia-smi topo -m`. Of long lists of fields only what they are for.
-pub(super) fn words(tool: &Path, arguments: &[&str]) -> String {
-    let mut words = tool.display().to_string();
+pub(super) fn describe(tool: &Path, arguments: &[&str]) -> String {
+    let mut message = tool.display().to_string();
     for argument in arguments {
-        words.push(' ');
+        message.push(' ');
         match argument.split_once('=') {
-            Some((name, _)) => words.push_str(&format!("{name}=...")),
-            None => words.push_str(argument),
+            Some((name, _)) => message.push_str(&format!("{name}=...")),
+            None => message.push_str(argument),
         }
     }
-    words
+    message
 }
 
 /// From now on SIGTERM ends this process and all that it has started, whatever it waits for. Who asks a tool that is killed
@@ -75,20 +75,20 @@ pub(super) fn words(tool: &Path, arguments: &[&str]) -> String {
 ///
 /// # Errors
 /// What the system says; then tools may leave somebody behind.
-pub(super) fn take_tools_along(voice: Voice) -> io::Result<()> {
+pub(super) fn kill_tools_on_sigterm(reporter: Reporter) -> io::Result<()> {
     prctl::set_child_subreaper(true)?;
-    let told = SigSet::from(Signal::SIGTERM);
+    let subscribers = SigSet::from(Signal::SIGTERM);
     // All threads have it so, and the one below asks for it.
-    told.thread_block()?;
+    subscribers.thread_block()?;
     let wait = move || {
-        let _signal = told.wait();
-        voice.close(clear_away)
+        let _signal = subscribers.wait();
+        reporter.close(kill_leftovers)
     };
     thread::Builder::new().name("end".into()).spawn(wait).map(drop)
 }
 
 /// SIGKILL for whatever a tool has left behind.
-pub(super) fn clear_away() {
+pub(super) fn kill_leftovers() {
     tree::kill_pass(descendants);
 }
 
@@ -118,8 +118,8 @@ pub(super) fn ask(tool: &Path, arguments: &[&str]) -> Result<String, ToolError> 
         // One that has ended already is fine as well.
         let _ended = child.kill();
     }
-    let status = child.wait().map_err(ToolError::Hear)?;
-    read.map_err(ToolError::Hear)?;
+    let status = child.wait().map_err(ToolError::Read)?;
+    read.map_err(ToolError::Read)?;
     if is_flood {
         return Err(ToolError::Flood);
     }
@@ -128,7 +128,7 @@ pub(super) fn ask(tool: &Path, arguments: &[&str]) -> Result<String, ToolError> 
         return Ok(text);
     }
     let first = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
-    Err(ToolError::Failed { status, said: first.chars().take(LONGEST_COMPLAINT).collect() })
+    Err(ToolError::Failed { status, message: first.chars().take(LONGEST_MESSAGE).collect() })
 }
 
 #[cfg(test)]
@@ -145,15 +145,15 @@ mod tests {
     fn a_tool_is_heard_and_its_complaint_too() {
         assert_eq!(ask(Path::new("/bin/echo"), &["a", "b"]).unwrap(), "a b\n");
         assert_eq!(shell("echo one; echo two >&2").unwrap(), "one\n");
-        for (script, words) in [
-            ("echo; echo ' no card '; exit 3", "it ended with exit status: 3 and said no card"),
-            ("exit 3", "it ended with exit status: 3 and said nothing"),
-            ("kill -KILL $$", "it ended with signal: 9 (SIGKILL) and said nothing"),
+        for (script, message) in [
+            ("echo; echo ' no card '; exit 3", "failed (exit status: 3): no card"),
+            ("exit 3", "failed (exit status: 3)"),
+            ("kill -KILL $$", "failed (signal: 9 (SIGKILL))"),
         ] {
-            assert_eq!(shell(script).unwrap_err().to_string(), words);
+            assert_eq!(shell(script).unwrap_err().to_string(), message);
         }
         let error = ask(Path::new("/nonexistent"), &[]).unwrap_err();
-        assert!(error.to_string().starts_with("it cannot be started: No such file"), "{error}");
+        assert!(error.to_string().starts_with("cannot be started: No such file"), "{error}");
     }
 
     #[test]
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_question_is_told_without_its_fields() {
-        let words = words(Path::new("/bin/smi"), &["--query=a,b", "--format=csv", "-m"]);
-        assert_eq!(words, "/bin/smi --query=... --format=... -m");
+        let message = describe(Path::new("/bin/smi"), &["--query=a,b", "--format=csv", "-m"]);
+        assert_eq!(message, "/bin/smi --query=... --format=... -m");
     }
 }

@@ -10,7 +10,7 @@ use nvml_wrapper::{
 
 use super::nvml;
 use crate::{
-    child::Voice,
+    child::Reporter,
     wire::{ProbeMessage, gpus::GpuMessage},
 };
 use processes::tree;
@@ -19,13 +19,13 @@ use processes::tree;
 const SLEEP: Duration = Duration::from_secs(60);
 
 /// Between two looks at who holds memory: of that the driver tells nothing by itself.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Parents of a process that are followed.
 const GENERATIONS: usize = 32;
 
 /// In the probe's process. Never ends well: it is told to.
-pub(crate) fn listen(and_memory: bool, voice: &Voice) -> Result<(), NvmlError> {
+pub(crate) fn listen(and_memory: bool, reporter: &Reporter) -> Result<(), NvmlError> {
     let library = nvml::open()?;
     let mut set = library.create_event_set()?;
     let mut is_any = and_memory;
@@ -40,7 +40,7 @@ pub(crate) fn listen(and_memory: bool, voice: &Voice) -> Result<(), NvmlError> {
     if !is_any {
         return Err(NvmlError::NotSupported);
     }
-    let sleep = if and_memory { LOOK_EVERY } else { SLEEP };
+    let sleep = if and_memory { CHECK_INTERVAL } else { SLEEP };
     let timeout = u32::try_from(sleep.as_millis()).unwrap_or(u32::MAX);
     loop {
         match set.wait(timeout) {
@@ -50,11 +50,11 @@ pub(crate) fn listen(and_memory: bool, voice: &Voice) -> Result<(), NvmlError> {
                     Some(XidError::Unknown) | None => continue,
                 };
                 if let Some(gpu) = number(&library, &event.device) {
-                    voice.say(&ProbeMessage::Gpu(GpuMessage::Error { gpu, code }));
+                    reporter.say(&ProbeMessage::Gpu(GpuMessage::Error { gpu, code }));
                 }
             }
             Err(NvmlError::Timeout) if and_memory => {
-                voice.say(&ProbeMessage::Gpu(GpuMessage::Memory(uses(&library))));
+                reporter.say(&ProbeMessage::Gpu(GpuMessage::Memory(uses(&library))));
             }
             Err(NvmlError::Timeout) => {}
             Err(error) => return Err(error),

@@ -7,7 +7,7 @@ use diagnosis::network_check::{ComputeKind, ComputeTime, LocalCheck, LocalFault}
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::{cpu, loopback};
-use crate::{child::Voice, wire::ProbeMessage};
+use crate::{child::Reporter, wire::ProbeMessage};
 
 /// Samples of which the median counts.
 const SAMPLES: u32 = 3;
@@ -23,27 +23,27 @@ pub(super) struct Timed {
 type Places = BTreeMap<String, u32>;
 
 /// Everything, in order; the first fault ends it.
-pub(crate) fn check(accelerators: bool, places: &Places, voice: &Voice) -> LocalCheck {
-    match steps(accelerators, places, voice) {
+pub(crate) fn check(accelerators: bool, places: &Places, reporter: &Reporter) -> LocalCheck {
+    match steps(accelerators, places, reporter) {
         Ok(compute) => LocalCheck { compute: Some(compute), ..LocalCheck::default() },
         Err(fault) => LocalCheck { fault: Some(fault), ..LocalCheck::default() },
     }
 }
 
-fn steps(accelerators: bool, places: &Places, voice: &Voice) -> Result<ComputeTime, LocalFault> {
-    let of_cpu = of_cpu(SAMPLES, voice)?;
-    voice.say(&ProbeMessage::At("loopback".into()));
+fn steps(accelerators: bool, places: &Places, reporter: &Reporter) -> Result<ComputeTime, LocalFault> {
+    let of_cpu = of_cpu(SAMPLES, reporter)?;
+    reporter.say(&ProbeMessage::At("loopback".into()));
     loopback::check().map_err(|error| fault("loopback", rules::chain(&error)))?;
-    let of_devices = of_devices(accelerators, SAMPLES, places, voice)?;
+    let of_devices = of_devices(accelerators, SAMPLES, places, reporter)?;
     // Where there are devices they do the work.
     let Timed { kind, times } = slowest(of_devices).unwrap_or(of_cpu);
     Ok(ComputeTime { time: median(times), kind })
 }
 
 /// Times alone, of the slowest device where there are any. A fault gives none.
-pub(crate) fn measure(times: u32, accelerators: bool, voice: &Voice) -> Vec<ComputeTime> {
-    let Ok(of_devices) = of_devices(accelerators, times, &Places::new(), voice) else { return Vec::new() };
-    let Some(Timed { kind, times }) = slowest(of_devices).or_else(|| of_cpu(times, voice).ok()) else {
+pub(crate) fn measure(times: u32, accelerators: bool, reporter: &Reporter) -> Vec<ComputeTime> {
+    let Ok(of_devices) = of_devices(accelerators, times, &Places::new(), reporter) else { return Vec::new() };
+    let Some(Timed { kind, times }) = slowest(of_devices).or_else(|| of_cpu(times, reporter).ok()) else {
         return Vec::new();
     };
     times.into_iter().map(|time| ComputeTime { time, kind: kind.clone() }).collect()
@@ -57,15 +57,20 @@ fn slowest(devices: Vec<Timed>) -> Option<Timed> {
     alike.max_by_key(|device| median(device.times.clone()))
 }
 
-fn of_cpu(times: u32, voice: &Voice) -> Result<Timed, LocalFault> {
-    voice.say(&ProbeMessage::At("cpu".into()));
+fn of_cpu(times: u32, reporter: &Reporter) -> Result<Timed, LocalFault> {
+    reporter.say(&ProbeMessage::At("cpu".into()));
     let times = cpu::samples(times).map_err(|reason| fault("cpu", reason))?;
     Ok(Timed { kind: ComputeKind::Processor, times })
 }
 
 #[cfg(feature = "cuda")]
-fn of_devices(wanted: bool, times: u32, places: &Places, voice: &Voice) -> Result<Vec<Timed>, LocalFault> {
-    if wanted { cuda::samples(times, places, voice) } else { Ok(Vec::new()) }
+fn of_devices(
+    wanted: bool,
+    times: u32,
+    places: &Places,
+    reporter: &Reporter,
+) -> Result<Vec<Timed>, LocalFault> {
+    if wanted { cuda::samples(times, places, reporter) } else { Ok(Vec::new()) }
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -73,7 +78,7 @@ fn of_devices(
     _wanted: bool,
     _times: u32,
     _places: &Places,
-    _voice: &Voice,
+    _voice: &Reporter,
 ) -> Result<Vec<Timed>, LocalFault> {
     Ok(Vec::new())
 }

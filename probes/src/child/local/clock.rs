@@ -40,7 +40,7 @@ impl OwnTime {
 /// How long this thread has waited for a processor; nothing where the kernel does not count.
 fn waited() -> Duration {
     let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    let nanoseconds = text.split_ascii_whitespace().nth(1).and_then(|word| word.parse().ok());
+    let nanoseconds = text.split_ascii_whitespace().nth(1).and_then(|field| field.parse().ok());
     Duration::from_nanos(nanoseconds.unwrap_or_default())
 }
 

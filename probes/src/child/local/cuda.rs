@@ -29,7 +29,7 @@ use self::matmul::Matmul;
 use super::check::Timed;
 use crate::{
     child::{
-        Voice, bus,
+        Reporter, bus,
         pattern::{BLOCK, Pattern},
     },
     wire::ProbeMessage,
@@ -47,19 +47,23 @@ const MEMORY: usize = 64 << 20;
 pub(super) fn samples(
     times: u32,
     places: &BTreeMap<String, u32>,
-    voice: &Voice,
+    reporter: &Reporter,
 ) -> Result<Vec<Timed>, LocalFault> {
-    voice.say(&ProbeMessage::At("gpu".into()));
+    reporter.say(&ProbeMessage::At("gpu".into()));
     // SAFETY: loads and unloads the library, whose constructors are the driver's own.
     if !unsafe { is_culib_present() } {
         return Ok(Vec::new());
     }
     // A driver older than a function that is called here makes cudarc panic. It may be well all the same.
-    let all = catch_unwind(AssertUnwindSafe(|| all_devices(times, places, voice)));
+    let all = catch_unwind(AssertUnwindSafe(|| all_devices(times, places, reporter)));
     all.unwrap_or(Ok(Vec::new()))
 }
 
-fn all_devices(times: u32, places: &BTreeMap<String, u32>, voice: &Voice) -> Result<Vec<Timed>, LocalFault> {
+fn all_devices(
+    times: u32,
+    places: &BTreeMap<String, u32>,
+    reporter: &Reporter,
+) -> Result<Vec<Timed>, LocalFault> {
     let count = match CudaContext::device_count() {
         Ok(count) => count,
         Err(error) if is_absence(&error) => 0,
@@ -69,10 +73,10 @@ fn all_devices(times: u32, places: &BTreeMap<String, u32>, voice: &Voice) -> Res
     (0..count)
         .map(|index| {
             let component = component(index, places);
-            voice.say(&ProbeMessage::At(component.clone()));
+            reporter.say(&ProbeMessage::At(component.clone()));
             let model = result::device::get(index).and_then(result::device::get_name).unwrap_or_default();
             if !model.is_empty() {
-                voice.say(&ProbeMessage::At(format!("{component} ({model})")));
+                reporter.say(&ProbeMessage::At(format!("{component} ({model})")));
             }
             one_device(usize::try_from(index).unwrap_or_default(), model, times, &mut matmul)
                 .map_err(|reason| fault(&component, &reason))
@@ -126,14 +130,14 @@ fn one_device(index: usize, model: String, times: u32, matmul: &mut Matmul) -> R
 fn memory(stream: &Arc<CudaStream>) -> Result<(), String> {
     let blocks = Pattern::new(0, &[MEMORY as u64]).blocks();
     let sent: Vec<u8> = (0..MEMORY / BLOCK).flat_map(|index| blocks.get(index as u64)).copied().collect();
-    let words = |error: DriverError| format!("cannot move bytes to the device and back: {error}");
-    let there = stream.clone_htod(&sent).map_err(words)?;
-    let back = stream.clone_dtoh(&there).map_err(words)?;
-    stream.synchronize().map_err(words)?;
+    let message = |error: DriverError| format!("cannot move bytes to the device and back: {error}");
+    let there = stream.clone_htod(&sent).map_err(message)?;
+    let back = stream.clone_dtoh(&there).map_err(message)?;
+    stream.synchronize().map_err(message)?;
     match sent.iter().zip(&back).position(|(sent, back)| sent != back) {
         None => Ok(()),
         Some(at) => Err(format!(
-            "wrong bytes in its memory: at offset {at}, 0x{:02x} came back in place of 0x{:02x}",
+            "wrong bytes in its memory: at offset {at}, 0x{:02x} came back instead of 0x{:02x}",
             back[at], sent[at]
         )),
     }

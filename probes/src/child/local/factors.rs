@@ -37,7 +37,7 @@ pub(super) fn check(size: usize, product: &[f32]) -> Result<(), String> {
         let expected = expected as f64;
         if got.to_bits() != expected.to_bits() && got != expected {
             return Err(format!(
-                "wrong arithmetic: row {row} of a product sums to {got} in place of {expected}"
+                "wrong arithmetic: row {row} of a product sums to {got} instead of {expected}"
             ));
         }
     }

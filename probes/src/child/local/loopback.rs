@@ -21,9 +21,7 @@ pub(super) enum LoopbackError {
     #[error("the connection through 127.0.0.1 broke")]
     Move(#[source] io::Error),
     /// Wrong bytes.
-    #[error(
-        "wrong bytes through 127.0.0.1: at offset {offset}, 0x{got:02x} came in place of 0x{expected:02x}"
-    )]
+    #[error("wrong bytes through 127.0.0.1: at offset {offset}, 0x{got:02x} instead of 0x{expected:02x}")]
     Wrong {
         /// Counted from the first byte.
         offset: u64,

@@ -6,14 +6,14 @@ use std::{
     time::Duration,
 };
 
-use super::error::{Neighbour, RingError};
+use super::error::{Peer, RingError};
 
 /// One connection, met and welcomed.
 #[derive(Debug)]
 pub(super) struct RingConnection {
     stream: TcpStream,
     /// Who is at the other end.
-    pub(super) who: Neighbour,
+    pub(super) peer: Peer,
     /// Whether this end measures round trips, and the other echoes.
     pub(super) leads: bool,
     /// The leader's place in the ring: the name of the link, the same at both ends.
@@ -24,8 +24,8 @@ pub(super) struct RingConnection {
 
 impl RingConnection {
     /// From a stream whose hellos are over.
-    pub(super) fn new(stream: TcpStream, who: Neighbour, leads: bool, name: u64) -> Self {
-        Self { stream, who, leads, name, limit: None }
+    pub(super) fn new(stream: TcpStream, peer: Peer, leads: bool, name: u64) -> Self {
+        Self { stream, peer, leads, name, limit: None }
     }
 
     /// The same, but no wait for a byte to come or to go is longer than this, which is above 0.
@@ -45,7 +45,7 @@ impl RingConnection {
     pub(super) fn receive_some(&self, buffer: &mut [u8], doing: &'static str) -> Result<usize, RingError> {
         loop {
             match (&self.stream).read(buffer) {
-                Ok(0) => return Err(RingError::ClosedEarly { who: self.who.clone(), doing }),
+                Ok(0) => return Err(RingError::ClosedEarly { peer: self.peer.clone(), doing }),
                 Ok(length) => return Ok(length),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(self.broken(error, doing)),
@@ -74,22 +74,22 @@ impl RingConnection {
         let _closed = self.stream.shutdown(Shutdown::Both);
     }
 
-    pub(super) fn gibberish(&self, doing: &'static str) -> RingError {
-        RingError::Gibberish { who: self.who.clone(), doing }
+    pub(super) fn invalid_message(&self, doing: &'static str) -> RingError {
+        RingError::InvalidMessage { peer: self.peer.clone(), doing }
     }
 
     fn broken(&self, source: io::Error, doing: &'static str) -> RingError {
-        let who = self.who.clone();
+        let peer = self.peer.clone();
         match source.kind() {
             // What Linux says when a limit is over.
             io::ErrorKind::WouldBlock => {
-                RingError::Silent { who, doing, seconds: self.limit.unwrap_or_default().as_secs() }
+                RingError::Silent { peer, doing, seconds: self.limit.unwrap_or_default().as_secs() }
             }
             // The other end is gone, with or without having read all that we sent.
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
-                RingError::ClosedEarly { who, doing }
+                RingError::ClosedEarly { peer, doing }
             }
-            _ => RingError::Broken { who, doing, source },
+            _ => RingError::Broken { peer, doing, source },
         }
     }
 }

@@ -2,23 +2,25 @@
 
 use std::io;
 
+use diagnosis::counted::counted;
+
 use crate::child::pattern::Wrong;
 
 /// A neighbour, as it is named in words.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Neighbour {
+pub struct Peer {
     /// Its place in the ring.
     pub index: usize,
     /// Where it is: `HOST:PORT`; `:0` where that was not said.
     pub address: String,
 }
 
-impl std::fmt::Display for Neighbour {
+impl std::fmt::Display for Peer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // Its place would be taken for the number of a node.
         match self.address.starts_with(':') {
-            true => write!(f, "neighbour {} of the ring", self.index),
-            false => write!(f, "neighbour {}", self.address),
+            true => write!(f, "peer {} of the ring", self.index),
+            false => write!(f, "peer {}", self.address),
         }
     }
 }
@@ -27,7 +29,7 @@ impl std::fmt::Display for Neighbour {
 #[derive(Debug, thiserror::Error)]
 pub enum RingError {
     /// The plan makes no sense.
-    #[error("member {me} of {members} with {ports} ports is no ring")]
+    #[error("invalid ring: member {me} of {members}, {}", counted(*ports, "port"))]
     NoRing {
         /// How many members.
         members: usize,
@@ -40,50 +42,50 @@ pub enum RingError {
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
     /// Within the patience that was asked for.
-    #[error("cannot connect to {who}: {words}")]
+    #[error("cannot connect to {peer}: {reason}")]
     CannotConnect {
         /// To whom.
-        who: Neighbour,
+        peer: Peer,
         /// What happened last.
-        words: String,
+        reason: String,
     },
     /// Somebody is there, but not who was looked for.
-    #[error("what answers at {} is not dlrover-diag pair --listen of this version: {words}", who.address)]
-    Stranger {
+    #[error("what answers at {} is not dlrover-diag pair --listen of this version: {reason}", peer.address)]
+    NotAProbe {
         /// Where.
-        who: Neighbour,
+        peer: Peer,
         /// What it did.
-        words: String,
+        reason: String,
     },
     /// Nobody came to a listener that waits for so long.
     #[error("no peer connected within {seconds} s")]
-    NobodyCame {
+    NoPeer {
         /// The limit.
         seconds: u64,
     },
     /// The other end is there, and neither says nor takes anything.
-    #[error("{who} neither sent nor took anything for {seconds} s, while {doing}")]
+    #[error("{peer} neither sent nor received anything for {seconds} s while {doing}")]
     Silent {
         /// Who.
-        who: Neighbour,
+        peer: Peer,
         /// What we were at.
         doing: &'static str,
         /// The limit.
         seconds: u64,
     },
     /// The other end closed its connection in good order, but too early.
-    #[error("{who} closed the connection early, while {doing}")]
+    #[error("{peer} closed the connection early while {doing}")]
     ClosedEarly {
         /// Who.
-        who: Neighbour,
+        peer: Peer,
         /// What we were at.
         doing: &'static str,
     },
     /// The connection broke.
-    #[error("the connection with {who} broke while {doing}")]
+    #[error("the connection with {peer} broke while {doing}")]
     Broken {
         /// With whom.
-        who: Neighbour,
+        peer: Peer,
         /// What we were at.
         doing: &'static str,
         /// What the system says.
@@ -92,35 +94,35 @@ pub enum RingError {
     },
     /// What came was not what was sent.
     #[error(
-        "wrong bytes from {who}: in a transfer of {size} bytes, at offset {}, 0x{:02x} came in place of 0x{:02x}",
+        "wrong bytes from {peer}: in a transfer of {size} bytes, at offset {}, 0x{:02x} instead of 0x{:02x}",
         wrong.offset, wrong.got, wrong.expected
     )]
     WrongBytes {
         /// From whom.
-        who: Neighbour,
+        peer: Peer,
         /// Of the transfer.
         size: u64,
         /// The first wrong byte.
         wrong: WrongByte,
     },
     /// What the other end got was not what we sent; it says so.
-    #[error("{who} received wrong bytes from us in a transfer of {size} bytes")]
-    TheirsWrong {
+    #[error("{peer} received wrong bytes from us in a transfer of {size} bytes")]
+    PeerGotWrongBytes {
         /// Who.
-        who: Neighbour,
+        peer: Peer,
         /// Of the transfer.
         size: u64,
     },
     /// The other end does not keep to the protocol.
-    #[error("{who} answers with what no probe says, while {doing}")]
-    Gibberish {
+    #[error("{peer} sent an invalid message while {doing}")]
+    InvalidMessage {
         /// Who.
-        who: Neighbour,
+        peer: Peer,
         /// What we were at.
         doing: &'static str,
     },
     /// An all-reduce gave another sum.
-    #[error("the all-reduce gave a wrong sum: number {at} is {got} in place of {expected}")]
+    #[error("the all-reduce gave a wrong sum: number {at} is {got} instead of {expected}")]
     WrongSum {
         /// Which number.
         at: usize,
@@ -130,16 +132,16 @@ pub enum RingError {
         got: f32,
     },
     /// Somebody else in the ring has a wrong sum.
-    #[error("{who} says that the all-reduce failed")]
-    TheirSumWrong {
+    #[error("{peer} reports a wrong sum of the all-reduce")]
+    PeerGotWrongSum {
         /// Who says it.
-        who: Neighbour,
+        peer: Peer,
     },
 }
 
 impl RingError {
     /// Whether it says no more than that a connection has ended, which may have its reason elsewhere.
-    pub(super) fn is_mere_end(&self) -> bool {
+    pub(super) fn is_disconnect(&self) -> bool {
         matches!(self, Self::ClosedEarly { .. } | Self::Broken { .. })
     }
 }

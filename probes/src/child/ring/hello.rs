@@ -17,13 +17,13 @@ pub(crate) enum Kind {
     /// From who dialled; the other end is to lead. For a pair by hand, where one end dials both connections.
     Follow,
     /// The answer: come in.
-    Welcome,
+    Accepted,
     /// The answer: this is another test.
-    TurnedAway,
+    Rejected,
 }
 
 impl Kind {
-    const ALL: [Self; 4] = [Self::Lead, Self::Follow, Self::Welcome, Self::TurnedAway];
+    const ALL: [Self; 4] = [Self::Lead, Self::Follow, Self::Accepted, Self::Rejected];
 }
 
 /// The first word of either end.

@@ -31,7 +31,7 @@ const RIGHT: u8 = b'Y';
 const WRONG: u8 = b'N';
 
 /// A link that merely ended says little: so long the others have to say why.
-const TELLS_MORE: Duration = Duration::from_millis(300);
+const ROOT_CAUSE_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// What the check of one node was measured at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,10 +86,10 @@ pub(super) fn run(
     links: [RingConnection; 2],
     progress: &Progress,
 ) -> Result<Transferred, RingError> {
-    get_ready(&links)?;
+    wait_for_peers(&links)?;
     progress.begin();
     let began = Instant::now();
-    let done = at_once(&links, |link| one_link(seed, link, progress))?;
+    let done = on_all_links(&links, |link| one_link(seed, link, progress))?;
     let comm = began.elapsed();
     let latency = median(done.iter().flat_map(|one| one.round_trips.iter().copied()).collect());
     let begin = done.iter().map(|one| one.largest.began).min().unwrap_or(began);
@@ -106,14 +106,14 @@ pub(super) fn run(
 }
 
 /// Waits until the neighbours have both their links too, so that nobody's clock counts how late another started.
-pub(super) fn get_ready(links: &[RingConnection]) -> Result<(), RingError> {
+pub(super) fn wait_for_peers(links: &[RingConnection]) -> Result<(), RingError> {
     let doing = "getting ready";
     for link in links {
         link.send(&[READY], doing)?;
     }
     for link in links {
         if link.receive_one(doing)? != READY {
-            return Err(link.gibberish(doing));
+            return Err(link.invalid_message(doing));
         }
     }
     Ok(())
@@ -127,7 +127,7 @@ pub(super) fn median(mut times: Vec<Duration>) -> Duration {
 
 /// Works on all links at once. An error ends the others, and is the one that counts, unless another tells more: a
 /// neighbour that found something wrong closes all of its connections.
-pub(super) fn at_once<T: Send>(
+pub(super) fn on_all_links<T: Send>(
     links: &[RingConnection],
     work: impl Fn(&RingConnection) -> Result<T, RingError> + Sync,
 ) -> Result<Vec<T>, RingError> {
@@ -148,16 +148,16 @@ pub(super) fn at_once<T: Send>(
         let mut wrong: Option<RingError> = None;
         loop {
             let next = match &wrong {
-                Some(error) if error.is_mere_end() => results.recv_timeout(TELLS_MORE),
+                Some(error) if error.is_disconnect() => results.recv_timeout(ROOT_CAUSE_TIMEOUT),
                 _ => results.recv().map_err(mpsc::RecvTimeoutError::from),
             };
             match next {
                 Ok(Ok(one)) => all.push(one),
                 Ok(Err(error)) => {
-                    if wrong.as_ref().is_none_or(|wrong| wrong.is_mere_end() && !error.is_mere_end()) {
+                    if wrong.as_ref().is_none_or(|wrong| wrong.is_disconnect() && !error.is_disconnect()) {
                         wrong = Some(error);
                     }
-                    if wrong.as_ref().is_some_and(|wrong| !wrong.is_mere_end()) {
+                    if wrong.as_ref().is_some_and(|wrong| !wrong.is_disconnect()) {
                         links.iter().for_each(RingConnection::shut);
                     }
                 }
@@ -183,23 +183,23 @@ fn one_link(seed: u64, link: &RingConnection, progress: &Progress) -> Result<One
 pub(super) fn round_trips(seed: u64, link: &RingConnection) -> Result<Vec<Duration>, RingError> {
     let doing = "measuring round trips";
     let mut times = Vec::new();
-    let (mut sent, mut came) = ([0; SMALL], [0; SMALL]);
+    let (mut sent, mut received) = ([0; SMALL], [0; SMALL]);
     for turn in 0..ROUND_TRIPS {
         Pattern::new(seed, &[link.name, turn]).fill(&mut sent);
         let began = Instant::now();
         if link.leads {
             link.send(&sent, doing)?;
         }
-        link.receive(&mut came, doing)?;
+        link.receive(&mut received, doing)?;
         if link.leads {
             times.push(began.elapsed());
         } else {
             // What came goes back, right or not, so that both ends see it.
-            link.send(&came, doing)?;
+            link.send(&received, doing)?;
         }
-        if let Some(at) = sent.iter().zip(&came).position(|(a, b)| a != b) {
-            let wrong = super::error::WrongByte { offset: at as u64, expected: sent[at], got: came[at] };
-            return Err(RingError::WrongBytes { who: link.who.clone(), size: SMALL as u64, wrong });
+        if let Some(at) = sent.iter().zip(&received).position(|(a, b)| a != b) {
+            let wrong = super::error::WrongByte { offset: at as u64, expected: sent[at], got: received[at] };
+            return Err(RingError::WrongBytes { peer: link.peer.clone(), size: SMALL as u64, wrong });
         }
     }
     Ok(times)
@@ -225,7 +225,7 @@ fn both_ways(seed: u64, link: &RingConnection, size: u64, progress: &Progress) -
             link.shut();
         }
         let received = received.map(|verdict| (verdict, Instant::now()));
-        let sent = sending.join().unwrap_or_else(|_| Err(link.gibberish("sending")));
+        let sent = sending.join().unwrap_or_else(|_| Err(link.invalid_message("sending")));
         (sent, received)
     });
     let (verdict, received) = received?;
@@ -234,7 +234,7 @@ fn both_ways(seed: u64, link: &RingConnection, size: u64, progress: &Progress) -
     verdict?;
     match is_right? {
         true => Ok(Largest { began, received, confirmed: Instant::now() }),
-        false => Err(RingError::TheirsWrong { who: link.who.clone(), size }),
+        false => Err(RingError::PeerGotWrongBytes { peer: link.peer.clone(), size }),
     }
 }
 
@@ -245,7 +245,7 @@ pub(super) fn confirm(link: &RingConnection, is_right: bool) -> Result<bool, Rin
     match link.receive_one(doing)? {
         RIGHT => Ok(true),
         WRONG => Ok(false),
-        _ => Err(link.gibberish(doing)),
+        _ => Err(link.invalid_message(doing)),
     }
 }
 
@@ -282,7 +282,7 @@ fn receive(
             Ok(()) => progress.received(length as u64),
             Err(wrong) => {
                 let wrong = wrong.into();
-                verdict = Err(RingError::WrongBytes { who: link.who.clone(), size, wrong });
+                verdict = Err(RingError::WrongBytes { peer: link.peer.clone(), size, wrong });
             }
         }
     }

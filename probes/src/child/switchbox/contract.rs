@@ -82,18 +82,21 @@ impl Response {
         let read = serde_json::from_slice(&end.stdout).or_else(|error| {
             serde_json::from_slice::<Self>(last).map_err(|_| {
                 let said = String::from_utf8_lossy(&end.stdout);
-                Wrong::new(Trouble::NoAnswer, format!("its output is no answer, {error}: {}", shown(&said)))
+                Wrong::new(
+                    Trouble::NoAnswer,
+                    format!("its output is not a result, {error}: {}", shown(&said)),
+                )
             })
         });
         let response: Self = read?;
         if response.v != VERSION {
-            let words = format!("its answer is of version {}, and {VERSION} is known here", response.v);
-            return Err(Wrong::new(Trouble::NoAnswer, words));
+            let message = format!("its result has version {}, not {VERSION}", response.v);
+            return Err(Wrong::new(Trouble::NoAnswer, message));
         }
         if response.results.len() > MOST_RESULTS {
-            let words =
-                format!("its answer has {} results, more than {MOST_RESULTS}", response.results.len());
-            return Err(Wrong::new(Trouble::NoAnswer, words));
+            let message =
+                format!("its result has {} entries, more than {MOST_RESULTS}", response.results.len());
+            return Err(Wrong::new(Trouble::NoAnswer, message));
         }
         Ok(response)
     }
@@ -113,9 +116,9 @@ impl Response {
         if let Some(devices) = self.devices
             && let Some(socket) = [pair.0, pair.1].into_iter().find(|socket| *socket >= devices)
         {
-            let words =
+            let message =
                 format!("{socket} is none of the {} here", diagnosis::counted::counted(devices, "device"));
-            return Err(Wrong::new(Trouble::NoSuchDevice, words));
+            return Err(Wrong::new(Trouble::NoSuchDevice, message));
         }
         if let Some(err) = self.of_pair(pair).find_map(|it| it.err.as_ref()) {
             return Err(wrong_of(err));
@@ -144,10 +147,10 @@ impl Response {
             .map(|it| it.mbps.and_then(Rate::from_mb_per_s).ok_or(it.mbps))
             .collect::<Result<_, _>>()
             .map_err(|mbps| Wrong::new(Trouble::ProbeFailed, format!("mbps is no bandwidth: {mbps:?}")))?;
-        let word = if direction == Direction::There { "ab" } else { "ba" };
+        let name = if direction == Direction::There { "ab" } else { "ba" };
         match rates.is_empty() {
             true => {
-                Err(Wrong::new(Trouble::ProbeFailed, format!("no result for this pair in direction {word}")))
+                Err(Wrong::new(Trouble::ProbeFailed, format!("no result for this pair in direction {name}")))
             }
             false => Ok(rates),
         }
@@ -254,8 +257,8 @@ mod tests {
             assert_eq!(wrong(&format!(r#"{ab},{{"pair":[0,1],"dir":"ba",{field}}}"#)), expected);
         }
         let few = read(r#"{"v":1,"devices":1,"results":[]}"#).unwrap().answer(PAIR, Style::Calls);
-        let words = "1 is none of the 1 device here";
-        assert_eq!(few, Answer::Failed(Wrong::new(Trouble::NoSuchDevice, words)));
+        let message = "1 is none of the 1 device here";
+        assert_eq!(few, Answer::Failed(Wrong::new(Trouble::NoSuchDevice, message)));
     }
 
     #[test]

@@ -156,9 +156,9 @@ fn repeat(from: &mut End, to: &mut End, sent: &[u8], request: &Request) -> Resul
             times.push(millis);
         }
     }
-    let came = to.stream.clone_dtoh(&to.buffer).map_err(failed("cannot read what came"))?;
+    let received = to.stream.clone_dtoh(&to.buffer).map_err(failed("cannot read what came"))?;
     to.stream.synchronize().map_err(failed("cannot read what came"))?;
-    let verified = came == sent;
+    let verified = received == sent;
     Ok(times.into_iter().map(|millis| (millis, verified)).collect())
 }
 

@@ -155,11 +155,11 @@ impl Mapping {
                 let _alone = prctl::set_pdeathsig(Some(Signal::SIGKILL));
                 let is_orphan = nix::unistd::getppid() != parent;
                 pin(self.cores.get(1));
-                let mut came = buffer(dir == Direction::There);
+                let mut received = buffer(dir == Direction::There);
                 if !is_orphan {
                     self.counter(3).store(1, Ordering::Release);
                     match dir {
-                        Direction::There => self.read(sent, &mut came),
+                        Direction::There => self.read(sent, &mut received),
                         Direction::Back => self.write(sent),
                     }
                 }
@@ -168,14 +168,14 @@ impl Mapping {
             }
             ForkResult::Parent { child } => {
                 pin(self.cores.first());
-                let mut came = buffer(dir == Direction::Back);
+                let mut received = buffer(dir == Direction::Back);
                 while self.counter(3).load(Ordering::Acquire) == 0 {
                     thread::yield_now();
                 }
                 let began = Instant::now();
                 match dir {
                     Direction::There => self.write(sent),
-                    Direction::Back => self.read(sent, &mut came),
+                    Direction::Back => self.read(sent, &mut received),
                 }
                 while (self.counter(1).load(Ordering::Acquire) as usize) < BYTES {
                     thread::yield_now();
@@ -203,8 +203,8 @@ impl Mapping {
         }
     }
 
-    fn read(&self, sent: &[u8], came: &mut [u8]) {
-        for (from, piece) in (0..BYTES).step_by(PIECE).zip(came.chunks_mut(PIECE)) {
+    fn read(&self, sent: &[u8], received: &mut [u8]) {
+        for (from, piece) in (0..BYTES).step_by(PIECE).zip(received.chunks_mut(PIECE)) {
             while (self.counter(0).load(Ordering::Acquire) as usize) < from + PIECE {
                 thread::yield_now();
             }
@@ -212,7 +212,7 @@ impl Mapping {
             unsafe { ptr::copy_nonoverlapping(self.at.add(PAGE + from), piece.as_mut_ptr(), PIECE) };
             self.counter(1).store((from + PIECE) as u64, Ordering::Release);
         }
-        let verdict = if came == sent { 1 } else { 2 };
+        let verdict = if received == sent { 1 } else { 2 };
         self.counter(2).store(verdict, Ordering::Release);
     }
 }

@@ -159,16 +159,16 @@ mod tests {
     #[test]
     fn a_tree_that_contradicts_itself_is_refused_with_its_file() {
         let twice = tree("num_cpu_nodes 1\n", &[(1, "mgpu_id 3\n"), (2, "mgpu_id 3\n")]);
-        let words = sockets(twice.path()).unwrap_err().to_string();
-        assert!(words.starts_with("socket 3 belongs to GPU 0 and to GPU 1, says /"), "{words}");
+        let message = sockets(twice.path()).unwrap_err().to_string();
+        assert!(message.starts_with("socket 3 belongs to GPU 0 and to GPU 1, says /"), "{message}");
         for (properties, node, expected) in [
             ("nothing\n", "", "has no usable line `num_cpu_nodes N`"),
             ("num_cpu_nodes many\n", "", "has no usable line `num_cpu_nodes N`"),
             ("num_cpu_nodes 1\n", "mgpu_id -1\n", "has no usable line `mgpu_id N`"),
             ("num_cpu_nodes 2\n", "mgpu_id 0\n", "its number 1 is below num_cpu_nodes 2"),
         ] {
-            let words = sockets(tree(properties, &[(1, node)]).path()).unwrap_err().to_string();
-            assert!(words.contains(expected), "{words}");
+            let message = sockets(tree(properties, &[(1, node)]).path()).unwrap_err().to_string();
+            assert!(message.contains(expected), "{message}");
         }
     }
 

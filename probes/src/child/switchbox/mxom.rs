@@ -39,8 +39,8 @@ pub(super) fn device(sockets: Option<&Sockets>, socket: u32) -> String {
 
 fn gpu(sockets: Option<&Sockets>, socket: u32) -> Result<u32, Wrong> {
     let Some(sockets) = sockets else { return Ok(socket) };
-    let words = || format!("socket {socket} has no GPU in the driver's layout");
-    sockets.get(&socket).copied().ok_or_else(|| Wrong::new(Trouble::NoSuchDevice, words()))
+    let message = || format!("socket {socket} has no GPU in the driver's layout");
+    sockets.get(&socket).copied().ok_or_else(|| Wrong::new(Trouble::NoSuchDevice, message()))
 }
 
 /// Why a program could not be started.
@@ -48,12 +48,12 @@ pub(super) fn cannot_start(path: &Path, error: &io::Error) -> Wrong {
     let program = path.display();
     match error.kind() {
         io::ErrorKind::NotFound if path.exists() => {
-            let words = format!("{program} is there, and its interpreter or loader is not");
-            Wrong::new(Trouble::CannotStart, words)
+            let message = format!("{program} exists, but its interpreter or loader does not");
+            Wrong::new(Trouble::CannotStart, message)
         }
         io::ErrorKind::NotFound => {
-            let words = format!("{program}; {} names it", TOOL_VARIABLE);
-            Wrong::new(Trouble::ToolMissing, words)
+            let message = format!("{program}; {} names it", TOOL_VARIABLE);
+            Wrong::new(Trouble::ToolMissing, message)
         }
         io::ErrorKind::PermissionDenied => {
             Wrong::new(Trouble::NoPermission, format!("this user may not execute {program}"))
@@ -75,8 +75,8 @@ pub(crate) fn read(end: &CallEnd) -> Answer {
             Answer::Measured { values: vec![Repetition { there, back: None }], path: Way::Metaxlink }
         }
         None => {
-            let words = format!("its output has no `{BEFORE}NUMBER{AFTER}`: {}", shown(&text));
-            Answer::Failed(Wrong::new(Trouble::NoAnswer, words))
+            let message = format!("its output has no `{BEFORE}NUMBER{AFTER}`: {}", shown(&text));
+            Answer::Failed(Wrong::new(Trouble::NoAnswer, message))
         }
     }
 }
@@ -86,7 +86,7 @@ pub(super) fn shown(text: &str) -> String {
     let text = text.trim();
     let plain = |c: char| if c.is_control() { ' ' } else { c };
     match text.char_indices().nth(SHOWN) {
-        _ if text.is_empty() => "nothing at all".to_owned(),
+        _ if text.is_empty() => "(empty)".to_owned(),
         None => text.chars().map(plain).collect(),
         Some((end, _)) => text[..end].chars().map(plain).chain("...".chars()).collect(),
     }
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn foreign_words_are_short_and_stay_on_their_line() {
         assert_eq!(shown(" a\nb\x1b[0m "), "a b [0m");
-        assert_eq!(shown("\n"), "nothing at all");
+        assert_eq!(shown("\n"), "(empty)");
         assert_eq!(shown(&"é".repeat(1000)), "é".repeat(SHOWN) + "...");
     }
 }

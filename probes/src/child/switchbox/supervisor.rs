@@ -23,7 +23,7 @@ use super::{
     mxom,
 };
 use crate::{
-    child::{Voice, session::kill_descendants, wait_for},
+    child::{Reporter, session::kill_descendants, wait_for},
     wire::{
         ProbeMessage,
         switchbox::{CopyKind, CopyTask, Request, SwitchboxEnd, SwitchboxProbe, SwitchboxTask},
@@ -32,16 +32,16 @@ use crate::{
 use processes::reap::reap_exited;
 
 /// Between two looks, when no child's end wakes us.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// So long may counting devices take: a driver without persistence wakes each of them.
 const COUNTING: Duration = Duration::from_secs(10);
 
 /// Does the check. SIGTERM ends it early.
-pub(crate) fn run(task: &SwitchboxTask, voice: &Voice) -> SwitchboxEnd {
-    let mut supervisor = match Supervisor::new(voice) {
+pub(crate) fn run(task: &SwitchboxTask, reporter: &Reporter) -> SwitchboxEnd {
+    let mut supervisor = match Supervisor::new(reporter) {
         Ok(supervisor) => supervisor,
-        Err(error) => return SwitchboxEnd::Cannot(format!("cannot watch over a probe: {error}")),
+        Err(error) => return SwitchboxEnd::Cannot(format!("cannot supervise a probe: {error}")),
     };
     let end = supervisor.check(task);
     supervisor.kill_leftovers();
@@ -63,7 +63,7 @@ struct Ended {
 }
 
 struct Supervisor<'a> {
-    voice: &'a Voice,
+    reporter: &'a Reporter,
     signals: SigSet,
     began: Instant,
     running: Vec<Running>,
@@ -71,21 +71,21 @@ struct Supervisor<'a> {
 }
 
 impl<'a> Supervisor<'a> {
-    fn new(voice: &'a Voice) -> nix::Result<Self> {
+    fn new(reporter: &'a Reporter) -> nix::Result<Self> {
         prctl::set_child_subreaper(true)?;
         let mut signals = SigSet::from(Signal::SIGTERM);
         signals.add(Signal::SIGCHLD);
         // Before there is a thread: all have it so, and the signals wait until they are asked for.
         signals.thread_block()?;
-        Ok(Self { voice, signals, began: Instant::now(), running: Vec::new(), is_cancelled: false })
+        Ok(Self { reporter, signals, began: Instant::now(), running: Vec::new(), is_cancelled: false })
     }
 
     fn now(&self) -> Moment {
         Moment::new(self.began.elapsed())
     }
 
-    fn log(&self, words: String) {
-        self.voice.say(&ProbeMessage::Said(format!("switchbox check: {words}")));
+    fn log(&self, message: String) {
+        self.reporter.say(&ProbeMessage::Log(format!("switchbox check: {message}")));
     }
 
     fn check(&mut self, task: &SwitchboxTask) -> SwitchboxEnd {
@@ -151,7 +151,7 @@ impl<'a> Supervisor<'a> {
                 }
             }
             if self.is_cancelled {
-                return SwitchboxEnd::Cannot("it was told to end".into());
+                return SwitchboxEnd::Cannot("cancelled".into());
             }
         }
     }
@@ -235,7 +235,8 @@ impl<'a> Supervisor<'a> {
     fn wait(&mut self, timeout: Duration) -> Vec<Ended> {
         let mut ended = self.reap();
         if ended.is_empty() {
-            self.is_cancelled |= wait_for(&self.signals, timeout.min(LOOK_EVERY)) == Some(Signal::SIGTERM);
+            self.is_cancelled |=
+                wait_for(&self.signals, timeout.min(CHECK_INTERVAL)) == Some(Signal::SIGTERM);
             ended = self.reap();
         }
         ended
@@ -257,7 +258,7 @@ impl<'a> Supervisor<'a> {
     fn kill_leftovers(&mut self) {
         self.running.clear();
         if let Some(left) = kill_descendants(|| reap_exited(|_, _| ())) {
-            self.log(format!("left behind by a probe, and does not die: {left}"));
+            self.log(format!("left behind by a probe and still alive after SIGKILL: {left}"));
         }
     }
 }

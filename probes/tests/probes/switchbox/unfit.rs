@@ -38,11 +38,11 @@ async fn default_pairs_on_a_host_of_four_are_a_mistake_and_no_fault() {
     let made = Box::with("say 50000.0");
     made.tree(&[0, 1, 2, 3]);
     let of = |are_pairs_given| Settings { are_pairs_given, ..settings() };
-    let words = "the switchbox cannot be checked: this host has 4 accelerators, and --box-pairs was not given: its default \
+    let message = "the switchbox cannot be checked: this host has 4 accelerators, and --box-pairs was not given: its default \
                  0:1 2:4 3:5 6:7 asks for 8 sockets, of which 2:4 3:5 6:7 lack an accelerator";
     let (found, _) = check(SwitchboxTask { settings: of(false), ..made.task() }).await;
     let said = found.unwrap_err().to_string();
-    assert!(said.starts_with(words), "{said}");
+    assert!(said.starts_with(message), "{said}");
     // So does a program that counts.
     let command = SwitchboxProbe::Command(r#"echo '{"v":1,"devices":4,"results":[]}'"#.into());
     let pair = |dir| format!(r#"{{"pair":[0,1],"dir":"{dir}","mbps":50000,"path":"nvlink"}}"#);

@@ -79,7 +79,7 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
             "7 (python3) Z 1 7 7 0 -1 4 1 0 0 0 0 0 0 0 20 0 1 0 18446744073709551615\n",
         ]),
         "ring_meet" => {
-            let words = readers::ring_words(7);
+            let words = readers::ring_hellos(7);
             words.iter().flat_map(|word| [[&[0], &word[..]].concat(), [&[1], &word[..]].concat()]).collect()
         }
         "store" => stores(),

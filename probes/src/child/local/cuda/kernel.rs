@@ -32,14 +32,14 @@ const SEEDS: usize = 32;
 /// # Errors
 /// In words, when the driver refuses or a number is wrong.
 pub(super) fn samples(context: &Arc<CudaContext>, times: u32) -> Result<Vec<Duration>, String> {
-    let words = |doing: &'static str| move |error: DriverError| format!("{doing}: {error}");
+    let message = |doing: &'static str| move |error: DriverError| format!("{doing}: {error}");
     let stream = context.default_stream();
-    let module = context.load_module(Ptx::from_src(KERNEL)).map_err(words("cannot load the kernel"))?;
-    let function = module.load_function("logistic").map_err(words("cannot load the kernel"))?;
+    let module = context.load_module(Ptx::from_src(KERNEL)).map_err(message("cannot load the kernel"))?;
+    let function = module.load_function("logistic").map_err(message("cannot load the kernel"))?;
     let length = BLOCKS * THREADS;
     let mut out = stream
         .alloc_zeros::<f32>(usize::try_from(length).unwrap_or_default())
-        .map_err(words("cannot get memory"))?;
+        .map_err(message("cannot get memory"))?;
     let config = LaunchConfig { grid_dim: (BLOCKS, 1, 1), block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 };
     let mut sample = |launches: u32| -> Result<Duration, DriverError> {
         let began = Instant::now();
@@ -53,10 +53,10 @@ pub(super) fn samples(context: &Arc<CudaContext>, times: u32) -> Result<Vec<Dura
         Ok(began.elapsed())
     };
     // The first one finds the device asleep.
-    sample(1).map_err(words("cannot compute"))?;
+    sample(1).map_err(message("cannot compute"))?;
     let times =
-        (0..times).map(|_| sample(LAUNCHES)).collect::<Result<_, _>>().map_err(words("cannot compute"))?;
-    let numbers = stream.clone_dtoh(&out).map_err(words("cannot read the result"))?;
+        (0..times).map(|_| sample(LAUNCHES)).collect::<Result<_, _>>().map_err(message("cannot compute"))?;
+    let numbers = stream.clone_dtoh(&out).map_err(message("cannot read the result"))?;
     check(&numbers)?;
     Ok(times)
 }
@@ -75,7 +75,7 @@ fn check(numbers: &[f32]) -> Result<(), String> {
     for (thread, got) in numbers.iter().enumerate() {
         let expected = expected[thread % SEEDS];
         if got.to_bits() != expected.to_bits() {
-            return Err(format!("wrong arithmetic: thread {thread} came to {got} in place of {expected}"));
+            return Err(format!("wrong arithmetic: thread {thread} computed {got} instead of {expected}"));
         }
     }
     Ok(())

@@ -80,11 +80,11 @@ fn within<T: Send + 'static>(
     timeout: Duration,
     question: impl FnOnce() -> Option<T> + Send + 'static,
 ) -> Option<T> {
-    let (answer, heard) = mpsc::channel();
+    let (answer, output) = mpsc::channel();
     let asked = thread::Builder::new().name("cublas".to_owned()).spawn(move || {
         let _nobody_waits = answer.send(question());
     });
-    asked.ok().and_then(|_| heard.recv_timeout(timeout).ok().flatten())
+    asked.ok().and_then(|_| output.recv_timeout(timeout).ok().flatten())
 }
 
 /// Who cannot.
@@ -111,7 +111,7 @@ fn timed(api: Api, context: &Arc<CudaContext>, times: u32) -> Result<Vec<Duratio
     Ok(times)
 }
 
-fn words(doing: &'static str) -> impl Fn(DriverError) -> Wrong {
+fn message(doing: &'static str) -> impl Fn(DriverError) -> Wrong {
     move |error| Wrong::Device(format!("{doing}: {error}"))
 }
 
@@ -131,7 +131,7 @@ impl Device {
         let stream = context.default_stream();
         // Memory that others hold is no fault of the device; the sums tell whether the factors came there unharmed.
         let no_room = |_: DriverError| Wrong::Library;
-        context.bind_to_thread().map_err(words("cannot open the device"))?;
+        context.bind_to_thread().map_err(message("cannot open the device"))?;
         // SAFETY: the stream is kept beside the handle, and dropped after it; the context was made this thread's.
         let handle = unsafe { Handle::new(api, stream.cu_stream().cast()) }?;
         let factor = |number| stream.clone_htod(&factors::matrix(SIZE, number, half)).map_err(no_room);
@@ -143,14 +143,14 @@ impl Device {
     /// The device's time for so many products.
     fn sample(&mut self, products: u32) -> Result<Duration, Wrong> {
         let event = |stream: &CudaStream| {
-            stream.record_event(Some(CU_EVENT_DEFAULT)).map_err(words("cannot compute"))
+            stream.record_event(Some(CU_EVENT_DEFAULT)).map_err(message("cannot compute"))
         };
         let began = event(&self.stream)?;
         for _ in 0..products {
             self.multiply()?;
         }
         let ended = event(&self.stream)?;
-        let millis = began.elapsed_ms(&ended).map_err(words("cannot compute"))?;
+        let millis = began.elapsed_ms(&ended).map_err(message("cannot compute"))?;
         Ok(Duration::try_from_secs_f64(f64::from(millis) / 1000.0).unwrap_or_default())
     }
 
@@ -164,8 +164,8 @@ impl Device {
     }
 
     fn read(&self) -> Result<Vec<f32>, Wrong> {
-        let numbers = self.stream.clone_dtoh(&self.product).map_err(words("cannot read the result"))?;
-        self.stream.synchronize().map_err(words("cannot read the result"))?;
+        let numbers = self.stream.clone_dtoh(&self.product).map_err(message("cannot read the result"))?;
+        self.stream.synchronize().map_err(message("cannot read the result"))?;
         Ok(numbers)
     }
 }

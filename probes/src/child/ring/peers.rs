@@ -14,25 +14,25 @@ use std::{
 
 use super::{
     connection::RingConnection,
-    error::{Neighbour, RingError},
+    error::{Peer, RingError},
     hello::{Hello, Kind, LENGTH},
 };
 use crate::wire::ring::RingPlan;
 
 /// Between two looks at whether the dialling is over.
-const LOOK: Duration = Duration::from_millis(2);
+const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Between two attempts.
-const AGAIN: Duration = Duration::from_millis(50);
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// So long may one address take to answer before the next is tried.
-const ONE_ATTEMPT: Duration = Duration::from_secs(3);
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A stranger that says nothing is sent away after this.
-const SAY_WHO_YOU_ARE: Duration = Duration::from_secs(10);
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Strangers that are listened to at once; more are sent away unheard.
-const GUESTS: usize = 128;
+const MAX_PENDING_HELLOS: usize = 128;
 
 /// For the threads of the door: they hold one hello.
 const STACK: usize = 128 << 10;
@@ -42,39 +42,39 @@ const STACK: usize = 128 << 10;
 /// again with the next round's.
 #[derive(Debug)]
 pub(super) struct Acceptor {
-    guests: mpsc::Receiver<(Hello, TcpStream)>,
+    accepted: mpsc::Receiver<(Hello, TcpStream)>,
 }
 
 impl Acceptor {
     /// Begins to let in. Goes on until the process ends.
     pub(super) fn open(listener: TcpListener, token: u64) -> io::Result<Self> {
-        let (come, guests) = mpsc::channel();
-        let talking = Arc::new(AtomicUsize::new(0));
-        thread::Builder::new().name("door".into()).stack_size(STACK).spawn(move || {
+        let (come, accepted) = mpsc::channel();
+        let pending = Arc::new(AtomicUsize::new(0));
+        thread::Builder::new().name("acceptor".into()).stack_size(STACK).spawn(move || {
             loop {
                 let Ok((stream, _)) = listener.accept() else {
                     // Out of descriptors, say; or one that has gone again.
-                    thread::sleep(AGAIN);
+                    thread::sleep(RETRY_INTERVAL);
                     continue;
                 };
-                if talking.fetch_add(1, Relaxed) >= GUESTS {
-                    talking.fetch_sub(1, Relaxed);
+                if pending.fetch_add(1, Relaxed) >= MAX_PENDING_HELLOS {
+                    pending.fetch_sub(1, Relaxed);
                     continue;
                 }
-                let (come, done) = (come.clone(), Arc::clone(&talking));
-                let greeting = move || {
-                    if let Some(guest) = greet(stream, token) {
+                let (come, done) = (come.clone(), Arc::clone(&pending));
+                let handshake = move || {
+                    if let Some(accepted) = read_hello(stream, token) {
                         // Nobody waits any more.
-                        let _late = come.send(guest);
+                        let _late = come.send(accepted);
                     }
                     done.fetch_sub(1, Relaxed);
                 };
-                if thread::Builder::new().name("greet".into()).stack_size(STACK).spawn(greeting).is_err() {
-                    talking.fetch_sub(1, Relaxed);
+                if thread::Builder::new().name("hello".into()).stack_size(STACK).spawn(handshake).is_err() {
+                    pending.fetch_sub(1, Relaxed);
                 }
             }
         })?;
-        Ok(Self { guests })
+        Ok(Self { accepted })
     }
 
     /// The next one with the right token, `within` this time where there is a limit.
@@ -83,19 +83,19 @@ impl Acceptor {
         within: Option<Duration>,
     ) -> Result<(Hello, TcpStream), mpsc::RecvTimeoutError> {
         match within {
-            Some(within) => self.guests.recv_timeout(within),
-            None => self.guests.recv().map_err(mpsc::RecvTimeoutError::from),
+            Some(within) => self.accepted.recv_timeout(within),
+            None => self.accepted.recv().map_err(mpsc::RecvTimeoutError::from),
         }
     }
 }
 
-pub(crate) fn greet(mut stream: TcpStream, token: u64) -> Option<(Hello, TcpStream)> {
-    stream.set_read_timeout(Some(SAY_WHO_YOU_ARE)).ok()?;
+pub(crate) fn read_hello(mut stream: TcpStream, token: u64) -> Option<(Hello, TcpStream)> {
+    stream.set_read_timeout(Some(HELLO_TIMEOUT)).ok()?;
     let mut bytes = [0; LENGTH];
     stream.read_exact(&mut bytes).ok()?;
     let hello = Hello::decode(&bytes)?;
     if hello.token != token || !matches!(hello.kind, Kind::Lead | Kind::Follow) {
-        let _gone = stream.write_all(&hello.answer(Kind::TurnedAway).encode());
+        let _gone = stream.write_all(&hello.answer(Kind::Rejected).encode());
         return None;
     }
     stream.set_read_timeout(None).ok()?;
@@ -106,13 +106,13 @@ pub(crate) fn greet(mut stream: TcpStream, token: u64) -> Option<(Hello, TcpStre
 /// Lets one in that has been heard.
 pub(super) fn welcome(hello: &Hello, stream: &TcpStream) -> io::Result<()> {
     let mut stream = stream;
-    stream.write_all(&hello.answer(Kind::Welcome).encode())
+    stream.write_all(&hello.answer(Kind::Accepted).encode())
 }
 
 /// Both links of one member: to the next, and from the one before.
-pub(super) fn meet(plan: &RingPlan, acceptor: &Acceptor) -> Result<[RingConnection; 2], RingError> {
+pub(super) fn peers(plan: &RingPlan, acceptor: &Acceptor) -> Result<[RingConnection; 2], RingError> {
     let (next, previous) = (plan.next(), plan.previous());
-    let who = Neighbour { index: next, address: plan.address(next) };
+    let peer = Peer { index: next, address: plan.address(next) };
     let hello = Hello {
         kind: Kind::Lead,
         token: plan.token,
@@ -122,8 +122,8 @@ pub(super) fn meet(plan: &RingPlan, acceptor: &Acceptor) -> Result<[RingConnecti
     };
     let (done, dialled) = mpsc::channel();
     // Once the other end listens, its answer is waited for without limit: its probe may not have started yet.
-    let (whom, limits) = (who.clone(), DialLimits { connect: plan.connect_timeout, answer: None });
-    let dialling = move || done.send(dial(&whom, &hello, limits));
+    let (target, limits) = (peer.clone(), DialLimits { connect: plan.connect_timeout, answer: None });
+    let dialling = move || done.send(dial(&target, &hello, limits));
     thread::Builder::new().name("dial".into()).spawn(dialling).map_err(RingError::Thread)?;
     let (mut ahead, mut behind) = (None, None);
     loop {
@@ -137,7 +137,7 @@ pub(super) fn meet(plan: &RingPlan, acceptor: &Acceptor) -> Result<[RingConnecti
         if ahead.is_some() && behind.is_some() {
             break;
         }
-        match acceptor.guests.recv_timeout(LOOK) {
+        match acceptor.accepted.recv_timeout(CHECK_INTERVAL) {
             Ok((hello, stream)) if hello.from == previous as u64 && hello.to == plan.me as u64 => {
                 // One that came twice has lost its first connection.
                 if welcome(&hello, &stream).is_ok() {
@@ -145,16 +145,16 @@ pub(super) fn meet(plan: &RingPlan, acceptor: &Acceptor) -> Result<[RingConnecti
                 }
             }
             Ok((hello, mut stream)) => {
-                let _gone = stream.write_all(&hello.answer(Kind::TurnedAway).encode());
+                let _gone = stream.write_all(&hello.answer(Kind::Rejected).encode());
             }
             Err(mpsc::RecvTimeoutError::Timeout) => {}
             Err(mpsc::RecvTimeoutError::Disconnected) => return Err(no_thread()),
         }
     }
     let (Some(ahead), Some(behind)) = (ahead, behind) else { return Err(no_thread()) };
-    let before = Neighbour { index: previous, address: plan.address(previous) };
+    let before = Peer { index: previous, address: plan.address(previous) };
     Ok([
-        RingConnection::new(ahead, who, true, plan.me as u64),
+        RingConnection::new(ahead, peer, true, plan.me as u64),
         RingConnection::new(behind, before, false, previous as u64),
     ])
 }
@@ -173,30 +173,30 @@ pub(super) struct DialLimits {
 }
 
 /// Why an attempt failed, in words.
-pub(crate) enum Missed {
+pub(crate) enum AttemptError {
     /// It may go better the next time.
-    TryAgain(String),
+    Retry(String),
     /// Whoever is there is not who was looked for.
-    Stranger(String),
+    NotAProbe(String),
 }
 
 /// Connects and says hello, again and again until it is welcome or its time is over.
-pub(super) fn dial(who: &Neighbour, hello: &Hello, limits: DialLimits) -> Result<TcpStream, RingError> {
+pub(super) fn dial(peer: &Peer, hello: &Hello, limits: DialLimits) -> Result<TcpStream, RingError> {
     let deadline = Instant::now() + limits.connect;
     loop {
-        let words = match attempt(&who.address, hello, deadline, limits.answer) {
+        let reason = match attempt(&peer.address, hello, deadline, limits.answer) {
             Ok(stream) => return Ok(stream),
             // A stranger stays one; but in a job it may be the probe of another version, about to be replaced.
-            Err(Missed::Stranger(words)) if limits.answer.is_some() => {
-                return Err(RingError::Stranger { who: who.clone(), words });
+            Err(AttemptError::NotAProbe(reason)) if limits.answer.is_some() => {
+                return Err(RingError::NotAProbe { peer: peer.clone(), reason });
             }
-            Err(Missed::Stranger(_)) => "no probe of this version answers there".to_owned(),
-            Err(Missed::TryAgain(words)) => words,
+            Err(AttemptError::NotAProbe(_)) => "no probe of this version answers there".to_owned(),
+            Err(AttemptError::Retry(reason)) => reason,
         };
-        if Instant::now() + AGAIN >= deadline {
-            return Err(RingError::CannotConnect { who: who.clone(), words });
+        if Instant::now() + RETRY_INTERVAL >= deadline {
+            return Err(RingError::CannotConnect { peer: peer.clone(), reason });
         }
-        thread::sleep(AGAIN);
+        thread::sleep(RETRY_INTERVAL);
     }
 }
 
@@ -206,25 +206,25 @@ fn attempt(
     hello: &Hello,
     deadline: Instant,
     answer: Option<Duration>,
-) -> Result<TcpStream, Missed> {
+) -> Result<TcpStream, AttemptError> {
     let addresses = address.to_socket_addrs();
-    let addresses = addresses.map_err(|error| Missed::TryAgain(format!("no such address: {error}")))?;
-    let mut last = Missed::TryAgain("its name has no address".to_owned());
+    let addresses = addresses.map_err(|error| AttemptError::Retry(format!("no such address: {error}")))?;
+    let mut last = AttemptError::Retry("the name has no address".to_owned());
     for address in addresses {
-        let connected = connect(address, deadline).map_err(Missed::TryAgain);
-        match connected.and_then(|stream| introduce(stream, hello, answer)) {
+        let connected = connect(address, deadline).map_err(AttemptError::Retry);
+        match connected.and_then(|stream| send_hello(stream, hello, answer)) {
             Ok(stream) => return Ok(stream),
-            Err(missed) => last = missed,
+            Err(error) => last = error,
         }
     }
     Err(last)
 }
 
 fn connect(address: SocketAddr, deadline: Instant) -> Result<TcpStream, String> {
-    let timeout = deadline.saturating_duration_since(Instant::now()).clamp(AGAIN, ONE_ATTEMPT);
+    let timeout = deadline.saturating_duration_since(Instant::now()).clamp(RETRY_INTERVAL, ATTEMPT_TIMEOUT);
     TcpStream::connect_timeout(&address, timeout).map_err(|error| match error.kind() {
         io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
-        io::ErrorKind::TimedOut => "it does not answer".to_owned(),
+        io::ErrorKind::TimedOut => "timed out".to_owned(),
         io::ErrorKind::HostUnreachable => "no route to host".to_owned(),
         io::ErrorKind::NetworkUnreachable => "network is unreachable".to_owned(),
         // What Linux says of a blackhole route.
@@ -233,12 +233,12 @@ fn connect(address: SocketAddr, deadline: Instant) -> Result<TcpStream, String> 
     })
 }
 
-pub(crate) fn introduce(
+pub(crate) fn send_hello(
     mut stream: TcpStream,
     hello: &Hello,
     answer: Option<Duration>,
-) -> Result<TcpStream, Missed> {
-    let closed = |error: io::Error| Missed::TryAgain(format!("it closed the connection at once ({error})"));
+) -> Result<TcpStream, AttemptError> {
+    let closed = |error: io::Error| AttemptError::Retry(format!("it closed the connection ({error})"));
     stream.set_nodelay(true).map_err(closed)?;
     stream.write_all(&hello.encode()).map_err(closed)?;
     let limit = answer.map(|answer| (Instant::now() + answer, answer));
@@ -248,9 +248,9 @@ pub(crate) fn introduce(
         if let Some((deadline, answer)) = limit {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let words =
+                let reason =
                     format!("it gave no answer within {} s, or is busy with another", answer.as_secs());
-                return Err(Missed::Stranger(words));
+                return Err(AttemptError::NotAProbe(reason));
             }
             stream.set_read_timeout(Some(left)).map_err(closed)?;
         }
@@ -262,17 +262,17 @@ pub(crate) fn introduce(
             Err(error) => return Err(closed(error)),
         }
         if !Hello::may_begin_with(&bytes[..come]) {
-            return Err(Missed::Stranger("it speaks another protocol".to_owned()));
+            return Err(AttemptError::NotAProbe("it speaks another protocol".to_owned()));
         }
     }
     if limit.is_some() {
         stream.set_read_timeout(None).map_err(closed)?;
     }
     match Hello::decode(&bytes) {
-        Some(answer) if answer == hello.answer(Kind::Welcome) => Ok(stream),
-        Some(answer) if answer.kind == Kind::TurnedAway => {
-            Err(Missed::TryAgain("it is in another test".to_owned()))
+        Some(answer) if answer == hello.answer(Kind::Accepted) => Ok(stream),
+        Some(answer) if answer.kind == Kind::Rejected => {
+            Err(AttemptError::Retry("it runs another test".to_owned()))
         }
-        _ => Err(Missed::Stranger("its answer is of another version".to_owned())),
+        _ => Err(AttemptError::NotAProbe("it has another version".to_owned())),
     }
 }
