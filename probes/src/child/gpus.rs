@@ -1,4 +1,4 @@
-//! In the probe's process: drivers and vendors' tools are asked for the node's accelerators.
+//! In the probe's process: queries drivers and vendors' tools for the node's accelerators.
 
 mod host;
 pub(crate) mod metax;
@@ -18,25 +18,25 @@ use diagnosis::gpus::{Inventory, Vendor};
 use super::{Reporter, bus};
 use crate::wire::{ProbeMessage, gpus::GpuTask};
 
-/// Where accelerators of one kind are asked for.
+/// A source of information on accelerators.
 trait Source {
-    /// Adds what there is. Nothing there is a note at most.
+    /// Adds what it finds. That nothing was found is a note at most.
     fn take(&self, collector: &mut Collector<'_>);
 }
 
-/// An inventory in the making, and who hears of it meanwhile.
+/// An inventory in the making, and the function that reports its progress.
 struct Collector<'a> {
     inventory: Inventory,
     subscribers: &'a mut dyn FnMut(ProbeMessage),
 }
 
 impl Collector<'_> {
-    /// The next thing that is touched, which may hang.
+    /// Reports the next step, which may hang.
     fn at(&mut self, what: impl Into<String>) {
         (self.subscribers)(ProbeMessage::At(what.into()));
     }
 
-    /// Something is known that is worth keeping if the rest hangs.
+    /// Reports what is known so far, in case the rest hangs.
     fn keep(&mut self) {
         (self.subscribers)(ProbeMessage::Partial(Box::new(self.inventory.clone())));
     }
@@ -45,14 +45,14 @@ impl Collector<'_> {
         self.inventory.notes.push(message.into());
     }
 
-    /// The program of this name in one of these folders.
+    /// Finds the program with this name in these folders.
     fn find(&mut self, path: &OsStr, name: &str) -> Option<PathBuf> {
-        // A folder may be that of a server which is gone.
+        // A folder may be on a file server that is gone.
         self.at(format!("the search for {name} on PATH"));
         tool::find(path, name)
     }
 
-    /// What is read from a tool's answer. A tool that gives none, or one that cannot be read, is a note.
+    /// Runs a tool and parses its output. A failure of either is a note.
     fn ask<T>(
         &mut self,
         tool: &Path,
@@ -70,7 +70,7 @@ impl Collector<'_> {
     }
 }
 
-/// In the probe's process.
+/// Gathers the inventory.
 pub(super) fn gather(task: &GpuTask, reporter: &Reporter) -> Inventory {
     let GpuTask { root, path } = task;
     let sources: [&dyn Source; 4] = [
@@ -83,7 +83,7 @@ pub(super) fn gather(task: &GpuTask, reporter: &Reporter) -> Inventory {
     if let Err(error) = tool::kill_tools_on_sigterm(reporter.clone()) {
         inventory.notes.push(format!("processes that a vendor's tool starts may survive it: {error}"));
     }
-    let inventory = take(&sources, inventory, &mut |message| reporter.say(&message));
+    let inventory = take(&sources, inventory, &mut |message| reporter.send(&message));
     tool::kill_leftovers();
     inventory
 }
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recorded_node_is_told_step_by_step() {
+    fn every_step_is_reported() {
         let gpu = |index| Gpu { index, ..Gpu::default() };
         let recorded = Recorded(Inventory { gpus: vec![gpu(0), gpu(1)], ..Inventory::default() });
         let mut messages = Vec::new();

@@ -15,14 +15,14 @@ use processes::tree::{self, Process};
 /// How long processes may take to be gone after SIGKILL.
 const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// It gets a session of its own, by which its processes are told from others', no blocked signals, and dies with the
-/// thread that starts it.
+/// Starts the program in a session of its own, by which its processes are recognized, without blocked signals; it
+/// dies with the calling thread.
 pub(super) fn in_a_session_of_its_own(command: &mut Command) {
     let me = getpid();
     let enter = move || -> io::Result<()> {
         setsid()?;
         prctl::set_pdeathsig(Some(Signal::SIGKILL))?;
-        // We may have died before the line above; then nobody would tell it.
+        // The parent may have died before the line above, so that no signal would come.
         if getppid() != me {
             return Err(Errno::ESRCH.into());
         }
@@ -38,7 +38,7 @@ pub(super) fn descendants() -> Vec<Process> {
     tree::below(getpid().as_raw())
 }
 
-/// Kills every process below this one until `is_gone`. Describes those that do not die.
+/// Kills every process below this one until `is_gone`. Describes those that survive.
 pub(super) fn kill_descendants(is_gone: impl FnMut() -> bool) -> Option<String> {
     let left = tree::kill_until_gone(KILL_TIMEOUT, descendants, is_gone);
     let described: Vec<String> =

@@ -1,4 +1,4 @@
-//! The parent's side of a probe that runs: hears it, ends it, and always comes to an end itself.
+//! The parent's side of a running probe: reads its output, ends it, and always ends itself.
 
 use std::{future, io, os::fd::OwnedFd, process::ExitStatus, time::Duration};
 
@@ -17,13 +17,13 @@ use crate::{
     wire::{End, ProbeMessage, gpus::GpuMessage, group::Measured},
 };
 
-/// So much of a probe's standard error is kept for the reason.
+/// The end of a probe's standard error that is kept for the reason.
 const TAIL: usize = 4 << 10;
 
-/// A longer line is none of a probe of ours.
+/// No message of our own probes is longer.
 const LONGEST_LINE: usize = 1 << 20;
 
-/// A probe of a group that is under way. Dropping it cancels the probe.
+/// A running probe of a group. Dropping it cancels the probe.
 #[derive(Debug)]
 pub struct ProbeHandle {
     cancelled: watch::Sender<bool>,
@@ -31,29 +31,29 @@ pub struct ProbeHandle {
 }
 
 impl ProbeHandle {
-    /// Asks the probe to end at once and to tell how far it came. It is killed when it does not.
+    /// Asks the probe to end at once and to report its progress. It is killed if it does not.
     pub fn cancel(&self) {
         self.cancelled.send_replace(true);
     }
 
-    /// Cancels it while somebody else waits for its end.
+    /// Returns a handle that cancels it while its end is awaited.
     #[must_use]
     pub fn canceller(&self) -> Canceller {
         Canceller(self.cancelled.clone())
     }
 
-    /// Waits for what the probe comes to. It has no time limit of its own: who waits cancels it.
+    /// Waits for the result. There is no time limit: the caller cancels it.
     pub async fn end(self) -> Probed {
         self.measured().await.probed
     }
 
-    /// As [`end`](Self::end), with what an all-reduce was measured at.
+    /// As [`end`](Self::end), with the measurements of an all-reduce.
     pub async fn measured(self) -> Measured {
         let Self { cancelled: _stays, end } = self;
         end.await.unwrap_or_else(|_| failed("the runtime of the probe has ended".into()))
     }
 
-    /// Hears a probe that has been started, or not, on the current runtime.
+    /// Supervises a probe that was started, or failed to, on the current runtime.
     pub(super) fn supervise(
         started: Result<(Process, Pipes), StartError>,
         grace: Duration,
@@ -76,14 +76,14 @@ impl ProbeHandle {
                 }
                 Err(error) => failed(rules::chain(&error)),
             };
-            // Who asked may have stopped waiting.
+            // The caller may have stopped waiting.
             let _gone = done.send(measured);
         });
         Self { cancelled, end }
     }
 }
 
-/// Ends a probe that somebody else waits for.
+/// Cancels a probe whose end is awaited elsewhere.
 #[derive(Debug, Clone)]
 pub struct Canceller(watch::Sender<bool>);
 
@@ -98,7 +98,7 @@ fn failed(reason: String) -> Measured {
     Probed::Failed { reason }.into()
 }
 
-/// Who is told of what a probe says meanwhile. Words for which there is no room are dropped.
+/// Receivers of a probe's messages. Messages without room are dropped.
 #[derive(Debug, Default)]
 pub(super) struct Subscribers {
     pub(super) progress: Option<mpsc::Sender<Probed>>,
@@ -109,26 +109,26 @@ pub(super) struct Subscribers {
 /// When a probe has to end.
 #[derive(Debug)]
 pub(super) struct Limits {
-    /// True, or closed: now.
+    /// At once, when true or closed.
     pub(super) cancel: Option<watch::Receiver<bool>>,
-    /// Then, at the latest.
+    /// At the latest after this time.
     pub(super) deadline: Option<Duration>,
-    /// From the polite word to SIGKILL.
+    /// From SIGTERM to SIGKILL.
     pub(super) grace: Duration,
 }
 
-/// All that was heard of a probe.
+/// Everything received from a probe.
 #[derive(Debug, Default)]
 pub(super) struct ProbeRun {
-    /// Its last word.
+    /// Its result.
     pub(super) end: Option<End>,
-    /// What it was about to touch last.
+    /// The last step that it announced.
     pub(super) at: Option<String>,
-    /// What an inventory had by then.
+    /// The inventory so far.
     pub(super) partial: Option<Box<Inventory>>,
     /// It was asked to end before it had ended by itself.
     pub(super) was_cut_short: bool,
-    /// It would not die; in words.
+    /// It survived SIGKILL; a description.
     pub(super) stuck: Option<String>,
     progress: Option<Probed>,
     stderr: Vec<u8>,
@@ -137,7 +137,7 @@ pub(super) struct ProbeRun {
 }
 
 impl ProbeRun {
-    /// What happened to one that ended without its last word.
+    /// Why a probe ended without a result.
     pub(super) fn failure(&self) -> String {
         if let Some(stuck) = &self.stuck {
             return stuck.clone();
@@ -153,7 +153,7 @@ impl ProbeRun {
         }
     }
 
-    /// Why there is no last word, of one that had so long.
+    /// Why there is no result within this time.
     pub(super) fn no_answer(&self, within: Duration) -> String {
         let mut why =
             if self.was_cut_short { format!("no answer within {within:?}") } else { self.failure() };
@@ -209,7 +209,7 @@ impl ProbeRun {
     }
 }
 
-/// How far the end is.
+/// The stages of ending a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Running,
@@ -217,7 +217,7 @@ enum Stage {
     Killed,
 }
 
-/// Hears a probe to its end: that of the process, or of its standard output.
+/// Reads a probe's output to the end of the process or of its standard output.
 pub(super) async fn supervise(
     (process, pipes): (Process, Pipes),
     limits: Limits,
@@ -243,7 +243,7 @@ pub(super) async fn supervise(
             },
             received = readers.stderr.some() => run.keep(&received),
             () = is_ended(ended.as_ref()) => {
-                // What it wrote last is in the pipes still; others may hold them open.
+                // The last messages may still be in the pipe; another process may hold it open.
                 while let Some(line) = readers.stdout.ready_line() {
                     run.take(&line, &subscribers);
                 }
@@ -252,7 +252,7 @@ pub(super) async fn supervise(
             () = is_over(&mut cancel, due), if stage == Stage::Running => {
                 run.was_cut_short = true;
                 process.signal(Signal::SIGTERM);
-                // One that is stopped cannot answer.
+                // A stopped process cannot react.
                 process.signal(Signal::SIGCONT);
                 (stage, due) = (Stage::Terminating, Some(Instant::now() + grace));
             }
@@ -269,7 +269,7 @@ pub(super) async fn supervise(
     while let Some(received) = readers.stderr.ready() {
         run.keep(&received);
     }
-    // Its pipe may be closed a moment before it can be reaped. In the agent the loop reaps; elsewhere nobody does.
+    // Its pipe may be closed shortly before it can be reaped. In the agent the event loop reaps; elsewhere this does.
     let timeout = tokio::time::sleep(LAST_TIMEOUT);
     tokio::select! {
         () = is_ended(ended.as_ref()) => {}
@@ -286,12 +286,12 @@ async fn is_ended(pidfd: Option<&AsyncFd<OwnedFd>>) {
     }
 }
 
-/// Cancelled, or the deadline has come.
+/// Cancelled, or the deadline has passed.
 async fn is_over(cancel: &mut Option<watch::Receiver<bool>>, deadline: Option<Instant>) {
     let cancelled = async {
         match cancel {
             Some(cancel) => {
-                // When its sender is gone, nobody waits for the probe any more.
+                // Without its sender, the result is not awaited any more.
                 let _either_way = cancel.wait_for(|cancelled| *cancelled).await.is_ok();
             }
             None => future::pending().await,
@@ -319,7 +319,7 @@ fn open(process: &Process, pipes: Pipes) -> io::Result<(Readers, Option<AsyncFd<
     let stdout = PipeReader::new(pipe::Receiver::from_owned_fd(pipes.stdout)?);
     let stderr = PipeReader::new(pipe::Receiver::from_owned_fd(pipes.stderr)?);
     let ended = match process.pidfd().transpose()? {
-        // SAFETY: it owns its descriptor, and nobody replaces or closes that meanwhile.
+        // SAFETY: it owns its descriptor, which is neither replaced nor closed meanwhile.
         Some(pidfd) => Some(unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) }?),
         None => None,
     };
@@ -339,13 +339,13 @@ impl PipeReader {
         Self { pipe, is_closed: false, received: Vec::new(), buffer: vec![0; 16 << 10].into_boxed_slice() }
     }
 
-    /// The next whole line that has come.
+    /// The next whole line in the buffer.
     fn next_line(&mut self) -> Option<Vec<u8>> {
         let end = memchr::memchr(b'\n', &self.received)?;
         Some(self.received.drain(..=end).collect())
     }
 
-    /// The next line; `None` at the end. May be dropped at any time.
+    /// The next line; `None` at the end. Cancel-safe.
     async fn line(&mut self) -> Option<Vec<u8>> {
         loop {
             if let Some(line) = self.next_line() {
@@ -360,7 +360,7 @@ impl PipeReader {
         }
     }
 
-    /// The next line, as far as it is here already.
+    /// The next line, if it can be read without waiting.
     fn ready_line(&mut self) -> Option<Vec<u8>> {
         loop {
             if let Some(line) = self.next_line() {
@@ -373,7 +373,7 @@ impl PipeReader {
         }
     }
 
-    /// Whatever comes; waits for ever after the end.
+    /// The next bytes; pending for ever after the end.
     async fn some(&mut self) -> Vec<u8> {
         if !self.is_closed {
             if let Some(length) = read(&mut self.pipe, &mut self.buffer).await {
@@ -384,7 +384,7 @@ impl PipeReader {
         future::pending().await
     }
 
-    /// Whatever is here already.
+    /// The next bytes, if they can be read without waiting.
     fn ready(&mut self) -> Option<Vec<u8>> {
         match self.pipe.try_read(&mut self.buffer) {
             Ok(length) if length > 0 => Some(self.buffer[..length].to_vec()),

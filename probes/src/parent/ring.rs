@@ -18,10 +18,10 @@ use crate::{
     },
 };
 
-/// Starts this node's part of a ring, on a tokio runtime. `on_progress` is told [`Probed::Unfinished`] at most four
+/// Starts this node's part of a ring, on a tokio runtime. `on_progress` receives [`Probed::Unfinished`] at most four
 /// times a second, as far as it has room.
 ///
-/// Never fails: what keeps the probe from starting is what it comes to.
+/// Never fails: an error to start is its result.
 #[must_use]
 pub fn start_ring(
     plan: RingPlan,

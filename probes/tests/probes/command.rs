@@ -1,4 +1,4 @@
-//! The user's own program in place of the ring.
+//! The check command.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use diagnosis::network_check::Probed;
 use probes::{CommandPlan, Helper, ProbeHandle, start_command};
 use tokio::sync::mpsc;
 
-use crate::support::{deaf, helper, in_time, is_alive, number_in, until};
+use crate::support::{helper, ignores_sigterm, in_time, is_alive, number_in, until};
 
 fn shell(script: &str) -> CommandPlan {
     CommandPlan {
@@ -53,7 +53,7 @@ async fn a_good_answer_passes() {
 }
 
 #[tokio::test]
-async fn its_words_for_people_are_passed_on() {
+async fn standard_error_is_forwarded() {
     let (output, mut lines) = mpsc::channel(8);
     let script = "echo one >&2; printf 'two \\377' >&2; echo '{\"version\":1,\"comm_ms\":1}'";
     let handle = start_command(CommandPlan { output: Some(output), ..shell(script) }, None);
@@ -64,7 +64,7 @@ async fn its_words_for_people_are_passed_on() {
 }
 
 #[tokio::test]
-async fn answers_that_are_none() {
+async fn invalid_results_fail() {
     let good = r#"{"version":1,"comm_ms":1}"#;
     for (script, message) in [
         ("exit 0".to_owned(), "printed no result"),
@@ -84,7 +84,7 @@ async fn answers_that_are_none() {
 }
 
 #[tokio::test]
-async fn a_program_that_is_not_there_is_named() {
+async fn a_missing_program_is_named() {
     let plan = CommandPlan { argv: vec!["/nowhere/check".into()], ..shell("") };
     let Probed::Failed { reason } = in_time(start_command(plan, None).end()).await else { panic!() };
     assert!(reason.starts_with("cannot start the check command `/nowhere/check`: No such file"), "{reason}");
@@ -94,12 +94,12 @@ async fn a_program_that_is_not_there_is_named() {
 }
 
 #[tokio::test]
-async fn one_that_hangs_is_cancelled_with_its_daemon_and_nothing_is_left() {
+async fn a_hanging_command_is_cancelled_with_its_daemon() {
     let folder = tempfile::tempdir().unwrap();
     let (progress, mut subscribers) = mpsc::channel(8);
     let plan = CommandPlan {
         grace: Duration::from_millis(100),
-        ..shell(&deaf(&folder, "while :; do sleep 0.01; done"))
+        ..shell(&ignores_sigterm(&folder, "while :; do sleep 0.01; done"))
     };
     let handle = start_command(plan, Some(progress));
     loop {
@@ -108,7 +108,7 @@ async fn one_that_hangs_is_cancelled_with_its_daemon_and_nothing_is_left() {
             break;
         }
     }
-    until("the program has said who it is", || number_in(&folder.path().join("leader")).is_some());
+    until("the program has written its process id", || number_in(&folder.path().join("leader")).is_some());
     handle.cancel();
     let end = in_time(handle.end()).await;
     assert!(matches!(end, Probed::Unfinished { bytes: 5, total: 10, .. }), "{end:?}");
@@ -118,15 +118,15 @@ async fn one_that_hangs_is_cancelled_with_its_daemon_and_nothing_is_left() {
 }
 
 #[tokio::test]
-async fn one_that_ends_leaves_no_daemon() {
+async fn a_daemon_of_an_ended_command_is_killed() {
     let folder = tempfile::tempdir().unwrap();
-    let script = deaf(&folder, r#"echo '{"version":1,"comm_ms":1}'"#);
+    let script = ignores_sigterm(&folder, r#"echo '{"version":1,"comm_ms":1}'"#);
     assert!(matches!(end(&script).await, Probed::Passed { .. }));
     assert!(!is_alive(number_in(&folder.path().join("daemon")).unwrap()));
 }
 
 #[tokio::test]
-async fn one_that_hears_sigterm_has_time_to_answer_it() {
+async fn a_command_may_handle_sigterm() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("cleared");
     let ready = folder.path().join("ready");
@@ -144,7 +144,7 @@ async fn one_that_hears_sigterm_has_time_to_answer_it() {
 }
 
 #[tokio::test]
-async fn it_carries_the_mark_of_the_launcher() {
+async fn a_command_carries_the_launcher_id() {
     let script = r#"[ "$DLROVER_LAUNCHER_ID" = "some mark" ] && echo '{"version":1,"comm_ms":1}'"#;
     let helper = Helper { launcher_id: Some("some mark".into()), ..helper() };
     let handle: ProbeHandle = start_command(CommandPlan { helper, ..shell(script) }, None);

@@ -1,4 +1,4 @@
-//! The switchbox check, with tools of every kind: real processes, a fake vendor's tool, a fake driver's tree.
+//! The switchbox check with real processes, a fake vendor's tool, and a fake driver's tree.
 
 use std::{
     fs,
@@ -19,10 +19,10 @@ use crate::support::{helper, in_time, is_alive, number_in, until};
 
 mod unfit;
 
-/// How long a tool may take that is to be found hanging: more than one takes that answers, on a busy machine too.
+/// The timeout of a hanging tool: longer than an answering one takes on a busy machine.
 const SHORT: Duration = Duration::from_secs(4);
 
-/// A folder with a tool, and what it is asked.
+/// A folder with a tool and a log of its calls.
 struct Box {
     folder: tempfile::TempDir,
 }
@@ -40,8 +40,8 @@ fn settings() -> Settings {
 }
 
 impl Box {
-    /// A tool that does so. `$A` and `$B` are the GPUs, `$TURN` counts this pair's calls from 1, `$DIR` is the folder.
-    /// `say MB` says a bandwidth.
+    /// A tool that runs this script. `$A` and `$B` are the GPUs, `$TURN` counts this pair's calls from 1, `$DIR` is
+    /// the folder. `say MB` prints a bandwidth.
     fn with(script: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let text = format!(
@@ -56,7 +56,7 @@ impl Box {
     }
 
     fn write(&self, file: &Path, text: &str, mode: u32) {
-        // Written elsewhere and moved, so that nobody who forks meanwhile keeps it open for writing.
+        // Written elsewhere and moved, so that a concurrent fork does not keep it open for writing.
         let draft = self.folder.path().join("draft");
         fs::write(&draft, text).unwrap();
         fs::set_permissions(&draft, fs::Permissions::from_mode(mode)).unwrap();
@@ -92,7 +92,7 @@ impl Box {
     }
 }
 
-/// The check, and what it says.
+/// The check and its log lines.
 async fn check(task: SwitchboxTask) -> (Result<Finding, SwitchboxError>, Vec<String>) {
     let (said, mut run) = mpsc::channel(1000);
     let found = in_time(check_switchbox(task, &helper(), Some(said), None)).await;
@@ -111,7 +111,7 @@ fn troubles(finding: &Finding) -> Vec<Option<Trouble>> {
     finding.pairs.iter().map(|pair| pair.wrong.as_ref().map(|wrong| wrong.trouble)).collect()
 }
 
-/// What is wrong with the third pair, in words, when the others are good.
+/// The description of the third pair, when the others are good.
 async fn third(script: &str) -> String {
     let made = Box::with(&format!("if [ $A = 3 ]; then\n{script}\nelse say 50040.12; fi"));
     let task = SwitchboxTask { timeout: Some(SHORT), ..made.task() };
@@ -123,7 +123,7 @@ async fn third(script: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_healthy_box_is_asked_five_times_a_pair_as_the_vendor_does() {
+async fn each_pair_of_a_healthy_box_is_measured_five_times() {
     let made = Box::with("say 50040.12");
     let (found, lines) = check(made.task()).await;
     let finding = found.unwrap();
@@ -165,7 +165,7 @@ async fn slow_and_dead_channels_of_a_node_that_passes_are_named() {
         lines.iter().any(|line| line.starts_with("switchbox check: pair 3:5 (GPU 3 -> GPU 5): slow, 9999.9"))
     );
     assert!(lines.last().unwrap().contains("2 of 4 pairs good, 2 needed: degraded"), "{lines:?}");
-    // One beside the others, and then five alone; five beside the others.
+    // One with the others, then five alone; five with the others.
     assert_eq!((made.calls("3-5").len(), made.calls("0-1").len()), (6, 5));
 }
 
@@ -179,7 +179,7 @@ async fn too_few_good_channels_are_a_fault_of_the_node() {
 }
 
 #[tokio::test]
-async fn a_tool_that_hangs_is_asked_once_more_alone_and_nothing_of_it_stays() {
+async fn a_hanging_tool_is_retried_alone_and_leaves_nothing_behind() {
     let made = Box::with(
         "[ $A = 3 ] || { say 50000.0; exit; }
          trap '' TERM INT HUP
@@ -198,7 +198,7 @@ async fn a_tool_that_hangs_is_asked_once_more_alone_and_nothing_of_it_stays() {
 }
 
 #[tokio::test]
-async fn one_that_hangs_only_beside_others_is_good() {
+async fn a_tool_that_hangs_only_in_parallel_runs_is_good() {
     let made = Box::with("if [ $A = 3 ] && [ $TURN = 1 ]; then exec sleep 1000; fi; say 50000.0");
     let task = SwitchboxTask { timeout: Some(SHORT), ..made.task() };
     let finding = finding(task).await;
@@ -206,7 +206,7 @@ async fn one_that_hangs_only_beside_others_is_good() {
 }
 
 #[tokio::test]
-async fn every_way_to_fail_has_its_own_words() {
+async fn every_failure_has_its_own_description() {
     assert_eq!(
         third("echo 'bandwith: 12 GB/s'").await,
         "no answer, its output has no `bandwidth:NUMBERMB/s`: bandwith: 12 GB/s"
@@ -227,13 +227,13 @@ async fn every_way_to_fail_has_its_own_words() {
 }
 
 #[tokio::test]
-async fn a_flood_without_end_is_cut_off_and_a_tool_deaf_to_that_is_killed() {
+async fn endless_output_is_cut_off_and_a_tool_that_ignores_it_is_killed() {
     let message = third("trap '' PIPE; while :; do echo flood; done 2>/dev/null").await;
     assert_eq!(message, "dead, no end within 4 s");
 }
 
 #[tokio::test]
-async fn a_tool_that_is_missing_or_not_executable_says_so() {
+async fn a_missing_or_not_executable_tool_is_reported() {
     let made = Box::with("say 1.0");
     let missing = SwitchboxTask { tool: "/nowhere/mxom-client".into(), ..made.task() };
     let found = finding(missing).await;
@@ -248,7 +248,7 @@ async fn a_tool_that_is_missing_or_not_executable_says_so() {
 #[tokio::test]
 async fn sockets_are_looked_up_in_the_drivers_tree() {
     let made = Box::with("say 50000.0");
-    // GPU 0 hangs on socket 7 and so on; nobody on socket 0.
+    // GPU 0 is on socket 7 and so on; none on socket 0.
     made.tree(&[7, 6, 5, 4, 3, 2, 1]);
     let (found, lines) = check(made.task()).await;
     let finding = found.unwrap();
@@ -285,7 +285,7 @@ fn results(values: [f64; 4], path: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_decision_table_holds_for_a_program_of_the_users() {
+async fn the_decision_table_holds_for_a_user_program() {
     let link = Settings { expected: Expected::Exactly(Way::Metaxlink), ..settings() };
     for (values, path, settings, expected) in [
         ([50_000.0; 4], "metaxlink", settings(), (SwitchboxStatus::Ok, 4)),
@@ -304,7 +304,7 @@ async fn the_decision_table_holds_for_a_program_of_the_users() {
 }
 
 #[tokio::test]
-async fn a_program_that_fails_fails_for_all_pairs_with_its_words() {
+async fn a_failing_program_fails_for_all_pairs_with_its_message() {
     let (untested, fault) = (SwitchboxStatus::Untested, SwitchboxStatus::Fault);
     for (line, expected, status) in [
         ("echo 'driver gone' >&2; exit 3", "probe failed, exit code 3, output: driver gone", untested),
@@ -334,9 +334,9 @@ async fn a_program_that_fails_fails_for_all_pairs_with_its_words() {
     }
 }
 
-/// It answers for the others: so it is the pair.
+/// It answers for the others, so the pair is at fault.
 #[tokio::test]
-async fn a_program_that_fails_for_one_pair_alone_is_held_against_that_pair() {
+async fn a_program_that_fails_for_one_pair_faults_that_pair() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("result.json");
     fs::write(&file, results([50_000.0; 4], "metaxlink")).unwrap();
@@ -351,7 +351,7 @@ async fn a_program_that_fails_for_one_pair_alone_is_held_against_that_pair() {
 }
 
 #[tokio::test]
-async fn a_program_is_told_what_to_measure_and_one_direction_may_be_slow() {
+async fn a_program_gets_the_request_and_one_direction_may_be_slow() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path().display();
     let one = Settings { pairs: vec![SocketPair(3, 5)], min_channels: 1, ..settings() };
@@ -399,13 +399,13 @@ async fn the_host_probe_measures_memory_and_is_no_link() {
     assert!(lines[1].contains("warning: the host probe tests no link"), "{lines:?}");
 }
 
-/// Whether this host has NVIDIA's driver: then the answers below are others.
+/// Whether this host has NVIDIA's driver: then the results differ.
 fn has_nvidia() -> bool {
     Path::new("/proc/driver/nvidia").exists()
 }
 
 #[tokio::test]
-async fn a_host_with_nothing_has_no_probe_and_never_the_hosts_own() {
+async fn a_host_without_devices_has_no_probe() {
     if has_nvidia() {
         println!("skipped: there is a driver");
         return;

@@ -1,9 +1,9 @@
-//! A program that is a probe when it is called so, as the launcher is. By another name it stands for an agent:
+//! A program that is a probe under the probe's name, as the launcher is. Under another name it stands for an agent:
 //!
-//! * `ring HOST PORT` starts a ring with a neighbour that never answers, says so, and waits;
-//! * `command SCRIPT` starts a shell script as a check command, says so, and waits;
-//! * `switchbox TOOL` starts a switchbox check with this tool, says so, and waits;
-//! * `reap` reaps every child that ends, as the agent's loop does, while it checks the node, and tells the outcome.
+//! * `ring HOST PORT` starts a ring with a peer that never answers, prints a line, and waits;
+//! * `command SCRIPT` starts a shell script as a check command, prints a line, and waits;
+//! * `switchbox TOOL` starts a switchbox check with this tool, prints a line, and waits;
+//! * `reap` reaps every child that exits, as the agent's loop does, while it checks the node, and prints the outcome.
 
 use std::{
     io::{Read as _, Write as _},
@@ -91,7 +91,7 @@ async fn switchbox(tool: &str) -> Outcome {
     Ok(())
 }
 
-/// Until the test closes our input, or kills us.
+/// Until the test closes the input, or kills this process.
 fn wait() -> Outcome {
     tell("started")?;
     std::io::stdin().read_exact(&mut [0])?;

@@ -1,4 +1,4 @@
-//! What a user's program may say on its standard output.
+//! The output of a check command.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::wire::command::VERSION;
 
-/// Of a line that is no answer, so much is shown.
+/// The characters of an invalid result that are shown.
 const SHOWN: usize = 200;
 
 #[derive(Debug, Deserialize)]
@@ -24,19 +24,19 @@ struct ProgressLine {
     progress: Partial,
 }
 
-/// How far it is.
+/// The progress of a check command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub(crate) struct Partial {
     pub(crate) bytes: u64,
     pub(crate) total: u64,
 }
 
-/// A line of progress. `None`: it is another.
+/// Parses a progress line. `None`: another line.
 pub(crate) fn progress(line: &[u8]) -> Option<Partial> {
     serde_json::from_slice::<ProgressLine>(line).ok().map(|line| line.progress)
 }
 
-/// What the last line comes to, of a program that ended well.
+/// Judges the last line of a check command that exited with 0.
 pub(crate) fn judge(line: Option<&[u8]>) -> Probed {
     read(line).unwrap_or_else(|reason| Probed::Failed { reason })
 }
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documented_answer_and_the_shortest_one() {
+    fn the_documented_result_and_the_shortest_one() {
         let full = br#"{"version":1,"comm_ms":12.5,"latency_us":50,"bytes_per_second":1e9,"checksum_ok":true,"more":[]}"#;
         let (comm, latency) = (Duration::from_micros(12_500), Duration::from_micros(50));
         assert_eq!(judge(Some(full)), Probed::Passed { comm, latency, bytes_per_second: 1_000_000_000 });
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_is_shown_and_says_why() {
+    fn an_invalid_result_is_quoted_with_its_error() {
         for (line, why) in [
             (r#"{"version":2,"comm_ms":1}"#, "unknown version 2"),
             (r#"{"version":1}"#, "comm_ms is missing"),
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_is_told_from_an_answer() {
+    fn progress_is_distinguished_from_a_result() {
         let line = br#"{"progress":{"bytes":5,"total":9,"speed":1}}"#;
         assert_eq!(progress(line), Some(Partial { bytes: 5, total: 9 }));
         assert_eq!(progress(br#"{"version":1,"comm_ms":1}"#), None);

@@ -1,4 +1,4 @@
-//! Reading a user's program, which may say anything, for ever, and never end its lines.
+//! Reads a check command's output, which may be anything, endless, and without line ends.
 
 use std::{
     io::Read,
@@ -12,22 +12,22 @@ use crate::{
     wire::ProbeMessage,
 };
 
-/// A longer line is cut off: no answer is as long.
+/// A longer line is truncated: no result is as long.
 const LONGEST: usize = 64 << 10;
 
-/// So much of its standard error is kept for the reason.
+/// The end of its standard error that is kept for the reason.
 const TAIL: usize = 4 << 10;
 
-/// So many lines of its standard error are passed on in each such time; the rest is dropped.
+/// Lines of standard error forwarded in each `PER`; the rest is dropped.
 const LINES: u32 = 100;
 const PER: Duration = Duration::from_millis(500);
 
-/// Its last words, while it speaks.
+/// The last output so far.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LastOutput(Arc<Mutex<Option<Vec<u8>>>>);
 
 impl LastOutput {
-    /// As they are now.
+    /// Returns it.
     pub(super) fn get(&self) -> Option<Vec<u8>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -45,7 +45,7 @@ impl LastOutput {
     }
 }
 
-/// Reads standard output to its end: progress is counted, the last other line kept.
+/// Reads standard output to its end: counts progress and keeps the last other line.
 pub(super) fn read_stdout(from: impl Read, last: &LastOutput, progress: &Progress) {
     lines(
         from,
@@ -61,23 +61,24 @@ pub(super) fn read_stdout(from: impl Read, last: &LastOutput, progress: &Progres
     );
 }
 
-/// Reads standard error to its end: the tail is kept, the lines passed on.
+/// Reads standard error to its end: keeps the tail and forwards the lines.
 pub(super) fn read_stderr(from: impl Read, last: &LastOutput, reporter: &Reporter) {
     let mut window = (Instant::now(), 0);
-    let say = |line: &[u8]| {
+    let forward = |line: &[u8]| {
         if window.0.elapsed() > PER {
             window = (Instant::now(), 0);
         }
         window.1 += 1;
         if window.1 <= LINES {
             let line = &line[..line.len().min(TAIL)];
-            reporter.say(&ProbeMessage::Log(String::from_utf8_lossy(line).into_owned()));
+            reporter.send(&ProbeMessage::Log(String::from_utf8_lossy(line).into_owned()));
         }
     };
-    lines(from, |received| last.append(received), say);
+    lines(from, |received| last.append(received), forward);
 }
 
-/// Calls `on_bytes` for whatever comes, and `on_line` for every line, without its end; also for one that has none.
+/// Calls `on_bytes` for all input and `on_line` for every line without its line end, including an unterminated last
+/// one.
 fn lines(mut from: impl Read, mut on_bytes: impl FnMut(&[u8]), mut on_line: impl FnMut(&[u8])) {
     let mut line = Vec::new();
     let mut buffer = [0; 8 << 10];
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_that_says_something_and_is_no_progress_is_the_answer() {
+    fn the_last_line_that_is_not_progress_is_the_result() {
         assert_eq!(
             last_line(b"one\ntwo\r\n\n  \n{\"progress\":{\"bytes\":1,\"total\":2}}\n").as_deref(),
             Some("two")
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_takes_no_more_memory_than_the_longest() {
+    fn an_unterminated_line_is_truncated() {
         assert_eq!(last_line(&vec![b'x'; 10 * LONGEST]).unwrap().len(), LONGEST);
     }
 

@@ -1,8 +1,9 @@
-//! The process that watches over a user's program: it hears it, ends it, and leaves when nothing of it is left.
+//! The process that supervises a check command: it reads the output, ends the command, and exits when no process of
+//! it is left.
 //!
-//! It is a subreaper, so whatever the program started and let go of comes back to it, and `waitpid` saying ECHILD is
-//! the proof that nobody is left. When the agent dies, the kernel sends it SIGTERM, as if it were cancelled. When it
-//! is killed itself, the program dies of PDEATHSIG; what that started carries the launcher's mark, for the next sweep.
+//! It is a subreaper, so orphans of the command become its children, and `waitpid` failing with ECHILD proves that
+//! none is left. When the agent dies, the kernel sends it SIGTERM, as for a cancellation. When it is killed itself,
+//! the command is killed by PDEATHSIG; descendants carry the launcher's id, for the next sweep.
 
 use std::{
     collections::BTreeSet,
@@ -43,33 +44,33 @@ use crate::{
 };
 use processes::{reap::reap_exited, tree};
 
-/// Between two lines of progress, and two looks whether the time is over.
+/// Between two progress messages, and two checks of the deadline.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 
 /// How long the last of the output may take.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Why there is nothing to watch over.
+/// Why there is no command to supervise.
 #[derive(Debug, thiserror::Error)]
 enum CommandError {
     /// No program was named.
     #[error("the check command is empty")]
     Empty,
-    /// Of this process.
+    /// A system call of the supervisor failed.
     #[error("cannot supervise the check command")]
     Prepare(#[source] io::Error),
     /// Fork or exec.
     #[error("cannot start the check command `{program}`")]
     Start {
-        /// Its first word.
+        /// The program.
         program: String,
-        /// What the system says.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
 }
 
-/// Runs the program to its end, or until SIGTERM.
+/// Runs the command to its end, or until SIGTERM.
 pub(crate) fn run(task: CommandTask, reporter: &Reporter) -> Measured {
     watch(task, reporter).unwrap_or_else(|error| Probed::Failed { reason: rules::chain(&error) }).into()
 }
@@ -78,7 +79,7 @@ fn watch(task: CommandTask, reporter: &Reporter) -> Result<Probed, CommandError>
     prctl::set_child_subreaper(true).map_err(|error| CommandError::Prepare(error.into()))?;
     let mut signals = SigSet::from(Signal::SIGTERM);
     signals.add(Signal::SIGCHLD);
-    // Before there is a thread: all have it so, and the signals wait until they are asked for.
+    // Before the first thread: all threads inherit it, and the signals stay pending until `wait_for`.
     signals.thread_block().map_err(|error| CommandError::Prepare(error.into()))?;
     let mut child = start(&task)?;
     let progress = Arc::new(Progress::new(0));
@@ -87,24 +88,24 @@ fn watch(task: CommandTask, reporter: &Reporter) -> Result<Probed, CommandError>
     let (over, output) = mpsc::channel();
     listen(&mut child, &progress, [&answers, &message], reporter, &over).map_err(CommandError::Prepare)?;
     drop(over);
-    outgoing(&mut child, &task);
-    let mut watched = Watched { pid: i32::try_from(child.id()).unwrap_or(i32::MAX), exit: None };
+    write_request(&mut child, &task);
+    let mut supervised = Supervised { pid: i32::try_from(child.id()).unwrap_or(i32::MAX), exit: None };
     let is_cancelled =
-        watched.wait(&signals, || reporter.say(&ProbeMessage::Progress(progress.unfinished())));
+        supervised.wait(&signals, || reporter.send(&ProbeMessage::Progress(progress.unfinished())));
     if is_cancelled {
-        watched.ask_to_end(task.grace, &signals);
+        supervised.terminate(task.grace, &signals);
     }
-    if let Some(left) = kill_descendants(|| watched.reap()) {
-        reporter.say(&ProbeMessage::Log(format!(
+    if let Some(left) = kill_descendants(|| supervised.reap()) {
+        reporter.send(&ProbeMessage::Log(format!(
             "left behind by the check command and still alive after SIGKILL: {left}"
         )));
     }
-    // Both pipes end with the last process. One that cannot be killed may hold them.
+    // Both pipes end with the last process. A process that survives SIGKILL may hold them.
     let deadline = Instant::now() + OUTPUT_TIMEOUT;
     for _ in 0..2 {
         let _ended = output.recv_timeout(deadline.saturating_duration_since(Instant::now()));
     }
-    let exit = watched.exit;
+    let exit = supervised.exit;
     if is_cancelled {
         return Ok(progress.unfinished());
     }
@@ -137,7 +138,7 @@ fn start(task: &CommandTask) -> Result<Child, CommandError> {
         .map_err(|source| CommandError::Start { program: program.to_string_lossy().into_owned(), source })
 }
 
-/// Reads both pipes on threads of their own; each says in `over` that its pipe has ended.
+/// Reads both pipes on threads of their own; each sends to `over` when its pipe has ended.
 fn listen(
     child: &mut Child,
     progress: &Arc<Progress>,
@@ -162,23 +163,23 @@ fn listen(
     Ok(())
 }
 
-/// The request is far shorter than what a pipe holds, so this waits for nobody.
-fn outgoing(child: &mut Child, task: &CommandTask) {
+/// The request is far shorter than a pipe's buffer, so this never blocks.
+fn write_request(child: &mut Child, task: &CommandTask) {
     if let Some(mut stdin) = child.stdin.take() {
         let mut request = serde_json::to_vec(&task.request).unwrap_or_default();
         request.push(b'\n');
-        // One that does not read its input has the environment.
+        // A command that does not read its input has the environment.
         let _closed = stdin.write_all(&request);
     }
 }
 
-struct Watched {
+struct Supervised {
     pid: i32,
     exit: Option<ExitCause>,
 }
 
-impl Watched {
-    /// Reaps whoever has ended. True: nobody is left.
+impl Supervised {
+    /// Reaps all children that exited. Returns true when none is left.
     fn reap(&mut self) -> bool {
         reap_exited(|pid, cause| {
             if pid == self.pid {
@@ -187,7 +188,7 @@ impl Watched {
         })
     }
 
-    /// Waits for its end. True: we were told to end it.
+    /// Waits for the command to exit. Returns true when cancelled.
     fn wait(&mut self, signals: &SigSet, mut tell: impl FnMut()) -> bool {
         loop {
             self.reap();
@@ -202,8 +203,8 @@ impl Watched {
         }
     }
 
-    /// SIGTERM for all of it, and time to answer.
-    fn ask_to_end(&mut self, grace: Duration, signals: &SigSet) {
+    /// Sends SIGTERM to all processes of the command and waits up to `grace`.
+    fn terminate(&mut self, grace: Duration, signals: &SigSet) {
         let leaders = BTreeSet::from([self.pid]);
         tree::ask(getpid().as_raw(), &leaders, Signal::SIGTERM);
         let deadline = Instant::now() + grace;
@@ -219,7 +220,7 @@ impl Watched {
 
 fn failure(exit: Option<ExitCause>, message: Option<Vec<u8>>) -> String {
     let how = match exit {
-        // A shell's own codes: the program is not there, or is none.
+        // Exit codes of the shell: the program does not exist, or cannot be executed.
         Some(ExitCause::Code(code @ (126 | 127))) => {
             let said = message.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
             return format!("{CANNOT_RUN} (exit code {code} of /bin/sh): {}", said.trim());

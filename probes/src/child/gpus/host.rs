@@ -8,7 +8,7 @@ use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
 use super::{Collector, Source};
 use crate::child::local::cgroup_files;
 
-/// This host.
+/// This host; `root` contains `sys`.
 pub(super) struct Host {
     pub(super) root: PathBuf,
 }
@@ -25,7 +25,7 @@ impl Source for Host {
         };
         let some = |bytes: u64| Some(bytes).filter(|bytes| *bytes > 0);
         let memory_total = some(system.total_memory());
-        // sysinfo gives the host's own total where there is no limit.
+        // sysinfo returns the host's total where there is no limit.
         let limit = system.cgroup_limits().map(|limits| limits.total_memory);
         collector.inventory.host = Facts {
             cpus: u32::try_from(system.cpus().len()).ok().filter(|cpus| *cpus > 0),
@@ -41,7 +41,7 @@ impl Source for Host {
 }
 
 impl Host {
-    /// The smallest quota of this process's cgroup and of those above it, in hundredths of a processor.
+    /// The smallest quota of this process's cgroup and those above it, in hundredths of a processor.
     fn quota(&self) -> Option<u32> {
         let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let root = self.root.join("sys/fs/cgroup");
@@ -67,7 +67,7 @@ fn quota_v2(text: &str) -> Option<u32> {
     share(quota, period)
 }
 
-/// Microseconds of microseconds, in hundredths. `None` where there is no limit (`max`, -1).
+/// Quota per period, in hundredths. `None` without a limit (`max`, -1).
 fn share(quota: &str, period: &str) -> Option<u32> {
     let quota: u64 = quota.parse().ok()?;
     let period: u64 = period.parse().ok().filter(|period| *period > 0)?;

@@ -1,6 +1,6 @@
-//! `MetaX` accelerators: their places on the PCI bus, the driver's own tree in sysfs, and `mx-smi` where there is one.
+//! `MetaX` accelerators: their PCI addresses, the driver's tree in sysfs, and `mx-smi` if there is one.
 //!
-//! NOT RUN ON A DEVICE: the layout of the tree is that of the vendor's own reader, the lines of the tool are those of
+//! NOT RUN ON A DEVICE: the layout of the tree is that of the vendor's own reader, the output of the tool that of
 //! published transcripts (`mx-smi -L`, `mx-smi --show-memory`, `mx-smi topo -m`).
 
 use std::{
@@ -13,10 +13,10 @@ use diagnosis::gpus::{Gpu, GpuTrouble, MOST_GPUS, Vendor};
 
 use super::{Collector, Source, bus, table};
 
-/// What the tool is called.
+/// Name of the tool.
 const TOOL: &str = "mx-smi";
 
-/// Where the driver's package puts it.
+/// Where the driver's package installs it.
 const PACKAGED: &str = "opt/mxdriver/bin/mx-smi";
 
 /// The PCI vendor id of `MetaX`.
@@ -27,14 +27,14 @@ const DISPLAY: &str = "0x03";
 
 /// The driver's tree, and the tool.
 pub(super) struct Metax {
-    /// Of a machine whose files are here.
+    /// The root of the file system.
     pub(super) root: PathBuf,
-    /// Where the tool is looked for first, as in `PATH`.
+    /// Folders that are searched for the tool first, in the form of `PATH`.
     pub(super) path: OsString,
 }
 
 impl Metax {
-    /// By their places on the bus.
+    /// The devices in the order of their PCI addresses.
     fn on_the_bus(&self) -> Vec<Gpu> {
         let bus = self.root.join("sys/bus/pci/devices");
         let reads = |pci: &str, file: &str| fs::read_to_string(bus.join(pci).join(file)).unwrap_or_default();
@@ -54,7 +54,7 @@ impl Metax {
 
 impl Source for Metax {
     fn take(&self, collector: &mut Collector<'_>) {
-        // A node has those of one vendor.
+        // A node has accelerators of one vendor.
         if collector.inventory.vendor.is_some() {
             return;
         }
@@ -96,16 +96,15 @@ fn names_in(folder: &Path) -> Vec<String> {
     entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
 }
 
-/// A line of the list.
+/// A line of `mx-smi -L`.
 pub(crate) struct Listed {
     pub(crate) gpu: Gpu,
-    /// What the tool says of it, in its own words.
+    /// The state, as the tool prints it.
     state: String,
 }
 
 impl Listed {
-    /// What the tool says of one that works has been seen, and little of what it says of others. A word that says nothing
-    /// clear costs nobody his node.
+    /// A note about a state that is neither known to be good nor clearly bad. Such a state does not exclude a node.
     pub(crate) fn unknown_state(&self) -> Option<String> {
         let Self { gpu, state } = self;
         let is_known = state.is_empty() || state.eq_ignore_ascii_case("Available") || gpu.trouble.is_some();
@@ -113,7 +112,7 @@ impl Listed {
     }
 }
 
-/// Whether a state clearly says that there is something broken.
+/// Whether a state clearly means a fault.
 fn is_broken(state: &str) -> bool {
     let fields = state.split(|it: char| !it.is_ascii_alphanumeric()).map(str::to_ascii_lowercase);
     let is_broken =
@@ -147,7 +146,7 @@ pub(crate) fn listed(text: &str) -> Vec<Listed> {
     text.lines().filter_map(one).take(MOST_GPUS).collect()
 }
 
-/// What the tool lists, with what the bus knows of the same device.
+/// Uses the tool's list, with the NUMA nodes of the same PCI addresses.
 fn merge(gpus: &mut Vec<Gpu>, listed: Vec<Gpu>) {
     if listed.is_empty() {
         return;
@@ -160,7 +159,7 @@ fn merge(gpus: &mut Vec<Gpu>, listed: Vec<Gpu>) {
     }
 }
 
-/// Blocks that begin with `GPU#0 ...` and hold `vis_vram total : 67108864 KB` and `vis_vram used : 846264 KB`.
+/// Parses blocks that begin with `GPU#0 ...` and hold `vis_vram total : 67108864 KB` and `vis_vram used : 846264 KB`.
 pub(crate) fn memory(gpus: &mut [Gpu], text: &str) {
     let mut current = None;
     for line in text.lines().map(str::trim) {
@@ -189,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_list_is_read_and_an_unwell_one_is_in_trouble() {
+    fn the_list_is_read_and_a_faulty_device_marked() {
         let list = "mx-smi  version: 2.2.9\n\n\
                     GPU#0    MXC500    0000:0E:00.0    Available (UUID: GPU-aa)\n\
                     GPU#1    MXC600-AL    0000:0f:00.0    Unavailable (UUID: GPU-bb)\n\
@@ -203,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_clear_word_is_trouble() {
+    fn only_a_clear_state_is_a_fault() {
         for (state, is_broken, is_noted) in [
             ("Available", false, false),
             ("available", false, false),
@@ -239,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_tool_the_bus_says_how_many_there_are() {
+    fn without_the_tool_devices_are_listed_by_the_bus() {
         let root = tempfile::tempdir().unwrap();
         for (place, vendor) in
             [("0000:1a:00.0", "0x9999\n"), ("0000:0e:00.0", "0x9999\n"), ("0000:00:01.0", "0x8086\n")]

@@ -1,5 +1,4 @@
-//! The table of what lies between each two accelerators, which vendors' tools print: `nvidia-smi topo -m`,
-//! `mx-smi topo -m`.
+//! The topology table that vendors' tools print: `nvidia-smi topo -m`, `mx-smi topo -m`.
 
 use std::path::Path;
 
@@ -10,7 +9,7 @@ use diagnosis::{
 
 use super::Collector;
 
-/// Adds the links between all accelerators found so far, and their NUMA nodes where the table has them.
+/// Adds the links between all accelerators found so far, and their NUMA nodes if the table has them.
 pub(super) fn take(collector: &mut Collector<'_>, tool: &Path) {
     let count = collector.inventory.gpus.len();
     if count < 2 {
@@ -29,7 +28,7 @@ pub(super) fn take(collector: &mut Collector<'_>, tool: &Path) {
     }
 }
 
-/// A table of so many.
+/// Parses a table of `count` accelerators.
 pub(crate) fn read(text: &str, count: usize) -> Result<Matrix, String> {
     let matrix = Matrix::parse(text).map_err(|why| why.to_string())?;
     if matrix.size() != count {
@@ -45,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_is_that_of_this_node() {
+    fn a_table_of_another_size_is_refused() {
         let table = include_str!("../../../../diagnosis/src/gpu_topology/fixtures/f_c500.txt");
         assert_eq!(read(table, 8).unwrap().link(0, 1).unwrap().to_string(), "MX");
         for (text, count, message) in [

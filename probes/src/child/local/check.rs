@@ -9,20 +9,20 @@ use super::cuda;
 use super::{cpu, loopback};
 use crate::{child::Reporter, wire::ProbeMessage};
 
-/// Samples of which the median counts.
+/// The median of this many samples counts.
 const SAMPLES: u32 = 3;
 
-/// Samples of one device, and what they are of.
+/// Samples of one device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Timed {
     pub(super) kind: ComputeKind,
     pub(super) times: Vec<Duration>,
 }
 
-/// Numbers of accelerators by their places on the bus.
+/// Numbers of accelerators by PCI address.
 type Places = BTreeMap<String, u32>;
 
-/// Everything, in order; the first fault ends it.
+/// Runs all steps in order, up to the first fault.
 pub(crate) fn check(accelerators: bool, places: &Places, reporter: &Reporter) -> LocalCheck {
     match steps(accelerators, places, reporter) {
         Ok(compute) => LocalCheck { compute: Some(compute), ..LocalCheck::default() },
@@ -32,7 +32,7 @@ pub(crate) fn check(accelerators: bool, places: &Places, reporter: &Reporter) ->
 
 fn steps(accelerators: bool, places: &Places, reporter: &Reporter) -> Result<ComputeTime, LocalFault> {
     let of_cpu = of_cpu(SAMPLES, reporter)?;
-    reporter.say(&ProbeMessage::At("loopback".into()));
+    reporter.send(&ProbeMessage::At("loopback".into()));
     loopback::check().map_err(|error| fault("loopback", rules::chain(&error)))?;
     let of_devices = of_devices(accelerators, SAMPLES, places, reporter)?;
     // Where there are devices they do the work.
@@ -40,7 +40,7 @@ fn steps(accelerators: bool, places: &Places, reporter: &Reporter) -> Result<Com
     Ok(ComputeTime { time: median(times), kind })
 }
 
-/// Times alone, of the slowest device where there are any. A fault gives none.
+/// Measures times only, of the slowest device if there is one. Empty on a fault.
 pub(crate) fn measure(times: u32, accelerators: bool, reporter: &Reporter) -> Vec<ComputeTime> {
     let Ok(of_devices) = of_devices(accelerators, times, &Places::new(), reporter) else { return Vec::new() };
     let Some(Timed { kind, times }) = slowest(of_devices).or_else(|| of_cpu(times, reporter).ok()) else {
@@ -49,8 +49,8 @@ pub(crate) fn measure(times: u32, accelerators: bool, reporter: &Reporter) -> Ve
     times.into_iter().map(|time| ComputeTime { time, kind: kind.clone() }).collect()
 }
 
-/// A node is as slow as its slowest device. What can be compared is those that timed the same as the first, which is
-/// the fastest in the driver's order.
+/// A node is as slow as its slowest device. Only devices with the same kind of measurement as the first, which is the
+/// fastest in the driver's order, can be compared.
 fn slowest(devices: Vec<Timed>) -> Option<Timed> {
     let kind = devices.first()?.kind.clone();
     let alike = devices.into_iter().filter(|device| device.kind == kind);
@@ -58,7 +58,7 @@ fn slowest(devices: Vec<Timed>) -> Option<Timed> {
 }
 
 fn of_cpu(times: u32, reporter: &Reporter) -> Result<Timed, LocalFault> {
-    reporter.say(&ProbeMessage::At("cpu".into()));
+    reporter.send(&ProbeMessage::At("cpu".into()));
     let times = cpu::samples(times).map_err(|reason| fault("cpu", reason))?;
     Ok(Timed { kind: ComputeKind::Processor, times })
 }

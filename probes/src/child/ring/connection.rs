@@ -8,27 +8,27 @@ use std::{
 
 use super::error::{Peer, RingError};
 
-/// One connection, met and welcomed.
+/// A connection after its hellos.
 #[derive(Debug)]
 pub(super) struct RingConnection {
     stream: TcpStream,
-    /// Who is at the other end.
+    /// The other end.
     pub(super) peer: Peer,
-    /// Whether this end measures round trips, and the other echoes.
+    /// Whether this end measures round trips and the other echoes.
     pub(super) leads: bool,
-    /// The leader's place in the ring: the name of the link, the same at both ends.
+    /// The leader's place in the ring: identifies the link at both ends.
     pub(super) name: u64,
-    /// The longest wait for a byte to come or to go; `None`: somebody else sees to it.
+    /// The longest wait for a byte to be received or sent; `None`: no limit here.
     limit: Option<Duration>,
 }
 
 impl RingConnection {
-    /// From a stream whose hellos are over.
+    /// Wraps a stream after its hellos.
     pub(super) fn new(stream: TcpStream, peer: Peer, leads: bool, name: u64) -> Self {
         Self { stream, peer, leads, name, limit: None }
     }
 
-    /// The same, but no wait for a byte to come or to go is longer than this, which is above 0.
+    /// Limits each wait for a byte; `limit` must be above 0.
     pub(super) fn with_limit(self, limit: Duration) -> Result<Self, RingError> {
         let set = self.stream.set_read_timeout(Some(limit));
         set.and_then(|()| self.stream.set_write_timeout(Some(limit)))
@@ -41,7 +41,7 @@ impl RingConnection {
         (&self.stream).write_all(bytes).map_err(|error| self.broken(error, doing))
     }
 
-    /// Whatever comes next, at least one byte.
+    /// Receives at least one byte.
     pub(super) fn receive_some(&self, buffer: &mut [u8], doing: &'static str) -> Result<usize, RingError> {
         loop {
             match (&self.stream).read(buffer) {
@@ -53,7 +53,7 @@ impl RingConnection {
         }
     }
 
-    /// As many bytes as there is room for.
+    /// Fills the buffer.
     pub(super) fn receive(&self, mut buffer: &mut [u8], doing: &'static str) -> Result<(), RingError> {
         while !buffer.is_empty() {
             let length = self.receive_some(buffer, doing)?;
@@ -69,7 +69,7 @@ impl RingConnection {
         Ok(byte[0])
     }
 
-    /// Ends it under whoever waits for it on another thread.
+    /// Closes it, which wakes threads that wait for it.
     pub(super) fn shut(&self) {
         let _closed = self.stream.shutdown(Shutdown::Both);
     }
@@ -81,11 +81,11 @@ impl RingConnection {
     fn broken(&self, source: io::Error, doing: &'static str) -> RingError {
         let peer = self.peer.clone();
         match source.kind() {
-            // What Linux says when a limit is over.
+            // Linux's error for an expired timeout.
             io::ErrorKind::WouldBlock => {
                 RingError::Silent { peer, doing, seconds: self.limit.unwrap_or_default().as_secs() }
             }
-            // The other end is gone, with or without having read all that we sent.
+            // The other end is gone, with or without having read everything.
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
                 RingError::ClosedEarly { peer, doing }
             }

@@ -6,18 +6,18 @@ use diagnosis::counted::counted;
 
 use crate::child::pattern::Wrong;
 
-/// A neighbour, as it is named in words.
+/// A peer, as messages name it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
     /// Its place in the ring.
     pub index: usize,
-    /// Where it is: `HOST:PORT`; `:0` where that was not said.
+    /// `HOST:PORT`; `:0` where it is unknown.
     pub address: String,
 }
 
 impl std::fmt::Display for Peer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Its place would be taken for the number of a node.
+        // Its place alone could be confused with a node number.
         match self.address.starts_with(':') {
             true => write!(f, "peer {} of the ring", self.index),
             false => write!(f, "peer {}", self.address),
@@ -28,132 +28,132 @@ impl std::fmt::Display for Peer {
 /// Why a ring failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RingError {
-    /// The plan makes no sense.
+    /// The plan is invalid.
     #[error("invalid ring: member {me} of {members}, {}", counted(*ports, "port"))]
     NoRing {
-        /// How many members.
+        /// The number of members.
         members: usize,
-        /// How many ports.
+        /// The number of ports.
         ports: usize,
-        /// Which one we were to be.
+        /// This node's place.
         me: usize,
     },
     /// No room for a thread.
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
-    /// Within the patience that was asked for.
+    /// Not within the timeout.
     #[error("cannot connect to {peer}: {reason}")]
     CannotConnect {
-        /// To whom.
+        /// The peer.
         peer: Peer,
-        /// What happened last.
+        /// The last error.
         reason: String,
     },
-    /// Somebody is there, but not who was looked for.
+    /// The program at the address is not a probe of this version.
     #[error("what answers at {} is not dlrover-diag pair --listen of this version: {reason}", peer.address)]
     NotAProbe {
-        /// Where.
+        /// Its address.
         peer: Peer,
-        /// What it did.
+        /// Its behaviour.
         reason: String,
     },
-    /// Nobody came to a listener that waits for so long.
+    /// No peer connected to the listener in time.
     #[error("no peer connected within {seconds} s")]
     NoPeer {
         /// The limit.
         seconds: u64,
     },
-    /// The other end is there, and neither says nor takes anything.
+    /// The peer is connected, but neither sends nor receives.
     #[error("{peer} neither sent nor received anything for {seconds} s while {doing}")]
     Silent {
-        /// Who.
+        /// The peer.
         peer: Peer,
-        /// What we were at.
+        /// The current step.
         doing: &'static str,
         /// The limit.
         seconds: u64,
     },
-    /// The other end closed its connection in good order, but too early.
+    /// The peer closed its connection regularly, but too early.
     #[error("{peer} closed the connection early while {doing}")]
     ClosedEarly {
-        /// Who.
+        /// The peer.
         peer: Peer,
-        /// What we were at.
+        /// The current step.
         doing: &'static str,
     },
     /// The connection broke.
     #[error("the connection with {peer} broke while {doing}")]
     Broken {
-        /// With whom.
+        /// The peer.
         peer: Peer,
-        /// What we were at.
+        /// The current step.
         doing: &'static str,
-        /// What the system says.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
-    /// What came was not what was sent.
+    /// Received bytes differ from those sent.
     #[error(
         "wrong bytes from {peer}: in a transfer of {size} bytes, at offset {}, 0x{:02x} instead of 0x{:02x}",
         wrong.offset, wrong.got, wrong.expected
     )]
     WrongBytes {
-        /// From whom.
+        /// The peer.
         peer: Peer,
-        /// Of the transfer.
+        /// Size of the transfer.
         size: u64,
         /// The first wrong byte.
         wrong: WrongByte,
     },
-    /// What the other end got was not what we sent; it says so.
+    /// The peer reports that it received wrong bytes.
     #[error("{peer} received wrong bytes from us in a transfer of {size} bytes")]
     PeerGotWrongBytes {
-        /// Who.
+        /// The peer.
         peer: Peer,
-        /// Of the transfer.
+        /// Size of the transfer.
         size: u64,
     },
-    /// The other end does not keep to the protocol.
+    /// The peer violates the protocol.
     #[error("{peer} sent an invalid message while {doing}")]
     InvalidMessage {
-        /// Who.
+        /// The peer.
         peer: Peer,
-        /// What we were at.
+        /// The current step.
         doing: &'static str,
     },
-    /// An all-reduce gave another sum.
+    /// The sum of an all-reduce is wrong.
     #[error("the all-reduce gave a wrong sum: number {at} is {got} instead of {expected}")]
     WrongSum {
-        /// Which number.
+        /// Index of the number.
         at: usize,
-        /// What it was to be.
+        /// The expected number.
         expected: f32,
-        /// What it is.
+        /// The actual number.
         got: f32,
     },
-    /// Somebody else in the ring has a wrong sum.
+    /// Another member has a wrong sum.
     #[error("{peer} reports a wrong sum of the all-reduce")]
     PeerGotWrongSum {
-        /// Who says it.
+        /// The member.
         peer: Peer,
     },
 }
 
 impl RingError {
-    /// Whether it says no more than that a connection has ended, which may have its reason elsewhere.
+    /// Whether it is only the end of a connection, whose cause may be elsewhere.
     pub(super) fn is_disconnect(&self) -> bool {
         matches!(self, Self::ClosedEarly { .. } | Self::Broken { .. })
     }
 }
 
-/// The first byte that is not as it was to be.
+/// The first wrong byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WrongByte {
     /// Counted from the transfer's first byte.
     pub offset: u64,
-    /// What it was to be.
+    /// The expected byte.
     pub expected: u8,
-    /// What came.
+    /// The received byte.
     pub got: u8,
 }
 

@@ -1,5 +1,5 @@
-//! The pair check for a person at two keyboards: one end listens, the other dials both connections, so that only one
-//! port has to be open. Runs in the calling process and blocks.
+//! The pair check of `dlrover-diag pair`: one end listens, the other dials both connections, so that only one port
+//! has to be open. Runs in the calling process and blocks.
 
 use std::{
     sync::mpsc::RecvTimeoutError,
@@ -12,39 +12,39 @@ use super::{
     connection::RingConnection,
     error::{Peer, RingError},
     hello::{Hello, Kind},
-    peers::{Acceptor, DialLimits, dial, welcome},
+    peers::{Acceptor, DialLimits, accept, dial},
     transfer::{self, rate},
 };
 use crate::{child::progress::Progress, listener::Listener, wire::ring::SIZES};
 
-/// Who is there has so long to say something, however short the patience: it may only try to connect once.
+/// A connected peer has at least this long to answer, however short the timeout.
 const MIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// All pairs by hand have the same one: there is no job that could be mixed up.
+/// The same for all manual pairs: there is no job to distinguish.
 const TOKEN: u64 = u64::from_be_bytes(*b"by hand!");
 
-/// What a pair check by hand was measured at, seen from one end.
+/// The results of a manual pair check, from one end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PairMeasured {
-    /// How long moving all the bytes took.
+    /// The time for all transfers.
     pub comm: Duration,
     /// The median of small round trips.
     pub latency: Duration,
-    /// Of the largest size, until the other end had compared them.
+    /// Of the largest size, until the peer had compared the bytes.
     pub sent_per_second: u64,
-    /// Of the largest size, until they were compared here.
+    /// Of the largest size, until the bytes were compared here.
     pub received_per_second: u64,
-    /// Bytes that came and were right.
+    /// Bytes that were received and right.
     pub verified: u64,
     /// The sizes of the transfers, each both ways on two connections.
     pub sizes: [u64; 3],
 }
 
-/// One end that listens, for any number of checks.
+/// The listening end, for any number of checks.
 #[derive(Debug)]
 pub struct PairListener(Acceptor);
 
-/// Begins to let others in at `listener`. Goes on until the process ends.
+/// Starts to accept connections at `listener`, until the process ends.
 ///
 /// # Errors
 /// When there is no room for a thread.
@@ -54,14 +54,14 @@ pub fn listen_for_pair(listener: &Listener) -> Result<PairListener, RingError> {
 }
 
 impl PairListener {
-    /// Waits for the other end, where there is a limit not longer than `within`, and runs one check with it, in which
-    /// no wait is longer than `patience`, or one second where that is less.
+    /// Waits for the other end, up to `within` if given, and runs one check in which no wait is longer than `timeout`
+    /// or one second.
     ///
     /// # Errors
-    /// When nobody comes, or the check fails, or the other end goes.
+    /// When no peer connects, the check fails, or the peer disconnects.
     pub fn check(&self, within: Option<Duration>, timeout: Duration) -> Result<PairMeasured, RingError> {
         let deadline = within.map(|within| Instant::now() + within);
-        // Of an earlier pair that broke off in between, say: the later one counts.
+        // A connection of an earlier, broken pair may be among them: the later one counts.
         let (mut leading, mut following) = (None, None);
         loop {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -70,15 +70,15 @@ impl PairListener {
                     RingError::NoPeer { seconds: within.unwrap_or_default().as_secs() }
                 }
                 RecvTimeoutError::Disconnected => {
-                    RingError::Thread(std::io::Error::other("the door is closed"))
+                    RingError::Thread(std::io::Error::other("the acceptor has ended"))
                 }
             })?;
-            if welcome(&hello, &stream).is_err() {
+            if accept(&hello, &stream).is_err() {
                 continue;
             }
             let address = stream.peer_addr().map_or_else(|_| "unknown".into(), |address| address.to_string());
             let peer = Peer { index: 1, address };
-            // In place of the number of members, which both know, comes the seed.
+            // The seed is sent in place of the number of members, which both ends know.
             let seed = hello.members;
             match hello.kind {
                 Kind::Lead => following = Some((seed, RingConnection::new(stream, peer, false, 1))),
@@ -97,8 +97,8 @@ impl PairListener {
     }
 }
 
-/// Dials the end that listens at `address` (`HOST:PORT`), tried again until `patience` is over, and runs one check, in
-/// which no wait is longer than that either.
+/// Dials the listening end at `address` (`HOST:PORT`), with retries until `timeout`, and runs one check, in which no
+/// wait is longer than that either.
 ///
 /// # Errors
 /// When it cannot be reached, or the check fails.

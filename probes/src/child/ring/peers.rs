@@ -1,4 +1,4 @@
-//! Finding the neighbours: dialling the next one, opening to the one before.
+//! Connects the ring: dials the next member and accepts the previous one.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -19,41 +19,40 @@ use super::{
 };
 use crate::wire::ring::RingPlan;
 
-/// Between two looks at whether the dialling is over.
+/// Between two checks whether dialling has ended.
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Between two attempts.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// So long may one address take to answer before the next is tried.
+/// How long one address may take before the next is tried.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A stranger that says nothing is sent away after this.
+/// A connection without a hello is closed after this.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Strangers that are listened to at once; more are sent away unheard.
+/// Connections whose hello is awaited at once; further ones are closed.
 const MAX_PENDING_HELLOS: usize = 128;
 
-/// For the threads of the door: they hold one hello.
+/// For the acceptor's threads: they hold one hello.
 const STACK: usize = 128 << 10;
 
-/// A listener with somebody at it, who lets in whoever comes with the right token. Others are told that they are
-/// wrong here: probes of a round that was cut short, whose connections waited in the queue of the listener, come
-/// again with the next round's.
+/// A listener that accepts connections with the right token and rejects others: probes of a cancelled round, whose
+/// connections waited in the listener's queue, retry with the token of the next round.
 #[derive(Debug)]
 pub(super) struct Acceptor {
     accepted: mpsc::Receiver<(Hello, TcpStream)>,
 }
 
 impl Acceptor {
-    /// Begins to let in. Goes on until the process ends.
+    /// Starts to accept, until the process ends.
     pub(super) fn open(listener: TcpListener, token: u64) -> io::Result<Self> {
-        let (come, accepted) = mpsc::channel();
+        let (sender, accepted) = mpsc::channel();
         let pending = Arc::new(AtomicUsize::new(0));
         thread::Builder::new().name("acceptor".into()).stack_size(STACK).spawn(move || {
             loop {
                 let Ok((stream, _)) = listener.accept() else {
-                    // Out of descriptors, say; or one that has gone again.
+                    // Out of descriptors, or the connection is gone again.
                     thread::sleep(RETRY_INTERVAL);
                     continue;
                 };
@@ -61,11 +60,11 @@ impl Acceptor {
                     pending.fetch_sub(1, Relaxed);
                     continue;
                 }
-                let (come, done) = (come.clone(), Arc::clone(&pending));
+                let (sender, done) = (sender.clone(), Arc::clone(&pending));
                 let handshake = move || {
                     if let Some(accepted) = read_hello(stream, token) {
-                        // Nobody waits any more.
-                        let _late = come.send(accepted);
+                        // The receiver may be gone.
+                        let _late = sender.send(accepted);
                     }
                     done.fetch_sub(1, Relaxed);
                 };
@@ -77,7 +76,7 @@ impl Acceptor {
         Ok(Self { accepted })
     }
 
-    /// The next one with the right token, `within` this time where there is a limit.
+    /// Returns the next connection with the right token, waiting up to `within` if given.
     pub(super) fn next(
         &self,
         within: Option<Duration>,
@@ -103,14 +102,14 @@ pub(crate) fn read_hello(mut stream: TcpStream, token: u64) -> Option<(Hello, Tc
     Some((hello, stream))
 }
 
-/// Lets one in that has been heard.
-pub(super) fn welcome(hello: &Hello, stream: &TcpStream) -> io::Result<()> {
+/// Accepts a connection whose hello was read.
+pub(super) fn accept(hello: &Hello, stream: &TcpStream) -> io::Result<()> {
     let mut stream = stream;
     stream.write_all(&hello.answer(Kind::Accepted).encode())
 }
 
-/// Both links of one member: to the next, and from the one before.
-pub(super) fn peers(plan: &RingPlan, acceptor: &Acceptor) -> Result<[RingConnection; 2], RingError> {
+/// Opens both links of one member: to the next one and from the previous one.
+pub(super) fn connect_peers(plan: &RingPlan, acceptor: &Acceptor) -> Result<[RingConnection; 2], RingError> {
     let (next, previous) = (plan.next(), plan.previous());
     let peer = Peer { index: next, address: plan.address(next) };
     let hello = Hello {
@@ -121,7 +120,7 @@ pub(super) fn peers(plan: &RingPlan, acceptor: &Acceptor) -> Result<[RingConnect
         to: next as u64,
     };
     let (done, dialled) = mpsc::channel();
-    // Once the other end listens, its answer is waited for without limit: its probe may not have started yet.
+    // Once the other end listens, its answer is awaited without limit: its probe may not have started yet.
     let (target, limits) = (peer.clone(), DialLimits { connect: plan.connect_timeout, answer: None });
     let dialling = move || done.send(dial(&target, &hello, limits));
     thread::Builder::new().name("dial".into()).spawn(dialling).map_err(RingError::Thread)?;
@@ -139,8 +138,8 @@ pub(super) fn peers(plan: &RingPlan, acceptor: &Acceptor) -> Result<[RingConnect
         }
         match acceptor.accepted.recv_timeout(CHECK_INTERVAL) {
             Ok((hello, stream)) if hello.from == previous as u64 && hello.to == plan.me as u64 => {
-                // One that came twice has lost its first connection.
-                if welcome(&hello, &stream).is_ok() {
+                // A member that connects twice has lost its first connection.
+                if accept(&hello, &stream).is_ok() {
                     behind = Some(stream);
                 }
             }
@@ -166,27 +165,27 @@ fn no_thread() -> RingError {
 /// How long dialling may take.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DialLimits {
-    /// So long is an end that cannot be reached tried again.
+    /// How long an unreachable end is retried.
     pub(super) connect: Duration,
-    /// So long may an end that was reached take to answer; `None`: for ever.
+    /// How long a connected end may take to answer; `None`: no limit.
     pub(super) answer: Option<Duration>,
 }
 
-/// Why an attempt failed, in words.
+/// Why an attempt failed.
 pub(crate) enum AttemptError {
-    /// It may go better the next time.
+    /// A retry may succeed.
     Retry(String),
-    /// Whoever is there is not who was looked for.
+    /// Another program answers.
     NotAProbe(String),
 }
 
-/// Connects and says hello, again and again until it is welcome or its time is over.
+/// Connects and sends a hello, with retries until it is accepted or the time is over.
 pub(super) fn dial(peer: &Peer, hello: &Hello, limits: DialLimits) -> Result<TcpStream, RingError> {
     let deadline = Instant::now() + limits.connect;
     loop {
         let reason = match attempt(&peer.address, hello, deadline, limits.answer) {
             Ok(stream) => return Ok(stream),
-            // A stranger stays one; but in a job it may be the probe of another version, about to be replaced.
+            // Final; but within a job it may be a probe of another version that is about to be replaced.
             Err(AttemptError::NotAProbe(reason)) if limits.answer.is_some() => {
                 return Err(RingError::NotAProbe { peer: peer.clone(), reason });
             }
@@ -227,7 +226,7 @@ fn connect(address: SocketAddr, deadline: Instant) -> Result<TcpStream, String> 
         io::ErrorKind::TimedOut => "timed out".to_owned(),
         io::ErrorKind::HostUnreachable => "no route to host".to_owned(),
         io::ErrorKind::NetworkUnreachable => "network is unreachable".to_owned(),
-        // What Linux says of a blackhole route.
+        // Linux's error for a blackhole route.
         io::ErrorKind::InvalidInput => "no route to host: there is a blackhole route".to_owned(),
         _ => error.to_string(),
     })
@@ -243,8 +242,8 @@ pub(crate) fn send_hello(
     stream.write_all(&hello.encode()).map_err(closed)?;
     let limit = answer.map(|answer| (Instant::now() + answer, answer));
     let mut bytes = [0; LENGTH];
-    let mut come = 0;
-    while come < LENGTH {
+    let mut received = 0;
+    while received < LENGTH {
         if let Some((deadline, answer)) = limit {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -254,14 +253,14 @@ pub(crate) fn send_hello(
             }
             stream.set_read_timeout(Some(left)).map_err(closed)?;
         }
-        match stream.read(&mut bytes[come..]) {
+        match stream.read(&mut bytes[received..]) {
             Ok(0) => return Err(closed(io::ErrorKind::UnexpectedEof.into())),
-            Ok(length) => come += length,
-            // The limit, which is looked at above.
+            Ok(length) => received += length,
+            // The timeout, which is checked above.
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             Err(error) => return Err(closed(error)),
         }
-        if !Hello::may_begin_with(&bytes[..come]) {
+        if !Hello::may_begin_with(&bytes[..received]) {
             return Err(AttemptError::NotAProbe("it speaks another protocol".to_owned()));
         }
     }

@@ -1,5 +1,5 @@
-//! A ring all-reduce: everybody ends up with the sum of what all had. First each chunk goes round and is added up
-//! (reduce-scatter), then each sum goes round and is kept (all-gather).
+//! A ring all-reduce: all members end up with the sum. First each chunk goes round and is added up (reduce-scatter),
+//! then each sum goes round and is stored (all-gather).
 
 use std::{
     sync::mpsc,
@@ -22,13 +22,13 @@ use crate::{
     },
 };
 
-/// Of one number.
+/// Bytes of a number.
 const WIDTH: usize = size_of::<f32>();
 
-/// The byte that goes round so that all begin a repeat together.
+/// The byte of the barrier before each repeat.
 const GO: u8 = b'G';
 
-/// Small whole numbers, so that no order of adding rounds.
+/// Small whole numbers, so that no order of additions rounds.
 fn value(seed: u64, member: usize, at: usize) -> f32 {
     f32::from(u8::try_from((seed % 7 + at as u64) % 7).unwrap_or_default()) * weight(member)
 }
@@ -37,7 +37,7 @@ fn weight(member: usize) -> f32 {
     f32::from(u8::try_from(member % 16 + 1).unwrap_or_default())
 }
 
-/// Runs it, checks it, and measures it.
+/// Runs it, checks the sums, and measures it.
 pub(super) fn run(
     plan: &RingPlan,
     links: [RingConnection; 2],
@@ -67,7 +67,7 @@ pub(super) fn run(
         let times = times?;
         sent.map(|()| times)
     })?;
-    // Everybody's word of every repeat, to both neighbours.
+    // Exchange the verdict on all repeats with both peers.
     let wrong = times.iter().find_map(|(_, wrong)| *wrong);
     let theirs = on_all_links(&links, |link| Ok((confirm(link, wrong.is_none())?, link.peer.clone())))?;
     if let Some((at, expected, got)) = wrong {
@@ -76,7 +76,7 @@ pub(super) fn run(
     if let Some((_, peer)) = theirs.into_iter().find(|(is_right, _)| !is_right) {
         return Err(RingError::PeerGotWrongSum { peer });
     }
-    // The first one finds buffers and windows small.
+    // The first repeat sees small buffers and windows.
     let time = median(times.iter().skip(1).map(|(time, _)| *time).collect());
     let bytes = (length * WIDTH) as u64;
     Ok(Measured {
@@ -85,7 +85,7 @@ pub(super) fn run(
     })
 }
 
-/// Place, the right number, the wrong one.
+/// Index, expected and actual number.
 type WrongSum = Option<(usize, f32, f32)>;
 
 struct Ring<'a> {
@@ -120,7 +120,7 @@ impl Ring<'_> {
         Ok((time, wrong))
     }
 
-    /// Lets all begin within one way round: the first round says that all have come, the second that they may go.
+    /// Waits for all members: in the first pass all have arrived, in the second they may start.
     fn barrier(&self) -> Result<(), RingError> {
         let doing = "waiting for all to be ready";
         let last = self.plan.members.len() - 1;
@@ -146,7 +146,7 @@ impl Ring<'_> {
     }
 
     fn enqueue(&self, bytes: Vec<u8>) {
-        // When the sender has ended, the error is its own, and nothing more comes to us either.
+        // If the sending thread has ended, it reports the error itself.
         let _ended = self.outgoing.send(bytes);
     }
 

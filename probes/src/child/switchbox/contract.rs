@@ -1,4 +1,4 @@
-//! The two documents between the check and a program that measures. Every number of the answer is foreign.
+//! The two JSON documents between the check and a measuring program. Every number of the result is foreign.
 //!
 //! ```text
 //! stdin : {"v":1,"pairs":[[0,1],[2,4]],"bytes":268435456,"iters":8,"warmup":2,"directions":["ab","ba"],
@@ -7,7 +7,7 @@
 //!          {"pair":[0,1],"dir":"ab","mbps":50040.0,"path":"metaxlink","verified":true,"err":null}, ...]}
 //! ```
 //!
-//! Several results of one pair and direction are repetitions, in order, where the program is ours; of any other the lowest
+//! Several results for one pair and direction are repetitions if the program is ours; of any other program the lowest
 //! counts.
 use diagnosis::switchbox::{Answer, Path, Rate, Repetition, SocketPair, Style, Trouble, Wrong};
 use serde::{Deserialize, Serialize};
@@ -15,16 +15,16 @@ use serde::{Deserialize, Serialize};
 use super::{call::CallEnd, mxom::shown};
 use crate::wire::switchbox::{Direction, VERSION};
 
-/// More results than any answer has: [`diagnosis::switchbox::MOST_PAIRS`], both ways, with repetitions.
+/// More results than needed for [`diagnosis::switchbox::MOST_PAIRS`], both ways, with repetitions.
 const MOST_RESULTS: usize = 4096;
 
-/// What was measured.
+/// The result document.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Response {
     pub(super) v: u32,
     #[serde(default)]
     pub(super) probe: Option<String>,
-    /// Devices are 0 and on, below this.
+    /// Devices are numbered from 0 to below this.
     #[serde(default)]
     pub(super) devices: Option<u32>,
     pub(super) results: Vec<Measured>,
@@ -39,13 +39,13 @@ pub(super) struct Measured {
     pub(super) mbps: Option<f64>,
     #[serde(default)]
     pub(super) path: Option<String>,
-    /// The destination was compared with what was sent.
+    /// The destination was compared with the source.
     #[serde(default)]
     pub(super) verified: Option<bool>,
-    /// What is wrong; one of [`Trouble`]'s words and `: `, and more words. Others are shown as they are.
+    /// The error: the name of a [`Trouble`], `: `, and a description. Other texts are shown as they are.
     #[serde(default)]
     pub(super) err: Option<String>,
-    /// What hangs on the two sockets, for people.
+    /// The devices on the two sockets.
     #[serde(default)]
     pub(super) gpus: Option<(String, String)>,
 }
@@ -55,7 +55,7 @@ impl Response {
         Self { v: VERSION, probe: Some(probe.to_owned()), devices: Some(devices), results: Vec::new() }
     }
 
-    /// Nothing could be measured of these, for one reason.
+    /// Records that these pairs could not be measured, for one reason.
     pub(super) fn fail(&mut self, pairs: &[SocketPair], wrong: &Wrong) {
         let err = format!("{}: {}", wrong.trouble, wrong.words);
         self.results.extend(pairs.iter().map(|pair| Measured {
@@ -69,15 +69,15 @@ impl Response {
         }));
     }
 
-    /// What a program that has ended came to.
+    /// Parses the output of a program that has exited.
     ///
     /// # Errors
-    /// When it gave no such document.
+    /// When it printed no such document.
     pub(crate) fn of(end: &CallEnd) -> Result<Self, Wrong> {
         if let Some(wrong) = end.wrong() {
             return Err(wrong);
         }
-        // Some say more before.
+        // Some programs print more before it.
         let last = end.stdout.trim_ascii().rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
         let read = serde_json::from_slice(&end.stdout).or_else(|error| {
             serde_json::from_slice::<Self>(last).map_err(|_| {
@@ -101,13 +101,13 @@ impl Response {
         Ok(response)
     }
 
-    /// What hangs on the sockets of a pair.
+    /// The devices on the sockets of a pair.
     pub(crate) fn devices_of(&self, pair: SocketPair) -> Option<(String, String)> {
         let (one, other) = self.of_pair(pair).find_map(|it| it.gpus.as_ref())?;
         Some((shown(one), shown(other)))
     }
 
-    /// What it says of a pair.
+    /// The result for a pair.
     pub(crate) fn answer(&self, pair: SocketPair, style: Style) -> Answer {
         self.measured(pair, style).unwrap_or_else(Answer::Failed)
     }
@@ -129,13 +129,13 @@ impl Response {
         let [there, back] = [Direction::There, Direction::Back].map(|direction| self.rates(pair, direction));
         let (mut there, mut back) = (there?, back?);
         if let Style::Calls = style {
-            // The probe is taken at its word once in a call: at the worst of its words.
+            // A program of the user gives one value per call: the lowest counts.
             there = there.into_iter().min().into_iter().collect();
             back = back.into_iter().min().into_iter().collect();
         }
         let values = there.into_iter().zip(back);
         let values = values.map(|(there, back)| Repetition { there, back: Some(back) }).collect();
-        // Of several ways the least direct one.
+        // Of several paths the least direct one counts.
         let paths = self.of_pair(pair).map(|it| it.path.as_deref().map_or(Path::Unknown, Path::from_word));
         Ok(Answer::Measured { values, path: paths.max().unwrap_or_default() })
     }
@@ -161,7 +161,7 @@ impl Response {
     }
 }
 
-/// `no such device: 9` is a trouble and its words.
+/// `no such device: 9` is a trouble and its description.
 fn wrong_of(err: &str) -> Wrong {
     let known = err.split_once(':').unwrap_or((err, ""));
     match Trouble::from_word(known.0.trim()) {
@@ -190,7 +190,7 @@ mod tests {
         Response::of(&end)
     }
 
-    /// The answer of these results.
+    /// The answer for these results.
     fn answer(results: &str, style: Style) -> Answer {
         read(&format!(r#"{{"v":1,"devices":8,"results":[{results}]}}"#)).unwrap().answer(PAIR, style)
     }
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_result_is_kept_apart() {
+    fn errors_of_results_are_distinguished() {
         let ab = r#"{"pair":[0,1],"dir":"ab","mbps":1}"#;
         assert_eq!(wrong(ab), "probe failed, no result for this pair in direction ba");
         assert_eq!(wrong(""), "probe failed, no result for this pair in direction ab");
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_document_is_shown() {
+    fn an_invalid_document_is_quoted() {
         for (text, expected) in [
             ("", "nothing at all"),
             ("Segfault soon", "Segfault soon"),

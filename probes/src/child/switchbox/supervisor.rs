@@ -1,7 +1,7 @@
-//! The process that drives a check: it starts what measures, hears it, kills what is late, and leaves nothing behind.
+//! The process that drives a check: it starts measurements, reads their output, kills late ones, and leaves nothing
+//! behind.
 //!
-//! It is a subreaper, so whatever a tool started and let go of comes back to it. When the agent dies, the kernel sends
-//! it SIGTERM.
+//! It is a subreaper, so orphans of a tool become its children. When the agent dies, the kernel sends it SIGTERM.
 
 use std::{
     collections::VecDeque,
@@ -31,13 +31,13 @@ use crate::{
 };
 use processes::reap::reap_exited;
 
-/// Between two looks, when no child's end wakes us.
+/// Between two checks for a cancellation, when no child exits.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// So long may counting devices take: a driver without persistence wakes each of them.
+/// How long counting devices may take: a driver without persistence initializes each of them.
 const COUNTING: Duration = Duration::from_secs(10);
 
-/// Does the check. SIGTERM ends it early.
+/// Runs the check. SIGTERM ends it early.
 pub(crate) fn run(task: &SwitchboxTask, reporter: &Reporter) -> SwitchboxEnd {
     let mut supervisor = match Supervisor::new(reporter) {
         Ok(supervisor) => supervisor,
@@ -48,14 +48,14 @@ pub(crate) fn run(task: &SwitchboxTask, reporter: &Reporter) -> SwitchboxEnd {
     end
 }
 
-/// A measurement that is under way.
+/// A running measurement.
 struct Running {
     call: Call,
     run: u32,
     places: Vec<usize>,
 }
 
-/// One that has ended.
+/// An ended measurement.
 struct Ended {
     run: u32,
     places: Vec<usize>,
@@ -75,7 +75,7 @@ impl<'a> Supervisor<'a> {
         prctl::set_child_subreaper(true)?;
         let mut signals = SigSet::from(Signal::SIGTERM);
         signals.add(Signal::SIGCHLD);
-        // Before there is a thread: all have it so, and the signals wait until they are asked for.
+        // Before the first thread: all threads inherit it, and the signals stay pending until `wait_for`.
         signals.thread_block()?;
         Ok(Self { reporter, signals, began: Instant::now(), running: Vec::new(), is_cancelled: false })
     }
@@ -85,7 +85,7 @@ impl<'a> Supervisor<'a> {
     }
 
     fn log(&self, message: String) {
-        self.reporter.say(&ProbeMessage::Log(format!("switchbox check: {message}")));
+        self.reporter.send(&ProbeMessage::Log(format!("switchbox check: {message}")));
     }
 
     fn check(&mut self, task: &SwitchboxTask) -> SwitchboxEnd {
@@ -156,7 +156,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// The probe that was asked for, or that fits. `None`: nothing does.
+    /// The requested probe, or the one that fits. `None`: none fits.
     fn choose(&mut self, task: &SwitchboxTask) -> Result<Option<Probe>, String> {
         let mxom = || Probe::mxom(task).map(Some).map_err(|error| rules::chain(&error));
         match &task.probe {
@@ -172,7 +172,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// How many devices NVIDIA's driver shows. One that hangs shows none.
+    /// The number of devices that NVIDIA's driver shows; 0 if it hangs.
     fn count_cuda(&mut self, settings: &Settings) -> u32 {
         let style = diagnosis::switchbox::Style::Repetitions;
         let request = Request::new(settings, Vec::new(), style, COUNTING);
@@ -193,7 +193,7 @@ impl<'a> Supervisor<'a> {
         0
     }
 
-    /// Starts a run. Gives what is known at once.
+    /// Starts a run. Returns the events that are known at once.
     fn start(
         &mut self,
         probe: &Probe,
@@ -202,7 +202,7 @@ impl<'a> Supervisor<'a> {
         pairs: &[usize],
         timeout: Duration,
     ) -> Vec<Event> {
-        // Whatever the run before left behind would share the links.
+        // Leftovers of the run before would share the links.
         self.kill_leftovers();
         let mut events = Vec::new();
         for (places, spec) in probe.calls(settings, pairs, timeout) {
@@ -224,14 +224,14 @@ impl<'a> Supervisor<'a> {
         events
     }
 
-    /// Nothing of this run is heard any more.
+    /// Kills the measurements of a run; their results are ignored.
     fn stop(&mut self, run: u32) {
         for running in self.running.extract_if(.., |running| running.run == run) {
             running.call.kill();
         }
     }
 
-    /// Waits until something ends, or so long. Gives who has ended.
+    /// Waits until a measurement ends or the time is over. Returns those that ended.
     fn wait(&mut self, timeout: Duration) -> Vec<Ended> {
         let mut ended = self.reap();
         if ended.is_empty() {
