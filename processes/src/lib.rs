@@ -22,5 +22,5 @@ mod run_blocking;
 pub mod sweep;
 pub mod tree;
 
-/// The name of a guard process, by which a sweep knows that a launcher's workers are still looked after.
+/// The name of a guard process, by which a sweep sees that a launcher is running.
 pub const GUARD_NAME: &CStr = c"dlrover-guard";

@@ -1,5 +1,5 @@
-//! Ends of children. The only place that waits for any child: a second one would steal statuses. (The handle of a probe
-//! waits for its own child, and can do without an answer.)
+//! Exits of children. The only place that waits for any child: a second one would steal statuses. (The handle of a
+//! probe waits for its own child, and can do without a status.)
 
 use nix::{errno::Errno, libc};
 use rules::failure::ExitCause;
