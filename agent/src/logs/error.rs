@@ -1,4 +1,4 @@
-//! What can go wrong before the workers start. Afterwards nothing about logs ends a run.
+//! Errors before the workers start. Later errors of logs never end a run.
 
 use std::{io, path::PathBuf};
 
@@ -10,7 +10,7 @@ use super::stream::Stream;
 /// Why logs could not be set up.
 #[derive(Debug, Error)]
 pub enum LogError {
-    /// `--log-dir` names a file. torchrun: the same words.
+    /// `--log-dir` names a file. The message is torchrun's.
     #[error("log_dir: {} is a file", path.display())]
     NotADirectory {
         /// As given.
@@ -21,7 +21,7 @@ pub enum LogError {
     MakeFolder {
         /// The folder.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
@@ -30,25 +30,25 @@ pub enum LogError {
     OpenFile {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
-    /// No pipe and no thread could be had for a worker's stream.
+    /// There is no pipe or thread for a worker's stream.
     #[error("cannot set up a relay for the {stream} of worker {local_rank}")]
     StartRelay {
-        /// Whose.
+        /// The worker.
         local_rank: LocalRank,
-        /// Which of its streams.
+        /// The stream.
         stream: Stream,
-        /// What the system said.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
-    /// No event descriptor could be had.
+    /// There is no event descriptor.
     #[error("cannot set up the logs of a generation")]
     StartGeneration {
-        /// What the system said.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },

@@ -1,4 +1,4 @@
-//! The two streams that a process writes to.
+//! The two output streams of a process.
 
 use std::fmt;
 
