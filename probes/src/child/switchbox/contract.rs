@@ -117,7 +117,7 @@ impl Response {
             && let Some(socket) = [pair.0, pair.1].into_iter().find(|socket| *socket >= devices)
         {
             let message =
-                format!("{socket} is none of the {} here", diagnosis::counted::counted(devices, "device"));
+                format!("{socket} is not among the {} here", diagnosis::counted::counted(devices, "device"));
             return Err(Wrong::new(Trouble::NoSuchDevice, message));
         }
         if let Some(err) = self.of_pair(pair).find_map(|it| it.err.as_ref()) {
@@ -257,7 +257,7 @@ mod tests {
             assert_eq!(wrong(&format!(r#"{ab},{{"pair":[0,1],"dir":"ba",{field}}}"#)), expected);
         }
         let few = read(r#"{"v":1,"devices":1,"results":[]}"#).unwrap().answer(PAIR, Style::Calls);
-        let message = "1 is none of the 1 device here";
+        let message = "1 is not among the 1 device here";
         assert_eq!(few, Answer::Failed(Wrong::new(Trouble::NoSuchDevice, message)));
     }
 
@@ -270,9 +270,9 @@ mod tests {
     #[test]
     fn an_invalid_document_is_quoted() {
         for (text, expected) in [
-            ("", "nothing at all"),
+            ("", "(empty)"),
             ("Segfault soon", "Segfault soon"),
-            (r#"{"v":2,"results":[]}"#, "of version 2"),
+            (r#"{"v":2,"results":[]}"#, "has version 2"),
             (r#"{"v":1}"#, "missing field"),
             (r#"{"v":1,"results":[{"pair":[0],"dir":"ab"}]}"#, "no answer"),
             (r#"{"v":1,"results":[{"pair":[0,1],"dir":"north"}]}"#, "no answer"),
@@ -285,6 +285,6 @@ mod tests {
             r#"{{"v":1,"results":[{}]}}"#,
             vec![r#"{"pair":[0,1],"dir":"ab"}"#; MOST_RESULTS + 1].join(",")
         );
-        assert!(read(&many).unwrap_err().words.contains("4097 results"));
+        assert!(read(&many).unwrap_err().words.contains("4097 entries"));
     }
 }
