@@ -87,7 +87,6 @@ pub type Observer = Box<dyn FnMut(&Event, &[Effect])>;
 
 /// What an agent needs. Made by the launcher.
 pub struct Parts {
-    /// The configuration.
     pub config: AgentConfig,
     /// This launcher's id.
     pub launcher_id: LauncherId,
@@ -97,9 +96,7 @@ pub struct Parts {
     pub master: MasterAt,
     /// The store of the workers, used if this node is group rank 0.
     pub store: StoreHost,
-    /// The launcher's own output.
     pub console: Console,
-    /// The workers' output.
     pub logs: Logs,
     /// Sees every event and its effects.
     pub observer: Observer,

@@ -17,13 +17,11 @@ pub const MOST_BYTES: u64 = 4 << 20;
 /// A worker's own report.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ErrorFile {
-    /// Where it was found.
     pub path: PathBuf,
     /// The call stack if there is one, else the message.
     pub account: String,
     /// The worker's timestamp, in whole seconds since 1970.
     pub unix_secs: Option<i64>,
-    /// The whole document.
     pub document: Value,
 }
 
@@ -33,39 +31,26 @@ pub enum ErrorFileError {
     /// It could not be read.
     #[error("cannot read the error file {}", path.display())]
     Read {
-        /// The file.
         path: PathBuf,
-        /// The error of the system.
         #[source]
         source: io::Error,
     },
     /// It is a folder, a pipe or another special file.
     #[error("the error file {} is not a regular file", path.display())]
-    NotAFile {
-        /// The file.
-        path: PathBuf,
-    },
+    NotAFile { path: PathBuf },
     /// It is too large.
     #[error("the error file {} is larger than 4 MiB", path.display())]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-    },
+    TooLarge { path: PathBuf },
     /// It is not JSON.
     #[error("the error file {} is not JSON", path.display())]
     Json {
-        /// The file.
         path: PathBuf,
-        /// The error of the parser.
         #[source]
         source: serde_json::Error,
     },
     /// It is JSON, but has no `message`.
     #[error("the error file {} has no \"message\"", path.display())]
-    NoMessage {
-        /// The file.
-        path: PathBuf,
-    },
+    NoMessage { path: PathBuf },
 }
 
 /// Reads an error file; `None` if the worker left none.

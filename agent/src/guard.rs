@@ -45,7 +45,6 @@ pub const NAME: &CStr = processes::GUARD_NAME;
 /// A guard that has just been started.
 #[derive(Debug)]
 pub struct Guard {
-    /// Its process id.
     pub pid: Pid,
     /// The launcher's end of the socket.
     pub socket: UnixStream,

@@ -122,7 +122,6 @@ impl LinkError {
 pub struct MasterLink {
     /// Unbounded, because the agent sends a handful of messages a round and must never wait.
     pub messages: mpsc::UnboundedSender<ToMaster>,
-    /// The task.
     pub task: JoinHandle<()>,
 }
 

@@ -12,7 +12,6 @@ use crate::error_file::{ErrorFile, ErrorFileError};
 /// How a node's run ended, and what is known about it.
 #[derive(Debug)]
 pub struct Report {
-    /// How it ended.
     pub outcome: Outcome,
     /// The attempt that ran last.
     pub attempt: Attempt,
@@ -33,9 +32,7 @@ pub struct WorkerEvidence {
     pub stderr_tail: Option<Vec<u8>>,
     /// The tail contains its standard output too.
     pub tail_is_mixed: bool,
-    /// Its standard output.
     pub stdout_log: Option<PathBuf>,
-    /// Its standard error.
     pub stderr_log: Option<PathBuf>,
     /// Its own report of the failure.
     pub error_file: Option<Result<ErrorFile, ErrorFileError>>,

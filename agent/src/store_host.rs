@@ -26,7 +26,6 @@ pub enum StoreHostError {
     /// No port of the allowed ones is free.
     #[error("no port for the workers' store is free among HOST_PORTS={}", show(choices))]
     NoPort {
-        /// The allowed ports.
         choices: Vec<RangeInclusive<u16>>,
         /// The error of the last one.
         #[source]
@@ -65,7 +64,6 @@ pub struct StoreHost {
 pub struct OpenedStore {
     /// `MASTER_ADDR`, unless the master determines it.
     pub master_addr: Option<String>,
-    /// `MASTER_PORT`.
     pub master_port: u16,
     /// The server, if it is a new one.
     pub new_server: Option<Arc<StoreServer>>,

@@ -88,7 +88,6 @@ impl Reservation {
         Ok(Self { _socket: socket, port })
     }
 
-    /// The port.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port

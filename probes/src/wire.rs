@@ -34,7 +34,6 @@ pub(crate) enum Task {
     },
     /// [`crate::measure_compute`].
     Compute {
-        /// The number of samples.
         times: u32,
         /// Whether accelerators are measured, where there are any.
         accelerators: bool,

@@ -25,17 +25,13 @@ const BETWEEN_PASSES: Duration = Duration::from_millis(5);
 /// The used fields of `/proc/<pid>/stat`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// Process id.
     pub pid: i32,
     /// Name, at most 15 bytes.
     pub name: String,
-    /// State letter.
     pub state: char,
     /// Parent's process id.
     pub parent: i32,
-    /// Process group.
     pub group: i32,
-    /// Session.
     pub session: i32,
     /// Threads that have not ended, the first one always counted.
     pub threads: u32,

@@ -42,11 +42,8 @@ pub enum ToGuard {
 /// One worker to start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerSpec {
-    /// Its local rank.
     pub local_rank: LocalRank,
-    /// Program and arguments.
     pub argv: Vec<Vec<u8>>,
-    /// The whole environment.
     pub env: Vec<(Vec<u8>, Vec<u8>)>,
     /// CPUs it may run on; empty: those of the launcher.
     pub cpus: Vec<usize>,

@@ -41,7 +41,6 @@ impl GuardLink {
         Ok(Self { pid: guard.pid, socket, inbox: Inbox::default(), outbox: VecDeque::new() })
     }
 
-    /// The guard's process id.
     #[must_use]
     pub fn pid(&self) -> Pid {
         self.pid

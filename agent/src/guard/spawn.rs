@@ -33,7 +33,6 @@ use processes::cgroup::Cgroup;
 /// A worker between fork and exec.
 #[derive(Debug)]
 pub struct ForkedWorker {
-    /// Its process id.
     pub pid: Pid,
     /// Closed by exec, or delivers the errno of a failure before it.
     error_pipe: File,

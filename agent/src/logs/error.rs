@@ -12,43 +12,32 @@ use super::stream::Stream;
 pub enum LogError {
     /// `--log-dir` names a file. The message is torchrun's.
     #[error("log_dir: {} is a file", path.display())]
-    NotADirectory {
-        /// As given.
-        path: PathBuf,
-    },
+    NotADirectory { path: PathBuf },
     /// A folder of the layout could not be made.
     #[error("cannot make the log folder {}", path.display())]
     MakeFolder {
-        /// The folder.
         path: PathBuf,
-        /// The error of the system.
         #[source]
         source: io::Error,
     },
     /// A log file could not be opened.
     #[error("cannot open the log file {}", path.display())]
     OpenFile {
-        /// The file.
         path: PathBuf,
-        /// The error of the system.
         #[source]
         source: io::Error,
     },
     /// There is no pipe or thread for a worker's stream.
     #[error("cannot set up a relay for the {stream} of worker {local_rank}")]
     StartRelay {
-        /// The worker.
         local_rank: LocalRank,
-        /// The stream.
         stream: Stream,
-        /// The error of the system.
         #[source]
         source: io::Error,
     },
     /// There is no event descriptor.
     #[error("cannot set up the logs of a generation")]
     StartGeneration {
-        /// The error of the system.
         #[source]
         source: io::Error,
     },

@@ -25,9 +25,7 @@ use super::{
 /// A worker's descriptors 1 and 2; `None`: the launcher's own.
 #[derive(Debug, Default)]
 pub struct WorkerStdio {
-    /// Descriptor 1.
     pub out: Option<OwnedFd>,
-    /// Descriptor 2.
     pub err: Option<OwnedFd>,
 }
 
@@ -48,7 +46,6 @@ pub(crate) enum TailIn {
     File,
 }
 
-/// The state of one worker's output.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerLogs {
     /// Until it is taken.

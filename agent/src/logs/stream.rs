@@ -7,9 +7,7 @@ use rules::redirects::Streams;
 /// One of a process's two output streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stream {
-    /// Standard output, descriptor 1.
     Out,
-    /// Standard error, descriptor 2.
     Err,
 }
 

@@ -38,7 +38,6 @@ const GREETING: Duration = Duration::from_millis(500);
 pub struct MasterAt {
     /// A name or an address, an IPv6 one without brackets. A name is looked up for each connection.
     pub host: String,
-    /// Its port.
     pub port: u16,
     /// The credentials of both sides.
     pub trust: Trust,
@@ -50,9 +49,7 @@ pub enum ConnectError {
     /// The connection is refused, or the host is unreachable.
     #[error("cannot connect to the job master at {at}")]
     Connect {
-        /// `host:port`.
         at: String,
-        /// The last error.
         #[source]
         source: tonic::transport::Error,
     },
@@ -61,16 +58,10 @@ pub enum ConnectError {
         "cannot connect to the job master at {at}: the look-up of its name, the connection and TLS together took more \
          than {} s", ATTEMPT.as_secs()
     )]
-    Slow {
-        /// `host:port`.
-        at: String,
-    },
-    /// A PEM file.
+    Slow { at: String },
     #[error("cannot read {}", path.display())]
     File {
-        /// The file.
         path: PathBuf,
-        /// The error of the system.
         #[source]
         source: io::Error,
     },
@@ -80,9 +71,7 @@ pub enum ConnectError {
     /// The content of the files.
     #[error("cannot use the TLS files for the job master at {at}")]
     Tls {
-        /// `host:port`.
         at: String,
-        /// The error of the TLS library.
         #[source]
         source: tonic::transport::Error,
     },

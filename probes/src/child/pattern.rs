@@ -37,7 +37,6 @@ impl Pattern {
         }
     }
 
-    /// The whole stream.
     pub(super) fn blocks(self) -> Blocks {
         let mut noise = vec![0; 2 * BLOCK].into_boxed_slice();
         let (first, second) = noise.split_at_mut(BLOCK);
@@ -64,14 +63,11 @@ impl Blocks {
     }
 }
 
-/// The first wrong byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Wrong {
     /// Counted from the stream's first byte.
     pub(super) offset: u64,
-    /// The expected byte.
     pub(super) expected: u8,
-    /// The received byte.
     pub(super) got: u8,
 }
 

@@ -30,9 +30,7 @@ pub struct CommandPlan {
     pub argv: Vec<OsString>,
     /// This node's member number in the group.
     pub rank: usize,
-    /// The number of members.
     pub world_size: usize,
-    /// The address of member 0.
     pub master_addr: String,
     /// The port that member 0's program opens.
     pub master_port: u16,

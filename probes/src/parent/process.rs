@@ -37,7 +37,6 @@ pub(super) enum StartError {
     /// Its plan cannot be written.
     #[error("cannot write the plan of the probe")]
     Plan(#[source] io::Error),
-    /// Fork or exec.
     #[error("cannot start the probe")]
     Spawn(#[source] io::Error),
 }

@@ -5,7 +5,6 @@ use std::{ffi::OsString, path::PathBuf};
 use diagnosis::gpus::GpuUse;
 use serde::{Deserialize, Serialize};
 
-/// The task.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct GpuTask {
     pub(crate) root: PathBuf,
@@ -15,7 +14,6 @@ pub(crate) struct GpuTask {
 /// An event of the driver.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GpuMessage {
-    /// An error.
     Error {
         /// NVML's number of the device.
         gpu: u32,

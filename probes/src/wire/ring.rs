@@ -36,7 +36,6 @@ pub struct RingPlan {
     pub ports: Vec<u16>,
     /// How long an unreachable peer is retried. There is no other time limit; the master has one.
     pub connect_timeout: Duration,
-    /// Its purpose.
     pub mode: RingMode,
 }
 

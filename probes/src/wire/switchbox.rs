@@ -9,7 +9,6 @@ use std::{
 use diagnosis::switchbox::{FEWEST, Finding, Settings, SocketPair, Style};
 use serde::{Deserialize, Serialize};
 
-/// Of both documents.
 pub(crate) const VERSION: u32 = 1;
 
 /// Bytes of one copy.
@@ -29,7 +28,6 @@ pub const WITHOUT_OPTIC_LINK: (&str, &str) = ("MCCL_DISABLE_OPTIC_LINK", "1");
 pub enum SwitchboxProbe {
     /// MetaX's if there is MetaX hardware or its tool, else CUDA if there is a device. Never the host's.
     Auto,
-    /// MetaX's tool.
     Mxom,
     /// Peer copies by NVIDIA's driver.
     Cuda,
@@ -57,9 +55,7 @@ impl From<&OsStr> for SwitchboxProbe {
 pub struct SwitchboxTask {
     /// What to measure, and how much of it must be good.
     pub settings: Settings,
-    /// The probe.
     pub probe: SwitchboxProbe,
-    /// MetaX's tool.
     pub tool: PathBuf,
     /// `/sys`, or a tree like it.
     pub sysfs: PathBuf,
@@ -94,14 +90,12 @@ pub(crate) struct CopyTask {
     pub(crate) request: Request,
 }
 
-/// The program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum CopyKind {
     Cuda,
     Host,
 }
 
-/// The direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Direction {
     /// From the first of the pair to the second.
@@ -112,7 +106,6 @@ pub(crate) enum Direction {
     Back,
 }
 
-/// The request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Request {
     pub(crate) v: u32,

@@ -177,7 +177,7 @@ async fn metax_devices_are_read_from_files_and_tool() {
     assert!(matches!(inventory.gpus[1].trouble, Some(GpuTrouble::CannotOpen(_))), "{inventory:?}");
     assert_eq!(link(&inventory, 0, 1).to_string(), "MX");
     let message = inventory.notes.iter().find(|note| note.contains("--show-memory")).unwrap();
-    assert!(message.ends_with("said no such option"), "{message}");
+    assert!(message.ends_with(": no such option"), "{message}");
     assert!(!inventory.notes.iter().any(|note| note.contains("nvidia-smi")), "{inventory:?}");
 }
 
@@ -186,7 +186,7 @@ async fn the_tool_on_the_path_comes_before_the_drivers_own() {
     let root = metax("exit 1");
     tool(root.path(), "bin/mx-smi", "exit 7");
     let inventory = asked(root.path(), TIMEOUT).await;
-    assert!(inventory.notes.iter().any(|note| note.contains("bin/mx-smi -L: it ended with exit status: 7")));
+    assert!(inventory.notes.iter().any(|note| note.contains("bin/mx-smi -L: failed (exit status: 7)")));
     assert_eq!(inventory.gpus.len(), 2, "the bus says so");
 }
 

@@ -27,7 +27,6 @@ const PER: Duration = Duration::from_millis(500);
 pub(super) struct LastOutput(Arc<Mutex<Option<Vec<u8>>>>);
 
 impl LastOutput {
-    /// Returns it.
     pub(super) fn get(&self) -> Option<Vec<u8>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

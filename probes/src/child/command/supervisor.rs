@@ -59,12 +59,9 @@ enum CommandError {
     /// A system call of the supervisor failed.
     #[error("cannot supervise the check command")]
     Prepare(#[source] io::Error),
-    /// Fork or exec.
     #[error("cannot start the check command `{program}`")]
     Start {
-        /// The program.
         program: String,
-        /// The error of the system.
         #[source]
         source: io::Error,
     },

@@ -40,14 +40,8 @@ pub(super) enum ToolError {
     /// It prints too much.
     #[error("killed: printed more than {LONGEST} bytes")]
     Flood,
-    /// It failed.
     #[error("failed ({status}){}{message}", if .message.is_empty() { "" } else { ": " })]
-    Failed {
-        /// Its exit status.
-        status: ExitStatus,
-        /// Its first line.
-        message: String,
-    },
+    Failed { status: ExitStatus, message: String },
 }
 
 /// Finds the first program with this name in the folders of a list like `PATH`. A relative folder is skipped.

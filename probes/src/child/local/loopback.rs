@@ -14,20 +14,15 @@ const SIZE: usize = 16 << 20;
 /// Why loopback fails.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LoopbackError {
-    /// No socket.
     #[error("no connection through 127.0.0.1")]
     Connect(#[source] io::Error),
-    /// It broke.
     #[error("the connection through 127.0.0.1 broke")]
     Move(#[source] io::Error),
-    /// Wrong bytes.
     #[error("wrong bytes through 127.0.0.1: at offset {offset}, 0x{got:02x} instead of 0x{expected:02x}")]
     Wrong {
         /// Counted from the first byte.
         offset: u64,
-        /// The expected byte.
         expected: u8,
-        /// The received byte.
         got: u8,
     },
 }

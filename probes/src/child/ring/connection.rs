@@ -36,7 +36,6 @@ impl RingConnection {
         Ok(Self { limit: Some(limit), ..self })
     }
 
-    /// Sends all of it.
     pub(super) fn send(&self, bytes: &[u8], doing: &'static str) -> Result<(), RingError> {
         (&self.stream).write_all(bytes).map_err(|error| self.broken(error, doing))
     }
@@ -53,7 +52,6 @@ impl RingConnection {
         }
     }
 
-    /// Fills the buffer.
     pub(super) fn receive(&self, mut buffer: &mut [u8], doing: &'static str) -> Result<(), RingError> {
         while !buffer.is_empty() {
             let length = self.receive_some(buffer, doing)?;
@@ -62,7 +60,6 @@ impl RingConnection {
         Ok(())
     }
 
-    /// The next byte.
     pub(super) fn receive_one(&self, doing: &'static str) -> Result<u8, RingError> {
         let mut byte = [0];
         self.receive(&mut byte, doing)?;

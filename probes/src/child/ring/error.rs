@@ -31,9 +31,7 @@ pub enum RingError {
     /// The plan is invalid.
     #[error("invalid ring: member {me} of {members}, {}", counted(*ports, "port"))]
     NoRing {
-        /// The number of members.
         members: usize,
-        /// The number of ports.
         ports: usize,
         /// This node's place.
         me: usize,
@@ -43,52 +41,28 @@ pub enum RingError {
     Thread(#[source] io::Error),
     /// Not within the timeout.
     #[error("cannot connect to {peer}: {reason}")]
-    CannotConnect {
-        /// The peer.
-        peer: Peer,
-        /// The last error.
-        reason: String,
-    },
+    CannotConnect { peer: Peer, reason: String },
     /// The program at the address is not a probe of this version.
     #[error("what answers at {} is not dlrover-diag pair --listen of this version: {reason}", peer.address)]
     NotAProbe {
-        /// Its address.
         peer: Peer,
         /// Its behaviour.
         reason: String,
     },
     /// No peer connected to the listener in time.
     #[error("no peer connected within {seconds} s")]
-    NoPeer {
-        /// The limit.
-        seconds: u64,
-    },
+    NoPeer { seconds: u64 },
     /// The peer is connected, but neither sends nor receives.
     #[error("{peer} neither sent nor received anything for {seconds} s while {doing}")]
-    Silent {
-        /// The peer.
-        peer: Peer,
-        /// The current step.
-        doing: &'static str,
-        /// The limit.
-        seconds: u64,
-    },
+    Silent { peer: Peer, doing: &'static str, seconds: u64 },
     /// The peer closed its connection regularly, but too early.
     #[error("{peer} closed the connection early while {doing}")]
-    ClosedEarly {
-        /// The peer.
-        peer: Peer,
-        /// The current step.
-        doing: &'static str,
-    },
+    ClosedEarly { peer: Peer, doing: &'static str },
     /// The connection broke.
     #[error("the connection with {peer} broke while {doing}")]
     Broken {
-        /// The peer.
         peer: Peer,
-        /// The current step.
         doing: &'static str,
-        /// The error of the system.
         #[source]
         source: io::Error,
     },
@@ -97,46 +71,19 @@ pub enum RingError {
         "wrong bytes from {peer}: in a transfer of {size} bytes, at offset {}, 0x{:02x} instead of 0x{:02x}",
         wrong.offset, wrong.got, wrong.expected
     )]
-    WrongBytes {
-        /// The peer.
-        peer: Peer,
-        /// Size of the transfer.
-        size: u64,
-        /// The first wrong byte.
-        wrong: WrongByte,
-    },
+    WrongBytes { peer: Peer, size: u64, wrong: WrongByte },
     /// The peer reports that it received wrong bytes.
     #[error("{peer} received wrong bytes from us in a transfer of {size} bytes")]
-    PeerGotWrongBytes {
-        /// The peer.
-        peer: Peer,
-        /// Size of the transfer.
-        size: u64,
-    },
+    PeerGotWrongBytes { peer: Peer, size: u64 },
     /// The peer violates the protocol.
     #[error("{peer} sent an invalid message while {doing}")]
-    InvalidMessage {
-        /// The peer.
-        peer: Peer,
-        /// The current step.
-        doing: &'static str,
-    },
+    InvalidMessage { peer: Peer, doing: &'static str },
     /// The sum of an all-reduce is wrong.
     #[error("the all-reduce gave a wrong sum: number {at} is {got} instead of {expected}")]
-    WrongSum {
-        /// Index of the number.
-        at: usize,
-        /// The expected number.
-        expected: f32,
-        /// The actual number.
-        got: f32,
-    },
+    WrongSum { at: usize, expected: f32, got: f32 },
     /// Another member has a wrong sum.
     #[error("{peer} reports a wrong sum of the all-reduce")]
-    PeerGotWrongSum {
-        /// The member.
-        peer: Peer,
-    },
+    PeerGotWrongSum { peer: Peer },
 }
 
 impl RingError {
@@ -146,14 +93,11 @@ impl RingError {
     }
 }
 
-/// The first wrong byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WrongByte {
     /// Counted from the transfer's first byte.
     pub offset: u64,
-    /// The expected byte.
     pub expected: u8,
-    /// The received byte.
     pub got: u8,
 }
 

@@ -29,20 +29,15 @@ impl Kind {
 /// The first message of either end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hello {
-    /// Its kind.
     pub(crate) kind: Kind,
     /// Identifies the test.
     pub(crate) token: u64,
-    /// The number of members.
     pub(crate) members: u64,
-    /// The sender.
     pub(crate) from: u64,
-    /// The receiver.
     pub(crate) to: u64,
 }
 
 impl Hello {
-    /// Encodes it.
     pub(crate) fn encode(&self) -> [u8; LENGTH] {
         let mut bytes = [0; LENGTH];
         let kind = Kind::ALL.iter().position(|kind| *kind == self.kind).unwrap_or_default();

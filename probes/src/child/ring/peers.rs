@@ -22,7 +22,6 @@ use crate::wire::ring::RingPlan;
 /// Between two checks whether dialling has ended.
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Between two attempts.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How long one address may take before the next is tried.
@@ -199,7 +198,6 @@ pub(super) fn dial(peer: &Peer, hello: &Hello, limits: DialLimits) -> Result<Tcp
     }
 }
 
-/// One attempt.
 fn attempt(
     address: &str,
     hello: &Hello,

@@ -48,7 +48,6 @@ pub(crate) struct Transferred {
     pub(crate) sending: Duration,
 }
 
-/// Bytes per second.
 pub(crate) fn rate(bytes: u64, time: Duration) -> u64 {
     let per_second = u128::from(bytes) * 1_000_000_000 / time.as_nanos().max(1);
     u64::try_from(per_second).unwrap_or(u64::MAX)

@@ -45,7 +45,6 @@ const NEVER_RAN: [&str; 9] = [
 /// Its output ends with it, unless a descendant holds the pipe.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// A program to start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Spec {
     pub(super) program: PathBuf,
@@ -58,7 +57,6 @@ pub(super) struct Spec {
     pub(super) input: Vec<u8>,
 }
 
-/// A running program.
 #[derive(Debug)]
 pub(super) struct Call {
     pid: i32,
@@ -66,7 +64,6 @@ pub(super) struct Call {
     stderr: mpsc::Receiver<Vec<u8>>,
 }
 
-/// The end of a program.
 #[derive(Debug)]
 pub(crate) struct CallEnd {
     pub(crate) cause: ExitCause,

@@ -30,7 +30,6 @@ pub(crate) struct Response {
     pub(super) results: Vec<Measured>,
 }
 
-/// One measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Measured {
     pub(super) pair: SocketPair,
@@ -107,7 +106,6 @@ impl Response {
         Some((shown(one), shown(other)))
     }
 
-    /// The result for a pair.
     pub(crate) fn answer(&self, pair: SocketPair, style: Style) -> Answer {
         self.measured(pair, style).unwrap_or_else(Answer::Failed)
     }

@@ -22,16 +22,13 @@ pub(super) enum LayoutError {
     /// A file cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// The file.
         path: PathBuf,
-        /// The error of the system.
         #[source]
         source: io::Error,
     },
     /// A number is missing.
     #[error("{} has no usable line `{key} N`", path.display())]
     NoNumber {
-        /// The file.
         path: PathBuf,
         /// The name of the line.
         key: &'static str,
@@ -39,9 +36,7 @@ pub(super) enum LayoutError {
     /// The number of an accelerator is below the first one.
     #[error("{} has an mgpu_id, but its number {node} is below num_cpu_nodes {cpus}", path.display())]
     Below {
-        /// The file.
         path: PathBuf,
-        /// The number of the folder.
         node: u32,
         /// The number of processor nodes.
         cpus: u32,
@@ -49,11 +44,8 @@ pub(super) enum LayoutError {
     /// Two accelerators on one socket.
     #[error("socket {socket} belongs to GPU {first} and to GPU {second}, says {}", path.display())]
     Twice {
-        /// The socket.
         socket: u32,
-        /// The lower one.
         first: u32,
-        /// The other one.
         second: u32,
         /// The file that names it again.
         path: PathBuf,
