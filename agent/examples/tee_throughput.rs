@@ -1,4 +1,4 @@
-//! How fast eight workers that print as fast as they can are tee'd: to their log files, and as prefixed lines
+//! Throughput of tee'd output: eight workers that print as fast as they can, to their log files and as prefixed lines
 //! to a console that is `/dev/null`.
 //!
 //! `cargo run --release -p agent --example tee_throughput [seconds] [line length] [log dir]`
@@ -13,11 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent::streams::Streams;
-use agent::{
-    config::{LogConfig, LogDir},
-    logs::{Console, Logs},
-};
+use agent::{Console, LogConfig, LogDir, Logs, Streams};
 use rules::{LocalRank, Rank};
 
 const WORKERS: u32 = 8;
@@ -59,7 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         child.wait()?;
     }
     let drained = generation.drain(Duration::from_secs(60)).blocking_recv()?;
-    let took = start.elapsed();
+    let take_output = start.elapsed();
     let mut bytes = 0;
     for (local_rank, _) in &workers {
         let (out, _) = generation.log_files(*local_rank);
@@ -74,8 +70,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         let megabytes = bytes as f64 / 1e6;
         println!(
             "{WORKERS} workers, lines of {length} bytes: {megabytes:.0} MB in {:.2} s = {:.0} MB/s ({drained:?})",
-            took.as_secs_f64(),
-            megabytes / took.as_secs_f64()
+            take_output.as_secs_f64(),
+            megabytes / take_output.as_secs_f64()
         );
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! The loop of one node: take an event, ask [`WorkerGroup`] what to do, start doing it. Nothing here waits
-//! for the world; the end of whatever was started comes back as an event.
+//! The event loop of one node: takes an event, asks [`WorkerGroup`] for the effects, and starts them. The loop never
+//! waits for an effect; its end comes back as an event.
 
 mod ending;
 
@@ -42,30 +42,25 @@ use crate::{
     master_link::{self, LinkParts, MasterAt, MasterLink, ToMaster},
     oom::OomCounter,
     prober::{Command, Prober},
-    questions::{self, Answering, Desk},
+    questions::{self, AnswerServer, QuestionState},
     report::Report,
-    run_blocking::run_blocking,
     signals,
-    store_host::{Opened, StoreHost},
+    store_host::{OpenedStore, StoreHost},
     store_watch::{Look, StoreWatch},
     workers,
     workers::Prepared,
 };
-use processes::{
-    cgroup::Cgroup,
-    launcher_id::LauncherId,
-    reap::{Reaped, next_ended},
-};
+use processes::{cgroup::Cgroup, launcher_id::LauncherId, reap::reap_exited, run_blocking};
 use rules::chain;
 
 /// Events that may wait for the loop.
 const QUEUE: usize = 1024;
 
-/// What the loop hears.
+/// Input of the event loop.
 enum Input {
     Event(Event),
     Prepared { round: Round, prepared: Box<Prepared> },
-    Hosting { round: Round, opened: Opened },
+    Hosting { round: Round, opened: OpenedStore },
     Arrived { round: Round, up_to: usize, arrived: Arrived },
 }
 
@@ -78,34 +73,31 @@ impl From<Event> for Input {
 /// Why an agent cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// A signal handler.
+    /// A signal handler could not be installed.
     #[error("cannot handle signals")]
     Signals(#[source] io::Error),
-    /// The guard's socket.
-    #[error("cannot speak to the guard process")]
+    /// The guard's socket cannot be used.
+    #[error("cannot use the socket of the guard process")]
     Guard(#[source] io::Error),
 }
 
 /// Sees each event of the loop with the effects that followed. Must not block.
 pub type Observer = Box<dyn FnMut(&Event, &[Effect])>;
 
-/// What an agent works with. Made by the launcher.
+/// What an agent needs. Made by the launcher.
 pub struct Parts {
-    /// What it is told.
     pub config: AgentConfig,
-    /// This launcher's mark.
+    /// This launcher's id.
     pub launcher_id: LauncherId,
     /// The guard, which was started before any thread.
     pub guard: Guard,
     /// Where the master is.
     pub master: MasterAt,
-    /// The store of the workers, should this node be group rank 0.
+    /// The store of the workers, used if this node is group rank 0.
     pub store: StoreHost,
-    /// The launcher's own output.
     pub console: Console,
-    /// The workers' output.
     pub logs: Logs,
-    /// Sees every event and what it led to.
+    /// Sees every event and its effects.
     pub observer: Observer,
 }
 
@@ -115,7 +107,7 @@ pub struct Agent {
     settings: Arc<EnvSettings>,
     launcher_id: LauncherId,
     cgroup: Option<Cgroup>,
-    has_strangers: bool,
+    has_foreign_children: bool,
     observer: Observer,
     group: WorkerGroup,
     guard: GuardLink,
@@ -127,10 +119,10 @@ pub struct Agent {
     attributes: NodeAttributes,
     master: MasterLink,
     master_at: MasterAt,
-    desk: Arc<Desk>,
-    answering: Answering,
+    question_state: Arc<QuestionState>,
+    answer_server: AnswerServer,
     question_key: Key,
-    /// What the guard was told last of when the workers must be gone.
+    /// The deadline that the guard was sent last.
     kill_at: Option<Moment>,
     store: Arc<AsyncMutex<StoreHost>>,
     console: Console,
@@ -139,11 +131,11 @@ pub struct Agent {
     prepared: Option<Box<Prepared>>,
     store_watch: StoreWatch,
     generation: Option<Generation>,
-    /// Output of older generations that is still read.
+    /// Output of older generations that is still being read.
     retired: JoinSet<()>,
     oom: Arc<OnceLock<OomCounter>>,
-    happenings: mpsc::Receiver<Input>,
-    happened: mpsc::Sender<Input>,
+    inputs: mpsc::Receiver<Input>,
+    input_sender: mpsc::Sender<Input>,
     started: Instant,
 }
 
@@ -163,16 +155,16 @@ impl Agent {
     /// Runs one node to its end.
     ///
     /// # Errors
-    /// When it cannot even start.
+    /// When it cannot start.
     pub async fn run(parts: Parts) -> Result<Report, AgentError> {
         let Parts { config, launcher_id, guard, master, store, console, logs, observer } = parts;
-        let (cgroup, has_strangers) = (guard.cgroup.clone(), guard.has_strangers);
-        // Beside the connection to the master. Where there is no thread for it, it is found when it is needed.
+        let (cgroup, has_foreign_children) = (guard.cgroup.clone(), guard.has_foreign_children);
+        // In parallel to connecting to the master. Without room for a thread it is done when it is needed.
         let oom = Arc::new(OnceLock::new());
         let found = Arc::clone(&oom);
         tokio::spawn(run_blocking(move || found.get_or_init(OomCounter::find).kills()));
-        let (happened, happenings) = mpsc::channel(QUEUE);
-        let unknown = signals::listen(&config.signals, &happened).map_err(AgentError::Signals)?;
+        let (input_sender, inputs) = mpsc::channel(QUEUE);
+        let unknown = signals::listen(&config.signals, &input_sender).map_err(AgentError::Signals)?;
         for name in unknown {
             console
                 .say(format!("dlrover-run: --signals-to-handle: no signal `{name}` can be handled; ignored"));
@@ -189,19 +181,20 @@ impl Agent {
             gpu_share: config.gpu_share,
         };
         let group = WorkerGroup::new(limits);
-        let (started, desk) = (Instant::now(), Arc::new(Desk::default()));
+        let (started, question_state) = (Instant::now(), Arc::new(QuestionState::default()));
         let question_key = Key::new(master.trust.token.as_ref());
-        let answering = Answering::start(config.node_id.clone(), question_key.clone(), Arc::clone(&desk));
-        let answering = answering.unwrap_or_else(|error| {
-            // The others decide without it whether they go on when the master is lost.
+        let answer_server =
+            AnswerServer::start(config.node_id.clone(), question_key.clone(), Arc::clone(&question_state));
+        let answer_server = answer_server.unwrap_or_else(|error| {
+            // The other nodes then decide without this one whether to continue when the master is lost.
             warn!(%error, "no port for questions of other launchers");
-            Answering::nowhere()
+            AnswerServer::disabled()
         });
         let link = LinkParts {
             master: master.clone(),
             secret: config.secret.clone(),
             allowed: store.allowed(),
-            desk: Arc::clone(&desk),
+            question_state: Arc::clone(&question_state),
             started,
         };
         let mut agent = Self {
@@ -213,10 +206,10 @@ impl Agent {
             children,
             windows,
             attributes: attributes::gather(config.attributes.clone()),
-            master: master_link::start(link, happened.clone()),
+            master: master_link::start(link, input_sender.clone()),
             master_at: master,
-            desk,
-            answering,
+            question_state,
+            answer_server,
             question_key,
             kill_at: None,
             console,
@@ -228,16 +221,16 @@ impl Agent {
             retired: JoinSet::new(),
             store: Arc::new(AsyncMutex::new(store)),
             oom,
-            happenings,
-            happened,
+            inputs,
+            input_sender,
             started,
             launcher_id,
             cgroup,
-            has_strangers,
+            has_foreign_children,
             observer,
             config: Arc::new(config),
         };
-        // A guard that died before we listened to SIGCHLD is told by nothing else.
+        // A guard that died before SIGCHLD was handled is noticed here only.
         agent.reap();
         let outcome = agent.run_group().await;
         Ok(agent.report(outcome).await)
@@ -250,7 +243,7 @@ impl Agent {
             debug!(?event, "event");
             let effects = self.group.handle(now, event.clone());
             (self.observer)(&event, &effects);
-            self.desk.set_standpoint(self.group.standpoint());
+            self.question_state.set_standpoint(self.group.standpoint());
             self.fence(now);
             for effect in effects {
                 debug!(?effect, "effect");
@@ -274,12 +267,12 @@ impl Agent {
             };
             let watches_store = self.group.watches_store();
             tokio::select! {
-                word = self.guard.next() => {
-                    if let Some(event) = self.heard(word) {
+                message = self.guard.next() => {
+                    if let Some(event) = self.guard_event(message) {
                         return event;
                     }
                 }
-                Some(happening) = self.happenings.recv() => match happening {
+                Some(input) = self.inputs.recv() => match input {
                     Input::Event(event) => return event,
                     Input::Prepared { round, prepared } => {
                         self.prepared = Some(prepared);
@@ -287,8 +280,8 @@ impl Agent {
                         return Event::Prepared { round, oom_kills };
                     }
                     Input::Hosting { round, opened } => {
-                        let Opened { master_addr, master_port, moved_to } = opened;
-                        if let Some(server) = moved_to {
+                        let OpenedStore { master_addr, master_port, new_server } = opened;
+                        if let Some(server) = new_server {
                             self.store_watch.moved(&server, master_port);
                         }
                         return Event::Hosting { round, master_addr, master_port };
@@ -311,8 +304,8 @@ impl Agent {
         }
     }
 
-    fn heard(&mut self, word: FromGuard) -> Option<Event> {
-        match word {
+    fn guard_event(&mut self, message: FromGuard) -> Option<Event> {
+        match message {
             FromGuard::Started { round, local_rank, pid } => {
                 self.store_watch.started(local_rank, pid);
                 Some(Event::WorkerStarted { round, local_rank, pid })
@@ -333,20 +326,22 @@ impl Agent {
         self.oom.get_or_init(OomCounter::find).kills()
     }
 
-    /// Takes the ends of all children: the guard's, and those of strangers that PID 1 of a container inherits.
+    /// Reaps all children: the guard, and orphans that PID 1 of a container inherits.
     fn reap(&mut self) {
-        while let Reaped::Ended { pid, cause } = next_ended() {
-            if pid != self.guard.pid().as_raw() {
-                continue;
+        let (guard, was_ended) = (self.guard.pid().as_raw(), self.guard_ended);
+        reap_exited(|pid, cause| {
+            if pid == guard {
+                self.guard_ended = Some(cause);
             }
-            self.guard_ended = Some(cause);
-            let clearing = self.clear_away_aside();
-            let happened = self.happened.clone();
+        });
+        if let (Some(cause), None) = (self.guard_ended, was_ended) {
+            let killing = self.kill_leftovers();
+            let input_sender = self.input_sender.clone();
             tokio::spawn(async move {
-                let left = clearing.await;
-                debug!(?left, "cleared away what a dead guard left");
-                // The loop has ended when it no longer listens.
-                let _gone = happened.send(Event::GuardDied { cause }.into()).await;
+                let left = killing.await;
+                debug!(?left, "killed what a dead guard left");
+                // The loop has ended when it no longer receives.
+                let _gone = input_sender.send(Event::GuardDied { cause }.into()).await;
             });
         }
     }
@@ -356,84 +351,86 @@ impl Agent {
             Effect::Join { after, checked, .. } => self.join(after, checked),
             Effect::TakeInventory => {
                 let prober = Self::prober(&mut self.prober, &self.config, &self.launcher_id);
-                prober.take_inventory(self.happened.clone());
+                prober.take_inventory(self.input_sender.clone());
             }
             Effect::WatchGpus { and_memory } => {
                 let prober = Self::prober(&mut self.prober, &self.config, &self.launcher_id);
-                prober.watch_gpus(and_memory, self.happened.clone());
+                prober.watch_gpus(and_memory, self.input_sender.clone());
             }
-            Effect::ReportInventory { inventory } => self.say(ToMaster::Inventory(inventory)),
+            Effect::ReportInventory { inventory } => self.send_to_master(ToMaster::Inventory(inventory)),
             Effect::CheckLocally => {
                 let prober = Self::prober(&mut self.prober, &self.config, &self.launcher_id);
-                prober.check_locally(self.happened.clone());
+                prober.check_locally(self.input_sender.clone());
             }
             Effect::Probe { order } => {
                 let prober = Self::prober(&mut self.prober, &self.config, &self.launcher_id);
-                prober.probe(order, self.happened.clone());
+                prober.probe(order, self.input_sender.clone());
             }
             Effect::CancelProbe { at } => {
                 if let Some(prober) = &mut self.prober {
                     prober.cancel(at);
                 }
             }
-            Effect::ReportCheck { report } => self.say(ToMaster::Checked { report, is_progress: false }),
+            Effect::ReportCheck { report } => {
+                self.send_to_master(ToMaster::Checked { report, is_progress: false })
+            }
             Effect::ReportProgress { at, probed } => {
                 let report = CheckReport { at, probed, compute: Some(Vec::new()) };
-                self.say(ToMaster::Checked { report, is_progress: true });
+                self.send_to_master(ToMaster::Checked { report, is_progress: true });
             }
-            Effect::Resume { claim } => self.say(ToMaster::Resume(self.request(None), claim)),
+            Effect::Resume { claim } => self.send_to_master(ToMaster::Resume(self.request(None), claim)),
             Effect::HostStore { round, fresh_port } => self.host_store(round, fresh_port),
             Effect::ReportHosting { round, master_addr, master_port } => {
-                self.say(ToMaster::Hosting { round, master_addr, master_port });
+                self.send_to_master(ToMaster::Hosting { round, master_addr, master_port });
             }
             Effect::ReportFailure { round, reason, gives_up } => {
-                self.say(ToMaster::Failure { round, reason, gives_up });
+                self.send_to_master(ToMaster::Failure { round, reason, gives_up });
             }
-            Effect::AcknowledgeEnd => self.say(ToMaster::AcknowledgeEnd),
+            Effect::AcknowledgeEnd => self.send_to_master(ToMaster::AcknowledgeEnd),
             Effect::Prepare { assignment, attempt } => self.prepare(assignment, attempt),
             Effect::Spawn { round } => self.spawn(round),
-            Effect::SignalTree { signal } => self.tell_guard(&ToGuard::SignalTree { signal }),
-            Effect::SignalWorkers { signal } => self.tell_guard(&ToGuard::SignalWorkers { signal }),
-            Effect::KillWorker { local_rank } => self.tell_guard(&ToGuard::KillWorker { local_rank }),
-            Effect::KillTree => self.tell_guard(&ToGuard::KillTree),
+            Effect::SignalTree { signal } => self.send_to_guard(&ToGuard::SignalTree { signal }),
+            Effect::SignalWorkers { signal } => self.send_to_guard(&ToGuard::SignalWorkers { signal }),
+            Effect::KillWorker { local_rank } => self.send_to_guard(&ToGuard::KillWorker { local_rank }),
+            Effect::KillTree => self.send_to_guard(&ToGuard::KillTree),
             Effect::Ask { round, jury, timeout, of_master } => self.ask(round, jury, timeout, of_master),
             Effect::AbandonTree => self.is_abandoned = true,
             Effect::Notify(notice) => self.console.say(format!("dlrover-run: {notice}")),
-            Effect::ReportEnd { end } => self.say(ToMaster::End(end)),
+            Effect::ReportEnd { end } => self.send_to_master(ToMaster::End(end)),
             Effect::Finish { .. } => {}
         }
     }
 
-    /// Should this process stand still, the guard ends the workers when it is time.
+    /// If this process hangs, the guard kills the workers in time.
     fn fence(&mut self, now: Moment) {
         let kill_at = self.group.kill_at();
         if std::mem::replace(&mut self.kill_at, kill_at) != kill_at {
             let lease = self.group.lease().unwrap_or_default();
             let within = kill_at.map(|kill_at| (kill_at - now) + guard_after(lease));
-            self.tell_guard(&ToGuard::Fence { within });
+            self.send_to_guard(&ToGuard::Fence { within });
         }
     }
 
     fn ask(&self, round: Round, jury: Vec<Juror>, timeout: Duration, of_master: bool) {
-        let (key, happened) = (self.question_key.clone(), self.happened.clone());
+        let (key, input_sender) = (self.question_key.clone(), self.input_sender.clone());
         let MasterAt { host, port, .. } = self.master_at.clone();
         tokio::spawn(async move {
             let is_refused = async { of_master && questions::is_refused(&host, port, timeout).await };
             let (answers, is_master_gone) =
                 tokio::join!(questions::ask(&key, round, jury, timeout), is_refused);
             let event = Event::Answered { round, answers, is_master_gone };
-            let _gone = happened.send(event.into()).await;
+            let _gone = input_sender.send(event.into()).await;
         });
     }
 
-    /// A master link that has ended has said so by an event.
-    fn say(&self, word: ToMaster) {
-        let _ended = self.master.words.send(word);
+    /// A connection that has ended has sent an event about it.
+    fn send_to_master(&self, message: ToMaster) {
+        let _ended = self.master.messages.send(message);
     }
 
-    fn tell_guard(&mut self, message: &ToGuard) {
+    fn send_to_guard(&mut self, message: &ToGuard) {
         if let Err(error) = self.guard.send(message, Vec::new()) {
-            warn!(%error, "could not speak to the guard");
+            warn!(%error, "cannot send to the guard");
         }
     }
 
@@ -441,10 +438,10 @@ impl Agent {
         self.retire_generation();
         let port = self.prober.as_ref().map_or(0, Prober::port);
         let checked = checked.map(|local| Checked { local, port });
-        self.say(ToMaster::Join(JoinRequest { checked, ..self.request(after) }));
+        self.send_to_master(ToMaster::Join(JoinRequest { checked, ..self.request(after) }));
     }
 
-    /// Made when it is first needed: most runs check nothing.
+    /// Made on first use: most runs check nothing.
     fn prober<'a>(
         prober: &'a mut Option<Prober>,
         config: &AgentConfig,
@@ -460,8 +457,8 @@ impl Agent {
             let switchbox = config.switchbox.clone();
             let (terms, tools) = (config.gpus.clone(), config.tool_path.clone());
             let devices = config.env.visible_devices();
-            let mark = launcher_id.to_string();
-            Prober::new(mark, has_accelerators, devices, command, terms, tools, switchbox)
+            let launcher_id = launcher_id.to_string();
+            Prober::new(launcher_id, has_accelerators, devices, command, terms, tools, switchbox)
         })
     }
 
@@ -480,11 +477,11 @@ impl Agent {
             attributes: self.attributes.clone(),
             after,
             checked: None,
-            question_port: self.answering.port,
+            question_port: self.answer_server.port,
         }
     }
 
-    /// The output of workers that are gone is read to its end beside the next generation.
+    /// The output of ended workers is read to its end while the next generation runs.
     fn retire_generation(&mut self) {
         while self.retired.try_join_next().is_some() {}
         if let Some(mut generation) = self.generation.take() {
@@ -495,45 +492,45 @@ impl Agent {
     }
 
     fn host_store(&self, round: Round, fresh_port: bool) {
-        let (store, happened) = (Arc::clone(&self.store), self.happened.clone());
+        let (store, input_sender) = (Arc::clone(&self.store), self.input_sender.clone());
         tokio::spawn(async move {
-            let happening = match store.lock().await.open(fresh_port).await {
+            let input = match store.lock().await.open(fresh_port).await {
                 Ok(opened) => Input::Hosting { round, opened },
                 Err(error) => Event::CannotHost { reason: chain(&error) }.into(),
             };
-            let _gone = happened.send(happening).await;
+            let _gone = input_sender.send(input).await;
         });
     }
 
     fn prepare(&self, assignment: Assignment, attempt: rules::Attempt) {
         let (config, settings) = (Arc::clone(&self.config), Arc::clone(&self.settings));
-        let (logs, happened) = (Arc::clone(&self.logs), self.happened.clone());
+        let (logs, input_sender) = (Arc::clone(&self.logs), self.input_sender.clone());
         tokio::spawn(async move {
             let round = assignment.round;
             let prepared =
                 run_blocking(move || workers::prepare(&config, &settings, &logs, &assignment, attempt)).await;
-            let happening = match prepared {
+            let input = match prepared {
                 Ok(Ok(prepared)) => Input::Prepared { round, prepared: Box::new(prepared) },
                 Ok(Err(error)) => Event::CannotPrepare { round, reason: chain(&error) }.into(),
                 Err(error) => {
-                    let reason = format!("cannot make its files ready: {error}");
+                    let reason = format!("cannot prepare its files: {error}");
                     Event::CannotPrepare { round, reason }.into()
                 }
             };
-            let _gone = happened.send(happening).await;
+            let _gone = input_sender.send(input).await;
         });
     }
 
     fn spawn(&mut self, round: Round) {
         let Some(prepared) = self.prepared.take() else { return };
         self.store_watch.begin(round, self.config.local_world_size);
-        self.tell_guard(&ToGuard::Begin { round });
+        self.send_to_guard(&ToGuard::Begin { round });
         for (spec, fds) in prepared.workers {
             if let Err(error) = self.guard.send(&ToGuard::Worker(spec), fds) {
-                warn!(%error, "could not speak to the guard");
+                warn!(%error, "cannot send to the guard");
             }
         }
-        self.tell_guard(&ToGuard::End);
+        self.send_to_guard(&ToGuard::End);
         self.generation = Some(prepared.generation);
     }
 
@@ -542,12 +539,12 @@ impl Agent {
         let watches_store = self.group.watches_store();
         let Some(look) = self.store_watch.next_look(watches_store) else { return };
         let Look { round, up_to, peers, port, pids } = look;
-        let happened = self.happened.clone();
+        let input_sender = self.input_sender.clone();
         tokio::spawn(async move {
             let found = run_blocking(move || arrivals::find(&peers, port, &pids)).await;
             // A look that failed leaves doubt, and doubt accuses nobody.
             let arrived = found.unwrap_or(Arrived { somebody: true, ..Arrived::default() });
-            let _gone = happened.send(Input::Arrived { round, up_to, arrived }).await;
+            let _gone = input_sender.send(Input::Arrived { round, up_to, arrived }).await;
         });
     }
 }

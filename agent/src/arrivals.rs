@@ -1,5 +1,5 @@
-//! Whose connection is it? From peers of the store on this host to the workers that own the sockets, by
-//! `/proc/net/tcp` (address to inode) and `/proc/<pid>/fd` (inode to process).
+//! Finds the workers that own connections of peers on this host, by `/proc/net/tcp` (address to inode) and
+//! `/proc/<pid>/fd` (inode to process).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,7 +21,8 @@ pub struct Arrived {
     pub somebody: bool,
 }
 
-/// Finds the workers behind `peers`. Reads some files of /proc for each worker, so it is called off the loop.
+/// Finds the workers behind `peers`. Reads some files of /proc for each worker, so it is not called on the event
+/// loop.
 #[must_use]
 pub fn find(peers: &[SocketAddr], store_port: u16, workers: &BTreeMap<LocalRank, i32>) -> Arrived {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| fs::read_to_string(path).unwrap_or_default());
@@ -36,7 +37,7 @@ pub fn find(peers: &[SocketAddr], store_port: u16, workers: &BTreeMap<LocalRank,
             found.insert(*local_rank);
         }
     }
-    // A worker may be a shell around the training process. This walk is dear, so only when it is needed.
+    // A worker may be a shell around the training process. This walk is expensive, so it is done only if needed.
     for (local_rank, pid) in workers {
         if unowned.is_empty() {
             break;
@@ -50,13 +51,13 @@ pub fn find(peers: &[SocketAddr], store_port: u16, workers: &BTreeMap<LocalRank,
     Arrived { workers: found, somebody: somebody || !unowned.is_empty() }
 }
 
-/// Local ends and inodes of all connections to a port, from a table of `/proc/net`.
+/// Local addresses and inodes of all connections to a port, from a table of `/proc/net`.
 fn connections_to(table: &str, port: u16) -> impl Iterator<Item = (SocketAddr, u64)> {
     table.lines().skip(1).filter_map(move |line| {
         let mut fields = line.split_ascii_whitespace();
         let local = address(fields.nth(1)?)?;
         let remote = address(fields.next()?)?;
-        // Behind the addresses: state, queues, timer, retransmits, uid, timeout.
+        // After the addresses: state, queues, timer, retransmits, uid, timeout.
         let inode: u64 = fields.nth(6)?.parse().ok()?;
         (remote.port() == port && inode != 0).then_some((local, inode))
     })
@@ -81,7 +82,7 @@ fn address(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, port))
 }
 
-/// Whether the process owns any of these sockets; those it owns are taken out.
+/// Whether the process owns any of these sockets; removes those that it owns.
 fn takes_any(pid: i32, inodes: &mut BTreeSet<u64>) -> bool {
     socket_inodes(pid).filter(|inode| inodes.remove(inode)).count() > 0
 }
@@ -132,7 +133,7 @@ mod tests {
         let arrived = find(&[peer], port, &workers);
         assert!(arrived.workers.contains(&LocalRank(3)));
         assert!(!arrived.somebody);
-        // Its owner is not among the workers: a daemon, or another user's program.
+        // Its owner is not a worker: a daemon, or another user's program.
         let others = BTreeMap::new();
         assert!(find(&[peer], port, &others).workers.is_empty() && find(&[peer], port, &others).somebody);
         drop(child.stdin.take());

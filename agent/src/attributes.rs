@@ -1,4 +1,4 @@
-//! Facts about this machine, for the master and for people.
+//! Attributes of this machine, for the master and for messages.
 
 use std::{fs, net::IpAddr};
 
@@ -8,7 +8,7 @@ use rules::node::NodeAttributes;
 /// The kernel's random id of this boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Fills in what only the machine knows. What cannot be read stays empty: no run fails for it.
+/// Adds what is read from the machine. What cannot be read stays empty: no run fails for it.
 #[must_use]
 pub fn gather(known: NodeAttributes) -> NodeAttributes {
     NodeAttributes {
@@ -19,7 +19,7 @@ pub fn gather(known: NodeAttributes) -> NodeAttributes {
     }
 }
 
-/// Addresses of interfaces that other hosts can reach: no loopback, no link-local ones. IPv4 first.
+/// Addresses that other hosts can reach: no loopback, no link-local ones. IPv4 first.
 fn addresses() -> Vec<String> {
     let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) = interface_addresses()
         .into_iter()
@@ -31,7 +31,7 @@ fn addresses() -> Vec<String> {
     v4.into_iter().chain(v6).map(|address| address.to_string()).collect()
 }
 
-/// All addresses of this host's interfaces; none where they cannot be asked for.
+/// All addresses of this host's interfaces; empty if they cannot be listed.
 #[must_use]
 pub fn interface_addresses() -> Vec<IpAddr> {
     let found = getifaddrs().into_iter().flatten().filter_map(|interface| interface.address);
@@ -42,8 +42,8 @@ pub fn interface_addresses() -> Vec<IpAddr> {
     ip.collect()
 }
 
-/// The loopback interface, if it is down. Then this host reaches none of its own addresses, those of its other
-/// interfaces included: the kernel sends all that it says to itself over loopback.
+/// The loopback interface, if it is down. Then this host reaches none of its own addresses, since the kernel routes
+/// all of them over loopback.
 #[must_use]
 pub fn loopback_that_is_down() -> Option<String> {
     let mut down = None;

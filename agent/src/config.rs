@@ -1,4 +1,4 @@
-//! What an agent is told before it starts: plain data, no clap, no environment reads.
+//! The configuration of an agent: plain data, no clap, no environment reads.
 
 use std::{collections::BTreeSet, ffi::OsString, ops::RangeInclusive, path::PathBuf, time::Duration};
 
@@ -12,55 +12,54 @@ use rules::{
 use crate::streams::Streams;
 use probes::SwitchboxTask;
 
-/// Everything one node's agent needs to know.
+/// The configuration of one node's agent.
 #[derive(Debug, Clone)]
 pub struct AgentConfig {
     /// The job's name, `TORCHELASTIC_RUN_ID`.
     pub run_id: RunId,
     /// This launcher's own id.
     pub node_id: NodeId,
-    /// What it proves by that it is this launcher; `node_id` is its digest.
+    /// Proves to the master that a request is from this launcher; `node_id` is its digest.
     pub secret: NodeSecret,
-    /// The seat this node asks for; `None` when it has no wish. 0 is a wish.
+    /// The requested node rank; `None`: any.
     pub node_rank: Option<NodeRank>,
-    /// What it expects of the job; every node's must be the same.
+    /// The terms of the job; they must be the same on every node.
     pub terms: Terms,
-    /// What the launcher knows of the machine (accelerators, pod); the agent adds the rest.
+    /// Attributes known to the launcher (accelerators, pod); the agent adds the rest.
     pub attributes: NodeAttributes,
     /// Workers on this node, at least 1.
     pub local_world_size: u32,
     /// `ROLE_NAME`.
     pub role: String,
-    /// The address that workers of all nodes use to reach this one, `MASTER_ADDR` when it is group rank 0;
-    /// `None`: the one that the master sees.
+    /// The address at which workers of all nodes reach this one, `MASTER_ADDR` when it is group rank 0; `None`: the
+    /// address that the master sees.
     pub address: Option<String>,
-    /// The address that the topology file lists it under, when that is another one.
+    /// Its address in the topology file, if it differs.
     pub node_ip: Option<String>,
-    /// What to run.
+    /// The command of the workers.
     pub command: WorkerCommand,
     /// Restarts after the first attempt.
     pub max_restarts: u32,
-    /// How long workers may take to end after a polite signal.
+    /// From SIGTERM to SIGKILL, for workers.
     pub shutdown_timeout: Duration,
     /// Where MASTER_PORT comes from.
     pub master_port: MasterPort,
     /// Only members of the round may connect to the store (`DLROVER_STORE_ALLOW=members`).
     pub is_store_for_members: bool,
-    /// The ports that MASTER_PORT may take, in order of preference (`HOST_PORTS`); empty: any free one. A
-    /// static line's own port is not held to it.
+    /// The ports that MASTER_PORT may take, in order of preference (`HOST_PORTS`); empty: any free one. Not applied
+    /// to the port of a static line.
     pub port_choices: Vec<RangeInclusive<u16>>,
-    /// Signals that end the run, by name, as given (`SIGTERM`, ...). Unknown names were warned about.
+    /// Names of signals that end the run, as given (`SIGTERM`, ...). Unknown names are warned about.
     pub signals: Vec<String>,
-    /// Run by `/bin/sh -c` on each node of a pair, in place of the built-in test. Used where the terms ask for
-    /// checks.
+    /// Run by `/bin/sh -c` on each node of a pair in place of the built-in test, if the terms ask for checks.
     pub check_command: Option<OsString>,
-    /// What the job asks of this node's accelerators.
+    /// The job's requirements of this node's accelerators.
     pub gpus: GpuTerms,
-    /// Where the tools of their vendors are looked for, in the form of `PATH`.
+    /// Folders that are searched for vendors' tools, in the form of `PATH`.
     pub tool_path: OsString,
-    /// What its workers have of a device that they share with other containers.
+    /// The workers' share of a device that is shared with other containers.
     pub gpu_share: Option<ShareTerms>,
-    /// How the switchbox is checked when the node looks at itself, if it is.
+    /// The switchbox check, if it is part of the self-test.
     pub switchbox: Option<SwitchboxTask>,
     /// Where output goes.
     pub logs: LogConfig,
@@ -70,21 +69,21 @@ pub struct AgentConfig {
     pub cpus: Vec<Vec<usize>>,
 }
 
-/// The command of every worker. `${local_rank}` in any argument is replaced when it is started.
+/// The command of every worker. `${local_rank}` in any argument is replaced at the start.
 #[derive(Debug, Clone)]
 pub struct WorkerCommand {
     /// Program and arguments; never empty. argv[0] is looked up in PATH when it has no slash.
     pub argv: Vec<OsString>,
-    /// What the failure report calls it: the script, the module or the program, as given.
+    /// Its name in the failure report: the script, the module or the program, as given.
     pub title: String,
 }
 
 /// Where workers find their store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MasterPort {
-    /// The launcher serves the store on a port it binds (`TORCHELASTIC_USE_AGENT_STORE=True`).
+    /// The launcher serves it on a port of its own (`TORCHELASTIC_USE_AGENT_STORE=True`).
     Served,
-    /// Rank 0 binds a port that was free a moment ago (`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`).
+    /// Rank 0 binds a port that was just found free (`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`).
     LeftToRankZero,
 }
 
@@ -97,7 +96,7 @@ pub struct LogConfig {
     pub redirects: Vec<Streams>,
     /// Streams written to files and the console, by local rank; as long as the local world.
     pub tee: Vec<Streams>,
-    /// Before every tee'd line. Macros: `${role_name}`, `${local_rank}`, `${rank}`, `${hostname}`.
+    /// Prefix of every tee'd line. Macros: `${role_name}`, `${local_rank}`, `${rank}`, `${hostname}`.
     pub prefix_template: String,
     /// Local ranks whose output reaches the console; `None`: all.
     pub console_ranks: Option<BTreeSet<u32>>,
@@ -124,8 +123,7 @@ pub enum LogDir {
 /// How worker environments are made.
 #[derive(Debug, Clone)]
 pub struct EnvConfig {
-    /// The launcher's own environment, byte for byte, but for what the launcher has decided: the accelerators that it
-    /// has chosen.
+    /// The launcher's own environment, byte for byte, except for the accelerators that the launcher has chosen.
     pub inherited: Vec<(OsString, OsString)>,
     /// `--virtual-local-rank`: every worker sees LOCAL_RANK=0 and one device.
     pub virtual_local_rank: bool,
@@ -133,12 +131,12 @@ pub struct EnvConfig {
     pub signals_to_handle: String,
 }
 
-/// The variables that say which accelerators a program sees, and what their numbers mean.
+/// The variables that select the visible accelerators and their numbering.
 const VISIBLE: [&str; 4] =
     ["CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "MACA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"];
 
 impl EnvConfig {
-    /// Which accelerators are this job's, for programs that compute on them before workers do: the launcher's own
+    /// The variables that limit programs to this job's accelerators before workers start: the launcher's own
     /// environment may show more.
     #[must_use]
     pub fn visible_devices(&self) -> Vec<(OsString, OsString)> {
@@ -151,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_says_which_devices_are_visible_is_known() {
+    fn variables_of_visible_devices_are_selected() {
         let own = |(name, value): (&str, &str)| (name.into(), value.into());
         let inherited = [
             ("CUDA_VISIBLE_DEVICES", "1"),

@@ -1,5 +1,5 @@
-//! What a worker itself says about its failure: the file named by `TORCHELASTIC_ERROR_FILE`, which torch's
-//! `@record` writes and any program may. It is foreign input: read with bounds, never fatal.
+//! A worker's own report of its failure: the file at `TORCHELASTIC_ERROR_FILE`, which torch's `@record` writes, and
+//! any program may. It is foreign input: read with bounds, never fatal.
 
 use std::{
     fs::OpenOptions,
@@ -14,16 +14,14 @@ use serde_json::Value;
 /// Largest file that is read. A Python call stack has some KiB.
 pub const MOST_BYTES: u64 = 4 << 20;
 
-/// A worker's own account.
+/// A worker's own report.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ErrorFile {
-    /// Where it was found.
     pub path: PathBuf,
     /// The call stack if there is one, else the message.
     pub account: String,
-    /// The time the worker gave, in whole seconds since 1970.
+    /// The worker's timestamp, in whole seconds since 1970.
     pub unix_secs: Option<i64>,
-    /// The whole document.
     pub document: Value,
 }
 
@@ -33,48 +31,35 @@ pub enum ErrorFileError {
     /// It could not be read.
     #[error("cannot read the error file {}", path.display())]
     Read {
-        /// Which file.
         path: PathBuf,
-        /// What the system said.
         #[source]
         source: io::Error,
     },
-    /// It is a folder, a pipe or another thing that is no file.
+    /// It is a folder, a pipe or another special file.
     #[error("the error file {} is not a regular file", path.display())]
-    NotAFile {
-        /// Which file.
-        path: PathBuf,
-    },
+    NotAFile { path: PathBuf },
     /// It is too large.
     #[error("the error file {} is larger than 4 MiB", path.display())]
-    TooLarge {
-        /// Which file.
-        path: PathBuf,
-    },
+    TooLarge { path: PathBuf },
     /// It is not JSON.
     #[error("the error file {} is not JSON", path.display())]
     Json {
-        /// Which file.
         path: PathBuf,
-        /// Where it stops making sense.
         #[source]
         source: serde_json::Error,
     },
     /// It is JSON, but has no `message`.
     #[error("the error file {} has no \"message\"", path.display())]
-    NoMessage {
-        /// Which file.
-        path: PathBuf,
-    },
+    NoMessage { path: PathBuf },
 }
 
-/// Reads an error file; `None` when the worker left none.
+/// Reads an error file; `None` if the worker left none.
 ///
 /// # Errors
-/// When there is a file and it cannot be used.
+/// When there is a file that cannot be used.
 pub fn read(path: &Path) -> Result<Option<ErrorFile>, ErrorFileError> {
     let at = || path.to_owned();
-    // Without O_NONBLOCK, opening a pipe that a hostile worker put here would wait for ever.
+    // Without O_NONBLOCK, opening a pipe at this path would wait for ever.
     let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
     let file = match opened {
         Ok(file) => file,
@@ -150,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_in_its_place_does_not_hold_us() {
+    fn a_pipe_in_its_place_does_not_block() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("error.json");
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();

@@ -9,7 +9,8 @@ use rules::{
 use tokio::time::timeout;
 use tracing::warn;
 
-use crate::{error_file, logs::Generation, report::WorkerEvidence, run_blocking::run_blocking};
+use crate::{error_file, logs::Generation, report::WorkerEvidence};
+use processes::run_blocking;
 
 /// How long error files may take to be read: they may lie on a network file system.
 const TIMEOUT: Duration = Duration::from_secs(5);

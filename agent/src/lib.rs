@@ -1,25 +1,46 @@
-//! The node's agent: supervises the workers of one node. A thin shell around [`rules::worker_group`].
+//! The agent: supervises the workers of one node. A thin shell around [`rules::worker_group`].
 //!
-//! Read first: [`agent`], the loop. [`guard`] keeps the processes, [`logs`] their output, [`store_host`] the
-//! store they meet at, [`master_link`] the word of the master.
+//! The launcher starts a guard ([`start_guard`]), builds [`Parts`] and calls [`Agent::run`], which returns a
+//! [`Report`].
+//!
+//! | what | where |
+//! |---|---|
+//! | the event loop | [`Agent`]; what it needs is in [`AgentConfig`] and [`Parts`] |
+//! | the process that starts the workers and kills their descendants | [`Guard`], [`frame`]: its messages |
+//! | output of the workers and of the launcher | [`Logs`], [`Console`] |
+//! | the workers' store | [`StoreHost`] |
+//! | the connection to the job master | [`MasterAt`] |
+//! | how the run ended | [`Report`], [`read_error_file`] |
 
-pub mod agent;
-pub mod arrivals;
-pub mod attributes;
-pub mod config;
-pub mod error_file;
+mod agent;
+mod arrivals;
+mod attributes;
+mod config;
+mod error_file;
 mod evidence;
-pub mod guard;
-pub mod logs;
-pub mod master_link;
-pub mod oom;
-pub mod prober;
-pub mod questions;
-pub mod report;
-mod run_blocking;
-pub mod signals;
-pub mod store_host;
-pub mod store_watch;
-pub mod streams;
+mod guard;
+mod logs;
+mod master_link;
+mod oom;
+mod prober;
+mod questions;
+mod report;
+mod signals;
+mod store_host;
+mod store_watch;
+mod streams;
 mod template;
-pub mod workers;
+mod workers;
+
+pub use self::{
+    agent::{Agent, AgentError, Observer, Parts},
+    attributes::{interface_addresses, loopback_that_is_down},
+    config::{AgentConfig, EnvConfig, LogConfig, LogDir, MasterPort, WorkerCommand},
+    error_file::{ErrorFile, ErrorFileError, read as read_error_file},
+    guard::{Guard, frame, start as start_guard},
+    logs::{Console, Drained, Generation, LogError, Logs, Stream, TAIL_BYTES, plain},
+    master_link::MasterAt,
+    report::{Report, WorkerEvidence},
+    streams::Streams,
+    store_host::{Allowed, Reach, SharedStore, StoreHost, StoreHostError, StoreLimits, bind, bind_at},
+};

@@ -1,8 +1,8 @@
-//! The agent's side of the wire: one task that keeps a stream to the master open, speaks in the order in which
-//! it was told to, and turns what the master pushes into events.
+//! The connection to the master: one task that keeps a stream to the master open, sends messages in order, and turns
+//! pushes of the master into events.
 //!
-//! A stream that breaks is opened again for as long as the agent lives. What was not said by then is dropped:
-//! the agent hears [`Event::MasterBack`] and says again where it stands.
+//! A broken stream is opened again for as long as the agent lives. Messages that were not sent by then are dropped:
+//! the agent gets [`Event::MasterBack`] and reports its state again.
 
 mod connect;
 mod members;
@@ -37,53 +37,53 @@ use tonic::{Code, Status, Streaming, transport::Channel};
 
 use self::connect::Connector;
 pub use self::connect::{ConnectError, MasterAt};
-use crate::{questions::Desk, store_host::Allowed};
+use crate::{questions::QuestionState, store_host::Allowed};
 use rules::chain;
 
-/// How long the master may take to acknowledge a call. It only takes note; what follows is pushed.
+/// How long the master may take to acknowledge a call. It only records it; what follows is pushed.
 const CALL: Duration = Duration::from_secs(10);
 
-/// Connections that are kept after their streams were given up.
+/// Connections that are kept after their streams were abandoned.
 const MOST_KEPT: usize = 64;
 
 /// The first pause after a broken stream; each further one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
-/// The longest pause. With what an attempt may take it is less than a master that was started again waits for:
+/// The longest pause. Together with the time of an attempt it is shorter than a restarted master waits:
 /// [`rules::liveness::LONGEST_GAP`].
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// What the agent says to the master.
+/// A message of the agent to the master.
 #[derive(Debug)]
 pub enum ToMaster {
-    /// Ask for a seat.
+    /// Requests a node rank.
     Join(JoinRequest),
-    /// Say where this node stands.
+    /// Reports the state of this node.
     Resume(JoinRequest, Claim),
     /// The store of a round is open.
     Hosting { round: Round, master_addr: Option<String>, master_port: u16 },
-    /// What this node's accelerators are.
+    /// The accelerators of this node.
     Inventory(Box<Inventory>),
-    /// What a test came to, or how far it has come.
+    /// The result of a test, or its progress.
     Checked { report: CheckReport, is_progress: bool },
     /// Workers failed.
     Failure { round: Round, reason: String, gives_up: bool },
-    /// This node's part is over.
+    /// This node has ended.
     End(NodeEnd),
-    /// This node has heard that the job is over.
+    /// Acknowledges the end of the job.
     AcknowledgeEnd,
 }
 
-/// Why a stream is no more, or could not be opened.
+/// Why a stream ended, or could not be opened.
 #[derive(Debug, thiserror::Error)]
 enum LinkError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     #[error("the job master at {at} did not answer within {} s", timeout.as_secs_f64())]
     Silent { at: String, timeout: Duration },
-    #[error("the job master at {at} said: {}", status.message())]
+    #[error("the job master at {at} refused: {}", status.message())]
     Refused { at: String, status: Status },
-    #[error("the connection to the job master at {at} broke off")]
+    #[error("the job master at {at} closed the connection")]
     BrokeOff { at: String },
     #[error(
         "at {at} the other side speaks torchrun's rendezvous (the TCPStore protocol) and is no job master; all nodes of \
@@ -92,8 +92,8 @@ enum LinkError {
     Torchrun { at: String },
     #[error("the job master at {at} does not know this node any more")]
     Forgotten { at: String },
-    #[error("the job master at {at} said what makes no sense")]
-    Nonsense {
+    #[error("the job master at {at} sent an invalid message")]
+    InvalidPush {
         at: String,
         #[source]
         source: ConvertError,
@@ -101,126 +101,125 @@ enum LinkError {
 }
 
 impl LinkError {
-    /// Another try would end the same way. A master that took this node once may be on its way back to its old
-    /// settings, but a word that makes no sense to it never will.
-    fn is_final(&self, was_ever_open: bool) -> bool {
+    /// Whether another attempt would fail the same way. A master that once accepted this node may be restarted with
+    /// its old settings; an invalid message never becomes valid.
+    fn is_final(&self, was_open_once: bool) -> bool {
         match self {
-            Self::Connect(error) => error.is_final() && !was_ever_open,
+            Self::Connect(error) => error.is_final() && !was_open_once,
             Self::Refused { status, .. } => match status.code() {
                 Code::InvalidArgument => true,
-                Code::FailedPrecondition | Code::Unauthenticated | Code::Unimplemented => !was_ever_open,
+                Code::FailedPrecondition | Code::Unauthenticated | Code::Unimplemented => !was_open_once,
                 _ => false,
             },
             Self::Silent { .. }
             | Self::BrokeOff { .. }
             | Self::Torchrun { .. }
             | Self::Forgotten { .. }
-            | Self::Nonsense { .. } => false,
+            | Self::InvalidPush { .. } => false,
         }
     }
 }
 
-/// Where to say words, and the task that says them: it ends when the sender is dropped and all was said.
+/// The message queue and its task, which ends when the sender is dropped and all messages were sent.
 #[derive(Debug)]
 pub struct MasterLink {
-    /// Unbounded, because the agent says a handful of words a round and must never wait to say them.
-    pub words: mpsc::UnboundedSender<ToMaster>,
-    /// The task.
+    /// Unbounded, because the agent sends a handful of messages a round and must never wait.
+    pub messages: mpsc::UnboundedSender<ToMaster>,
     pub task: JoinHandle<()>,
 }
 
-/// What the task works with beside its channels.
+/// What the task needs besides its channels.
 #[derive(Debug)]
 pub struct LinkParts {
     /// Where the master is.
     pub master: MasterAt,
-    /// What this node proves by that it speaks for itself.
+    /// Proves the identity of this node.
     pub secret: NodeSecret,
-    /// Who may connect to the store here, when not everybody may.
+    /// The addresses that may connect to the store here, if they are restricted.
     pub allowed: Option<Allowed>,
-    /// Where others are told whether a stream is open.
-    pub desk: Arc<Desk>,
-    /// When the agent's clock began.
+    /// Where the state of the stream is published.
+    pub question_state: Arc<QuestionState>,
+    /// The origin of the agent's clock.
     pub started: Instant,
 }
 
-/// Starts the task. Words go in by the returned channel; events come out by `events`.
+/// Starts the task. Messages are sent by the returned channel; events are received from `events`.
 pub fn start<E>(parts: LinkParts, events: mpsc::Sender<E>) -> MasterLink
 where
     E: From<Event> + Send + 'static,
 {
-    let (words, inbox) = mpsc::unbounded_channel();
-    let LinkParts { master, secret, allowed, desk, started } = parts;
+    let (messages, inbox) = mpsc::unbounded_channel();
+    let LinkParts { master, secret, allowed, question_state, started } = parts;
     let task = tokio::spawn(async move {
         let node = secret.node_id();
         let mut link = MasterConnection {
             connector: Connector::new(master, secret),
             node,
             events,
-            words: inbox,
+            messages: inbox,
             is_open: false,
-            heard: None,
+            last_push: None,
             allowed,
             hosted: None,
-            desk,
+            question_state,
             started,
             kept: Vec::new(),
         };
         link.run().await;
     });
-    MasterLink { words, task }
+    MasterLink { messages, task }
 }
 
 struct MasterConnection<E> {
     connector: Connector,
     node: NodeId,
     events: mpsc::Sender<E>,
-    words: mpsc::UnboundedReceiver<ToMaster>,
-    /// The master has answered on the present stream.
+    messages: mpsc::UnboundedReceiver<ToMaster>,
+    /// The master has answered on the current stream.
     is_open: bool,
-    /// The last push: the master's life, and its number.
-    heard: Option<(u64, u64)>,
-    /// Who may connect to the store here, when not everybody may.
+    /// The last push: the master's epoch and sequence number.
+    last_push: Option<(u64, u64)>,
+    /// The addresses that may connect to the store here, if they are restricted.
     allowed: Option<Allowed>,
     /// The round whose store is here and whose members are not known yet.
     hosted: Option<Round>,
-    desk: Arc<Desk>,
+    question_state: Arc<QuestionState>,
     started: Instant,
-    /// Connections whose streams were given up. They are closed when another stream is open, or with the process: a
-    /// master that sees one closed takes the launcher for dead, and its workers for gone.
+    /// Connections of abandoned streams. They are closed when another stream is open, or with the process: a master
+    /// that sees a connection close takes the launcher for dead.
     kept: Vec<Channel>,
 }
 
-/// A stream that is open.
+/// An open stream.
 #[derive(Debug, Clone, Copy)]
 struct Welcome {
-    /// When the first beat is due; `None`: none is wanted.
+    /// When the first heartbeat is due; `None`: none is wanted.
     beat: Option<Duration>,
-    /// The stream's number.
+    /// The number of the session.
     session: u64,
-    /// How long the answer to a beat may take.
+    /// How long the answer to a heartbeat may take.
     timeout: Duration,
 }
 
-/// The agent is gone; nothing is left to do.
+/// The agent has ended.
 struct AgentGone;
 
 impl<E: From<Event>> MasterConnection<E> {
-    /// Ends when the agent is gone.
+    /// Runs until the agent ends.
     async fn run(&mut self) {
         let mut pause = FIRST_PAUSE;
-        let mut was_ever_open = false;
+        let mut was_open_once = false;
         loop {
             self.is_open = false;
-            let conversed = self.converse().await;
-            self.desk.set_hears(false);
+            let conversed = self.run_stream().await;
+            self.question_state.set_connected(false);
             let error = match conversed {
                 Ok(AgentGone) => return,
                 Err(error) => error,
             };
-            was_ever_open |= self.is_open;
+            was_open_once |= self.is_open;
             let error = match error {
-                LinkError::BrokeOff { at } if !was_ever_open && self.connector.is_tcp_store().await => {
+                LinkError::BrokeOff { at } if !was_open_once && self.connector.is_tcp_store().await => {
                     LinkError::Torchrun { at }
                 }
                 error => error,
@@ -229,69 +228,68 @@ impl<E: From<Event>> MasterConnection<E> {
                 pause = FIRST_PAUSE;
             }
             let reason = chain(&error);
-            let is_final = error.is_final(was_ever_open);
-            let event =
-                if is_final { Event::Pushed(Push::Refused { reason }) } else { Event::MasterAway { reason } };
-            if self.tell(event).await.is_some() || is_final {
+            let is_final = error.is_final(was_open_once);
+            let event = if is_final { Event::Pushed(Push::Refused { reason }) } else { Event::MasterAway { reason } };
+            if self.emit(event).await.is_some() || is_final {
                 return;
             }
-            if self.drop_words_for(jittered(pause)).await.is_some() {
+            if self.drop_messages_for(jittered(pause)).await.is_some() {
                 return;
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 
-    /// What is said while there is no stream is said again from the agent's state.
-    async fn drop_words_for(&mut self, wait: Duration) -> Option<AgentGone> {
+    /// Messages without a stream are dropped: the agent's state is reported again later.
+    async fn drop_messages_for(&mut self, wait: Duration) -> Option<AgentGone> {
         let over = sleep(wait);
         tokio::pin!(over);
         loop {
             tokio::select! {
                 () = &mut over => return None,
-                word = self.words.recv() => if word.is_none() {
+                message = self.messages.recv() => if message.is_none() {
                     return Some(AgentGone);
                 },
             }
         }
     }
 
-    /// One stream, from its opening to its end.
-    async fn converse(&mut self) -> Result<AgentGone, LinkError> {
+    /// Runs one stream, from its opening to its end.
+    async fn run_stream(&mut self) -> Result<AgentGone, LinkError> {
         let sent = Instant::now();
         let (mut client, mut pushes) = self.subscribe().await?;
         let welcome = self.welcome(&mut pushes).await?;
-        // The last one is this one's.
+        // The last one is the current one.
         self.kept.drain(..self.kept.len().saturating_sub(1));
-        // Before the first beat: see `Desk`.
-        self.desk.set_hears(true);
+        // Before the first heartbeat: see `QuestionState`.
+        self.question_state.set_connected(true);
         self.is_open = true;
-        while self.words.try_recv().is_ok() {}
-        if self.tell(self.heard_at(sent)).await.is_some() || self.tell(Event::MasterBack).await.is_some() {
+        while self.messages.try_recv().is_ok() {}
+        if self.emit(self.heard_event(sent)).await.is_some() || self.emit(Event::MasterBack).await.is_some() {
             return Ok(AgentGone);
         }
-        // Beside everything else: a word that takes long to be answered makes the node no less alive.
-        let beats = self.beats(client.clone(), welcome);
-        let talk = self.talk(&mut client, &mut pushes, welcome);
+        // Concurrently: a slow call does not make the node less alive.
+        let heartbeats = self.heartbeats(client.clone(), welcome);
+        let exchange = self.exchange(&mut client, &mut pushes, welcome);
         tokio::select! {
-            ended = talk => ended,
-            error = beats => Err(error),
+            ended = exchange => ended,
+            error = heartbeats => Err(error),
         }
     }
 
-    /// Words and pushes, until the stream is no more.
-    async fn talk(
+    /// Sends messages and receives pushes, until the stream ends.
+    async fn exchange(
         &mut self,
         client: &mut MasterClient<Channel>,
         pushes: &mut Streaming<pb::StreamMessage>,
         welcome: Welcome,
     ) -> Result<AgentGone, LinkError> {
-        self.let_members_in(client).await?;
+        self.allow_members(client).await?;
         loop {
             tokio::select! {
-                word = self.words.recv() => match word {
-                    Some(word) => {
-                        if self.say(client, word).await?.is_some() {
+                message = self.messages.recv() => match message {
+                    Some(message) => {
+                        if self.send(client, message).await?.is_some() {
                             return Ok(AgentGone);
                         }
                     }
@@ -307,27 +305,27 @@ impl<E: From<Event>> MasterConnection<E> {
                         Event::Pushed(Push::Seat(assignment)) => Some(assignment.round),
                         _ => None,
                     };
-                    if self.tell(event).await.is_some() {
+                    if self.emit(event).await.is_some() {
                         return Ok(AgentGone);
                     }
-                    // Not where nobody beats: alone in one process there is nothing to tell.
+                    // Not without heartbeats: within one process there is nothing to take over.
                     if let (Some(round), Some(_)) = (seat, welcome.beat) {
                         self.take_seat(client, round, welcome).await?;
                     }
-                    self.let_members_in(client).await?;
+                    self.allow_members(client).await?;
                 }
             }
         }
     }
 
-    /// The master has answered what was said then.
-    fn heard_at(&self, sent: Instant) -> Event {
+    /// The master has answered a message sent at that time.
+    fn heard_event(&self, sent: Instant) -> Event {
         Event::Heard { sent: Moment::new(sent.saturating_duration_since(self.started)) }
     }
 
-    /// Says that the node lives, for as long as the master wants to hear it and listens. Each beat waits for the answer to
-    /// the one before: what the master makes of that is in `rules::presence`.
-    fn beats(
+    /// Sends heartbeats while the master wants them. Each waits for the answer to the one before; `rules::presence`
+    /// describes what the master concludes from that.
+    fn heartbeats(
         &self,
         mut client: MasterClient<Channel>,
         welcome: Welcome,
@@ -357,12 +355,12 @@ impl<E: From<Event>> MasterConnection<E> {
         }
     }
 
-    /// Tells the store here whom it may listen to, once a round has its members.
-    async fn let_members_in(&mut self, client: &mut MasterClient<Channel>) -> Result<(), LinkError> {
+    /// Sets the addresses that may connect to the store here, once a round has its members.
+    async fn allow_members(&mut self, client: &mut MasterClient<Channel>) -> Result<(), LinkError> {
         let (Some(round), Some(allowed)) = (self.hosted, self.allowed.clone()) else { return Ok(()) };
         let world = self.connector.signed(pb::ShowWorldRequest {});
         let world = self.connector.answered(client.show_world(world)).await?;
-        // Another round is on its way, and its seats will be told.
+        // Otherwise another round has begun, whose assignment will follow.
         if world.round == Some(round.0) {
             allowed.set(members::addresses(&world.members).await);
         }
@@ -381,7 +379,7 @@ impl<E: From<Event>> MasterConnection<E> {
         self.connector.answered(client.beat(self.connector.signed(beat))).await.map(drop)
     }
 
-    async fn tell(&self, event: Event) -> Option<AgentGone> {
+    async fn emit(&self, event: Event) -> Option<AgentGone> {
         self.events.send(event.into()).await.is_err().then_some(AgentGone)
     }
 
@@ -389,7 +387,7 @@ impl<E: From<Event>> MasterConnection<E> {
         &mut self,
     ) -> Result<(MasterClient<Channel>, Streaming<pb::StreamMessage>), LinkError> {
         let channel = self.connector.open().await?;
-        // From here on the master may know of it.
+        // From here on the master may know the connection.
         if self.kept.len() >= MOST_KEPT {
             self.kept.remove(0);
         }
@@ -403,8 +401,8 @@ impl<E: From<Event>> MasterConnection<E> {
         Ok((client, pushes))
     }
 
-    /// The first push.
-    async fn welcome(&mut self, pushes: &mut Streaming<pb::StreamMessage>) -> Result<Welcome, LinkError> {
+    /// Waits for the first push.
+    async fn welcome(&mut self, pushes: &mut Streaming<pb::Push>) -> Result<Welcome, LinkError> {
         let Ok(push) = timeout(CALL, pushes.message()).await else {
             return Err(LinkError::Silent { at: self.connector.to_string(), timeout: CALL });
         };
@@ -421,28 +419,37 @@ impl<E: From<Event>> MasterConnection<E> {
         let at = || self.connector.to_string();
         let push = push.map_err(|status| self.connector.refused(status))?;
         let push = push.ok_or_else(|| LinkError::BrokeOff { at: at() })?;
-        StreamMessage::try_from(push).map_err(|source| LinkError::Nonsense { at: at(), source })
+        Pushed::try_from(push).map_err(|source| LinkError::InvalidPush { at: at(), source })
     }
 
-    /// `None` for what was heard before, is the link's own affair, or is beyond this agent.
-    fn event(&mut self, StreamMessage { epoch, seq, payload }: StreamMessage) -> Option<Event> {
-        if self.heard.is_some_and(|(life, last)| life == epoch && seq <= last) {
+    /// `None` for a push that was received before, concerns only the connection, or is unknown to this agent.
+    fn event(&mut self, Pushed { epoch, seq, push }: Pushed) -> Option<Event> {
+        if self.last_push.is_some_and(|(life, last)| life == epoch && seq <= last) {
             return None;
         }
-        self.heard = Some((epoch, seq));
-        match payload? {
-            Payload::Welcome { .. } => None,
-            Payload::Push(push) => Some(Event::Pushed(push)),
-        }
+        self.last_push = Some((epoch, seq));
+        Some(match push? {
+            Push::Welcome { .. } => return None,
+            Push::Host { round, fresh_port } => Event::AskedToHost { round, fresh_port },
+            Push::Seat(assignment) => Event::Seated { assignment },
+            Push::Regroup { round, why, is_secondary } => Event::Regroup { round, why, is_secondary },
+            Push::Refused { reason } => Event::Pushed(Push::Refused { reason }),
+            Push::JobEnd(verdict) => Event::JobEnded { verdict },
+            Push::Pending(pending) => Event::Pending(pending),
+            Push::Check(order) => Event::CheckOrdered { order },
+            Push::CancelCheck(at) => Event::CheckCancelled { at },
+            Push::CheckOver { words } => Event::CheckOver { words },
+            Push::Excluded(exclusion) => Event::Excluded { exclusion },
+        })
     }
 
-    async fn say(
+    async fn send(
         &mut self,
         client: &mut MasterClient<Channel>,
-        word: ToMaster,
+        message: ToMaster,
     ) -> Result<Option<AgentGone>, LinkError> {
         let node_id = self.node.0.clone();
-        match word {
+        match message {
             ToMaster::Join(request) => {
                 self.connector.answered(client.join(self.connector.signed(join_request(request)))).await?;
             }
@@ -476,12 +483,12 @@ impl<E: From<Event>> MasterConnection<E> {
                 let report = end_report(&self.node, end);
                 self.connector.answered(client.report_end(self.connector.signed(report))).await?;
                 if is_farewell {
-                    return Ok(self.tell(Event::EndNoted).await);
+                    return Ok(self.emit(Event::EndNoted).await);
                 }
             }
             ToMaster::AcknowledgeEnd => {
-                let word = pb::EndAcknowledgement { node_id };
-                self.connector.answered(client.acknowledge_end(self.connector.signed(word))).await?;
+                let message = pb::EndAcknowledgement { node_id };
+                self.connector.answered(client.acknowledge_end(self.connector.signed(message))).await?;
             }
         }
         Ok(None)
@@ -508,7 +515,7 @@ impl Connector {
         }
     }
 
-    /// What the transport says of itself is no news to a person; what the master says is.
+    /// Texts of the transport are not useful in a message; those of the master are.
     fn refused(&self, status: Status) -> LinkError {
         let at = self.to_string();
         match status.code() {
@@ -520,7 +527,7 @@ impl Connector {
     }
 }
 
-/// Somewhere between half of it and all of it, so that a thousand agents do not come back in one moment.
+/// A random time between half of it and all of it, so that a thousand agents do not reconnect at the same moment.
 fn jittered(pause: Duration) -> Duration {
     // The last bytes of a random id are random.
     let random = uuid::Uuid::new_v4().as_u128() & 0xff;
@@ -533,28 +540,29 @@ mod tests {
     use super::*;
 
     fn parts(master: MasterAt) -> LinkParts {
-        let (secret, desk, started) = (NodeSecret::new("of a node"), Arc::default(), Instant::now());
-        LinkParts { master, secret, allowed: None, desk, started }
+        let (secret, question_state, started) =
+            (NodeSecret::new("of a node"), Arc::default(), Instant::now());
+        LinkParts { master, secret, allowed: None, question_state, started }
     }
 
-    /// The path is back: what was sent before is not acknowledged in time, the attempt that is on fails, a pause follows,
-    /// and the next attempt gets through.
+    /// The network is back: the current attempt fails because its data is not acknowledged in time, a pause follows,
+    /// and the next attempt succeeds.
     #[test]
-    fn a_node_is_back_within_the_gap_that_a_master_waits_for() {
+    fn a_node_reconnects_within_the_gap_that_a_master_waits_for() {
         let gap = connect::ACKNOWLEDGE + connect::CONNECT + LONGEST_PAUSE;
         assert!(gap < rules::liveness::LONGEST_GAP, "{gap:?}");
     }
 
     #[tokio::test]
-    async fn a_torchrun_that_serves_the_meeting_is_named() {
+    async fn a_torchrun_at_the_address_is_named() {
         let listeners = store::bind_loopback(0).unwrap();
         let port = listeners[0].local_addr().unwrap().port();
         let _torchruns = store::StoreServer::start(listeners, store::Limits::default()).unwrap();
         let master =
             MasterAt { host: "127.0.0.1".into(), port, trust: master_proto::trust::Trust::default() };
-        let (events, mut told) = mpsc::channel::<Event>(16);
+        let (events, mut received) = mpsc::channel::<Event>(16);
         let _link = start(parts(master), events);
-        let Some(Event::MasterAway { reason }) = told.recv().await else { panic!("it is no master") };
+        let Some(Event::MasterAway { reason }) = received.recv().await else { panic!("it is no master") };
         assert!(
             reason.contains(&format!("at 127.0.0.1:{port} the other side speaks torchrun's rendezvous")),
             "{reason}"
@@ -562,20 +570,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_port_that_only_hangs_up_is_not_called_a_torchrun() {
+    async fn a_port_that_only_disconnects_is_not_called_a_torchrun() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let _hangs_up = tokio::spawn(async move { while listener.accept().await.is_ok() {} });
         let master =
             MasterAt { host: "127.0.0.1".into(), port, trust: master_proto::trust::Trust::default() };
-        let (events, mut told) = mpsc::channel::<Event>(16);
+        let (events, mut received) = mpsc::channel::<Event>(16);
         let _link = start(parts(master), events);
-        let Some(Event::MasterAway { reason }) = told.recv().await else { panic!("it is no master") };
+        let Some(Event::MasterAway { reason }) = received.recv().await else { panic!("it is no master") };
         assert!(!reason.contains("torchrun"), "{reason}");
     }
 
     #[test]
-    fn a_pause_is_never_longer_than_it_was_meant_to_be() {
+    fn a_pause_is_never_longer_than_given() {
         for _ in 0..100 {
             let pause = jittered(LONGEST_PAUSE);
             assert!(LONGEST_PAUSE / 2 <= pause && pause <= LONGEST_PAUSE, "{pause:?}");

@@ -1,5 +1,5 @@
-//! The node's part in a network check: starts the probes that the job master asks for, one at a time, and turns
-//! their ends into events.
+//! The node's part in a network check: starts the probes that the job master orders, one at a time, and turns their
+//! ends into events.
 
 mod alone;
 mod gpus;
@@ -29,62 +29,62 @@ use probes::{
     SwitchboxTask, check_locally, check_switchbox,
 };
 
-/// How long probes that were told to end may take, when this node is about to: their own limits, and a little more.
+/// How long cancelled probes may take at the end of the node: their own limits, and a little more.
 const CLOSE: Duration = Duration::from_secs(3);
 
-/// How long a node may look at itself that has accelerators: without persistence mode a driver takes seconds to wake
-/// each of eight.
+/// The timeout of the self-test of a node with accelerators: without persistence mode a driver takes seconds to
+/// initialize each of eight.
 const WITH_DEVICES: Duration = Duration::from_secs(60);
 
-/// Lines of a switchbox check that may wait to be printed: more than one has.
+/// Lines of a switchbox check that may be queued for printing: more than one check has.
 const SWITCHBOX_LINES: usize = 256;
 
 /// Starts probes.
 #[derive(Debug)]
 pub struct Prober {
     helper: Helper,
-    /// Variables that say which accelerators are this job's, for what computes on them. Neither the inventory nor the
-    /// switchbox check is narrowed: they name devices by the driver's own numbers.
+    /// Variables that limit computing probes to this job's accelerators. The inventory and the switchbox check are
+    /// not limited: they name devices by the driver's own numbers.
     devices: Vec<(OsString, OsString)>,
     port: ProbePort,
-    /// For a look at this node.
+    /// Of the self-test.
     timeout: Duration,
     command: Option<Command>,
     gpu_terms: GpuTerms,
-    /// Where vendors' tools are looked for, in the form of `PATH`.
+    /// Folders that are searched for vendors' tools, in the form of `PATH`.
     tool_path: OsString,
     switchbox: Option<SwitchboxTask>,
-    looking: Option<Looking>,
+    self_test: Option<SelfTest>,
     current: Option<Current>,
-    /// Listens to the accelerators' driver.
+    /// The watch over the accelerators' driver.
     watch: Option<gpus::Watch>,
 }
 
-/// Where other nodes' probes reach ours.
+/// The port at which other nodes' probes reach this one.
 #[derive(Debug, Clone)]
 enum ProbePort {
-    /// Our own probe's, from the first round to the last.
+    /// Listens from the first round to the last.
     Open(Arc<Listener>),
-    /// The user's program opens it in each round.
+    /// Opened by the check command in each round.
     Kept(Arc<Reservation>),
-    /// No port could be had, which shows as a fault of this node.
+    /// No port was free, which is a fault of this node.
     None,
 }
 
-/// The user's own program.
+/// The check command.
 #[derive(Debug, Clone)]
 pub struct Command {
     /// Run by `/bin/sh -c`.
     pub line: OsString,
     /// From SIGTERM to SIGKILL.
     pub grace: Duration,
-    /// The job has this node only, which then runs it alone, for so long at most.
+    /// The job has only this node, which runs it alone, with this time limit.
     pub alone: Option<Duration>,
 }
 
-/// The last look at this node.
+/// The last self-test.
 #[derive(Debug)]
-struct Looking {
+struct SelfTest {
     cancel: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
@@ -98,11 +98,11 @@ struct Current {
 }
 
 impl Prober {
-    /// Opens the port. `mark` is this launcher's, by which leftovers are found. Devices are looked at one after
-    /// another, which takes longer than a look at the processor.
+    /// Opens the port. `launcher_id` is set in the environment of probes, by which leftovers are found. Devices are
+    /// tested one after another, which takes longer than a test of the processor.
     #[must_use]
     pub fn new(
-        mark: String,
+        launcher_id: String,
         has_accelerators: bool,
         devices: Vec<(OsString, OsString)>,
         command: Option<Command>,
@@ -119,7 +119,7 @@ impl Prober {
             ProbePort::None
         });
         let timeout = if has_accelerators { WITH_DEVICES } else { LocalPlan::default().deadline };
-        let helper = Helper { mark: Some(mark), ..Helper::default() };
+        let helper = Helper { launcher_id: Some(launcher_id), ..Helper::default() };
         Self {
             helper,
             devices,
@@ -129,13 +129,13 @@ impl Prober {
             gpu_terms,
             tool_path,
             switchbox,
-            looking: None,
+            self_test: None,
             current: None,
             watch: None,
         }
     }
 
-    /// Where other nodes' probes reach ours; 0: nowhere.
+    /// The port at which other nodes' probes reach this one; 0: none.
     #[must_use]
     pub fn port(&self) -> u16 {
         match &self.port {
@@ -145,8 +145,8 @@ impl Prober {
         }
     }
 
-    /// Finds out what this node can know of itself: its accelerators ([`Event::InventoryTaken`] on the way), what it
-    /// computes, its switchbox last. The end is [`Event::LocallyChecked`], or [`Event::CannotCheck`].
+    /// Runs the self-test: accelerators (with [`Event::InventoryTaken`]), processor, switchbox last. It ends with
+    /// [`Event::LocallyChecked`] or [`Event::CannotCheck`].
     pub fn check_locally<E: From<Event> + Send + 'static>(&mut self, events: mpsc::Sender<E>) {
         let plan = self.local_plan();
         let gpus = GpuPlan { deadline: self.timeout, ..self.gpu_plan() };
@@ -192,14 +192,14 @@ impl Prober {
             };
             let _gone = events.send(end.into()).await;
         });
-        self.looking = Some(Looking { cancel, task });
+        self.self_test = Some(SelfTest { cancel, task });
     }
 
-    /// Takes part in a test, once the one before it has ended, which it does at once. The end is [`Event::Probed`]; where
-    /// this node computes meanwhile, and for longer, there is one for each.
+    /// Takes part in a test, after cancelling the one before. It ends with [`Event::Probed`]; if this node also
+    /// computes for longer, there is one for each.
     pub fn probe<E: From<Event> + Send + 'static>(&mut self, order: CheckOrder, events: mpsc::Sender<E>) {
         let (cancel, cancelled) = watch::channel(false);
-        // Nobody can cancel the one before any more, which ends it.
+        // Dropping its sender cancels the one before.
         let before = self.current.take().map(|current| current.task);
         let at = order.at;
         let probe = Probe {
@@ -216,7 +216,7 @@ impl Prober {
             }
             let report = probe.run(cancelled, &events).await;
             let end = match &report.probed {
-                // No other node has a part in that, and none must be suspected for it.
+                // It concerns no other node, so none must be suspected.
                 Probed::Failed { reason } if reason.starts_with(CANNOT_RUN) => {
                     Event::CannotCheck { reason: reason.clone() }
                 }
@@ -227,22 +227,22 @@ impl Prober {
         self.current = Some(Current { at, cancel, task });
     }
 
-    /// Ends the probe of this round now, and the compute probe beside it. They still have an end.
+    /// Cancels the probe of this round and its compute probe. Both still report an end.
     pub fn cancel(&mut self, at: CheckRound) {
         if let Some(current) = self.current.as_ref().filter(|current| current.at == at) {
             current.cancel.send_replace(true);
         }
     }
 
-    /// Ends whatever runs, and waits for that within bounds.
+    /// Cancels everything and waits for it, with a timeout.
     pub async fn close(&mut self) {
         if let Some(watch) = self.watch.take() {
             watch.close().await;
         }
-        if let Some(Looking { cancel, task }) = self.looking.take() {
+        if let Some(SelfTest { cancel, task }) = self.self_test.take() {
             cancel.send_replace(true);
             if timeout(CLOSE, task).await.is_err() {
-                warn!("the look at this node does not end; it dies with this launcher");
+                warn!("the self-test does not end; it dies with this launcher");
             }
         }
         let Some(Current { cancel, task, .. }) = self.current.take() else { return };
@@ -252,7 +252,7 @@ impl Prober {
         }
     }
 
-    /// The user's own program, where nobody is there to run it with.
+    /// The check command, if it runs on this node alone.
     fn command_alone(&self) -> Option<Alone> {
         let (command, ProbePort::Kept(reservation)) = (self.command.as_ref()?, &self.port) else {
             return None;
@@ -282,7 +282,7 @@ impl Prober {
     }
 }
 
-/// The rest of a look at this node: the links to its switchbox, line by line as it goes.
+/// The last step of the self-test: the links to the switchbox, with its log lines.
 async fn with_switchbox<E: From<Event>>(
     mut checked: LocalCheck,
     task: SwitchboxTask,
@@ -290,13 +290,13 @@ async fn with_switchbox<E: From<Event>>(
     cancel: watch::Receiver<bool>,
     events: &mpsc::Sender<E>,
 ) -> Event {
-    let (said, mut heard) = mpsc::channel(SWITCHBOX_LINES);
-    let telling = async {
-        while let Some(words) = heard.recv().await {
-            let _gone = events.send(Event::SelfCheckProgress { message: words }.into()).await;
+    let (lines, mut received) = mpsc::channel(SWITCHBOX_LINES);
+    let forwarding = async {
+        while let Some(words) = received.recv().await {
+            let _gone = events.send(Event::SelfCheckSays { words }.into()).await;
         }
     };
-    let (found, ()) = tokio::join!(check_switchbox(task, helper, Some(said), Some(cancel)), telling);
+    let (found, ()) = tokio::join!(check_switchbox(task, helper, Some(lines), Some(cancel)), forwarding);
     match found {
         Ok(found) => found.add_to(&mut checked),
         Err(SwitchboxError::Died(reason)) => {

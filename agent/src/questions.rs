@@ -1,6 +1,5 @@
-//! Launchers ask each other whether they hear the master. When that is asked, and what follows, is `rules::fence`'s.
-//!
-//! What is on the wire is [`master_proto::question`]'s.
+//! Launchers ask each other whether they are connected to the master. When, and what follows, is decided in
+//! `rules::fence`; the wire format is in [`master_proto::question`].
 
 use std::{
     io,
@@ -26,35 +25,35 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// Questions that are answered at once; further ones wait for their turn.
-const AT_ONCE: usize = 256;
+/// Questions that are answered at once; further ones wait.
+const MAX_CONCURRENT: usize = 256;
 
 /// Connections that may wait.
 const BACKLOG: i32 = 1024;
 
-/// How long somebody who connected may take to ask, and to take the answer.
+/// How long a peer may take to send its question and to read the answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long a connection may take to be accepted.
+/// How long a connect may take.
 const CONNECT: Duration = Duration::from_secs(1);
 
-/// Where this node stands, for whoever asks.
+/// The state of this node from which questions are answered.
 #[derive(Debug, Default)]
-pub struct Desk {
-    /// A stream to the master is open. Written by the task that has the stream, before its first beat and at once when it
-    /// gives it up: the master reckons with that.
-    hears: AtomicBool,
+pub struct QuestionState {
+    /// A stream to the master is open. Set by the stream's task, before its first heartbeat and as soon as the stream
+    /// is abandoned: the master relies on that.
+    is_connected: AtomicBool,
     /// Rounds below this one are over.
     over_below: AtomicU64,
 }
 
-impl Desk {
-    /// Whether a stream is open from now on.
-    pub fn set_hears(&self, hears: bool) {
-        self.hears.store(hears, Ordering::SeqCst);
+impl QuestionState {
+    /// Sets whether a stream is open.
+    pub fn set_connected(&self, is_connected: bool) {
+        self.is_connected.store(is_connected, Ordering::SeqCst);
     }
 
-    /// Where the node stands from now on.
+    /// Sets the rounds that are over.
     pub fn set_standpoint(&self, standpoint: Standpoint) {
         self.over_below.store(standpoint.over.map_or(0, |over| u64::from(over.0) + 1), Ordering::SeqCst);
     }
@@ -62,19 +61,19 @@ impl Desk {
     fn answer(&self, round: Round) -> Answer {
         let below = self.over_below.load(Ordering::SeqCst).checked_sub(1);
         let over = below.map(|over| Round(u32::try_from(over).unwrap_or(u32::MAX)));
-        Standpoint { over }.answer(self.hears.load(Ordering::SeqCst), round)
+        Standpoint { over }.answer(self.is_connected.load(Ordering::SeqCst), round)
     }
 }
 
-/// Answers questions, for as long as it is kept.
+/// Answers questions until it is dropped.
 #[derive(Debug)]
-pub struct Answering {
-    /// Where; 0 when no port could be opened: then nobody asks here.
+pub struct AnswerServer {
+    /// The port; 0 if none could be opened: then no questions arrive.
     pub port: u16,
     task: Option<JoinHandle<()>>,
 }
 
-impl Drop for Answering {
+impl Drop for AnswerServer {
     fn drop(&mut self) {
         if let Some(task) = &self.task {
             task.abort();
@@ -82,22 +81,22 @@ impl Drop for Answering {
     }
 }
 
-impl Answering {
-    /// Answers from the desk, at any free port of all addresses.
+impl AnswerServer {
+    /// Answers from `state`, at any free port of all addresses.
     ///
     /// # Errors
     /// When no port can be opened.
-    pub fn start(of: NodeId, key: Key, desk: Arc<Desk>) -> io::Result<Self> {
+    pub fn start(of: NodeId, key: Key, question_state: Arc<QuestionState>) -> io::Result<Self> {
         let listener = TcpListener::from_std(
             bind(Ipv6Addr::UNSPECIFIED.into()).or_else(|_| bind(Ipv4Addr::UNSPECIFIED.into()))?,
         )?;
         let port = listener.local_addr()?.port();
-        Ok(Self { port, task: Some(tokio::spawn(serve(listener, of, key, desk))) })
+        Ok(Self { port, task: Some(tokio::spawn(serve(listener, of, key, question_state))) })
     }
 
-    /// Answers nobody.
+    /// Answers no questions.
     #[must_use]
-    pub fn nowhere() -> Self {
+    pub fn disabled() -> Self {
         Self { port: 0, task: None }
     }
 }
@@ -114,38 +113,43 @@ fn bind(address: IpAddr) -> io::Result<std::net::TcpListener> {
     Ok(socket.into())
 }
 
-async fn serve(listener: TcpListener, of: NodeId, key: Key, desk: Arc<Desk>) {
-    let room = Arc::new(Semaphore::new(AT_ONCE));
+async fn serve(listener: TcpListener, of: NodeId, key: Key, question_state: Arc<QuestionState>) {
+    let room = Arc::new(Semaphore::new(MAX_CONCURRENT));
     let mut open = JoinSet::new();
     loop {
         while open.try_join_next().is_some() {}
         // Never closed.
         let Ok(place) = Arc::clone(&room).acquire_owned().await else { return };
         let Ok((stream, _)) = listener.accept().await else {
-            // Out of descriptors: they come back when a connection ends.
+            // Out of descriptors: they are freed when a connection ends.
             sleep(Duration::from_millis(50)).await;
             continue;
         };
-        let (of, key, desk) = (of.clone(), key.clone(), Arc::clone(&desk));
+        let (of, key, question_state) = (of.clone(), key.clone(), Arc::clone(&question_state));
         open.spawn(async move {
             let _place = place;
-            // Who asks nonsense, or nothing, is hung up on.
-            let _answered = timeout(TIMEOUT, reply(stream, &of, &key, &desk)).await;
+            // A peer with an invalid question, or none, is disconnected.
+            let _answered = timeout(TIMEOUT, reply(stream, &of, &key, &question_state)).await;
         });
     }
 }
 
-async fn reply(mut stream: TcpStream, of: &NodeId, key: &Key, desk: &Desk) -> io::Result<()> {
+async fn reply(
+    mut stream: TcpStream,
+    of: &NodeId,
+    key: &Key,
+    question_state: &QuestionState,
+) -> io::Result<()> {
     let mut bytes = [0; QUESTION];
     stream.read_exact(&mut bytes).await?;
     if let Some(question) = key.asked(of, &bytes) {
-        stream.write_all(&key.answer(&question, desk.answer(question.round))).await?;
+        stream.write_all(&key.answer(&question, question_state.answer(question.round))).await?;
         stream.shutdown().await?;
     }
     Ok(())
 }
 
-/// Asks all of them, each for no longer than `patience`. Gives what those said that were reached.
+/// Asks all of them, each with this timeout. Returns the answers of those that were reached.
 pub async fn ask(key: &Key, round: Round, jury: Vec<Juror>, timeout: Duration) -> Vec<Answer> {
     let mut asked = JoinSet::new();
     for juror in jury {
@@ -169,7 +173,7 @@ async fn ask_one(key: &Key, round: Round, juror: Juror) -> io::Result<Option<Ans
     Ok(key.answered(&question, &bytes))
 }
 
-/// Whether the kernel of every host that the name stands for says that nobody listens there.
+/// Whether all addresses of the host refuse connections to the port.
 pub async fn is_refused(host: &str, port: u16, timeout: Duration) -> bool {
     let asked = async {
         let Ok(found) = lookup_host((host, port)).await else { return false };
@@ -201,33 +205,33 @@ mod tests {
         NodeId("a".into())
     }
 
-    fn juror(answering: &Answering) -> Juror {
-        Juror { node: node(), address: "127.0.0.1".into(), port: answering.port }
+    fn juror(answer_server: &AnswerServer) -> Juror {
+        Juror { node: node(), address: "127.0.0.1".into(), port: answer_server.port }
     }
 
     #[tokio::test]
-    async fn it_says_what_the_desk_knows() {
-        let desk = Arc::new(Desk::default());
-        let answering = Answering::start(node(), key(), Arc::clone(&desk)).unwrap();
-        let said = async |round| ask(&key(), Round(round), vec![juror(&answering)], LONG).await;
-        assert_eq!(said(0).await, [Answer::Lost]);
-        desk.set_hears(true);
-        assert_eq!(said(0).await, [Answer::Hears]);
-        desk.set_standpoint(Standpoint { over: Some(Round(0)) });
-        assert_eq!((said(0).await, said(1).await), (vec![Answer::MovedOn], vec![Answer::Hears]));
+    async fn answers_follow_the_state() {
+        let question_state = Arc::new(QuestionState::default());
+        let answer_server = AnswerServer::start(node(), key(), Arc::clone(&question_state)).unwrap();
+        let answers = async |round| ask(&key(), Round(round), vec![juror(&answer_server)], LONG).await;
+        assert_eq!(answers(0).await, [Answer::Lost]);
+        question_state.set_connected(true);
+        assert_eq!(answers(0).await, [Answer::Hears]);
+        question_state.set_standpoint(Standpoint { over: Some(Round(0)) });
+        assert_eq!((answers(0).await, answers(1).await), (vec![Answer::MovedOn], vec![Answer::Hears]));
     }
 
     #[tokio::test]
-    async fn who_is_not_there_or_of_another_job_says_nothing() {
-        let answering = Answering::start(node(), key(), Arc::default()).unwrap();
-        let there = juror(&answering);
+    async fn a_missing_launcher_or_one_of_another_job_does_not_answer() {
+        let answer_server = AnswerServer::start(node(), key(), Arc::default()).unwrap();
+        let there = juror(&answer_server);
         let another = Juror { node: NodeId("b".into()), ..there.clone() };
         assert_eq!(ask(&key(), Round(0), vec![another, there.clone()], LONG).await, [Answer::Lost]);
         assert_eq!(ask(&Key::new(None), Round(0), vec![there.clone()], LONG).await, []);
         let (host, port) = (there.address.clone(), there.port);
         assert!(!is_refused(&host, port, LONG).await);
-        drop(answering);
-        // The port is closed when the task has ended, which nobody tells.
+        drop(answer_server);
+        // The port is closed when the task has ended, for which there is no event.
         while !is_refused(&host, port, LONG).await {
             tokio::task::yield_now().await;
         }
@@ -235,12 +239,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn strangers_that_say_nothing_hold_up_nobody() {
-        let answering = Answering::start(node(), key(), Arc::default()).unwrap();
+    async fn silent_connections_block_no_question() {
+        let answer_server = AnswerServer::start(node(), key(), Arc::default()).unwrap();
         let mut idle = Vec::new();
-        for _ in 0..AT_ONCE {
-            idle.push(TcpStream::connect(("127.0.0.1", answering.port)).await.unwrap());
+        for _ in 0..MAX_CONCURRENT {
+            idle.push(TcpStream::connect(("127.0.0.1", answer_server.port)).await.unwrap());
         }
-        assert_eq!(ask(&key(), Round(0), vec![juror(&answering)], LONG).await, [Answer::Lost]);
+        assert_eq!(ask(&key(), Round(0), vec![juror(&answer_server)], LONG).await, [Answer::Lost]);
     }
 }

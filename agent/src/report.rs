@@ -1,4 +1,4 @@
-//! What the agent knows when it is done: the outcome, and the evidence for it.
+//! The result of an agent: the outcome, and the evidence for it.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -12,13 +12,12 @@ use crate::error_file::{ErrorFile, ErrorFileError};
 /// How a node's run ended, and what is known about it.
 #[derive(Debug)]
 pub struct Report {
-    /// How it ended.
     pub outcome: Outcome,
     /// The attempt that ran last.
     pub attempt: Attempt,
     /// The folder of this run's logs.
     pub run_dir: Option<PathBuf>,
-    /// What is known of each worker of the last attempt that failed.
+    /// The evidence of each failed worker of the last attempt.
     pub workers: BTreeMap<LocalRank, WorkerEvidence>,
     /// Ranks of this node that never reached the store, when others did.
     pub never_arrived: Vec<LocalRank>,
@@ -26,17 +25,15 @@ pub struct Report {
     pub survivors: Vec<Survivor>,
 }
 
-/// What is known of one worker.
+/// The evidence of one worker.
 #[derive(Debug, Default)]
 pub struct WorkerEvidence {
     /// The end of its standard error, at most 64 KiB.
     pub stderr_tail: Option<Vec<u8>>,
-    /// That tail holds its standard output too.
+    /// The tail contains its standard output too.
     pub tail_is_mixed: bool,
-    /// Its standard output.
     pub stdout_log: Option<PathBuf>,
-    /// Its standard error.
     pub stderr_log: Option<PathBuf>,
-    /// What it said of its failure itself.
+    /// Its own report of the failure.
     pub error_file: Option<Result<ErrorFile, ErrorFileError>>,
 }

@@ -9,14 +9,14 @@ use tokio::{
     sync::mpsc,
 };
 
-/// What batch systems send to announce something; workers want it, and it must not end the launcher.
-const PASSED_ON: [Signal; 2] = [Signal::SIGUSR1, Signal::SIGUSR2];
+/// Batch systems send these as notices; they are forwarded to the workers and do not end the launcher.
+const FORWARDED: [Signal; 2] = [Signal::SIGUSR1, Signal::SIGUSR2];
 
-/// From now on the signals named in `ending` end the run, and SIGUSR1 and SIGUSR2 are passed on. Gives the
-/// names that mean nothing here; the rest are handled.
+/// Makes the signals named in `ending` end the run, and forwards SIGUSR1 and SIGUSR2. Returns the names that cannot
+/// be handled; the rest are.
 ///
-/// SIGHUP (`nohup`), SIGUSR1 and SIGUSR2 that were ignored when the launcher started stay ignored, unless
-/// `ending` names one of the latter two.
+/// SIGHUP (`nohup`), SIGUSR1 and SIGUSR2 that were ignored when the launcher started stay ignored, unless `ending`
+/// names one of the latter two.
 ///
 /// # Errors
 /// When the system refuses a handler.
@@ -28,8 +28,8 @@ where
     let mut handled = Vec::new();
     for name in ending {
         match Signal::from_str(name.trim()) {
-            // The first three cannot be handled or are ours; the others are faults of the launcher's own code, and
-            // no handler could go on after one.
+            // The first three cannot be handled or are used by the launcher; the others are faults of its own code,
+            // after which a handler could not continue.
             Ok(
                 Signal::SIGKILL
                 | Signal::SIGSTOP
@@ -50,7 +50,7 @@ where
     for signal in &handled {
         forward(*signal, events.clone(), |signal| Event::Signalled { signal })?;
     }
-    for signal in PASSED_ON.iter().filter(|signal| !handled.contains(signal) && !is_ignored(**signal)) {
+    for signal in FORWARDED.iter().filter(|signal| !handled.contains(signal) && !is_ignored(**signal)) {
         forward(*signal, events.clone(), |signal| Event::Forwarded { signal })?;
     }
     Ok(unknown)
@@ -71,7 +71,7 @@ where
     Ok(())
 }
 
-/// Whether a signal is ignored by this process, as `/proc/self/status` tells (bit n-1 of `SigIgn`).
+/// Whether this process ignores a signal, by `/proc/self/status` (bit n-1 of `SigIgn`).
 fn is_ignored(signal: Signal) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask =
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_signal_that_cannot_be_handled_is_named_and_the_rest_are() {
+    async fn a_signal_that_cannot_be_handled_is_named_and_the_rest_handled() {
         let (events, _heard) = mpsc::channel::<Event>(1);
         let names = ["SIGSEGV", "SIGTERM", "SIGKILL", "SIGFPE"].map(String::from);
         assert_eq!(listen(&names, &events).unwrap(), ["SIGSEGV", "SIGKILL", "SIGFPE"]);

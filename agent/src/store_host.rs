@@ -11,7 +11,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 pub use store::{Allowed, Limits as StoreLimits, StoreServer as SharedStore, bind_at};
 use store::{Limits, StoreServer, bind_any, bind_loopback};
 
-/// Who may reach the store.
+/// The hosts that may reach the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
     /// Workers on this host only.
@@ -26,13 +26,12 @@ pub enum StoreHostError {
     /// No port of the allowed ones is free.
     #[error("no port for the workers' store is free among HOST_PORTS={}", show(choices))]
     NoPort {
-        /// What was allowed.
         choices: Vec<RangeInclusive<u16>>,
-        /// What the last one said.
+        /// The error of the last one.
         #[source]
         source: io::Error,
     },
-    /// The system gave no port at all.
+    /// The system has no free port.
     #[error("cannot open a port for the workers' store")]
     Bind(#[source] io::Error),
     /// The server did not start.
@@ -55,23 +54,22 @@ fn show(choices: &[RangeInclusive<u16>]) -> String {
 #[derive(Debug)]
 pub struct StoreHost {
     master_addr: Option<String>,
-    /// Filled in when it is known who takes part in a round.
+    /// Set when the members of a round are known.
     allowed: Option<Allowed>,
     kind: Kind,
 }
 
 /// A store that is ready for a round.
 #[derive(Debug)]
-pub struct Opened {
-    /// `MASTER_ADDR`, when it is not for the master to find.
+pub struct OpenedStore {
+    /// `MASTER_ADDR`, unless the master determines it.
     pub master_addr: Option<String>,
-    /// `MASTER_PORT`.
     pub master_port: u16,
-    /// The server, when it is not the one before.
-    pub moved_to: Option<Arc<StoreServer>>,
+    /// The server, if it is a new one.
+    pub new_server: Option<Arc<StoreServer>>,
 }
 
-/// What a port of our own was chosen from.
+/// How the port is chosen.
 #[derive(Debug, Clone)]
 struct Choice {
     allowed: Option<Allowed>,
@@ -81,7 +79,7 @@ struct Choice {
 
 #[derive(Debug)]
 enum Kind {
-    /// Without a choice the port is given, and stays.
+    /// Without a choice the port is given and never changes.
     Served {
         server: Arc<StoreServer>,
         port: u16,
@@ -111,7 +109,7 @@ impl StoreHost {
         Ok(Self { master_addr, allowed, kind })
     }
 
-    /// Uses a store that somebody else feeds with the connections of `port`.
+    /// Uses a store that gets its connections from elsewhere, accepted at `port`.
     #[must_use]
     pub fn shared(
         master_addr: Option<String>,
@@ -122,13 +120,13 @@ impl StoreHost {
         Self { master_addr, allowed, kind: Kind::Served { server, port, choice: None, used: false } }
     }
 
-    /// Rank 0 serves; each round gets a port that is free and held for it.
+    /// Rank 0 serves; each round gets a free port that is reserved for it.
     #[must_use]
     pub fn left_to_rank_zero(master_addr: Option<String>, choices: Vec<RangeInclusive<u16>>) -> Self {
         Self { master_addr, allowed: None, kind: Kind::LeftToRankZero { choices, held: None } }
     }
 
-    /// Who may connect, when not everybody may.
+    /// The addresses that may connect, if they are restricted.
     #[must_use]
     pub fn allowed(&self) -> Option<Allowed> {
         self.allowed.clone()
@@ -152,28 +150,28 @@ impl StoreHost {
         }
     }
 
-    /// Makes the store ready for a round, with nothing in it of any round before; on another port, when
-    /// workers of a lost node may still speak to the old one and the port is ours to choose.
+    /// Makes the store ready and empty for a round; with `fresh_port` on another port if it can be chosen, since
+    /// workers of a lost node may still send to the old one.
     ///
     /// # Errors
     /// When no allowed port is free.
-    pub async fn open(&mut self, fresh_port: bool) -> Result<Opened, StoreHostError> {
+    pub async fn open(&mut self, fresh_port: bool) -> Result<OpenedStore, StoreHostError> {
         if let Some(allowed) = &self.allowed {
             allowed.forget();
         }
-        let mut moved_to = None;
+        let mut new_server = None;
         let master_port = match &mut self.kind {
             Kind::Served { server, port, choice: Some(choice), used: true } if fresh_port => {
                 (*server, *port) = launch(choice)?;
                 server.ready().map_err(StoreHostError::Start)?;
-                moved_to = Some(Arc::clone(server));
+                new_server = Some(Arc::clone(server));
                 *port
             }
             Kind::Served { server, port, used, .. } => {
                 if std::mem::replace(used, true) {
                     server.begin_generation_async().await;
                 } else {
-                    // Its thread was started long ago, at the scale of a start.
+                    // Its thread was started early enough to be ready by now.
                     server.ready().map_err(StoreHostError::Start)?;
                 }
                 *port
@@ -186,7 +184,7 @@ impl StoreHost {
                 port
             }
         };
-        Ok(Opened { master_addr: self.master_addr.clone(), master_port, moved_to })
+        Ok(OpenedStore { master_addr: self.master_addr.clone(), master_port, new_server })
     }
 }
 
@@ -207,7 +205,7 @@ fn launch(choice: &Choice) -> Result<(Arc<StoreServer>, u16), StoreHostError> {
 /// Listens on a port; 0 is any free one.
 ///
 /// # Errors
-/// When the port is taken, or there is no socket to be had.
+/// When the port is taken, or there is no socket.
 pub fn bind(reach: Reach, port: u16) -> io::Result<Vec<TcpListener>> {
     match reach {
         Reach::Loopback => bind_loopback(port),
@@ -232,7 +230,7 @@ fn first_free<T>(
     Err(StoreHostError::NoPort { choices: choices.to_vec(), source: refused })
 }
 
-/// Binds without listening: nobody is given the port by chance, and rank 0 can still bind it, because both
+/// Binds without listening: the port is not given to another process, and rank 0 can still bind it, because both
 /// sides set SO_REUSEADDR and only one listens.
 fn hold(port: u16) -> io::Result<Socket> {
     let address = |v6: bool| -> SocketAddr {
@@ -268,11 +266,11 @@ mod tests {
         assert_ne!(first, 0);
         assert_eq!(open(false).master_port, first);
         let moved = open(true);
-        assert!(moved.moved_to.is_some() && moved.master_port != first, "a lost node knows the old one");
+        assert!(moved.new_server.is_some() && moved.master_port != first, "a lost node knows the old one");
     }
 
     #[test]
-    fn a_taken_port_of_the_choice_is_passed_over_and_none_left_is_said() {
+    fn a_taken_port_is_skipped_and_no_free_one_is_an_error() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = taken.local_addr().unwrap().port();
         let error =

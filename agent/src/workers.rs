@@ -1,4 +1,4 @@
-//! From a seat in a round to commands that the guard can start: environments, arguments, files.
+//! From an assignment to commands that the guard can start: environments, arguments, files.
 
 use std::{
     ffi::OsString,
@@ -25,7 +25,7 @@ use crate::{
 pub struct Prepared {
     /// Their output.
     pub generation: Generation,
-    /// What the guard is told, by local rank, and the descriptors that go along.
+    /// The messages for the guard, by local rank, with their descriptors.
     pub workers: Vec<(WorkerSpec, Vec<OwnedFd>)>,
 }
 
@@ -40,8 +40,8 @@ pub enum PrepareError {
     Env(#[from] WorkerEnvError),
 }
 
-/// Opens the output of all workers of a seat and makes their environments. Touches the file system, so it is
-/// called off the agent's loop.
+/// Opens the output of all workers of an assignment and makes their environments. Uses the file system, so it is not
+/// called on the event loop.
 ///
 /// # Errors
 /// When a file cannot be made, or `--virtual-local-rank` finds too few devices.
@@ -59,7 +59,7 @@ pub fn prepare(
             assignment.place(local_rank).ok_or(WorkerEnvError::NotInWorld { node_rank, local_rank })?;
         ranks.push((local_rank, place.rank));
     }
-    // Opening can only panic on a broken invariant of its own; the logs stay usable for the report.
+    // A panic while opening leaves the logs usable for the report.
     let mut generation = logs.lock().unwrap_or_else(PoisonError::into_inner).open(attempt.0, &ranks)?;
     let mut workers = Vec::new();
     for (local_rank, _) in ranks {
@@ -80,7 +80,7 @@ pub fn prepare(
     Ok(Prepared { generation, workers })
 }
 
-/// The launcher's environment with the worker's own variables over it.
+/// The launcher's environment, overridden by the worker's own variables.
 fn merged(inherited: &[(OsString, OsString)], own: &[(&'static str, String)]) -> Vec<(Vec<u8>, Vec<u8>)> {
     let kept = inherited.iter().filter(|(name, _)| !own.iter().any(|(own, _)| name == own));
     kept.map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec()))
@@ -88,12 +88,7 @@ fn merged(inherited: &[(OsString, OsString)], own: &[(&'static str, String)]) ->
         .collect()
 }
 
-/// A worker argument with `${local_rank}` filled in.
-fn worker_argument(argument: &[u8], local_rank: LocalRank) -> Vec<u8> {
-    substitute(argument, |name| (name == "local_rank").then(|| local_rank.to_string()))
-}
-
-/// What is the same in every worker's environment.
+/// The part that is the same in every worker's environment.
 #[must_use]
 pub fn env_settings(config: &AgentConfig, launcher_id: String) -> EnvSettings {
     let inherited = |name: &str| {
@@ -115,7 +110,7 @@ pub fn env_settings(config: &AgentConfig, launcher_id: String) -> EnvSettings {
     }
 }
 
-/// Why a worker could not be started, in words that name the program.
+/// The reason why a worker could not be started, with its program.
 #[must_use]
 pub fn start_error(config: &AgentConfig, local_rank: LocalRank, errno: i32) -> String {
     let program = worker_argument(config.command.argv[0].as_bytes(), local_rank);

@@ -12,11 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent::streams::Streams;
-use agent::{
-    config::{LogConfig, LogDir},
-    logs::{Console, Drained, Generation, LogError, Logs, Stream, TAIL_BYTES},
-};
+use agent::{Console, Drained, Generation, LogConfig, LogDir, LogError, Logs, Stream, TAIL_BYTES};
 use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
     pty::{OpenptyResult, openpty},
@@ -29,8 +25,8 @@ use nix::{
 use rules::{LocalRank, Rank};
 use tempfile::TempDir;
 
-/// For things that happen at once unless something is broken.
-const GENEROUS: Duration = Duration::from_secs(60);
+/// For waits that are short unless something is broken.
+const LONG_TIMEOUT: Duration = Duration::from_secs(60);
 
 const BOTH: Streams = Streams { out: true, err: true };
 const OUT: Streams = Streams { out: true, err: false };
@@ -38,7 +34,7 @@ const ERR: Streams = Streams { out: false, err: true };
 
 const RANK_0: LocalRank = LocalRank(0);
 
-/// A console whose other ends we hold.
+/// A console whose other ends are held by the test.
 struct Screen {
     console: Console,
     out: OwnedFd,
@@ -52,7 +48,7 @@ impl Screen {
         Self { console: Console::new(out_end, err_end), out, err }
     }
 
-    /// Begins to read; the handles give what came until nobody holds the console any more.
+    /// Starts to read; the handles return what was read until all writers are closed.
     fn read(self) -> (Console, JoinHandle<Vec<u8>>, JoinHandle<Vec<u8>>) {
         (self.console, reader(self.out), reader(self.err))
     }
@@ -93,7 +89,7 @@ fn logs(config: LogConfig, console: Console) -> Logs {
     Logs::new(config, "job", "default", console).unwrap()
 }
 
-/// Starts a worker with the descriptors that its generation has for it.
+/// Starts a worker with the descriptors of its generation.
 fn start(generation: &mut Generation, local_rank: u32, command: &[&str]) -> Child {
     let stdio = generation.take_stdio(LocalRank(local_rank)).unwrap();
     let or_null = |fd: Option<OwnedFd>| fd.map_or_else(Stdio::null, Stdio::from);
@@ -122,7 +118,7 @@ fn drain(generation: &mut Generation, timeout: Duration) -> Drained {
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
-        assert!(start.elapsed() < GENEROUS, "waited in vain: {what}");
+        assert!(start.elapsed() < LONG_TIMEOUT, "waited in vain: {what}");
         thread::sleep(Duration::from_millis(2));
     }
 }
@@ -140,7 +136,7 @@ fn lines_of(console: &[u8], prefix: &str) -> Vec<u8> {
     lines(console).iter().filter_map(|line| line.strip_prefix(prefix.as_bytes())).flatten().copied().collect()
 }
 
-/// Writes 3000 lines of many lengths to both streams, in pieces that know nothing of lines.
+/// Writes 3000 lines of many lengths to both streams, in pieces independent of lines.
 const NOISE: &str = r#"
 import os, random, sys, threading
 rank = int(sys.argv[1])
@@ -156,7 +152,7 @@ for t in threads: t.join()
 "#;
 
 #[test]
-fn eight_noisy_workers_lose_nothing_and_cut_nothing() {
+fn eight_noisy_workers_lose_no_byte_and_split_no_line() {
     let folder = tempfile::tempdir().unwrap();
     // Both streams of the launcher are one pipe, as after `2>&1`.
     let (screen, end) = pipe2(OFlag::O_CLOEXEC).unwrap();
@@ -168,8 +164,8 @@ fn eight_noisy_workers_lose_nothing_and_cut_nothing() {
     for mut worker in workers {
         assert!(worker.wait().unwrap().success());
     }
-    assert_eq!(drain(&mut generation, GENEROUS), Drained::default());
-    assert!(console.flush(GENEROUS));
+    assert_eq!(drain(&mut generation, LONG_TIMEOUT), Drained::default());
+    assert!(console.flush(LONG_TIMEOUT));
     let files: Vec<_> = (0..8).map(|rank| generation.log_files(LocalRank(rank))).collect();
     drop((generation, logs, console));
 
@@ -202,7 +198,7 @@ for i in range(2000):
     for mut worker in workers {
         assert!(worker.wait().unwrap().success());
     }
-    assert_eq!(drain(&mut generation, GENEROUS), Drained::default());
+    assert_eq!(drain(&mut generation, LONG_TIMEOUT), Drained::default());
     drop((generation, logs, console));
     let seen = err.join().unwrap();
     assert_eq!(lines(&seen).len(), 8 * 2000);
@@ -214,7 +210,7 @@ for i in range(2000):
 }
 
 #[test]
-fn a_stuck_console_holds_up_the_worker_and_nothing_else() {
+fn a_stuck_console_blocks_the_worker_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     let screen = Screen::new();
     let console = screen.console.clone();
@@ -234,9 +230,9 @@ fn a_stuck_console_holds_up_the_worker_and_nothing_else() {
     worker.kill().unwrap();
     worker.wait().unwrap();
     let drained = drain(&mut generation, Duration::from_millis(100));
-    assert!(start.elapsed() < GENEROUS);
+    assert!(start.elapsed() < LONG_TIMEOUT);
     assert_eq!(drained.cut_off, [], "its pipe was read to the end, into the file");
-    // The next generation starts all the same, and its files are written.
+    // The next generation starts nevertheless, and its files are written.
     let mut next = open(&mut logs, 1, 2);
     let mut worker = shell(&mut next, 0, "echo alive");
     assert!(worker.wait().unwrap().success());
@@ -244,9 +240,9 @@ fn a_stuck_console_holds_up_the_worker_and_nothing_else() {
     wait_until("the next file", || length(&next_file) == 6);
     let lost = drained.lost + drain(&mut next, Duration::from_millis(100)).lost;
 
-    // Somebody reads again: all that was taken comes, also the last messages and how many are missing.
+    // The console is read again: everything queued arrives, also the last messages and the number of dropped ones.
     let (out, err) = (reader(screen.out), reader(screen.err));
-    assert!(console.flush(GENEROUS));
+    assert!(console.flush(LONG_TIMEOUT));
     drop((generation, next, logs, console, screen.console));
     let out = lines_of(&out.join().unwrap(), "[default0]:");
     let expected = fs::read(&file).unwrap();
@@ -271,7 +267,7 @@ fn back_pressure_loses_nothing() {
     assert_eq!(worker.try_wait().unwrap(), None);
     let out = reader(screen.out);
     assert!(worker.wait().unwrap().success());
-    assert_eq!(drain(&mut generation, GENEROUS), Drained::default());
+    assert_eq!(drain(&mut generation, LONG_TIMEOUT), Drained::default());
     drop((generation, logs, console, screen.console));
     let expected: String = (0..200_000).map(|i| format!("{i:079}\n")).collect();
     assert!(fs::read(&file).unwrap() == expected.as_bytes());
@@ -291,13 +287,13 @@ fn a_non_blocking_console_gets_everything() {
     wait_until("the queue to fill", || length(&file) > 900 << 10);
     let seen = reader(screen);
     assert!(worker.wait().unwrap().success());
-    assert_eq!(drain(&mut generation, GENEROUS), Drained::default());
+    assert_eq!(drain(&mut generation, LONG_TIMEOUT), Drained::default());
     drop((generation, logs, console));
     assert_eq!(lines(&seen.join().unwrap()).len(), 40_000);
 }
 
 #[test]
-fn workers_outlive_a_console_that_is_gone() {
+fn workers_survive_a_closed_console() {
     let folder = tempfile::tempdir().unwrap();
     let screen = Screen::new();
     let console = screen.console.clone();
@@ -306,9 +302,9 @@ fn workers_outlive_a_console_that_is_gone() {
     let mut generation = open(&mut logs, 0, 1);
     let mut worker = python(&mut generation, 0, "for i in range(100000): print(f'{i:079}')");
     assert!(worker.wait().unwrap().success());
-    console.say("nobody hears this");
-    assert!(console.flush(GENEROUS), "there is nothing to wait for");
-    assert_eq!(drain(&mut generation, GENEROUS), Drained::default());
+    console.say("not read");
+    assert!(console.flush(LONG_TIMEOUT), "there is nothing to wait for");
+    assert_eq!(drain(&mut generation, LONG_TIMEOUT), Drained::default());
     assert_eq!(length(&generation.log_files(RANK_0).0.unwrap()), 80 * 100_000);
 }
 
@@ -320,7 +316,7 @@ fn a_tee_keeps_bytes_that_are_not_utf8() {
     let mut generation = open(&mut logs, 0, 1);
     let mut worker = python(&mut generation, 0, r#"import os; os.write(1, b"\xff\x00\xfe\r\n\xc3")"#);
     assert!(worker.wait().unwrap().success());
-    drain(&mut generation, GENEROUS);
+    drain(&mut generation, LONG_TIMEOUT);
     assert_eq!(fs::read(generation.log_files(RANK_0).0.unwrap()).unwrap(), b"\xff\x00\xfe\r\n\xc3");
     drop((generation, logs));
     assert_eq!(out.join().unwrap(), b"[default0]:\xff\x00\xfe\n[default0]:\xc3\n");
@@ -338,7 +334,7 @@ for i in range(101): os.write(2, b"\r%3d%%" % i)
 os.write(2, b"\nsaved\n\r 50%")
 "#;
     assert!(python(&mut generation, 0, script).wait().unwrap().success());
-    drain(&mut generation, GENEROUS);
+    drain(&mut generation, LONG_TIMEOUT);
     drop((generation, logs));
     let seen = String::from_utf8(err.join().unwrap()).unwrap();
     // States in between are shown when this takes long.
@@ -358,10 +354,10 @@ fn a_grandchild_that_holds_the_pipe_is_cut_off() {
 
     let start = Instant::now();
     let drained = drain(&mut generation, Duration::from_millis(300));
-    let took = start.elapsed();
+    let take_output = start.elapsed();
     let held = vec![(RANK_0, Stream::Out), (RANK_0, Stream::Err)];
     assert_eq!(drained, Drained { cut_off: held, lost: 0 });
-    assert!(took >= Duration::from_millis(300) && took < GENEROUS, "{took:?}");
+    assert!(take_output >= Duration::from_millis(300) && take_output < LONG_TIMEOUT, "{take_output:?}");
     assert_eq!(generation.stderr_tail(RANK_0).unwrap(), b"oh no\n");
     let file = fs::read_to_string(generation.log_files(RANK_0).0.unwrap()).unwrap();
     let pid = file.lines().next().unwrap();
@@ -375,7 +371,7 @@ fn a_grandchild_that_holds_the_pipe_is_cut_off() {
 }
 
 #[test]
-fn a_runtime_goes_on_while_it_waits_for_the_drain() {
+fn a_runtime_is_not_blocked_by_a_drain() {
     let folder = tempfile::tempdir().unwrap();
     let (console, _out, _err) = Screen::new().read();
     let mut logs = logs(tee(&folder, OUT, 1), console);
@@ -392,8 +388,8 @@ fn a_runtime_goes_on_while_it_waits_for_the_drain() {
             }
             0
         };
-        // The worker's end stays open, so the drain takes all of its patience.
-        let drained = generation.drain(GENEROUS);
+        // The worker's end stays open, so the drain takes all of its timeout.
+        let drained = generation.drain(LONG_TIMEOUT);
         let turns = ticking.await;
         drop(stdio);
         assert_eq!(drained.await.unwrap(), Drained::default());
@@ -403,7 +399,7 @@ fn a_runtime_goes_on_while_it_waits_for_the_drain() {
 }
 
 #[test]
-fn a_dropped_generation_lets_go_of_its_pipes() {
+fn a_dropped_generation_closes_its_pipes() {
     let folder = tempfile::tempdir().unwrap();
     let (console, _out, _err) = Screen::new().read();
     let mut logs = logs(tee(&folder, OUT, 1), console);
@@ -431,7 +427,7 @@ fn each_generation_has_a_folder_of_its_own() {
         let mut generation = open(&mut logs, restart_count, 2);
         let mut worker = shell(&mut generation, 0, &format!("echo {name}"));
         assert!(worker.wait().unwrap().success());
-        drain(&mut generation, GENEROUS);
+        drain(&mut generation, LONG_TIMEOUT);
         let attempt = run_dir.join(name);
         assert_eq!(generation.error_file(LocalRank(1)), attempt.join("1/error.json"));
         assert_eq!(generation.log_files(RANK_0), (Some(attempt.join("0/stdout.log")), None));
@@ -473,7 +469,7 @@ fn without_a_log_dir_there_are_no_files_and_output_stays_on_the_console() {
     assert_eq!(generation.error_file(RANK_0), PathBuf::new());
     assert_eq!(generation.log_files(RANK_0), (None, None));
     assert!(shell(&mut generation, 0, "echo seen >&2").wait().unwrap().success());
-    drain(&mut generation, GENEROUS);
+    drain(&mut generation, LONG_TIMEOUT);
     drop((generation, logs));
     assert_eq!(err.join().unwrap(), b"seen\n");
 }
@@ -489,7 +485,7 @@ fn a_log_dir_that_is_a_file_is_an_error() {
 }
 
 #[test]
-fn descriptors_are_handed_out_once_and_only_for_known_ranks() {
+fn descriptors_can_be_taken_once_and_only_for_known_ranks() {
     let folder = tempfile::tempdir().unwrap();
     let mut logs = logs(config(&folder, 1), Screen::new().console);
     let mut generation = open(&mut logs, 0, 1);
@@ -524,7 +520,7 @@ while at < len(data): at += os.write(2, data[at:at + 5000])
         let mut generation = open(&mut logs, 0, 1);
         assert_eq!(generation.stderr_tail(RANK_0).unwrap(), b"");
         assert!(python(&mut generation, 0, script).wait().unwrap().success());
-        drain(&mut generation, GENEROUS);
+        drain(&mut generation, LONG_TIMEOUT);
         assert!(generation.stderr_tail(RANK_0).unwrap() == bytes[bytes.len() - TAIL_BYTES..], "{label}");
         drop((generation, logs));
         assert!(!is_hidden || err.join().unwrap().is_empty());
@@ -548,7 +544,7 @@ fn filtered_lines_of_all_tee_d_ranks_share_a_file() {
     for mut worker in workers {
         assert!(worker.wait().unwrap().success());
     }
-    drain(&mut generation, GENEROUS);
+    drain(&mut generation, LONG_TIMEOUT);
     let attempt = logs.run_dir().unwrap().join("attempt_0");
     let filtered = fs::read(attempt.join("filtered_stdout.log")).unwrap();
     let expected: String = (0..500).map(|i| format!("loss {i}\n")).collect();
@@ -580,7 +576,7 @@ os.write(1, b"second\n")
     assert_eq!(fs::read(&file).unwrap(), b"second\n");
 }
 
-/// A terminal of our own: the screen's end, and the launcher's end in raw mode, 111 x 33.
+/// A terminal of the test: the screen's end, and the launcher's end in raw mode, 111 x 33.
 fn terminal() -> (File, OwnedFd) {
     let size = libc::winsize { ws_row: 33, ws_col: 111, ws_xpixel: 0, ws_ypixel: 0 };
     let OpenptyResult { master, slave } = openpty(&size, None).unwrap();
@@ -632,7 +628,7 @@ os.write(2, b"z" * 100000)
     screen.read_exact(&mut seen).unwrap();
     assert!(seen == after);
     assert!(worker.wait().unwrap().success());
-    assert_eq!(drain(&mut generation, GENEROUS), Drained::default());
+    assert_eq!(drain(&mut generation, LONG_TIMEOUT), Drained::default());
     assert!(generation.stderr_tail(RANK_0).unwrap() == [b'z'; TAIL_BYTES]);
 }
 

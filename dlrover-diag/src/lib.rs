@@ -12,7 +12,7 @@ use std::{
     process::ExitCode,
 };
 
-use agent::logs::plain;
+use agent::plain;
 use clap::Command;
 
 use launcher::{

@@ -8,7 +8,7 @@ use std::{
 };
 
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, parser::ValueSource};
-use probes::{ByHand, Listener, RingError, dial_pair, listen_for_pair};
+use probes::{Listener, PairMeasured, RingError, dial_pair, listen_for_pair};
 use rules::chain;
 use serde::Serialize;
 
@@ -59,7 +59,7 @@ impl PairError {
     /// What `error` means after so many checks.
     fn after(done: u32, of: u32, error: RingError) -> Self {
         match error {
-            RingError::NobodyCame { .. } | RingError::CannotConnect { .. } if done > 0 => {
+            RingError::NoPeer { .. } | RingError::CannotConnect { .. } if done > 0 => {
                 Self::Left { done, of, source: error }
             }
             error => Self::Ring(error),
@@ -78,8 +78,8 @@ struct Figures {
     verified_bytes: u64,
 }
 
-impl From<ByHand> for Figures {
-    fn from(measured: ByHand) -> Self {
+impl From<PairMeasured> for Figures {
+    fn from(measured: PairMeasured) -> Self {
         Self {
             latency_us: measured.latency.as_secs_f64() * 1e6,
             sent_bytes_per_second: measured.sent_per_second,
@@ -172,7 +172,7 @@ pub(super) fn main(arguments: &ArgMatches) -> ExitCode {
     let repeat = arguments.get_one::<u32>("repeat").copied().unwrap_or(1);
     let is_json = arguments.get_flag("json");
     let timeout = Duration::from_secs(arguments.get_one::<u64>("patience").copied().unwrap_or_default());
-    let told = |measured: ByHand| {
+    let told = |measured: PairMeasured| {
         let figures = Figures::from(measured);
         let line = match is_json {
             true => serde_json::to_string(&figures).unwrap_or_default(),
@@ -216,7 +216,7 @@ fn listen(
     repeat: u32,
     first: Option<Duration>,
     timeout: Duration,
-    told: impl Fn(ByHand),
+    told: impl Fn(PairMeasured),
 ) -> Result<(), PairError> {
     let failed = |source| PairError::Listen { at: format!("{host}:{port}"), source };
     let listener = bind(host, port).map_err(failed)?;
@@ -248,7 +248,12 @@ fn bind(host: &str, port: u16) -> io::Result<Listener> {
     Err(refused)
 }
 
-fn connect(address: &str, repeat: u32, timeout: Duration, told: impl Fn(ByHand)) -> Result<(), PairError> {
+fn connect(
+    address: &str,
+    repeat: u32,
+    timeout: Duration,
+    told: impl Fn(PairMeasured),
+) -> Result<(), PairError> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     // Any number does; another one each time.
     let seed = u64::from(now.subsec_nanos()) << 32 | u64::from(std::process::id());
@@ -319,7 +324,7 @@ mod tests {
 
     #[test]
     fn figures_for_people() {
-        let figures = Figures::from(ByHand {
+        let figures = Figures::from(PairMeasured {
             comm: Duration::from_micros(29_460),
             latency: Duration::from_nanos(13_860),
             sent_per_second: 1_250_000_000,

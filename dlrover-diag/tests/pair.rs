@@ -74,7 +74,7 @@ fn an_end_that_is_not_there_is_a_failure_and_a_bad_line_is_no_use() {
     let output = connect(&address, &["--patience", "0"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let words = String::from_utf8(output.stderr).unwrap();
-    assert!(words.contains(&format!("cannot connect to neighbour {address}: connection refused")), "{words}");
+    assert!(words.contains(&format!("cannot connect to peer {address}: connection refused")), "{words}");
     assert_eq!(connect("nowhere", &[]).status.code(), Some(2));
     assert_eq!(diag(&[]).output().unwrap().status.code(), Some(2));
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
-use agent::report::WorkerEvidence;
+use agent::WorkerEvidence;
 use chrono::{Local, TimeZone as _};
 use rules::{
     LocalRank,

@@ -3,7 +3,7 @@
 
 use std::{future, io, net::TcpListener, sync::Arc, thread, time::Duration};
 
-use agent::{logs::Console, store_host::SharedStore};
+use agent::{Console, SharedStore};
 use master::{MasterConfig, MasterError};
 use rules::chain;
 use rules::verdict::JobVerdict;

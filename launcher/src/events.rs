@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, io, time::Instant};
 
-use agent::{logs::Console, report::Report};
+use agent::{Console, Report};
 use rules::{
     Attempt, LocalRank,
     failure::{Failure, GroupFailure, Outcome, WorkerFailure},

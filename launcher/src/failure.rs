@@ -9,10 +9,7 @@ use std::{
     process::ExitCode,
 };
 
-use agent::{
-    logs::plain,
-    report::{Report, WorkerEvidence},
-};
+use agent::{Report, WorkerEvidence, plain};
 use diagnosis::counted::counted;
 use rules::chain;
 use rules::{
@@ -458,14 +455,14 @@ mod tests {
         let source = folder.path().join("error.json");
         fs::write(&source, r#"{"message": {"message": "boom", "extraInfo": {}}}"#).unwrap();
         let evidence = report.workers.get_mut(&LocalRank(1)).unwrap();
-        evidence.error_file = agent::error_file::read(&source).transpose();
+        evidence.error_file = agent::read_error_file(&source).transpose();
         copy_root_cause(&report, "", Some(&target)).unwrap();
         let copy: Value = serde_json::from_str(&fs::read_to_string(&target).unwrap()).unwrap();
         assert_eq!(copy["message"]["errorCode"], 3);
         assert!(copy_root_cause(&report, "", Some(Path::new("/nowhere/x"))).is_err());
         report.outcome = Outcome::Interrupted(15);
         copy_root_cause(&report, "dlrover-run: ended\n", Some(&target)).unwrap();
-        let own = agent::error_file::read(&target).unwrap().unwrap();
+        let own = agent::read_error_file(&target).unwrap().unwrap();
         assert_eq!(own.account, "dlrover-run: ended");
         assert!(own.unix_secs.is_some());
     }

@@ -3,10 +3,8 @@
 use std::{io, net::Ipv4Addr, sync::Arc};
 
 use agent::{
-    config::{AgentConfig, MasterPort},
-    logs::Console,
-    master_link::MasterAt,
-    store_host::{Allowed, Reach, SharedStore, StoreHost, StoreHostError, StoreLimits},
+    AgentConfig, Allowed, Console, MasterAt, MasterPort, Reach, SharedStore, StoreHost, StoreHostError,
+    StoreLimits,
 };
 use master::MasterConfig;
 use rules::chain;

@@ -9,10 +9,7 @@ use std::{
     time::Duration,
 };
 
-use agent::{
-    attributes::{interface_addresses, loopback_that_is_down},
-    store_host::{Reach, bind, bind_at},
-};
+use agent::{Reach, bind, bind_at, interface_addresses, loopback_that_is_down};
 use tokio::{
     sync::oneshot,
     time::{Instant, sleep, timeout_at},

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent::store_host::SharedStore;
+use agent::SharedStore;
 use master::{
     Log, max_connections,
     peer_limit::{PeerLimit, Slot},
@@ -152,7 +152,7 @@ mod tests {
     }
 
     fn store() -> Arc<SharedStore> {
-        Arc::new(SharedStore::start(Vec::new(), agent::store_host::StoreLimits::default()).unwrap())
+        Arc::new(SharedStore::start(Vec::new(), agent::StoreLimits::default()).unwrap())
     }
 
     #[tokio::test]

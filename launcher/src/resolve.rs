@@ -19,7 +19,7 @@ pub mod switchbox;
 
 use std::ffi::OsString;
 
-use agent::config::{AgentConfig, EnvConfig, MasterPort};
+use agent::{AgentConfig, EnvConfig, MasterPort};
 use diagnosis::gpus::health::GpuTerms;
 use master_proto::trust::NodeSecret;
 

@@ -11,11 +11,7 @@ use std::{
 };
 
 use agent::{
-    agent::{Agent, AgentError, Observer, Parts},
-    config::AgentConfig,
-    guard,
-    logs::{Console, LogError, Logs},
-    report::Report,
+    Agent, AgentConfig, AgentError, Console, Guard, LogError, Logs, Observer, Parts, Report, start_guard,
 };
 use processes::{cgroup::Cgroup, launcher_id::LauncherId, sweep};
 use rules::chain;
@@ -67,9 +63,9 @@ pub enum RunError {
 /// Runs the plan to its end.
 pub fn run(mut plan: LaunchPlan) -> ExitCode {
     let _held_till_the_end = std::mem::take(&mut plan.gpu_locks);
-    // First, while there is no thread: see `guard::start`.
+    // First, while there is no thread: see `start_guard`.
     let id = LauncherId::of_this_process();
-    let guard = match guard::start(Cgroup::make(&id)) {
+    let guard = match start_guard(Cgroup::make(&id)) {
         Ok(guard) => guard,
         Err(source) => return failure::cannot_run(&RunError::Guard(source)),
     };
@@ -103,7 +99,7 @@ pub fn run(mut plan: LaunchPlan) -> ExitCode {
 fn start(
     plan: LaunchPlan,
     id: LauncherId,
-    guard: guard::Guard,
+    guard: Guard,
     console: &Console,
     swept: &Swept,
 ) -> Result<u8, RunError> {
@@ -208,7 +204,7 @@ fn sweep_beside(console: Console) -> threads::Receiver<()> {
 async fn meet_and_run(
     mut plan: LaunchPlan,
     launcher_id: LauncherId,
-    guard: guard::Guard,
+    guard: Guard,
     console: Console,
     observer: Observer,
     is_met: Rc<Cell<bool>>,

@@ -3,7 +3,7 @@
 
 use std::ffi::{OsStr, OsString};
 
-use agent::logs::Console;
+use agent::Console;
 use tracing::subscriber::set_global_default;
 use tracing_subscriber::{EnvFilter, filter::LevelFilter, fmt::MakeWriter};
 

@@ -1,4 +1,4 @@
-//! The probe's own side: a process with one task, its counters, and one voice.
+//! The probe's own side: a process with one task, progress counters, and one writer of standard output.
 
 pub(crate) mod bus;
 pub(crate) mod command;
@@ -32,32 +32,32 @@ use nix::{
 use self::{progress::Progress, ring::error::RingError};
 use crate::wire::{End, ProbeMessage, Task};
 
-/// Between two lines of progress.
-const TELL_EVERY: Duration = Duration::from_millis(250);
+/// Between two progress messages.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 
-/// When a group is cancelled, its members hear of it one after the other. A member whose neighbour has gone waits so
-/// long for its own word: an end that was cut short must not look like a failure.
-const CANCELLED_TOO: Duration = Duration::from_secs(1);
+/// The members of a cancelled group are cancelled one after the other. A member whose peer has disconnected waits
+/// this long to be cancelled too: a cancelled test must not be reported as a failure.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The only writer of standard output.
 #[derive(Debug, Clone)]
-pub(super) struct Voice(Arc<Mutex<File>>);
+pub(super) struct Reporter(Arc<Mutex<File>>);
 
-impl Voice {
+impl Reporter {
     fn new() -> Self {
         // SAFETY: nothing else in this process writes to standard output or closes it.
         Self(Arc::new(Mutex::new(unsafe { File::from_raw_fd(libc::STDOUT_FILENO) })))
     }
 
-    /// Says one word. An agent that does not hear it has ended, or is about to end us.
-    pub(super) fn say(&self, word: &ProbeMessage) {
-        let mut line = serde_json::to_vec(word).unwrap_or_default();
+    /// Sends a message. An agent that does not read it has ended, or is about to kill this process.
+    pub(super) fn send(&self, message: &ProbeMessage) {
+        let mut line = serde_json::to_vec(message).unwrap_or_default();
         line.push(b'\n');
         let mut stdout = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let _agent_gone = stdout.write_all(&line);
     }
 
-    /// Leaves without a last word, and without any other once it is called; `clear_up` comes in between.
+    /// Exits without a result; no further message is sent. `clear_up` runs before the exit.
     pub(super) fn close(&self, clear_up: impl FnOnce()) -> ! {
         let _silence = self.0.lock();
         clear_up();
@@ -65,11 +65,11 @@ impl Voice {
         unsafe { libc::_exit(1) }
     }
 
-    /// Says the last word, and leaves: whatever other threads hang in.
+    /// Sends the result and exits, even if other threads hang.
     pub(super) fn end(&self, end: End) -> ! {
         let mut line = serde_json::to_vec(&ProbeMessage::End(end)).unwrap_or_default();
         line.push(b'\n');
-        // Never let go of: nothing is said after it.
+        // Never released: nothing is sent after the result.
         let mut stdout = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let _agent_gone = stdout.write_all(&line);
         // SAFETY: `_exit` has no preconditions; a driver's clean-up, which may hang, is not run.
@@ -77,13 +77,13 @@ impl Voice {
     }
 }
 
-/// The whole life of a probe.
+/// Runs a probe to its end.
 pub(super) fn run() -> ExitCode {
     let _cosmetic = prctl::set_name(c"dlrover-probe");
     match task() {
         Ok(task) => perform(task),
         Err(error) => {
-            complain(&format!("cannot read what to do: {error}"));
+            print_error(&format!("cannot read the task: {error}"));
             ExitCode::FAILURE
         }
     }
@@ -96,83 +96,83 @@ fn task() -> io::Result<Task> {
 }
 
 #[expect(clippy::print_stderr, reason = "the agent reads it, and there is no log here")]
-fn complain(words: &str) {
-    eprintln!("{words}");
+fn print_error(message: &str) {
+    eprintln!("{message}");
 }
 
 fn perform(task: Task) -> ! {
-    let voice = Voice::new();
+    let reporter = Reporter::new();
     match task {
         Task::Local { accelerators, places } => {
-            let end = local::check::check(accelerators, &places, &voice);
-            voice.end(End::Local(end))
+            let end = local::check::check(accelerators, &places, &reporter);
+            reporter.end(End::Local(end))
         }
         Task::Compute { times, accelerators } => {
-            let end = local::check::measure(times, accelerators, &voice);
-            voice.end(End::Compute(end))
+            let end = local::check::measure(times, accelerators, &reporter);
+            reporter.end(End::Compute(end))
         }
         Task::Gpus(task) => {
-            let inventory = gpus::gather(&task, &voice);
-            voice.end(End::Inventory(Box::new(inventory)))
+            let inventory = gpus::gather(&task, &reporter);
+            reporter.end(End::Inventory(Box::new(inventory)))
         }
         Task::WatchGpus { and_memory } => {
-            if let Err(error) = gpus::watch::listen(and_memory, &voice) {
-                complain(&format!("the NVIDIA driver does not tell of errors: {error}"));
+            if let Err(error) = gpus::watch::listen(and_memory, &reporter) {
+                print_error(&format!("the NVIDIA driver reports no errors: {error}"));
             }
-            voice.close(|| {})
+            reporter.close(|| {})
         }
         Task::Ring(task) => {
             let progress = Arc::new(Progress::new(task.plan.total_bytes()));
-            if let Err(error) = tell_progress(voice.clone(), Arc::clone(&progress)) {
-                voice.end(End::Group(
+            if let Err(error) = report_progress(reporter.clone(), Arc::clone(&progress)) {
+                reporter.end(End::Group(
                     Probed::Failed { reason: format!("cannot start a thread: {error}") }.into(),
                 ));
             }
             match ring::run(task, &progress) {
-                Ok(measured) => voice.end(End::Group(measured)),
+                Ok(measured) => reporter.end(End::Group(measured)),
                 Err(error) => {
                     if matches!(error, RingError::ClosedEarly { .. }) {
-                        thread::sleep(CANCELLED_TOO);
+                        thread::sleep(CANCEL_TIMEOUT);
                     }
-                    voice.end(End::Group(Probed::Failed { reason: rules::chain(&error) }.into()))
+                    reporter.end(End::Group(Probed::Failed { reason: rules::chain(&error) }.into()))
                 }
             }
         }
         Task::Command(task) => {
-            let end = command::supervisor::run(task, &voice);
-            voice.end(End::Group(end))
+            let end = command::supervisor::run(task, &reporter);
+            reporter.end(End::Group(end))
         }
         Task::Switchbox(task) => {
-            let end = switchbox::supervisor::run(&task, &voice);
-            voice.end(End::Switchbox(end))
+            let end = switchbox::supervisor::run(&task, &reporter);
+            reporter.end(End::Switchbox(end))
         }
         Task::SwitchboxCopy(task) => switchbox::run_copy(&task),
     }
 }
 
-/// Tells how far the probe is, four times a second, and for the last time when it is asked to end.
-fn tell_progress(voice: Voice, progress: Arc<Progress>) -> io::Result<()> {
+/// Reports the progress four times a second, and a last time on SIGTERM.
+fn report_progress(reporter: Reporter, progress: Arc<Progress>) -> io::Result<()> {
     let asked = SigSet::from(Signal::SIGTERM);
-    // Threads that come later inherit it, so the signal waits for the one below.
+    // Inherited by later threads, so the signal waits for the thread below.
     asked.thread_block()?;
-    thread::Builder::new().name("voice".into()).spawn(move || {
+    thread::Builder::new().name("progress".into()).spawn(move || {
         loop {
-            if wait_for(&asked, TELL_EVERY).is_some() {
-                voice.end(End::Group(progress.unfinished().into()));
+            if wait_for(&asked, PROGRESS_INTERVAL).is_some() {
+                reporter.end(End::Group(progress.unfinished().into()));
             }
-            voice.say(&ProbeMessage::Progress(progress.unfinished()));
+            reporter.send(&ProbeMessage::Progress(progress.unfinished()));
         }
     })?;
     Ok(())
 }
 
-/// Waits for one of these signals, which are blocked. `None`: none came.
+/// Waits for one of these blocked signals. `None`: timeout.
 pub(super) fn wait_for(signals: &SigSet, timeout: Duration) -> Option<Signal> {
     let timeout = libc::timespec {
         tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
         tv_nsec: libc::c_long::from(timeout.subsec_nanos()),
     };
-    // SAFETY: both are valid for the call, and nobody asks for more than the signal's number.
+    // SAFETY: both are valid for the call, and only the signal's number is requested.
     let signal = unsafe { libc::sigtimedwait(signals.as_ref(), std::ptr::null_mut(), &raw const timeout) };
     Signal::try_from(signal).ok()
 }

@@ -1,18 +1,18 @@
-//! The probes of the network check: they bring numbers back, never a verdict.
+//! The probes of the checks: they return numbers, never a verdict.
 //!
 //! ```text
-//! agent ---- plan, one JSON document on stdin ----> dlrover-probe ---- sockets ---- other nodes' probes
-//!       <--- JSON lines on stdout: progress, end ---
+//! agent ---- plan, one JSON document on stdin ----> dlrover-probe ---- sockets ---- probes of other nodes
+//!       <--- JSON lines on stdout: progress, result ---
 //! ```
 //!
-//! Every probe runs in a child of the agent, which is this very program under another name ([`NAME`]): a driver
-//! that hangs takes the child with it and nobody else. Every `main` calls [`run_if_probe`] first. The parent's
-//! side is [`ProbeHandle`]; what the two say to each other is in `wire`.
+//! Every probe runs in a child process of the agent, which is this program under another name ([`NAME`]), so that a
+//! hanging driver blocks nothing else. Every `main` calls [`run_if_probe`] first. The parent's side is
+//! [`ProbeHandle`]; the messages are in `wire`.
 //!
-//! * [`check_locally`], [`measure_compute`]: what a node finds out alone.
-//! * [`take_inventory`]: what drivers and vendors' tools say of its accelerators.
+//! * [`check_locally`], [`measure_compute`]: tests of a node alone.
+//! * [`take_inventory`]: the accelerators, by drivers and vendors' tools.
 //! * [`start_ring`]: bytes round a ring of nodes; a pair is a ring of two.
-//! * [`start_command`]: a program of the user's in place of the ring.
+//! * [`start_command`]: a program of the user in place of the ring.
 //! * [`check_switchbox`]: the links between this node's accelerators and their switchbox.
 
 mod child;
@@ -31,8 +31,8 @@ use std::{
 
 pub use self::{
     child::ring::{
-        error::{Neighbour, RingError, WrongByte},
-        manual::{ByHand, PairDoor, dial_pair, listen_for_pair},
+        error::{Peer, RingError, WrongByte},
+        manual::{PairListener, PairMeasured, dial_pair, listen_for_pair},
     },
     listener::{Listener, Reservation},
     parent::{
@@ -52,13 +52,13 @@ pub use self::{
     },
 };
 
-/// The name by which a child knows that it is a probe.
+/// The name under which the program runs as a probe.
 pub const NAME: &str = "dlrover-probe";
 
-/// From the polite word to SIGKILL, for a probe of ours.
+/// From SIGTERM to SIGKILL, for our own probes.
 pub const GRACE: Duration = Duration::from_secs(1);
 
-/// From SIGKILL to giving a child up that does not even die of that: it hangs inside the kernel.
+/// From SIGKILL to giving up on a child that hangs inside the kernel.
 pub const LAST_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How a probe's process is started.
@@ -66,21 +66,21 @@ pub const LAST_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct Helper {
     /// A program whose `main` calls [`run_if_probe`] first.
     pub program: PathBuf,
-    /// The launcher's mark (`DLROVER_LAUNCHER_ID`), by which a later launcher finds what was left behind.
-    pub mark: Option<String>,
-    /// Variables beside the inherited ones, or in place of them: which accelerators it may use.
+    /// The launcher's id (`DLROVER_LAUNCHER_ID`), by which a later launcher finds leftovers.
+    pub launcher_id: Option<String>,
+    /// Variables that are added to the inherited ones: for example which accelerators it may use.
     pub variables: Vec<(OsString, OsString)>,
 }
 
 impl Default for Helper {
-    /// This very program, without a mark.
+    /// This program, without an id.
     fn default() -> Self {
-        Self { program: PathBuf::from("/proc/self/exe"), mark: None, variables: Vec::new() }
+        Self { program: PathBuf::from("/proc/self/exe"), launcher_id: None, variables: Vec::new() }
     }
 }
 
-/// If this process was started as a probe, is one, and gives its exit code when it is done. Otherwise `None`, at
-/// once. To be called before anything else, as long as there is one thread.
+/// Runs the probe if this process was started as one, and returns its exit code; otherwise returns `None` at once.
+/// Call it first, while there is one thread.
 #[must_use]
 pub fn run_if_probe() -> Option<ExitCode> {
     let name = std::env::args_os().next()?;

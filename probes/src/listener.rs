@@ -1,5 +1,5 @@
-//! The port at which a node's neighbours find its probe. The agent keeps it over all rounds and never accepts; each
-//! probe inherits it and does.
+//! The port at which a node's peers reach its probe. The agent keeps it over all rounds and never accepts; each probe
+//! inherits it and does.
 
 use std::{
     io,
@@ -9,10 +9,10 @@ use std::{
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// Connections that may wait while no probe runs, or a stranger's storm is turned away.
+/// Connections that may wait while no probe runs, or while unknown peers are rejected.
 const BACKLOG: i32 = 256;
 
-/// A port that listens.
+/// A listening port.
 #[derive(Debug)]
 pub struct Listener {
     socket: TcpListener,
@@ -20,7 +20,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at `address`, or without one at every address of the host, both families where it has them. Port 0
+    /// Listens at `address`, or without one at all addresses of the host, in both families if it has them. Port 0
     /// takes any free one.
     ///
     /// # Errors
@@ -28,17 +28,17 @@ impl Listener {
     pub fn bind(address: Option<IpAddr>, port: u16) -> io::Result<Self> {
         let socket = match address {
             Some(address) => bind(SocketAddr::new(address, port)),
-            // A host without IPv6 says so here.
+            // A host without IPv6 fails here.
             None => bind(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port))
                 .or_else(|_| bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port))),
         }?;
         Self::from_socket(socket)
     }
 
-    /// A socket that listens already. It must block.
+    /// Wraps a socket that listens. It must be blocking.
     ///
     /// # Errors
-    /// When the system does not tell its port.
+    /// When the system does not return its port.
     pub fn from_socket(socket: TcpListener) -> io::Result<Self> {
         let port = socket.local_addr()?.port();
         Ok(Self { socket, port })
@@ -50,10 +50,10 @@ impl Listener {
         self.port
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
@@ -67,8 +67,8 @@ impl Listener {
     }
 }
 
-/// A port that is kept for a program of this host's to listen at: nobody else gets it by asking for any, and who
-/// connects to it meanwhile is refused. The program must set `SO_REUSEADDR`, as servers do.
+/// A port that is reserved for a program on this host: it is not given to another process, and connections are
+/// refused meanwhile. The program must set `SO_REUSEADDR`, as servers do.
 #[derive(Debug)]
 pub struct Reservation {
     _socket: Socket,
@@ -76,7 +76,7 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Any free port.
+    /// Reserves any free port.
     ///
     /// # Errors
     /// When there is none.
@@ -88,7 +88,6 @@ impl Reservation {
         Ok(Self { _socket: socket, port })
     }
 
-    /// Which port.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
@@ -101,7 +100,7 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// A socket that has its address and does not listen.
+/// A bound socket that does not listen.
 fn bound(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;

@@ -1,4 +1,4 @@
-//! The caller's side: starts a probe, listens to it, ends it.
+//! The caller's side: starts a probe, reads its output, ends it.
 
 pub(crate) mod command;
 pub(crate) mod gpus;

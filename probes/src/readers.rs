@@ -1,4 +1,4 @@
-//! The readers of foreign words without the processes and hosts around them, for whoever feeds them any bytes
+//! The parsers of foreign input without the processes and hosts around them, for tests with arbitrary bytes
 //! (`tests/support/inputs`).
 
 use std::{net::TcpStream, path::Path, time::Duration};
@@ -16,45 +16,45 @@ use crate::child::{
     gpus::{metax, nvidia_smi, table},
     ring::{
         hello::{Hello, Kind},
-        meet,
+        peers,
     },
     switchbox::{call::CallEnd, contract::Response, layout, mxom},
 };
 
-/// The answer of `nvidia-smi --query-gpu`.
+/// Parses the output of `nvidia-smi --query-gpu`.
 ///
 /// # Errors
-/// It is no list.
+/// It is not a list.
 pub fn nvidia_smi(text: &str) -> Result<Vec<Gpu>, String> {
     nvidia_smi::queried(text, Path::new("/dev/null"))
 }
 
-/// The answers of `mx-smi -L` and of `mx-smi --show-memory`, and what it says of devices in words that nobody knows.
+/// Parses the output of `mx-smi -L` and `mx-smi --show-memory`; with notes about unknown states.
 #[must_use]
 pub fn mx_smi(list: &str, memory: &str) -> (Vec<Gpu>, Vec<String>) {
     let listed = metax::listed(list);
-    let notes = listed.iter().filter_map(metax::Listed::unknown_word).collect();
+    let notes = listed.iter().filter_map(metax::Listed::unknown_state).collect();
     let mut gpus: Vec<Gpu> = listed.into_iter().map(|it| it.gpu).collect();
     metax::memory(&mut gpus, memory);
     (gpus, notes)
 }
 
-/// The table of what lies between so many accelerators.
+/// Parses the topology table of `count` accelerators.
 ///
 /// # Errors
-/// It is no table, or one of more or fewer.
+/// It is not a table, or one of another size.
 pub fn topology_table(text: &str, count: usize) -> Result<Matrix, String> {
     table::read(text, count)
 }
 
-/// A line of the user's check command, taken as progress (bytes of how many) and as the last one.
+/// A line of a check command, parsed as progress (bytes, total) and as the last line.
 #[must_use]
 pub fn check_command(line: &[u8]) -> (Option<(u64, u64)>, Probed) {
-    (answer::progress(line).map(|so_far| (so_far.bytes, so_far.total)), answer::judge(Some(line)))
+    (answer::progress(line).map(|partial| (partial.bytes, partial.total)), answer::judge(Some(line)))
 }
 
-/// What a program said that measured a pair of the switchbox, taken as `MetaX`'s tool and as one that keeps to the
-/// contract; and what that one calls the two devices.
+/// The output of a program that measured a pair of the switchbox, parsed as that of `MetaX`'s tool and as that of a
+/// program with the contract; and the names of the two devices.
 #[must_use]
 pub fn switchbox(
     stdout: &[u8],
@@ -74,25 +74,25 @@ pub fn driver_number(text: &str, key: &str) -> Option<Option<u32>> {
     layout::number(text, key)
 }
 
-/// Whether the door of a ring with this token lets in who has dialled `stream`.
+/// Whether the acceptor of a ring with this token accepts `stream`.
 #[must_use]
-pub fn ring_door(stream: TcpStream, token: u64) -> bool {
-    meet::greet(stream, token).is_some()
+pub fn ring_accepts(stream: TcpStream, token: u64) -> bool {
+    peers::read_hello(stream, token).is_some()
 }
 
-/// Whether who dials is welcome, by what the other end of `stream` says to its first word.
+/// Whether the other end of `stream` accepts our hello.
 #[must_use]
-pub fn ring_welcome(stream: TcpStream, token: u64, timeout: Duration) -> bool {
-    meet::introduce(stream, &hello(token), Some(timeout)).is_ok()
+pub fn ring_connects(stream: TcpStream, token: u64, timeout: Duration) -> bool {
+    peers::send_hello(stream, &hello(token), Some(timeout)).is_ok()
 }
 
-/// The first word of who dials, and the answers to it that are known.
+/// The two hellos of a dialling end and the two replies.
 #[must_use]
-pub fn ring_words(token: u64) -> [Vec<u8>; 4] {
+pub fn ring_hellos(token: u64) -> [Vec<u8>; 4] {
     let hello = hello(token);
     let follow = Hello { kind: Kind::Follow, ..hello };
-    [hello, follow, hello.answer(Kind::Welcome), hello.answer(Kind::TurnedAway)]
-        .map(|word| word.encode().to_vec())
+    [hello, follow, hello.answer(Kind::Accepted), hello.answer(Kind::Rejected)]
+        .map(|message| message.encode().to_vec())
 }
 
 fn hello(token: u64) -> Hello {

@@ -1,4 +1,4 @@
-//! What an agent and its probe say to each other.
+//! The messages between an agent and its probe.
 
 pub(crate) mod command;
 pub(crate) mod gpus;
@@ -22,19 +22,18 @@ use self::{
     switchbox::{CopyTask, SwitchboxEnd, SwitchboxTask},
 };
 
-/// What a probe is to do: the one document on its standard input.
+/// The task of a probe: the one document on its standard input.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Task {
     /// [`crate::check_locally`].
     Local {
-        /// Whether accelerators are looked at too.
+        /// Whether accelerators are checked too.
         accelerators: bool,
-        /// Their numbers by their places on the bus.
+        /// Their numbers by PCI address.
         places: BTreeMap<String, u32>,
     },
     /// [`crate::measure_compute`].
     Compute {
-        /// How many samples.
         times: u32,
         /// Whether accelerators are measured, where there are any.
         accelerators: bool,
@@ -43,7 +42,7 @@ pub(crate) enum Task {
     Gpus(GpuTask),
     /// [`crate::watch_gpus`].
     WatchGpus {
-        /// Who holds memory, too.
+        /// Whether memory in use is reported too.
         and_memory: bool,
     },
     /// [`crate::start_ring`].
@@ -52,28 +51,28 @@ pub(crate) enum Task {
     Command(CommandTask),
     /// [`crate::check_switchbox`].
     Switchbox(SwitchboxTask),
-    /// One measurement of it, by a probe of our own.
+    /// One measurement of it, by our own program.
     SwitchboxCopy(CopyTask),
 }
 
 /// One line of a probe's standard output.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum ProbeMessage {
-    /// How far it is.
+    /// The progress.
     Progress(Probed),
-    /// What it is about to touch, so that who hangs there can be named.
+    /// The next step, to be named if it hangs.
     At(String),
-    /// What an inventory has so far.
-    SoFar(Box<Inventory>),
-    /// What the accelerators' driver tells.
+    /// The inventory so far.
+    Partial(Box<Inventory>),
+    /// An event of the accelerators' driver.
     Gpu(GpuMessage),
-    /// A line that the user's program said.
-    Said(String),
-    /// What it came to; nothing follows.
+    /// A line for the log.
+    Log(String),
+    /// The result; nothing follows.
     End(End),
 }
 
-/// What a probe came to.
+/// The result of a probe.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum End {
     /// Of [`Task::Local`].

@@ -1,7 +1,6 @@
-//! A cgroup of our own for all workers, where the host lets us have one: `cgroup.kill` then ends everything in
-//! it at once, whatever it did to hide, and even after launcher and guard were killed at the same instant (by
-//! the sweep of the next start). Only version 2 can kill. Most containers see their cgroups read-only; then
-//! the walk over the process tree does the work alone.
+//! A cgroup for all workers of a launcher, where the host allows one: `cgroup.kill` ends everything in it at once,
+//! even after launcher and guard were killed at the same instant (by the sweep of the next start). Needs version 2.
+//! Most containers see their cgroups read-only; then only the process tree is killed.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -21,14 +20,14 @@ use crate::{
     tree::{self, Process},
 };
 
-/// Names of our cgroups: this, and the launcher's mark.
+/// Names of our cgroups: this prefix and the launcher's id.
 const PREFIX: &str = "dlrover-run.";
 
-/// The cgroup of one launcher's workers. Clones mean the same one.
+/// The cgroup of one launcher's workers. Clones refer to the same one.
 #[derive(Debug, Clone)]
 pub struct Cgroup {
     path: PathBuf,
-    /// Open folder: a child can be born in it.
+    /// The open folder, into which a child can be forked.
     folder: Arc<File>,
     /// Whether it was ever killed.
     killed: Arc<AtomicBool>,
@@ -37,7 +36,7 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    /// Makes the cgroup below our own; `None` where that is not possible.
+    /// Makes the cgroup below this process's own; `None` where that is not possible.
     #[must_use]
     pub fn make(id: &LauncherId) -> Option<Self> {
         Self::make_in(&own_folder()?, id).ok()
@@ -47,7 +46,7 @@ impl Cgroup {
         let path = parent.join(format!("{PREFIX}{id}"));
         fs::create_dir(&path)?;
         let open = || {
-            // Before Linux 5.14 there is nothing to kill with, and so no use for a cgroup.
+            // Before Linux 5.14 there is no `cgroup.kill`, and so no use for a cgroup.
             fs::metadata(path.join("cgroup.kill"))?;
             Ok((File::open(&path)?, OpenOptions::new().write(true).open(path.join("cgroup.procs"))?))
         };
@@ -62,65 +61,65 @@ impl Cgroup {
         }
     }
 
-    /// Moves this process in. Makes one system call and nothing else, so it may be called between fork and
-    /// exec. A process that cannot move stays where it is, and the walk over the tree finds it.
+    /// Moves this process in. Makes one system call and nothing else, so it may be called between fork and exec. A
+    /// process that cannot move is found in the process tree.
     pub fn enter(&self) {
         let _stays_outside = unistd::write(&*self.procs, b"0");
     }
 
-    /// The open folder, for a fork into it. `None` once it was killed: Linux 6.18 kills whoever is born in such
-    /// a cgroup (it compares the number of kills with that of the parent's own cgroup). Moving in still works.
+    /// The open folder, to fork into it. `None` once it was killed: Linux 6.18 kills processes that are forked into
+    /// such a cgroup (it compares the number of kills with that of the parent's own cgroup). Moving in still works.
     #[must_use]
-    pub fn birthplace(&self) -> Option<BorrowedFd<'_>> {
+    pub fn fork_target(&self) -> Option<BorrowedFd<'_>> {
         (!self.killed.load(Ordering::Relaxed)).then(|| self.folder.as_fd())
     }
 
-    /// The open files, so that they are kept when others are closed.
+    /// The open files, to keep them when others are closed.
     #[must_use]
     pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
         [self.folder.as_fd(), self.procs.as_fd()]
     }
 
-    /// Ends everything in it.
+    /// Kills everything in it.
     pub fn kill(&self) {
         self.killed.store(true, Ordering::Relaxed);
         kill(&self.path);
     }
 
-    /// Gives the cgroup back. Fails while a process is left in it; then the next start's sweep does it.
+    /// Removes the cgroup. Fails while a process is left in it; then the next start's sweep does it.
     pub fn remove(&self) {
         let _left_for_the_sweep = fs::remove_dir(&self.path);
     }
 }
 
 fn kill(path: &Path) {
-    // What the walk over the tree does not find, this does, and the other way round.
+    // The process tree is killed too.
     let _the_walk_remains =
         File::options().write(true).open(path.join("cgroup.kill")).and_then(|mut file| file.write_all(b"1"));
 }
 
-/// Ends and removes cgroups that launchers left which are provably dead, but for those in `spared`. Gives what
-/// lived in them.
+/// Kills and removes cgroups of provably dead launchers, except those in `spared`. Returns the processes that were in
+/// them.
 #[must_use]
 pub fn sweep(spared: impl Fn() -> Vec<LauncherId>) -> Vec<Process> {
     let mut swept = Vec::new();
     let Some(folder) = own_folder() else { return swept };
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let mark = name.to_str().and_then(|name| LauncherId::parse(name.strip_prefix(PREFIX)?));
-        if mark.is_some_and(|mark| mark.is_provably_dead() && !spared().contains(&mark)) {
+        let id = name.to_str().and_then(|name| LauncherId::parse(name.strip_prefix(PREFIX)?));
+        if id.is_some_and(|id| id.is_provably_dead() && !spared().contains(&id)) {
             let members = fs::read_to_string(entry.path().join("cgroup.procs")).unwrap_or_default();
             let members = members.lines().filter_map(|pid| tree::process(pid.parse().ok()?));
             swept.extend(members.filter(Process::is_alive));
             kill(&entry.path());
-            // Processes need a moment to be gone; what is still busy waits for the next start.
+            // Its processes may not be gone yet; then the next start removes it.
             let _still_busy = fs::remove_dir(entry.path());
         }
     }
     swept
 }
 
-/// The folder of the version 2 cgroup that this process is in.
+/// The folder of this process's version 2 cgroup.
 fn own_folder() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
@@ -161,7 +160,7 @@ mod tests {
         let mut child = command.spawn().unwrap();
         let members = || fs::read_to_string(cgroup.path.join("cgroup.procs")).unwrap();
         assert!(members().lines().any(|pid| pid == child.id().to_string()));
-        // Of a living launcher, so the sweep leaves it alone.
+        // Of a living launcher, so the sweep spares it.
         assert!(sweep(Vec::new).is_empty());
         assert!(child.try_wait().unwrap().is_none());
         cgroup.kill();
@@ -171,7 +170,7 @@ mod tests {
         let left = Cgroup::make(&id).unwrap();
         assert!(sweep(Vec::new).is_empty());
         assert!(!left.path.exists());
-        // The orphan's zombie goes with init's next wait; until then the folder is busy for a moment.
+        // The orphan's zombie is reaped by init; until then the folder is busy.
         while cgroup.path.exists() {
             cgroup.remove();
             std::thread::yield_now();

@@ -1,57 +1,44 @@
-//! The launcher's own broom, for when the guard cannot sweep any more: its orphans are ours now.
+//! Kills what a dead guard left behind: its orphans became children of the launcher.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
 use crate::{
     cgroup::Cgroup,
     launcher_id::LauncherId,
     reap,
-    sweep::mark_of,
+    sweep::id_of_process,
     tree::{self, Process},
 };
 
-/// Between two passes.
-const AGAIN: Duration = Duration::from_millis(5);
-
-/// Kills everything that this launcher's guard left to it, until nothing is left or `patience` is over. Blocks.
-/// Gives what is left. Somebody else must reap for the launcher meanwhile.
+/// Kills everything that this launcher's guard left behind, until nothing is left or `timeout` has passed. Blocks.
+/// Returns what is left. Another task must reap the launcher's children meanwhile.
 #[must_use]
 pub fn kill_leftovers(
     id: &LauncherId,
-    has_strangers: bool,
+    has_foreign_children: bool,
     cgroup: Option<&Cgroup>,
     timeout: Duration,
 ) -> Vec<Process> {
-    let deadline = Instant::now() + timeout;
-    loop {
+    let ours = || ours(id, has_foreign_children);
+    tree::kill_until_gone(timeout, ours, || {
         if let Some(cgroup) = cgroup {
             cgroup.kill();
         }
-        tree::kill_pass(|| ours(id, has_strangers));
-        let left = ours(id, has_strangers);
-        // A list of processes is not made in one instant: one that forks itself away all the time may be missed.
-        // Having no child is proof, but strangers may be children too.
-        let proven = reap::nobody_is_left() || (has_strangers && left.is_empty());
-        if proven || Instant::now() >= deadline {
-            return left;
-        }
-        thread::sleep(AGAIN);
-    }
+        // A process that forks all the time may be missing from a list of processes. To have no child is proof, but
+        // foreign processes may be children too.
+        !reap::has_children() || (has_foreign_children && ours().is_empty())
+    })
 }
 
-/// As PID 1 of a container the launcher also inherits strangers, who are none of its business, and so are children
-/// that it had before: there only what carries our mark, and what stands below it, is ours. Anywhere else everything
-/// below us is.
-fn ours(id: &LauncherId, has_strangers: bool) -> Vec<Process> {
+/// The processes below this launcher. With foreign children (as PID 1 of a container, or children from before
+/// `exec`), only those with its id, and their descendants.
+fn ours(id: &LauncherId, has_foreign_children: bool) -> Vec<Process> {
     let me = id.pid;
     let mut all = tree::below(me);
-    if has_strangers {
+    if has_foreign_children {
         let mut roots: Vec<i32> = Vec::new();
         for process in &all {
-            if mark_of(process.pid).is_some_and(|mark| mark == *id) {
+            if id_of_process(process.pid).is_some_and(|found| found == *id) {
                 roots.push(process.pid);
             }
         }

@@ -1,5 +1,5 @@
-//! `DLROVER_LAUNCHER_ID`: the mark that every process of a run carries in its environment, and from which
-//! anyone can tell later whether the launcher that made the mark is still alive.
+//! `DLROVER_LAUNCHER_ID`: the id that every process of a run has in its environment, and that shows whether its
+//! launcher is still alive.
 
 use std::{fmt, fs, os::unix::fs::MetadataExt as _};
 
@@ -7,21 +7,21 @@ use uuid::Uuid;
 
 use crate::tree;
 
-/// The variable that carries the mark.
+/// The variable with the id.
 pub const VARIABLE: &str = "DLROVER_LAUNCHER_ID";
 
-/// One launcher's life: `<uuid>:<pid>:<start>:<boot id>:<pid namespace>`.
+/// The id of one launcher process: `<uuid>:<pid>:<start>:<boot id>:<pid namespace>`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LauncherId {
     /// Unique among all launchers.
     pub uuid: Uuid,
     /// Its process id in its namespace.
     pub pid: i32,
-    /// When it started, in clock ticks since boot.
+    /// Its start time, in clock ticks since boot.
     pub started: u64,
-    /// The boot of the machine: process ids mean nothing across boots.
+    /// The boot of the machine: process ids are not comparable across boots.
     pub boot: String,
-    /// Inode of its pid namespace: process ids mean nothing across namespaces.
+    /// Inode of its pid namespace: process ids are not comparable across namespaces.
     pub namespace: u64,
 }
 
@@ -34,7 +34,7 @@ impl LauncherId {
         Self { uuid: Uuid::new_v4(), pid, started, boot: boot_id(), namespace: pid_namespace() }
     }
 
-    /// Reads a mark. `None` for anything that is not exactly one.
+    /// Parses an id. `None` for anything else.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split(':');
@@ -48,8 +48,8 @@ impl LauncherId {
         (parts.next().is_none() && id.pid > 0).then_some(id)
     }
 
-    /// Whether the launcher is certainly dead: same boot, same pid namespace, and no process with its id and
-    /// start time. Anything uncertain is not dead.
+    /// Whether the launcher is certainly dead: same boot, same pid namespace, and no process with its pid and start
+    /// time.
     #[must_use]
     pub fn is_provably_dead(&self) -> bool {
         let known = !self.boot.is_empty() && self.namespace != 0 && self.started != 0;
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_reads_back_and_we_are_alive() {
+    fn an_id_is_parsed_as_written_and_this_process_is_alive() {
         let id = LauncherId::of_this_process();
         assert_eq!(LauncherId::parse(&id.to_string()), Some(id.clone()));
         assert!(!id.is_provably_dead());

@@ -1,22 +1,26 @@
 //! Processes of this host: found, signalled, killed until none is left, reaped.
 //!
-//! | question | module |
+//! | what | where |
 //! |---|---|
-//! | which processes run below one, and how to signal or kill them | [`tree`] |
-//! | which child has ended | [`reap`] |
-//! | which launcher a process belongs to | [`launcher_id`] |
+//! | descendants of a process: list, signal, kill until gone | [`tree`] |
+//! | children that exited | [`reap`] |
+//! | the launcher that a process belongs to | [`launcher_id`] |
 //! | a cgroup for all workers, where the host allows one | [`cgroup`] |
-//! | what a dead launcher left behind | [`sweep`] |
-//! | what this launcher's guard left behind | [`kill_leftovers`] |
+//! | leftovers of a dead launcher | [`sweep`] |
+//! | leftovers of this launcher's guard | [`kill_leftovers`] |
+//! | blocking work on a thread of its own | [`run_blocking()`] |
 
 use std::ffi::CStr;
+
+pub use run_blocking::run_blocking;
 
 pub mod cgroup;
 pub mod kill_leftovers;
 pub mod launcher_id;
 pub mod reap;
+mod run_blocking;
 pub mod sweep;
 pub mod tree;
 
-/// The name of a guard process, by which a sweep knows that a launcher's workers are still looked after.
+/// The name of a guard process, by which a sweep sees that a launcher is running.
 pub const GUARD_NAME: &CStr = c"dlrover-guard";

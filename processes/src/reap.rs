@@ -1,51 +1,37 @@
-//! Ends of children, one by one. The only place that asks for any child: a second one would steal statuses. (A probe's
-//! handle asks for its own child, and can do without an answer.)
+//! Exits of children. The only place that waits for any child: a second one would steal statuses. (The handle of a
+//! probe waits for its own child, and can do without a status.)
 
-use nix::libc;
+use nix::{errno::Errno, libc};
 use rules::failure::ExitCause;
 
-/// What `waitpid` knows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reaped {
-    /// A child ended and is reaped now.
-    Ended { pid: i32, cause: ExitCause },
-    /// Children are left, and none has ended.
-    StillRunning,
-    /// There is no child at all. In a subreaper: there is no process below this one.
-    NobodyLeft,
-}
-
-/// Whether there is no child at all, ended ones included. Takes nobody's status.
+/// Whether this process has a child, exited ones included. Reaps none.
 #[must_use]
-pub fn nobody_is_left() -> bool {
+pub fn has_children() -> bool {
     let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
-    // SAFETY: `info` is a valid place for the result, which is not looked at.
+    // SAFETY: `info` is a valid place for the result, which is not read.
     let answer = unsafe {
         libc::waitid(libc::P_ALL, 0, info.as_mut_ptr(), libc::WEXITED | libc::WNOHANG | libc::WNOWAIT)
     };
-    answer == -1 && nix::errno::Errno::last() == nix::errno::Errno::ECHILD
+    answer != -1 || Errno::last() != Errno::ECHILD
 }
 
-/// The next child that has ended, without waiting.
-#[must_use]
-pub fn next_ended() -> Reaped {
+/// Reaps every child that has exited and calls `on_exit` with its process id, without waiting. Returns whether no child
+/// is left: in a subreaper, no process is below this one then.
+pub fn reap_exited(mut on_exit: impl FnMut(i32, ExitCause)) -> bool {
     loop {
         let mut status = 0;
-        // SAFETY: `status` is a valid place for the result. nix's wrapper is not used because it has no
-        // name for real-time signals and would lose the end of a child that died of one.
-        let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) };
-        match pid {
-            0 => return Reaped::StillRunning,
-            pid if pid > 0 => {
-                if libc::WIFEXITED(status) {
-                    return Reaped::Ended { pid, cause: ExitCause::Code(libc::WEXITSTATUS(status)) };
-                }
-                if libc::WIFSIGNALED(status) {
-                    return Reaped::Ended { pid, cause: ExitCause::Signal(libc::WTERMSIG(status)) };
-                }
+        // SAFETY: `status` is a valid place for the result. nix's wrapper has no name for real-time signals and would
+        // lose the end of a child that was killed by one.
+        match unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) } {
+            0 => return false,
+            pid if pid > 0 && libc::WIFEXITED(status) => {
+                on_exit(pid, ExitCause::Code(libc::WEXITSTATUS(status)));
             }
-            _ if nix::errno::Errno::last() == nix::errno::Errno::EINTR => {}
-            _ => return Reaped::NobodyLeft,
+            pid if pid > 0 && libc::WIFSIGNALED(status) => {
+                on_exit(pid, ExitCause::Signal(libc::WTERMSIG(status)));
+            }
+            pid if pid > 0 || Errno::last() == Errno::EINTR => {}
+            _ => return true,
         }
     }
 }

@@ -1,18 +1,18 @@
-//! At the start: ends what a dead launcher left behind, in case its guard was killed with it.
+//! Kills what a dead launcher left behind when its guard was killed too. Runs at the start of a launcher.
 //!
-//! Only processes of our own user that carry the mark of a launcher that is provably dead are touched, so
-//! never those of a sibling. A process that cleared its environment is found only where workers have a cgroup.
+//! Only processes of the same user with the id of a provably dead launcher are killed. A process that cleared its
+//! environment is found only where workers have a cgroup.
 //!
-//! A worker may have asked a scheduler for a further job (`sbatch` and `at` pass the environment on), and a
-//! launcher may be part of that job: then it, the script around it and what runs beside it carry a dead launcher's
-//! mark and are no leftovers. A script that has not come to its launcher yet cannot be told from one.
+//! A worker may have submitted another job (`sbatch` and `at` pass the environment on), and a launcher may be part of
+//! that job: then the job's processes carry a dead launcher's id, but are not leftovers. A script that has not
+//! started its launcher yet cannot be distinguished from a leftover.
 
 use std::{
     cell::LazyCell,
     fs::{self, File},
     io::Read as _,
-    process, thread,
-    time::{Duration, Instant},
+    process,
+    time::Duration,
 };
 
 use nix::{libc, unistd::getuid};
@@ -23,19 +23,16 @@ use crate::{
     tree::{self, Process},
 };
 
-/// Between two passes.
-const AGAIN: Duration = Duration::from_millis(5);
-
 /// Room for most environments; larger ones take another read.
 const USUAL_ENVIRONMENT: usize = 8 << 10;
 
-/// So many looks in a row that find nobody end a sweep.
-const EMPTY_LOOKS: u32 = 3;
+/// A sweep ends after this many scans in a row that find nothing.
+const EMPTY_SCANS: u32 = 3;
 
-/// The mark in a process's environment.
+/// The launcher id in a process's environment.
 #[must_use]
-pub fn mark_of(pid: i32) -> Option<LauncherId> {
-    // `fs::read` begins with 32 bytes, since files in /proc tell no length.
+pub fn id_of_process(pid: i32) -> Option<LauncherId> {
+    // `fs::read` begins with 32 bytes, since files in /proc have no length.
     let mut environment = Vec::with_capacity(USUAL_ENVIRONMENT);
     let file = File::open(format!("/proc/{pid}/environ")).ok()?;
     file.take(u64::MAX).read_to_end(&mut environment).ok()?;
@@ -45,56 +42,56 @@ pub fn mark_of(pid: i32) -> Option<LauncherId> {
     })
 }
 
-/// Kills leftovers of dead launchers until none is left or `patience` is over, and gives what it found first.
+/// Kills leftovers of dead launchers until none is left or `timeout` has passed, and returns those found first.
 /// Blocks.
 #[must_use]
 pub fn sweep(timeout: Duration) -> Vec<Process> {
-    let deadline = Instant::now() + timeout;
     let mut found: Vec<Process> = leftovers().collect();
-    // One that forks itself away all the time may slip through a look, so a single empty one proves little.
-    let mut empty_looks = if found.is_empty() { EMPTY_LOOKS } else { 0 };
-    // A cgroup also holds those that cleared their environment.
-    found.extend(cgroup::sweep(marks_at_work));
-    while empty_looks < EMPTY_LOOKS && Instant::now() < deadline {
-        tree::kill_pass(leftovers);
-        thread::sleep(AGAIN);
-        empty_looks = if leftovers().next().is_none() { empty_looks + 1 } else { 0 };
-    }
+    let mut empty_scans = if found.is_empty() { EMPTY_SCANS } else { 0 };
+    // A cgroup also holds processes that cleared their environment.
+    found.extend(cgroup::sweep(active_ids));
+    let _left = tree::kill_until_gone(timeout, leftovers, || {
+        // A process that forks all the time may be missing from a scan, so a single empty one proves little.
+        if empty_scans < EMPTY_SCANS {
+            empty_scans = if leftovers().next().is_none() { empty_scans + 1 } else { 0 };
+        }
+        empty_scans == EMPTY_SCANS
+    });
     found
 }
 
-/// The marks that a process and those above it were started with.
-fn marks_above(mut pid: i32) -> Vec<LauncherId> {
-    let mut marks = Vec::new();
+/// The ids in the environments of a process and its ancestors.
+fn ids_of_ancestors(mut pid: i32) -> Vec<LauncherId> {
+    let mut ids = Vec::new();
     while pid > 0 {
-        marks.extend(mark_of(pid));
+        ids.extend(id_of_process(pid));
         pid = tree::process(pid).map_or(0, |process| process.parent);
     }
-    marks
+    ids
 }
 
-/// The newest first: between the list and the look at it they have had the least time to fork themselves away.
+/// The newest first: they have had the least time to fork again since the list was made.
 fn leftovers() -> impl Iterator<Item = Process> {
     let me = getuid().as_raw();
-    // Asked for anew with each look, and only when a dead launcher's mark is seen.
-    let spared = LazyCell::new(marks_at_work);
-    let is_leftover = move |mark: LauncherId| mark.is_provably_dead() && !spared.contains(&mark);
+    // Computed anew in each scan, and only if the id of a dead launcher is found.
+    let spared = LazyCell::new(active_ids);
+    let is_leftover = move |id: LauncherId| id.is_provably_dead() && !spared.contains(&id);
     let mut pids: Vec<i32> = tree::all_pids().collect();
     pids.sort_unstable_by(|a, b| b.cmp(a));
     pids.into_iter()
         .filter(move |pid| owner(*pid) == Some(me))
-        .filter(move |pid| mark_of(*pid).is_some_and(&is_leftover))
+        .filter(move |pid| id_of_process(*pid).is_some_and(&is_leftover))
         .filter_map(tree::process)
         .filter(Process::is_alive)
 }
 
-/// Marks that launchers at work have got from above: this one, and every one that has a guard.
-fn marks_at_work() -> Vec<LauncherId> {
+/// Ids that running launchers have inherited: this one, and every one that has a guard.
+fn active_ids() -> Vec<LauncherId> {
     let guards = tree::all_pids()
         .filter_map(tree::process)
         .filter(|process| process.name.as_bytes() == crate::GUARD_NAME.to_bytes());
     let launchers = guards.map(|guard| guard.parent).chain(i32::try_from(process::id()).ok());
-    launchers.flat_map(marks_above).collect()
+    launchers.flat_map(ids_of_ancestors).collect()
 }
 
 fn owner(pid: i32) -> Option<libc::uid_t> {
@@ -112,8 +109,8 @@ mod tests {
 
     use super::*;
 
-    /// A process with this mark that runs code of its own: in the middle of exec the kernel shows no environment yet.
-    fn marked(id: &LauncherId) -> Child {
+    /// A process with this id that runs code of its own: during exec the kernel shows no environment.
+    fn process_with_id(id: &LauncherId) -> Child {
         let mut cat = Command::new("cat");
         cat.env(VARIABLE, id.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut cat = cat.spawn().unwrap();
@@ -124,20 +121,20 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_a_worker_submitted_carries_its_mark_and_is_spared() {
-        // Of another boot, so that nobody's sweep takes it for a leftover meanwhile.
-        let mark = LauncherId { boot: "another".into(), ..LauncherId::of_this_process() };
+    fn a_job_submitted_by_a_worker_is_spared() {
+        // Of another boot, so that no concurrent sweep kills it.
+        let id = LauncherId { boot: "another".into(), ..LauncherId::of_this_process() };
         let mut script = Command::new("sh")
             .args(["-c", "env -u DLROVER_LAUNCHER_ID sleep 1000 & echo $!; wait"])
-            .env(VARIABLE, mark.to_string())
+            .env(VARIABLE, id.to_string())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let mut line = String::new();
         BufReader::new(script.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let beside: i32 = line.trim().parse().unwrap();
-        assert!(marks_above(beside).contains(&mark));
-        tree::signal_one(beside, nix::sys::signal::Signal::SIGKILL);
+        let sibling: i32 = line.trim().parse().unwrap();
+        assert!(ids_of_ancestors(sibling).contains(&id));
+        tree::signal_one(sibling, nix::sys::signal::Signal::SIGKILL);
         script.wait().unwrap();
     }
 
@@ -145,9 +142,9 @@ mod tests {
     fn leftovers_of_a_dead_launcher_end_and_those_of_a_living_one_stay() {
         let living = LauncherId::of_this_process();
         let dead = LauncherId { started: living.started - 1, ..living.clone() };
-        let mut orphan = marked(&dead);
-        let mut sibling = marked(&living);
-        assert_eq!(mark_of(i32::try_from(orphan.id()).unwrap()), Some(dead));
+        let mut orphan = process_with_id(&dead);
+        let mut sibling = process_with_id(&living);
+        assert_eq!(id_of_process(i32::try_from(orphan.id()).unwrap()), Some(dead));
         let orphan_pid = i32::try_from(orphan.id()).unwrap();
         assert!(sweep(Duration::from_secs(60)).iter().any(|process| process.pid == orphan_pid));
         assert_eq!(orphan.wait().unwrap().signal(), Some(9));

@@ -1,12 +1,13 @@
 //! The processes below one process, read from /proc, and how to signal or kill all of them.
 //!
-//! Parent links in /proc are complete here because the process at the root is a subreaper: whoever loses its
-//! parent becomes the root's child.
+//! Parent links in /proc are complete because the process at the root is a subreaper: orphans become its children.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     io::Read as _,
+    thread,
+    time::{Duration, Instant},
 };
 
 use nix::{
@@ -15,42 +16,40 @@ use nix::{
 };
 use rules::failure::Survivor;
 
-/// More than the first 22 fields of `/proc/<pid>/stat` can take.
+/// Room for the first 22 fields of `/proc/<pid>/stat`.
 const STAT_BYTES: usize = 1024;
 
-/// One line of `/proc/<pid>/stat`, as far as it matters here.
+/// Between two passes of killing.
+const BETWEEN_PASSES: Duration = Duration::from_millis(5);
+
+/// The used fields of `/proc/<pid>/stat`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// Process id.
     pub pid: i32,
     /// Name, at most 15 bytes.
     pub name: String,
-    /// State letter.
     pub state: char,
     /// Parent's process id.
     pub parent: i32,
-    /// Process group.
     pub group: i32,
-    /// Session.
     pub session: i32,
     /// Threads that have not ended, the first one always counted.
     pub threads: u32,
-    /// Start, in clock ticks since boot: tells a reused process id from the process it named.
+    /// Start, in clock ticks since boot: distinguishes processes that had the same process id.
     pub started: u64,
 }
 
 impl Process {
-    /// Whether it still does anything. A zombie only waits to be reaped, unless it is merely the first thread
-    /// that has ended: the state is that thread's, and the others run on.
+    /// Whether it is running. A zombie is not, unless only its first thread has ended: the state is that thread's.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         !matches!(self.state, 'Z' | 'X') || self.threads > 1
     }
 
-    /// From the line of `/proc/<pid>/stat`; `None` when it is none.
+    /// Parses `/proc/<pid>/stat`.
     #[must_use]
     pub fn parse(pid: i32, stat: &str) -> Option<Self> {
-        // The name stands in parentheses and may itself hold blanks and parentheses.
+        // The name is in parentheses and may itself contain blanks and parentheses.
         let open = stat.find('(')?;
         let close = stat.rfind(')')?;
         let name = stat.get(open + 1..close)?.to_owned();
@@ -66,11 +65,11 @@ impl Process {
     }
 }
 
-/// The process with this id, if there is one.
+/// The process with this id, if it exists.
 #[must_use]
 pub fn process(pid: i32) -> Option<Process> {
-    // One call gives the whole line. `fs::read` asks five times as often, since files in /proc tell no length,
-    // and this is done for every process of the host while workers are stopped.
+    // One call reads the whole line. `fs::read` makes five times as many, since files in /proc have no length, and
+    // this is done for every process of the host while workers are stopped.
     let mut stat = [0; STAT_BYTES];
     let length = File::open(format!("/proc/{pid}/stat")).ok()?.read(&mut stat).ok()?;
     Process::parse(pid, &String::from_utf8_lossy(&stat[..length]))
@@ -84,7 +83,7 @@ pub fn all_pids() -> impl Iterator<Item = i32> {
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }
 
-/// Every process below `root`, zombies too, `root` itself not.
+/// Every process below `root`, including zombies.
 #[must_use]
 pub fn below(root: i32) -> Vec<Process> {
     let processes: Vec<Process> = all_pids().filter_map(process).collect();
@@ -104,14 +103,13 @@ pub fn below(root: i32) -> Vec<Process> {
     found.into_iter().map(|index| processes[index].clone()).collect()
 }
 
-/// Sends `signal` to one process. One that has just ended, or is another user's, is passed over.
+/// Sends `signal` to one process. Errors are ignored: it may have ended, or be another user's.
 pub fn signal_one(pid: i32, signal: Signal) {
     let _gone = kill(Pid::from_raw(pid), signal);
 }
 
-/// Asks every process below `root` to end: the groups of `leaders` as groups, all others one by one, and
-/// nobody twice (a second SIGINT interrupts the clean-up that the first one started). Stopped processes are
-/// woken, so that they can answer.
+/// Sends `signal` to every process below `root`: to the groups of `leaders` as groups, to all others one by one, and
+/// to none twice (a second SIGINT interrupts the clean-up after the first). Stopped processes are continued.
 pub fn ask(root: i32, leaders: &BTreeSet<i32>, signal: Signal) {
     for leader in leaders {
         signal_one(-leader, signal);
@@ -125,11 +123,11 @@ pub fn ask(root: i32, leaders: &BTreeSet<i32>, signal: Signal) {
     }
 }
 
-/// One pass of killing what `which` picks: everything is stopped first, until nothing new appears, so that
-/// nobody forks away while the others are killed; each as soon as `which` gives it. Gives how many were alive.
+/// Kills what `which` yields, once: all are stopped first, until no new process appears, so that none forks while the
+/// others are killed. Returns how many were alive.
 pub fn kill_pass<P: IntoIterator<Item = Process>>(which: impl Fn() -> P) -> usize {
     let mut stopped: BTreeMap<i32, u64> = BTreeMap::new();
-    // A fork bomb adds processes in each pass; the bound only says when to kill what we have and start over.
+    // A fork bomb adds processes in each pass; the bound limits the passes before the kill.
     for _ in 0..20 {
         let mut found_new = false;
         for process in which().into_iter().filter(Process::is_alive) {
@@ -148,7 +146,25 @@ pub fn kill_pass<P: IntoIterator<Item = Process>>(which: impl Fn() -> P) -> usiz
     stopped.len()
 }
 
-/// What would not die, for the report.
+/// Kills the processes that `which` yields, pass after pass, until `is_gone` or `timeout` has passed. Blocks. Returns the
+/// processes that are left.
+pub fn kill_until_gone<P: IntoIterator<Item = Process>>(
+    timeout: Duration,
+    which: impl Fn() -> P,
+    mut is_gone: impl FnMut() -> bool,
+) -> Vec<Process> {
+    let deadline = Instant::now() + timeout;
+    while !is_gone() {
+        if Instant::now() >= deadline {
+            return which().into_iter().filter(Process::is_alive).collect();
+        }
+        kill_pass(&which);
+        thread::sleep(BETWEEN_PASSES);
+    }
+    Vec::new()
+}
+
+/// Describes the processes that survived SIGKILL.
 #[must_use]
 pub fn survivors(processes: Vec<Process>) -> Vec<Survivor> {
     processes
@@ -210,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grandchild_is_found_below_us_and_killed() {
+    fn a_grandchild_is_found_and_killed() {
         // `sh` waits for `sleep`, so there are two generations.
         let mut shell = Command::new("sh")
             .args(["-c", "sleep 1000 & echo started; wait"])

@@ -1,4 +1,4 @@
-//! Serves a store until stdin ends; each line on stdin begins a new generation. For trying it from Python.
+//! Serves a store until stdin ends; each line on stdin begins a new generation. For tests from Python.
 //!
 //!     cargo run --release -p store --example serve [PORT]
 

@@ -1,12 +1,12 @@
 //! PyTorch's TCPStore, served by the launcher instead of by rank 0.
 //!
-//! Every `torch.distributed` job meets at a key-value store. When the launcher serves it, no rank has to
-//! win a race for a port, the store outlives the ranks, and a restart finds a fresh key space.
+//! Every `torch.distributed` job meets at a key-value store. When the launcher serves it, no rank has to win a race
+//! for a port, the store outlives the ranks, and a restart finds a fresh key space.
 //!
 //! Read in this order:
-//! 1. [`codec`]: bytes to [`Request`] and [`Reply`] to bytes, with no socket. The protocol is told there.
-//! 2. [`table`]: what a request does to the keys and who is answered. No socket, no clock.
-//! 3. [`server`]: the thin shell, one thread that moves bytes between sockets and the two above.
+//! 1. [`codec`]: bytes to [`Request`] and [`Reply`] to bytes, with no socket. It documents the protocol.
+//! 2. [`table`]: what a request does to the keys, and the replies. No socket, no clock.
+//! 3. [`server`]: the shell, one thread that moves bytes between sockets and the two above.
 
 pub mod codec;
 mod limits;

@@ -13,7 +13,7 @@ use store::{Limits, Reply, Request, StoreServer};
 #[test]
 fn a_new_generation_closes_old_connections_and_forgets_old_keys() {
     let served = serve(Limits::default());
-    let (mut old, mut waiting, mut silent) = (served.client(), served.client(), served.stranger());
+    let (mut old, mut waiting, mut silent) = (served.client(), served.client(), served.unvalidated());
     old.send(&[set("/k", b"old")]);
     old.settle();
     waiting.send(&[wait("/never")]);
@@ -44,7 +44,7 @@ fn a_request_half_sent_in_the_old_generation_never_reaches_the_new() {
 #[test]
 fn arrivals_are_of_this_generation_and_outlive_their_connections() {
     let served = serve(Limits::default());
-    let (mut a, b, mut silent) = (served.client(), served.client(), served.stranger());
+    let (mut a, b, mut silent) = (served.client(), served.client(), served.unvalidated());
     let expected = vec![a.0.local_addr().unwrap(), b.0.local_addr().unwrap()];
     a.0.shutdown(Shutdown::Write).unwrap();
     a.expect_closed();
@@ -95,7 +95,7 @@ fn generations_may_change_under_busy_clients() {
             .map(|_| {
                 scope.spawn(|| {
                     for _ in 0..25 {
-                        let mut client = served.stranger();
+                        let mut client = served.unvalidated();
                         // Fails when the generation ends first; else it is still open here and closed later.
                         let _ = client.0.write_all(&busy);
                         client.expect_closed();

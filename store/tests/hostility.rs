@@ -1,4 +1,4 @@
-//! Clients that are wrong, greedy or gone. They lose their own connection, and nobody else notices.
+//! Clients that are wrong, greedy or gone. They lose their own connection, and no other is affected.
 
 mod common;
 
@@ -7,12 +7,12 @@ use std::net::Shutdown;
 use common::{get, serve, set, value, wait};
 use store::{Limits, Reply, Request};
 
-/// What a client must not be sent is closed; a good one beside it goes on.
+/// A client that sends this is closed; a good one continues.
 #[track_caller]
 fn closes(bytes: &[u8]) {
     let served = serve(Limits::default());
     let mut good = served.client();
-    let mut bad = served.stranger();
+    let mut bad = served.unvalidated();
     bad.send_bytes(bytes);
     bad.expect_closed();
     good.settle();
@@ -28,7 +28,7 @@ fn a_wrong_magic_number_is_closed() {
 }
 
 #[test]
-fn a_stranger_to_the_protocol_is_closed() {
+fn another_protocol_is_closed() {
     closes(b"GET / HTTP/1.1\r\n\r\n");
 }
 
@@ -50,7 +50,7 @@ fn huge_lengths_and_counts_are_closed() {
 }
 
 #[test]
-fn an_add_to_a_word_is_closed_after_the_replies_before_it() {
+fn an_add_to_text_is_closed_after_the_replies_before_it() {
     let served = serve(Limits::default());
     let mut client = served.client();
     client.send(&[set("/w", b"word"), get("/w"), Request::Add { key: "/w".into(), delta: 1 }]);
@@ -82,7 +82,7 @@ fn a_client_that_only_stopped_sending_gets_its_replies() {
 }
 
 #[test]
-fn a_wait_of_a_client_that_left_takes_no_queued_value() {
+fn a_wait_of_a_disconnected_client_takes_no_queued_value() {
     let served = serve(Limits::default());
     let (mut gone, mut next, mut other) = (served.client(), served.client(), served.client());
     gone.send(&[wait("/q")]);
@@ -96,17 +96,17 @@ fn a_wait_of_a_client_that_left_takes_no_queued_value() {
 }
 
 #[test]
-fn a_client_that_never_reads_holds_up_nobody() {
+fn a_client_that_never_reads_blocks_no_other() {
     let served = serve(Limits::default());
-    let mut deaf = served.client();
-    deaf.send(&[set("/block", &[1; 100_000])]);
+    let mut slow = served.client();
+    slow.send(&[set("/block", &[1; 100_000])]);
     // 100 times more than socket buffers take; the requests themselves are small enough to be sent.
-    deaf.send(&vec![get("/block"); 3000]);
+    slow.send(&vec![get("/block"); 3000]);
     let mut good = served.client();
     for _ in 0..100 {
         good.settle();
     }
-    deaf.send(&[get("/block")]);
+    slow.send(&[get("/block")]);
     good.ask(Request::CountKeys, &Reply::Number(1));
 }
 
@@ -116,7 +116,7 @@ fn one_reply_too_long_closes_the_client() {
     let mut client = served.client();
     client.send(&[set("/k", &[1; 300_000]), set("/long", &[1; 2 << 20])]);
     client.ask(get("/k"), &value(&[1; 300_000]));
-    // Told piece by piece, as the client reads.
+    // The reply is sent piece by piece, as the client reads.
     client.send(&[Request::MultiGet(vec!["/k".into(); 20])]);
     for _ in 0..20 {
         client.expect(&value(&[1; 300_000]));
@@ -133,7 +133,7 @@ fn a_full_table_ends_the_connection_that_overfills_it_in_order() {
     good.send(&[set("/good", &[1; 3 << 20])]);
     good.settle();
     let mut greedy = served.client();
-    // What it is owed, what does not fit, and a good deal behind it that nobody reads.
+    // Replies that are pending, a request that does not fit, and many behind it that are never read.
     let mut bytes = Vec::new();
     for request in [get("/good"), set("/greedy", &[1; 2 << 20]), set("/more", &[1; 6 << 20])] {
         request.encode(&mut bytes);
@@ -151,14 +151,14 @@ fn a_full_table_ends_the_connection_that_overfills_it_in_order() {
 }
 
 #[test]
-fn a_client_that_was_refused_and_stays_is_let_go_after_a_while() {
+fn a_refused_client_that_stays_is_closed_after_a_while() {
     let served = serve(Limits { max_keys: 1, max_connections: 2, ..Limits::default() });
     let mut greedy = served.client();
     greedy.send(&[set("/a", b""), set("/b", b"")]);
     greedy.expect_closed();
     let mut good = served.client();
     good.ask(Request::CountKeys, &Reply::Number(1));
-    // Its side is still open, and it counts as a connection until it is let go. Then its socket is reset.
+    // Its side is still open, and it counts as a connection until it times out. Then its socket is reset.
     let mut outcome = Ok(());
     while outcome.is_ok() {
         outcome = std::io::Write::write_all(&mut greedy.0, &[0; 64]);
@@ -220,7 +220,7 @@ fn when_half_sent_requests_are_too_much_the_largest_is_closed() {
     set("/k", &[1; 8 << 20]).encode(&mut bytes);
     small.send_bytes(&bytes[..1 << 20]);
     let mut large = served.client();
-    // Reset while still sending, as likely as not.
+    // Most likely reset while still sending.
     let _ = std::io::Write::write_all(&mut large.0, &bytes[..6 << 20]);
     large.expect_closed();
     let mut other = served.client();
@@ -235,7 +235,7 @@ fn when_half_sent_requests_are_too_much_the_largest_is_closed() {
 fn one_connection_too_many_is_closed() {
     let served = serve(Limits { max_connections: 2, ..Limits::default() });
     let (mut a, mut b) = (served.client(), served.client());
-    served.stranger().expect_closed();
+    served.unvalidated().expect_closed();
     a.settle();
     b.settle();
     a.0.shutdown(Shutdown::Write).unwrap();

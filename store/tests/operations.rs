@@ -39,7 +39,7 @@ fn every_operation_is_answered_as_torch_answers_it() {
 }
 
 #[test]
-fn a_waiting_client_hears_of_a_key_set_by_another() {
+fn a_waiting_client_is_notified_of_a_key_set_by_another() {
     let served = serve(Limits::default());
     let (mut waiting, mut other) = (served.client(), served.client());
     waiting.send(&[wait("/later")]);
@@ -75,7 +75,7 @@ fn a_wait_can_be_canceled() {
 #[test]
 fn requests_cut_into_single_bytes_are_understood() {
     let served = serve(Limits::default());
-    let mut client = served.stranger();
+    let mut client = served.unvalidated();
     let mut bytes = Vec::new();
     for request in [Request::Validate, set("/k", b"value"), wait("/k"), get("/k")] {
         request.encode(&mut bytes);
@@ -113,7 +113,7 @@ fn a_client_that_sends_much_and_reads_later_gets_every_reply() {
     let block = vec![9; 100_000];
     client.send(&[set("/block", &block)]);
     let mut reader = common::Client::on(client.0.try_clone().unwrap());
-    // 100 MB of replies: the server has to stop reading, and to go on when the client reads.
+    // 100 MB of replies: the server has to stop reading, and to continue when the client reads.
     let sending = std::thread::spawn(move || {
         for _ in 0..10 {
             client.send(&vec![get("/block"); 100]);
@@ -128,11 +128,11 @@ fn a_client_that_sends_much_and_reads_later_gets_every_reply() {
 #[test]
 fn five_hundred_clients_connect_at_once() {
     let served = serve(Limits::default());
-    let mut clients: Vec<_> = (0..512).map(|_| served.stranger()).collect();
+    let mut clients: Vec<_> = (0..512).map(|_| served.unvalidated()).collect();
     for client in &mut clients {
         client.send(&[Request::Validate, Request::Add { key: "/n".into(), delta: 1 }, wait("/go")]);
     }
-    // All have been counted when the counter says so; the replies before come in any order.
+    // All were counted when the counter reaches the number; the replies before come in any order.
     let mut last = served.client();
     let mut counts: Vec<i64> = clients
         .iter_mut()

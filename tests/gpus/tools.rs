@@ -9,12 +9,15 @@ fn a_failing_tool_prevents_the_choice_and_not_the_run() {
     for (script, words) in [
         ("exec sleep 1000", "no answer within 2s; it was at {}/nvidia-smi --query-gpu=... --format=..."),
         ("sleep 1000 & wait", "no answer within 2s; it was at {}/nvidia-smi --query-gpu=... --format=..."),
-        ("exec yes GPU0", "{}/nvidia-smi --query-gpu=... --format=...: it prints more than 262144 bytes"),
+        (
+            "exec yes GPU0",
+            "{}/nvidia-smi --query-gpu=... --format=...: killed: printed more than 262144 bytes",
+        ),
         (
             "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18",
-            "it ended with exit status: 18 and said Failed to initialize NVML: Driver/library version mismatch",
+            "failed (exit status: 18): Failed to initialize NVML: Driver/library version mismatch",
         ),
-        ("kill -SEGV $$", "it ended with signal: 11"),
+        ("kill -SEGV $$", "failed (signal: 11"),
         ("head -c 300 /dev/urandom", "{}/nvidia-smi --query-gpu=... --format=...: `"),
     ] {
         let node = FakeNode::dgx(&[]);
@@ -27,7 +30,7 @@ fn a_failing_tool_prevents_the_choice_and_not_the_run() {
 fn so_does_an_invalid_table() {
     for (script, words) in [
         ("exec sleep 1000", "no answer within 2s; it was at {}/nvidia-smi topo -m"),
-        ("exec yes GPU0", "{}/nvidia-smi topo -m: it prints more than 262144 bytes"),
+        ("exec yes GPU0", "{}/nvidia-smi topo -m: killed: printed more than 262144 bytes"),
         (
             "echo GPU0 GPU1",
             "{}/nvidia-smi topo -m: the topology table is not square: it has 2 columns and 0 rows",
@@ -65,7 +68,7 @@ fn a_failed_query_prevents_the_choice_because_the_ids_are_unknown() {
     let run = node.launch(&["--nproc-per-node=2", "--gpu-select=topology"]).steps(&["dump"]).finish();
     let run = run.expect_code(0);
     assert!(run.stderr.contains("chooses nothing"), "{}", run.stderr);
-    assert!(run.stderr.contains("it ended with exit status: 6 and said nothing"), "{}", run.stderr);
+    assert!(run.stderr.contains("failed (exit status: 6)"), "{}", run.stderr);
     assert!(!run.dump(0, 0).env.contains_key("CUDA_VISIBLE_DEVICES"));
 }
 

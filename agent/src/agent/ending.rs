@@ -1,4 +1,4 @@
-//! How a run ends on this node: what is left is killed, the evidence gathered, the guard let go.
+//! The end of a run on this node: leftovers are killed, evidence is gathered, the guard exits.
 
 use std::{sync::PoisonError, time::Duration};
 
@@ -8,27 +8,23 @@ use tokio::time::timeout;
 use tracing::{debug, warn};
 
 use super::Agent;
-use crate::{evidence, master_link::MasterLink, report::Report, run_blocking::run_blocking};
-use processes::{
-    kill_leftovers::kill_leftovers,
-    reap::{Reaped, next_ended},
-    tree,
-};
+use crate::{evidence, master_link::MasterLink, report::Report};
+use processes::{kill_leftovers::kill_leftovers, reap::reap_exited, run_blocking, tree};
 
-/// How long the pipes of dead workers are read: what holds one now is a process that outlived its worker.
+/// How long the pipes of dead workers are read: a process that still holds one has outlived its worker.
 pub(super) const DRAIN: Duration = Duration::from_secs(2);
 
 /// How long the launcher itself tries to kill what a dead or stuck guard left.
-const CLEAR_AWAY: Duration = Duration::from_secs(2);
+const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long the master may take to hear the last words.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long the master may take to receive the last messages.
+const LAST_MESSAGES: Duration = Duration::from_secs(1);
 
-/// How long a guard with nothing below it may take to leave.
+/// How long a guard without descendants may take to exit.
 const GUARD_EXIT: Duration = Duration::from_secs(1);
 
 impl Agent {
-    /// Gathers the evidence, lets the guard go, and reports.
+    /// Gathers the evidence, dismisses the guard, and returns the report.
     pub(super) async fn report(mut self, outcome: Outcome) -> Report {
         if let Some(prober) = &mut self.prober {
             prober.close().await;
@@ -52,41 +48,43 @@ impl Agent {
         if let Some(generation) = &mut self.generation {
             let _drained = generation.drain(DRAIN).await;
         }
-        // A slow console may still hold up what an attempt before had printed. Each keeps its own time.
+        // A slow console may still hold up output of an earlier attempt. Each has its own deadline.
         let all = async { while self.retired.join_next().await.is_some() {} };
         let _drained = timeout(2 * DRAIN, all).await;
     }
 
-    /// The guard could not kill its tree. It may itself be stopped, so it goes too and we try.
+    /// Called when the guard could not kill its tree. It may be stopped itself, so it is killed and the launcher
+    /// tries.
     async fn last_resort(&mut self) -> Vec<Survivor> {
         let guard = self.guard.pid().as_raw();
-        // Once it is reaped, its process id may be another's.
+        // Once it is reaped, its process id may be reused.
         if self.guard_ended.is_none() {
             tree::signal_one(guard, Signal::SIGKILL);
         }
-        let clearing = self.clear_away_aside();
-        tokio::pin!(clearing);
+        let killing = self.kill_leftovers();
+        tokio::pin!(killing);
         let left = loop {
             tokio::select! {
-                left = &mut clearing => break left,
-                Some(()) = self.children.recv() => while let Reaped::Ended { .. } = next_ended() {},
+                left = &mut killing => break left,
+                Some(()) = self.children.recv() => { reap_exited(|_, _| ()); }
             }
         };
         tree::survivors(left)
     }
 
-    pub(super) fn clear_away_aside(&self) -> impl Future<Output = Vec<tree::Process>> + Send + 'static {
-        let (id, cgroup, strangers) = (self.launcher_id.clone(), self.cgroup.clone(), self.has_strangers);
-        let clear = move || kill_leftovers(&id, strangers, cgroup.as_ref(), CLEAR_AWAY);
-        // Where there is no room for a thread, it is done here: what is left matters more than the loop.
-        async move { run_blocking(clear.clone()).await.unwrap_or_else(|_| clear()) }
+    pub(super) fn kill_leftovers(&self) -> impl Future<Output = Vec<tree::Process>> + Send + 'static {
+        let (id, cgroup, strangers) =
+            (self.launcher_id.clone(), self.cgroup.clone(), self.has_foreign_children);
+        let kill = move || kill_leftovers(&id, strangers, cgroup.as_ref(), KILL_TIMEOUT);
+        // Without room for a thread it runs on the event loop: killing matters more.
+        async move { run_blocking(kill.clone()).await.unwrap_or_else(|_| kill()) }
     }
 
-    /// The end of the socket tells the guard to leave. Waiting for it leaves nothing of us behind.
+    /// The closed socket tells the guard to exit. Waiting for it leaves no process behind.
     async fn dismiss(self) {
         let Self { guard, mut children, guard_ended, cgroup, master, .. } = self;
-        let MasterLink { words, task } = master;
-        drop(words);
+        let MasterLink { messages, task } = master;
+        drop(messages);
         let pid = guard.pid().as_raw();
         drop(guard);
         let gone = async {
@@ -94,25 +92,21 @@ impl Agent {
                 return;
             }
             loop {
-                loop {
-                    match next_ended() {
-                        Reaped::Ended { pid: ended, .. } if ended == pid => return,
-                        Reaped::Ended { .. } => {}
-                        Reaped::StillRunning => break,
-                        Reaped::NobodyLeft => return,
-                    }
+                let mut is_gone = false;
+                if reap_exited(|exited, _| is_gone |= exited == pid) || is_gone {
+                    return;
                 }
                 children.recv().await;
             }
         };
         if timeout(GUARD_EXIT, gone).await.is_err() {
-            warn!(pid, "the guard process is still busy; it ends by itself");
+            warn!(pid, "the guard process is still running; it exits by itself");
         }
-        // The last words: that we know of the end. Who waits for them has a deadline too.
-        if timeout(LAST_WORDS, task).await.is_err() {
-            debug!("the job master did not take the last words");
+        // The last messages acknowledge the end. The master waits for them with a deadline too.
+        if timeout(LAST_MESSAGES, task).await.is_err() {
+            debug!("the job master did not acknowledge the last messages");
         }
-        // The guard has done so, unless it was killed.
+        // The guard has removed it, unless it was killed.
         if let Some(cgroup) = cgroup {
             cgroup.remove();
         }

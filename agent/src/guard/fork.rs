@@ -1,7 +1,7 @@
-//! Fork, right into a cgroup.
+//! Fork directly into a cgroup.
 //!
-//! A process that moves into a cgroup later waits until every CPU has passed a quiet moment (8 ms were seen, and
-//! 20 under load), and all forks of the host wait with it; one that is born there does not wait.
+//! A process that moves into a cgroup later waits for an RCU grace period (8 ms were measured, and 20 under load),
+//! and all forks of the host wait with it; one that is forked into it does not.
 
 use std::{
     io, mem,
@@ -16,7 +16,7 @@ use nix::{
 /// `clone3(2)`; libc's own constant is an `int`, too small for it.
 const CLONE_INTO_CGROUP: u64 = 1 << 33;
 
-/// Where a child of [`fork_into`] begins.
+/// The result of [`fork_into`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Forked {
     /// In the parent.
@@ -28,7 +28,7 @@ pub(super) enum Forked {
     },
 }
 
-/// Forks this process, if it can be into `cgroup`.
+/// Forks this process, into `cgroup` if possible.
 ///
 /// # Errors
 /// As `fork`.
@@ -37,16 +37,16 @@ pub(super) enum Forked {
 /// This process has one thread.
 pub(super) unsafe fn fork_into(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Forked> {
     if let Some(cgroup) = cgroup {
-        // SAFETY: all zero means for every field that it is not used.
+        // SAFETY: all zero means that no field is used.
         let mut arguments: libc::clone_args = unsafe { mem::zeroed() };
         arguments.flags = CLONE_INTO_CGROUP;
         arguments.exit_signal = u64::from(libc::SIGCHLD.unsigned_abs());
         arguments.cgroup = u64::from(cgroup.as_raw_fd().unsigned_abs());
-        // SAFETY: without CLONE_VM and without a stack of its own the child goes on here on a copy of
-        // everything, as after fork. What libc's fork does beyond the call is for processes of several threads.
+        // SAFETY: without CLONE_VM and without a stack of its own the child continues here on a copy of everything,
+        // as after fork. What libc's fork does beyond the call is for processes with several threads.
         match unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, mem::size_of_val(&arguments)) } {
             0 => return Ok(Forked::Child { entered: true }),
-            // Not to be had (a seccomp filter), or the cgroup is gone: born outside.
+            // Not permitted (a seccomp filter), or the cgroup is gone: fork outside of it.
             -1 => {}
             child => {
                 let child = libc::pid_t::try_from(child).map_err(io::Error::other)?;
@@ -54,7 +54,7 @@ pub(super) unsafe fn fork_into(cgroup: Option<BorrowedFd<'_>>) -> io::Result<For
             }
         }
     }
-    // SAFETY: the caller vouches for one thread.
+    // SAFETY: the caller guarantees one thread.
     match unsafe { fork() }? {
         ForkResult::Parent { child } => Ok(Forked::Parent { child }),
         ForkResult::Child => Ok(Forked::Child { entered: false }),

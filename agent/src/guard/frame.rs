@@ -1,5 +1,5 @@
-//! What the launcher and the guard say to each other: a length (u32, little endian) and a postcard message.
-//! File descriptors travel beside the bytes (SCM_RIGHTS), in the order in which frames name them.
+//! The messages between launcher and guard: a length (u32, little endian) and a postcard message. File descriptors
+//! are sent with the bytes (SCM_RIGHTS), in the order of the frames that name them.
 
 use std::{
     collections::VecDeque,
@@ -12,7 +12,7 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, RecvMsg, r
 use rules::{LocalRank, Round, worker_group::WorkerExit};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-/// Largest frame: an environment is bounded by the kernel's own limit on exec (a few MiB).
+/// Largest frame: the kernel limits the environment of an exec to a few MiB.
 const MOST_BYTES: usize = 64 << 20;
 
 /// File descriptors in one `sendmsg`: standard output and error of one worker.
@@ -29,28 +29,25 @@ pub enum ToGuard {
     End,
     /// Signal every process below the guard.
     SignalTree { signal: i32 },
-    /// Signal the workers alone.
+    /// Signal the workers only.
     SignalWorkers { signal: i32 },
     /// SIGKILL to one worker.
     KillWorker { local_rank: LocalRank },
     /// SIGKILL to every process below the guard, until none is left.
     KillTree,
-    /// The same when so much time has passed without another of this word; `None`: however much has.
+    /// As `KillTree` after this time without another `Fence`; `None`: never.
     Fence { within: Option<Duration> },
 }
 
 /// One worker to start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerSpec {
-    /// Which one.
     pub local_rank: LocalRank,
-    /// Program and arguments.
     pub argv: Vec<Vec<u8>>,
-    /// The whole environment.
     pub env: Vec<(Vec<u8>, Vec<u8>)>,
-    /// CPUs it may run on; empty: as the launcher.
+    /// CPUs it may run on; empty: those of the launcher.
     pub cpus: Vec<usize>,
-    /// A file descriptor for its standard output comes along; else it inherits the launcher's.
+    /// A file descriptor for its standard output is sent along; else it inherits the launcher's.
     pub has_stdout: bool,
     /// The same for standard error.
     pub has_stderr: bool,
@@ -61,7 +58,7 @@ pub struct WorkerSpec {
 pub enum FromGuard {
     /// A worker runs.
     Started { round: Round, local_rank: LocalRank, pid: i32 },
-    /// A worker could not be started; none that is not forked yet will be.
+    /// A worker could not be started; those that are not forked yet will not be started.
     CannotStart { round: Round, local_rank: LocalRank, errno: i32 },
     /// A worker ended.
     Exited { round: Round, exit: WorkerExit },
@@ -69,7 +66,7 @@ pub enum FromGuard {
     TreeGone { round: Round },
 }
 
-/// The bytes of one message.
+/// Encodes one message.
 ///
 /// # Errors
 /// When it is larger than any real environment.
@@ -96,7 +93,7 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[OwnedFd]) -> io::Result
     Ok(sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(bytes)], control, flags, None)?)
 }
 
-/// Puts frames together from what a socket delivers.
+/// Assembles frames from what a socket delivers.
 #[derive(Debug, Default)]
 pub struct Inbox {
     bytes: Vec<u8>,
@@ -132,7 +129,7 @@ impl Inbox {
         };
         self.bytes.truncate(start + taken);
         for fd in fds {
-            // SAFETY: the kernel has just made this descriptor for us and nobody else knows its number.
+            // SAFETY: a new descriptor from the kernel, which only this process knows.
             self.fds.push_back(unsafe { OwnedFd::from_raw_fd(fd) });
         }
         Ok(taken)
@@ -141,7 +138,7 @@ impl Inbox {
     /// The next whole message.
     ///
     /// # Errors
-    /// When the other side sends what is no message.
+    /// When the other side sends an invalid message.
     pub fn next_message<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
         let Some(prefix) = self.bytes.first_chunk::<4>() else { return Ok(None) };
         let length = u32::from_le_bytes(*prefix) as usize;
@@ -154,7 +151,7 @@ impl Inbox {
         Ok(Some(message))
     }
 
-    /// The oldest file descriptor that came along.
+    /// The oldest file descriptor that was received.
     pub fn take_fd(&mut self) -> Option<OwnedFd> {
         self.fds.pop_front()
     }
@@ -219,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_an_error_and_not_an_allocation() {
+    fn invalid_bytes_are_an_error_and_allocate_nothing() {
         let mut inbox = Inbox { bytes: vec![0xff; 8], ..Inbox::default() };
         assert_eq!(inbox.next_message::<ToGuard>().unwrap_err().kind(), io::ErrorKind::InvalidData);
     }

@@ -1,4 +1,4 @@
-//! The launcher's side of the guard's socket. Nothing here ever blocks.
+//! The launcher's side of the guard's socket. Never blocks.
 
 use std::{
     collections::VecDeque,
@@ -14,7 +14,7 @@ use super::{
     frame::{FromGuard, Inbox, ToGuard, encode, send},
 };
 
-/// A frame on its way.
+/// A frame to be sent.
 #[derive(Debug)]
 struct Outgoing {
     bytes: Vec<u8>,
@@ -32,7 +32,7 @@ pub struct GuardLink {
 }
 
 impl GuardLink {
-    /// Speaks to `guard`. Must be called inside the runtime.
+    /// Connects to `guard`. Must be called inside the runtime.
     ///
     /// # Errors
     /// When the socket cannot be watched.
@@ -41,7 +41,6 @@ impl GuardLink {
         Ok(Self { pid: guard.pid, socket, inbox: Inbox::default(), outbox: VecDeque::new() })
     }
 
-    /// The guard's process id.
     #[must_use]
     pub fn pid(&self) -> Pid {
         self.pid
@@ -50,7 +49,7 @@ impl GuardLink {
     /// Sends a message now, or as soon as the guard reads. Descriptors are closed here once they are sent.
     ///
     /// # Errors
-    /// When the message is too large. A dead guard is no error: its death is told by its exit status.
+    /// When the message is too large. A dead guard is not an error: its exit is reported by the reaper.
     pub fn send(&mut self, message: &ToGuard, fds: Vec<OwnedFd>) -> io::Result<()> {
         self.outbox.push_back(Outgoing { bytes: encode(message)?, sent: 0, fds });
         self.push_out();
@@ -80,7 +79,7 @@ impl GuardLink {
         }
     }
 
-    /// The guard's next word; never comes once the guard is dead. Safe to drop and call again.
+    /// The guard's next message; pending for ever once the guard is dead. Cancel-safe.
     pub async fn next(&mut self) -> FromGuard {
         loop {
             if let Ok(Some(message)) = self.inbox.next_message() {

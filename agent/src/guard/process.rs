@@ -20,26 +20,22 @@ use nix::{
     },
     unistd::{Pid, getpid, setsid},
 };
-use rules::{LocalRank, Round, worker_group::WorkerExit};
+use rules::{LocalRank, Round, failure::ExitCause, worker_group::WorkerExit};
 
 use super::{
     frame::{FromGuard, Inbox, ToGuard, WorkerSpec, encode, send},
-    spawn::{self, Born},
+    spawn::{self, ForkedWorker},
 };
-use processes::{
-    cgroup::Cgroup,
-    reap::{self, Reaped},
-    tree,
-};
+use processes::{cgroup::Cgroup, reap::reap_exited, tree};
 
-/// Between two passes of killing: new processes may have been forked behind the last one.
-const KILL_AGAIN: Duration = Duration::from_millis(20);
+/// Between two passes of killing: new processes may have been forked since.
+const KILL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How long a guard without a launcher goes on killing. What is left then cannot be killed (state D).
+/// How long a guard without a launcher continues to kill. What is left then cannot be killed (state D).
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Signals that a terminal or a person may send to everyone. The launcher answers them, not the guard.
-const NOT_FOR_US: [Signal; 10] = [
+/// Signals that a terminal or a user may send to the whole process group. The launcher handles them, not the guard.
+const IGNORED_SIGNALS: [Signal; 10] = [
     Signal::SIGTERM,
     Signal::SIGINT,
     Signal::SIGHUP,
@@ -52,14 +48,15 @@ const NOT_FOR_US: [Signal; 10] = [
     Signal::SIGTTOU,
 ];
 
-/// What a parent that ignores it keeps from the whole run: `nohup`, and a batch script that ignores its notices.
+/// Signals that stay ignored in the whole run if the parent process ignores them: `nohup`, and a batch script that
+/// ignores its notices.
 const STAY_IGNORED: [Signal; 3] = [Signal::SIGHUP, Signal::SIGUSR1, Signal::SIGUSR2];
 
-/// The life of the guard. Ends the process.
+/// Runs the guard and exits.
 pub fn run(socket: UnixStream, cgroup: Option<Cgroup>) -> ! {
     let code = match Guard::new(socket, cgroup) {
         Ok(mut guard) => guard.run(),
-        // The launcher sees the guard's death and reports it.
+        // The launcher sees and reports the guard's exit.
         Err(_) => 1,
     };
     // SAFETY: `_exit` has no preconditions. Unlike `exit` it runs none of the launcher's exit handlers and
@@ -73,7 +70,7 @@ enum Phase {
     Idle,
     /// Workers are being started.
     Starting,
-    /// One could not be; the rest are not tried.
+    /// A worker could not be started; the rest are not tried.
     StartFailed,
     /// All were started.
     Started,
@@ -84,15 +81,15 @@ struct Guard {
     children: SignalFd,
     inbox: Inbox,
     cgroup: Option<Cgroup>,
-    /// Ignored by us and set back to default for workers.
+    /// Ignored by the guard and reset for workers.
     ignored: Vec<Signal>,
     round: Round,
     phase: Phase,
-    /// Forked, and not yet known to run.
-    born: Vec<(LocalRank, Born)>,
+    /// Forked, and not known to have executed the program yet.
+    forked: Vec<(LocalRank, ForkedWorker)>,
     workers: BTreeMap<Pid, LocalRank>,
     killing: bool,
-    /// Nothing may run from then on, unless the launcher says so.
+    /// Everything is killed then, unless the launcher extends it.
     fence: Option<Instant>,
     /// When the launcher was found dead.
     orphaned: Option<Instant>,
@@ -106,10 +103,10 @@ impl Guard {
         close_all_but(socket.as_fd(), cgroup.as_ref());
         let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
         let mut ignored = Vec::new();
-        for signal in NOT_FOR_US {
+        for signal in IGNORED_SIGNALS {
             // SAFETY: ignoring a signal runs no handler.
             let before = unsafe { sigaction(signal, &ignore) }?.handler();
-            // `nohup` must reach the workers.
+            // `nohup` must apply to the workers.
             if !(STAY_IGNORED.contains(&signal) && matches!(before, SigHandler::SigIgn)) {
                 ignored.push(signal);
             }
@@ -126,7 +123,7 @@ impl Guard {
             ignored,
             round: Round(0),
             phase: Phase::Idle,
-            born: Vec::new(),
+            forked: Vec::new(),
             workers: BTreeMap::new(),
             killing: false,
             fence: None,
@@ -136,8 +133,8 @@ impl Guard {
 
     fn run(&mut self) -> i32 {
         loop {
-            let nobody_is_left = self.reap();
-            if nobody_is_left && self.orphaned.is_some() {
+            let is_empty = self.reap();
+            if is_empty && self.orphaned.is_some() {
                 if let Some(cgroup) = &self.cgroup {
                     cgroup.remove();
                 }
@@ -146,76 +143,73 @@ impl Guard {
             if self.orphaned.is_some_and(|since| since.elapsed() > ORPHAN_TIMEOUT) {
                 return 1;
             }
-            // A launcher that stands still, or is swapped out, cannot say it.
-            self.killing |= !nobody_is_left && self.fence.is_some_and(|fence| fence <= Instant::now());
-            if self.killing && !nobody_is_left {
+            // A launcher that hangs cannot send it.
+            self.killing |= !is_empty && self.fence.is_some_and(|fence| fence <= Instant::now());
+            if self.killing && !is_empty {
                 self.kill_pass();
             }
-            self.wait(nobody_is_left);
+            self.wait(is_empty);
             if self.orphaned.is_none() && self.listen().is_err() {
-                // The launcher is gone, however it went: nothing of it may stay.
+                // The launcher is gone, for whatever reason: none of its processes may stay.
                 self.orphaned = Some(Instant::now());
                 self.killing = true;
             }
         }
     }
 
-    /// Waits for a word of the launcher or the end of a child.
-    fn wait(&self, nobody_is_left: bool) {
+    /// Waits for a message of the launcher or the exit of a child.
+    fn wait(&self, is_empty: bool) {
         let mut fds = vec![PollFd::new(self.children.as_fd(), PollFlags::POLLIN)];
         if self.orphaned.is_none() {
             fds.push(PollFd::new(self.socket.as_fd(), PollFlags::POLLIN));
         }
         let timeout = if self.killing {
-            PollTimeout::try_from(KILL_AGAIN).unwrap_or(PollTimeout::ZERO)
+            PollTimeout::try_from(KILL_INTERVAL).unwrap_or(PollTimeout::ZERO)
         } else {
-            let fence = self.fence.filter(|_| !nobody_is_left);
+            let fence = self.fence.filter(|_| !is_empty);
             fence.map_or(PollTimeout::NONE, |fence| {
-                // Rounded up: a turn too early is one more turn.
+                // Rounded up, to avoid an extra turn of the loop.
                 let left = fence.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
                 PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
             })
         };
-        // An interrupted or failed wait only means one more turn of the loop.
+        // After an interrupted or failed wait the loop simply repeats.
         let _ready = poll(&mut fds, timeout);
         while let Ok(Some(_)) = self.children.read_signal() {}
     }
 
-    /// Takes note of every child that ended. True when no child is left, and so nothing below us is.
+    /// Reaps every child that exited. Returns whether none is left, and so no process is below the guard.
     fn reap(&mut self) -> bool {
-        loop {
-            let (pid, cause) = match reap::next_ended() {
-                Reaped::Ended { pid, cause } => (Pid::from_raw(pid), cause),
-                Reaped::StillRunning => return false,
-                Reaped::NobodyLeft => {
-                    self.on_nobody_left();
-                    return true;
-                }
+        let is_empty = reap_exited(|pid, cause| self.on_exited(Pid::from_raw(pid), cause));
+        if is_empty {
+            self.on_tree_gone();
+        }
+        is_empty
+    }
+
+    fn on_exited(&mut self, pid: Pid, cause: ExitCause) {
+        if let Some(at) = self.forked.iter().position(|(_, forked)| forked.pid == pid) {
+            // It exited before its start was confirmed.
+            let (local_rank, forked) = self.forked.swap_remove(at);
+            self.confirm(local_rank, forked);
+        }
+        if let Some(local_rank) = self.workers.remove(&pid) {
+            let unix_secs = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+            let exit = WorkerExit {
+                local_rank,
+                pid: pid.as_raw(),
+                cause,
+                unix_secs: i64::try_from(unix_secs).unwrap_or(i64::MAX),
             };
-            if let Some(at) = self.born.iter().position(|(_, born)| born.pid == pid) {
-                // It ended before we asked whether it had begun.
-                let (local_rank, born) = self.born.swap_remove(at);
-                self.confirm(local_rank, born);
-            }
-            if let Some(local_rank) = self.workers.remove(&pid) {
-                let unix_secs =
-                    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-                let exit = WorkerExit {
-                    local_rank,
-                    pid: pid.as_raw(),
-                    cause,
-                    unix_secs: i64::try_from(unix_secs).unwrap_or(i64::MAX),
-                };
-                self.tell(&FromGuard::Exited { round: self.round, exit });
-            }
+            self.send(&FromGuard::Exited { round: self.round, exit });
         }
     }
 
-    fn on_nobody_left(&mut self) {
+    fn on_tree_gone(&mut self) {
         self.killing = self.orphaned.is_some();
         if matches!(self.phase, Phase::Started) {
             self.phase = Phase::Idle;
-            self.tell(&FromGuard::TreeGone { round: self.round });
+            self.send(&FromGuard::TreeGone { round: self.round });
         }
     }
 
@@ -228,7 +222,7 @@ impl Guard {
     }
 
     /// # Errors
-    /// When the launcher is gone or speaks nonsense.
+    /// When the launcher is gone or sends an invalid message.
     fn listen(&mut self) -> io::Result<()> {
         let mut readable = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
         if poll(&mut readable, PollTimeout::ZERO)? == 0 {
@@ -238,12 +232,12 @@ impl Guard {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         while let Some(message) = self.inbox.next_message()? {
-            self.obey(message);
+            self.on_message(message);
         }
         Ok(())
     }
 
-    fn obey(&mut self, message: ToGuard) {
+    fn on_message(&mut self, message: ToGuard) {
         match message {
             ToGuard::Begin { round } => {
                 self.round = round;
@@ -252,12 +246,12 @@ impl Guard {
             }
             ToGuard::Worker(spec) => self.start(&spec),
             ToGuard::End => {
-                for (local_rank, born) in std::mem::take(&mut self.born) {
-                    self.confirm(local_rank, born);
+                for (local_rank, forked) in std::mem::take(&mut self.forked) {
+                    self.confirm(local_rank, forked);
                 }
                 self.phase = Phase::Started;
             }
-            // The last of the tree ended before the launcher could ask; a look at every process finds nobody.
+            // The last process has ended already: there is nothing to search for.
             ToGuard::SignalTree { .. } if self.phase == Phase::Idle => {}
             ToGuard::SignalTree { signal } => {
                 if let Ok(signal) = Signal::try_from(signal) {
@@ -280,7 +274,7 @@ impl Guard {
             }
             ToGuard::KillTree => self.killing = true,
             ToGuard::Fence { within } => {
-                // Too far away to be told is never.
+                // Too far in the future means never.
                 self.fence = within.and_then(|within| Instant::now().checked_add(within));
             }
         }
@@ -294,17 +288,17 @@ impl Guard {
         }
         let local_rank = spec.local_rank;
         match spawn::spawn(spec, stdout, stderr, &self.ignored, self.cgroup.as_ref()) {
-            Ok(born) => self.born.push((local_rank, born)),
+            Ok(forked) => self.forked.push((local_rank, forked)),
             Err(error) => self.cannot_start(local_rank, &error),
         }
     }
 
-    fn confirm(&mut self, local_rank: LocalRank, born: Born) {
-        let pid = born.pid;
-        match born.confirm() {
+    fn confirm(&mut self, local_rank: LocalRank, forked: ForkedWorker) {
+        let pid = forked.pid;
+        match forked.confirm() {
             Ok(()) => {
                 self.workers.insert(pid, local_rank);
-                self.tell(&FromGuard::Started { round: self.round, local_rank, pid: pid.as_raw() });
+                self.send(&FromGuard::Started { round: self.round, local_rank, pid: pid.as_raw() });
             }
             Err(error) => self.cannot_start(local_rank, &error),
         }
@@ -313,11 +307,11 @@ impl Guard {
     fn cannot_start(&mut self, local_rank: LocalRank, error: &io::Error) {
         self.phase = Phase::StartFailed;
         let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
-        self.tell(&FromGuard::CannotStart { round: self.round, local_rank, errno });
+        self.send(&FromGuard::CannotStart { round: self.round, local_rank, errno });
     }
 
-    /// A launcher that cannot be told is gone, which the next read of the socket finds out.
-    fn tell(&self, message: &FromGuard) {
+    /// A launcher that cannot receive is gone, which the next read of the socket detects.
+    fn send(&self, message: &FromGuard) {
         if self.orphaned.is_some() {
             return;
         }
@@ -333,7 +327,7 @@ impl Guard {
     }
 }
 
-/// Closes every descriptor beyond 2 that the launcher had from its own parent, except these.
+/// Closes every descriptor beyond 2 that was inherited, except these.
 fn close_all_but(socket: BorrowedFd<'_>, cgroup: Option<&Cgroup>) {
     let of_cgroup = cgroup.into_iter().flat_map(Cgroup::descriptors);
     let mut keep: Vec<u32> = of_cgroup.chain([socket]).map(|fd| fd.as_raw_fd().unsigned_abs()).collect();
@@ -343,7 +337,7 @@ fn close_all_but(socket: BorrowedFd<'_>, cgroup: Option<&Cgroup>) {
         let last = keep.saturating_sub(1);
         if first <= last {
             // SAFETY: this process has just been forked and owns nothing above 2 but what is kept; every other
-            // descriptor there is a copy that nobody here uses. On an old kernel (ENOSYS) they stay open.
+            // descriptor there is an unused copy. On an old kernel (ENOSYS) they stay open.
             unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
         }
         first = keep.saturating_add(1);

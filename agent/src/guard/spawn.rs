@@ -1,5 +1,5 @@
-//! Fork and exec of one worker: its own session, dead when the guard dies, and nothing inherited beyond
-//! descriptors 0 to 2.
+//! Fork and exec of one worker: in a session of its own, killed when the guard dies, and with inherited descriptors 0
+//! to 2 only.
 
 use std::{
     ffi::OsStr,
@@ -32,39 +32,38 @@ use processes::cgroup::Cgroup;
 
 /// A worker between fork and exec.
 #[derive(Debug)]
-pub struct Born {
-    /// Its process id.
+pub struct ForkedWorker {
     pub pid: Pid,
-    /// Closed by exec, or brings the errno of what failed before.
-    told: File,
+    /// Closed by exec, or delivers the errno of a failure before it.
+    error_pipe: File,
 }
 
-impl Born {
+impl ForkedWorker {
     /// Waits until the worker's program runs.
     ///
     /// # Errors
-    /// What `exec` or a step before it said. The process has ended or is about to.
+    /// The error of `exec` or a step before it. The process has ended or is about to.
     pub fn confirm(mut self) -> io::Result<()> {
         let mut errno = [0; size_of::<i32>()];
-        match self.told.read_exact(&mut errno) {
+        match self.error_pipe.read_exact(&mut errno) {
             Ok(()) => Err(io::Error::from_raw_os_error(i32::from_ne_bytes(errno))),
-            // Its end: the program runs, or has even ended.
+            // Closed: the program runs, or has even ended.
             Err(_) => Ok(()),
         }
     }
 }
 
-/// Forks the worker; it goes on to exec beside its siblings, so starting many takes little longer than one.
+/// Forks the worker without waiting for its exec, so starting many takes little longer than one.
 ///
 /// # Errors
-/// What `fork` and the steps before it said.
+/// The error of `fork` or the steps before it.
 pub fn spawn(
     spec: &WorkerSpec,
     stdout: Option<OwnedFd>,
     stderr: Option<OwnedFd>,
     ignored: &[Signal],
     cgroup: Option<&Cgroup>,
-) -> io::Result<Born> {
+) -> io::Result<ForkedWorker> {
     let [program, arguments @ ..] = &spec.argv[..] else {
         return Err(Errno::EINVAL.into());
     };
@@ -86,7 +85,7 @@ pub fn spawn(
         command.pre_exec(move || {
             setsid()?;
             prctl::set_pdeathsig(Some(Signal::SIGKILL))?;
-            // The guard may have died before the line above; then nobody would tell us.
+            // The guard may have died before the line above, so that no signal would come.
             if getppid() != guard {
                 return Err(Errno::ESRCH.into());
             }
@@ -100,19 +99,19 @@ pub fn spawn(
             Ok(())
         });
     }
-    let (told, telling) = pipe2(OFlag::O_CLOEXEC)?;
+    let (error_pipe, error_writer) = pipe2(OFlag::O_CLOEXEC)?;
     // SAFETY: the guard has one thread.
-    match unsafe { fork_into(cgroup.and_then(Cgroup::birthplace)) }? {
+    match unsafe { fork_into(cgroup.and_then(Cgroup::fork_target)) }? {
         Forked::Child { entered } => {
             if let (Some(cgroup), false) = (cgroup, entered) {
                 cgroup.enter();
             }
             let errno = command.exec().raw_os_error().unwrap_or(libc::EINVAL);
-            let _guard_gone = unistd::write(&telling, &errno.to_ne_bytes());
+            let _guard_gone = unistd::write(&error_writer, &errno.to_ne_bytes());
             // SAFETY: `_exit` has no preconditions, and runs nothing of the guard's.
             unsafe { libc::_exit(1) }
         }
-        Forked::Parent { child } => Ok(Born { pid: child, told: File::from(told) }),
+        Forked::Parent { child } => Ok(ForkedWorker { pid: child, error_pipe: File::from(error_pipe) }),
     }
 }
 

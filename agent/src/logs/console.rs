@@ -1,11 +1,12 @@
-//! The launcher's own standard output and standard error, shared by many workers and the launcher itself.
+//! The launcher's standard output and standard error, shared by its workers and itself.
 //!
-//! One thread writes each stream, and nobody else does: so a line is never cut by another source's bytes, and
-//! a console that does not take its bytes (Ctrl-S, a pipe that nobody reads, a full disk) holds up that thread
-//! and, through the bounded queues, the workers that print, but never the launcher. When both streams are the
-//! same file (`2>&1`, a terminal), one thread serves both, since two would cut each other's lines.
+//! Only one thread writes to each stream, so lines of different sources are never mixed, and a console that accepts
+//! no bytes (Ctrl-S, a pipe without a reader, a full disk) blocks that thread and, through the bounded queues, the
+//! workers that print, but never the launcher. When both streams are the same file (`2>&1`, a terminal), one thread
+//! serves both.
 //!
-//! What a stream does not take (nobody reads it any more, the disk is full) is lost. That is said once on the other stream.
+//! Bytes that a stream does not accept (the reader is gone, the disk is full) are lost, which is reported once on the
+//! other stream.
 
 use std::{
     fs::File,
@@ -25,7 +26,7 @@ use nix::{
 use super::{
     cut_off::CutOff,
     plain::plain,
-    queues::{LAST_WORDS_BOUND, Queues, SOURCE_BOUND, SourceId, Text},
+    queues::{LAST_BYTES_BOUND, Queues, SOURCE_BOUND, SourceId, Text},
     stream::Stream,
 };
 
@@ -51,8 +52,8 @@ impl Console {
         Ok(Self::new(out, err))
     }
 
-    /// Any two descriptors; they may be non-blocking, and they may be the same file. The process must
-    /// ignore SIGPIPE (a Rust program does).
+    /// Any two descriptors; they may be non-blocking, and they may be the same file. The process must ignore SIGPIPE
+    /// (a Rust program does).
     #[must_use]
     pub fn new(out: OwnedFd, err: OwnedFd) -> Self {
         let same = identity(&out).is_some_and(|id| identity(&err) == Some(id));
@@ -72,7 +73,7 @@ impl Console {
         Arc::ptr_eq(&self.out, &self.err)
     }
 
-    /// Whether a person watches this stream.
+    /// Whether the stream is a terminal.
     #[must_use]
     pub fn is_terminal(&self, stream: Stream) -> bool {
         self.fd(stream).is_terminal()
@@ -90,13 +91,14 @@ impl Console {
         Source { id, writer, room }
     }
 
-    /// Says something on standard error for the launcher, a line or several, in [`plain`] words. Never blocks: when
-    /// the console is stuck the oldest messages are dropped, and their number is said later.
+    /// Prints a message of the launcher on standard error, of one or more lines, with control characters made
+    /// [`plain`]. Never blocks: when the console is stuck the oldest messages are dropped, and their number is
+    /// reported later.
     pub fn say(&self, message: impl AsRef<[u8]>) {
         self.err.say(plain(&String::from_utf8_lossy(message.as_ref())).as_bytes());
     }
 
-    /// What was lost of the two streams, a sentence each.
+    /// The losses of the two streams, a sentence each.
     #[must_use]
     pub fn losses(&self) -> Vec<String> {
         let streams = [&self.out, &self.err].into_iter().filter_map(|writer| {
@@ -107,8 +109,8 @@ impl Console {
         streams.collect()
     }
 
-    /// Waits until all that was said and pushed before is written, at most `patience`. Blocks; for the end of
-    /// the launcher.
+    /// Waits until everything that was queued before is written, at most `timeout`. Blocks; for the end of the
+    /// launcher.
     ///
     /// Returns whether it is written; also true when the console is gone for good.
     #[must_use]
@@ -125,7 +127,7 @@ impl Console {
     }
 }
 
-/// One worker stream's way to the console.
+/// A worker stream's queue for the console.
 #[derive(Debug)]
 pub(crate) struct Source {
     id: SourceId,
@@ -135,8 +137,8 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Queues the bytes, whole lines at best; waits while the queue is full. Returns false when the order to
-    /// stop waiting came first: then nothing was taken.
+    /// Queues the bytes, whole lines at best; waits while the queue is full. Returns false if it was cut off first:
+    /// then nothing was queued.
     pub(crate) fn push(&self, bytes: &[u8], cut_off: &CutOff) -> bool {
         let mut state = self.writer.shared.lock();
         while !state.queues.offer(self.id, bytes, SOURCE_BOUND) {
@@ -152,14 +154,14 @@ impl Source {
     /// Queues the last bytes of a stream that was cut off, somewhat beyond the bound; false: they are lost.
     pub(crate) fn push_last(&self, bytes: &[u8]) -> bool {
         let mut state = self.writer.shared.lock();
-        let taken = state.queues.offer(self.id, bytes, LAST_WORDS_BOUND);
+        let queued_total = state.queues.offer(self.id, bytes, LAST_BYTES_BOUND);
         self.writer.start(&mut state);
-        taken
+        queued_total
     }
 
-    /// Lets a waiting [`Self::push`] look at its order again.
+    /// Lets a waiting [`Self::push`] check for its cut-off again.
     pub(crate) fn wake(&self) {
-        // Under the lock, so that it cannot fall between the look and the wait.
+        // Under the lock, so that it cannot fall between the check and the wait.
         let _state = self.writer.shared.lock();
         self.room.notify_all();
     }
@@ -180,16 +182,16 @@ struct Writer {
     name: &'static str,
 }
 
-/// What the thread and its users share.
+/// State shared by the thread and its users.
 #[derive(Debug)]
 struct Shared {
     fd: OwnedFd,
     state: Mutex<State>,
-    /// There is something to write, or nobody is left who could bring something.
+    /// There is something to write, or no source is left.
     work: Condvar,
     /// Something was written.
     progress: Condvar,
-    /// What this stream is called, and the other one; not set where both are one file.
+    /// The names of this stream and of the other one; not set if both are one file.
     other: OnceLock<(&'static str, Weak<Writer>)>,
 }
 
@@ -198,7 +200,7 @@ struct State {
     queues: Queues,
     rooms: Vec<(SourceId, Arc<Condvar>)>,
     started: bool,
-    /// Nobody is left who could bring something.
+    /// No source is left.
     closed: bool,
     /// Why bytes were lost first.
     loss: Option<Errno>,
@@ -246,16 +248,16 @@ impl Writer {
         let thread = thread::Builder::new().name(self.name.into()).stack_size(STACK_BYTES);
         state.started = thread.spawn(move || shared.write_all_turns()).is_ok();
         if !state.started {
-            // The host has no room for a thread now; the next bytes try again. That is not logged: the log comes
-            // this way too, and the lock is held.
+            // The host has no room for a thread now; the next bytes try again. Not logged: the log is printed here
+            // too, and the lock is held.
             self.shared.write_what_fits(state);
         }
     }
 
     fn flush(&self, deadline: Instant) -> bool {
         let mut state = self.shared.lock();
-        let marks = state.queues.marks();
-        while !state.queues.reached(&marks) {
+        let positions = state.queues.positions();
+        while !state.queues.reached(&positions) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return false;
@@ -278,8 +280,8 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says on the other stream that this one loses bytes, the first time.
-    fn tell_of_loss(&self, errno: Errno) {
+    /// Reports on the other stream that this one loses bytes, the first time.
+    fn report_loss(&self, errno: Errno) {
         // Neither lock is held while the other is taken.
         let is_first = self.lock().loss.replace(errno).is_none();
         let Some((name, other)) = self.other.get().filter(|_| is_first) else { return };
@@ -288,7 +290,7 @@ impl Shared {
         }
     }
 
-    /// Without a thread: what the console takes at once is written. The rest is lost, since nobody could wait.
+    /// Without a thread: writes what the console accepts at once. The rest is lost, since there is no thread to wait.
     fn write_what_fits(&self, state: &mut State) {
         while let Some(turn) = state.queues.next_turn() {
             let line_end: &[u8] = if turn.new_line { b"\n" } else { b"" };
@@ -307,7 +309,7 @@ impl Shared {
         self.progress.notify_all();
     }
 
-    /// The thread: writes whatever waits, source by source, until nobody is left to bring more.
+    /// Writes what is queued, source by source, until no source is left.
     fn write_all_turns(&self) {
         let mut state = self.lock();
         loop {
@@ -322,15 +324,15 @@ impl Shared {
             let line_end: &[u8] = if turn.new_line { b"\n" } else { b"" };
             let result = write_all(&self.fd, line_end).and_then(|()| write_all(&self.fd, &turn.bytes));
             if let Err(errno) = result {
-                // Before the bytes count as written, so that whoever waits for the end of both streams waits for this too.
-                self.tell_of_loss(errno);
+                // Before the bytes count as written, so that a flush of both streams includes this message.
+                self.report_loss(errno);
             }
             state = self.lock();
             state.queues.written(&turn);
             match result {
-                // Nobody reads any more, or the terminal was hung up: from now on everything is discarded.
+                // The reader is gone, or the terminal was hung up: from now on everything is discarded.
                 Err(Errno::EPIPE | Errno::EIO | Errno::EBADF | Errno::ENXIO) => state.give_up(),
-                // A full disk may get room again; what did not fit is lost, as it would be for the worker.
+                // A full disk may get room again; these bytes are lost, as they would be for the worker.
                 Ok(()) | Err(_) => {
                     if let Some((_, room)) = state.rooms.iter().find(|(id, _)| *id == turn.id) {
                         room.notify_all();
@@ -342,7 +344,7 @@ impl Shared {
     }
 }
 
-/// A sentence without its end.
+/// A sentence without its full stop.
 fn loss(stream: &str, errno: Errno) -> String {
     let (why, how_long) = match errno {
         Errno::EPIPE => ("its reader has closed the pipe", "from now on"),
@@ -354,7 +356,7 @@ fn loss(stream: &str, errno: Errno) -> String {
     )
 }
 
-/// Writes everything, also to a descriptor that somebody made non-blocking.
+/// Writes everything, also to a non-blocking descriptor.
 fn write_all(fd: &OwnedFd, mut bytes: &[u8]) -> nix::Result<()> {
     while !bytes.is_empty() {
         match nix::unistd::write(fd, bytes) {
@@ -385,7 +387,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_of_the_launcher_move_no_cursor() {
+    fn messages_contain_no_control_characters() {
         let (mut reader, writer) = io::pipe().unwrap();
         let console = Console::new(writer.try_clone().unwrap().into(), writer.into());
         console.say(b"node \x1b]0;title\x07 said: \xff\rnothing\n".as_slice());
@@ -397,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_thread_words_are_written_and_a_full_pipe_holds_nobody() {
+    fn without_a_thread_messages_are_written_and_a_full_pipe_does_not_block() {
         let (mut reader, writer) = io::pipe().unwrap();
         let console = Writer::new(writer.into(), "console-err");
         let mut state = console.shared.lock();

@@ -1,4 +1,4 @@
-//! The order to stop waiting: one flag that a thread in `poll` and a thread on a condition variable both see.
+//! The order to cut streams off: one flag for threads in `poll` and on condition variables.
 
 use std::{
     io,
@@ -8,7 +8,7 @@ use std::{
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-/// Given once, never taken back.
+/// Never reset.
 #[derive(Debug)]
 pub(crate) struct CutOff {
     given: AtomicBool,
@@ -21,8 +21,8 @@ impl CutOff {
         Ok(Self { given: AtomicBool::new(false), event })
     }
 
-    /// Wakes whoever polls [`Self::fd`]. Threads that wait on a condition variable must be woken as well,
-    /// with [`super::console::Source::wake`].
+    /// Wakes threads that poll [`Self::fd`]. Threads that wait on a condition variable must be woken with
+    /// [`super::console::Source::wake`] too.
     pub(crate) fn give(&self) {
         self.given.store(true, Ordering::SeqCst);
         // It can fail only when the counter is full, and then it is readable already.
@@ -33,7 +33,7 @@ impl CutOff {
         self.given.load(Ordering::SeqCst)
     }
 
-    /// Readable from the order on.
+    /// Readable once the order was given.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }

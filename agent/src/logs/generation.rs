@@ -22,36 +22,33 @@ use super::{
     tail::{self, Tail},
 };
 
-/// What a worker gets as its descriptors 1 and 2; `None`: the launcher's own.
+/// A worker's descriptors 1 and 2; `None`: the launcher's own.
 #[derive(Debug, Default)]
 pub struct WorkerStdio {
-    /// Descriptor 1.
     pub out: Option<OwnedFd>,
-    /// Descriptor 2.
     pub err: Option<OwnedFd>,
 }
 
 /// How the output of a generation ended.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Drained {
-    /// Streams that something still held open when the patience ended: a process that outlived its worker.
-    /// What they had written by then is in the files.
+    /// Streams that were still held open at the deadline, by a process that outlived its worker. What was written by
+    /// then is in the files.
     pub cut_off: Vec<(LocalRank, Stream)>,
-    /// Bytes that a stuck console did not take. They are in the log files of streams that have one.
+    /// Bytes that a stuck console did not accept. They are in the log files of streams that have one.
     pub lost: u64,
 }
 
-/// Where the end of a worker's standard error is found.
+/// Where the end of a worker's standard error is kept.
 #[derive(Debug)]
 pub(crate) enum TailIn {
     Memory(Arc<Mutex<Tail>>),
     File,
 }
 
-/// What is known of one worker's output.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerLogs {
-    /// Until it was taken.
+    /// Until it is taken.
     pub(crate) stdio: Option<WorkerStdio>,
     pub(crate) error_file: PathBuf,
     pub(crate) out_file: Option<PathBuf>,
@@ -70,14 +67,13 @@ pub struct Generation {
 }
 
 impl Generation {
-    /// What the worker gets as its descriptors 1 and 2. Send them to whoever starts the worker and drop them:
-    /// a relay sees the end of a stream only when nobody holds its other end. `None` when they were taken
-    /// before, or for a worker that this generation does not have.
+    /// The worker's descriptors 1 and 2. Drop them once they are sent: a relay sees the end of its stream only when
+    /// all writing ends are closed. `None` if they were taken before, or the generation does not have this worker.
     pub fn take_stdio(&mut self, local_rank: LocalRank) -> Option<WorkerStdio> {
         self.workers.get_mut(&local_rank)?.stdio.take()
     }
 
-    /// `TORCHELASTIC_ERROR_FILE`: an absolute path, or empty when nothing is to be written.
+    /// `TORCHELASTIC_ERROR_FILE`: an absolute path, or empty if nothing is to be written.
     #[must_use]
     pub fn error_file(&self, local_rank: LocalRank) -> PathBuf {
         self.workers.get(&local_rank).map(|worker| worker.error_file.clone()).unwrap_or_default()
@@ -93,7 +89,7 @@ impl Generation {
         }
     }
 
-    /// Whether the tail holds the worker's standard output too, because both go the same way.
+    /// Whether the tail contains the worker's standard output too, because both share a relay.
     #[must_use]
     pub fn tail_is_mixed(&self, local_rank: LocalRank) -> bool {
         self.workers.get(&local_rank).is_some_and(|worker| worker.tail_is_mixed)
@@ -106,19 +102,19 @@ impl Generation {
         worker.map_or((None, None), |worker| (worker.out_file.clone(), worker.err_file.clone()))
     }
 
-    /// The launcher's terminal has a new size; on SIGWINCH.
+    /// Passes the new size of the launcher's terminal on, on SIGWINCH.
     pub fn resize(&self) {
         for terminal in self.relays.terminals.iter().filter_map(Weak::upgrade) {
-            // A program that draws with the old size is all that can come of a failure.
+            // At worst a program draws with the old size.
             let _ = pty::copy_size(self.console.fd(Stream::Err), &*terminal);
         }
     }
 
-    /// After all workers are gone: waits for the relays to reach the ends of their streams, at most
-    /// `patience`, and cuts off the rest. Returns at once; the answer comes in any case, within half a second
-    /// beyond the patience, even when a relay hangs in the file system.
+    /// After all workers are gone: waits for the relays to reach the ends of their streams, at most `timeout`, and
+    /// cuts off the rest. Returns at once; the result comes at most half a second after the timeout, even if a relay
+    /// hangs in the file system.
     pub fn drain(&mut self, timeout: Duration) -> oneshot::Receiver<Drained> {
-        // Ends that were never sent would hold their relays.
+        // Writing ends that were never sent would keep their relays open.
         self.workers.values_mut().for_each(|worker| worker.stdio = None);
         self.relays.drain(timeout)
     }
@@ -158,7 +154,7 @@ impl Relays {
         })
     }
 
-    /// This source is woken when the relays are cut off.
+    /// Registers a source to be woken when the relays are cut off.
     pub(crate) fn watch(&mut self, source: Arc<Source>) {
         self.sources.push(source);
     }
@@ -186,8 +182,8 @@ impl Relays {
     }
 
     fn drain(&self, timeout: Duration) -> oneshot::Receiver<Drained> {
-        /// For the last words of those that are cut off.
-        const LAST_WORDS: Duration = Duration::from_millis(500);
+        /// For the last bytes of streams that are cut off.
+        const LAST_MESSAGES: Duration = Duration::from_millis(500);
         let (answer, drained) = oneshot::channel();
         let mut state = self.progress.lock();
         state.waiting = Some(answer);
@@ -202,12 +198,12 @@ impl Relays {
         let started = thread.spawn(move || {
             if !progress.wait_until(Instant::now() + timeout) {
                 order.give();
-                progress.wait_until(Instant::now() + LAST_WORDS);
+                progress.wait_until(Instant::now() + LAST_MESSAGES);
             }
             progress.lock().answer();
         });
         if started.is_err() {
-            // Nobody could keep the time, so there is no patience. The last relay answers.
+            // Without a thread there is no timeout: cut off now. The last relay sends the result.
             self.cut_off();
         }
         drained
@@ -269,7 +265,7 @@ impl State {
     }
 }
 
-/// A relay's mark in the progress; taken away when its thread ends, however that happens.
+/// An entry in `running` that is removed when the relay's thread ends, even by a panic.
 struct Running {
     key: (LocalRank, Stream),
     ended: Option<Ended>,

@@ -1,29 +1,29 @@
-//! Makes whole lines of a worker's bytes, for the console copy of a tee. Pure: time comes in.
+//! Assembles a worker's bytes to whole lines, for the console copy of a tee. Pure: the time is an argument.
 //!
-//! * `\n` and `\r\n` end a line. It is put out once, whole, behind the prefix, with `\n`. Bytes that are not
-//!   UTF-8 pass untouched.
-//! * An unfinished line waits for its end, however long that takes; it is never cut in two. The log file has
-//!   its bytes at once, and [`Lines::finish`] puts it out when the stream ends.
-//! * A line of more than [`MAX_LINE`] goes out in pieces, the prefix before the first only.
-//! * A `\r` inside a line is a progress bar going back to the start: what follows replaces what was there. The
-//!   newest state is put out as a line at most every [`BAR_INTERVAL`], and the last one always, when the line
-//!   or the stream ends. States in between are in the log file only. This is the same on a terminal and in a
-//!   file: several ranks cannot share one bar in place.
+//! * `\n` and `\r\n` end a line. It is printed once, whole, after the prefix, with `\n`. Bytes that are not UTF-8
+//!   stay as they are.
+//! * An unfinished line waits for its end, however long that takes. The log file has its bytes at once, and
+//!   [`Lines::finish`] prints it when the stream ends.
+//! * A line of more than [`MAX_LINE`] is printed in pieces, with the prefix before the first only.
+//! * A `\r` inside a line means a progress bar: what follows replaces what was there. The newest state is printed as
+//!   a line at most every [`BAR_INTERVAL`], and the last one always, when the line or the stream ends. States in
+//!   between are in the log file only. This is the same on a terminal and in a file: several ranks cannot share one
+//!   bar in place.
 
 use std::time::{Duration, Instant};
 
 use memchr::{memchr2, memmem};
 
-/// The longest line that is kept in memory to be put out whole.
+/// The longest line that is kept in memory to be printed whole.
 pub const MAX_LINE: usize = 1 << 20;
 
-/// How often a progress bar is put out while it moves.
+/// How often a progress bar is printed while it moves.
 pub const BAR_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Above this a buffer is given back when its line has ended.
+/// A larger buffer is freed when its line has ended.
 const KEEP_CAPACITY: usize = 16 << 10;
 
-/// What [`Lines`] puts out.
+/// The output of [`Lines`].
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     /// For the console.
@@ -46,19 +46,19 @@ pub(crate) struct Lines {
     filters: Vec<memmem::Finder<'static>>,
     /// The line so far; of a bar, its newest state.
     line: Vec<u8>,
-    /// A `\r` came after `line`; the next byte says what it meant.
+    /// A `\r` followed `line`; the next byte decides what it meant.
     returned: bool,
-    /// When the line is a bar.
+    /// Set if the line is a bar.
     bar: Option<Bar>,
-    /// When pieces of the line are out: whether they matched a filter.
+    /// Set if pieces of the line were printed: whether they matched a filter.
     pieces: Option<bool>,
 }
 
 #[derive(Debug)]
 struct Bar {
-    /// When the newest state may be put out.
+    /// When the newest state may be printed.
     due: Instant,
-    /// The newest state is out.
+    /// The newest state was printed.
     shown: bool,
 }
 
@@ -96,13 +96,13 @@ impl Lines {
         }
     }
 
-    /// When [`Self::tick`] has something to put out.
+    /// When [`Self::tick`] has something to print.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let bar = self.bar.as_ref().filter(|bar| !bar.shown)?;
         (!is_blank(&self.line)).then_some(bar.due)
     }
 
-    /// Puts out the newest state of a bar when it is due.
+    /// Prints the newest state of a bar when it is due.
     pub(crate) fn tick(&mut self, now: Instant, out: &mut Output) {
         if self.deadline().is_some_and(|due| due <= now) {
             self.emit(&[], true, out);
@@ -110,7 +110,7 @@ impl Lines {
         }
     }
 
-    /// The stream has ended: an unfinished line goes out with a line end.
+    /// The stream has ended: prints an unfinished line with a line end.
     pub(crate) fn finish(&mut self, out: &mut Output) {
         let nothing = match self.bar {
             Some(_) => is_blank(&self.line),
@@ -148,7 +148,7 @@ impl Lines {
     fn start_over(&mut self, now: Instant, out: &mut Output) {
         self.returned = false;
         if self.pieces.is_some() {
-            // Too long to be a bar, and what is out cannot be replaced.
+            // Too long to be a bar, and printed pieces cannot be replaced.
             self.end_line(&[], out);
             return;
         }
@@ -159,7 +159,7 @@ impl Lines {
         }
     }
 
-    /// Puts out the line and `rest`, behind the prefix unless a piece of the line is out already.
+    /// Prints the line and `rest`, after the prefix unless a piece of the line was printed already.
     fn emit(&mut self, rest: &[u8], ends: bool, out: &mut Output) {
         let prefix: &[u8] = if self.pieces.is_some() { &[] } else { &self.prefix };
         let parts = [prefix, &self.line, rest, if ends { b"\n" } else { b"" }];
@@ -231,8 +231,8 @@ mod tests {
             self
         }
 
-        /// What came out since the last call.
-        fn took(&mut self) -> String {
+        /// Takes the output since the last call.
+        fn take_output(&mut self) -> String {
             let text = String::from_utf8_lossy(&self.out.console).into_owned();
             self.out.clear();
             text
@@ -248,18 +248,18 @@ mod tests {
             text.chunks(step).for_each(|chunk| {
                 stream.push(chunk);
             });
-            assert_eq!(stream.end().took(), expected, "in steps of {step}");
+            assert_eq!(stream.end().take_output(), expected, "in steps of {step}");
         }
     }
 
     #[test]
     fn an_unfinished_line_waits_for_its_end() {
         let mut stream = Stream::new();
-        assert_eq!(stream.push("Loading... ").later(Duration::from_secs(60)).took(), "");
+        assert_eq!(stream.push("Loading... ").later(Duration::from_secs(60)).take_output(), "");
         assert_eq!(stream.lines.deadline(), None);
-        assert_eq!(stream.push("done\n").took(), "[0]:Loading... done\n");
-        assert_eq!(stream.push("bye").end().took(), "[0]:bye\n");
-        assert_eq!(stream.end().took(), "");
+        assert_eq!(stream.push("done\n").take_output(), "[0]:Loading... done\n");
+        assert_eq!(stream.push("bye").end().take_output(), "[0]:bye\n");
+        assert_eq!(stream.end().take_output(), "");
     }
 
     #[test]
@@ -276,20 +276,20 @@ mod tests {
         let mut seen = String::new();
         for percent in 0..=100 {
             stream.push(format!("\r{percent:3}%"));
-            seen += &stream.later(Duration::from_millis(40)).took();
+            seen += &stream.later(Duration::from_millis(40)).take_output();
         }
-        seen += &stream.push("\nnext\n").took();
+        seen += &stream.push("\nnext\n").take_output();
         assert_eq!(seen, "[0]: 24%\n[0]: 49%\n[0]: 74%\n[0]: 99%\n[0]:100%\n[0]:next\n");
     }
 
     #[test]
-    fn a_bar_that_returns_after_each_state_reads_the_same() {
+    fn a_bar_with_a_final_return_is_printed_the_same() {
         let mut stream = Stream::new();
         stream.push("1/3\r2/3\r3/3\r");
-        assert_eq!(stream.took(), "");
-        assert_eq!(stream.later(BAR_INTERVAL).took(), "[0]:3/3\n");
-        assert_eq!(stream.push("\n").took(), "", "it was shown already");
-        assert_eq!(stream.push("1/1\r").end().took(), "[0]:1/1\n");
+        assert_eq!(stream.take_output(), "");
+        assert_eq!(stream.later(BAR_INTERVAL).take_output(), "[0]:3/3\n");
+        assert_eq!(stream.push("\n").take_output(), "", "it was shown already");
+        assert_eq!(stream.push("1/1\r").end().take_output(), "[0]:1/1\n");
     }
 
     #[test]
@@ -297,16 +297,16 @@ mod tests {
         let mut stream = Stream::new();
         stream.push("\r 7%");
         assert_eq!(stream.lines.deadline(), Some(stream.now + BAR_INTERVAL));
-        assert_eq!(stream.later(BAR_INTERVAL).took(), "[0]: 7%\n");
+        assert_eq!(stream.later(BAR_INTERVAL).take_output(), "[0]: 7%\n");
         assert_eq!(stream.lines.deadline(), None);
-        assert_eq!(stream.later(BAR_INTERVAL).end().took(), "");
+        assert_eq!(stream.later(BAR_INTERVAL).end().take_output(), "");
     }
 
     #[test]
-    fn an_erased_bar_leaves_what_came_after_it() {
+    fn an_erased_bar_leaves_the_text_after_it() {
         let mut stream = Stream::new();
-        assert_eq!(stream.push("\r 50%\r     \rsaved\n").took(), "[0]:saved\n");
-        assert_eq!(stream.push("\r 50%\r     \r").end().took(), "");
+        assert_eq!(stream.push("\r 50%\r     \rsaved\n").take_output(), "[0]:saved\n");
+        assert_eq!(stream.push("\r 50%\r     \r").end().take_output(), "");
         assert_eq!(stream.push("\r 50%\r     ").lines.deadline(), None);
     }
 
@@ -318,7 +318,7 @@ mod tests {
             stream.push(chunk);
         }
         stream.push("\nshort\n");
-        assert!(stream.took() == format!("[0]:{long}\n[0]:short\n"));
+        assert!(stream.take_output() == format!("[0]:{long}\n[0]:short\n"));
         assert!(stream.lines.line.capacity() <= KEEP_CAPACITY);
     }
 
@@ -341,7 +341,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn how_the_bytes_are_cut_makes_no_difference(
+        fn the_result_does_not_depend_on_the_cuts(
             chunks in proptest::collection::vec("[ab \\r\\n\u{ff}]{0,6}", 0..12),
         ) {
             let (mut cut, mut whole) = (Stream::with_filters(&["ab"]), Stream::with_filters(&["ab"]));

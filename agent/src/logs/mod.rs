@@ -6,12 +6,12 @@
 //!                                               +--> bounded queue --> console thread --> the launcher's fd 1/2
 //! ```
 //!
-//! These are plain threads with blocking IO, so the launcher's one-threaded runtime never waits for a file, a
-//! pipe or a console. What is full holds up whoever writes to it: a stuck console its queue, the queue its
-//! relay, the relay its pipe, the pipe the worker. Nothing is lost on that way, and nothing else is held up.
+//! These are plain threads with blocking IO, so the launcher's single-threaded runtime never waits for a file, a pipe
+//! or a console. Back pressure is passed on: a stuck console blocks its queue, the queue its relay, the relay its
+//! pipe, the pipe the worker. Nothing is lost, and nothing else is blocked.
 //!
-//! Read first: [`plan`], where each stream goes; then [`Generation`], what the agent does with it, and
-//! [`relay`], the threads.
+//! Read first: [`plan`], where each stream goes; then [`Generation`], the agent's interface, and [`relay`], the
+//! threads.
 
 mod console;
 mod cut_off;
@@ -32,11 +32,8 @@ mod tail;
 
 pub use console::Console;
 pub use error::LogError;
-pub use generation::{Drained, Generation, WorkerStdio};
-pub use lines::{BAR_INTERVAL, MAX_LINE};
+pub use generation::{Drained, Generation};
 pub use plain::plain;
-pub use plan::{Plan, plan};
-pub use queues::{MESSAGE_BOUND, SOURCE_BOUND};
 pub use run_logs::Logs;
 pub use stream::Stream;
 pub use tail::TAIL_BYTES;

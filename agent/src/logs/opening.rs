@@ -28,10 +28,10 @@ use super::{
     tail::Tail,
 };
 
-/// A tee'd worker may run ahead of its relay by this much, where the system allows it.
+/// The pipe buffer of a tee'd worker, where the system allows it.
 const TEE_PIPE_BYTES: i32 = 1 << 20;
 
-/// A generation on the way. When it is dropped half-way, the relays that it started end.
+/// A generation that is being opened. When it is dropped half-way, its relays end.
 pub(crate) struct Opening<'a> {
     logs: &'a mut Logs,
     attempt: Option<AttemptDir>,
@@ -49,7 +49,7 @@ impl<'a> Opening<'a> {
         let mut filtered = BTreeMap::new();
         if let Some(attempt) = &attempt {
             for stream in [Stream::Out, Stream::Err] {
-                // torchrun: also made when no stream is tee'd.
+                // As torchrun: also made when no stream is tee'd.
                 if !logs.filters(stream).is_empty() {
                     let path = attempt.path().join(stream.filtered_file_name());
                     filtered.insert(stream, (Arc::new(open_log(&path)?), path));
@@ -89,7 +89,7 @@ impl<'a> Opening<'a> {
         Generation { workers: self.workers, relays: self.relays, console: self.logs.console.clone() }
     }
 
-    /// Returns what the worker gets as its descriptor.
+    /// Returns the worker's descriptor.
     fn open_stream(
         &mut self,
         worker: &mut WorkerLogs,
@@ -118,7 +118,7 @@ impl<'a> Opening<'a> {
         match (plan, file) {
             (Plan::File, Some((file, _))) => Ok(Some(file.into())),
             (Plan::Tee, Some((file, path))) => {
-                let (ours, theirs) = tee_pipe().map_err(starting)?;
+                let (ours, worker_end) = tee_pipe().map_err(starting)?;
                 let names = Names { role: &self.logs.role, hostname: &self.logs.hostname, local_rank, rank };
                 let prefix = prefix(&self.logs.config.prefix_template, &names);
                 let source = self.source(local_rank, stream, Text::Lines);
@@ -134,18 +134,18 @@ impl<'a> Opening<'a> {
                     output: Output::default(),
                 };
                 self.start(local_rank, stream, Arc::new(ours), Sink::Tee(Box::new(tee)))?;
-                Ok(Some(theirs))
+                Ok(Some(worker_end))
             }
             (Plan::Relay { console }, _) => {
                 let tail = Arc::new(Mutex::new(Tail::default()));
                 worker.tail = Some(TailIn::Memory(Arc::clone(&tail)));
-                let (ours, theirs) = self.raw_pipe(console).map_err(starting)?;
+                let (ours, worker_end) = self.raw_pipe(console).map_err(starting)?;
                 let outlet = console.then(|| {
                     let source = self.source(local_rank, stream, Text::Raw);
                     Outlet::new(source, Arc::clone(&self.relays.cut_off))
                 });
                 self.start(local_rank, stream, ours, Sink::Raw(Raw::new(tail, outlet)))?;
-                Ok(Some(theirs))
+                Ok(Some(worker_end))
             }
             (Plan::Discard, _) => {
                 let path = Path::new("/dev/null");
@@ -153,29 +153,29 @@ impl<'a> Opening<'a> {
                 let null = null.map_err(|source| LogError::OpenFile { path: path.to_owned(), source })?;
                 Ok(Some(null.into()))
             }
-            // Without a folder there is no file to speak of; the plan never says otherwise.
+            // Without a folder there is no file; the plan never asks for one then.
             (Plan::Inherit | Plan::File | Plan::Tee, _) => Ok(None),
         }
     }
 
-    /// A pseudo terminal where the worker would have had a terminal, else a pipe.
+    /// A pseudo terminal if the worker would have had a terminal, else a pipe.
     fn raw_pipe(&mut self, console: bool) -> io::Result<(Arc<OwnedFd>, OwnedFd)> {
         if console && self.logs.console.is_terminal(Stream::Err) {
             match terminal(&self.logs.console) {
-                Ok((ours, theirs)) => {
+                Ok((ours, worker_end)) => {
                     let ours = Arc::new(ours);
                     self.relays.watch_terminal(&ours);
-                    return Ok((ours, theirs));
+                    return Ok((ours, worker_end));
                 }
                 Err(error) => tracing::debug!(%error, "no pseudo terminal was to be had, a pipe was taken"),
             }
         }
-        let (ours, theirs) = pipe()?;
-        Ok((Arc::new(ours), theirs))
+        let (ours, worker_end) = pipe()?;
+        Ok((Arc::new(ours), worker_end))
     }
 
-    /// The stream's one source on the console, the same for all generations: so its queue is bounded however
-    /// often the workers are restarted.
+    /// The stream's one source on the console, shared by all generations, so that its queue is bounded however often
+    /// the workers are restarted.
     fn source(&mut self, local_rank: LocalRank, stream: Stream, text: Text) -> Arc<Source> {
         let console = &self.logs.console;
         let new = || Arc::new(console.source(stream, text));
@@ -198,27 +198,27 @@ impl<'a> Opening<'a> {
 
 /// Our reading end, non-blocking, and the worker's writing end.
 fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    let (ours, theirs) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
+    let (ours, worker_end) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
     fcntl(&ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-    Ok((ours, theirs))
+    Ok((ours, worker_end))
 }
 
 fn tee_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    let (ours, theirs) = pipe()?;
+    let (ours, worker_end) = pipe()?;
     // Refused beyond a user's share of pipe memory (pipe(7)); then it stays at 64 KiB.
     let _ = fcntl(&ours, FcntlArg::F_SETPIPE_SZ(TEE_PIPE_BYTES));
-    Ok((ours, theirs))
+    Ok((ours, worker_end))
 }
 
 fn terminal(console: &super::Console) -> io::Result<(OwnedFd, OwnedFd)> {
-    let (ours, theirs) = pty::open()?;
-    // Without a size it is a terminal all the same.
+    let (ours, worker_end) = pty::open()?;
+    // It is a terminal even without a size.
     let _ = pty::copy_size(console.fd(Stream::Err), ours.as_fd());
     fcntl(&ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-    Ok((ours, theirs))
+    Ok((ours, worker_end))
 }
 
-/// For appending, so that a file that a person empties meanwhile does not become one with a hole.
+/// In append mode, so that a file that is truncated meanwhile does not get a hole.
 fn open_log(path: &Path) -> Result<File, LogError> {
     let file = OpenOptions::new().create(true).append(true).open(path);
     file.map_err(|source| LogError::OpenFile { path: path.to_owned(), source })

@@ -1,4 +1,4 @@
-//! Where each stream of each worker goes, from the configuration alone.
+//! Where each stream of each worker goes, by the configuration.
 
 use rules::LocalRank;
 
@@ -16,21 +16,20 @@ pub enum Plan {
     Discard,
     /// The worker writes to its log file itself.
     File,
-    /// Through a relay: every byte to the log file, then whole lines with a prefix to the console.
+    /// Through a relay: every byte to the log file, and whole lines with a prefix to the console.
     Tee,
     /// Through a relay that keeps the end for the failure report.
     Relay {
-        /// Whether the bytes are passed on to the console, as they are.
+        /// Whether the bytes are forwarded to the console, unchanged.
         console: bool,
     },
 }
 
-/// Where `stream` of worker `local_rank` goes.
+/// Returns where `stream` of worker `local_rank` goes.
 ///
-/// torchrun: the same, also that tee wins over redirects, that a tee'd stream of a rank outside
-/// `--local-ranks-filter` goes to its file only (and not to the filtered file), and that
-/// `--log-dir=/dev/null` switches redirects and tees off. There, torchrun forgets `--local-ranks-filter`;
-/// we keep it.
+/// As torchrun, also in that tee wins over redirects, that a tee'd stream of a rank outside `--local-ranks-filter`
+/// goes to its file only (and not to the filtered file), and that `--log-dir=/dev/null` switches redirects and tees
+/// off. With the latter, torchrun ignores `--local-ranks-filter`; here it applies.
 #[must_use]
 pub fn plan(config: &LogConfig, local_rank: LocalRank, stream: Stream) -> Plan {
     let index = local_rank.0 as usize;
@@ -49,8 +48,8 @@ pub fn plan(config: &LogConfig, local_rank: LocalRank, stream: Stream) -> Plan {
     if console { Plan::Inherit } else { Plan::Discard }
 }
 
-/// Whether both streams of a worker go through the one relay of its standard error: where the console is one file
-/// (`> log 2>&1`, or a terminal), lines of the two would overtake each other on two ways.
+/// Whether both streams of a worker share the relay of its standard error: where the console is one file (`> log
+/// 2>&1`, or a terminal), lines of two relays would overtake each other.
 #[must_use]
 pub fn shares_relay(out: Plan, err: Plan, one_console: bool) -> bool {
     one_console && out == Plan::Inherit && err == (Plan::Relay { console: true })

@@ -1,10 +1,10 @@
-//! What stands before every tee'd line.
+//! The prefix of a tee'd line.
 
 use rules::{LocalRank, Rank};
 
 use crate::template::substitute;
 
-/// What the macros of the template stand for.
+/// The values of the macros.
 #[derive(Debug, Clone)]
 pub(crate) struct Names<'a> {
     pub(crate) role: &'a str,
@@ -25,7 +25,7 @@ impl Names<'_> {
     }
 }
 
-/// The template with its macros replaced; whatever it does not know stays as it is. torchrun: the same.
+/// Replaces the macros of the template; unknown ones stay, as in torchrun.
 pub(crate) fn prefix(template: &str, names: &Names<'_>) -> Vec<u8> {
     substitute(template.as_bytes(), |name| names.value(name))
 }
@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_stays_as_it_is() {
+    fn an_unknown_macro_stays() {
         for template in ["${group_rank} ", "100$", "$", "${", "${rank", "$1", "a$ b", "${a-b}", "é$é"] {
             assert_eq!(of(template), template);
         }

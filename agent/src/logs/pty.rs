@@ -1,5 +1,5 @@
-//! A pseudo terminal for a worker's standard error, so that it behaves as it does on the launcher's own
-//! terminal (`isatty`, progress bars, colours) while its bytes pass through us unchanged.
+//! A pseudo terminal for a worker's standard error, so that it behaves as on the launcher's own terminal (`isatty`,
+//! progress bars, colours) while the relay forwards its bytes unchanged.
 
 use std::{
     fs::OpenOptions,
@@ -16,22 +16,22 @@ use nix::{
     sys::termios::{SetArg, cfmakeraw, tcgetattr, tcsetattr},
 };
 
-/// Our end and the worker's end. `O_NOCTTY`: it becomes nobody's controlling terminal.
+/// The relay's end and the worker's end. `O_NOCTTY`: it does not become a controlling terminal.
 pub(crate) fn open() -> io::Result<(OwnedFd, OwnedFd)> {
     let ours = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC)?;
     grantpt(&ours)?;
     unlockpt(&ours)?;
     let flags = OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
     let path = ptsname_r(&ours)?;
-    let theirs = OpenOptions::new().read(true).write(true).custom_flags(flags.bits()).open(path)?;
-    // Raw: the bytes pass as they are. The real terminal turns "\n" into "\r\n" when we write them there.
-    let mut settings = tcgetattr(&theirs)?;
+    let worker_end = OpenOptions::new().read(true).write(true).custom_flags(flags.bits()).open(path)?;
+    // Raw: bytes pass unchanged. The real terminal turns "\n" into "\r\n".
+    let mut settings = tcgetattr(&worker_end)?;
     cfmakeraw(&mut settings);
-    tcsetattr(&theirs, SetArg::TCSANOW, &settings)?;
-    Ok((OwnedFd::from(ours), OwnedFd::from(theirs)))
+    tcsetattr(&worker_end, SetArg::TCSANOW, &settings)?;
+    Ok((OwnedFd::from(ours), OwnedFd::from(worker_end)))
 }
 
-/// Gives `to` the window size of the terminal `from`.
+/// Copies the window size of the terminal `from` to `to`.
 pub(crate) fn copy_size(from: impl AsFd, to: impl AsFd) -> io::Result<()> {
     let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: the descriptor is open for the borrow, and TIOCGWINSZ writes one winsize, which `size` is.
@@ -58,10 +58,10 @@ mod tests {
 
     #[test]
     fn bytes_pass_a_pty_unchanged() {
-        let (ours, theirs) = open().unwrap();
-        assert!(theirs.is_terminal());
+        let (ours, worker_end) = open().unwrap();
+        assert!(worker_end.is_terminal());
         let bytes: Vec<u8> = (0..=255).collect();
-        let mut worker = File::from(theirs);
+        let mut worker = File::from(worker_end);
         worker.write_all(&bytes).unwrap();
         drop(worker);
         let mut read = Vec::new();
@@ -76,11 +76,11 @@ mod tests {
         let size = libc::winsize { ws_row: 33, ws_col: 111, ws_xpixel: 0, ws_ypixel: 0 };
         // SAFETY: the descriptor is open, and TIOCSWINSZ reads one winsize.
         assert_eq!(unsafe { libc::ioctl(screen.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) }, 0);
-        let (ours, theirs) = open().unwrap();
+        let (ours, worker_end) = open().unwrap();
         copy_size(&screen, &ours).unwrap();
         let mut seen = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
         // SAFETY: the descriptor is open, and TIOCGWINSZ writes one winsize.
-        assert_eq!(unsafe { libc::ioctl(theirs.as_raw_fd(), libc::TIOCGWINSZ, &raw mut seen) }, 0);
+        assert_eq!(unsafe { libc::ioctl(worker_end.as_raw_fd(), libc::TIOCGWINSZ, &raw mut seen) }, 0);
         assert_eq!((seen.ws_row, seen.ws_col), (33, 111));
     }
 }

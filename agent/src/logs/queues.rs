@@ -1,25 +1,25 @@
-//! What waits for one console stream: a bounded queue for each source, served in turns. Pure.
+//! The queues of one console stream: a bounded queue for each source, served in turns. Pure.
 
 use std::collections::VecDeque;
 
-/// How many bytes one source may have waiting; a chunk larger than that waits alone.
+/// Bytes of one source that may be queued; a larger chunk is queued alone.
 pub const SOURCE_BOUND: usize = 1 << 20;
 
-/// The last words of a stream that was cut off may go beyond the bound, up to this.
-pub(crate) const LAST_WORDS_BOUND: usize = 4 << 20;
+/// The last bytes of a stream that was cut off may exceed the bound, up to this.
+pub(crate) const LAST_BYTES_BOUND: usize = 4 << 20;
 
-/// How many bytes of the launcher's own messages may wait.
+/// Bytes of the launcher's own messages that may be queued.
 pub const MESSAGE_BOUND: usize = 256 << 10;
 
 /// Small chunks of a source are joined up to this size, and written at once.
 const JOIN: usize = 64 << 10;
 
-/// How the text of a source looks.
+/// The kind of text of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Text {
-    /// Whole lines of its own: when another source left its line unfinished, they begin on a new one.
+    /// Whole lines: they begin on a new line if another source left its line unfinished.
     Lines,
-    /// Bytes as they come; nothing is ever put between them by us for this source's sake.
+    /// Unchanged bytes: nothing is inserted for this source.
     Raw,
 }
 
@@ -34,23 +34,23 @@ struct Slot {
     id: SourceId,
     text: Text,
     chunks: VecDeque<Vec<u8>>,
-    /// Bytes that wait or are being written.
+    /// Bytes that are queued or being written.
     queued: usize,
-    /// Bytes ever taken, and bytes ever written or given up.
-    taken: u64,
+    /// Bytes ever queued, and bytes ever written or discarded.
+    queued_total: u64,
     done: u64,
-    /// Nothing more will come.
+    /// No more bytes will come.
     closed: bool,
 }
 
 impl Slot {
     fn new(id: SourceId, text: Text) -> Self {
-        Self { id, text, chunks: VecDeque::new(), queued: 0, taken: 0, done: 0, closed: false }
+        Self { id, text, chunks: VecDeque::new(), queued: 0, queued_total: 0, done: 0, closed: false }
     }
 
     fn take(&mut self, bytes: &[u8], join: bool) {
         self.queued += bytes.len();
-        self.taken += bytes.len() as u64;
+        self.queued_total += bytes.len() as u64;
         match self.chunks.back_mut() {
             Some(last) if join && last.len() + bytes.len() <= JOIN => last.extend_from_slice(bytes),
             _ => self.chunks.push_back(bytes.to_vec()),
@@ -70,21 +70,21 @@ pub(crate) struct Turn {
     /// Begin with a line end: another source's line is unfinished.
     pub(crate) new_line: bool,
     pub(crate) bytes: Vec<u8>,
-    /// How many bytes of the source this settles.
+    /// Bytes of the source that this turn completes.
     settles: usize,
 }
 
 #[derive(Debug)]
 pub(crate) struct Queues {
-    /// The launcher's messages first; the others in the order they came.
+    /// The launcher's messages first; the others in the order of their creation.
     slots: Vec<Slot>,
-    /// Whose turn is next.
+    /// The source of the next turn.
     next: usize,
     last_id: u64,
     /// The source that wrote last, when its line is unfinished.
     unfinished: Option<SourceId>,
     dropped_messages: u64,
-    /// The console is gone: everything is given up at once.
+    /// The console is gone: everything is discarded.
     gone: bool,
 }
 
@@ -109,7 +109,7 @@ impl Queues {
         id
     }
 
-    /// No more will come of this source; what waits is still written.
+    /// Closes the source; what is queued is still written.
     pub(crate) fn close(&mut self, id: SourceId) {
         if let Some(slot) = self.slot(id) {
             slot.closed = true;
@@ -117,7 +117,7 @@ impl Queues {
         self.forget_closed();
     }
 
-    /// Takes the bytes unless the source would have more than `bound` waiting; `false`: not taken.
+    /// Queues the bytes unless the source would have more than `bound` queued; `false`: not queued.
     pub(crate) fn offer(&mut self, id: SourceId, bytes: &[u8], bound: usize) -> bool {
         let gone = self.gone;
         let Some(slot) = self.slot(id) else { return true };
@@ -131,7 +131,7 @@ impl Queues {
         true
     }
 
-    /// Takes a message of the launcher. Beyond the bound the oldest are dropped, and counted.
+    /// Queues a message of the launcher. Beyond the bound the oldest are dropped, and counted.
     pub(crate) fn say(&mut self, message: &[u8]) {
         if self.gone {
             return;
@@ -146,7 +146,7 @@ impl Queues {
         slot.take(message, false);
     }
 
-    /// The next bytes to write, of each source in turn; give them to [`Self::written`] afterwards.
+    /// The next bytes to write, of each source in turn; pass them to [`Self::written`] afterwards.
     pub(crate) fn next_turn(&mut self) -> Option<Turn> {
         let count = self.slots.len();
         let index =
@@ -155,7 +155,7 @@ impl Queues {
         let slot = &mut self.slots[index];
         let mut bytes = slot.chunks.pop_front()?;
         if slot.id == MESSAGES {
-            // They are kept apart only so that the oldest can be dropped.
+            // Separate only so that the oldest can be dropped.
             while let Some(next) = slot.chunks.pop_front_if(|next| bytes.len() + next.len() <= JOIN) {
                 bytes.extend_from_slice(&next);
             }
@@ -179,7 +179,7 @@ impl Queues {
         self.forget_closed();
     }
 
-    /// The console is gone: what waits is given up, and so is all that comes.
+    /// The console is gone: discards everything, also in future.
     pub(crate) fn give_up(&mut self) {
         self.gone = true;
         for slot in &mut self.slots {
@@ -189,15 +189,20 @@ impl Queues {
         self.forget_closed();
     }
 
-    /// Where every source stands now, for [`Self::reached`].
-    pub(crate) fn marks(&self) -> Vec<(SourceId, u64)> {
-        self.slots.iter().filter(|slot| slot.done < slot.taken).map(|slot| (slot.id, slot.taken)).collect()
+    /// The current positions of all sources, for [`Self::reached`].
+    pub(crate) fn positions(&self) -> Vec<(SourceId, u64)> {
+        self.slots
+            .iter()
+            .filter(|slot| slot.done < slot.queued_total)
+            .map(|slot| (slot.id, slot.queued_total))
+            .collect()
     }
 
-    /// Whether all that was taken before the marks is written or given up.
-    pub(crate) fn reached(&self, marks: &[(SourceId, u64)]) -> bool {
-        let behind = |(id, mark): &(SourceId, u64)| self.slots.iter().any(|s| s.id == *id && s.done < *mark);
-        !marks.iter().any(behind)
+    /// Whether everything up to these positions is written or discarded.
+    pub(crate) fn reached(&self, positions: &[(SourceId, u64)]) -> bool {
+        let behind =
+            |(id, position): &(SourceId, u64)| self.slots.iter().any(|s| s.id == *id && s.done < *position);
+        !positions.iter().any(behind)
     }
 
     fn slot(&mut self, id: SourceId) -> Option<&mut Slot> {
@@ -219,7 +224,7 @@ fn dropped(count: u64) -> String {
 mod tests {
     use super::*;
 
-    /// Everything that waits, as the writer would write it.
+    /// Everything that is queued, as the writer would write it.
     fn drained(queues: &mut Queues) -> Vec<String> {
         std::iter::from_fn(|| {
             let turn = queues.next_turn()?;
@@ -263,7 +268,7 @@ mod tests {
         assert!(queues.offer(a, &half, SOURCE_BOUND));
         assert!(!queues.offer(a, b"y", SOURCE_BOUND));
         assert!(queues.offer(b, b"y", SOURCE_BOUND), "another source is not held up");
-        assert!(queues.offer(a, b"y", LAST_WORDS_BOUND));
+        assert!(queues.offer(a, b"y", LAST_BYTES_BOUND));
         let turn = queues.next_turn().unwrap();
         assert!(!queues.offer(a, b"y", SOURCE_BOUND), "what is being written still counts");
         queues.written(&turn);
@@ -282,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_messages_are_dropped_and_the_count_is_said() {
+    fn the_oldest_messages_are_dropped_and_counted() {
         let mut queues = Queues::default();
         let message = |i: usize| format!("{i:0>width$}\n", width = 1023);
         for i in 0..260 {
@@ -314,21 +319,21 @@ mod tests {
     }
 
     #[test]
-    fn a_gone_console_takes_everything_and_keeps_nothing() {
+    fn a_closed_console_discards_everything() {
         let mut queues = Queues::default();
         let a = queues.add(Text::Lines);
         assert!(queues.offer(a, b"x\n", SOURCE_BOUND));
         queues.say(b"x\n");
-        let marks = queues.marks();
-        assert!(!queues.reached(&marks));
+        let positions = queues.positions();
+        assert!(!queues.reached(&positions));
         queues.give_up();
-        assert!(queues.reached(&marks));
+        assert!(queues.reached(&positions));
         assert!(queues.offer(a, &vec![0; 2 * SOURCE_BOUND], SOURCE_BOUND));
         assert_eq!(queues.next_turn(), None);
     }
 
     #[test]
-    fn a_closed_source_is_written_to_its_end_and_forgotten() {
+    fn a_closed_source_is_written_to_its_end_and_removed() {
         let mut queues = Queues::default();
         let a = queues.add(Text::Lines);
         assert!(queues.offer(a, b"last\n", SOURCE_BOUND));
@@ -338,16 +343,16 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_waits_only_for_what_came_before_it() {
+    fn a_flush_waits_only_for_earlier_bytes() {
         let mut queues = Queues::default();
         let a = queues.add(Text::Lines);
-        assert!(queues.reached(&queues.marks()));
+        assert!(queues.reached(&queues.positions()));
         assert!(queues.offer(a, &[b'x'; JOIN], SOURCE_BOUND));
-        let marks = queues.marks();
+        let positions = queues.positions();
         assert!(queues.offer(a, b"later\n", SOURCE_BOUND));
         let turn = queues.next_turn().unwrap();
-        assert!(!queues.reached(&marks));
+        assert!(!queues.reached(&positions));
         queues.written(&turn);
-        assert!(queues.reached(&marks));
+        assert!(queues.reached(&positions));
     }
 }

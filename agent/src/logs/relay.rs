@@ -1,4 +1,4 @@
-//! Moves one worker stream from its pipe to where it goes. One thread each, on a small stack.
+//! Forwards one worker stream from its pipe. One thread each, on a small stack.
 
 use std::{
     fs::File,
@@ -21,23 +21,23 @@ use super::{
     tail::Tail,
 };
 
-/// The most that is read at once.
+/// The size of one read.
 const READ_BYTES: usize = 64 << 10;
 
-/// Lines are assembled from this much at a time, so that prefixes cannot swell the output without bound.
+/// Lines are assembled from this much at a time, so that prefixes cannot inflate the output without bound.
 const SLICE_BYTES: usize = 8 << 10;
 
 /// Assembled lines go to the console in chunks of about this size.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// How long unprefixed bytes wait for the end of their line. `python -u` writes a line and its end apart, and
-/// other ranks' bytes would come between. Not noticeable on a prompt or a progress bar.
+/// How long unprefixed bytes wait for the end of their line. `python -u` writes a line and its end separately, and
+/// bytes of other ranks would come in between. Not noticeable with a prompt or a progress bar.
 const LINGER: Duration = Duration::from_millis(10);
 
-/// After the order to stop, at most this much that is already in the pipe is still taken.
+/// After a cut-off, at most this much of what is in the pipe is still read.
 const SWEEP_BYTES: usize = 4 << 20;
 
-/// One worker stream on its way.
+/// The relay of one worker stream.
 #[derive(Debug)]
 pub(crate) struct Relay {
     /// The reading end, non-blocking.
@@ -49,16 +49,16 @@ pub(crate) struct Relay {
 /// How a relay ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ended {
-    /// The order to stop came before the end of the stream.
+    /// It was cut off before the end of the stream.
     pub(crate) cut_off: bool,
-    /// Bytes that the console did not take in time.
+    /// Bytes that the console did not accept in time.
     pub(crate) lost: u64,
 }
 
 impl Relay {
-    /// Runs until the end of the stream or the order to stop.
+    /// Runs until the end of the stream or the cut-off.
     pub(crate) fn run(mut self) -> Ended {
-        // The buffer comes with the first bytes: most workers are silent most of the time.
+        // The buffer is allocated with the first bytes: most workers are silent most of the time.
         self.wait();
         let mut buffer = vec![0; READ_BYTES];
         let mut swept = 0;
@@ -89,10 +89,10 @@ impl Relay {
         Ended { cut_off, lost: self.sink.finish() }
     }
 
-    /// Until there is something to read, the order to stop comes, or the sink has something due.
+    /// Waits for input, the cut-off, or the sink's deadline.
     fn wait(&self) {
         let left = self.sink.deadline().map(|due| due.saturating_duration_since(Instant::now()));
-        // Rounded up: a wait that is too short would only be repeated.
+        // Rounded up, to avoid a second short wait.
         let timeout = left.map_or(PollTimeout::NONE, |left| {
             PollTimeout::try_from(left + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX)
         });
@@ -100,7 +100,7 @@ impl Relay {
             PollFd::new(self.input.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.cut_off.fd(), PollFlags::POLLIN),
         ];
-        // An error (EINTR at most) only means to look again.
+        // After an error (EINTR at most) the caller tries again.
         let _ = poll(&mut fds, timeout);
     }
 }
@@ -138,7 +138,7 @@ impl Sink {
         }
     }
 
-    /// Returns how many bytes the console did not take.
+    /// Returns the number of bytes that the console did not accept.
     fn finish(&mut self) -> u64 {
         match self {
             Self::Tee(tee) => tee.finish(),
@@ -147,7 +147,7 @@ impl Sink {
     }
 }
 
-/// A relay's way to the console.
+/// A relay's connection to the console.
 #[derive(Debug)]
 pub(crate) struct Outlet {
     pub(crate) source: Arc<Source>,
@@ -167,8 +167,8 @@ impl Outlet {
     }
 }
 
-/// A log file, or the filtered one that several relays share: opened for appending, and every write holds
-/// whole lines, so they do not cut each other's.
+/// A log file, or the filtered one that several relays share: opened in append mode, and every write holds whole
+/// lines, so they are not mixed.
 #[derive(Debug)]
 pub(crate) struct LogFile {
     pub(crate) file: Arc<File>,
@@ -179,7 +179,7 @@ pub(crate) struct LogFile {
 impl LogFile {
     fn write(&mut self, bytes: &[u8]) {
         let result: io::Result<()> = (&*self.file).write_all(bytes);
-        // Once is enough; the disk may get room again, so the next bytes are tried all the same.
+        // Reported once; the disk may get room again, so the next bytes are tried nevertheless.
         if let Err(error) = result
             && !std::mem::replace(&mut self.failed, true)
         {
@@ -239,7 +239,7 @@ impl Tee {
 pub(crate) struct Raw {
     pub(crate) tail: Arc<Mutex<Tail>>,
     pub(crate) outlet: Option<Outlet>,
-    /// The beginning of a line whose end may come at once.
+    /// The beginning of a line whose end may come soon.
     pub(crate) held: Vec<u8>,
     pub(crate) held_since: Option<Instant>,
 }

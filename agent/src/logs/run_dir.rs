@@ -1,5 +1,5 @@
-//! The folders of a run. torchrun: the same layout, only that it deletes the folder of an attempt before it
-//! starts that attempt again.
+//! The folders of a run. The layout is torchrun's, but torchrun deletes the folder of an attempt before it starts
+//! that attempt again.
 //!
 //! ```text
 //! <log_dir>/<run_id>_<8 random>/          made once per launcher, 0700
@@ -28,7 +28,7 @@ pub(crate) struct RunDir {
 }
 
 impl RunDir {
-    /// Makes the folder; `None` when nothing is to be written.
+    /// Makes the folder; `None` if nothing is to be written.
     pub(crate) fn make(dir: &LogDir, run_id: &str) -> Result<Option<Self>, LogError> {
         let base = match dir {
             LogDir::Nowhere => return Ok(None),
@@ -50,8 +50,8 @@ impl RunDir {
         &self.path
     }
 
-    /// Makes the folder of one generation: `attempt_<n>`, or `attempt_<n>.<k>` with the smallest k from 1
-    /// that is free. Nothing is ever deleted or written over.
+    /// Makes the folder of one generation: `attempt_<n>`, or `attempt_<n>.<k>` with the smallest free k from 1.
+    /// Nothing is ever deleted or overwritten.
     pub(crate) fn make_attempt(&self, restart_count: u32) -> Result<AttemptDir, LogError> {
         let mut name = format!("attempt_{restart_count}");
         for further in 1_u64.. {
@@ -59,7 +59,7 @@ impl RunDir {
             match fs::create_dir(&path) {
                 Ok(()) => return Ok(AttemptDir { path }),
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-                // Someone tidied up under us: a log folder is no reason to end a training.
+                // The folder was deleted meanwhile, which is no reason to end a run.
                 Err(e) if e.kind() == io::ErrorKind::NotFound && !self.path.exists() => {
                     fs::create_dir_all(&self.path).map_err(|source| making(&self.path, source))?;
                 }
@@ -90,7 +90,7 @@ impl AttemptDir {
     }
 }
 
-/// A folder of our own, 0700, named `<prefix><8 random of a-z 0-9 _>`, as Python's `mkdtemp`.
+/// Makes a folder with mode 0700, named `<prefix><8 random of a-z 0-9 _>`, as Python's `mkdtemp`.
 fn make_unique(parent: &Path, prefix: &str) -> Result<PathBuf, LogError> {
     /// As Python's `tempfile.TMP_MAX`; two tries are rare.
     const TRIES: u32 = 10_000;
@@ -99,7 +99,7 @@ fn make_unique(parent: &Path, prefix: &str) -> Result<PathBuf, LogError> {
     for _ in 0..TRIES {
         let random = uuid::Uuid::new_v4();
         let letter = |byte: &u8| char::from(LETTERS[usize::from(*byte) % LETTERS.len()]);
-        // The last eight bytes: two of their bits are fixed, and more than 40 remain.
+        // The last eight bytes: two of their bits are fixed, more than 40 are used.
         let name: String = random.as_bytes()[8..].iter().map(letter).collect();
         path = parent.join(format!("{prefix}{name}"));
         match DirBuilder::new().mode(0o700).create(&path) {
@@ -111,8 +111,8 @@ fn make_unique(parent: &Path, prefix: &str) -> Result<PathBuf, LogError> {
     Err(making(&path, io::ErrorKind::AlreadyExists.into()))
 }
 
-/// A run id as part of a folder's name: what would lead elsewhere (`/`) or cannot be typed (control
-/// characters) becomes `_`, and it is cut where a file name would become too long. torchrun fails on `/`.
+/// A run id as part of a folder's name: `/` and control characters become `_`, and it is truncated to the length of a
+/// file name. torchrun fails on `/`.
 fn folder_name(run_id: &str) -> String {
     /// A file name has at most 255 bytes; `_` and 8 random letters follow.
     const MAX_BYTES: usize = 200;
@@ -121,7 +121,7 @@ fn folder_name(run_id: &str) -> String {
     name
 }
 
-/// Workers may change their working folder, so they are told whole paths.
+/// Workers may change their working folder, so they get absolute paths.
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_run_folder_is_ours_alone_and_made_with_its_parents() {
+    fn the_run_folder_is_private_and_made_with_its_parents() {
         let folder = tempfile::tempdir().unwrap();
         let base = folder.path().join("a/b");
         let path = made(&LogDir::At(base.clone()), "job");

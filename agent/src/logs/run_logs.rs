@@ -1,4 +1,4 @@
-//! The logs of a launcher, for as long as it lives.
+//! The logs of a launcher.
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::config::LogConfig;
 
-/// The logs of a launcher: its run folder and its ways to the console.
+/// The logs of a launcher: its run folder and its sources on the console.
 #[derive(Debug)]
 pub struct Logs {
     pub(crate) config: LogConfig,
@@ -32,13 +32,13 @@ impl Logs {
     /// When the folder cannot be made.
     pub fn new(config: LogConfig, run_id: &str, role: &str, console: Console) -> Result<Self, LogError> {
         let run_dir = RunDir::make(&config.dir, run_id)?;
-        // torchrun: the short name too, from socket.gethostname().
+        // As torchrun: the short name of socket.gethostname().
         let hostname = nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned();
         Ok(Self { config, role: role.to_owned(), hostname, console, run_dir, sources: BTreeMap::new() })
     }
 
-    /// Opens one generation: its folders, files and pipes, and the threads that relay. Call it before the
-    /// workers are started. The generation before it may still be draining.
+    /// Opens one generation: its folders, files and pipes, and the relay threads. Call it before the workers are
+    /// started. The generation before it may still be draining.
     ///
     /// # Errors
     /// When a folder, a file or a pipe cannot be made.
@@ -54,7 +54,7 @@ impl Logs {
         Ok(opening.finish())
     }
 
-    /// `<log_dir>/<run_id>_<8 random>`; `None` when nothing is written.
+    /// `<log_dir>/<run_id>_<8 random>`; `None` if nothing is written.
     #[must_use]
     pub fn run_dir(&self) -> Option<&Path> {
         self.run_dir.as_ref().map(RunDir::path)

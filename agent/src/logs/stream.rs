@@ -1,4 +1,4 @@
-//! The two streams that a process writes to.
+//! The two output streams of a process.
 
 use std::fmt;
 
@@ -7,9 +7,7 @@ use crate::streams::Streams;
 /// One of a process's two output streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stream {
-    /// Standard output, descriptor 1.
     Out,
-    /// Standard error, descriptor 2.
     Err,
 }
 

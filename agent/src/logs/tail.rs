@@ -10,7 +10,7 @@ use std::{
 /// How much of each worker's standard error is kept.
 pub const TAIL_BYTES: usize = 64 << 10;
 
-/// The last [`TAIL_BYTES`] of what was pushed. Takes memory as it fills.
+/// The last [`TAIL_BYTES`] that were pushed. Grows as it fills.
 #[derive(Debug, Default)]
 pub(crate) struct Tail {
     bytes: VecDeque<u8>,

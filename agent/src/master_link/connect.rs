@@ -1,4 +1,4 @@
-//! The way to the master: its address, tried anew with each connection, and what it wants to see.
+//! Connections to the master: its address, resolved anew for each, and the credentials.
 
 use std::{
     fmt, fs, io,
@@ -18,19 +18,19 @@ use tonic::{
     transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity},
 };
 
-/// How long a host may take to answer that it accepts a connection, shared by the addresses of a name. Short, because
-/// the kernel asks again only after 1, 3 and 7 s: an attempt that began while nothing got through must not outlive that
-/// for long, and the next one asks at once.
+/// How long a host may take to accept a connection, shared by the addresses of a name. Short, because the kernel
+/// retransmits only after 1, 3 and 7 s: an attempt from a network failure must not outlive it for long, and the next
+/// one sends at once.
 pub(super) const CONNECT: Duration = Duration::from_secs(1);
 
-/// How long the kernel of the master's host may take to acknowledge what was sent to it; then the connection is given
-/// up (TCP_USER_TIMEOUT). A master that is busy or stopped does not matter: its kernel acknowledges.
+/// How long the kernel of the master's host may take to acknowledge data; then the connection is closed
+/// (TCP_USER_TIMEOUT). A busy or stopped master does not matter: its kernel acknowledges.
 pub(super) const ACKNOWLEDGE: Duration = Duration::from_secs(5);
 
-/// How long an attempt may take in all: the name is looked up, the host accepts, TLS is agreed upon.
+/// How long an attempt may take in all: name lookup, connect, TLS handshake.
 const ATTEMPT: Duration = Duration::from_secs(20);
 
-/// How long a TCPStore may take to answer a greeting: what it is shall be said within a second.
+/// How long a TCPStore may take to answer: it must be identified within a second.
 const GREETING: Duration = Duration::from_millis(500);
 
 /// Where the master is.
@@ -38,64 +38,53 @@ const GREETING: Duration = Duration::from_millis(500);
 pub struct MasterAt {
     /// A name or an address, an IPv6 one without brackets. A name is looked up for each connection.
     pub host: String,
-    /// Its port.
     pub port: u16,
-    /// What it wants to see, and what we want to see of it.
+    /// The credentials of both sides.
     pub trust: Trust,
 }
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// Nobody listens, or nothing gets there.
+    /// The connection is refused, or the host is unreachable.
     #[error("cannot connect to the job master at {at}")]
     Connect {
-        /// `host:port`.
         at: String,
-        /// What was tried last.
         #[source]
         source: tonic::transport::Error,
     },
-    /// A name server that does not answer, or a port that accepts and says nothing.
+    /// A name server that does not answer, or a port that accepts and stays silent.
     #[error(
         "cannot connect to the job master at {at}: the look-up of its name, the connection and TLS together took more \
          than {} s", ATTEMPT.as_secs()
     )]
-    Slow {
-        /// `host:port`.
-        at: String,
-    },
-    /// A PEM file.
+    Slow { at: String },
     #[error("cannot read {}", path.display())]
     File {
-        /// Which.
         path: PathBuf,
-        /// What the system said.
         #[source]
         source: io::Error,
     },
     /// A certificate without its key, or a key without its certificate.
     #[error("a certificate and its key go together: give both --tls-cert and --tls-key, or neither")]
     HalfAnIdentity,
-    /// What the files hold.
+    /// The content of the files.
     #[error("cannot use the TLS files for the job master at {at}")]
     Tls {
-        /// `host:port`.
         at: String,
-        /// What is wrong with them.
         #[source]
         source: tonic::transport::Error,
     },
 }
 
 impl ConnectError {
-    /// Another try would end the same way.
+    /// Whether another attempt would fail the same way.
     pub(super) fn is_final(&self) -> bool {
         !matches!(self, Self::Connect { .. } | Self::Slow { .. })
     }
 }
 
-/// The way to the master.
+/// Opens connections to the master.
 #[derive(Clone)]
 pub(super) struct Connector {
     at: MasterAt,
@@ -128,7 +117,7 @@ impl Connector {
         opened.map_err(|_| ConnectError::Slow { at: self.to_string() })?.map_err(connect)
     }
 
-    /// Whether what hung up on us is a TCPStore: it answers its greeting and a ping with the ping's number.
+    /// Whether the server that closed the connection is a TCPStore: then it answers a ping with the ping's number.
     pub(super) async fn is_tcp_store(&self) -> bool {
         const NONCE: u32 = 0x646c_7276;
         let mut hello = Vec::new();
@@ -142,7 +131,7 @@ impl Connector {
         matches!(timeout(GREETING, asked).await, Ok(Some(NONCE)))
     }
 
-    /// A request with this node's secret, and with the job's token, if there is one.
+    /// Adds this node's secret and the job's token, if there is one, to a request.
     pub(super) fn signed<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         self.secret.put_on(&mut request);
@@ -153,10 +142,10 @@ impl Connector {
     }
 }
 
-/// How connections are made; TLS is put on top of it.
+/// Makes connections; TLS is added on top.
 fn tcp() -> HttpConnector {
     let mut tcp = HttpConnector::new();
-    // `https` is no mistake: TLS comes after it.
+    // `https` is allowed: TLS is added later.
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     tcp.set_connect_timeout(Some(CONNECT));

@@ -1,4 +1,4 @@
-//! The addresses that workers of a round's members come from.
+//! The addresses of the workers of a round's members.
 
 use std::{
     collections::BTreeSet,
@@ -9,10 +9,10 @@ use std::{
 use master_proto::pb;
 use tokio::{net::lookup_host, time::timeout};
 
-/// How long a name server may take for one member that goes by a name.
+/// How long a name server may take for one member.
 const LOOK_UP: Duration = Duration::from_secs(5);
 
-/// Where members are reached, what else they have, and this host's own loopback addresses.
+/// The members' addresses, their further addresses, and this host's own loopback addresses.
 pub(super) async fn addresses(members: &[pb::Member]) -> BTreeSet<IpAddr> {
     let mut addresses = BTreeSet::from([Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]);
     for member in members {
@@ -22,7 +22,7 @@ pub(super) async fn addresses(members: &[pb::Member]) -> BTreeSet<IpAddr> {
                     addresses.insert(address.to_canonical());
                 }
                 Err(_) => {
-                    // A name that nobody knows adds nothing.
+                    // An unknown name adds nothing.
                     let found = timeout(LOOK_UP, lookup_host((text.as_str(), 0))).await;
                     let found = found.ok().and_then(Result::ok).into_iter().flatten();
                     addresses.extend(found.map(|address| address.ip().to_canonical()));

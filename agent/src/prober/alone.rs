@@ -1,4 +1,4 @@
-//! The user's own program on a job's only node: there is no pair to run it, and it must not be passed over in silence.
+//! The check command on a job's only node, where there is no pair to run it.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use tokio::{
 
 use probes::{CANNOT_RUN, CommandPlan, start_command};
 
-/// What to run, and for how long at most.
+/// What to run, and the time limit.
 pub(super) struct Alone {
     pub(super) plan: CommandPlan,
     pub(super) limit: Duration,
 }
 
 impl Alone {
-    /// The end of a look at this node that has found nothing wrong so far.
+    /// Ends a self-test that has found no fault so far.
     pub(super) async fn run<E: From<Event>>(
         self,
         mut checked: LocalCheck,
@@ -31,7 +31,7 @@ impl Alone {
         let end = handle.end();
         tokio::pin!(end);
         let in_time = tokio::select! {
-            // Whoever could cancel it is gone, or does.
+            // Cancelled, or its sender is gone.
             () = async { let _cancelled = cancelled.wait_for(|it| *it).await; } => None,
             probed = timeout(limit, &mut end) => Some(probed),
         };
@@ -45,9 +45,9 @@ impl Alone {
         };
         let reason = match probed {
             Probed::Passed { comm, .. } => {
-                let took = comm.as_secs_f64() * 1e3;
+                let take_output = comm.as_secs_f64() * 1e3;
                 let words = format!(
-                    "network check: {CHECK_COMMAND} passed on this node, tested alone ({took:.1} ms)"
+                    "network check: {CHECK_COMMAND} passed on this node, tested alone ({take_output:.1} ms)"
                 );
                 let _gone = events.send(Event::SelfCheckProgress { message: words }.into()).await;
                 return Event::LocallyChecked { checked };

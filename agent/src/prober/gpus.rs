@@ -1,4 +1,4 @@
-//! The accelerators of this node: their inventory, whether they are fit, and what their driver tells while workers run.
+//! The accelerators of this node: their inventory, their health, and events of their driver while workers run.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -20,10 +20,10 @@ use tracing::debug;
 use super::{CLOSE, Prober};
 use probes::{GpuMessage, GpuPlan, watch_gpus};
 
-/// Words of the driver that may wait to be told.
-const WORDS: usize = 16;
+/// Events of the driver that may be queued.
+const QUEUE: usize = 16;
 
-/// Somebody listens to the driver.
+/// The watch over the driver.
 #[derive(Debug)]
 pub(super) struct Watch {
     cancel: watch::Sender<bool>,
@@ -31,7 +31,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Ends it, and waits for that within bounds.
+    /// Ends it and waits for that, with a timeout.
     pub(super) async fn close(self) {
         self.cancel.send_replace(true);
         if timeout(CLOSE, self.task).await.is_err() {
@@ -41,7 +41,7 @@ impl Watch {
 }
 
 impl Prober {
-    /// Finds out what the accelerators are. The end is [`Event::InventoryTaken`].
+    /// Takes the inventory. It ends with [`Event::InventoryTaken`].
     pub fn take_inventory<E: From<Event> + Send + 'static>(&self, events: mpsc::Sender<E>) {
         let plan = self.gpu_plan();
         tokio::spawn(async move {
@@ -50,23 +50,23 @@ impl Prober {
         });
     }
 
-    /// Listens to the driver for as long as this prober lives. Each word is an [`Event::GpuError`], each look at who
-    /// holds memory an [`Event::GpuMemory`].
+    /// Watches the driver for as long as this prober lives. Each error is an [`Event::GpuError`], each report of
+    /// memory in use an [`Event::GpuMemory`].
     pub fn watch_gpus<E: From<Event> + Send + 'static>(&mut self, and_memory: bool, events: mpsc::Sender<E>) {
-        let (told, mut words) = mpsc::channel(WORDS);
+        let (messages, mut received) = mpsc::channel(QUEUE);
         let (cancel, cancelled) = watch::channel(false);
-        let listening = watch_gpus(self.helper.clone(), and_memory, told, cancelled);
+        let watching = watch_gpus(self.helper.clone(), and_memory, messages, cancelled);
         let task = tokio::spawn(async move {
-            tokio::pin!(listening);
+            tokio::pin!(watching);
             loop {
                 tokio::select! {
-                    ended = &mut listening => {
-                        // Without it training goes on as well.
-                        debug!(ended, "the listener to the accelerators' driver has ended");
+                    ended = &mut watching => {
+                        // Training continues without it.
+                        debug!(ended, "the watch over the driver of the accelerators has ended");
                         return;
                     }
-                    Some(word) = words.recv() => {
-                        let event = match word {
+                    Some(message) = received.recv() => {
+                        let event = match message {
                             GpuMessage::Error { gpu, code } => Event::GpuError { gpu, code },
                             GpuMessage::Memory(uses) => Event::GpuMemory { uses },
                         };
@@ -79,7 +79,7 @@ impl Prober {
     }
 }
 
-/// Looks until the accelerators are fit, or are known not to be.
+/// Waits until the accelerators are healthy, or known not to be.
 ///
 /// # Errors
 /// What is wrong with them.
@@ -99,7 +99,7 @@ pub(super) async fn fitness(plan: GpuPlan, terms: &GpuTerms) -> (Inventory, Resu
     }
 }
 
-/// The numbers of accelerators by their places on the bus.
+/// The numbers of accelerators by PCI address.
 pub(super) fn places(inventory: &Inventory) -> BTreeMap<String, u32> {
     inventory.gpus.iter().filter_map(|gpu| Some((gpu.pci.clone()?, gpu.index))).collect()
 }

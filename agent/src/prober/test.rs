@@ -1,4 +1,4 @@
-//! One test of this node with others, as the job master orders it.
+//! One test of this node with others, as ordered by the job master.
 
 use std::{ffi::OsString, io};
 
@@ -18,7 +18,7 @@ use probes::{
 /// Timed all-reduces of a bandwidth pass.
 const REPEATS: u32 = 5;
 
-/// What the user's program finds in its environment beside what is told of its place.
+/// The environment of a check command besides its rank and addresses.
 pub(super) fn command_env(
     devices: &[(OsString, OsString)],
     has_switchbox: bool,
@@ -39,7 +39,7 @@ pub(super) struct Probe {
 }
 
 impl Probe {
-    /// What it all came to. The test is told of at once when the compute probe takes longer.
+    /// Runs it and sends the results. That of the test is sent at once if the compute probe takes longer.
     pub(super) async fn run<E: From<Event> + Send + 'static>(
         self,
         cancelled: watch::Receiver<bool>,
@@ -70,7 +70,7 @@ impl Probe {
     ) -> Probed {
         let at = self.order.at;
         let (progress, mut news) = mpsc::channel(4);
-        // Kept until the end: a port that listens here, and not at the agent's.
+        // Kept until the end: a port that listens here, instead of the agent's.
         let started = self.start(progress);
         let (handle, _listens_here) = match started {
             Ok(started) => started,
@@ -85,7 +85,7 @@ impl Probe {
         loop {
             tokio::select! {
                 probed = &mut end => return probed,
-                // Whoever could cancel it is gone, or does.
+                // Cancelled, or its sender is gone.
                 _ = cancelled.wait_for(|it| *it), if !is_cancelled => {
                     is_cancelled = true;
                     canceller.cancel();
@@ -117,7 +117,7 @@ impl Probe {
         let CheckOrder { test, me, size, partners, seed, timeout, .. } = &self.order;
         let (me, size) = (*me as usize, *size as usize);
         let (mut members, mut ports) = (vec![String::new(); size], vec![0; size]);
-        // They come in the order of the ring, from the next one on; of a large one the next alone.
+        // In the order of the ring, starting with the next one; of a large ring only the next.
         for (partner, distance) in partners.iter().zip(1..size) {
             let place = (me + distance) % size;
             members[place].clone_from(&partner.address);
@@ -137,10 +137,10 @@ impl Probe {
         }
     }
 
-    /// The first member serves what `MASTER_ADDR` and `MASTER_PORT` name.
+    /// The first member listens at `MASTER_ADDR` and `MASTER_PORT`.
     fn start_command(&self, command: &Command, progress: mpsc::Sender<Probed>) -> io::Result<ProbeHandle> {
         let CheckOrder { me, size, partners, address, seed, .. } = &self.order;
-        // They come in the order of the ring, from the next one on.
+        // In the order of the ring, starting with the next one.
         let first = (*size - *me) as usize;
         let (master_addr, master_port) = match (*me, &self.port, partners.get(first.wrapping_sub(1))) {
             (0, ProbePort::Kept(reservation), _) => (address.clone(), reservation.port()),

@@ -6,7 +6,7 @@ use std::{
     ops::RangeInclusive,
 };
 
-use agent::store_host::{Reach, bind};
+use agent::{Reach, bind};
 use tokio::net::{TcpListener, TcpSocket};
 
 /// All nodes of a large job connect in the same moment.

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use agent::config::WorkerCommand;
+use agent::WorkerCommand;
 
 use crate::{
     cli::Cli,

@@ -1,8 +1,9 @@
-//! Places on the PCI bus: how they are written, and what the kernel knows of them.
+//! PCI addresses: their notation, and what the kernel knows of the device.
 
 use std::{fs, path::Path};
 
-/// NVIDIA writes the domain with eight digits and capitals, the kernel with four and without: `0000:3b:00.0`.
+/// Returns the kernel's notation: NVIDIA writes the domain with eight digits in upper case, the kernel with four in
+/// lower case: `0000:3b:00.0`.
 pub(super) fn place(bus_id: &str) -> String {
     let lower = bus_id.to_ascii_lowercase();
     match lower.split_once(':') {
@@ -13,20 +14,20 @@ pub(super) fn place(bus_id: &str) -> String {
     }
 }
 
-/// `0000:0e:00.0`.
-pub(super) fn is_place(word: &str) -> bool {
+/// Whether the text has the form `0000:0e:00.0`.
+pub(super) fn is_place(text: &str) -> bool {
     let shape = |(place, byte): (usize, u8)| match place {
         4 | 7 => byte == b':',
         10 => byte == b'.',
         _ => byte.is_ascii_hexdigit(),
     };
-    word.len() == 12 && word.bytes().enumerate().all(shape)
+    text.len() == 12 && text.bytes().enumerate().all(shape)
 }
 
-/// The NUMA node of the device at a place, where `sys` is in `root`.
+/// The NUMA node of the device at a PCI address; `root` contains `sys`.
 pub(super) fn numa_node(root: &Path, place: &str) -> Option<u32> {
     let file = root.join("sys/bus/pci/devices").join(place).join("numa_node");
-    // -1 on a machine of one node.
+    // -1 on a machine with one NUMA node.
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 

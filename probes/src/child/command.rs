@@ -1,4 +1,4 @@
-//! A program of the user's, watched over; its contract is in `wire::command`.
+//! Runs and supervises a check command; its contract is in `wire::command`.
 
 pub(crate) mod answer;
 mod output;

@@ -1,4 +1,4 @@
-//! In the probe's process: drivers and vendors' tools are asked for the node's accelerators.
+//! In the probe's process: queries drivers and vendors' tools for the node's accelerators.
 
 mod host;
 pub(crate) mod metax;
@@ -15,51 +15,51 @@ use std::{
 
 use diagnosis::gpus::{Inventory, Vendor};
 
-use super::{Voice, bus};
+use super::{Reporter, bus};
 use crate::wire::{ProbeMessage, gpus::GpuTask};
 
-/// Where accelerators of one kind are asked for.
+/// A source of information on accelerators.
 trait Source {
-    /// Adds what there is. Nothing there is a note at most.
-    fn take(&self, taking: &mut Taking<'_>);
+    /// Adds what it finds. That nothing was found is a note at most.
+    fn take(&self, collector: &mut Collector<'_>);
 }
 
-/// An inventory in the making, and who hears of it meanwhile.
-struct Taking<'a> {
+/// An inventory in the making, and the function that reports its progress.
+struct Collector<'a> {
     inventory: Inventory,
-    told: &'a mut dyn FnMut(ProbeMessage),
+    subscribers: &'a mut dyn FnMut(ProbeMessage),
 }
 
-impl Taking<'_> {
-    /// The next thing that is touched, which may hang.
+impl Collector<'_> {
+    /// Reports the next step, which may hang.
     fn at(&mut self, what: impl Into<String>) {
-        (self.told)(ProbeMessage::At(what.into()));
+        (self.subscribers)(ProbeMessage::At(what.into()));
     }
 
-    /// Something is known that is worth keeping if the rest hangs.
+    /// Reports what is known so far, in case the rest hangs.
     fn keep(&mut self) {
-        (self.told)(ProbeMessage::SoFar(Box::new(self.inventory.clone())));
+        (self.subscribers)(ProbeMessage::Partial(Box::new(self.inventory.clone())));
     }
 
-    fn note(&mut self, words: impl Into<String>) {
-        self.inventory.notes.push(words.into());
+    fn note(&mut self, message: impl Into<String>) {
+        self.inventory.notes.push(message.into());
     }
 
-    /// The program of this name in one of these folders.
+    /// Finds the program with this name in these folders.
     fn find(&mut self, path: &OsStr, name: &str) -> Option<PathBuf> {
-        // A folder may be that of a server which is gone.
+        // A folder may be on a file server that is gone.
         self.at(format!("the search for {name} on PATH"));
         tool::find(path, name)
     }
 
-    /// What is read from a tool's answer. A tool that gives none, or one that cannot be read, is a note.
+    /// Runs a tool and parses its output. A failure of either is a note.
     fn ask<T>(
         &mut self,
         tool: &Path,
         arguments: &[&str],
         read: impl FnOnce(&str) -> Result<T, String>,
     ) -> Option<T> {
-        let question = tool::words(tool, arguments);
+        let question = tool::describe(tool, arguments);
         self.at(question.as_str());
         let answer = tool::ask(tool, arguments).map_err(|error| error.to_string());
         answer.and_then(|text| read(&text)).map_err(|why| self.note(format!("{question}: {why}"))).ok()
@@ -70,8 +70,8 @@ impl Taking<'_> {
     }
 }
 
-/// In the probe's process.
-pub(super) fn gather(task: &GpuTask, voice: &Voice) -> Inventory {
+/// Gathers the inventory.
+pub(super) fn gather(task: &GpuTask, reporter: &Reporter) -> Inventory {
     let GpuTask { root, path } = task;
     let sources: [&dyn Source; 4] = [
         &host::Host { root: root.clone() },
@@ -80,21 +80,25 @@ pub(super) fn gather(task: &GpuTask, voice: &Voice) -> Inventory {
         &nvidia_smi::NvidiaSmi { root: root.clone(), path: path.clone() },
     ];
     let mut inventory = Inventory::default();
-    if let Err(error) = tool::take_tools_along(voice.clone()) {
-        inventory.notes.push(format!("what a vendor's tool starts may outlive it: {error}"));
+    if let Err(error) = tool::kill_tools_on_sigterm(reporter.clone()) {
+        inventory.notes.push(format!("processes that a vendor's tool starts may survive it: {error}"));
     }
-    let inventory = take(&sources, inventory, &mut |word| voice.say(&word));
-    tool::clear_away();
+    let inventory = take(&sources, inventory, &mut |message| reporter.send(&message));
+    tool::kill_leftovers();
     inventory
 }
 
-fn take(sources: &[&dyn Source], inventory: Inventory, told: &mut dyn FnMut(ProbeMessage)) -> Inventory {
-    let mut taking = Taking { inventory, told };
+fn take(
+    sources: &[&dyn Source],
+    inventory: Inventory,
+    subscribers: &mut dyn FnMut(ProbeMessage),
+) -> Inventory {
+    let mut collector = Collector { inventory, subscribers };
     for source in sources {
-        source.take(&mut taking);
-        taking.keep();
+        source.take(&mut collector);
+        collector.keep();
     }
-    taking.inventory
+    collector.inventory
 }
 
 #[cfg(test)]
@@ -106,27 +110,27 @@ mod tests {
     struct Recorded(Inventory);
 
     impl Source for Recorded {
-        fn take(&self, taking: &mut Taking<'_>) {
+        fn take(&self, collector: &mut Collector<'_>) {
             for gpu in &self.0.gpus {
-                taking.at(gpu.label());
-                taking.inventory.gpus.push(gpu.clone());
-                taking.keep();
+                collector.at(gpu.label());
+                collector.inventory.gpus.push(gpu.clone());
+                collector.keep();
             }
         }
     }
 
     #[test]
-    fn a_recorded_node_is_told_step_by_step() {
+    fn every_step_is_reported() {
         let gpu = |index| Gpu { index, ..Gpu::default() };
         let recorded = Recorded(Inventory { gpus: vec![gpu(0), gpu(1)], ..Inventory::default() });
-        let mut words = Vec::new();
-        let inventory = take(&[&recorded], Inventory::default(), &mut |word| words.push(word));
+        let mut messages = Vec::new();
+        let inventory = take(&[&recorded], Inventory::default(), &mut |message| messages.push(message));
         assert_eq!(inventory.gpus, recorded.0.gpus);
-        let seen: Vec<String> = words
+        let seen: Vec<String> = messages
             .iter()
-            .map(|word| match word {
+            .map(|message| match message {
                 ProbeMessage::At(at) => at.clone(),
-                ProbeMessage::SoFar(so_far) => so_far.gpus.len().to_string(),
+                ProbeMessage::Partial(partial) => partial.gpus.len().to_string(),
                 other => format!("{other:?}"),
             })
             .collect();

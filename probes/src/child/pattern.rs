@@ -1,8 +1,8 @@
-//! Bytes that both ends can make by themselves, at memory speed, in any build: one block of noise (splitmix64), and
-//! every block of the stream is that one turned by another number of bytes. A byte that is wrong, left out, doubled
-//! or out of its place is seen; making and comparing costs no more than looking at memory.
+//! Bytes that both ends can generate at memory speed: one block of noise (splitmix64), and every block of the stream
+//! is that block rotated by another number of bytes. A byte that is wrong, missing, doubled or out of place is
+//! detected.
 
-/// Made and compared in pieces of so many bytes.
+/// Generated and compared in blocks of this size.
 pub(super) const BLOCK: usize = 64 << 10;
 
 const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -20,7 +20,7 @@ pub(super) struct Pattern {
 }
 
 impl Pattern {
-    /// The stream that these numbers name; other numbers, another stream.
+    /// The stream that these numbers name.
     pub(super) fn new(seed: u64, names: &[u64]) -> Self {
         let key = names.iter().fold(mix(seed.wrapping_add(GAMMA)), |key, name| {
             mix(key ^ mix(name.wrapping_add(GAMMA)).wrapping_add(GAMMA))
@@ -28,7 +28,7 @@ impl Pattern {
         Self { key }
     }
 
-    /// Its beginning: noise.
+    /// Fills `bytes` with the beginning of the stream.
     pub(super) fn fill(self, bytes: &mut [u8]) {
         let mut counter = self.key;
         for piece in bytes.chunks_mut(8) {
@@ -37,7 +37,6 @@ impl Pattern {
         }
     }
 
-    /// All of it.
     pub(super) fn blocks(self) -> Blocks {
         let mut noise = vec![0; 2 * BLOCK].into_boxed_slice();
         let (first, second) = noise.split_at_mut(BLOCK);
@@ -51,7 +50,7 @@ impl Pattern {
 #[derive(Debug)]
 pub(super) struct Blocks {
     key: u64,
-    /// Twice the same, so that no turn has to be copied.
+    /// The noise twice, so that no rotation has to be copied.
     noise: Box<[u8]>,
 }
 
@@ -64,18 +63,15 @@ impl Blocks {
     }
 }
 
-/// The first byte that is not as it was to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Wrong {
     /// Counted from the stream's first byte.
     pub(super) offset: u64,
-    /// What it was to be.
     pub(super) expected: u8,
-    /// What came.
     pub(super) got: u8,
 }
 
-/// Compares a stream with its pattern as it comes, in pieces of any length.
+/// Compares a stream with its pattern as it arrives, in pieces of any length.
 #[derive(Debug)]
 pub(super) struct Checker {
     blocks: Blocks,
@@ -83,21 +79,21 @@ pub(super) struct Checker {
 }
 
 impl Checker {
-    /// From the first byte.
+    /// Starts at the first byte.
     pub(super) fn new(pattern: Pattern) -> Self {
         Self { blocks: pattern.blocks(), offset: 0 }
     }
 
-    /// The next bytes of the stream.
+    /// Compares the next bytes of the stream.
     ///
     /// # Errors
-    /// The first wrong byte. Nothing can be checked any more after it.
-    pub(super) fn check(&mut self, mut came: &[u8]) -> Result<(), Wrong> {
-        while !came.is_empty() {
+    /// The first wrong byte, after which nothing can be checked.
+    pub(super) fn check(&mut self, mut received: &[u8]) -> Result<(), Wrong> {
+        while !received.is_empty() {
             let block = BLOCK as u64;
             let within = usize::try_from(self.offset % block).unwrap_or_default();
-            let length = came.len().min(BLOCK - within);
-            let (now, later) = came.split_at(length);
+            let length = received.len().min(BLOCK - within);
+            let (now, later) = received.split_at(length);
             let expected = &self.blocks.get(self.offset / block)[within..within + length];
             if now != expected {
                 let at = now.iter().zip(expected).position(|(a, b)| a != b).unwrap_or_default();
@@ -105,7 +101,7 @@ impl Checker {
                 return Err(Wrong { offset, expected: expected[at], got: now[at] });
             }
             self.offset += length as u64;
-            came = later;
+            received = later;
         }
         Ok(())
     }
@@ -124,13 +120,13 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_right_in_whatever_pieces_it_comes() {
+    fn a_stream_is_checked_in_pieces_of_any_length() {
         let pattern = Pattern::new(7, &[1, 2]);
         let bytes = stream(pattern, 3 * BLOCK + 13);
         for piece in [1, 7, 64, BLOCK - 1, BLOCK, 2 * BLOCK + 5] {
             let mut checker = Checker::new(pattern);
-            for came in bytes.chunks(piece) {
-                assert_eq!(checker.check(came), Ok(()));
+            for received in bytes.chunks(piece) {
+                assert_eq!(checker.check(received), Ok(()));
             }
         }
     }
@@ -156,7 +152,7 @@ mod tests {
         ] {
             assert_ne!(one, stream(other, 64));
         }
-        // A block is not the one before it, moved on.
+        // A block is not the one before it, shifted.
         let long = stream(Pattern::new(7, &[1, 2]), 2 * BLOCK);
         assert_ne!(long[..BLOCK], long[BLOCK..]);
     }

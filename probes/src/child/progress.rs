@@ -1,4 +1,4 @@
-//! How far a probe is: counted by the threads that move bytes, read by the one that tells the agent.
+//! Progress: counted by the threads that move bytes, read by the thread that reports it.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -7,7 +7,7 @@ use std::{
 
 use diagnosis::network_check::Probed;
 
-/// Bytes that came, and when. All times are nanoseconds since `origin`.
+/// Received bytes, and when. All times are nanoseconds since `origin`.
 #[derive(Debug)]
 pub(super) struct Progress {
     origin: Instant,
@@ -18,7 +18,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Nothing has come of `total` bytes. Until [`begin`](Self::begin) time counts from here.
+    /// No byte of `total` was received. Until [`begin`](Self::begin), time counts from here.
     pub(super) fn new(total: u64) -> Self {
         let zero = || AtomicU64::new(0);
         Self {
@@ -39,13 +39,13 @@ impl Progress {
         self.began.store(self.now(), Relaxed);
     }
 
-    /// So many more bytes came, and were right.
+    /// Counts bytes that were received and were right.
     pub(super) fn received(&self, bytes: u64) {
         self.last.store(self.now(), Relaxed);
         self.bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// Somebody else counts: so many bytes of so many came so far.
+    /// Sets the count, where another process counts.
     pub(super) fn set(&self, bytes: u64, total: u64) {
         self.total.store(total, Relaxed);
         if self.bytes.swap(bytes, Relaxed) != bytes {

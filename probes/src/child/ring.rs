@@ -1,14 +1,14 @@
-//! The ring: member i sends to member i + 1 and hears from member i - 1, and each connection carries bytes both
-//! ways. A pair is a ring of two, with two connections.
+//! The ring: member i sends to member i + 1 and receives from member i - 1; each connection carries bytes both ways.
+//! A pair is a ring of two, with two connections.
 //!
-//! [`meet`] finds the neighbours, [`transfer`] is the check, [`reduce`] an all-reduce; [`link`](mod@link) is one
-//! connection. Threads that block, one for each direction: this process does nothing else.
+//! [`peers`] connects the members, [`transfer`] is the check, [`reduce`] an all-reduce; [`connection`] is one
+//! connection. Blocking threads, one for each direction: this process does nothing else.
 
 mod connection;
 pub(crate) mod error;
 pub(crate) mod hello;
 pub(crate) mod manual;
-pub(crate) mod meet;
+pub(crate) mod peers;
 mod reduce;
 mod transfer;
 
@@ -16,7 +16,7 @@ use std::{net::TcpListener, os::fd::FromRawFd as _};
 
 use self::{
     error::RingError,
-    meet::{Acceptor, meet},
+    peers::{Acceptor, connect_peers},
 };
 use super::progress::Progress;
 use crate::wire::{
@@ -24,14 +24,14 @@ use crate::wire::{
     ring::{RingMode, RingPlan, RingTask},
 };
 
-/// The probe's side.
+/// Runs this member of the ring.
 pub(super) fn run(task: RingTask, progress: &Progress) -> Result<Measured, RingError> {
     let RingTask { plan, listener } = task;
     check(&plan)?;
     // SAFETY: the agent has left it open for this process, which uses it nowhere else.
     let listener = unsafe { TcpListener::from_raw_fd(listener) };
     let acceptor = Acceptor::open(listener, plan.token).map_err(RingError::Thread)?;
-    let links = meet(&plan, &acceptor)?;
+    let links = connect_peers(&plan, &acceptor)?;
     match plan.mode {
         RingMode::Check => Ok(transfer::run(plan.seed, links, progress)?.probed().into()),
         RingMode::AllReduce { bytes, repeats } => reduce::run(&plan, links, bytes, repeats.max(1), progress),

@@ -1,4 +1,4 @@
-//! In the probe's process: the supervisor of a switchbox check, and what measures a pair.
+//! In the probe's process: the supervisor of a switchbox check, and the programs that measure a pair.
 
 pub(crate) mod call;
 pub(crate) mod contract;

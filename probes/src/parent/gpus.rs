@@ -1,8 +1,8 @@
-//! The inventory of a node's accelerators: what drivers and vendors' tools say of them, as numbers.
+//! The inventory of a node's accelerators, by drivers and vendors' tools.
 //!
-//! All of it is gathered in a process of its own, which tells what it has found after each accelerator: a driver that
-//! hangs at the fourth does not hide the first three. A node has accelerators of one vendor:
-//! once some are found nobody else is asked.
+//! It is gathered in a process of its own, which reports after each accelerator: a driver that hangs at the fourth
+//! does not hide the first three. A node has accelerators of one vendor: once some are found, no other source is
+//! queried.
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
@@ -10,7 +10,7 @@ use diagnosis::{gpus::Inventory, network_check::Component};
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    handle::{Heard, Limits, Listeners, hear},
+    handle::{Limits, ProbeRun, Subscribers, supervise},
     process,
 };
 use crate::{
@@ -24,11 +24,12 @@ use crate::{
 /// How an inventory is gathered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuPlan {
-    /// It is cut short then; what is known by that time counts.
+    /// When it is cut short; what is known by then counts.
     pub deadline: Duration,
-    /// Where `sys` and `dev` are: `/`, but for tests.
+    /// Contains `sys` and `dev`: `/`, except in tests.
     pub root: PathBuf,
-    /// Where vendors' tools are looked for, in the form of `PATH`; empty: only where a driver's package puts them.
+    /// Folders that are searched for vendors' tools, in the form of `PATH`; empty: only where a driver's package
+    /// installs them.
     pub path: OsString,
     /// How its process is started.
     pub helper: Helper,
@@ -46,7 +47,7 @@ impl Default for GpuPlan {
     }
 }
 
-/// Gathers the inventory of this node, on a tokio runtime. Never fails: what cannot be found out is a note in it.
+/// Gathers the inventory of this node, on a tokio runtime. Never fails: an error is a note in it.
 pub async fn take_inventory(plan: GpuPlan) -> Inventory {
     let task = Task::Gpus(GpuTask { root: plan.root.clone(), path: plan.path.clone() });
     let started = match process::start(&plan.helper, &task, None) {
@@ -54,11 +55,11 @@ pub async fn take_inventory(plan: GpuPlan) -> Inventory {
         Err(error) => return Inventory { notes: vec![rules::chain(&error)], ..Inventory::default() },
     };
     let limits = Limits { cancel: None, deadline: Some(plan.deadline), grace: GRACE };
-    let heard = hear(started, limits, Listeners::default()).await;
-    from_heard(heard, plan.deadline).bounded()
+    let run = supervise(started, limits, Subscribers::default()).await;
+    from_run(run, plan.deadline).bounded()
 }
 
-/// The same where there is no runtime: one is made for it, on this thread.
+/// The same without a runtime: one is made on this thread.
 #[must_use]
 pub fn inventory_now(plan: GpuPlan) -> Inventory {
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -67,24 +68,24 @@ pub fn inventory_now(plan: GpuPlan) -> Inventory {
     }
 }
 
-fn from_heard(heard: Heard, deadline: Duration) -> Inventory {
-    if let Some(End::Inventory(inventory)) = heard.end {
+fn from_run(run: ProbeRun, deadline: Duration) -> Inventory {
+    if let Some(End::Inventory(inventory)) = run.end {
         return *inventory;
     }
-    let why = heard.silence(deadline);
-    let at = heard.at.unwrap_or_else(|| Component::Probe.into());
-    let mut inventory = heard.so_far.map_or_else(Inventory::default, |so_far| *so_far);
+    let why = run.no_answer(deadline);
+    let at = run.at.unwrap_or_else(|| LocalFault::PROBE.into());
+    let mut inventory = run.partial.map_or_else(Inventory::default, |partial| *partial);
     inventory.notes.push(why);
     inventory.hangs_at = Some(at);
     inventory
 }
 
-/// Listens until `cancel` is true or closed, or the driver has no more to say. With `and_memory` it also looks once a
-/// second who holds memory. Words for which there is no room are dropped. Gives why it ended.
+/// Forwards events until `cancel` is true or closed, or the driver fails. With `and_memory` it also queries the
+/// memory in use once a second. Messages without room are dropped. Returns why it ended.
 pub async fn watch_gpus(
     helper: Helper,
     and_memory: bool,
-    told: mpsc::Sender<GpuMessage>,
+    subscribers: mpsc::Sender<GpuMessage>,
     cancel: watch::Receiver<bool>,
 ) -> String {
     let started = match process::start(&helper, &Task::WatchGpus { and_memory }, None) {
@@ -92,6 +93,7 @@ pub async fn watch_gpus(
         Err(error) => return rules::chain(&error),
     };
     let limits = Limits { cancel: Some(cancel), deadline: None, grace: GRACE };
-    let heard = hear(started, limits, Listeners { gpus: Some(told), ..Listeners::default() }).await;
-    heard.death()
+    let run =
+        supervise(started, limits, Subscribers { gpus: Some(subscribers), ..Subscribers::default() }).await;
+    run.failure()
 }

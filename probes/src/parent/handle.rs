@@ -1,4 +1,4 @@
-//! The parent's side of a probe that runs: hears it, ends it, and always comes to an end itself.
+//! The parent's side of a running probe: reads its output, ends it, and always ends itself.
 
 use std::{future, io, os::fd::OwnedFd, process::ExitStatus, time::Duration};
 
@@ -17,13 +17,13 @@ use crate::{
     wire::{End, ProbeMessage, gpus::GpuMessage, group::Measured},
 };
 
-/// So much of a probe's standard error is kept for the reason.
+/// The end of a probe's standard error that is kept for the reason.
 const TAIL: usize = 4 << 10;
 
-/// A longer line is none of a probe of ours.
+/// No message of our own probes is longer.
 const LONGEST_LINE: usize = 1 << 20;
 
-/// A probe of a group that is under way. Dropping it cancels the probe.
+/// A running probe of a group. Dropping it cancels the probe.
 #[derive(Debug)]
 pub struct ProbeHandle {
     cancelled: watch::Sender<bool>,
@@ -31,34 +31,34 @@ pub struct ProbeHandle {
 }
 
 impl ProbeHandle {
-    /// Asks the probe to end at once and to tell how far it came. It is killed when it does not.
+    /// Asks the probe to end at once and to report its progress. It is killed if it does not.
     pub fn cancel(&self) {
         self.cancelled.send_replace(true);
     }
 
-    /// Cancels it while somebody else waits for its end.
+    /// Returns a handle that cancels it while its end is awaited.
     #[must_use]
     pub fn canceller(&self) -> Canceller {
         Canceller(self.cancelled.clone())
     }
 
-    /// Waits for what the probe comes to. It has no time limit of its own: who waits cancels it.
+    /// Waits for the result. There is no time limit: the caller cancels it.
     pub async fn end(self) -> Probed {
         self.measured().await.probed
     }
 
-    /// As [`end`](Self::end), with what an all-reduce was measured at.
+    /// As [`end`](Self::end), with the measurements of an all-reduce.
     pub async fn measured(self) -> Measured {
         let Self { cancelled: _stays, end } = self;
-        end.await.unwrap_or_else(|_| failed("the runtime that heard the probe has ended".into()))
+        end.await.unwrap_or_else(|_| failed("the runtime of the probe has ended".into()))
     }
 
-    /// Hears a probe that has been started, or not, on the current runtime.
-    pub(super) fn hear(
+    /// Supervises a probe that was started, or failed to, on the current runtime.
+    pub(super) fn supervise(
         started: Result<(Process, Pipes), StartError>,
         grace: Duration,
         total: u64,
-        told: Listeners,
+        subscribers: Subscribers,
     ) -> Self {
         let (cancelled, cancel) = watch::channel(false);
         let (done, end) = oneshot::channel();
@@ -66,20 +66,24 @@ impl ProbeHandle {
             let began = Instant::now();
             let measured = match started {
                 Ok(running) => {
-                    let heard =
-                        hear(running, Limits { cancel: Some(cancel), deadline: None, grace }, told).await;
-                    heard.measured(total, began.elapsed())
+                    let run = supervise(
+                        running,
+                        Limits { cancel: Some(cancel), deadline: None, grace },
+                        subscribers,
+                    )
+                    .await;
+                    run.measured(total, began.elapsed())
                 }
                 Err(error) => failed(rules::chain(&error)),
             };
-            // Who asked may have stopped waiting.
+            // The caller may have stopped waiting.
             let _gone = done.send(measured);
         });
         Self { cancelled, end }
     }
 }
 
-/// Ends a probe that somebody else waits for.
+/// Cancels a probe whose end is awaited elsewhere.
 #[derive(Debug, Clone)]
 pub struct Canceller(watch::Sender<bool>);
 
@@ -94,9 +98,9 @@ fn failed(reason: String) -> Measured {
     Probed::Failed { reason }.into()
 }
 
-/// Who is told of what a probe says meanwhile. Words for which there is no room are dropped.
+/// Receivers of a probe's messages. Messages without room are dropped.
 #[derive(Debug, Default)]
-pub(super) struct Listeners {
+pub(super) struct Subscribers {
     pub(super) progress: Option<mpsc::Sender<Probed>>,
     pub(super) said: Option<mpsc::Sender<String>>,
     pub(super) gpus: Option<mpsc::Sender<GpuMessage>>,
@@ -105,26 +109,26 @@ pub(super) struct Listeners {
 /// When a probe has to end.
 #[derive(Debug)]
 pub(super) struct Limits {
-    /// True, or closed: now.
+    /// At once, when true or closed.
     pub(super) cancel: Option<watch::Receiver<bool>>,
-    /// Then, at the latest.
+    /// At the latest after this time.
     pub(super) deadline: Option<Duration>,
-    /// From the polite word to SIGKILL.
+    /// From SIGTERM to SIGKILL.
     pub(super) grace: Duration,
 }
 
-/// All that was heard of a probe.
+/// Everything received from a probe.
 #[derive(Debug, Default)]
-pub(super) struct Heard {
-    /// Its last word.
+pub(super) struct ProbeRun {
+    /// Its result.
     pub(super) end: Option<End>,
-    /// What it was about to touch last.
+    /// The last step that it announced.
     pub(super) at: Option<String>,
-    /// What an inventory had by then.
-    pub(super) so_far: Option<Box<Inventory>>,
+    /// The inventory so far.
+    pub(super) partial: Option<Box<Inventory>>,
     /// It was asked to end before it had ended by itself.
     pub(super) was_cut_short: bool,
-    /// It would not die; in words.
+    /// It survived SIGKILL; a description.
     pub(super) stuck: Option<String>,
     progress: Option<Probed>,
     stderr: Vec<u8>,
@@ -132,26 +136,27 @@ pub(super) struct Heard {
     unreadable: Option<io::Error>,
 }
 
-impl Heard {
-    /// What happened to one that ended without its last word.
-    pub(super) fn death(&self) -> String {
+impl ProbeRun {
+    /// Why a probe ended without a result.
+    pub(super) fn failure(&self) -> String {
         if let Some(stuck) = &self.stuck {
             return stuck.clone();
         }
         if let Some(error) = &self.unreadable {
-            return format!("the probe cannot be heard: {error}");
+            return format!("cannot read the output of the probe: {error}");
         }
-        let how = self.status.map_or_else(|| "died".to_owned(), |status| format!("ended with {status}"));
+        let how = self.status.map_or_else(|| "died".to_owned(), |status| format!("ended ({status})"));
         let stderr = String::from_utf8_lossy(&self.stderr);
         match stderr.trim() {
-            "" => format!("the probe {how} and said nothing"),
-            words => format!("the probe {how} and said: {words}"),
+            "" => format!("the probe {how} without a result"),
+            message => format!("the probe {how}: {message}"),
         }
     }
 
-    /// Why there is no last word, of one that had so long.
-    pub(super) fn silence(&self, within: Duration) -> String {
-        let mut why = if self.was_cut_short { format!("no answer within {within:?}") } else { self.death() };
+    /// Why there is no result within this time.
+    pub(super) fn no_answer(&self, within: Duration) -> String {
+        let mut why =
+            if self.was_cut_short { format!("no answer within {within:?}") } else { self.failure() };
         if let Some(at) = &self.at {
             why = format!("{why}; it was at {at}");
         }
@@ -169,58 +174,62 @@ impl Heard {
             let nothing = Probed::Unfinished { bytes: 0, total, elapsed, idle: elapsed };
             return self.progress.unwrap_or(nothing).into();
         }
-        failed(self.death())
+        failed(self.failure())
     }
 
-    fn take(&mut self, line: &[u8], told: &Listeners) {
-        let Ok(word) = serde_json::from_slice(line) else { return };
-        match word {
+    fn take(&mut self, line: &[u8], subscribers: &Subscribers) {
+        let Ok(message) = serde_json::from_slice(line) else { return };
+        match message {
             ProbeMessage::Progress(probed) => {
-                if let Some(progress) = &told.progress {
+                if let Some(progress) = &subscribers.progress {
                     let _no_room = progress.try_send(probed.clone());
                 }
                 self.progress = Some(probed);
             }
-            ProbeMessage::Said(line) => {
-                if let Some(said) = &told.said {
+            ProbeMessage::Log(line) => {
+                if let Some(said) = &subscribers.said {
                     let _no_room = said.try_send(line);
                 }
             }
-            ProbeMessage::Gpu(word) => {
-                if let Some(gpus) = &told.gpus {
-                    let _no_room = gpus.try_send(word);
+            ProbeMessage::Gpu(message) => {
+                if let Some(gpus) = &subscribers.gpus {
+                    let _no_room = gpus.try_send(message);
                 }
             }
             ProbeMessage::At(what) => self.at = Some(what),
-            ProbeMessage::SoFar(inventory) => self.so_far = Some(inventory),
+            ProbeMessage::Partial(inventory) => self.partial = Some(inventory),
             ProbeMessage::End(end) => self.end = Some(end),
         }
     }
 
-    fn keep(&mut self, came: &[u8]) {
-        self.stderr.extend_from_slice(came);
+    fn keep(&mut self, received: &[u8]) {
+        self.stderr.extend_from_slice(received);
         let too_many = self.stderr.len().saturating_sub(TAIL);
         self.stderr.drain(..too_many);
     }
 }
 
-/// How far the end is.
+/// The stages of ending a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Running,
-    Asked,
+    Terminating,
     Killed,
 }
 
-/// Hears a probe to its end: that of the process, or of its standard output.
-pub(super) async fn hear((process, pipes): (Process, Pipes), limits: Limits, told: Listeners) -> Heard {
-    let mut heard = Heard::default();
-    let (mut ears, ended) = match open(&process, pipes) {
+/// Reads a probe's output to the end of the process or of its standard output.
+pub(super) async fn supervise(
+    (process, pipes): (Process, Pipes),
+    limits: Limits,
+    subscribers: Subscribers,
+) -> ProbeRun {
+    let mut run = ProbeRun::default();
+    let (mut readers, ended) = match open(&process, pipes) {
         Ok(opened) => opened,
         Err(error) => {
             process.signal(Signal::SIGKILL);
-            heard.unreadable = Some(error);
-            return heard;
+            run.unreadable = Some(error);
+            return run;
         }
     };
     let Limits { mut cancel, deadline, grace } = limits;
@@ -228,46 +237,46 @@ pub(super) async fn hear((process, pipes): (Process, Pipes), limits: Limits, tol
     let mut due = deadline.map(|deadline| Instant::now() + deadline);
     loop {
         tokio::select! {
-            came = ears.stdout.line() => match came {
-                Some(line) => heard.take(&line, &told),
+            received = readers.stdout.line() => match received {
+                Some(line) => run.take(&line, &subscribers),
                 None => break,
             },
-            came = ears.stderr.some() => heard.keep(&came),
+            received = readers.stderr.some() => run.keep(&received),
             () = is_ended(ended.as_ref()) => {
-                // What it wrote last is in the pipes still; others may hold them open.
-                while let Some(line) = ears.stdout.ready_line() {
-                    heard.take(&line, &told);
+                // The last messages may still be in the pipe; another process may hold it open.
+                while let Some(line) = readers.stdout.ready_line() {
+                    run.take(&line, &subscribers);
                 }
                 break;
             }
             () = is_over(&mut cancel, due), if stage == Stage::Running => {
-                heard.was_cut_short = true;
+                run.was_cut_short = true;
                 process.signal(Signal::SIGTERM);
-                // One that is stopped cannot answer.
+                // A stopped process cannot react.
                 process.signal(Signal::SIGCONT);
-                (stage, due) = (Stage::Asked, Some(Instant::now() + grace));
+                (stage, due) = (Stage::Terminating, Some(Instant::now() + grace));
             }
-            () = is_due(due), if stage == Stage::Asked => {
+            () = is_due(due), if stage == Stage::Terminating => {
                 process.signal(Signal::SIGKILL);
                 (stage, due) = (Stage::Killed, Some(Instant::now() + LAST_TIMEOUT));
             }
             () = is_due(due), if stage == Stage::Killed => {
-                heard.stuck = Some(process.stuck());
-                return heard;
+                run.stuck = Some(process.stuck());
+                return run;
             }
         }
     }
-    while let Some(came) = ears.stderr.ready() {
-        heard.keep(&came);
+    while let Some(received) = readers.stderr.ready() {
+        run.keep(&received);
     }
-    // Its pipe may be closed a moment before it can be reaped. In the agent the loop reaps; elsewhere nobody does.
+    // Its pipe may be closed shortly before it can be reaped. In the agent the event loop reaps; elsewhere this does.
     let timeout = tokio::time::sleep(LAST_TIMEOUT);
     tokio::select! {
         () = is_ended(ended.as_ref()) => {}
         () = timeout => {}
     }
-    heard.status = process.reap();
-    heard
+    run.status = process.reap();
+    run
 }
 
 async fn is_ended(pidfd: Option<&AsyncFd<OwnedFd>>) {
@@ -277,12 +286,12 @@ async fn is_ended(pidfd: Option<&AsyncFd<OwnedFd>>) {
     }
 }
 
-/// Cancelled, or the deadline has come.
+/// Cancelled, or the deadline has passed.
 async fn is_over(cancel: &mut Option<watch::Receiver<bool>>, deadline: Option<Instant>) {
     let cancelled = async {
         match cancel {
             Some(cancel) => {
-                // When its sender is gone, nobody waits for the probe any more.
+                // Without its sender, the result is not awaited any more.
                 let _either_way = cancel.wait_for(|cancelled| *cancelled).await.is_ok();
             }
             None => future::pending().await,
@@ -301,70 +310,70 @@ async fn is_due(deadline: Option<Instant>) {
     }
 }
 
-struct Ears {
-    stdout: Ear,
-    stderr: Ear,
+struct Readers {
+    stdout: PipeReader,
+    stderr: PipeReader,
 }
 
-fn open(process: &Process, pipes: Pipes) -> io::Result<(Ears, Option<AsyncFd<OwnedFd>>)> {
-    let stdout = Ear::new(pipe::Receiver::from_owned_fd(pipes.stdout)?);
-    let stderr = Ear::new(pipe::Receiver::from_owned_fd(pipes.stderr)?);
+fn open(process: &Process, pipes: Pipes) -> io::Result<(Readers, Option<AsyncFd<OwnedFd>>)> {
+    let stdout = PipeReader::new(pipe::Receiver::from_owned_fd(pipes.stdout)?);
+    let stderr = PipeReader::new(pipe::Receiver::from_owned_fd(pipes.stderr)?);
     let ended = match process.pidfd().transpose()? {
-        // SAFETY: it owns its descriptor, and nobody replaces or closes that meanwhile.
+        // SAFETY: it owns its descriptor, which is neither replaced nor closed meanwhile.
         Some(pidfd) => Some(unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) }?),
         None => None,
     };
-    Ok((Ears { stdout, stderr }, ended))
+    Ok((Readers { stdout, stderr }, ended))
 }
 
 /// One pipe.
-struct Ear {
+struct PipeReader {
     pipe: pipe::Receiver,
     is_closed: bool,
-    came: Vec<u8>,
+    received: Vec<u8>,
     buffer: Box<[u8]>,
 }
 
-impl Ear {
+impl PipeReader {
     fn new(pipe: pipe::Receiver) -> Self {
-        Self { pipe, is_closed: false, came: Vec::new(), buffer: vec![0; 16 << 10].into_boxed_slice() }
+        Self { pipe, is_closed: false, received: Vec::new(), buffer: vec![0; 16 << 10].into_boxed_slice() }
     }
 
-    /// The next whole line that has come.
+    /// The next whole line in the buffer.
     fn next_line(&mut self) -> Option<Vec<u8>> {
-        let end = memchr::memchr(b'\n', &self.came)?;
-        Some(self.came.drain(..=end).collect())
+        let end = memchr::memchr(b'\n', &self.received)?;
+        Some(self.received.drain(..=end).collect())
     }
 
-    /// The next line; `None` at the end. May be dropped at any time.
+    /// The next line; `None` at the end. Cancel-safe.
     async fn line(&mut self) -> Option<Vec<u8>> {
         loop {
             if let Some(line) = self.next_line() {
                 return Some(line);
             }
             match read(&mut self.pipe, &mut self.buffer).await {
-                Some(length) if self.came.len() < LONGEST_LINE => {
-                    self.came.extend_from_slice(&self.buffer[..length]);
+                Some(length) if self.received.len() < LONGEST_LINE => {
+                    self.received.extend_from_slice(&self.buffer[..length]);
                 }
                 _ => return None,
             }
         }
     }
 
-    /// The next line, as far as it is here already.
+    /// The next line, if it can be read without waiting.
     fn ready_line(&mut self) -> Option<Vec<u8>> {
         loop {
             if let Some(line) = self.next_line() {
                 return Some(line);
             }
             match self.pipe.try_read(&mut self.buffer) {
-                Ok(length) if length > 0 => self.came.extend_from_slice(&self.buffer[..length]),
+                Ok(length) if length > 0 => self.received.extend_from_slice(&self.buffer[..length]),
                 _ => return None,
             }
         }
     }
 
-    /// Whatever comes; waits for ever after the end.
+    /// The next bytes; pending for ever after the end.
     async fn some(&mut self) -> Vec<u8> {
         if !self.is_closed {
             if let Some(length) = read(&mut self.pipe, &mut self.buffer).await {
@@ -375,7 +384,7 @@ impl Ear {
         future::pending().await
     }
 
-    /// Whatever is here already.
+    /// The next bytes, if they can be read without waiting.
     fn ready(&mut self) -> Option<Vec<u8>> {
         match self.pipe.try_read(&mut self.buffer) {
             Ok(length) if length > 0 => Some(self.buffer[..length].to_vec()),

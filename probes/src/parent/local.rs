@@ -1,5 +1,4 @@
-//! What a node finds out about itself: whether its processor, its loopback and its accelerators work, and how fast
-//! it computes.
+//! Tests of a node alone: processor, loopback and accelerators, and how fast it computes.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -7,7 +6,7 @@ use diagnosis::network_check::{ComputeTime, LocalCheck, LocalFault};
 use tokio::sync::watch;
 
 use super::{
-    handle::{Heard, Limits, Listeners, hear},
+    handle::{Limits, ProbeRun, Subscribers, supervise},
     process::{self, StartError},
 };
 use crate::{
@@ -18,12 +17,11 @@ use crate::{
 /// How a node checks itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalPlan {
-    /// The check is killed then: what it was at hangs, and that is a fault.
+    /// The check is killed then; its current step is at fault.
     pub deadline: Duration,
-    /// Whether accelerators are looked at, where there are any.
+    /// Whether accelerators are checked, if there are any.
     pub accelerators: bool,
-    /// What accelerators are called by, where that is known: their places on the bus, and the numbers that the
-    /// inventory has for them.
+    /// The numbers of accelerators in the inventory, by PCI address.
     pub places: BTreeMap<String, u32>,
     /// How its process is started.
     pub helper: Helper,
@@ -42,28 +40,28 @@ impl Default for LocalPlan {
 }
 
 /// Checks this node, in a process of its own, on a tokio runtime. Never fails: a check that dies or hangs is a fault
-/// too, of the component `probe`, or of the one that it was at.
+/// too, of its current step or of the component `probe`.
 pub async fn check_locally(plan: LocalPlan) -> LocalCheck {
     let task = Task::Local { accelerators: plan.accelerators, places: plan.places.clone() };
     let fault = match run(&plan, &task, None).await {
-        Ok(Heard { end: Some(End::Local(check)), .. }) => return check,
-        Ok(heard) => without_an_answer(&plan, &heard),
+        Ok(ProbeRun { end: Some(End::Local(check)), .. }) => return check,
+        Ok(run) => unanswered(&plan, &run),
         Err(error) => LocalFault::unanswered(None, rules::chain(&error)),
     };
     LocalCheck { fault: Some(fault), ..LocalCheck::default() }
 }
 
-/// Measures the time of the compute probe again, `times` times, all of one kind. Empty when it cannot be measured, or
-/// is ended before by true in `cancel` or the end of its sender.
+/// Repeats the compute probe `times` times, all of one kind. Empty when it cannot be measured, or is cancelled by
+/// true in `cancel` or the end of its sender.
 pub async fn measure_compute(times: u32, plan: LocalPlan, cancel: watch::Receiver<bool>) -> Vec<ComputeTime> {
     let task = Task::Compute { times, accelerators: plan.accelerators };
     match run(&plan, &task, Some(cancel.clone())).await {
-        Ok(Heard { end: Some(End::Compute(times)), .. }) => times,
-        // Nobody waits for them any more.
+        Ok(ProbeRun { end: Some(End::Compute(times)), .. }) => times,
+        // The times are not awaited any more.
         Ok(_) if *cancel.borrow() || cancel.has_changed().is_err() => Vec::new(),
-        Ok(heard) => {
-            let LocalFault { component, reason } = without_an_answer(&plan, &heard);
-            tracing::warn!(%component, reason, "the compute probe gave no times");
+        Ok(run) => {
+            let LocalFault { component, reason } = unanswered(&plan, &run);
+            tracing::warn!(component, reason, "the compute probe gave no times");
             Vec::new()
         }
         Err(error) => {
@@ -77,12 +75,12 @@ async fn run(
     plan: &LocalPlan,
     task: &Task,
     cancel: Option<watch::Receiver<bool>>,
-) -> Result<Heard, StartError> {
+) -> Result<ProbeRun, StartError> {
     let started = process::start(&plan.helper, task, None)?;
     let limits = Limits { cancel, deadline: Some(plan.deadline), grace: GRACE };
-    Ok(hear(started, limits, Listeners::default()).await)
+    Ok(supervise(started, limits, Subscribers::default()).await)
 }
 
-fn without_an_answer(plan: &LocalPlan, heard: &Heard) -> LocalFault {
-    LocalFault::unanswered(heard.at.as_deref(), heard.silence(plan.deadline))
+fn unanswered(plan: &LocalPlan, run: &ProbeRun) -> LocalFault {
+    LocalFault::unanswered(run.at.as_deref(), run.no_answer(plan.deadline))
 }

@@ -1,8 +1,8 @@
-//! A probe's process, from the parent's side: its start, its end, its death.
+//! A probe's process, from the parent's side: its start, its signals, its end.
 //!
-//! The agent reaps all its children in one place ([`processes::reap`]), so nothing here depends on a status, and nobody
-//! is signalled by a bare process id: it may be another's by now. A descriptor of the process (pidfd) names it for
-//! good. Where the kernel has none (before 5.3), the id counts only while its start time is the same.
+//! The agent reaps all its children in one place ([`processes::reap`]), so nothing here depends on a status, and
+//! signals are not sent by a bare process id, which may have been reused. A pidfd identifies the process for good;
+//! before Linux 5.3 the id counts only while its start time is the same.
 
 use std::{
     fs::{self, File},
@@ -31,35 +31,34 @@ use processes::{
     tree::{self, signal_one},
 };
 
-/// Why a probe does not even start.
+/// Why a probe cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StartError {
-    /// Its plan cannot be handed over.
+    /// Its plan cannot be written.
     #[error("cannot write the plan of the probe")]
     Plan(#[source] io::Error),
-    /// Fork or exec.
     #[error("cannot start the probe")]
     Spawn(#[source] io::Error),
 }
 
-/// A probe that runs.
+/// A running probe.
 #[derive(Debug)]
 pub(super) struct Process {
     pid: i32,
-    /// Tells it from another with the same id.
+    /// Distinguishes it from another process with the same id.
     started: Option<u64>,
     pidfd: Option<OwnedFd>,
 }
 
-/// What comes from a probe.
+/// The output of a probe.
 #[derive(Debug)]
 pub(super) struct Pipes {
     pub(super) stdout: OwnedFd,
     pub(super) stderr: OwnedFd,
 }
 
-/// Starts a probe. It dies with the calling thread (the kernel knows no parents, only threads that forked), so that
-/// must be one that lives as long: the runtime's.
+/// Starts a probe. It dies with the calling thread, not just with the process (PDEATHSIG), so that must be a thread
+/// that lives as long: the runtime's.
 ///
 /// # Errors
 /// When there is no room for a process, or no such program.
@@ -69,7 +68,7 @@ pub(super) fn start(
     listener: Option<&Listener>,
 ) -> Result<(Process, Pipes), StartError> {
     let plan = serde_json::to_vec(task).map_err(|error| StartError::Plan(error.into()))?;
-    // A file in memory: no plan is too long for it, and nobody has to stand by to write.
+    // A file in memory: it has room for any plan, and nothing has to write while the probe reads.
     let mut file = File::from(
         memfd_create(c"dlrover-probe-plan", MFdFlags::MFD_CLOEXEC).map_err(|e| StartError::Plan(e.into()))?,
     );
@@ -77,11 +76,11 @@ pub(super) fn start(
     let mut command = Command::new(&helper.program);
     command.arg0(NAME).stdin(file).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.envs(helper.variables.iter().map(|(name, value)| (name, value)));
-    if let Some(mark) = &helper.mark {
-        command.env(VARIABLE, mark);
+    if let Some(launcher_id) = &helper.launcher_id {
+        command.env(VARIABLE, launcher_id);
     }
-    // One that watches over other programs must outlive us for the moment that it takes to clear up.
-    let last_word = match task {
+    // A supervising probe must outlive the agent shortly, to kill what it started.
+    let death_signal = match task {
         Task::Command(_) | Task::Switchbox(_) | Task::Gpus(_) => Signal::SIGTERM,
         _ => Signal::SIGKILL,
     };
@@ -89,11 +88,11 @@ pub(super) fn start(
     let parent = getpid();
     // SAFETY: the closure makes only system calls: no allocation, no lock, no log.
     unsafe {
-        command.pre_exec(move || enter(parent, last_word, inherited));
+        command.pre_exec(move || enter(parent, death_signal, inherited));
     }
     let mut child = command.spawn().map_err(StartError::Spawn)?;
     let pid = i32::try_from(child.id()).unwrap_or(i32::MAX);
-    // Before anybody can reap it.
+    // Before it can be reaped.
     let process = Process {
         pid,
         started: tree::process(pid).map(|process| process.started),
@@ -101,25 +100,26 @@ pub(super) fn start(
     };
     match (child.stdout.take(), child.stderr.take()) {
         (Some(stdout), Some(stderr)) => Ok((process, Pipes { stdout: stdout.into(), stderr: stderr.into() })),
-        _ => Err(StartError::Spawn(io::Error::other("no pipes"))),
+        _ => Err(StartError::Spawn(io::Error::other("it has no pipes"))),
     }
 }
 
 /// Between fork and exec.
-fn enter(parent: Pid, last_word: Signal, inherited: Option<RawFd>) -> io::Result<()> {
+fn enter(parent: Pid, death_signal: Signal, inherited: Option<RawFd>) -> io::Result<()> {
     setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
-    prctl::set_pdeathsig(Some(last_word))?;
-    // The parent may have died before the line above; then nobody would tell us.
+    prctl::set_pdeathsig(Some(death_signal))?;
+    // The parent may have died before the line above, so that no signal would come.
     if getppid() != parent {
         return Err(Errno::ESRCH.into());
     }
     for number in 1..=libc::SIGRTMAX() {
-        // SAFETY: the default action runs no handler. Numbers that cannot be set are refused, which is all right.
+        // SAFETY: the default action runs no handler. Numbers that cannot be set are refused, which is harmless.
         unsafe { libc::signal(number, libc::SIG_DFL) };
     }
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
-    // Whatever else the launcher has open, and whoever left it open at exec.
-    // SAFETY: plain numbers; only flags of this process's own descriptors change.
+    // Everything else that the launcher has open, even without close-on-exec.
+    // SAFETY: plain numbers; only flags of
+    // this process's own descriptors change.
     unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     if let Some(fd) = inherited {
         // SAFETY: the descriptor belongs to the listener, which the caller of `start` holds.
@@ -132,21 +132,21 @@ fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: plain numbers.
     let fd = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
     let fd = RawFd::try_from(fd).map_err(io::Error::other)?;
-    // SAFETY: the kernel has just made it for us.
+    // SAFETY: a new descriptor from the kernel.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 impl Process {
-    /// Its descriptor, which is readable once it has ended.
+    /// Its descriptor, which is readable once the process has ended.
     pub(super) fn pidfd(&self) -> Option<io::Result<OwnedFd>> {
         self.pidfd.as_ref().map(|fd| fd.as_fd().try_clone_to_owned())
     }
 
-    /// Sends it a signal, if it is still there.
+    /// Sends it a signal, if it still exists.
     pub(super) fn signal(&self, signal: Signal) {
         if let Some(pidfd) = &self.pidfd {
             let null = std::ptr::null::<libc::siginfo_t>();
-            // SAFETY: a null pointer asks for what kill(2) would tell.
+            // SAFETY: a null pointer means the default siginfo, as for kill(2).
             unsafe {
                 libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal as i32, null, 0);
             }
@@ -159,7 +159,7 @@ impl Process {
         self.started.is_some() && tree::process(self.pid).map(|process| process.started) == self.started
     }
 
-    /// Its status, if it has ended and nobody else has taken it. Without waiting.
+    /// Reaps it without waiting. `None`: it has not ended, or was reaped elsewhere.
     pub(super) fn reap(&self) -> Option<ExitStatus> {
         let pidfd = self.pidfd.as_ref()?;
         let id = libc::id_t::try_from(pidfd.as_raw_fd()).ok()?;
@@ -172,7 +172,7 @@ impl Process {
         if answer != 0 || info.si_signo == 0 {
             return None;
         }
-        // SAFETY: the kernel has told of a child, so this field is the one in use.
+        // SAFETY: the kernel reported a child, so this field is the active one.
         let status = unsafe { info.si_status() };
         Some(match info.si_code {
             libc::CLD_EXITED => ExitStatus::from_raw(status << 8),
@@ -180,12 +180,12 @@ impl Process {
         })
     }
 
-    /// In words, for one that does not die: process id, state, where in the kernel it waits.
+    /// Describes a process that survived SIGKILL: process id, state, where in the kernel it waits.
     pub(super) fn stuck(&self) -> String {
         let pid = self.pid;
         let state = tree::process(pid).map_or('?', |process| process.state);
         let channel = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
         let channel = if channel.is_empty() { "unknown" } else { &channel };
-        format!("the probe (process {pid}) does not even die of SIGKILL: state {state}, waiting in {channel}")
+        format!("the probe (process {pid}) survived SIGKILL: state {state}, waiting in {channel}")
     }
 }

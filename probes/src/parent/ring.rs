@@ -6,7 +6,7 @@ use diagnosis::network_check::Probed;
 use tokio::sync::mpsc;
 
 use super::{
-    handle::{Listeners, ProbeHandle},
+    handle::{ProbeHandle, Subscribers},
     process,
 };
 use crate::{
@@ -18,10 +18,10 @@ use crate::{
     },
 };
 
-/// Starts this node's part of a ring, on a tokio runtime. `on_progress` is told [`Probed::Unfinished`] at most four
+/// Starts this node's part of a ring, on a tokio runtime. `on_progress` receives [`Probed::Unfinished`] at most four
 /// times a second, as far as it has room.
 ///
-/// Never fails: what keeps the probe from starting is what it comes to.
+/// Never fails: an error to start is its result.
 #[must_use]
 pub fn start_ring(
     plan: RingPlan,
@@ -32,5 +32,10 @@ pub fn start_ring(
     let total = plan.total_bytes();
     let task = Task::Ring(RingTask { plan, listener: listener.fd().as_raw_fd() });
     let started = process::start(helper, &task, Some(listener));
-    ProbeHandle::hear(started, GRACE, total, Listeners { progress: on_progress, ..Listeners::default() })
+    ProbeHandle::supervise(
+        started,
+        GRACE,
+        total,
+        Subscribers { progress: on_progress, ..Subscribers::default() },
+    )
 }

@@ -1,16 +1,16 @@
-//! The switchbox check: pairs of accelerators are measured against each other, by whichever probe fits the host.
+//! The switchbox check: pairs of accelerators are measured against each other, by the probe that fits the host.
 //!
 //! ```text
 //! agent ---- plan ----> dlrover-probe (supervisor: drives diagnosis::switchbox::Check) ----> one process a measurement
-//!       <--- lines for people, and what was found ---
+//!       <--- log lines, finding ---
 //! ```
 //!
-//! Nothing here touches a driver itself: each measurement is a process of its own, killed when its time is over, and
-//! when the supervisor ends nothing of what it started is left. When the agent dies, the kernel tells the supervisor.
+//! Nothing here touches a driver itself: each measurement is a process of its own, killed at its timeout, and when
+//! the supervisor ends no process that it started is left. When the agent dies, the kernel signals the supervisor.
 //!
-//! * `mxom`: MetaX's own tool; `layout`: which accelerator hangs on which socket.
-//! * `contract`: any program that reads and writes two JSON documents. Our own two probes are such programs:
-//!   `cuda` (peer copies) and `host` (a copy between two processes, which tests no link).
+//! * `mxom`: MetaX's own tool; `layout`: which accelerator is on which socket.
+//! * `contract`: any program that reads and writes two JSON documents. Our own two are such programs: `cuda` (peer
+//!   copies) and `host` (a copy between two processes, which tests no link).
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use diagnosis::switchbox::{DEADLINE, Finding, NO_PROBE};
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    handle::{Limits, Listeners, hear},
+    handle::{Limits, Subscribers, supervise},
     process,
 };
 use crate::{
@@ -29,25 +29,26 @@ use crate::{
     },
 };
 
-/// What the supervisor needs beyond the check's own deadline: to choose a probe before, and to clear away after.
+/// What the supervisor needs beyond the check's own deadline, to choose a probe and to kill leftovers.
 const SLACK: Duration = Duration::from_secs(15);
 
 /// Why a switchbox could not be checked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SwitchboxError {
-    /// There is no probe for this host, which is nobody's fault.
-    #[error("{NO_PROBE}; name one with --switchbox-probe, or leave --switchbox-check out")]
+    /// There is no probe for this host, which is not a fault.
+    #[error("{NO_PROBE}, or leave --switchbox-check out")]
     NoProbe,
-    /// The host contradicts itself, or is not the one that the pairs were made for.
+    /// The host's layout is invalid, or does not match the pairs.
     #[error("the switchbox cannot be checked: {0}")]
     Cannot(String),
-    /// The supervisor died, or did not come to an end.
+    /// The supervisor died, or hung.
     #[error("{0}")]
     Died(String),
 }
 
-/// Checks this node's switchbox, in processes of their own, on a tokio runtime. `said` gets the lines for people, as
-/// far as there is room: one when it begins, one for each pair that is not good, one when it ends. True in `cancel`, or its sender's end, ends the check.
+/// Checks this node's switchbox, in processes of their own, on a tokio runtime. `said` receives the log lines, as far
+/// as there is room: one at the start, one for each bad pair, one at the end. True in `cancel`, or the end of its
+/// sender, ends the check.
 ///
 /// # Errors
 /// When nothing is known of any pair.
@@ -60,11 +61,11 @@ pub async fn check_switchbox(
     let started = process::start(helper, &Task::Switchbox(task), None)
         .map_err(|error| SwitchboxError::Died(rules::chain(&error)))?;
     let limits = Limits { cancel, deadline: Some(DEADLINE + SLACK), grace: GRACE * 3 };
-    let heard = hear(started, limits, Listeners { said, ..Listeners::default() }).await;
-    match heard.end {
+    let run = supervise(started, limits, Subscribers { said, ..Subscribers::default() }).await;
+    match run.end {
         Some(End::Switchbox(SwitchboxEnd::Found(finding))) => Ok(finding),
         Some(End::Switchbox(SwitchboxEnd::NoProbe)) => Err(SwitchboxError::NoProbe),
         Some(End::Switchbox(SwitchboxEnd::Cannot(why))) => Err(SwitchboxError::Cannot(why)),
-        _ => Err(SwitchboxError::Died(heard.silence(DEADLINE + SLACK))),
+        _ => Err(SwitchboxError::Died(run.no_answer(DEADLINE + SLACK))),
     }
 }

@@ -1,24 +1,22 @@
-//! A program of the user's in place of the ring (`--check-command`).
+//! A program of the user in place of the ring (`--check-command`).
 //!
-//! It is run once on every node of a group, knows its peers from `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and
-//! `MASTER_PORT`, as a worker would (`LOCAL_RANK` is 0 and `LOCAL_WORLD_SIZE` 1), and from one JSON document on its
-//! standard input:
+//! It is run once on every node of a group. It gets `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT` as a worker
+//! would (`LOCAL_RANK` is 0 and `LOCAL_WORLD_SIZE` 1), and one JSON document on its standard input:
 //!
 //! ```json
 //! {"version":1,"rank":0,"world_size":2,"master_addr":"10.0.0.1","master_port":29501,"seed":77}
 //! ```
 //!
-//! `DLROVER_CHECK=1` and `DLROVER_CHECK_SEED` are set too. It may say how far it is, one line at a time, on its
-//! standard output, and says last what it measured:
+//! `DLROVER_CHECK=1` and `DLROVER_CHECK_SEED` are set too. It may report progress on its standard output, and its
+//! last line is the result:
 //!
 //! ```json
 //! {"progress":{"bytes":1048576,"total":67108864}}
 //! {"version":1,"comm_ms":12.3,"latency_us":50,"bytes_per_second":1e9,"checksum_ok":true}
 //! ```
 //!
-//! All but `version` and `comm_ms` may be left out, keys that are not known are passed over, and
-//! `"checksum_ok":false` is a failure. So is any exit code but 0, and no such last line. What it says on standard
-//! error is for people.
+//! All keys but `version` and `comm_ms` are optional, unknown keys are ignored, and `"checksum_ok":false` is a
+//! failure. So is any exit code but 0, and a missing result. Standard error is for people.
 
 use std::{ffi::OsString, time::Duration};
 
@@ -27,10 +25,10 @@ use serde::{Deserialize, Serialize};
 /// Of the request and the answer.
 pub(crate) const VERSION: u32 = 1;
 
-/// So begins the reason where the shell has found no program to run, which says nothing of any node's network.
+/// The beginning of the reason when the shell found no program to run, which says nothing about the network.
 pub const CANNOT_RUN: &str = "the check command cannot be run";
 
-/// A plan, as it is handed over.
+/// The task of the supervisor.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct CommandTask {
     pub(crate) argv: Vec<OsString>,

@@ -1,14 +1,14 @@
-//! What a probe of a group came to.
+//! The result of a probe of a group.
 
 use diagnosis::network_check::Probed;
 use serde::{Deserialize, Serialize};
 
-/// What a probe of a group came to.
+/// The result of a probe of a group.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// For the rules.
     pub probed: Probed,
-    /// What an all-reduce was measured at, when that was asked for and it passed.
+    /// The measurements of an all-reduce, when it was requested and passed.
     pub all_reduced: Option<AllReduced>,
 }
 
@@ -18,7 +18,7 @@ impl From<Probed> for Measured {
     }
 }
 
-/// What an all-reduce was measured at.
+/// The measurements of an all-reduce.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct AllReduced {
     /// Size of what was summed.
@@ -30,7 +30,7 @@ pub struct AllReduced {
 }
 
 impl AllReduced {
-    /// Bytes per second, as its user sees it.
+    /// Bytes per second, as a user sees it.
     #[must_use]
     pub fn algorithm_bandwidth(&self) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
@@ -38,7 +38,7 @@ impl AllReduced {
         bytes / self.seconds_median
     }
 
-    /// Bytes per second that crossed each link: 2 (k - 1) / k as many.
+    /// Bytes per second on each link: 2 (k - 1) / k times that.
     #[must_use]
     pub fn bus_bandwidth(&self) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "a figure for people")]

@@ -1,42 +1,41 @@
-//! Who forms a ring, and what for.
+//! The plan of a ring.
 
 use std::{os::fd::RawFd, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-/// The transfers, in bytes, in this order. All are whole blocks of the pattern.
+/// The sizes of the transfers, in bytes, in this order. All are whole blocks of the pattern.
 pub(crate) const SIZES: [u64; 3] = [64 << 10, 1 << 20, 16 << 20];
 
-/// What the ring is for.
+/// The purpose of a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RingMode {
-    /// Known bytes both ways on every connection, every one checked.
+    /// Known bytes both ways on every connection, all compared.
     Check,
-    /// A ring all-reduce of 32-bit floating point numbers, the sum checked.
+    /// A ring all-reduce of 32-bit floating point numbers, with its sum checked.
     AllReduce {
         /// Size of what is summed; rounded down to whole numbers.
         bytes: u64,
-        /// How often, beside one that is not timed; at least once.
+        /// How often, after one that is not timed; at least once.
         repeats: u32,
     },
 }
 
-/// Who forms a ring, and what for. All members have the same but for [`me`](Self::me).
+/// The plan of a ring. All members have the same except for [`me`](Self::me).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RingPlan {
-    /// Names the check, round, group and test. Whoever comes with another is turned away.
+    /// Identifies the check, round, group and test. A peer with another token is rejected.
     pub token: u64,
-    /// Of the bytes that are moved.
+    /// Seed of the bytes.
     pub seed: u64,
-    /// Which member this node is.
+    /// This node's place.
     pub me: usize,
     /// Host name or address of each member, in the order of the ring; the one that workers will use.
     pub members: Vec<String>,
     /// [`Listener::port`] of each member.
     pub ports: Vec<u16>,
-    /// So long is a neighbour that cannot be reached tried again. There is no other time limit; the master has one.
+    /// How long an unreachable peer is retried. There is no other time limit; the master has one.
     pub connect_timeout: Duration,
-    /// What it is for.
     pub mode: RingMode,
 }
 
@@ -48,7 +47,7 @@ pub(crate) struct RingTask {
 }
 
 impl RingPlan {
-    /// Bytes that this node is to receive.
+    /// Bytes that this node receives.
     pub(crate) fn total_bytes(&self) -> u64 {
         match self.mode {
             RingMode::Check => 2 * SIZES.iter().sum::<u64>(),
@@ -77,9 +76,9 @@ impl RingPlan {
     }
 }
 
-/// What one member receives in one all-reduce.
+/// Bytes that one member receives in one all-reduce.
 pub(crate) fn bytes_received(bytes: u64, members: usize) -> u64 {
-    // Each of the two halves brings every chunk but one.
+    // Each of the two halves transfers every chunk but one.
     let members = (members as u64).max(1);
     bytes.saturating_mul(2 * (members - 1)) / members
 }

@@ -1,4 +1,4 @@
-//! What a switchbox check is told and comes to, and the document that a program gets which measures.
+//! The task and the result of a switchbox check, and the request to a measuring program.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -9,27 +9,25 @@ use std::{
 use diagnosis::switchbox::{FEWEST, Finding, Settings, SocketPair, Style};
 use serde::{Deserialize, Serialize};
 
-/// Of both documents.
 pub(crate) const VERSION: u32 = 1;
 
-/// What is copied in one measurement, in bytes.
+/// Bytes of one copy.
 pub(crate) const BYTES: u64 = 256 << 20;
 
 /// The variable that names MetaX's tool.
 pub const TOOL_VARIABLE: &str = "SWITCHBOX_CHECK_TOOL_PATH";
 
-/// Where MetaX's tool lies when the variable is not set.
+/// Where MetaX's tool is when the variable is not set.
 pub const TOOL: &str = "/opt/mxmap/bin/mxom-client";
 
-/// What the check that follows is told: a collective must not use links that this one has just judged.
+/// The variable for the network check that follows: a collective must not use links that this check has just judged.
 pub const WITHOUT_OPTIC_LINK: (&str, &str) = ("MCCL_DISABLE_OPTIC_LINK", "1");
 
 /// Which probe measures.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SwitchboxProbe {
-    /// MetaX's where there is anything of MetaX, else CUDA where there is a device. Never the host's.
+    /// MetaX's if there is MetaX hardware or its tool, else CUDA if there is a device. Never the host's.
     Auto,
-    /// MetaX's tool.
     Mxom,
     /// Peer copies by NVIDIA's driver.
     Cuda,
@@ -41,13 +39,13 @@ pub enum SwitchboxProbe {
 
 impl From<&OsStr> for SwitchboxProbe {
     /// `auto`, `mxom`, `cuda`, `host`; anything else is a program.
-    fn from(words: &OsStr) -> Self {
-        match words.to_str() {
+    fn from(message: &OsStr) -> Self {
+        match message.to_str() {
             Some("auto") => Self::Auto,
             Some("mxom") => Self::Mxom,
             Some("cuda") => Self::Cuda,
             Some("host") => Self::Host,
-            _ => Self::Command(words.to_owned()),
+            _ => Self::Command(message.to_owned()),
         }
     }
 }
@@ -55,20 +53,18 @@ impl From<&OsStr> for SwitchboxProbe {
 /// A check of this node's switchbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwitchboxTask {
-    /// What is measured, and how much of it must be good.
+    /// What to measure, and how much of it must be good.
     pub settings: Settings,
-    /// By which probe.
     pub probe: SwitchboxProbe,
-    /// MetaX's tool.
     pub tool: PathBuf,
     /// `/sys`, or a tree like it.
     pub sysfs: PathBuf,
-    /// How long one pair may take; `None`: as long as the probe usually may, 10 s for MetaX's tool and 20 s for others.
+    /// The timeout for one pair; `None`: the probe's default, 10 s for MetaX's tool and 20 s for others.
     pub timeout: Option<Duration>,
 }
 
 impl SwitchboxTask {
-    /// On this host. `tool`: what [`TOOL_VARIABLE`] says, if anything.
+    /// For this host. `tool`: the value of [`TOOL_VARIABLE`], if any.
     #[must_use]
     pub fn new(settings: Settings, probe: SwitchboxProbe, tool: Option<&OsStr>) -> Self {
         let tool = tool.filter(|tool| !tool.is_empty()).unwrap_or_else(|| OsStr::new(TOOL));
@@ -76,32 +72,30 @@ impl SwitchboxTask {
     }
 }
 
-/// What the supervisor came to.
+/// The result of the supervisor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum SwitchboxEnd {
     /// It has measured.
     Found(Finding),
     /// There is no probe for this host.
     NoProbe,
-    /// It cannot be done as it was asked for; in words.
+    /// It cannot be done as requested; the reason.
     Cannot(String),
 }
 
-/// What one of them is to do.
+/// The task of one of our own programs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct CopyTask {
     pub(crate) kind: CopyKind,
     pub(crate) request: Request,
 }
 
-/// Which one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum CopyKind {
     Cuda,
     Host,
 }
 
-/// Which way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Direction {
     /// From the first of the pair to the second.
@@ -112,7 +106,6 @@ pub(crate) enum Direction {
     Back,
 }
 
-/// What is to be measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Request {
     pub(crate) v: u32,
@@ -126,7 +119,8 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// These pairs, within this time. A program of ours gives every repetition; another takes the mean itself.
+    /// Requests these pairs, within this time. Our own programs return every repetition; others take the mean
+    /// themselves.
     pub(crate) fn new(settings: &Settings, pairs: Vec<SocketPair>, style: Style, timeout: Duration) -> Self {
         let (iters, warmup) = match style {
             Style::Repetitions => (FEWEST, 1),

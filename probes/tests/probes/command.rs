@@ -1,4 +1,4 @@
-//! The user's own program in place of the ring.
+//! The check command.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use diagnosis::network_check::Probed;
 use probes::{CommandPlan, Helper, ProbeHandle, start_command};
 use tokio::sync::mpsc;
 
-use crate::support::{deaf, helper, in_time, is_alive, number_in, until};
+use crate::support::{helper, ignores_sigterm, in_time, is_alive, number_in, until};
 
 fn shell(script: &str) -> CommandPlan {
     CommandPlan {
@@ -53,7 +53,7 @@ async fn a_good_answer_passes() {
 }
 
 #[tokio::test]
-async fn its_words_for_people_are_passed_on() {
+async fn standard_error_is_forwarded() {
     let (output, mut lines) = mpsc::channel(8);
     let script = "echo one >&2; printf 'two \\377' >&2; echo '{\"version\":1,\"comm_ms\":1}'";
     let handle = start_command(CommandPlan { output: Some(output), ..shell(script) }, None);
@@ -64,30 +64,27 @@ async fn its_words_for_people_are_passed_on() {
 }
 
 #[tokio::test]
-async fn answers_that_are_none() {
+async fn invalid_results_fail() {
     let good = r#"{"version":1,"comm_ms":1}"#;
-    for (script, words) in [
-        ("exit 0".to_owned(), "gave no answer on its standard output"),
+    for (script, message) in [
+        ("exit 0".to_owned(), "printed no result"),
         (
             format!("echo '{good}'; echo bye"),
-            "its last line is no answer: expected value at line 1 column 1: bye",
+            "its last line is not a result: expected value at line 1 column 1: bye",
         ),
-        (
-            format!("echo '{good}'; echo lost the wire >&2; exit 3"),
-            "ended with exit code 3 and said: lost the wire",
-        ),
-        (format!("echo '{good}'; kill -SEGV $$"), "was killed by signal 11 and said nothing"),
+        (format!("echo '{good}'; echo lost the wire >&2; exit 3"), "exited with code 3: lost the wire"),
+        (format!("echo '{good}'; kill -SEGV $$"), "was killed by signal 11"),
         (r#"echo '{"version":1,"checksum_ok":false}'"#.to_owned(), "received wrong bytes"),
-        ("head -c 300000 /dev/zero | tr '\\0' '['".to_owned(), "its last line is no answer"),
-        ("printf '\\377\\376'".to_owned(), "its last line is no answer"),
+        ("head -c 300000 /dev/zero | tr '\\0' '['".to_owned(), "its last line is not a result"),
+        ("printf '\\377\\376'".to_owned(), "its last line is not a result"),
     ] {
         let reason = reason(&script).await;
-        assert!(reason.contains(words) && reason.len() < 1000, "{script}: {reason}");
+        assert!(reason.contains(message) && reason.len() < 1000, "{script}: {reason}");
     }
 }
 
 #[tokio::test]
-async fn a_program_that_is_not_there_is_named() {
+async fn a_missing_program_is_named() {
     let plan = CommandPlan { argv: vec!["/nowhere/check".into()], ..shell("") };
     let Probed::Failed { reason } = in_time(start_command(plan, None).end()).await else { panic!() };
     assert!(reason.starts_with("cannot start the check command `/nowhere/check`: No such file"), "{reason}");
@@ -97,21 +94,21 @@ async fn a_program_that_is_not_there_is_named() {
 }
 
 #[tokio::test]
-async fn one_that_hangs_is_cancelled_with_its_daemon_and_nothing_is_left() {
+async fn a_hanging_command_is_cancelled_with_its_daemon() {
     let folder = tempfile::tempdir().unwrap();
-    let (progress, mut told) = mpsc::channel(8);
+    let (progress, mut subscribers) = mpsc::channel(8);
     let plan = CommandPlan {
         grace: Duration::from_millis(100),
-        ..shell(&deaf(&folder, "while :; do sleep 0.01; done"))
+        ..shell(&ignores_sigterm(&folder, "while :; do sleep 0.01; done"))
     };
     let handle = start_command(plan, Some(progress));
     loop {
-        let word = in_time(told.recv()).await.unwrap();
-        if matches!(word, Probed::Unfinished { bytes: 5, total: 10, .. }) {
+        let message = in_time(subscribers.recv()).await.unwrap();
+        if matches!(message, Probed::Unfinished { bytes: 5, total: 10, .. }) {
             break;
         }
     }
-    until("the program has said who it is", || number_in(&folder.path().join("leader")).is_some());
+    until("the program has written its process id", || number_in(&folder.path().join("leader")).is_some());
     handle.cancel();
     let end = in_time(handle.end()).await;
     assert!(matches!(end, Probed::Unfinished { bytes: 5, total: 10, .. }), "{end:?}");
@@ -121,15 +118,15 @@ async fn one_that_hangs_is_cancelled_with_its_daemon_and_nothing_is_left() {
 }
 
 #[tokio::test]
-async fn one_that_ends_leaves_no_daemon() {
+async fn a_daemon_of_an_ended_command_is_killed() {
     let folder = tempfile::tempdir().unwrap();
-    let script = deaf(&folder, r#"echo '{"version":1,"comm_ms":1}'"#);
+    let script = ignores_sigterm(&folder, r#"echo '{"version":1,"comm_ms":1}'"#);
     assert!(matches!(end(&script).await, Probed::Passed { .. }));
     assert!(!is_alive(number_in(&folder.path().join("daemon")).unwrap()));
 }
 
 #[tokio::test]
-async fn one_that_hears_sigterm_has_time_to_answer_it() {
+async fn a_command_may_handle_sigterm() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("cleared");
     let ready = folder.path().join("ready");
@@ -147,9 +144,9 @@ async fn one_that_hears_sigterm_has_time_to_answer_it() {
 }
 
 #[tokio::test]
-async fn it_carries_the_mark_of_the_launcher() {
+async fn a_command_carries_the_launcher_id() {
     let script = r#"[ "$DLROVER_LAUNCHER_ID" = "some mark" ] && echo '{"version":1,"comm_ms":1}'"#;
-    let helper = Helper { mark: Some("some mark".into()), ..helper() };
+    let helper = Helper { launcher_id: Some("some mark".into()), ..helper() };
     let handle: ProbeHandle = start_command(CommandPlan { helper, ..shell(script) }, None);
     assert!(matches!(in_time(handle.end()).await, Probed::Passed { .. }));
 }

@@ -1,4 +1,4 @@
-//! The inventory, through the real loading path: a library that calls itself `libnvidia-ml.so.1`.
+//! The inventory, through the real loading path: a library with the name `libnvidia-ml.so.1`.
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, time::Duration};
 
@@ -13,7 +13,7 @@ use crate::{
     support::{TIMEOUT, in_time, is_alive},
 };
 
-/// A probe in whose environment there is the fake library with these devices.
+/// A probe whose environment has the fake library with these devices.
 fn helper(folder: &Path, plan: &str) -> Helper {
     let library = fake_library::folder(Path::new(env!("CARGO_TARGET_TMPDIR")));
     let script = folder.join("probe");
@@ -42,7 +42,7 @@ fn link(inventory: &Inventory, a: u32, b: u32) -> LinkKind {
 }
 
 #[tokio::test]
-async fn eight_devices_are_read_with_their_links_and_the_sick_one() {
+async fn eight_devices_are_read_with_their_links_and_a_faulty_one() {
     let plan = "gpus=8;links=dgx1;lost=3;closed=5;ecc=2:5;pending=1;used=0:61;pid=0:4711;pid=0:4712;hot=6";
     let inventory = inventory(plan, TIMEOUT).await;
     assert_eq!((inventory.vendor, inventory.driver.as_deref()), (Some(Vendor::Nvidia), Some("535.161.08")));
@@ -67,7 +67,7 @@ async fn eight_devices_are_read_with_their_links_and_the_sick_one() {
         (six.throttled.as_slice(), four.throttled.len()),
         (&["temperature (hardware)".to_owned()][..], 0)
     );
-    // Of a library that lacks a call only that answer is missing.
+    // Of a library that lacks a function only that value is missing.
     assert!(inventory.gpus.iter().all(|gpu| gpu.numa_node.is_none() && !gpu.is_mig));
     assert_eq!(zero.nvlinks.len(), 6);
     assert_eq!(link(&inventory, 0, 4), LinkKind::NvLink(2));
@@ -105,18 +105,18 @@ async fn a_library_without_devices_is_a_node_without_devices() {
     assert_eq!((inventory.vendor, inventory.gpus.len()), (None, 0));
 }
 
-/// A tool at this place below `root` that does what a script says. Its process id is in `tool.pid`.
+/// Installs a tool below `root` that runs a script. Its process id is in `tool.pid`.
 fn tool(root: &Path, place: &str, script: &str) {
     let (draft, tool) = (root.join("draft"), root.join(place));
     fs::create_dir_all(tool.parent().unwrap()).unwrap();
     fs::write(&draft, format!("#!/bin/sh\necho $$ > {}\n{script}\n", root.join("tool.pid").display()))
         .unwrap();
     fs::set_permissions(&draft, fs::Permissions::from_mode(0o755)).unwrap();
-    // Moved by another process, so that nobody who forks meanwhile keeps it open for writing.
+    // Moved by another process, so that a concurrent fork does not keep it open for writing.
     assert!(std::process::Command::new("mv").args([&draft, &tool]).status().unwrap().success());
 }
 
-/// Asks on the machine below `root`, with the tools in its `bin`.
+/// Queries the machine below `root`, with the tools in its `bin`.
 async fn asked(root: &Path, deadline: Duration) -> Inventory {
     let helper = crate::support::helper();
     let path = root.join("bin").into_os_string();
@@ -153,10 +153,10 @@ fn metax(script: &str) -> tempfile::TempDir {
     root
 }
 
-/// Time for all questions but the one that hangs.
+/// Time for all queries but the one that hangs.
 const SOON: Duration = Duration::from_secs(3);
 
-/// What `mx-smi -L` prints of two.
+/// The output of `mx-smi -L` for two devices.
 const METAX_LIST: &str = "-L) echo 'GPU#0    MXC500    0000:0E:00.0    Available (UUID: GPU-aa)'
                               echo 'GPU#1    MXC500    0000:0F:00.0    Unavailable (UUID: GPU-bb)';;";
 
@@ -169,15 +169,15 @@ async fn metax_devices_are_read_from_files_and_tool() {
          *) echo no such option; exit 2;;
          esac"
     ));
-    // Nobody asks it where there is another vendor's driver.
+    // Not queried if there is another vendor's driver.
     tool(root.path(), "bin/nvidia-smi", "echo asked");
     let inventory = asked(root.path(), TIMEOUT).await;
     assert_eq!((inventory.vendor, inventory.gpus.len()), (Some(Vendor::Metax), 2), "{inventory:?}");
     assert_eq!((inventory.gpus[0].numa_node, inventory.gpus[1].numa_node), (Some(0), Some(1)));
     assert!(matches!(inventory.gpus[1].trouble, Some(GpuTrouble::CannotOpen(_))), "{inventory:?}");
     assert_eq!(link(&inventory, 0, 1).to_string(), "MX");
-    let complaint = inventory.notes.iter().find(|note| note.contains("--show-memory")).unwrap();
-    assert!(complaint.ends_with("said no such option"), "{complaint}");
+    let message = inventory.notes.iter().find(|note| note.contains("--show-memory")).unwrap();
+    assert!(message.ends_with(": no such option"), "{message}");
     assert!(!inventory.notes.iter().any(|note| note.contains("nvidia-smi")), "{inventory:?}");
 }
 
@@ -186,7 +186,7 @@ async fn the_tool_on_the_path_comes_before_the_drivers_own() {
     let root = metax("exit 1");
     tool(root.path(), "bin/mx-smi", "exit 7");
     let inventory = asked(root.path(), TIMEOUT).await;
-    assert!(inventory.notes.iter().any(|note| note.contains("bin/mx-smi -L: it ended with exit status: 7")));
+    assert!(inventory.notes.iter().any(|note| note.contains("bin/mx-smi -L: failed (exit status: 7)")));
     assert_eq!(inventory.gpus.len(), 2, "the bus says so");
 }
 
@@ -205,7 +205,7 @@ async fn a_metax_tool_that_hangs_is_killed_with_all_it_started_and_named() {
     are_gone(root.path(), &["tool.pid", "opt/mxdriver/bin/mx-smi.child"]).await;
 }
 
-/// What `nvidia-smi` says of two.
+/// The output of `nvidia-smi` for two devices.
 const NVIDIA_LIST: &str = "--query-gpu=index,uuid,pci.bus_id,memory.used,memory.total)
                                echo '0, GPU-aa, 00000000:3B:00.0, 1024, 81559'
                                echo '1, GPU-bb, 00000000:5E:00.0, [N/A], 81559';;";
@@ -218,7 +218,7 @@ fn nvidia(script: &str) -> tempfile::TempDir {
 }
 
 #[tokio::test]
-async fn nvidia_smi_stands_in_for_the_library() {
+async fn nvidia_smi_replaces_a_missing_library() {
     let root = nvidia(&format!(
         "case $1 in
          {NVIDIA_LIST}
@@ -246,7 +246,7 @@ async fn nvidia_smi_stands_in_for_the_library() {
         numa_node: Some(numa),
         ..Gpu::default()
     };
-    // The table's own word on the NUMA node, and the kernel's where it has none.
+    // The NUMA node of the table, or the kernel's if it has none.
     let expected =
         [gpu(0, "GPU-aa", "0000:3b:00.0", Some(1 << 30), 1), gpu(1, "GPU-bb", "0000:5e:00.0", None, 3)];
     assert_eq!(inventory.gpus, expected);
@@ -256,7 +256,7 @@ async fn nvidia_smi_stands_in_for_the_library() {
 }
 
 #[tokio::test]
-async fn nobody_asks_nvidia_smi_where_the_library_answers() {
+async fn nvidia_smi_is_not_called_if_the_library_answers() {
     let root = nvidia("touch $0.asked");
     for (devices, vendor) in [("gpus=2", Some(Vendor::Nvidia)), ("gpus=0", None)] {
         let plan = GpuPlan {
@@ -271,19 +271,19 @@ async fn nobody_asks_nvidia_smi_where_the_library_answers() {
 }
 
 #[tokio::test]
-async fn what_nvidia_smi_does_not_tell_is_a_note_that_names_the_question() {
+async fn a_failed_call_of_nvidia_smi_is_a_note_that_names_it() {
     const QUERY: &str = "/bin/nvidia-smi --query-gpu=... --format=...: ";
     const TOPO: &str = "/bin/nvidia-smi topo -m: ";
     let of_table = |script: &str| format!("case $1 in {NVIDIA_LIST} *) {script};; esac");
-    for (script, gpus, question, words) in [
+    for (script, gpus, question, message) in [
         (
             "echo; echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18".to_owned(),
             0,
             QUERY,
-            "it ended with exit status: 18 and said Failed to initialize NVML: Driver/library version mismatch",
+            "failed (exit status: 18): Failed to initialize NVML: Driver/library version mismatch",
         ),
-        ("kill -KILL $$".into(), 0, QUERY, "it ended with signal: 9 (SIGKILL) and said nothing"),
-        ("exec yes GPU0".into(), 0, QUERY, "it prints more than 262144 bytes, and was killed"),
+        ("kill -KILL $$".into(), 0, QUERY, "failed (signal: 9 (SIGKILL))"),
+        ("exec yes GPU0".into(), 0, QUERY, "killed: printed more than 262144 bytes"),
         ("echo No devices were found".into(), 0, QUERY, "`No devices were found` does not tell of gpu 0"),
         ("head -c 300 /dev/urandom".into(), 0, QUERY, ""),
         (String::new(), 0, QUERY, "it lists no GPU"),
@@ -301,8 +301,8 @@ async fn what_nvidia_smi_does_not_tell_is_a_note_that_names_the_question() {
             TOPO,
             "the topology has 1 GPUs, and this node shows 2",
         ),
-        (of_table("exec yes GPU0"), 2, TOPO, "it prints more than 262144 bytes, and was killed"),
-        (of_table("exit 6"), 2, TOPO, "it ended with exit status: 6 and said nothing"),
+        (of_table("exec yes GPU0"), 2, TOPO, "killed: printed more than 262144 bytes"),
+        (of_table("exit 6"), 2, TOPO, "failed (exit status: 6)"),
     ] {
         let root = nvidia(&script);
         let inventory = asked(root.path(), TIMEOUT).await;
@@ -310,7 +310,7 @@ async fn what_nvidia_smi_does_not_tell_is_a_note_that_names_the_question() {
         assert_eq!(inventory.hangs_at, None, "{script}");
         let note = inventory.notes.last().unwrap();
         let said = note.split_once(question).unwrap_or_else(|| panic!("{script}: {note}")).1;
-        assert!(said.starts_with(words), "{script}: {note}");
+        assert!(said.starts_with(message), "{script}: {note}");
         are_gone(root.path(), &["tool.pid"]).await;
     }
     let inventory = asked(tempfile::tempdir().unwrap().path(), TIMEOUT).await;
@@ -323,7 +323,7 @@ async fn an_nvidia_smi_that_hangs_is_killed_with_all_it_started_and_named() {
     for hang in [
         "sleep 1000 & echo $! > $0.child; wait",
         "setsid sleep 1000 & echo $! > $0.child; wait",
-        // It closes its output and stays, or ends and leaves somebody with it.
+        // It closes its output and stays, or exits and leaves a child with it.
         "echo $$ > $0.child; exec >&-; sleep 1000",
         "sleep 1000 & echo $! > $0.child; echo done",
         "trap '' TERM; echo $$ > $0.child; while :; do sleep 1000; done",

@@ -13,7 +13,7 @@ fn plan() -> LocalPlan {
 }
 
 #[tokio::test]
-async fn a_node_that_is_well_has_no_fault_and_a_time() {
+async fn a_healthy_node_has_no_fault_and_a_time() {
     let check = in_time(check_locally(plan())).await;
     assert_eq!(check.fault, None);
     println!("{check:?}");

@@ -1,4 +1,4 @@
-//! A neighbour made of bytes, written anew from what is said on the wire, so that it can do wrong.
+//! A peer that is written from the protocol's description, so that it can misbehave.
 
 use std::{
     io::{Read as _, Write as _},
@@ -18,8 +18,8 @@ fn hello(kind: u8, token: u64, from: u64, to: u64) -> Vec<u8> {
     bytes
 }
 
-/// Comes to a probe at `port` as member 1 of a pair, and gives the answer's kind.
-pub fn knock(port: u16, token: u64) -> (TcpStream, Option<u8>) {
+/// Connects to a probe at `port` as member 1 of a pair, and returns the kind of the reply.
+pub fn connect(port: u16, token: u64) -> (TcpStream, Option<u8>) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.write_all(&hello(KIND_LEAD, token, 1, 0)).unwrap();
     let mut answer = [0; 48];
@@ -27,7 +27,7 @@ pub fn knock(port: u16, token: u64) -> (TcpStream, Option<u8>) {
     (stream, kind)
 }
 
-/// Takes a probe's connection as member 1 of a pair.
+/// Accepts a probe's connection as member 1 of a pair.
 pub fn take(listener: &TcpListener, token: u64) -> TcpStream {
     let (mut stream, _) = listener.accept().unwrap();
     let mut asked = [0; 48];
@@ -37,8 +37,8 @@ pub fn take(listener: &TcpListener, token: u64) -> TcpStream {
     stream
 }
 
-/// Carries bytes from one to the other until it ends, the byte number `spoilt` changed.
-pub fn carry(mut from: TcpStream, mut to: TcpStream, spoilt: Option<usize>) {
+/// Copies bytes from one to the other until the end; byte number `spoilt` is changed.
+pub fn proxy(mut from: TcpStream, mut to: TcpStream, spoilt: Option<usize>) {
     let mut carried = 0;
     let mut buffer = vec![0; 64 << 10];
     while let Ok(length @ 1..) = from.read(&mut buffer) {

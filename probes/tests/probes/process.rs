@@ -16,13 +16,14 @@ use processes::tree;
 use tokio::{sync::watch, time::sleep};
 
 use crate::support::{
-    TIMEOUT, deaf, helper, in_time, is_alive, listeners, number_in, plans, ports, probes_below, until,
+    TIMEOUT, helper, ignores_sigterm, in_time, is_alive, listeners, number_in, plans, ports, probes_below,
+    until,
 };
 
 /// A program in place of the probe.
 fn impostor(folder: &tempfile::TempDir, script: &str) -> Helper {
     let program: PathBuf = folder.path().join("impostor");
-    // Written elsewhere and moved here, so that nobody who forks meanwhile keeps it open for writing.
+    // Written elsewhere and moved here, so that a concurrent fork does not keep it open for writing.
     let draft = folder.path().join("draft");
     fs::write(&draft, format!("#!/bin/sh\n{script}\n")).unwrap();
     fs::set_permissions(&draft, fs::Permissions::from_mode(0o755)).unwrap();
@@ -41,7 +42,7 @@ async fn ring_with(helper: &Helper, cancel: bool) -> Probed {
 }
 
 #[tokio::test]
-async fn a_probe_that_does_not_hear_sigterm_is_killed() {
+async fn a_probe_that_ignores_sigterm_is_killed() {
     let folder = tempfile::tempdir().unwrap();
     let pid_file = folder.path().join("pid");
     let script = format!("trap '' TERM\necho $$ > {}\nwhile :; do sleep 0.01; done", pid_file.display());
@@ -61,26 +62,26 @@ async fn a_probe_that_does_not_hear_sigterm_is_killed() {
 }
 
 #[tokio::test]
-async fn a_probe_that_dies_says_why() {
+async fn the_reason_of_a_dead_probe_is_its_standard_error() {
     let folder = tempfile::tempdir().unwrap();
     let helper = impostor(&folder, "yes filler | head -c 9000 >&2; echo 'no such device' >&2; exit 3");
     let end = ring_with(&helper, false).await;
     let Probed::Failed { reason } = end else { panic!("{end:?}") };
-    assert!(reason.starts_with("the probe ended with exit status: 3 and said: "), "{reason}");
+    assert!(reason.starts_with("the probe ended (exit status: 3): "), "{reason}");
     assert!(reason.ends_with("no such device") && reason.len() < 5000, "{reason}");
 }
 
 #[tokio::test]
-async fn a_probe_that_talks_nonsense_has_said_nothing() {
+async fn invalid_messages_of_a_probe_are_ignored() {
     let folder = tempfile::tempdir().unwrap();
     let script = r#"echo 'nonsense'; echo '{"End":7}'; printf '\377\n'; printf '{"Progress":'"#;
     let end = ring_with(&impostor(&folder, script), false).await;
-    let reason = "the probe ended with exit status: 0 and said nothing".to_owned();
+    let reason = "the probe ended (exit status: 0) without a result".to_owned();
     assert_eq!(end, Probed::Failed { reason });
 }
 
 #[tokio::test]
-async fn a_program_that_is_not_there_is_a_failure_and_a_fault() {
+async fn a_missing_probe_program_is_a_failure_and_a_fault() {
     let nowhere = Helper { program: "/nowhere/probe".into(), ..Helper::default() };
     let end = ring_with(&nowhere, false).await;
     let Probed::Failed { reason } = end else { panic!("{end:?}") };
@@ -92,7 +93,7 @@ async fn a_program_that_is_not_there_is_a_failure_and_a_fault() {
 }
 
 #[tokio::test]
-async fn a_local_check_that_hangs_is_a_fault_of_what_it_was_at() {
+async fn a_hanging_local_check_is_a_fault_of_its_current_step() {
     let folder = tempfile::tempdir().unwrap();
     let script = "echo '{\"At\":\"cpu\"}'; echo '{\"At\":\"gpu 3 (Some Model)\"}'; exec sleep 1000";
     let helper = impostor(&folder, script);
@@ -103,7 +104,7 @@ async fn a_local_check_that_hangs_is_a_fault_of_what_it_was_at() {
 }
 
 #[tokio::test]
-async fn a_compute_probe_that_hangs_ends_when_nobody_waits_for_it() {
+async fn a_hanging_compute_probe_ends_when_its_caller_stops_waiting() {
     let folder = tempfile::tempdir().unwrap();
     let pid = folder.path().join("pid");
     let helper = impostor(&folder, &format!("echo $$ > {}; exec sleep 1000", pid.display()));
@@ -143,7 +144,7 @@ fn a_probe_dies_with_its_agent() {
     let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = silent.local_addr().unwrap().port();
     let mut agent = agent(&["ring", "127.0.0.1", &port.to_string()]);
-    // It has come as far as its neighbour.
+    // It has connected to its peer.
     let _dialled = silent.accept().unwrap();
     let agent_pid = i32::try_from(agent.id()).unwrap();
     let probe = match &probes_below(agent_pid)[..] {
@@ -158,11 +159,11 @@ fn a_probe_dies_with_its_agent() {
 #[test]
 fn a_check_command_and_its_daemon_die_with_their_agent() {
     let folder = tempfile::tempdir().unwrap();
-    let script = deaf(&folder, "while :; do sleep 0.01; done");
+    let script = ignores_sigterm(&folder, "while :; do sleep 0.01; done");
     let mut agent = agent(&["command", &script]);
     let pids = ["leader", "daemon"].map(|name| {
         let mut pid = None;
-        until("the program has said who it is", || {
+        until("the program has written its process id", || {
             pid = number_in(&folder.path().join(name));
             pid.is_some()
         });
@@ -174,13 +175,13 @@ fn a_check_command_and_its_daemon_die_with_their_agent() {
 }
 
 #[test]
-fn a_check_comes_to_its_end_where_somebody_else_reaps_all_children() {
+fn a_check_ends_where_another_task_reaps_all_children() {
     let agent = Command::new(helper().program).arg("reap").output().unwrap();
     let check: LocalCheck = serde_json::from_slice(&agent.stdout).unwrap();
     assert!(check.fault.is_none() && check.compute.is_some(), "{check:?}");
 }
 
-/// A folder of the freezer, version 1: what is frozen there cannot even be killed. `None` where that cannot be had.
+/// A cgroup of the freezer, version 1: a frozen process cannot even be killed. `None` where there is none.
 fn freezer() -> Option<PathBuf> {
     let folder = PathBuf::from(format!("/sys/fs/cgroup/freezer/probes-test-{}", std::process::id()));
     fs::create_dir(&folder).ok()?;
@@ -215,12 +216,12 @@ async fn a_probe_that_cannot_be_killed_is_given_up_and_named() {
     until("it dies once it can", || !is_alive(pid));
     until("its child has ended", || fs::remove_dir(&freezer).is_ok());
     let Probed::Failed { reason } = end else { panic!("{end:?}") };
-    let words = format!("the probe (process {pid}) does not even die of SIGKILL: state D, waiting in ");
-    assert!(reason.starts_with(&words), "{reason}");
+    let message = format!("the probe (process {pid}) survived SIGKILL: state D, waiting in ");
+    assert!(reason.starts_with(&message), "{reason}");
 }
 
 #[tokio::test]
-async fn a_handle_that_is_dropped_takes_its_probe_with_it() {
+async fn dropping_a_handle_ends_its_probe() {
     let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let listeners = listeners(1);
     let plan =
@@ -239,7 +240,7 @@ async fn a_handle_that_is_dropped_takes_its_probe_with_it() {
 }
 
 #[tokio::test]
-async fn an_ended_probe_is_reaped_though_nobody_waits_for_children() {
+async fn an_ended_probe_is_reaped_without_a_reaper() {
     let folder = tempfile::tempdir().unwrap();
     let pid_file = folder.path().join("pid");
     ring_with(&impostor(&folder, &format!("echo $$ > {}", pid_file.display())), false).await;
@@ -248,12 +249,12 @@ async fn an_ended_probe_is_reaped_though_nobody_waits_for_children() {
 }
 
 #[tokio::test]
-async fn what_computes_sees_the_devices_that_it_is_given() {
+async fn the_compute_probe_sees_only_its_devices() {
     let folder = tempfile::tempdir().unwrap();
     let seen = folder.path().join("seen");
     let script = format!("echo \"$CUDA_VISIBLE_DEVICES $DLROVER_LAUNCHER_ID\" > {}", seen.display());
     let helper = Helper {
-        mark: Some("mark".into()),
+        launcher_id: Some("mark".into()),
         variables: vec![("CUDA_VISIBLE_DEVICES".into(), "4,5".into())],
         ..impostor(&folder, &script)
     };

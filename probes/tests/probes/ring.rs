@@ -1,4 +1,4 @@
-//! Rings, well and unwell.
+//! Rings that work, and rings that fail.
 
 use std::{
     io::Write as _,
@@ -52,7 +52,7 @@ async fn a_triple_passes() {
 }
 
 #[tokio::test]
-async fn an_all_reduce_gives_the_sum_whether_or_not_it_can_be_shared_out_evenly() {
+async fn an_all_reduce_gives_the_sum_for_even_and_uneven_chunks() {
     for (members, bytes) in [(2, 4 << 20), (3, 1_000_004), (5, 12)] {
         for end in passes(members, RingMode::AllReduce { bytes, repeats: 3 }).await {
             let reduced = end.all_reduced.unwrap();
@@ -63,13 +63,16 @@ async fn an_all_reduce_gives_the_sum_whether_or_not_it_can_be_shared_out_evenly(
 }
 
 #[tokio::test]
-async fn a_member_that_starts_late_is_waited_for() {
+async fn a_late_member_is_waited_for() {
     let listeners = listeners(2);
     let [first, second] = plans(&ports(&listeners), 6, RingMode::Check).try_into().unwrap();
-    let (progress, mut told) = mpsc::channel(1);
+    let (progress, mut messages) = mpsc::channel(1);
     let early = start_ring(first, &listeners[0], &helper(), Some(progress));
-    // It is at work, and has nobody.
-    assert!(matches!(in_time(told.recv()).await, Some(Probed::Unfinished { bytes: 0, total: TOTAL, .. })));
+    // It runs, and has no peer.
+    assert!(matches!(
+        in_time(messages.recv()).await,
+        Some(Probed::Unfinished { bytes: 0, total: TOTAL, .. })
+    ));
     let late = start_ring(second, &listeners[1], &helper(), None);
     for end in [early.end(), late.end()] {
         assert!(matches!(in_time(end).await, Probed::Passed { .. }));
@@ -77,39 +80,39 @@ async fn a_member_that_starts_late_is_waited_for() {
 }
 
 #[tokio::test]
-async fn strangers_and_connections_of_an_earlier_round_are_turned_away_and_the_pair_passes() {
+async fn unknown_peers_and_those_of_an_earlier_round_are_rejected_and_the_pair_passes() {
     let listeners = listeners(2);
     let [port, _] = ports(&listeners).try_into().unwrap();
-    // These wait in the queue before any probe runs: one of another round, one that says nothing, one that says
-    // nonsense, one that has gone again.
-    let earlier = thread::spawn(move || peer::knock(port, 6));
+    // These wait in the queue before any probe runs: one of another round, a silent one, one with invalid bytes, one
+    // that has disconnected.
+    let earlier = thread::spawn(move || peer::connect(port, 6));
     let _silent = TcpStream::connect(("127.0.0.1", port)).unwrap();
     let mut nonsense = TcpStream::connect(("127.0.0.1", port)).unwrap();
     std::io::Write::write_all(&mut nonsense, &[b'x'; 100]).unwrap();
     drop(TcpStream::connect(("127.0.0.1", port)).unwrap());
     let ends = run(plans(&ports(&listeners), 7, RingMode::Check), &listeners).await;
     assert!(ends.iter().all(|end| matches!(end.probed, Probed::Passed { .. })), "{ends:?}");
-    // It got its answer, or came too late to be heard at all.
+    // It was answered, or came too late.
     assert!(matches!(earlier.join().unwrap().1, Some(3) | None));
 }
 
 #[tokio::test]
-async fn a_round_after_one_that_was_cut_short_is_not_confused_by_it() {
+async fn a_cancelled_round_does_not_disturb_the_next() {
     let listeners = listeners(2);
     let [alone, _] = plans(&ports(&listeners), 8, RingMode::Check).try_into().unwrap();
-    // Its connection waits at the other's listener, where nobody accepts.
-    let (progress, mut told) = mpsc::channel(1);
+    // Its connection waits at the other's listener, which does not accept.
+    let (progress, mut messages) = mpsc::channel(1);
     let handle = start_ring(alone, &listeners[0], &helper(), Some(progress));
-    in_time(told.recv()).await;
+    in_time(messages.recv()).await;
     handle.cancel();
     assert!(matches!(in_time(handle.end()).await, Probed::Unfinished { bytes: 0, .. }));
     let ends = run(plans(&ports(&listeners), 9, RingMode::Check), &listeners).await;
     assert!(ends.iter().all(|end| matches!(end.probed, Probed::Passed { .. })), "{ends:?}");
 }
 
-/// A pair whose second member is reached through a wire of ours. `spoilt`: a byte to the first member, on the
-/// connection that it dialled.
-async fn through_a_wire(spoilt: usize) -> [Probed; 2] {
+/// A pair whose second member is reached through a proxy. `spoilt`: a byte to the first member, on the connection
+/// that it dialled.
+async fn through_a_proxy(spoilt: usize) -> [Probed; 2] {
     let listeners = listeners(2);
     let wire = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = listeners[1].port();
@@ -119,8 +122,8 @@ async fn through_a_wire(spoilt: usize) -> [Probed; 2] {
         let (near, _) = wire.accept().unwrap();
         let far = TcpStream::connect(("127.0.0.1", port)).unwrap();
         let back = (far.try_clone().unwrap(), near.try_clone().unwrap());
-        thread::spawn(move || peer::carry(near, far, None));
-        peer::carry(back.0, back.1, Some(spoilt));
+        thread::spawn(move || peer::proxy(near, far, None));
+        peer::proxy(back.0, back.1, Some(spoilt));
     });
     let ends = run(plans, &listeners).await;
     carrying.join().unwrap();
@@ -129,25 +132,25 @@ async fn through_a_wire(spoilt: usize) -> [Probed; 2] {
 
 #[tokio::test]
 async fn one_wrong_byte_fails_both_ends() {
-    // Hello, ready, 32 round trips, the first size and its confirmation, and then some.
+    // Hello, ready, 32 round trips, the first size and its confirmation, and part of the next.
     let before = 48 + 1 + 32 * 64 + (64 << 10) + 1;
-    let [first, second] = through_a_wire(before + 70_000).await;
+    let [first, second] = through_a_proxy(before + 70_000).await;
     let Probed::Failed { reason } = first else { panic!("{first:?}") };
-    assert!(reason.starts_with("wrong bytes from neighbour 127.0.0.1:"), "{reason}");
+    assert!(reason.starts_with("wrong bytes from peer 127.0.0.1:"), "{reason}");
     assert!(reason.contains("in a transfer of 1048576 bytes, at offset 70000, "), "{reason}");
     let Probed::Failed { reason } = second else { panic!("{second:?}") };
     assert!(reason.contains("received wrong bytes from us"), "{reason}");
 }
 
 #[tokio::test]
-async fn one_wrong_byte_in_a_round_trip_is_seen() {
-    let [first, _] = through_a_wire(48 + 1 + 64 + 3).await;
+async fn one_wrong_byte_in_a_round_trip_is_detected() {
+    let [first, _] = through_a_proxy(48 + 1 + 64 + 3).await;
     let Probed::Failed { reason } = first else { panic!("{first:?}") };
     assert!(reason.contains("in a transfer of 64 bytes, at offset 3, "), "{reason}");
 }
 
 #[tokio::test]
-async fn a_neighbour_that_accepts_and_says_nothing_is_waited_for_until_cancelled() {
+async fn a_silent_peer_is_waited_for_until_cancelled() {
     let listeners = listeners(1);
     let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let ports = [listeners[0].port(), silent.local_addr().unwrap().port()];
@@ -161,18 +164,18 @@ async fn a_neighbour_that_accepts_and_says_nothing_is_waited_for_until_cancelled
 }
 
 #[tokio::test]
-async fn a_transfer_that_is_cut_short_tells_how_far_it_came() {
+async fn a_cancelled_transfer_reports_its_progress() {
     let listeners = listeners(2);
     let mut plans = plans(&ports(&listeners), 12, RingMode::Check);
     let wire = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = listeners[1].port();
     plans[0].ports[1] = wire.local_addr().unwrap().port();
-    // A wire that carries a little at a time, for ever.
+    // A proxy that forwards slowly, for ever.
     thread::spawn(move || {
         let (near, _) = wire.accept().unwrap();
         let far = TcpStream::connect(("127.0.0.1", port)).unwrap();
         let mut back = (far.try_clone().unwrap(), near.try_clone().unwrap());
-        thread::spawn(move || peer::carry(near, far, None));
+        thread::spawn(move || peer::proxy(near, far, None));
         let mut buffer = [0; 2048];
         while let Ok(length @ 1..) = std::io::Read::read(&mut back.0, &mut buffer) {
             if std::io::Write::write_all(&mut back.1, &buffer[..length]).is_err() {
@@ -181,14 +184,14 @@ async fn a_transfer_that_is_cut_short_tells_how_far_it_came() {
             thread::sleep(Duration::from_millis(2));
         }
     });
-    let (progress, mut told) = mpsc::channel(64);
+    let (progress, mut messages) = mpsc::channel(64);
     let mut plans = plans.into_iter();
     let mut start =
         |index: usize, progress| start_ring(plans.next().unwrap(), &listeners[index], &helper(), progress);
     let (slow, other) = (start(0, Some(progress)), start(1, None));
-    // The other link carries all of its bytes first.
+    // The other link forwards all of its bytes first.
     let seen = loop {
-        match in_time(told.recv()).await {
+        match in_time(messages.recv()).await {
             Some(Probed::Unfinished { bytes, .. }) if bytes > TOTAL / 2 + 10_000 => break bytes,
             Some(_) => {}
             None => panic!("ended"),
@@ -200,13 +203,13 @@ async fn a_transfer_that_is_cut_short_tells_how_far_it_came() {
     let Probed::Unfinished { bytes, total: TOTAL, elapsed, idle } = end else { panic!("{end:?}") };
     assert!(bytes >= seen && bytes < TOTAL, "{bytes}");
     assert!(idle < elapsed, "{idle:?} {elapsed:?}");
-    // Its neighbour is gone, but it is cancelled too, and that is what it says.
+    // Its peer is gone, but it is cancelled too, which is what it reports.
     let end = in_time(other.end()).await;
     assert!(matches!(end, Probed::Unfinished { .. }), "{end:?}");
 }
 
 #[tokio::test]
-async fn a_neighbour_that_is_not_there_is_named() {
+async fn a_missing_peer_is_named() {
     let listeners = listeners(2);
     let [here, there] = ports(&listeners).try_into().unwrap();
     let [mut plan, _] = plans(&[here, there], 13, RingMode::Check).try_into().unwrap();
@@ -214,30 +217,30 @@ async fn a_neighbour_that_is_not_there_is_named() {
     let [first, second] = listeners.try_into().unwrap();
     drop(second);
     let end = in_time(start_ring(plan, &first, &helper(), None).end()).await;
-    let reason = format!("cannot connect to neighbour 127.0.0.1:{there}: connection refused");
+    let reason = format!("cannot connect to peer 127.0.0.1:{there}: connection refused");
     assert_eq!(end, Probed::Failed { reason });
 }
 
 #[tokio::test]
-async fn a_neighbour_that_closes_early_is_named() {
+async fn a_peer_that_closes_early_is_named() {
     let listeners = listeners(1);
     let wire = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let there = wire.local_addr().unwrap().port();
     let here = listeners[0].port();
     let plan = plans(&[here, there], 14, RingMode::Check).remove(0);
     let handle = start_ring(plan, &listeners[0], &helper(), None);
-    let met = tokio::task::spawn_blocking(move || (peer::take(&wire, 14), peer::knock(here, 14)));
+    let met = tokio::task::spawn_blocking(move || (peer::take(&wire, 14), peer::connect(here, 14)));
     let (taken, (_knocked, answer)) = met.await.unwrap();
     assert_eq!(answer, Some(2), "welcome");
     drop(taken);
     let end = in_time(handle.end()).await;
     let Probed::Failed { reason } = end else { panic!("{end:?}") };
-    let who = format!("neighbour 127.0.0.1:{there} closed the connection early");
-    assert!(reason.starts_with(&who), "{reason}");
+    let peer = format!("peer 127.0.0.1:{there} closed the connection early");
+    assert!(reason.starts_with(&peer), "{reason}");
 }
 
 #[tokio::test]
-async fn what_is_no_ring_is_said() {
+async fn an_invalid_ring_is_refused() {
     let listeners = listeners(1);
     let plan = RingPlan {
         me: 0,
@@ -245,11 +248,11 @@ async fn what_is_no_ring_is_said() {
         ..plans(&ports(&listeners), 1, RingMode::Check).remove(0)
     };
     let end = in_time(start_ring(plan, &listeners[0], &helper(), None).end()).await;
-    assert_eq!(end, Probed::Failed { reason: "member 0 of 1 with 1 ports is no ring".into() });
+    assert_eq!(end, Probed::Failed { reason: "invalid ring: member 0 of 1, 1 port".into() });
 }
 
 #[test]
-fn a_pair_by_hand_needs_one_port_only() {
+fn a_manual_pair_needs_one_port_only() {
     let listener = Listener::bind(None, 0).unwrap();
     let address = format!("127.0.0.1:{}", listener.port());
     let door = probes::listen_for_pair(&listener).unwrap();
@@ -262,7 +265,7 @@ fn a_pair_by_hand_needs_one_port_only() {
 }
 
 #[test]
-fn a_pair_by_hand_waits_for_nobody_longer_than_it_is_told() {
+fn a_manual_pair_waits_no_longer_than_its_timeout() {
     let limit = Duration::from_secs(1);
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string();
@@ -275,9 +278,9 @@ fn a_pair_by_hand_waits_for_nobody_longer_than_it_is_told() {
         )
     );
     let greeter = thread::spawn(move || {
-        // The first came from above and was never taken.
-        let strangers = [silent.accept().unwrap(), silent.accept().unwrap()];
-        strangers.map(|(mut stranger, _)| {
+        // The first is from the attempt above and was never accepted.
+        let connections = [silent.accept().unwrap(), silent.accept().unwrap()];
+        connections.map(|(mut stranger, _)| {
             let _gone = stranger.write_all(b"SSH-2.0-x\r\n");
             stranger
         })

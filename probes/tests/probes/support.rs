@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Shared by the tests.
 
 use std::{
     fs,
@@ -9,7 +9,7 @@ use std::{
 
 use probes::{Helper, Listener, RingMode, RingPlan};
 
-/// Longer than anything here takes on a busy machine; only a hang gets this far.
+/// Longer than anything here takes on a busy machine; only a hang reaches it.
 pub const TIMEOUT: Duration = Duration::from_secs(120);
 
 pub fn helper() -> Helper {
@@ -39,17 +39,17 @@ pub fn ports(listeners: &[Listener]) -> Vec<u16> {
     listeners.iter().map(Listener::port).collect()
 }
 
-/// What comes of it, unless it hangs.
+/// Fails on a hang.
 pub async fn in_time<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(TIMEOUT, work).await.expect("in time")
 }
 
-/// Whether there is such a process that is not merely waiting to be reaped.
+/// Whether the process exists and is not a zombie.
 pub fn is_alive(pid: i32) -> bool {
     processes::tree::process(pid).is_some_and(|process| process.is_alive())
 }
 
-/// Asks until it is so.
+/// Polls until it is so.
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
@@ -58,7 +58,7 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// The children of this process that are probes and alive, among all tests.
+/// The living children of this process that are probes, of all tests.
 pub fn probes_below(pid: i32) -> Vec<i32> {
     processes::tree::below(pid)
         .into_iter()
@@ -67,14 +67,13 @@ pub fn probes_below(pid: i32) -> Vec<i32> {
         .collect()
 }
 
-/// The number that somebody has written there, or not yet.
+/// The number in the file, once it is written.
 pub fn number_in(file: &Path) -> Option<i32> {
     fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok())
 }
 
-/// A program with a child that has made itself a daemon, and lets neither hear SIGTERM: what it takes to write their
-/// process ids into a folder.
-pub fn deaf(folder: &tempfile::TempDir, then: &str) -> String {
+/// A script with a daemon child, both ignoring SIGTERM, that writes their process ids into a folder.
+pub fn ignores_sigterm(folder: &tempfile::TempDir, then: &str) -> String {
     let folder = folder.path().display();
     format!(
         "trap '' TERM

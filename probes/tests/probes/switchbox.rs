@@ -1,4 +1,4 @@
-//! The switchbox check, with tools of every kind: real processes, a fake vendor's tool, a fake driver's tree.
+//! The switchbox check with real processes, a fake vendor's tool, and a fake driver's tree.
 
 use std::{
     fs,
@@ -19,10 +19,10 @@ use crate::support::{helper, in_time, is_alive, number_in, until};
 
 mod unfit;
 
-/// How long a tool may take that is to be found hanging: more than one takes that answers, on a busy machine too.
+/// The timeout of a hanging tool: longer than an answering one takes on a busy machine.
 const SHORT: Duration = Duration::from_secs(4);
 
-/// A folder with a tool, and what it is asked.
+/// A folder with a tool and a log of its calls.
 struct Box {
     folder: tempfile::TempDir,
 }
@@ -40,8 +40,8 @@ fn settings() -> Settings {
 }
 
 impl Box {
-    /// A tool that does so. `$A` and `$B` are the GPUs, `$TURN` counts this pair's calls from 1, `$DIR` is the folder.
-    /// `say MB` says a bandwidth.
+    /// A tool that runs this script. `$A` and `$B` are the GPUs, `$TURN` counts this pair's calls from 1, `$DIR` is
+    /// the folder. `say MB` prints a bandwidth.
     fn with(script: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let text = format!(
@@ -56,7 +56,7 @@ impl Box {
     }
 
     fn write(&self, file: &Path, text: &str, mode: u32) {
-        // Written elsewhere and moved, so that nobody who forks meanwhile keeps it open for writing.
+        // Written elsewhere and moved, so that a concurrent fork does not keep it open for writing.
         let draft = self.folder.path().join("draft");
         fs::write(&draft, text).unwrap();
         fs::set_permissions(&draft, fs::Permissions::from_mode(mode)).unwrap();
@@ -92,12 +92,12 @@ impl Box {
     }
 }
 
-/// The check, and what it says.
+/// The check and its log lines.
 async fn check(task: SwitchboxTask) -> (Result<Finding, SwitchboxError>, Vec<String>) {
-    let (said, mut heard) = mpsc::channel(1000);
+    let (said, mut run) = mpsc::channel(1000);
     let found = in_time(check_switchbox(task, &helper(), Some(said), None)).await;
     let mut lines = Vec::new();
-    while let Some(line) = heard.recv().await {
+    while let Some(line) = run.recv().await {
         lines.push(line);
     }
     (found, lines)
@@ -111,7 +111,7 @@ fn troubles(finding: &Finding) -> Vec<Option<Trouble>> {
     finding.pairs.iter().map(|pair| pair.wrong.as_ref().map(|wrong| wrong.trouble)).collect()
 }
 
-/// What is wrong with the third pair, in words, when the others are good.
+/// The description of the third pair, when the others are good.
 async fn third(script: &str) -> String {
     let made = Box::with(&format!("if [ $A = 3 ]; then\n{script}\nelse say 50040.12; fi"));
     let task = SwitchboxTask { timeout: Some(SHORT), ..made.task() };
@@ -123,7 +123,7 @@ async fn third(script: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_healthy_box_is_asked_five_times_a_pair_as_the_vendor_does() {
+async fn each_pair_of_a_healthy_box_is_measured_five_times() {
     let made = Box::with("say 50040.12");
     let (found, lines) = check(made.task()).await;
     let finding = found.unwrap();
@@ -165,7 +165,7 @@ async fn slow_and_dead_channels_of_a_node_that_passes_are_named() {
         lines.iter().any(|line| line.starts_with("switchbox check: pair 3:5 (GPU 3 -> GPU 5): slow, 9999.9"))
     );
     assert!(lines.last().unwrap().contains("2 of 4 pairs good, 2 needed: degraded"), "{lines:?}");
-    // One beside the others, and then five alone; five beside the others.
+    // One with the others, then five alone; five with the others.
     assert_eq!((made.calls("3-5").len(), made.calls("0-1").len()), (6, 5));
 }
 
@@ -179,7 +179,7 @@ async fn too_few_good_channels_are_a_fault_of_the_node() {
 }
 
 #[tokio::test]
-async fn a_tool_that_hangs_is_asked_once_more_alone_and_nothing_of_it_stays() {
+async fn a_hanging_tool_is_retried_alone_and_leaves_nothing_behind() {
     let made = Box::with(
         "[ $A = 3 ] || { say 50000.0; exit; }
          trap '' TERM INT HUP
@@ -198,7 +198,7 @@ async fn a_tool_that_hangs_is_asked_once_more_alone_and_nothing_of_it_stays() {
 }
 
 #[tokio::test]
-async fn one_that_hangs_only_beside_others_is_good() {
+async fn a_tool_that_hangs_only_in_parallel_runs_is_good() {
     let made = Box::with("if [ $A = 3 ] && [ $TURN = 1 ]; then exec sleep 1000; fi; say 50000.0");
     let task = SwitchboxTask { timeout: Some(SHORT), ..made.task() };
     let finding = finding(task).await;
@@ -206,34 +206,34 @@ async fn one_that_hangs_only_beside_others_is_good() {
 }
 
 #[tokio::test]
-async fn every_way_to_fail_has_its_own_words() {
+async fn every_failure_has_its_own_description() {
     assert_eq!(
         third("echo 'bandwith: 12 GB/s'").await,
         "no answer, its output has no `bandwidth:NUMBERMB/s`: bandwith: 12 GB/s"
     );
-    assert_eq!(third("kill -SEGV $$").await, "no answer, ended by SIGSEGV, it said nothing at all");
+    assert_eq!(third("kill -SEGV $$").await, "no answer, killed by SIGSEGV, output: (empty)");
     assert_eq!(
         third("say 50000.0; echo 'link 3 down' >&2; exit 4").await,
-        "no answer, exit code 4, it said link 3 down"
+        "no answer, exit code 4, output: link 3 down"
     );
     assert_eq!(third("exec yes").await, "no answer, it wrote more than 1 MiB");
     assert_eq!(third("exec yes >&2").await, "no answer, it wrote more than 1 MiB");
     assert_eq!(
         third("echo '/dev/mxcd: Permission denied' >&2; exit 1").await,
-        "no permission, exit code 1, it said /dev/mxcd: Permission denied"
+        "no permission, exit code 1, output: /dev/mxcd: Permission denied"
     );
     let unstable = third("case $TURN in 2|4) say 50000.0;; *) say 3000.0;; esac").await;
     assert_eq!(unstable, "unstable, 2 of 5 solo runs reached 10000.0 MB/s, 3000.0 to 50000.0 MB/s");
 }
 
 #[tokio::test]
-async fn a_flood_without_end_is_cut_off_and_a_tool_deaf_to_that_is_killed() {
-    let words = third("trap '' PIPE; while :; do echo flood; done 2>/dev/null").await;
-    assert_eq!(words, "dead, no end within 4 s");
+async fn endless_output_is_cut_off_and_a_tool_that_ignores_it_is_killed() {
+    let message = third("trap '' PIPE; while :; do echo flood; done 2>/dev/null").await;
+    assert_eq!(message, "dead, no end within 4 s");
 }
 
 #[tokio::test]
-async fn a_tool_that_is_missing_or_not_executable_says_so() {
+async fn a_missing_or_not_executable_tool_is_reported() {
     let made = Box::with("say 1.0");
     let missing = SwitchboxTask { tool: "/nowhere/mxom-client".into(), ..made.task() };
     let found = finding(missing).await;
@@ -248,15 +248,15 @@ async fn a_tool_that_is_missing_or_not_executable_says_so() {
 #[tokio::test]
 async fn sockets_are_looked_up_in_the_drivers_tree() {
     let made = Box::with("say 50000.0");
-    // GPU 0 hangs on socket 7 and so on; nobody on socket 0.
+    // GPU 0 is on socket 7 and so on; none on socket 0.
     made.tree(&[7, 6, 5, 4, 3, 2, 1]);
     let (found, lines) = check(made.task()).await;
     let finding = found.unwrap();
     assert_eq!(troubles(&finding), [Some(Trouble::NoSuchDevice), None, None, None]);
     assert_eq!(made.calls("5-3"), ["-l 5 -p 3 -t 1 -c -w 1"; 5], "sockets 2 and 4");
     assert!(lines.iter().all(|line| !line.contains("warning")), "{lines:?}");
-    let words = "switchbox check: pair 0:1 (no GPU -> GPU 6): no such device, socket 0 has no GPU in the driver's layout";
-    assert!(lines.iter().any(|line| line == words), "{lines:?}");
+    let message = "switchbox check: pair 0:1 (no GPU -> GPU 6): no such device, socket 0 has no GPU in the driver's layout";
+    assert!(lines.iter().any(|line| line == message), "{lines:?}");
 
     made.tree(&[7, 6, 5, 4, 3, 2, 2]);
     let Err(SwitchboxError::Cannot(why)) = check(made.task()).await.0 else { panic!("a socket twice") };
@@ -285,7 +285,7 @@ fn results(values: [f64; 4], path: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_decision_table_holds_for_a_program_of_the_users() {
+async fn the_decision_table_holds_for_a_user_program() {
     let link = Settings { expected: Expected::Exactly(Way::Metaxlink), ..settings() };
     for (values, path, settings, expected) in [
         ([50_000.0; 4], "metaxlink", settings(), (SwitchboxStatus::Ok, 4)),
@@ -304,16 +304,16 @@ async fn the_decision_table_holds_for_a_program_of_the_users() {
 }
 
 #[tokio::test]
-async fn a_program_that_fails_fails_for_all_pairs_with_its_words() {
+async fn a_failing_program_fails_for_all_pairs_with_its_message() {
     let (untested, fault) = (SwitchboxStatus::Untested, SwitchboxStatus::Fault);
     for (line, expected, status) in [
-        ("echo 'driver gone' >&2; exit 3", "probe failed, exit code 3, it said driver gone", untested),
-        ("cat /nowhere/typo.json", "probe failed, exit code 1, it said ", untested),
-        ("echo 'x: No such device' >&2; exit 1", "probe failed, exit code 1, it said x", untested),
-        ("/nowhere/probe", "tool missing, exit code 127, it said ", untested),
-        ("echo '{}'", "probe failed, its output is no answer, missing field `v`", untested),
+        ("echo 'driver gone' >&2; exit 3", "probe failed, exit code 3, output: driver gone", untested),
+        ("cat /nowhere/typo.json", "probe failed, exit code 1, output: ", untested),
+        ("echo 'x: No such device' >&2; exit 1", "probe failed, exit code 1, output: x", untested),
+        ("/nowhere/probe", "tool missing, exit code 127, output: ", untested),
+        ("echo '{}'", "probe failed, its output is not a result, missing field `v`", untested),
         (r#"echo '{"v":1,"results":[]}'"#, "probe failed, no result for this pair in", untested),
-        ("kill -KILL $$", "probe failed, ended by SIGKILL", untested),
+        ("kill -KILL $$", "probe failed, killed by SIGKILL", untested),
         // Alone, too.
         ("exec sleep 1000", "dead, no end within 4 s", fault),
         (r#"echo '{"v":1,"devices":0,"results":[]}'"#, "no such device, ", fault),
@@ -328,15 +328,15 @@ async fn a_program_that_fails_fails_for_all_pairs_with_its_words() {
         assert_eq!(fault.reason.contains(&advice), has_failed, "{fault:?}");
         assert_eq!(fault.component.is_nothing_broken(), status == untested, "{fault:?}");
         for pair in &finding.pairs {
-            let words = pair.wrong.as_ref().unwrap().to_string();
-            assert!(words.starts_with(expected), "{line}: {words}");
+            let message = pair.wrong.as_ref().unwrap().to_string();
+            assert!(message.starts_with(expected), "{line}: {message}");
         }
     }
 }
 
-/// It answers for the others: so it is the pair.
+/// It answers for the others, so the pair is at fault.
 #[tokio::test]
-async fn a_program_that_fails_for_one_pair_alone_is_held_against_that_pair() {
+async fn a_program_that_fails_for_one_pair_faults_that_pair() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("result.json");
     fs::write(&file, results([50_000.0; 4], "metaxlink")).unwrap();
@@ -346,12 +346,12 @@ async fn a_program_that_fails_for_one_pair_alone_is_held_against_that_pair() {
     );
     let finding = by(&line, settings()).await;
     assert_eq!((finding.status(), finding.good()), (SwitchboxStatus::Degraded, 3));
-    let words = finding.pairs[1].wrong.as_ref().unwrap().to_string();
-    assert_eq!(words, "no answer, exit code 3, it said link 2 is down");
+    let message = finding.pairs[1].wrong.as_ref().unwrap().to_string();
+    assert_eq!(message, "no answer, exit code 3, output: link 2 is down");
 }
 
 #[tokio::test]
-async fn a_program_is_told_what_to_measure_and_one_direction_may_be_slow() {
+async fn a_program_gets_the_request_and_one_direction_may_be_slow() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path().display();
     let one = Settings { pairs: vec![SocketPair(3, 5)], min_channels: 1, ..settings() };
@@ -359,10 +359,10 @@ async fn a_program_is_told_what_to_measure_and_one_direction_may_be_slow() {
         r#"cat > {at}/request; echo '{{"v":1,"results":[{{"pair":[3,5],"dir":"ab","mbps":50000}},{{"pair":[3,5],"dir":"ba","mbps":900.5}}]}}'"#
     );
     let finding = by(&line, one.clone()).await;
-    let words = finding.pairs[0].wrong.as_ref().unwrap().to_string();
+    let message = finding.pairs[0].wrong.as_ref().unwrap().to_string();
     let expected = "slow, ab 50000.0 to 50000.0 MB/s, ba 900.5 to 900.5 MB/s in 5 solo runs, 0 of which \
                     reached 10000.0 MB/s both ways, only from the second to the first";
-    assert_eq!(words, expected);
+    assert_eq!(message, expected);
     let request: String = fs::read_to_string(folder.path().join("request")).unwrap();
     assert_eq!(
         request,
@@ -370,8 +370,8 @@ async fn a_program_is_told_what_to_measure_and_one_direction_may_be_slow() {
          \"min_mbps\":10000.0,\"deadline_ms\":4000}\n"
     );
     let half = by(r#"echo '{"v":1,"results":[{"pair":[3,5],"dir":"ab","mbps":50000}]}'"#, one).await;
-    let words = half.pairs[0].wrong.as_ref().unwrap().to_string();
-    assert_eq!(words, "probe failed, no result for this pair in direction ba");
+    let message = half.pairs[0].wrong.as_ref().unwrap().to_string();
+    assert_eq!(message, "probe failed, no result for this pair in direction ba");
     assert_eq!(half.status(), SwitchboxStatus::Untested);
 }
 
@@ -399,13 +399,13 @@ async fn the_host_probe_measures_memory_and_is_no_link() {
     assert!(lines[1].contains("warning: the host probe tests no link"), "{lines:?}");
 }
 
-/// Whether this host has NVIDIA's driver: then the answers below are others.
+/// Whether this host has NVIDIA's driver: then the results differ.
 fn has_nvidia() -> bool {
     Path::new("/proc/driver/nvidia").exists()
 }
 
 #[tokio::test]
-async fn a_host_with_nothing_has_no_probe_and_never_the_hosts_own() {
+async fn a_host_without_devices_has_no_probe() {
     if has_nvidia() {
         println!("skipped: there is a driver");
         return;

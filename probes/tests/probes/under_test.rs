@@ -1,9 +1,9 @@
-//! A program that is a probe when it is called so, as the launcher is. By another name it stands for an agent:
+//! A program that is a probe under the probe's name, as the launcher is. Under another name it stands for an agent:
 //!
-//! * `ring HOST PORT` starts a ring with a neighbour that never answers, says so, and waits;
-//! * `command SCRIPT` starts a shell script as a check command, says so, and waits;
-//! * `switchbox TOOL` starts a switchbox check with this tool, says so, and waits;
-//! * `reap` reaps every child that ends, as the agent's loop does, while it checks the node, and tells the outcome.
+//! * `ring HOST PORT` starts a ring with a peer that never answers, prints a line, and waits;
+//! * `command SCRIPT` starts a shell script as a check command, prints a line, and waits;
+//! * `switchbox TOOL` starts a switchbox check with this tool, prints a line, and waits;
+//! * `reap` reaps every child that exits, as the agent's loop does, while it checks the node, and prints the outcome.
 
 use std::{
     io::{Read as _, Write as _},
@@ -16,7 +16,7 @@ use probes::{
     CommandPlan, Helper, Listener, LocalPlan, RingMode, RingPlan, SwitchboxProbe, SwitchboxTask,
     check_locally, check_switchbox, run_if_probe, start_command, start_ring,
 };
-use processes::reap::{Reaped, next_ended};
+use processes::reap::reap_exited;
 use tokio::signal::unix::{SignalKind, signal};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -27,10 +27,10 @@ fn main() -> ExitCode {
     }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let message: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = runtime.map_err(Into::into).and_then(|runtime| {
         runtime.block_on(async {
-            match words[..] {
+            match message[..] {
                 ["ring", host, port] => ring(host, port),
                 ["command", script] => command(script),
                 ["switchbox", tool] => switchbox(tool).await,
@@ -91,7 +91,7 @@ async fn switchbox(tool: &str) -> Outcome {
     Ok(())
 }
 
-/// Until the test closes our input, or kills us.
+/// Until the test closes the input, or kills this process.
 fn wait() -> Outcome {
     tell("started")?;
     std::io::stdin().read_exact(&mut [0])?;
@@ -102,7 +102,7 @@ async fn reap() -> Outcome {
     let mut children = signal(SignalKind::child())?;
     tokio::spawn(async move {
         while children.recv().await.is_some() {
-            while let Reaped::Ended { .. } = next_ended() {}
+            reap_exited(|_, _| ());
         }
     });
     let plan = LocalPlan { deadline: Duration::from_secs(120), ..LocalPlan::default() };
@@ -110,9 +110,9 @@ async fn reap() -> Outcome {
     tell(&serde_json::to_string(&check)?)
 }
 
-fn tell(words: &str) -> Outcome {
+fn tell(message: &str) -> Outcome {
     let mut stdout = std::io::stdout();
-    writeln!(stdout, "{words}")?;
+    writeln!(stdout, "{message}")?;
     stdout.flush()?;
     Ok(())
 }

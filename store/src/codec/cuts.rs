@@ -1,4 +1,4 @@
-//! Property tests: where the bytes are cut makes no difference.
+//! Property tests: the result does not depend on where the bytes are cut.
 
 use proptest::{collection::vec, prelude::*};
 
@@ -44,7 +44,7 @@ fn request() -> impl Strategy<Value = Request> {
     ]
 }
 
-/// Cuts `bytes` at the given places, in any order and beyond the end alike.
+/// Cuts `bytes` at these places, in any order and possibly beyond the end.
 fn cut<'a>(bytes: &'a [u8], places: &[usize]) -> Vec<&'a [u8]> {
     let mut places: Vec<usize> = places.iter().map(|place| place % (bytes.len() + 1)).collect();
     places.sort_unstable();
@@ -58,7 +58,7 @@ fn cut<'a>(bytes: &'a [u8], places: &[usize]) -> Vec<&'a [u8]> {
     pieces
 }
 
-/// Tight, so that random bytes get past a length now and then and still meet each limit.
+/// Tight, so that random bytes reach each limit.
 const TIGHT: Limits = Limits {
     max_key_bytes: 16,
     max_value_bytes: 64,
@@ -73,7 +73,7 @@ const TIGHT: Limits = Limits {
 
 proptest! {
     #[test]
-    fn what_is_encoded_is_decoded_however_it_is_cut(
+    fn requests_are_decoded_whatever_the_cuts(
         requests in vec(request(), 0..12),
         places in vec(any::<usize>(), 0..12),
     ) {
@@ -84,7 +84,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_end_the_same_however_they_are_cut(
+    fn the_result_does_not_depend_on_the_cuts(
         // Mostly small bytes: they are the operations and the plausible lengths.
         tail in vec(prop_oneof![4 => Just(0u8), 3 => 0u8..20, 1 => any::<u8>()], 0..300),
         places in vec(any::<usize>(), 0..8),

@@ -9,11 +9,11 @@ use super::{
 };
 use crate::limits::Limits;
 
-/// Bytes to requests, one field at a time.
+/// Decodes requests, one field at a time.
 ///
-/// What has arrived of a request is kept as fields, not as bytes: a list of 131072 pairs that comes in small
-/// pieces is not read again from its start at each piece, and a length alone makes it allocate nothing.
-/// After an error the connection is lost (nothing says where the next request would begin): drop the decoder.
+/// A partial request is kept as fields, not as bytes: a list of 131072 pairs in small pieces is not parsed again at
+/// each piece, and an announced length allocates nothing. After an error the connection must be closed and the
+/// decoder dropped: the begin of the next request is unknown.
 #[derive(Debug)]
 pub struct Decoder {
     limits: Limits,
@@ -21,14 +21,14 @@ pub struct Decoder {
     field: Field,
     draft: Draft,
     /// The bytes so far of a fixed-size field, and how many they are.
-    word: ([u8; 8], usize),
+    fixed: ([u8; 8], usize),
     /// The bytes so far of a key or value.
     body: Vec<u8>,
-    /// What this request has announced so far, against `max_request_bytes`.
+    /// The bytes announced by this request so far, compared with `max_request_bytes`.
     announced: usize,
-    /// What the finished fields of this request hold.
+    /// The bytes of the finished fields of this request.
     held: usize,
-    /// What the request before held.
+    /// The bytes of the request before.
     request_bytes: usize,
 }
 
@@ -53,7 +53,7 @@ pub enum DecodeError {
     RequestTooLong { max: usize },
 }
 
-/// What the next bytes are.
+/// The field that the next bytes belong to.
 #[derive(Debug, Clone, Copy)]
 enum Field {
     Op,
@@ -67,7 +67,7 @@ enum Field {
     Value(usize),
 }
 
-/// The fields so far of the request under way.
+/// The fields of the partial request so far.
 #[derive(Debug)]
 struct Draft {
     op: Op,
@@ -78,7 +78,7 @@ struct Draft {
     pairs: Vec<(Key, Value)>,
 }
 
-/// What a key or value costs beyond its bytes: its allocation and its place in a list.
+/// The cost of a key or value beyond its bytes: its allocation and its place in a list.
 const PART_OVERHEAD: usize = 64;
 
 impl Decoder {
@@ -89,7 +89,7 @@ impl Decoder {
             validated: false,
             field: Field::Op,
             draft: Draft::new(Op::Validate),
-            word: ([0; 8], 0),
+            fixed: ([0; 8], 0),
             body: Vec::new(),
             announced: 0,
             held: 0,
@@ -97,16 +97,16 @@ impl Decoder {
         }
     }
 
-    /// Takes bytes off the front of `input` until one request is whole. `None`: all were taken and more are
-    /// needed. Call again with what is left for the requests behind it.
+    /// Consumes `input` until one request is complete. `None`: all was consumed and more is needed. Call again with
+    /// the rest for the requests behind it.
     ///
     /// # Errors
-    /// The bytes are no request, or one beyond the limits.
+    /// The bytes are not a request, or exceed the limits.
     pub fn decode(&mut self, input: &mut &[u8]) -> Result<Option<Request>, DecodeError> {
         loop {
             let request = match self.field {
-                Field::Op => match self.take_word(1, input) {
-                    Some(word) => self.on_op(word[0])?,
+                Field::Op => match self.take_fixed(1, input) {
+                    Some(fixed) => self.on_op(fixed[0])?,
                     None => return Ok(None),
                 },
                 Field::Magic => match self.take_u32(input) {
@@ -121,17 +121,17 @@ impl Decoder {
                     Some(nonce) => Some(Request::Ping { nonce }),
                     None => return Ok(None),
                 },
-                Field::Number => match self.take_word(8, input) {
-                    Some(word) => self.draft.on_number(i64::from_le_bytes(word)),
+                Field::Number => match self.take_fixed(8, input) {
+                    Some(fixed) => self.draft.on_number(i64::from_le_bytes(fixed)),
                     None => return Ok(None),
                 },
-                Field::ListLen => match self.take_word(8, input) {
-                    Some(word) => self.on_list_len(u64::from_le_bytes(word))?,
+                Field::ListLen => match self.take_fixed(8, input) {
+                    Some(fixed) => self.on_list_len(u64::from_le_bytes(fixed))?,
                     None => return Ok(None),
                 },
-                Field::KeyLen => match self.take_word(8, input) {
-                    Some(word) => {
-                        let (len, max) = (u64::from_le_bytes(word), self.limits.max_key_bytes);
+                Field::KeyLen => match self.take_fixed(8, input) {
+                    Some(fixed) => {
+                        let (len, max) = (u64::from_le_bytes(fixed), self.limits.max_key_bytes);
                         let len = fits(len, max).ok_or(DecodeError::KeyTooLong { len, max })?;
                         self.announce(len)?;
                         self.field = Field::Key(len);
@@ -139,9 +139,9 @@ impl Decoder {
                     }
                     None => return Ok(None),
                 },
-                Field::ValueLen => match self.take_word(8, input) {
-                    Some(word) => {
-                        let (len, max) = (u64::from_le_bytes(word), self.limits.max_value_bytes);
+                Field::ValueLen => match self.take_fixed(8, input) {
+                    Some(fixed) => {
+                        let (len, max) = (u64::from_le_bytes(fixed), self.limits.max_value_bytes);
                         let len = fits(len, max).ok_or(DecodeError::ValueTooLong { len, max })?;
                         self.announce(len)?;
                         self.field = Field::Value(len);
@@ -166,13 +166,13 @@ impl Decoder {
         }
     }
 
-    /// The memory that the unfinished request holds, in bytes.
+    /// The memory of the partial request, in bytes.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         self.held + self.body.capacity()
     }
 
-    /// The memory of the request that was whole last, in bytes.
+    /// The memory of the last complete request, in bytes.
     #[must_use]
     pub fn request_bytes(&self) -> usize {
         self.request_bytes
@@ -223,26 +223,26 @@ impl Decoder {
     }
 
     fn take_u32(&mut self, input: &mut &[u8]) -> Option<u32> {
-        let [a, b, c, d, ..] = self.take_word(4, input)?;
+        let [a, b, c, d, ..] = self.take_fixed(4, input)?;
         Some(u32::from_le_bytes([a, b, c, d]))
     }
 
     /// The next `len` bytes, at most eight, once all are there.
-    fn take_word(&mut self, len: usize, input: &mut &[u8]) -> Option<[u8; 8]> {
-        let (word, have) = &mut self.word;
+    fn take_fixed(&mut self, len: usize, input: &mut &[u8]) -> Option<[u8; 8]> {
+        let (fixed, have) = &mut self.fixed;
         let taken = (len - *have).min(input.len());
         let (head, rest) = input.split_at(taken);
-        word[*have..*have + taken].copy_from_slice(head);
+        fixed[*have..*have + taken].copy_from_slice(head);
         *input = rest;
         *have += taken;
         if *have < len {
             return None;
         }
         *have = 0;
-        Some(*word)
+        Some(*fixed)
     }
 
-    /// The next `len` bytes once all are there: borrowed when they lie in one piece, as they nearly always do.
+    /// The next `len` bytes once all are there; borrowed if they are contiguous, as they nearly always are.
     fn take_body<'a>(&mut self, len: usize, input: &mut &'a [u8]) -> Option<Cow<'a, [u8]>> {
         let taken = (len - self.body.len()).min(input.len());
         let (head, rest) = input.split_at(taken);
@@ -251,7 +251,7 @@ impl Decoder {
             self.held += len + PART_OVERHEAD;
             return Some(Cow::Borrowed(head));
         }
-        // Room for what came and at most as much again: the announced length is only a promise.
+        // Room for the received bytes and at most as much again: the announced length may never arrive.
         let missing = len - self.body.len();
         if self.body.capacity() - self.body.len() < taken {
             self.body.reserve_exact(missing.min(taken.max(self.body.len())));
@@ -414,7 +414,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn beyond_the_limits_the_length_alone_is_refused() {
+    fn a_length_beyond_the_limits_is_refused() {
         let op_and = |op: Op, number: u64| [&[op.byte()][..], &number.to_le_bytes()].concat();
         assert_eq!(fails_with(&op_and(Op::Get, 8193)), DecodeError::KeyTooLong { len: 8193, max: 8192 });
         assert_eq!(
@@ -432,7 +432,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn many_allowed_parts_may_not_make_a_boundless_request() {
+    fn parts_within_limits_may_not_exceed_the_request_limit() {
         let limits = Limits { max_request_bytes: 1000, ..Limits::default() };
         let wait = |n: usize| bytes_of(&[Request::Validate, Request::Wait(vec!["0123456789".into(); n])]);
         assert_eq!(decode_pieces([&wait(13)[..]], limits).1, None);
@@ -440,7 +440,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_promise_of_bytes_allocates_nothing() {
+    fn an_announced_length_allocates_nothing() {
         let mut decoder = Decoder::new(Limits::default());
         let mut bytes = bytes_of(&[Request::Validate]);
         bytes.push(Op::Set.byte());
@@ -454,7 +454,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_large_value_in_small_pieces_is_taken_as_it_comes() {
+    fn a_large_value_in_small_pieces_is_decoded() {
         let set = Request::Set { key: "big".into(), value: vec![7; 8 << 20].into() };
         let bytes = bytes_of(&[Request::Validate, set.clone()]);
         assert_eq!(

@@ -1,13 +1,13 @@
 use std::{fmt, sync::Arc};
 
-/// A key as it came over the wire. Torch's clients put a `/` before every key but their own `init/`.
+/// A key as received. Torch's clients put a `/` before every key but their own `init/`.
 ///
-/// A clone shares the bytes: the table, its waits and a list of keys name the same key without copying it.
+/// A clone shares the bytes: the table, its waits and a list of keys refer to the same key.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key(Arc<[u8]>);
 
-/// A value as it came over the wire. A clone shares the bytes, so a large value may wait in the out-queues of
-/// many clients and be in memory once.
+/// A value as received. A clone shares the bytes, so a large value in the send queues of many clients is in memory
+/// once.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Value(Arc<Vec<u8>>);
 
@@ -24,7 +24,7 @@ impl Value {
         &self.0
     }
 
-    /// Adds bytes at the end, and copies first only while an unsent reply still shows the shorter value.
+    /// Appends bytes; copies the value first if an unsent reply still refers to the shorter one.
     pub(crate) fn append(&mut self, more: &[u8]) {
         Arc::make_mut(&mut self.0).extend_from_slice(more);
     }

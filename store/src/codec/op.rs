@@ -1,7 +1,7 @@
-/// The first four bytes behind VALIDATE; anything else is not a TCPStore client.
+/// The four bytes after VALIDATE; a client with others is not a TCPStore client.
 pub(super) const MAGIC: u32 = 0x3C85_F7CE;
 
-/// The operation byte at the head of each request.
+/// The operation byte of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Op {
     Validate,
@@ -26,7 +26,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// In the order of their bytes: the first is 0.
+    /// In the order of their byte values, from 0.
     pub const ALL: [Op; 19] = [
         Op::Validate,
         Op::Set,

@@ -1,35 +1,35 @@
 use super::key::Value;
 
-/// One whole answer to a client.
+/// A reply to a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     /// GET, COMPARE_SET.
     Value(Value),
-    /// MULTI_GET, in the order asked for.
+    /// MULTI_GET, in the order of the request.
     Values(Vec<Value>),
     /// ADD, GETNUMKEYS, DELETE_KEY, QUEUE_LEN.
     Number(i64),
     /// CHECK.
     Present(bool),
-    /// WAIT and BARRIER: all is there, go on.
+    /// WAIT and BARRIER: done.
     StopWaiting,
     /// CANCEL_WAIT.
     WaitCanceled,
-    /// PING: the client's own number.
+    /// PING: echoes the client's number.
     Pong {
         nonce: u32,
     },
-    /// QUEUE_POP: how many there were before, and the oldest of them.
+    /// QUEUE_POP: the length before, and the oldest value.
     Popped {
         before: i64,
         value: Option<Value>,
     },
-    /// LIST_KEYS, in pieces: how many there are, and then each key with its length before it.
+    /// LIST_KEYS, in pieces: the number of keys, then each key after its length.
     KeyCount(u64),
     KeyPart(Vec<u8>),
 }
 
-/// Where encoded replies go. The out-queue of a connection keeps a large value shared instead of copied.
+/// Receives encoded replies. The send queue of a connection shares a large value instead of copying it.
 pub trait ReplySink {
     fn put_bytes(&mut self, bytes: &[u8]);
     fn put_value(&mut self, value: &Value);
@@ -46,7 +46,7 @@ impl ReplySink for Vec<u8> {
 }
 
 impl Reply {
-    /// How long it is on the wire, so that one too long is refused before it is made.
+    /// Its length on the wire, so that one that is too long is refused before it is made.
     #[must_use]
     pub fn encoded_len(&self) -> usize {
         const LENGTH: usize = 8;
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replies_have_the_bytes_that_torch_sends_and_the_length_foretold() {
+    fn replies_have_the_bytes_of_torch_and_the_computed_length() {
         let cases: [(Reply, &[u8]); 12] = [
             (Reply::Value("v1".into()), b"\x02\0\0\0\0\0\0\0v1"),
             (Reply::Values(vec!["".into(), "x".into()]), b"\0\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0x"),

@@ -3,10 +3,10 @@ use super::{
     op::{MAGIC, Op},
 };
 
-/// One whole request of a client.
+/// A request of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// The client has shown the magic number.
+    /// The client has sent the magic number.
     Validate,
     Set {
         key: Key,
@@ -76,7 +76,7 @@ impl Request {
         }
     }
 
-    /// Writes the request as a client sends it. The server never does; tests and the load generator do.
+    /// Encodes the request as a client does; used by tests and the load generator.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.push(self.op().byte());
         match self {

@@ -17,36 +17,36 @@ use super::outbox::Outbox;
 use crate::{
     codec::{DecodeError, Decoder, Reply, Request},
     limits::Limits,
-    table::{ClientId, Errand, Refused, Replies, Table},
+    table::{ClientId, LongRequest, Refused, Replies, Table},
 };
 
-/// A client that has this much unread is asked nothing more until it has read.
+/// A client with this much unread is served no further until it has read.
 const PAUSE_AT: usize = 256 << 10;
 
-/// One client: its socket and what is on the way in and out.
+/// A client: its socket and its buffers.
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: TcpStream,
     peer: SocketAddr,
     decoder: Decoder,
-    /// Received, but behind a request that takes its time, or whose reply the client is slow to read. The bytes
-    /// before `served` are done with.
+    /// Received, but behind a long request, or held back because the client reads slowly. The bytes before `served`
+    /// are done.
     unserved: Vec<u8>,
     served: usize,
-    /// What is left of the request that takes its time.
-    errand: Option<Errand>,
-    errand_bytes: usize,
+    /// The rest of a long request.
+    long_request: Option<LongRequest>,
+    long_request_bytes: usize,
     outbox: Outbox,
     max_reply_bytes: usize,
-    /// What the server's sum of in-flight bytes has of this connection.
+    /// This connection's part of the server's in-flight bytes.
     counted_bytes: usize,
     /// Wakes the task that drives this connection.
     waker: Waker,
     validated: bool,
     input_ended: bool,
-    /// In the hub's queue of those that have more to do.
+    /// In the hub's queue of connections with more to do.
     pub(super) is_queued: bool,
-    /// Refused: how much came since it was told that nothing more will be said. `None`: not told yet.
+    /// Refused: the bytes received since our end was shut down. `None`: not shut down yet.
     ending: Option<usize>,
 }
 
@@ -67,27 +67,27 @@ pub(super) enum Closed {
     LargestOfTooMuch,
 }
 
-/// What one look at the socket brought.
+/// The result of one read.
 pub(super) enum Input {
-    /// So many bytes, in the buffer given.
+    /// The number of bytes in the buffer.
     Bytes(usize),
     /// Nothing for now; the task will be woken.
     None,
     Ended,
 }
 
-/// How far the end of a refused connection is.
+/// The state of a refused connection's end.
 pub(super) enum Ended {
     /// The task will be woken.
     NotYet,
     /// The client still sends.
-    MoreComes,
+    StillSending,
     Done,
 }
 
 impl Closed {
-    /// Whether the client did nothing to the server but ask for something: then it is told in order that nothing
-    /// more comes. A reset would also destroy answers on their way.
+    /// Whether the connection is to be shut down in order: the client only requested too much. A reset would also
+    /// destroy replies in flight.
     pub(super) fn is_in_order(&self) -> bool {
         match self {
             Closed::Refused(_) => true,
@@ -109,8 +109,8 @@ impl Connection {
             decoder: Decoder::new(limits),
             unserved: Vec::new(),
             served: 0,
-            errand: None,
-            errand_bytes: 0,
+            long_request: None,
+            long_request_bytes: 0,
             outbox: Outbox::default(),
             max_reply_bytes: limits.max_reply_bytes,
             counted_bytes: 0,
@@ -134,7 +134,7 @@ impl Connection {
         &self.waker
     }
 
-    /// Whoever is to be woken when the socket is ready, or when the connection is closed by another.
+    /// The task to wake when the socket is ready, or another task closes the connection.
     pub(super) fn set_waker(&mut self, waker: &Waker) {
         self.waker.clone_from(waker);
     }
@@ -155,27 +155,30 @@ impl Connection {
         self.outbox.pending() > PAUSE_AT
     }
 
-    /// Whether it can go on without anything new from the client.
+    /// Whether it can continue without new bytes from the client.
     pub(super) fn has_work(&self) -> bool {
         !self.is_paused() && self.has_unserved()
     }
 
-    /// Whether nothing new can be received yet.
+    /// Whether no new bytes can be received yet.
     pub(super) fn has_unserved(&self) -> bool {
-        self.errand.is_some() || !self.unserved.is_empty()
+        self.long_request.is_some() || !self.unserved.is_empty()
     }
 
-    /// Memory that this client makes the server hold beside the table.
+    /// Memory of this client besides the table.
     pub(super) fn in_flight_bytes(&self) -> usize {
-        let errand = self.errand.as_ref().map_or(0, |errand| self.errand_bytes + errand.gathered_bytes());
-        self.decoder.held_bytes() + self.unserved.capacity() + self.outbox.owned_bytes() + errand
+        let long_request = self
+            .long_request
+            .as_ref()
+            .map_or(0, |long_request| self.long_request_bytes + long_request.gathered_bytes());
+        self.decoder.held_bytes() + self.unserved.capacity() + self.outbox.owned_bytes() + long_request
     }
 
     pub(super) fn counted_bytes(&self) -> usize {
         self.counted_bytes
     }
 
-    /// Brings the sum over all connections up to date with this one.
+    /// Updates the sum over all connections.
     pub(super) fn recount(&mut self, sum: &mut usize) {
         let now = self.in_flight_bytes();
         *sum = *sum - self.counted_bytes + now;
@@ -193,8 +196,8 @@ impl Connection {
         }
     }
 
-    /// Serves what was left before, or else what is whole in `input`, for as long as `budget` lasts. Replies to
-    /// this client go straight to its out-queue, those to others into `to_others`.
+    /// Serves the rest of what was received before, or else the complete requests in `input`, for as long as `budget`
+    /// lasts. Replies to this client go straight to its send queue, those to others into `to_others`.
     pub(super) fn serve(
         &mut self,
         id: ClientId,
@@ -207,24 +210,24 @@ impl Connection {
         let left = mem::take(&mut self.unserved);
         let mut rest = if left.is_empty() { input } else { &left[self.served..] };
         while *budget > 0 && !self.is_paused() {
-            let step = match self.errand.take() {
-                Some(errand) => table.go_on(errand, replies),
+            let step = match self.long_request.take() {
+                Some(long_request) => table.resume(long_request, replies),
                 None => match self.decoder.decode(&mut rest)? {
                     Some(request) => {
                         self.validated |= request == Request::Validate;
-                        self.errand_bytes = self.decoder.request_bytes();
+                        self.long_request_bytes = self.decoder.request_bytes();
                         table.begin(id, request, replies)
                     }
                     None => break,
                 },
             };
-            // Each of those that waited is written to.
+            // Each reply is a write.
             let mut work = replies.len();
             let mut outcome = Ok(());
             match step {
                 Ok(step) => {
                     work = work.max(step.work);
-                    self.errand = step.rest;
+                    self.long_request = step.rest;
                 }
                 Err(refused) => outcome = Err(Closed::from(refused)),
             }
@@ -250,16 +253,16 @@ impl Connection {
         Ok(())
     }
 
-    /// From now on it is only sent what it is owed.
+    /// From now on only pending replies are sent.
     pub(super) fn begin_end(&mut self, limits: Limits) {
         self.decoder = Decoder::new(limits);
         self.unserved = Vec::new();
-        self.errand = None;
+        self.long_request = None;
     }
 
-    /// Sends what is owed, says that this was all, and lets what still comes pass: a socket that is closed with
-    /// bytes unread resets the connection, and the reset would destroy what the client has not read yet. Ready
-    /// when the client has closed its side, or goes on sending more than `most`.
+    /// Sends pending replies, shuts down the sending side, and discards what is received: closing a socket with
+    /// unread bytes resets the connection, and the reset would destroy replies that the client has not read yet.
+    /// Ready when the client has closed its side, or has sent more than `most`.
     pub(super) fn end(&mut self, buffer: &mut [u8], most: usize) -> io::Result<Ended> {
         if self.has_pending() {
             self.send()?;
@@ -274,7 +277,7 @@ impl Connection {
         let outcome = match self.receive(buffer)? {
             Input::Bytes(received) => {
                 passed += received;
-                if passed > most { Ended::Done } else { Ended::MoreComes }
+                if passed > most { Ended::Done } else { Ended::StillSending }
             }
             Input::None => Ended::NotYet,
             Input::Ended => Ended::Done,

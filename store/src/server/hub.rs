@@ -14,31 +14,31 @@ use tracing::{debug, warn};
 use super::connection::{Closed, Connection, Ended, Input};
 use crate::{
     limits::Limits,
-    table::{ClientId, KEYS_A_STEP, Refused, Replies, Table},
+    table::{ClientId, KEYS_PER_STEP, Refused, Replies, Table},
 };
 
-/// Received at a time. Most requests are far shorter, and then only the first page of it is ever touched.
+/// The size of one read. Most requests are far shorter, and then only the first page is ever touched.
 const READ_BYTES: usize = 64 << 10;
 
-/// How many full buffers one client may send before the others get their turn.
-const READS_A_TURN: usize = 4;
+/// Full buffers of one client before the others are served.
+const READS_PER_TURN: usize = 4;
 
-/// How many keys are looked at for one client before the others get their turn; it may be one step more.
-const WORK_A_TURN: usize = KEYS_A_STEP;
+/// Keys handled for one client before the others are served; one step more is possible.
+const WORK_PER_TURN: usize = KEYS_PER_STEP;
 
-/// How often a generation says that its table is full.
+/// How often a generation warns that its table is full.
 const FULL_WARNINGS: usize = 16;
 
 /// Arrivals that are remembered.
 const MAX_ARRIVALS: usize = 64 << 10;
 
-/// Peers whose connections were validated in this generation, in order of arrival.
+/// Peers that were validated in this generation, in order of arrival.
 pub(super) type Arrivals = Arc<watch::Sender<Vec<SocketAddr>>>;
 
-/// All that the server's thread owns: the table and the connections of one generation.
+/// The state of the server's thread: the table and the connections of one generation.
 ///
-/// Each connection has a task, but the task only calls [`Hub::turn`]; there is one owner, so there are no locks
-/// and a reply to another client is written to its socket at once, by whoever caused it.
+/// Each connection has a task, but the task only calls [`Hub::turn`]; there is one owner, so there are no locks, and
+/// a reply to another client is written to its socket at once.
 #[derive(Debug)]
 pub(super) struct Hub {
     limits: Limits,
@@ -46,8 +46,8 @@ pub(super) struct Hub {
     connections: HashMap<ClientId, Connection>,
     next_client: u64,
     in_flight_bytes: usize,
-    /// Those that have more to do than one turn takes. Only the first of them goes on, and between two of its turns
-    /// all that is ready elsewhere is served: however many they are, a short request waits for one turn of theirs.
+    /// Connections with more work than one turn takes. Only the first continues, and between two of its turns all
+    /// others that are ready are served: however many there are, a short request waits for one such turn.
     queue: VecDeque<ClientId>,
     full_warnings: usize,
     arrivals: Arrivals,
@@ -74,7 +74,7 @@ impl Hub {
         }
     }
 
-    /// Takes a connection in. `None`: there are too many, and it is closed.
+    /// Adds a connection. `None`: there are too many, and it is closed.
     pub(super) fn add(&mut self, stream: TcpStream, peer: SocketAddr) -> Option<ClientId> {
         if self.connections.len() >= self.limits.max_connections {
             warn!(%peer, max = self.limits.max_connections, "store connection refused: too many");
@@ -84,7 +84,7 @@ impl Hub {
             debug!(%peer, %error, "store connection lost");
             return None;
         }
-        // A socket for both families shows IPv4 peers as ::ffff:10.0.0.1.
+        // A dual-stack socket shows IPv4 peers as ::ffff:10.0.0.1.
         let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
         self.next_client += 1;
         let id = ClientId(self.next_client);
@@ -92,8 +92,8 @@ impl Hub {
         Some(id)
     }
 
-    /// Forgets all keys and closes all connections. Ids are never reused, so the tasks of the old connections
-    /// find nothing to drive, and nothing of theirs can reach the new table.
+    /// Drops all keys and closes all connections. Ids are never reused, so tasks of old connections find nothing to
+    /// drive and cannot reach the new table.
     pub(super) fn begin_generation(&mut self) {
         for (_, connection) in std::mem::take(&mut self.connections) {
             connection.waker().wake_by_ref();
@@ -105,7 +105,7 @@ impl Hub {
         self.arrivals.send_modify(Vec::clear);
     }
 
-    /// Does for one client all that can be done now. Pending: it is woken when there is more to do.
+    /// Does everything for one client that can be done now. Pending: it will be woken.
     pub(super) fn turn(&mut self, id: ClientId, context: &mut Context<'_>) -> Poll<Turn> {
         let Some(connection) = self.connections.get_mut(&id) else { return Poll::Ready(Turn::Gone) };
         connection.set_waker(context.waker());
@@ -123,8 +123,8 @@ impl Hub {
         }
     }
 
-    /// After [`Turn::More`], when the others have been served: the next of those that have more to do may go on.
-    pub(super) fn pass_on(&mut self, id: ClientId) {
+    /// After [`Turn::More`], when the others have been served: the next one in the queue may continue.
+    pub(super) fn next_in_queue(&mut self, id: ClientId) {
         if self.queue.front() != Some(&id) {
             return;
         }
@@ -132,16 +132,16 @@ impl Hub {
         self.wake_first();
     }
 
-    /// Carries the end of a refused client on. Ready: there is nothing more to wait for.
+    /// Continues the end of a refused client. Ready: done.
     pub(super) fn end(&mut self, id: ClientId, context: &mut Context<'_>) -> Poll<()> {
         let Some(connection) = self.connections.get_mut(&id) else { return Poll::Ready(()) };
         connection.set_waker(context.waker());
-        for _ in 0..READS_A_TURN {
+        for _ in 0..READS_PER_TURN {
             let ended = connection.end(&mut self.buffer, self.limits.max_request_bytes);
             connection.recount(&mut self.in_flight_bytes);
             match ended {
                 Ok(Ended::NotYet) => return Poll::Pending,
-                Ok(Ended::MoreComes) => {}
+                Ok(Ended::StillSending) => {}
                 Ok(Ended::Done) | Err(_) => return Poll::Ready(()),
             }
         }
@@ -149,12 +149,12 @@ impl Hub {
         Poll::Pending
     }
 
-    /// The client's end is over, or took too long.
+    /// The client's end is done, or took too long.
     pub(super) fn forget(&mut self, id: ClientId) {
         self.close(id, &Closed::ByClient);
     }
 
-    /// Whether it may go on with what it has left; else it is woken when it may.
+    /// Whether it may continue; else it will be woken when it may.
     fn is_first(&mut self, id: ClientId) -> bool {
         if let Some(connection) = self.connections.get_mut(&id)
             && !connection.is_queued
@@ -183,10 +183,10 @@ impl Hub {
         }
     }
 
-    /// Whether there is more to do at once; else it is woken when there is.
+    /// Returns whether there is more to do at once; else it will be woken.
     fn advance(&mut self, id: ClientId) -> Result<bool, Closed> {
-        let mut budget = WORK_A_TURN;
-        for _ in 0..READS_A_TURN {
+        let mut budget = WORK_PER_TURN;
+        for _ in 0..READS_PER_TURN {
             let Some(connection) = self.connections.get_mut(&id) else {
                 return Err(Closed::LargestOfTooMuch);
             };
@@ -228,7 +228,7 @@ impl Hub {
                 break;
             }
         }
-        // The others first; then on.
+        // The others are served first.
         Ok(true)
     }
 
@@ -243,11 +243,11 @@ impl Hub {
             &mut self.replies,
             &mut self.to_others,
         );
-        // Known before the client can see an answer, so that whoever saw one finds it among the arrivals.
+        // Before the client can see a reply, so that it is among the arrivals by then.
         if connection.is_validated() && !was_validated {
             on_arrival(&self.arrivals, connection.peer());
         }
-        // The answer to the last good request goes out even when the next one ends the connection.
+        // The reply to the last good request is sent even if the next one ends the connection.
         let sent = connection.send();
         connection.recount(&mut self.in_flight_bytes);
         if !self.to_others.is_empty() {
@@ -274,7 +274,7 @@ impl Hub {
         self.to_others = to_others;
     }
 
-    /// When memory runs out, whoever holds the most of it goes, not whoever happened to ask last.
+    /// When memory runs out, the largest connection is closed, not the one that happened to ask last.
     fn close_largest(&mut self) {
         let largest = self.connections.iter().max_by_key(|(_, connection)| connection.in_flight_bytes());
         match largest.map(|(id, _)| *id) {
@@ -316,12 +316,12 @@ impl Hub {
     }
 }
 
-/// What follows from a turn.
+/// The result of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// The connection is gone, and with it the task.
+    /// The connection is gone, and so is the task.
     Gone,
-    /// There is more to do, but first for the others.
+    /// There is more to do, after the others.
     More,
     /// The client was refused; [`Hub::end`] is next.
     Ends,

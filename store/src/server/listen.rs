@@ -5,17 +5,17 @@ use std::{
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// All ranks of a large job connect in the same moment; with 128, tokio's own number, some were reset.
+/// All ranks of a large job connect at the same moment; with 128, tokio's default, some were reset.
 pub(super) const BACKLOG: i32 = 4096;
 
-/// How often another free port is tried when the one that IPv4 gave is taken on IPv6.
+/// How often another free port is tried when the one of IPv4 is taken on IPv6.
 const TRIES: usize = 64;
 
-/// Listens on `port` of the loopback addresses alone: 127.0.0.1 and, where the host has it, `[::1]`. Port 0 is
-/// any port that is free on both.
+/// Listens on `port` of the loopback addresses only: 127.0.0.1 and, if available, `[::1]`. Port 0 is any port that is
+/// free on both.
 ///
 /// # Errors
-/// The port is taken, or there is no socket to be had.
+/// The port is taken, or there is no socket.
 pub fn bind_loopback(port: u16) -> io::Result<Vec<TcpListener>> {
     let mut tries = 0;
     loop {
@@ -31,10 +31,10 @@ pub fn bind_loopback(port: u16) -> io::Result<Vec<TcpListener>> {
     }
 }
 
-/// Listens on `port` of all addresses, IPv4 and IPv6 in one socket where the host has both. Port 0 is any.
+/// Listens on `port` of all addresses, IPv4 and IPv6 in one socket if the host has both. Port 0 is any.
 ///
 /// # Errors
-/// The port is taken, or there is no socket to be had.
+/// The port is taken, or there is no socket.
 pub fn bind_any(port: u16) -> io::Result<Vec<TcpListener>> {
     let listener = match bind_at(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))) {
         Err(error) if is_no_ipv6(&error) => bind_at(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))?,
@@ -46,9 +46,9 @@ pub fn bind_any(port: u16) -> io::Result<Vec<TcpListener>> {
 /// Listens at this address.
 ///
 /// # Errors
-/// The port is taken, the address is not of this host, or there is no socket to be had.
+/// The port is taken, the address is not this host's, or there is no socket.
 pub fn bind_at(address: SocketAddr) -> io::Result<TcpListener> {
-    // Close-on-exec by socket2: no worker inherits it.
+    // socket2 sets close-on-exec: no worker inherits it.
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     // A restarted launcher gets its port back although connections of the last one linger in TIME_WAIT.
     socket.set_reuse_address(true)?;

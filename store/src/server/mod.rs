@@ -1,8 +1,8 @@
 //! The shell: one thread that moves bytes between sockets, the decoder and the table.
 //!
-//! One thread is enough, and faster than more: a request costs less than the hop to another thread. It does no
-//! name look-ups (torch's own server asks for the name of each peer on its only thread, and stands still for as
-//! long as the name server does), and nothing at all while no client speaks.
+//! One thread is enough, and faster than more: a request costs less than the hop to another thread. It makes no name
+//! lookups (torch's own server looks up the name of each peer on its only thread) and does nothing while no client
+//! sends.
 
 mod allowed;
 mod connection;
@@ -28,7 +28,7 @@ pub use self::{
 use self::{hub::Arrivals, thread::Command};
 use crate::limits::Limits;
 
-/// Longest that a caller of [`StoreServer::begin_generation`] is kept: the thread has only memory to give back.
+/// How long [`StoreServer::begin_generation`] waits at most: the thread only has to free memory.
 const GENERATION_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Enough for the event loop; nothing in it recurses.
@@ -40,22 +40,22 @@ pub struct StoreServer {
     /// `None` only while dropping.
     commands: Option<mpsc::UnboundedSender<Command>>,
     arrivals: Arrivals,
-    /// How the start went, until somebody asks.
+    /// The result of the start, until it is read.
     outcome: Mutex<Option<std_mpsc::Receiver<io::Result<()>>>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl StoreServer {
-    /// Starts the server thread on listeners that are bound and listening. There may be none: connections then
-    /// come by [`StoreServer::adopt`] alone.
+    /// Starts the server thread on listening sockets. There may be none: then connections come by
+    /// [`StoreServer::adopt`] only.
     ///
     /// # Errors
-    /// No thread, no event queue, or a listener that is none.
+    /// No thread, no event queue, or an invalid listener.
     pub fn start(listeners: Vec<TcpListener>, limits: Limits) -> io::Result<Self> {
         Self::start_for(None, listeners, limits)
     }
 
-    /// The same for these addresses only; `None`: for all.
+    /// As [`StoreServer::start`], for these addresses only; `None`: for all.
     ///
     /// # Errors
     /// As [`StoreServer::start`].
@@ -69,8 +69,8 @@ impl StoreServer {
         Ok(server)
     }
 
-    /// The same without waiting for the thread: connections queue up until it listens. [`StoreServer::ready`]
-    /// tells how it went.
+    /// As [`StoreServer::start`], without waiting for the thread: connections queue up until it serves.
+    /// [`StoreServer::ready`] returns the result.
     ///
     /// # Errors
     /// No thread.
@@ -78,7 +78,7 @@ impl StoreServer {
         Self::launch_for(None, listeners, limits)
     }
 
-    /// The same for these addresses only; `None`: for all.
+    /// As [`StoreServer::launch`], for these addresses only; `None`: for all.
     ///
     /// # Errors
     /// No thread.
@@ -98,10 +98,10 @@ impl StoreServer {
         Ok(StoreServer { commands: Some(commands), arrivals, outcome, thread: Some(thread) })
     }
 
-    /// Waits until the thread serves. Told once; later calls have nothing to wait for.
+    /// Waits until the thread serves. Later calls return at once.
     ///
     /// # Errors
-    /// No event queue, or a listener that is none.
+    /// No event queue, or an invalid listener.
     pub fn ready(&self) -> io::Result<()> {
         let outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner).take();
         match outcome.map(|outcome| outcome.recv()) {
@@ -113,25 +113,25 @@ impl StoreServer {
         }
     }
 
-    /// Serves a connection that someone else accepted, for a port that gRPC and the store share: the first
-    /// byte of a store's client is 0x00, and must only have been peeked at.
+    /// Serves a connection that was accepted elsewhere, for a port that gRPC and the store share: the first byte of a
+    /// store's client is 0x00, and must only have been peeked at.
     pub fn adopt(&self, stream: TcpStream) {
         self.order(Command::Adopt(stream));
     }
 
-    /// A fresh key space: the connections of the old one are closed, its keys forgotten. Returns when that is
-    /// done. What had connected but was not yet accepted is closed too: it was of the old generation.
+    /// Begins a fresh key space: the connections of the old one are closed, its keys dropped. Returns when that is
+    /// done. Connections that are not accepted yet are closed too: they belong to the old generation.
     pub fn begin_generation(&self) {
         let (done, wait) = std_mpsc::sync_channel(1);
         self.order(Command::BeginGeneration(Box::new(move || {
             let _ = done.try_send(());
         })));
-        // A thread that does not answer in this time has died; then there is no old key space either.
+        // A thread that does not answer in this time has died, and the old key space with it.
         let _ = wait.recv_timeout(GENERATION_DEADLINE);
     }
 
-    /// The same without blocking: it happens whether or not the returned future is awaited, which is ready when
-    /// it has.
+    /// As [`StoreServer::begin_generation`] without blocking: it happens even if the returned future, which is ready
+    /// when it is done, is dropped.
     pub fn begin_generation_async(&self) -> impl Future<Output = ()> + Send + 'static {
         let (done, wait) = oneshot::channel();
         self.order(Command::BeginGeneration(Box::new(move || {
@@ -142,14 +142,14 @@ impl StoreServer {
         }
     }
 
-    /// Peers whose connections were accepted and showed the magic number in this generation, in that order;
-    /// those that have left since are among them. The first 65536.
+    /// Peers that were validated in this generation, in order of arrival, including those that have disconnected. The
+    /// first 65536.
     #[must_use]
     pub fn arrivals(&self) -> Vec<SocketAddr> {
         self.arrivals.borrow().clone()
     }
 
-    /// The same, told as they come. A new generation empties the list.
+    /// The same as a watch channel. A new generation empties the list.
     #[must_use]
     pub fn watch_arrivals(&self) -> watch::Receiver<Vec<SocketAddr>> {
         self.arrivals.subscribe()
@@ -157,7 +157,7 @@ impl StoreServer {
 
     fn order(&self, command: Command) {
         if let Some(commands) = &self.commands {
-            // Only a thread that died does not listen; its clients see closed connections.
+            // Only a dead thread does not receive; its clients see closed connections.
             let _ = commands.send(command);
         }
     }
@@ -165,7 +165,7 @@ impl StoreServer {
 
 impl Drop for StoreServer {
     fn drop(&mut self) {
-        // The thread ends when nobody can give it orders any more.
+        // The thread ends when its channel is closed.
         drop(self.commands.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

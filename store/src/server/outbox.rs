@@ -5,22 +5,22 @@ use std::{
 
 use crate::codec::{ReplySink, Value};
 
-/// A value this long is sent from where it lies in the table; a shorter one costs less to copy.
+/// A value of at least this length is shared with the table; a shorter one is cheaper to copy.
 const SHARED_FROM: usize = 16 << 10;
 
-/// A buffer that grew beyond this is given back once it is empty.
+/// A buffer that grew beyond this is freed once it is empty.
 const KEPT_CAPACITY: usize = 4 << 10;
 
-/// How many pieces one write takes.
-const PIECES_A_WRITE: usize = 16;
+/// The pieces of one write.
+const PIECES_PER_WRITE: usize = 16;
 
-/// What a client has not been sent yet.
+/// What is still to be sent to a client.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     /// Ahead of `tail`.
     pieces: VecDeque<Piece>,
     tail: Vec<u8>,
-    /// Bytes at the front that are sent already.
+    /// Bytes at the front that were sent.
     sent: usize,
     pending: usize,
     owned: usize,
@@ -38,12 +38,12 @@ impl Outbox {
         self.pending
     }
 
-    /// Memory of this queue alone: what is shared with the table is not in it.
+    /// Memory of this queue alone, without values shared with the table.
     pub(super) fn owned_bytes(&self) -> usize {
         self.owned
     }
 
-    /// Calls `write` until all is sent or it says `None` (would block).
+    /// Calls `write` until all is sent or it returns `None` (would block).
     pub(super) fn send(
         &mut self,
         mut write: impl FnMut(&[IoSlice<'_>]) -> io::Result<Option<usize>>,
@@ -52,7 +52,7 @@ impl Outbox {
             let written = if self.pieces.is_empty() {
                 write(&[IoSlice::new(&self.tail[self.sent..])])?
             } else {
-                let mut slices = [IoSlice::new(&[]); PIECES_A_WRITE];
+                let mut slices = [IoSlice::new(&[]); PIECES_PER_WRITE];
                 let pieces = self.pieces.iter().map(Piece::bytes).chain([&self.tail[..]]);
                 let mut used = 0;
                 for (slice, bytes) in slices.iter_mut().zip(pieces) {
@@ -131,7 +131,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn all_bytes_leave_in_order_however_little_a_write_takes(
+        fn all_bytes_are_sent_in_order_with_short_writes(
             rounds in vec((vec((any::<bool>(), 0usize..40_000), 0..6), vec(1usize..30_000, 0..6)), 1..6),
         ) {
             let mut outbox = Outbox::default();

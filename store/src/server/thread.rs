@@ -26,20 +26,20 @@ use super::{
 };
 use crate::{limits::Limits, table::ClientId};
 
-/// Until the next try when no connection can be accepted, for want of file descriptors above all.
+/// The pause when no connection can be accepted, mostly for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// How long a client that was refused may take to read what it is owed and to close its side.
+/// How long a refused client may take to read pending replies and to close its side.
 const END_DEADLINE: Duration = Duration::from_secs(5);
 
-/// What the handle asks of the thread, in order.
+/// A command of the handle to the thread.
 pub(super) enum Command {
     Adopt(net::TcpStream),
-    /// With what to call when it is done.
+    /// With a callback for when it is done.
     BeginGeneration(Box<dyn FnOnce() + Send>),
 }
 
-/// The thread's whole life: it ends when the handle has gone.
+/// Runs the thread until the handle is dropped.
 pub(super) fn run(
     listeners: Vec<net::TcpListener>,
     limits: Limits,
@@ -96,7 +96,7 @@ async fn obey(
     }
 }
 
-/// One that somebody else has accepted waits here until it is known who may connect.
+/// A connection that was accepted elsewhere waits here until the allowed addresses are known.
 fn serve_when_allowed(
     hub: &Rc<RefCell<Hub>>,
     stream: TcpStream,
@@ -129,13 +129,13 @@ fn is_allowed(allowed: Option<&Allowed>, peer: SocketAddr) -> bool {
 async fn accept(listener: Rc<TcpListener>, hub: Rc<RefCell<Hub>>, allowed: Option<Allowed>) {
     loop {
         if let Some(allowed) = &allowed {
-            // They wait in the listen queue.
+            // New connections wait in the listen queue.
             allowed.is_known().await;
         }
         match listener.accept().await {
             Ok((stream, peer)) if is_allowed(allowed.as_ref(), peer) => serve(&hub, stream, peer),
             Ok(_) => {}
-            // The client gave up while it was in the queue; the next may be fine.
+            // The client gave up while it was in the queue.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
                 warn!(%error, "store connection not accepted");
@@ -153,20 +153,20 @@ fn serve(hub: &Rc<RefCell<Hub>>, stream: TcpStream, peer: SocketAddr) {
     }
 }
 
-/// The life of one connection; the hub forgets it before the task ends.
+/// Drives one connection; the hub drops it before the task ends.
 async fn drive(hub: Rc<RefCell<Hub>>, id: ClientId) {
     loop {
         match poll_fn(|context| hub.borrow_mut().turn(id, context)).await {
             Turn::Gone => return,
             Turn::More => {
-                // All that is ready runs before, sockets that have become so included.
+                // All that is ready runs first, including sockets that have become so.
                 yield_now().await;
-                hub.borrow_mut().pass_on(id);
+                hub.borrow_mut().next_in_queue(id);
             }
             Turn::Ends => break,
         }
     }
-    // Whether it came to its end or not, it is over.
+    // Ended or timed out, it is dropped.
     let _ = timeout(END_DEADLINE, poll_fn(|context| hub.borrow_mut().end(id, context))).await;
     hub.borrow_mut().forget(id);
 }
@@ -182,14 +182,14 @@ fn adopt(stream: net::TcpStream) -> io::Result<(TcpStream, SocketAddr)> {
     Ok((TcpStream::from_std(stream)?, peer))
 }
 
-/// Accepts and closes all that has connected up to now. No more than a full backlog: what comes meanwhile is new.
+/// Accepts and closes all connections up to now, at most a full backlog: later ones are new.
 fn close_backlog(listener: &TcpListener) {
     let socket = SockRef::from(listener);
     for _ in 0..BACKLOG {
         match socket.accept() {
             Ok((connection, _)) => drop(connection),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-            // One that gave up; the next may be there still.
+            // That client gave up; there may be more.
             Err(_) => {}
         }
     }

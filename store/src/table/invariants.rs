@@ -6,7 +6,7 @@ use proptest::{collection::vec, prelude::*};
 
 use super::{
     ClientId, Table,
-    ledger::Ledger,
+    quota::Quota,
     space::tests::{A, add, ask, barrier, compare_set, keys, push, set, table},
 };
 use crate::{
@@ -45,22 +45,22 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The ledger by counting everything anew.
+/// The counted bytes, by counting everything anew.
 fn bytes_without_waits(table: &Table) -> usize {
-    let mut ledger = Ledger::new(&Limits::default());
+    let mut quota = Quota::new(&Limits::default());
     for (key, value) in &table.values {
-        ledger.charge_key(key.as_bytes().len() + value.as_bytes().len()).unwrap();
+        quota.charge_key(key.as_bytes().len() + value.as_bytes().len()).unwrap();
     }
     for (key, queue) in &table.queues {
-        ledger.charge_key(key.as_bytes().len()).unwrap();
-        queue.iter().for_each(|value| ledger.charge(value.as_bytes().len()).unwrap());
+        quota.charge_key(key.as_bytes().len()).unwrap();
+        queue.iter().for_each(|value| quota.charge(value.as_bytes().len()).unwrap());
     }
-    ledger.bytes()
+    quota.bytes()
 }
 
 proptest! {
     #[test]
-    fn each_wait_is_answered_at_most_once_and_none_is_forgotten(steps in vec(step(), 0..80)) {
+    fn each_wait_is_answered_at_most_once_and_none_is_lost(steps in vec(step(), 0..80)) {
         let mut table = table();
         // What each client still waits for.
         let mut open: HashMap<ClientId, usize> = HashMap::new();
@@ -95,11 +95,11 @@ proptest! {
             open.retain(|_, left| *left > 0);
             let waiting = open.values().sum::<usize>();
             prop_assert_eq!(table.waits.len(), waiting);
-            prop_assert_eq!(table.ledger.keys(), table.values.len() + table.queues.len());
+            prop_assert_eq!(table.quota.keys(), table.values.len() + table.queues.len());
             prop_assert!(table.queues.values().all(|queue| !queue.is_empty()));
             if waiting == 0 {
                 prop_assert!(table.waits.is_empty());
-                prop_assert_eq!(table.ledger.bytes(), bytes_without_waits(&table));
+                prop_assert_eq!(table.quota.bytes(), bytes_without_waits(&table));
             }
         }
     }

@@ -1,22 +1,21 @@
-//! What a request does: the keys, the queues, who waits, and who is answered.
+//! What a request does: keys, queues, waits and replies.
 //!
-//! Pure: a request of a client goes in, replies to clients come out, nothing is read or sent. Where torch's
-//! documentation is silent its 2.15 server was asked; where that server is plainly wrong ours is not, and the
-//! place says so.
+//! Pure: requests of clients go in, replies come out, nothing is read or sent. Where torch's documentation is silent,
+//! its 2.15 server was the reference; deviations from clear bugs of that server are noted in place.
 
-mod errand;
 #[cfg(test)]
 mod invariants;
-mod ledger;
+mod long_request;
 mod number;
+mod quota;
 mod space;
 mod waits;
 
-pub use errand::{Errand, KEYS_A_STEP, Step};
-pub use ledger::Refused;
+pub use long_request::{KEYS_PER_STEP, LongRequest, Step};
+pub use quota::Refused;
 pub use space::{Replies, Table};
 
-/// One connection. Never used twice in the life of a server, so that a late word about a closed connection
-/// can not be taken for one about another.
+/// A connection. Never reused in the life of a server, so that a late reference to a closed connection cannot hit
+/// another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientId(pub u64);

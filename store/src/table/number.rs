@@ -1,5 +1,5 @@
-/// The number that ADD finds in a value, as torch's server finds it (C++ `stoll`): white space, a sign, and
-/// digits up to the first other byte. `None`: no digits, or more than 64 bits.
+/// Parses the number of ADD as torch's server does (C++ `stoll`): white space, a sign, and digits up to the first
+/// other byte. `None`: no digits, or more than 64 bits.
 pub(super) fn parse(text: &[u8]) -> Option<i64> {
     let text = text.trim_ascii_start();
     let (negative, digits) = match text {

@@ -2,9 +2,9 @@ use std::collections::{BTreeMap, HashMap, VecDeque, btree_map, hash_map::Entry};
 
 use super::{
     ClientId,
-    errand::{Errand, Step},
-    ledger::{Ledger, Refused},
+    long_request::{LongRequest, Step},
     number,
+    quota::{Quota, Refused},
     waits::Waits,
 };
 use crate::{
@@ -15,13 +15,13 @@ use crate::{
 /// One key space: all keys, queues and waits of a generation.
 #[derive(Debug)]
 pub struct Table {
-    /// In order, so that a list of all keys can be made in steps while others come and go.
+    /// In order, so that a list of all keys can be made in steps while others change.
     pub(super) values: BTreeMap<Key, Value>,
-    /// Apart from the values, as in torch: a queue is seen by WAIT, CHECK and QUEUE_*, and by nothing else.
-    /// An empty queue is not kept.
+    /// Separate from the values, as in torch: a queue is visible to WAIT, CHECK and QUEUE_* only. An empty queue is
+    /// not stored.
     pub(super) queues: HashMap<Key, VecDeque<Value>>,
     pub(super) waits: Waits,
-    pub(super) ledger: Ledger,
+    pub(super) quota: Quota,
 }
 
 /// The replies to a request, in the order in which they must be sent.
@@ -34,15 +34,15 @@ impl Table {
             values: BTreeMap::new(),
             queues: HashMap::new(),
             waits: Waits::default(),
-            ledger: Ledger::new(limits),
+            quota: Quota::new(limits),
         }
     }
 
-    /// Does what `client` asks and adds to `replies` what it and those who waited are told. They are added to
-    /// a list of the caller, and not returned in one, because a list a request would be a good part of its cost.
+    /// Handles a request of `client` and appends all replies, including those to other waiting clients, to `replies`.
+    /// A list of the caller is used because allocating one per request would be a good part of its cost.
     ///
     /// # Errors
-    /// The client must be closed. What is in `replies` even so must be sent: others may have been waiting.
+    /// The client must be closed. `replies` must be sent nevertheless: other clients may have been waiting.
     pub fn handle(
         &mut self,
         client: ClientId,
@@ -50,14 +50,14 @@ impl Table {
         replies: &mut Replies,
     ) -> Result<(), Refused> {
         let mut rest = self.begin(client, request, replies)?.rest;
-        while let Some(errand) = rest {
-            rest = self.go_on(errand, replies)?.rest;
+        while let Some(long_request) = rest {
+            rest = self.resume(long_request, replies)?.rest;
         }
         Ok(())
     }
 
-    /// The same, but of a request about many keys only the first step: the rest is an errand for
-    /// [`Table::go_on`], before any other request of this client.
+    /// As [`Table::handle`], but of a request for many keys only the first step: pass the rest to [`Table::resume`]
+    /// before any other request of this client.
     ///
     /// # Errors
     /// As [`Table::handle`].
@@ -67,8 +67,8 @@ impl Table {
         request: Request,
         replies: &mut Replies,
     ) -> Result<Step, Refused> {
-        match Errand::new(client, request) {
-            Ok(errand) => self.go_on(errand, replies),
+        match LongRequest::new(client, request) {
+            Ok(long_request) => self.resume(long_request, replies),
             Err(request) => {
                 self.handle_short(client, request, replies).map(|()| Step { work: 1, rest: None })
             }
@@ -86,7 +86,7 @@ impl Table {
             | Request::MultiGet(_)
             | Request::Check(_)
             | Request::Wait(_)
-            | Request::ListKeys => unreachable!("{:?} is an errand", request.op()),
+            | Request::ListKeys => unreachable!("{:?} is a long request", request.op()),
             Request::Validate => return Ok(()),
             Request::Set { key, value } => return self.on_set(key, value, replies),
             Request::Append { key, value } => return self.on_append(key, value, replies),
@@ -113,11 +113,10 @@ impl Table {
         Ok(())
     }
 
-    /// The client is gone, or will wait no more: what it waited for is not answered, and a barrier that it had
-    /// reached counts it no more. (Torch's server goes on counting it, and then opens a barrier that a client
-    /// reached twice, or reached and died, before all are there.)
+    /// The client has disconnected or cancels its waits: they are not answered, and barriers no longer count it.
+    /// (Torch's server continues to count it, and so may open a barrier before all clients are there.)
     pub fn disconnect(&mut self, client: ClientId) {
-        for barrier in self.waits.drop_client(client, &mut self.ledger) {
+        for barrier in self.waits.drop_client(client, &mut self.quota) {
             self.uncount(barrier);
         }
     }
@@ -125,7 +124,7 @@ impl Table {
     fn uncount(&mut self, barrier: Key) {
         match self.values.get(&barrier).and_then(|value| number::parse(value.as_bytes())) {
             Some(arrived) if arrived > 1 => {
-                // One less is never longer, so there is always room for it.
+                // A smaller number is never longer, so there is always room for it.
                 let _ = self.put(barrier, decimal(arrived - 1));
             }
             Some(_) => {
@@ -145,7 +144,7 @@ impl Table {
         match self.values.get_mut(&key) {
             Some(value) => {
                 let len = value.as_bytes().len();
-                self.ledger.resize(len, len + more.as_bytes().len())?;
+                self.quota.resize(len, len + more.as_bytes().len())?;
                 value.append(more.as_bytes());
                 self.wake(&key, replies);
                 Ok(())
@@ -154,8 +153,9 @@ impl Table {
         }
     }
 
-    /// The value that the key has afterwards. A missing key matches only an empty expectation; else nothing is
-    /// stored and the expectation itself comes back. (Torch wakes waits even then; nothing came, so we do not.)
+    /// Returns the value that the key has afterwards. A missing key matches only an empty expectation; else nothing
+    /// is stored and the expectation itself is returned. (Torch wakes waits even then; here nothing was set, so they
+    /// continue.)
     fn on_compare_set(
         &mut self,
         key: Key,
@@ -183,8 +183,8 @@ impl Table {
         Ok(after)
     }
 
-    /// The number of arrivals is kept under the key, as in torch: a barrier that was full stays open until its
-    /// key is deleted.
+    /// The number of arrivals is stored under the key, as in torch: a completed barrier stays open until its key is
+    /// deleted.
     fn on_barrier(
         &mut self,
         client: ClientId,
@@ -194,10 +194,10 @@ impl Table {
     ) -> Result<(), Refused> {
         let arrived = self.on_add(key.clone(), 1, replies)?;
         if arrived < world_size {
-            let waits = self.waits.arrive(client, key.clone(), &mut self.ledger);
+            let waits = self.waits.arrive(client, key.clone(), &mut self.quota);
             return waits.inspect_err(|_| self.uncount(key));
         }
-        self.waits.on_barrier_full(&key, &mut self.ledger, |peer| replies.push((peer, Reply::StopWaiting)));
+        self.waits.on_barrier_full(&key, &mut self.quota, |peer| replies.push((peer, Reply::StopWaiting)));
         replies.push((client, Reply::StopWaiting));
         Ok(())
     }
@@ -205,19 +205,19 @@ impl Table {
     fn on_queue_push(&mut self, key: Key, value: Value, replies: &mut Replies) -> Result<(), Refused> {
         match self.queues.entry(key.clone()) {
             Entry::Occupied(mut queue) => {
-                self.ledger.charge(value.as_bytes().len())?;
+                self.quota.charge(value.as_bytes().len())?;
                 queue.get_mut().push_back(value);
             }
             Entry::Vacant(place) => {
-                self.ledger.charge_key(key.as_bytes().len())?;
-                if let Err(full) = self.ledger.charge(value.as_bytes().len()) {
-                    self.ledger.refund_key(key.as_bytes().len());
+                self.quota.charge_key(key.as_bytes().len())?;
+                if let Err(full) = self.quota.charge(value.as_bytes().len()) {
+                    self.quota.refund_key(key.as_bytes().len());
                     return Err(full);
                 }
                 place.insert(VecDeque::from([value]));
             }
         }
-        if let Some(waiter) = self.waits.on_push(&key, &mut self.ledger) {
+        if let Some(waiter) = self.waits.on_push(&key, &mut self.quota) {
             replies.push((waiter, Reply::StopWaiting));
         }
         Ok(())
@@ -230,11 +230,11 @@ impl Table {
         let before = count(queue.get().len());
         let value = queue.get_mut().pop_front();
         if let Some(value) = &value {
-            self.ledger.refund(value.as_bytes().len());
+            self.quota.refund(value.as_bytes().len());
         }
         if queue.get().is_empty() {
             let (key, _) = queue.remove_entry();
-            self.ledger.refund_key(key.as_bytes().len());
+            self.quota.refund_key(key.as_bytes().len());
         }
         Reply::Popped { before, value }
     }
@@ -248,18 +248,18 @@ impl Table {
     }
 
     fn wake(&mut self, key: &Key, replies: &mut Replies) {
-        self.waits.on_key(key, &mut self.ledger, |client| replies.push((client, Reply::StopWaiting)));
+        self.waits.on_key(key, &mut self.quota, |client| replies.push((client, Reply::StopWaiting)));
     }
 
     fn put(&mut self, key: Key, value: Value) -> Result<(), Refused> {
         let new_len = value.as_bytes().len();
         match self.values.entry(key) {
             btree_map::Entry::Occupied(mut place) => {
-                self.ledger.resize(place.get().as_bytes().len(), new_len)?;
+                self.quota.resize(place.get().as_bytes().len(), new_len)?;
                 place.insert(value);
             }
             btree_map::Entry::Vacant(place) => {
-                self.ledger.charge_key(place.key().as_bytes().len() + new_len)?;
+                self.quota.charge_key(place.key().as_bytes().len() + new_len)?;
                 place.insert(value);
             }
         }
@@ -268,7 +268,7 @@ impl Table {
 
     fn remove(&mut self, key: &Key) -> bool {
         let Some(value) = self.values.remove(key) else { return false };
-        self.ledger.refund_key(key.as_bytes().len() + value.as_bytes().len());
+        self.quota.refund_key(key.as_bytes().len() + value.as_bytes().len());
         true
     }
 }
@@ -299,7 +299,7 @@ pub(super) mod tests {
         replies
     }
 
-    /// The one reply, to the client that asked.
+    /// The only reply, to the client that asked.
     fn answer(table: &mut Table, request: Request) -> Reply {
         match &ask(table, A, request)[..] {
             [(A, reply)] => reply.clone(),
@@ -344,7 +344,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_set_is_got_and_what_is_missing_is_empty() {
+    fn a_set_key_is_read_and_a_missing_one_is_empty() {
         let mut table = table();
         assert_eq!(ask(&mut table, A, set("k", "v")), []);
         assert_eq!(answer(&mut table, Request::Get("k".into())), value("v"));
@@ -366,7 +366,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_add_to_a_word_is_refused_and_changes_nothing() {
+    fn an_add_to_text_is_refused_and_changes_nothing() {
         let mut table = table();
         ask(&mut table, A, set("word", "abc"));
         assert_eq!(table.handle(A, add("word", 1), &mut Vec::new()), Err(Refused::NotANumber));
@@ -425,7 +425,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_key_that_came_and_went_has_come() {
+    fn a_key_that_was_set_and_deleted_ends_a_wait() {
         let mut table = table();
         ask(&mut table, B, wait(&["x", "y"]));
         ask(&mut table, A, set("x", "1"));
@@ -465,7 +465,7 @@ pub(super) mod tests {
         ask(&mut table, B, wait(&["k"]));
         assert_eq!(ask(&mut table, B, Request::CancelWait), [(B, Reply::WaitCanceled)]);
         assert_eq!(ask(&mut table, A, set("k", "1")), []);
-        // The race: the key came first, so the client reads both.
+        // A race: the key was set first, so the client reads both replies.
         assert_eq!(ask(&mut table, B, wait(&["k"])), [stop(B)]);
         assert_eq!(ask(&mut table, B, Request::CancelWait), [(B, Reply::WaitCanceled)]);
     }
@@ -480,7 +480,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_push_passes_by_those_who_wait_for_more() {
+    fn a_push_skips_clients_that_wait_for_more_keys() {
         let mut table = table();
         ask(&mut table, C, wait(&["q", "more"]));
         ask(&mut table, B, wait(&["q"]));
@@ -517,7 +517,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_client_that_left_a_barrier_is_not_counted() {
+    fn a_client_that_disconnected_is_not_counted_by_a_barrier() {
         let mut table = table();
         ask(&mut table, A, barrier("b", 3));
         ask(&mut table, B, barrier("b", 3));
@@ -536,7 +536,7 @@ pub(super) mod tests {
         table.disconnect(B);
         table.disconnect(C);
         assert!(table.waits.is_empty());
-        assert_eq!(table.ledger.bytes(), 0);
+        assert_eq!(table.quota.bytes(), 0);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A client that speaks raw bytes, and a server on a free port.
+//! A client that sends raw bytes, and a server on a free port.
 
 #![allow(dead_code, reason = "each test binary uses its part of it")]
 #![allow(clippy::unwrap_used, reason = "a test's own helpers may fail the test")]
@@ -11,7 +11,7 @@ use std::{
 
 use store::{Key, Limits, Reply, Request, StoreServer, bind_loopback};
 
-/// Generous: only a hang reaches it.
+/// Only a hang reaches it.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub struct Served {
@@ -27,15 +27,15 @@ pub fn serve(limits: Limits) -> Served {
 }
 
 impl Served {
-    /// A client that has shown the magic number and had its ping answered.
+    /// A validated client, whose ping was answered.
     pub fn client(&self) -> Client {
-        let mut client = self.stranger();
+        let mut client = self.unvalidated();
         client.greet();
         client
     }
 
-    /// A client that has said nothing yet.
-    pub fn stranger(&self) -> Client {
+    /// A client that has sent nothing yet.
+    pub fn unvalidated(&self) -> Client {
         Client::on(TcpStream::connect(self.address).unwrap())
     }
 }
@@ -81,7 +81,7 @@ impl Client {
         self.expect(reply);
     }
 
-    /// What LIST_KEYS answers.
+    /// The reply to LIST_KEYS.
     pub fn list_keys(&mut self) -> Vec<Vec<u8>> {
         self.send(&[Request::ListKeys]);
         let count = self.number();
@@ -100,13 +100,13 @@ impl Client {
         u64::from_le_bytes(bytes)
     }
 
-    /// Everything sent before has been served, and nothing unexpected was answered.
+    /// Everything sent before was served, and nothing unexpected was received.
     #[track_caller]
     pub fn settle(&mut self) {
         self.ask(Request::Ping { nonce: 77 }, &Reply::Pong { nonce: 77 });
     }
 
-    /// The server closed the connection, whatever it said before.
+    /// The server closed the connection, possibly after other bytes.
     #[track_caller]
     pub fn expect_closed(&mut self) {
         let mut rest = [0; 4096];

@@ -35,7 +35,7 @@ fn the_host_with_a_failing_program_is_found() {
     let report = job.report(0);
     report.blames(&[(1, "fault")]);
     for piece in &report.nodes[1].evidence {
-        let words = "the check command ended with exit code 3 and said: its accelerator is on fire";
+        let words = "the check command exited with code 3: its accelerator is on fire";
         assert!(piece.words.ends_with(words), "{report:#?}");
     }
     let left = take(&mut nodes, 1);

@@ -24,7 +24,7 @@ fn one_of(count: usize, bad: usize, fault: Fault, words: &str) {
         for witness in &witnesses {
             let address = data_address(*witness);
             let seen = format!(
-                "failed with node {witness}, which is proven good: cannot connect to neighbour {address}:"
+                "failed with node {witness}, which is proven good: cannot connect to peer {address}:"
             );
             assert!(output.contains(&seen), "{output}");
             assert!(output.contains(&format!(", {address})")), "{output}");

@@ -173,7 +173,7 @@ fn a_tool_that_cannot_be_started_taints_no_node() {
     let lacking = job.ranked(1).flags(CHECK).env("SWITCHBOX_CHECK_TOOL_PATH", &lacks).start();
     let outcome = job.finish([lacking], 201).remove(0);
     for words in [
-        "switchbox check: pair 0:1 (GPU 0 -> GPU 1): cannot start, exit code 127, it said ",
+        "switchbox check: pair 0:1 (GPU 0 -> GPU 1): cannot start, exit code 127, output: ",
         "cannot be started on this node: run it there by hand; `ldd` names libraries that it lacks",
         "this node's switchbox cannot be measured, 0 of 4 pairs good, 2 needed; ",
     ] {
@@ -216,7 +216,7 @@ fn a_mistake_in_the_command_of_a_probe_taints_no_node() {
     let slip = job.ranked(1).flags(flags).flags(["--switchbox-probe=cat /nowhere/typo.json"]).start();
     let outcome = job.finish([slip], 201).remove(0);
     for words in [
-        "switchbox check: pair 0:1: probe failed, exit code 1, it said cat: /nowhere/typo.json: ",
+        "switchbox check: pair 0:1: probe failed, exit code 1, output: cat: /nowhere/typo.json: ",
         "`cat /nowhere/typo.json` gave no usable answer for any pair: run it by hand on this node",
         "this node's switchbox cannot be measured, 0 of 4 pairs good, 2 needed; ",
     ] {

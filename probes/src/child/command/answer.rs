@@ -1,4 +1,4 @@
-//! What a user's program may say on its standard output.
+//! The output of a check command.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::wire::command::VERSION;
 
-/// Of a line that is no answer, so much is shown.
+/// The characters of an invalid result that are shown.
 const SHOWN: usize = 200;
 
 #[derive(Debug, Deserialize)]
@@ -21,46 +21,46 @@ struct Answer {
 
 #[derive(Debug, Deserialize)]
 struct ProgressLine {
-    progress: SoFar,
+    progress: Partial,
 }
 
-/// How far it is.
+/// The progress of a check command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-pub(crate) struct SoFar {
+pub(crate) struct Partial {
     pub(crate) bytes: u64,
     pub(crate) total: u64,
 }
 
-/// A line of progress. `None`: it is another.
-pub(crate) fn progress(line: &[u8]) -> Option<SoFar> {
+/// Parses a progress line. `None`: another line.
+pub(crate) fn progress(line: &[u8]) -> Option<Partial> {
     serde_json::from_slice::<ProgressLine>(line).ok().map(|line| line.progress)
 }
 
-/// What the last line comes to, of a program that ended well.
+/// Judges the last line of a check command that exited with 0.
 pub(crate) fn judge(line: Option<&[u8]>) -> Probed {
     read(line).unwrap_or_else(|reason| Probed::Failed { reason })
 }
 
 fn read(line: Option<&[u8]>) -> Result<Probed, String> {
     let Some(line) = line else {
-        return Err("the check command ended well, but gave no answer on its standard output".into());
+        return Err("the check command exited with 0, but printed no result".into());
     };
     let no_answer = |why: String| {
         let line = String::from_utf8_lossy(line);
         let shown: String = line.chars().take(SHOWN).collect();
         let more = if shown.len() < line.len() { "..." } else { "" };
-        format!("the check command ended well, but its last line is no answer: {why}: {shown}{more}")
+        format!("the check command exited with 0, but its last line is not a result: {why}: {shown}{more}")
     };
     let answer: Answer = serde_json::from_slice(line).map_err(|error| no_answer(error.to_string()))?;
     if answer.version != VERSION {
-        return Err(no_answer(format!("version {} is not known here", answer.version)));
+        return Err(no_answer(format!("unknown version {}", answer.version)));
     }
     if answer.checksum_ok == Some(false) {
-        return Err("the check command says that it received wrong bytes (checksum_ok is false)".into());
+        return Err("the check command received wrong bytes (checksum_ok is false)".into());
     }
     let time = |name: &str, number: f64, per_second: f64| {
         Duration::try_from_secs_f64(number / per_second)
-            .map_err(|error| no_answer(format!("{name} is no time: {error}")))
+            .map_err(|error| no_answer(format!("{name} is not a time: {error}")))
     };
     let comm = answer.comm_ms.ok_or_else(|| no_answer("comm_ms is missing".into()))?;
     let rate = answer.bytes_per_second.unwrap_or_default();
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documented_answer_and_the_shortest_one() {
+    fn the_documented_result_and_the_shortest_one() {
         let full = br#"{"version":1,"comm_ms":12.5,"latency_us":50,"bytes_per_second":1e9,"checksum_ok":true,"more":[]}"#;
         let (comm, latency) = (Duration::from_micros(12_500), Duration::from_micros(50));
         assert_eq!(judge(Some(full)), Probed::Passed { comm, latency, bytes_per_second: 1_000_000_000 });
@@ -104,14 +104,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_is_shown_and_says_why() {
+    fn an_invalid_result_is_quoted_with_its_error() {
         for (line, why) in [
-            (r#"{"version":2,"comm_ms":1}"#, "version 2 is not known here"),
+            (r#"{"version":2,"comm_ms":1}"#, "unknown version 2"),
             (r#"{"version":1}"#, "comm_ms is missing"),
-            (r#"{"version":1,"comm_ms":-1}"#, "comm_ms is no time"),
-            (r#"{"version":1,"comm_ms":1e300}"#, "comm_ms is no time"),
+            (r#"{"version":1,"comm_ms":-1}"#, "comm_ms is not a time"),
+            (r#"{"version":1,"comm_ms":1e300}"#, "comm_ms is not a time"),
             (r#"{"version":1,"comm_ms":1e999}"#, "out of range"),
-            (r#"{"version":1,"comm_ms":1,"latency_us":-1}"#, "latency_us is no time"),
+            (r#"{"version":1,"comm_ms":1,"latency_us":-1}"#, "latency_us is not a time"),
             (r#"{"version":1,"comm_ms":1,"bytes_per_second":-5}"#, "bytes_per_second is negative"),
             (r#"{"version":1,"comm_ms":"fast"}"#, "invalid type"),
             ("done", "expected value"),
@@ -130,9 +130,9 @@ mod tests {
     }
 
     #[test]
-    fn progress_is_told_from_an_answer() {
+    fn progress_is_distinguished_from_a_result() {
         let line = br#"{"progress":{"bytes":5,"total":9,"speed":1}}"#;
-        assert_eq!(progress(line), Some(SoFar { bytes: 5, total: 9 }));
+        assert_eq!(progress(line), Some(Partial { bytes: 5, total: 9 }));
         assert_eq!(progress(br#"{"version":1,"comm_ms":1}"#), None);
         assert_eq!(progress(br#"{"progress":{"bytes":-5,"total":9}}"#), None);
     }

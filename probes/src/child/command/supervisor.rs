@@ -1,111 +1,114 @@
-//! The process that watches over a user's program: it hears it, ends it, and leaves when nothing of it is left.
+//! The process that supervises a check command: it reads the output, ends the command, and exits when no process of
+//! it is left.
 //!
-//! It is a subreaper, so whatever the program started and let go of comes back to it, and `waitpid` saying ECHILD is
-//! the proof that nobody is left. When the agent dies, the kernel sends it SIGTERM, as if it were cancelled. When it
-//! is killed itself, the program dies of PDEATHSIG; what that started carries the launcher's mark, for the next sweep.
+//! It is a subreaper, so orphans of the command become its children, and `waitpid` failing with ECHILD proves that
+//! none is left. When the agent dies, the kernel sends it SIGTERM, as for a cancellation. When it is killed itself,
+//! the command is killed by PDEATHSIG; descendants carry the launcher's id, for the next sweep.
 
 use std::{
     collections::BTreeSet,
     ffi::OsString,
     io::{self, Write as _},
-    process::{self, Child, Command, Stdio},
+    process::{Child, Command, Stdio},
     sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
 
 use diagnosis::network_check::Probed;
-use nix::sys::{
-    prctl,
-    signal::{SigSet, Signal},
+use nix::{
+    sys::{
+        prctl,
+        signal::{SigSet, Signal},
+    },
+    unistd::getpid,
 };
 use rules::failure::ExitCause;
 
 use super::{
     answer,
-    output::{LastWords, read_answers, read_words},
+    output::{LastOutput, read_stderr, read_stdout},
 };
 use crate::{
-    child::{Voice, progress::Progress, session::in_a_session_of_its_own, wait_for},
+    child::{
+        Reporter,
+        progress::Progress,
+        session::{in_a_session_of_its_own, kill_descendants},
+        wait_for,
+    },
     wire::{
         ProbeMessage,
         command::{CANNOT_RUN, CommandTask},
         group::Measured,
     },
 };
-use processes::{
-    reap::{Reaped, next_ended},
-    tree::{self, Process},
-};
+use processes::{reap::reap_exited, tree};
 
-/// Between two lines of progress, and two looks whether the time is over.
-const TELL_EVERY: Duration = Duration::from_millis(250);
+/// Between two progress messages, and two checks of the deadline.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Between two passes of killing.
-const AGAIN: Duration = Duration::from_millis(5);
+/// How long the last of the output may take.
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// So long is waited for what does not die of SIGKILL, and for the last of the output.
-const TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Why there is nothing to watch over.
+/// Why there is no command to supervise.
 #[derive(Debug, thiserror::Error)]
 enum CommandError {
     /// No program was named.
     #[error("the check command is empty")]
     Empty,
-    /// Of this process.
-    #[error("cannot watch over the check command")]
+    /// A system call of the supervisor failed.
+    #[error("cannot supervise the check command")]
     Prepare(#[source] io::Error),
-    /// Fork or exec.
     #[error("cannot start the check command `{program}`")]
     Start {
-        /// Its first word.
         program: String,
-        /// What the system says.
         #[source]
         source: io::Error,
     },
 }
 
-/// Runs the program to its end, or until SIGTERM.
-pub(crate) fn run(task: CommandTask, voice: &Voice) -> Measured {
-    watch(task, voice).unwrap_or_else(|error| Probed::Failed { reason: rules::chain(&error) }).into()
+/// Runs the command to its end, or until SIGTERM.
+pub(crate) fn run(task: CommandTask, reporter: &Reporter) -> Measured {
+    watch(task, reporter).unwrap_or_else(|error| Probed::Failed { reason: rules::chain(&error) }).into()
 }
 
-fn watch(task: CommandTask, voice: &Voice) -> Result<Probed, CommandError> {
+fn watch(task: CommandTask, reporter: &Reporter) -> Result<Probed, CommandError> {
     prctl::set_child_subreaper(true).map_err(|error| CommandError::Prepare(error.into()))?;
     let mut signals = SigSet::from(Signal::SIGTERM);
     signals.add(Signal::SIGCHLD);
-    // Before there is a thread: all have it so, and the signals wait until they are asked for.
+    // Before the first thread: all threads inherit it, and the signals stay pending until `wait_for`.
     signals.thread_block().map_err(|error| CommandError::Prepare(error.into()))?;
     let mut child = start(&task)?;
     let progress = Arc::new(Progress::new(0));
     progress.begin();
-    let (answers, words) = (LastWords::default(), LastWords::default());
-    let (over, heard) = mpsc::channel();
-    listen(&mut child, &progress, [&answers, &words], voice, &over).map_err(CommandError::Prepare)?;
+    let (answers, message) = (LastOutput::default(), LastOutput::default());
+    let (over, output) = mpsc::channel();
+    listen(&mut child, &progress, [&answers, &message], reporter, &over).map_err(CommandError::Prepare)?;
     drop(over);
-    hand_over(&mut child, &task);
-    let mut watched = Watched { pid: i32::try_from(child.id()).unwrap_or(i32::MAX), ended: None };
-    let is_cancelled = watched.wait(&signals, || voice.say(&ProbeMessage::Progress(progress.unfinished())));
+    write_request(&mut child, &task);
+    let mut supervised = Supervised { pid: i32::try_from(child.id()).unwrap_or(i32::MAX), exit: None };
+    let is_cancelled =
+        supervised.wait(&signals, || reporter.send(&ProbeMessage::Progress(progress.unfinished())));
     if is_cancelled {
-        watched.ask_to_end(task.grace, &signals);
+        supervised.terminate(task.grace, &signals);
     }
-    if let Some(left) = watched.kill_what_is_left() {
-        voice.say(&ProbeMessage::Said(format!("left behind by the check command, and does not die: {left}")));
+    if let Some(left) = kill_descendants(|| supervised.reap()) {
+        reporter.send(&ProbeMessage::Log(format!(
+            "left behind by the check command and still alive after SIGKILL: {left}"
+        )));
     }
-    // Both pipes end with the last process. One that cannot be killed may hold them.
-    let deadline = Instant::now() + TIMEOUT;
+    // Both pipes end with the last process. A process that survives SIGKILL may hold them.
+    let deadline = Instant::now() + OUTPUT_TIMEOUT;
     for _ in 0..2 {
-        let _ended = heard.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+        let _ended = output.recv_timeout(deadline.saturating_duration_since(Instant::now()));
     }
-    let ended = watched.ended;
+    let exit = supervised.exit;
     if is_cancelled {
         return Ok(progress.unfinished());
     }
-    Ok(match ended {
+    Ok(match exit {
         Some(ExitCause::Code(0)) => answer::judge(answers.get().as_deref()),
-        ended => Probed::Failed { reason: death(ended, words.get()) },
+        exit => Probed::Failed { reason: failure(exit, message.get()) },
     })
 }
 
@@ -132,69 +135,64 @@ fn start(task: &CommandTask) -> Result<Child, CommandError> {
         .map_err(|source| CommandError::Start { program: program.to_string_lossy().into_owned(), source })
 }
 
-/// Reads both pipes on threads of their own; each says in `over` that its pipe has ended.
+/// Reads both pipes on threads of their own; each sends to `over` when its pipe has ended.
 fn listen(
     child: &mut Child,
     progress: &Arc<Progress>,
-    [answers, words]: [&LastWords; 2],
-    voice: &Voice,
+    [answers, message]: [&LastOutput; 2],
+    reporter: &Reporter,
     over: &mpsc::Sender<()>,
 ) -> io::Result<()> {
     if let Some(stdout) = child.stdout.take() {
         let (last, progress, over) = (answers.clone(), Arc::clone(progress), over.clone());
         thread::Builder::new().name("stdout".into()).spawn(move || {
-            read_answers(stdout, &last, &progress);
+            read_stdout(stdout, &last, &progress);
             let _late = over.send(());
         })?;
     }
     if let Some(stderr) = child.stderr.take() {
-        let (last, voice, over) = (words.clone(), voice.clone(), over.clone());
+        let (last, reporter, over) = (message.clone(), reporter.clone(), over.clone());
         thread::Builder::new().name("stderr".into()).spawn(move || {
-            read_words(stderr, &last, &voice);
+            read_stderr(stderr, &last, &reporter);
             let _late = over.send(());
         })?;
     }
     Ok(())
 }
 
-/// The request is far shorter than what a pipe holds, so this waits for nobody.
-fn hand_over(child: &mut Child, task: &CommandTask) {
+/// The request is far shorter than a pipe's buffer, so this never blocks.
+fn write_request(child: &mut Child, task: &CommandTask) {
     if let Some(mut stdin) = child.stdin.take() {
         let mut request = serde_json::to_vec(&task.request).unwrap_or_default();
         request.push(b'\n');
-        // One that does not read its input has the environment.
+        // A command that does not read its input has the environment.
         let _closed = stdin.write_all(&request);
     }
 }
 
-struct Watched {
+struct Supervised {
     pid: i32,
-    ended: Option<ExitCause>,
+    exit: Option<ExitCause>,
 }
 
-impl Watched {
-    /// Reaps whoever has ended. True: nobody is left.
+impl Supervised {
+    /// Reaps all children that exited. Returns true when none is left.
     fn reap(&mut self) -> bool {
-        loop {
-            match next_ended() {
-                Reaped::Ended { pid, cause } if pid == self.pid && self.ended.is_none() => {
-                    self.ended = Some(cause)
-                }
-                Reaped::Ended { .. } => {}
-                Reaped::StillRunning => return false,
-                Reaped::NobodyLeft => return true,
+        reap_exited(|pid, cause| {
+            if pid == self.pid {
+                self.exit.get_or_insert(cause);
             }
-        }
+        })
     }
 
-    /// Waits for its end. True: we were told to end it.
+    /// Waits for the command to exit. Returns true when cancelled.
     fn wait(&mut self, signals: &SigSet, mut tell: impl FnMut()) -> bool {
         loop {
             self.reap();
-            if self.ended.is_some() {
+            if self.exit.is_some() {
                 return false;
             }
-            match wait_for(signals, TELL_EVERY) {
+            match wait_for(signals, PROGRESS_INTERVAL) {
                 Some(Signal::SIGTERM) => return true,
                 Some(_) => {}
                 None => tell(),
@@ -202,56 +200,36 @@ impl Watched {
         }
     }
 
-    /// SIGTERM for all of it, and time to answer.
-    fn ask_to_end(&mut self, grace: Duration, signals: &SigSet) {
+    /// Sends SIGTERM to all processes of the command and waits up to `grace`.
+    fn terminate(&mut self, grace: Duration, signals: &SigSet) {
         let leaders = BTreeSet::from([self.pid]);
-        tree::ask(me(), &leaders, Signal::SIGTERM);
+        tree::ask(getpid().as_raw(), &leaders, Signal::SIGTERM);
         let deadline = Instant::now() + grace;
         while !self.reap() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
-            wait_for(signals, left.min(TELL_EVERY));
+            wait_for(signals, left.min(PROGRESS_INTERVAL));
         }
-    }
-
-    /// SIGKILL for all that is left. Gives who does not even die of that.
-    fn kill_what_is_left(&mut self) -> Option<String> {
-        let deadline = Instant::now() + TIMEOUT;
-        while !self.reap() {
-            tree::kill_pass(|| tree::below(me()));
-            if Instant::now() >= deadline {
-                let left = tree::below(me()).into_iter().filter(Process::is_alive);
-                let words: Vec<String> =
-                    left.map(|p| format!("{} ({}, {})", p.pid, p.name, p.state)).collect();
-                return Some(words.join(", "));
-            }
-            thread::sleep(AGAIN);
-        }
-        None
     }
 }
 
-fn me() -> i32 {
-    i32::try_from(process::id()).unwrap_or(i32::MAX)
-}
-
-fn death(ended: Option<ExitCause>, words: Option<Vec<u8>>) -> String {
-    let how = match ended {
-        // A shell's own codes: the program is not there, or is none.
+fn failure(exit: Option<ExitCause>, message: Option<Vec<u8>>) -> String {
+    let how = match exit {
+        // Exit codes of the shell: the program does not exist, or cannot be executed.
         Some(ExitCause::Code(code @ (126 | 127))) => {
-            let said = words.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
+            let said = message.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
             return format!("{CANNOT_RUN} (exit code {code} of /bin/sh): {}", said.trim());
         }
-        Some(ExitCause::Code(code)) => format!("ended with exit code {code}"),
+        Some(ExitCause::Code(code)) => format!("exited with code {code}"),
         Some(ExitCause::Signal(signal)) => format!("was killed by signal {signal}"),
-        None => "does not end".to_owned(),
+        None => "does not exit".to_owned(),
     };
-    let words = String::from_utf8_lossy(&words.unwrap_or_default()).trim().to_owned();
-    if words.is_empty() {
-        format!("the check command {how} and said nothing")
+    let message = String::from_utf8_lossy(&message.unwrap_or_default()).trim().to_owned();
+    if message.is_empty() {
+        format!("the check command {how}")
     } else {
-        format!("the check command {how} and said: {words}")
+        format!("the check command {how}: {message}")
     }
 }

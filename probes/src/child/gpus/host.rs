@@ -5,29 +5,29 @@ use std::{fs, path::PathBuf};
 use diagnosis::gpus::{CgroupLimits, Host as Facts};
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
 
-use super::{Source, Taking};
+use super::{Collector, Source};
 use crate::child::local::cgroup_files;
 
-/// This host.
+/// This host; `root` contains `sys`.
 pub(super) struct Host {
     pub(super) root: PathBuf,
 }
 
 impl Source for Host {
-    fn take(&self, taking: &mut Taking<'_>) {
-        taking.at("the host");
+    fn take(&self, collector: &mut Collector<'_>) {
+        collector.at("the host");
         let kinds = RefreshKind::nothing()
             .with_cpu(CpuRefreshKind::nothing())
             .with_memory(MemoryRefreshKind::nothing().with_ram());
         let Ok(system) = System::new_with_specifics(kinds) else {
-            taking.note("processors and memory of this host cannot be read");
+            collector.note("processors and memory of this host cannot be read");
             return;
         };
         let some = |bytes: u64| Some(bytes).filter(|bytes| *bytes > 0);
         let memory_total = some(system.total_memory());
-        // sysinfo gives the host's own total where there is no limit.
+        // sysinfo returns the host's total where there is no limit.
         let limit = system.cgroup_limits().map(|limits| limits.total_memory);
-        taking.inventory.host = Facts {
+        collector.inventory.host = Facts {
             cpus: u32::try_from(system.cpus().len()).ok().filter(|cpus| *cpus > 0),
             memory_total,
             memory_available: some(system.available_memory()),
@@ -41,7 +41,7 @@ impl Source for Host {
 }
 
 impl Host {
-    /// The smallest quota of this process's cgroup and of those above it, in hundredths of a processor.
+    /// The smallest quota of this process's cgroup and those above it, in hundredths of a processor.
     fn quota(&self) -> Option<u32> {
         let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let root = self.root.join("sys/fs/cgroup");
@@ -67,7 +67,7 @@ fn quota_v2(text: &str) -> Option<u32> {
     share(quota, period)
 }
 
-/// Microseconds of microseconds, in hundredths. `None` where there is no limit (`max`, -1).
+/// Quota per period, in hundredths. `None` without a limit (`max`, -1).
 fn share(quota: &str, period: &str) -> Option<u32> {
     let quota: u64 = quota.parse().ok()?;
     let period: u64 = period.parse().ok().filter(|period| *period > 0)?;
@@ -95,9 +95,9 @@ mod tests {
     #[test]
     fn this_host_has_a_processor_and_memory() {
         let mut silent = |_| {};
-        let mut taking = Taking { inventory: Inventory::default(), told: &mut silent };
-        Host { root: "/".into() }.take(&mut taking);
-        let host = &taking.inventory.host;
+        let mut collector = Collector { inventory: Inventory::default(), subscribers: &mut silent };
+        Host { root: "/".into() }.take(&mut collector);
+        let host = &collector.inventory.host;
         assert!(host.cpus > Some(0) && host.memory_total > Some(1 << 20), "{host:?}");
         assert!(host.memory_available <= host.memory_total);
     }

@@ -1,6 +1,6 @@
-//! `MetaX` accelerators: their places on the PCI bus, the driver's own tree in sysfs, and `mx-smi` where there is one.
+//! `MetaX` accelerators: their PCI addresses, the driver's tree in sysfs, and `mx-smi` if there is one.
 //!
-//! NOT RUN ON A DEVICE: the layout of the tree is that of the vendor's own reader, the lines of the tool are those of
+//! NOT RUN ON A DEVICE: the layout of the tree is that of the vendor's own reader, the output of the tool that of
 //! published transcripts (`mx-smi -L`, `mx-smi --show-memory`, `mx-smi topo -m`).
 
 use std::{
@@ -11,12 +11,12 @@ use std::{
 
 use diagnosis::gpus::{Gpu, GpuTrouble, MOST_GPUS, Vendor};
 
-use super::{Source, Taking, bus, table};
+use super::{Collector, Source, bus, table};
 
-/// What the tool is called.
+/// Name of the tool.
 const TOOL: &str = "mx-smi";
 
-/// Where the driver's package puts it.
+/// Where the driver's package installs it.
 const PACKAGED: &str = "opt/mxdriver/bin/mx-smi";
 
 /// The PCI vendor id of `MetaX`.
@@ -27,14 +27,14 @@ const DISPLAY: &str = "0x03";
 
 /// The driver's tree, and the tool.
 pub(super) struct Metax {
-    /// Of a machine whose files are here.
+    /// The root of the file system.
     pub(super) root: PathBuf,
-    /// Where the tool is looked for first, as in `PATH`.
+    /// Folders that are searched for the tool first, in the form of `PATH`.
     pub(super) path: OsString,
 }
 
 impl Metax {
-    /// By their places on the bus.
+    /// The devices in the order of their PCI addresses.
     fn on_the_bus(&self) -> Vec<Gpu> {
         let bus = self.root.join("sys/bus/pci/devices");
         let reads = |pci: &str, file: &str| fs::read_to_string(bus.join(pci).join(file)).unwrap_or_default();
@@ -53,40 +53,40 @@ impl Metax {
 }
 
 impl Source for Metax {
-    fn take(&self, taking: &mut Taking<'_>) {
-        // A node has those of one vendor.
-        if taking.inventory.vendor.is_some() {
+    fn take(&self, collector: &mut Collector<'_>) {
+        // A node has accelerators of one vendor.
+        if collector.inventory.vendor.is_some() {
             return;
         }
         let packaged = || Some(self.root.join(PACKAGED)).filter(|it| it.is_file());
-        let tool = taking.find(&self.path, TOOL).or_else(packaged);
-        taking.at("the MetaX driver's files");
+        let tool = collector.find(&self.path, TOOL).or_else(packaged);
+        collector.at("the MetaX driver's files");
         if !self.root.join("dev/mxcd").exists() && tool.is_none() {
             return;
         }
         let mut gpus = self.on_the_bus();
         let version = fs::read_to_string(self.root.join("sys/module/metax/version"));
         if let Some(tool) = &tool {
-            if let Some(listed) = taking.ask(tool, &["-L"], |text| Ok(listed(text))) {
-                listed.iter().filter_map(Listed::unknown_word).for_each(|note| taking.note(note));
+            if let Some(listed) = collector.ask(tool, &["-L"], |text| Ok(listed(text))) {
+                listed.iter().filter_map(Listed::unknown_state).for_each(|note| collector.note(note));
                 merge(&mut gpus, listed.into_iter().map(|it| it.gpu).collect());
             }
-            taking.ask(tool, &["--show-memory"], |text| {
+            collector.ask(tool, &["--show-memory"], |text| {
                 memory(&mut gpus, text);
                 Ok(())
             });
         } else {
-            taking.note("no mx-smi: neither models nor memory nor links are known");
+            collector.note("no mx-smi: models, memory and links are unknown");
         }
         if gpus.is_empty() {
             return;
         }
-        taking.found(Vendor::Metax);
-        taking.inventory.driver = version.ok().map(|version| version.trim().to_owned());
-        taking.inventory.gpus = gpus;
-        taking.keep();
+        collector.found(Vendor::Metax);
+        collector.inventory.driver = version.ok().map(|version| version.trim().to_owned());
+        collector.inventory.gpus = gpus;
+        collector.keep();
         if let Some(tool) = &tool {
-            table::take(taking, tool);
+            table::take(collector, tool);
         }
     }
 }
@@ -96,29 +96,28 @@ fn names_in(folder: &Path) -> Vec<String> {
     entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
 }
 
-/// A line of the list.
+/// A line of `mx-smi -L`.
 pub(crate) struct Listed {
     pub(crate) gpu: Gpu,
-    /// What the tool says of it, in its own words.
+    /// The state, as the tool prints it.
     state: String,
 }
 
 impl Listed {
-    /// What the tool says of one that works has been seen, and little of what it says of others. A word that says nothing
-    /// clear costs nobody his node.
-    pub(crate) fn unknown_word(&self) -> Option<String> {
+    /// A note about a state that is neither known to be good nor clearly bad. Such a state does not exclude a node.
+    pub(crate) fn unknown_state(&self) -> Option<String> {
         let Self { gpu, state } = self;
         let is_known = state.is_empty() || state.eq_ignore_ascii_case("Available") || gpu.trouble.is_some();
-        (!is_known)
-            .then(|| format!("gpu {}: mx-smi calls it {state}, which is taken for no trouble", gpu.index))
+        (!is_known).then(|| format!("gpu {}: mx-smi reports the unknown state {state}; ignored", gpu.index))
     }
 }
 
-/// Whether a state clearly says that there is something broken.
-fn says_broken(state: &str) -> bool {
-    let words = state.split(|it: char| !it.is_ascii_alphanumeric()).map(str::to_ascii_lowercase);
-    let is_broken = |word: &str| ["unavailable", "error", "lost"].contains(&word) || word.starts_with("fail");
-    words.into_iter().any(|word| is_broken(&word))
+/// Whether a state clearly means a fault.
+fn is_broken(state: &str) -> bool {
+    let fields = state.split(|it: char| !it.is_ascii_alphanumeric()).map(str::to_ascii_lowercase);
+    let is_broken =
+        |field: &str| ["unavailable", "error", "lost"].contains(&field) || field.starts_with("fail");
+    fields.into_iter().any(|field| is_broken(&field))
 }
 
 /// `GPU#0  MXC500  0000:0e:00.0  Available (UUID: GPU-...)`.
@@ -130,15 +129,15 @@ pub(crate) fn listed(text: &str) -> Vec<Listed> {
             Some((facts, uuid)) => (facts, uuid.split(')').next().map(|uuid| uuid.trim().to_owned())),
             None => (rest, None),
         };
-        let words: Vec<&str> = facts.split_whitespace().collect();
-        let place = words.iter().position(|word| bus::is_place(word))?;
-        let (name, state) = (words[..place].join(" "), words[place + 1..].join(" "));
-        let trouble = says_broken(&state).then(|| GpuTrouble::CannotOpen(format!("mx-smi calls it {state}")));
+        let fields: Vec<&str> = facts.split_whitespace().collect();
+        let place = fields.iter().position(|field| bus::is_place(field))?;
+        let (name, state) = (fields[..place].join(" "), fields[place + 1..].join(" "));
+        let trouble = is_broken(&state).then(|| GpuTrouble::CannotOpen(format!("mx-smi reports {state}")));
         let gpu = Gpu {
             index,
             name: Some(format!("MetaX {name}")),
             uuid,
-            pci: Some(words[place].to_ascii_lowercase()),
+            pci: Some(fields[place].to_ascii_lowercase()),
             trouble,
             ..Gpu::default()
         };
@@ -147,7 +146,7 @@ pub(crate) fn listed(text: &str) -> Vec<Listed> {
     text.lines().filter_map(one).take(MOST_GPUS).collect()
 }
 
-/// What the tool lists, with what the bus knows of the same device.
+/// Uses the tool's list, with the NUMA nodes of the same PCI addresses.
 fn merge(gpus: &mut Vec<Gpu>, listed: Vec<Gpu>) {
     if listed.is_empty() {
         return;
@@ -160,7 +159,7 @@ fn merge(gpus: &mut Vec<Gpu>, listed: Vec<Gpu>) {
     }
 }
 
-/// Blocks that begin with `GPU#0 ...` and hold `vis_vram total : 67108864 KB` and `vis_vram used : 846264 KB`.
+/// Parses blocks that begin with `GPU#0 ...` and hold `vis_vram total : 67108864 KB` and `vis_vram used : 846264 KB`.
 pub(crate) fn memory(gpus: &mut [Gpu], text: &str) {
     let mut current = None;
     for line in text.lines().map(str::trim) {
@@ -170,8 +169,8 @@ pub(crate) fn memory(gpus: &mut [Gpu], text: &str) {
             continue;
         }
         let Some((name, value)) = line.split_once(':') else { continue };
-        let mut words = value.split_whitespace();
-        let (Some(number), Some("KB")) = (words.next().and_then(|it| it.parse::<u64>().ok()), words.next())
+        let mut fields = value.split_whitespace();
+        let (Some(number), Some("KB")) = (fields.next().and_then(|it| it.parse::<u64>().ok()), fields.next())
         else {
             continue;
         };
@@ -189,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_list_is_read_and_an_unwell_one_is_in_trouble() {
+    fn the_list_is_read_and_a_faulty_device_marked() {
         let list = "mx-smi  version: 2.2.9\n\n\
                     GPU#0    MXC500    0000:0E:00.0    Available (UUID: GPU-aa)\n\
                     GPU#1    MXC600-AL    0000:0f:00.0    Unavailable (UUID: GPU-bb)\n\
@@ -199,12 +198,12 @@ mod tests {
         assert_eq!(gpus[0].name.as_deref(), Some("MetaX MXC500"));
         assert_eq!((gpus[0].pci.as_deref(), gpus[0].uuid.as_deref()), (Some("0000:0e:00.0"), Some("GPU-aa")));
         assert_eq!(gpus[0].trouble, None);
-        assert_eq!(gpus[1].trouble, Some(GpuTrouble::CannotOpen("mx-smi calls it Unavailable".into())));
+        assert_eq!(gpus[1].trouble, Some(GpuTrouble::CannotOpen("mx-smi reports Unavailable".into())));
     }
 
     #[test]
-    fn only_a_clear_word_is_trouble() {
-        for (state, is_broken, is_told) in [
+    fn only_a_clear_state_is_a_fault() {
+        for (state, is_broken, is_noted) in [
             ("Available", false, false),
             ("available", false, false),
             ("", false, false),
@@ -220,8 +219,8 @@ mod tests {
             let list = listed(&format!("GPU#3 MXC500 0000:0e:00.0 {state} (UUID: GPU-aa)"));
             let [one] = &list[..] else { panic!("{state}") };
             assert_eq!(
-                (one.gpu.trouble.is_some(), one.unknown_word().is_some()),
-                (is_broken, is_told),
+                (one.gpu.trouble.is_some(), one.unknown_state().is_some()),
+                (is_broken, is_noted),
                 "{state}"
             );
         }
@@ -239,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_tool_the_bus_says_how_many_there_are() {
+    fn without_the_tool_devices_are_listed_by_the_bus() {
         let root = tempfile::tempdir().unwrap();
         for (place, vendor) in
             [("0000:1a:00.0", "0x9999\n"), ("0000:0e:00.0", "0x9999\n"), ("0000:00:01.0", "0x8086\n")]

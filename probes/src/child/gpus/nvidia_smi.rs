@@ -1,7 +1,7 @@
-//! NVIDIA accelerators by the driver's own tool, where its library is not to be had: a container into which only the tool
-//! was mounted, a library that does not start.
+//! NVIDIA accelerators by `nvidia-smi`, where NVML is missing or does not initialize: for example a container into
+//! which only the tool was mounted.
 //!
-//! NOT RUN ON A DEVICE: the lines of the tool are those of published transcripts.
+//! NOT RUN ON A DEVICE: the output of the tool is that of published transcripts.
 
 use std::{
     ffi::OsString,
@@ -10,42 +10,42 @@ use std::{
 
 use diagnosis::gpus::{Gpu, MOST_GPUS, Vendor};
 
-use super::{Source, Taking, bus, table};
+use super::{Collector, Source, bus, table};
 
-/// What it is called.
+/// Name of the tool.
 const TOOL: &str = "nvidia-smi";
 
 /// One line for each accelerator, with memory in MiB.
 const QUERY: [&str; 2] =
     ["--query-gpu=index,uuid,pci.bus_id,memory.used,memory.total", "--format=csv,noheader,nounits"];
 
-/// What the tool knows.
+/// Queries `nvidia-smi`.
 pub(super) struct NvidiaSmi {
-    /// Where `sys` is.
+    /// Contains `sys`.
     pub(super) root: PathBuf,
-    /// Where the tool is looked for, as in `PATH`.
+    /// Folders that are searched for the tool, in the form of `PATH`.
     pub(super) path: OsString,
 }
 
 impl Source for NvidiaSmi {
-    fn take(&self, taking: &mut Taking<'_>) {
-        // The library knows more, also that there is nothing.
-        if taking.inventory.vendor.is_some() || taking.inventory.driver.is_some() {
+    fn take(&self, collector: &mut Collector<'_>) {
+        // The library knows more, including that there is no device.
+        if collector.inventory.vendor.is_some() || collector.inventory.driver.is_some() {
             return;
         }
-        let Some(tool) = taking.find(&self.path, TOOL) else {
-            taking.note("no nvidia-smi on PATH");
+        let Some(tool) = collector.find(&self.path, TOOL) else {
+            collector.note("no nvidia-smi on PATH");
             return;
         };
-        let Some(gpus) = taking.ask(&tool, &QUERY, |text| queried(text, &self.root)) else { return };
-        taking.found(Vendor::Nvidia);
-        taking.inventory.gpus = gpus;
-        taking.keep();
-        table::take(taking, &tool);
+        let Some(gpus) = collector.ask(&tool, &QUERY, |text| queried(text, &self.root)) else { return };
+        collector.found(Vendor::Nvidia);
+        collector.inventory.gpus = gpus;
+        collector.keep();
+        table::take(collector, &tool);
     }
 }
 
-/// `0, GPU-..., 00000000:3B:00.0, 1024, 81559` a line.
+/// Parses lines like `0, GPU-..., 00000000:3B:00.0, 1024, 81559`.
 pub(crate) fn queried(text: &str, root: &Path) -> Result<Vec<Gpu>, String> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).take(MOST_GPUS);
     let gpus = (0..).zip(lines).map(|(index, line)| {
@@ -64,7 +64,7 @@ fn one(index: u32, line: &str, root: &Path) -> Option<Gpu> {
         return None;
     }
     let pci = Some(bus::place(bus_id)).filter(|place| bus::is_place(place));
-    // `[N/A]` where the driver does not tell.
+    // `[N/A]` if the driver does not report it.
     let bytes = |mib: &str| mib.parse::<u64>().ok()?.checked_mul(1 << 20);
     Some(Gpu {
         index,
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_tool_tells_of_each() {
+    fn fields_of_each_device_are_read() {
         let root = tempfile::tempdir().unwrap();
         let device = root.path().join("sys/bus/pci/devices/0000:3b:00.0");
         std::fs::create_dir_all(&device).unwrap();

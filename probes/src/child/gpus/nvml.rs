@@ -1,7 +1,7 @@
-//! NVIDIA accelerators, by NVML: the management library that comes with the driver, looked for when the program runs.
+//! NVIDIA accelerators by NVML, the management library of the driver, which is loaded at run time.
 //!
-//! Every question stands alone: one that this driver, this device or these permissions do not answer leaves its answer
-//! out, and is no error.
+//! Every query is independent: if driver, device or permissions do not answer it, its value stays empty, which is not
+//! an error.
 
 mod links;
 
@@ -16,12 +16,12 @@ use nvml_wrapper::{
     error::NvmlError,
 };
 
-use super::{Source, Taking, bus};
+use super::{Collector, Source, bus};
 
-/// The first is the driver's own file, the second a development package's link to it.
+/// The first is the driver's own file, the second the link of a development package.
 const NAMES: [&str; 2] = ["libnvidia-ml.so.1", "libnvidia-ml.so"];
 
-/// Reasons to hold clocks down that a person wants to know of. An idle device, and clocks that somebody chose, are none.
+/// Throttle reasons that are reported. An idle device and configured clocks are not among them.
 const THROTTLED: [(ThrottleReasons, &str); 5] = [
     (ThrottleReasons::SW_POWER_CAP, "power limit"),
     (ThrottleReasons::HW_SLOWDOWN, "hardware slowdown"),
@@ -30,52 +30,52 @@ const THROTTLED: [(ThrottleReasons, &str); 5] = [
     (ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN, "power brake"),
 ];
 
-/// What NVML knows.
+/// Queries NVML.
 pub(super) struct Nvml {
-    /// Where `sys` is: the kernel knows the NUMA nodes.
+    /// Contains `sys`: the kernel knows the NUMA nodes.
     pub(super) root: PathBuf,
 }
 
 impl Source for Nvml {
-    fn take(&self, taking: &mut Taking<'_>) {
-        taking.at("the NVIDIA driver (NVML)");
+    fn take(&self, collector: &mut Collector<'_>) {
+        collector.at("the NVIDIA driver (NVML)");
         let library = match open() {
             Ok(library) => library,
             Err(error) => {
-                taking.note(absence(&error));
+                collector.note(absence(&error));
                 return;
             }
         };
-        taking.inventory.driver = library.sys_driver_version().ok();
+        collector.inventory.driver = library.sys_driver_version().ok();
         let count = match library.device_count() {
             Ok(count) => count,
             Err(error) => {
-                taking.note(format!("NVML does not say how many devices there are: {error}"));
+                collector.note(format!("NVML does not say how many devices there are: {error}"));
                 return;
             }
         };
         if count > 0 {
-            taking.found(Vendor::Nvidia);
+            collector.found(Vendor::Nvidia);
         }
         let count = count.min(u32::try_from(MOST_GPUS).unwrap_or(u32::MAX));
         for index in 0..count {
-            taking.at(format!("gpu {index}"));
+            collector.at(format!("gpu {index}"));
             let gpu = match library.device_by_index(index) {
-                Ok(device) => self.one(&library, &device, index, taking),
+                Ok(device) => self.one(&library, &device, index, collector),
                 Err(error) => Gpu { index, trouble: Some(trouble(&error)), ..Gpu::default() },
             };
-            taking.inventory.gpus.push(gpu);
-            taking.keep();
+            collector.inventory.gpus.push(gpu);
+            collector.keep();
         }
-        taking.at("the links between devices");
-        taking.inventory.links = links::between(&library, &taking.inventory.gpus);
+        collector.at("the links between devices");
+        collector.inventory.links = links::between(&library, &collector.inventory.gpus);
     }
 }
 
 impl Nvml {
-    fn one(&self, library: &Library, device: &Device<'_>, index: u32, taking: &mut Taking<'_>) -> Gpu {
-        let mut gpu = ask(library, device, index, taking);
-        // NVML's own question is about devices that are NUMA nodes themselves.
+    fn one(&self, library: &Library, device: &Device<'_>, index: u32, collector: &mut Collector<'_>) -> Gpu {
+        let mut gpu = ask(library, device, index, collector);
+        // NVML's own query concerns devices that are NUMA nodes themselves.
         gpu.numa_node = gpu.pci.as_ref().and_then(|pci| bus::numa_node(&self.root, pci));
         gpu
     }
@@ -84,7 +84,7 @@ impl Nvml {
 /// Opens the library.
 ///
 /// # Errors
-/// When there is none, or the driver does not answer it.
+/// When it is missing, or the driver does not answer.
 pub(super) fn open() -> Result<Library, NvmlError> {
     let open = |name: &str| Library::builder().lib_path(name.as_ref()).flags(InitFlags::NO_GPUS).init();
     let [first, second] = NAMES;
@@ -96,9 +96,9 @@ pub(super) fn open() -> Result<Library, NvmlError> {
 
 fn absence(error: &NvmlError) -> String {
     match error {
-        NvmlError::LibloadingError(_) => "no NVML: libnvidia-ml.so.1 is not here".into(),
-        NvmlError::DriverNotLoaded => "NVML is here and the NVIDIA driver is not loaded".into(),
-        other => format!("NVML does not start: {other}"),
+        NvmlError::LibloadingError(_) => "no NVML: libnvidia-ml.so.1 not found".into(),
+        NvmlError::DriverNotLoaded => "the NVIDIA driver is not loaded".into(),
+        other => format!("NVML does not initialize: {other}"),
     }
 }
 
@@ -110,13 +110,13 @@ fn trouble(error: &NvmlError) -> GpuTrouble {
     }
 }
 
-fn ask(library: &Library, device: &Device<'_>, index: u32, taking: &mut Taking<'_>) -> Gpu {
+fn ask(library: &Library, device: &Device<'_>, index: u32, collector: &mut Collector<'_>) -> Gpu {
     let name = device.name().ok();
     if let Some(name) = &name {
-        taking.at(format!("gpu {index} ({name})"));
+        collector.at(format!("gpu {index} ({name})"));
     }
     let memory = match device.memory_info() {
-        // Opened, and gone by now.
+        // Opened, and lost since.
         Err(NvmlError::GpuLost) => {
             return Gpu { index, name, trouble: Some(GpuTrouble::Lost), ..Gpu::default() };
         }
@@ -143,7 +143,7 @@ fn ask(library: &Library, device: &Device<'_>, index: u32, taking: &mut Taking<'
         throttled: THROTTLED
             .iter()
             .filter(|(reason, _)| reasons.contains(*reason))
-            .map(|(_, words)| (*words).to_owned())
+            .map(|(_, message)| (*message).to_owned())
             .collect(),
         ecc_uncorrected: device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile).ok(),
         remapped: remapped(library, device),
@@ -155,11 +155,11 @@ fn ask(library: &Library, device: &Device<'_>, index: u32, taking: &mut Taking<'
     }
 }
 
-/// The safe layer has no such question.
+/// The safe layer lacks this query.
 fn remapped(library: &Library, device: &Device<'_>) -> Option<RemappedRows> {
     let ask = library.lib().nvmlDeviceGetRemappedRows.as_ref().ok()?;
     let (mut correctable, mut uncorrectable, mut pending, mut failed) = (0, 0, 0, 0);
-    // SAFETY: the handle is the library's own, which is open for as long as `library` lives; the four are valid places.
+    // SAFETY: the handle is of the library, which is open as long as `library` lives; the four places are valid.
     let answer = unsafe {
         ask(device.handle(), &raw mut correctable, &raw mut uncorrectable, &raw mut pending, &raw mut failed)
     };

@@ -1,5 +1,4 @@
-//! The table of what lies between each two accelerators, which vendors' tools print: `nvidia-smi topo -m`,
-//! `mx-smi topo -m`.
+//! The topology table that vendors' tools print: `nvidia-smi topo -m`, `mx-smi topo -m`.
 
 use std::path::Path;
 
@@ -8,16 +7,16 @@ use diagnosis::{
     gpus::{GpuLink, Inventory},
 };
 
-use super::Taking;
+use super::Collector;
 
-/// Adds the links between all accelerators found so far, and their NUMA nodes where the table has them.
-pub(super) fn take(taking: &mut Taking<'_>, tool: &Path) {
-    let count = taking.inventory.gpus.len();
+/// Adds the links between all accelerators found so far, and their NUMA nodes if the table has them.
+pub(super) fn take(collector: &mut Collector<'_>, tool: &Path) {
+    let count = collector.inventory.gpus.len();
     if count < 2 {
         return;
     }
-    let Some(matrix) = taking.ask(tool, &["topo", "-m"], |text| read(text, count)) else { return };
-    let Inventory { gpus, links, .. } = &mut taking.inventory;
+    let Some(matrix) = collector.ask(tool, &["topo", "-m"], |text| read(text, count)) else { return };
+    let Inventory { gpus, links, .. } = &mut collector.inventory;
     for (place, gpu) in gpus.iter_mut().enumerate() {
         gpu.numa_node = matrix.numa(place).or(gpu.numa_node);
     }
@@ -29,7 +28,7 @@ pub(super) fn take(taking: &mut Taking<'_>, tool: &Path) {
     }
 }
 
-/// A table of so many.
+/// Parses a table of `count` accelerators.
 pub(crate) fn read(text: &str, count: usize) -> Result<Matrix, String> {
     let matrix = Matrix::parse(text).map_err(|why| why.to_string())?;
     if matrix.size() != count {
@@ -45,10 +44,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_is_that_of_this_node() {
+    fn a_table_of_another_size_is_refused() {
         let table = include_str!("../../../../diagnosis/src/gpu_topology/fixtures/f_c500.txt");
         assert_eq!(read(table, 8).unwrap().link(0, 1).unwrap().to_string(), "MX");
-        for (text, count, words) in [
+        for (text, count, message) in [
             (table, 4, "the topology has 8 GPUs, and this node shows 4"),
             ("no table", 2, "there is no topology table"),
             ("", 2, "there is no topology table"),
@@ -56,7 +55,7 @@ mod tests {
             (&table[..300], 8, "the topology table is not square"),
         ] {
             let why = read(text, count).unwrap_err();
-            assert!(why.starts_with(words), "{why}");
+            assert!(why.starts_with(message), "{why}");
         }
     }
 }

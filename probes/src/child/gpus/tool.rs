@@ -1,5 +1,5 @@
-//! A vendor's tool: it may be missing, fail, flood its output or hang. It dies with the probe that asks, which has the
-//! deadline, and so does whatever the tool has started.
+//! A vendor's tool: it may be missing, fail, flood its output or hang. It and its descendants die with the probe,
+//! which has the deadline.
 
 use std::{
     env,
@@ -7,7 +7,7 @@ use std::{
     io::{self, Read as _},
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
-    process::{self, Command, ExitStatus, Stdio},
+    process::{Command, ExitStatus, Stdio},
     thread,
 };
 
@@ -19,84 +19,76 @@ use nix::{
     unistd::{AccessFlags, access},
 };
 
-use crate::child::Voice;
+use crate::child::{Reporter, session::descendants};
 use processes::tree;
 
-/// More than any list is long, in bytes.
+/// Longer than any list, in bytes.
 const LONGEST: u64 = 256 << 10;
 
-/// Characters of a complaint that are told.
-const LONGEST_COMPLAINT: usize = 120;
+/// The characters of a tool's error message that are reported.
+const LONGEST_MESSAGE: usize = 120;
 
-/// Why a tool said nothing of use.
+/// Why a tool gave no usable output.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ToolError {
     /// It cannot be started.
-    #[error("it cannot be started: {0}")]
+    #[error("cannot be started: {0}")]
     Start(#[source] io::Error),
-    /// Its pipe, or its end.
-    #[error("it cannot be heard: {0}")]
-    Hear(#[source] io::Error),
-    /// It floods.
-    #[error("it prints more than {LONGEST} bytes, and was killed")]
+    /// Its pipe or its exit status cannot be read.
+    #[error("its output cannot be read: {0}")]
+    Read(#[source] io::Error),
+    /// It prints too much.
+    #[error("killed: printed more than {LONGEST} bytes")]
     Flood,
-    /// It failed.
-    #[error("it ended with {status} and said {}", if .said.is_empty() { "nothing" } else { .said })]
-    Failed {
-        /// How it ended.
-        status: ExitStatus,
-        /// Its first line.
-        said: String,
-    },
+    #[error("failed ({status}){}{message}", if .message.is_empty() { "" } else { ": " })]
+    Failed { status: ExitStatus, message: String },
 }
 
-/// The first program of this name in the folders of a list like `PATH`. A folder that is not absolute does not count: it
-/// would be another one wherever this process runs.
+/// Finds the first program with this name in the folders of a list like `PATH`. A relative folder is skipped.
 pub(super) fn find(path: &OsStr, name: &str) -> Option<PathBuf> {
     let is_program = |tool: &PathBuf| tool.is_file() && access(tool, AccessFlags::X_OK).is_ok();
     env::split_paths(path).map(|folder| folder.join(name)).filter(|tool| tool.is_absolute()).find(is_program)
 }
 
-/// A question to a tool, for people: `/usr/bin/nvidia-smi topo -m`. Of long lists of fields only what they are for.
-pub(super) fn words(tool: &Path, arguments: &[&str]) -> String {
-    let mut words = tool.display().to_string();
+/// Describes a call of a tool: `/usr/bin/nvidia-smi topo -m`. Values of `--name=value` are left out.
+pub(super) fn describe(tool: &Path, arguments: &[&str]) -> String {
+    let mut message = tool.display().to_string();
     for argument in arguments {
-        words.push(' ');
+        message.push(' ');
         match argument.split_once('=') {
-            Some((name, _)) => words.push_str(&format!("{name}=...")),
-            None => words.push_str(argument),
+            Some((name, _)) => message.push_str(&format!("{name}=...")),
+            None => message.push_str(argument),
         }
     }
-    words
+    message
 }
 
-/// From now on SIGTERM ends this process and all that it has started, whatever it waits for. Who asks a tool that is killed
-/// so has no word in it: it was at this question when the time was over. To be called before there is another thread.
+/// Makes SIGTERM kill this process and all its descendants, whatever it waits for. Call it before there is a second
+/// thread.
 ///
 /// # Errors
-/// What the system says; then tools may leave somebody behind.
-pub(super) fn take_tools_along(voice: Voice) -> io::Result<()> {
+/// The error of the system; then descendants of tools may be left behind.
+pub(super) fn kill_tools_on_sigterm(reporter: Reporter) -> io::Result<()> {
     prctl::set_child_subreaper(true)?;
-    let told = SigSet::from(Signal::SIGTERM);
-    // All threads have it so, and the one below asks for it.
-    told.thread_block()?;
+    let sigterm = SigSet::from(Signal::SIGTERM);
+    // Inherited by all threads; the thread below waits for it.
+    sigterm.thread_block()?;
     let wait = move || {
-        let _signal = told.wait();
-        voice.close(clear_away)
+        let _signal = sigterm.wait();
+        reporter.close(kill_leftovers)
     };
     thread::Builder::new().name("end".into()).spawn(wait).map(drop)
 }
 
-/// SIGKILL for whatever a tool has left behind.
-pub(super) fn clear_away() {
-    let me = i32::try_from(process::id()).unwrap_or(i32::MAX);
-    tree::kill_pass(|| tree::below(me));
+/// Kills what a tool has left behind.
+pub(super) fn kill_leftovers() {
+    tree::kill_pass(descendants);
 }
 
-/// What the tool prints.
+/// Returns the output of the tool.
 ///
 /// # Errors
-/// When it cannot be started, prints too much, or does not end well; with what it complains of.
+/// When it cannot be started, prints too much, or fails; with its message.
 pub(super) fn ask(tool: &Path, arguments: &[&str]) -> Result<String, ToolError> {
     let mut command = Command::new(tool);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -116,11 +108,11 @@ pub(super) fn ask(tool: &Path, arguments: &[&str]) -> Result<String, ToolError> 
     };
     let is_flood = text.len() as u64 > LONGEST;
     if is_flood || read.is_err() {
-        // One that has ended already is fine as well.
+        // It may have exited already.
         let _ended = child.kill();
     }
-    let status = child.wait().map_err(ToolError::Hear)?;
-    read.map_err(ToolError::Hear)?;
+    let status = child.wait().map_err(ToolError::Read)?;
+    read.map_err(ToolError::Read)?;
     if is_flood {
         return Err(ToolError::Flood);
     }
@@ -129,7 +121,7 @@ pub(super) fn ask(tool: &Path, arguments: &[&str]) -> Result<String, ToolError> 
         return Ok(text);
     }
     let first = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
-    Err(ToolError::Failed { status, said: first.chars().take(LONGEST_COMPLAINT).collect() })
+    Err(ToolError::Failed { status, message: first.chars().take(LONGEST_MESSAGE).collect() })
 }
 
 #[cfg(test)]
@@ -143,18 +135,18 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_is_heard_and_its_complaint_too() {
+    fn output_and_error_message_of_a_tool_are_read() {
         assert_eq!(ask(Path::new("/bin/echo"), &["a", "b"]).unwrap(), "a b\n");
         assert_eq!(shell("echo one; echo two >&2").unwrap(), "one\n");
-        for (script, words) in [
-            ("echo; echo ' no card '; exit 3", "it ended with exit status: 3 and said no card"),
-            ("exit 3", "it ended with exit status: 3 and said nothing"),
-            ("kill -KILL $$", "it ended with signal: 9 (SIGKILL) and said nothing"),
+        for (script, message) in [
+            ("echo; echo ' no card '; exit 3", "failed (exit status: 3): no card"),
+            ("exit 3", "failed (exit status: 3)"),
+            ("kill -KILL $$", "failed (signal: 9 (SIGKILL))"),
         ] {
-            assert_eq!(shell(script).unwrap_err().to_string(), words);
+            assert_eq!(shell(script).unwrap_err().to_string(), message);
         }
         let error = ask(Path::new("/nonexistent"), &[]).unwrap_err();
-        assert!(error.to_string().starts_with("it cannot be started: No such file"), "{error}");
+        assert!(error.to_string().starts_with("cannot be started: No such file"), "{error}");
     }
 
     #[test]
@@ -182,8 +174,8 @@ mod tests {
     }
 
     #[test]
-    fn a_question_is_told_without_its_fields() {
-        let words = words(Path::new("/bin/smi"), &["--query=a,b", "--format=csv", "-m"]);
-        assert_eq!(words, "/bin/smi --query=... --format=... -m");
+    fn a_call_is_described_without_its_values() {
+        let message = describe(Path::new("/bin/smi"), &["--query=a,b", "--format=csv", "-m"]);
+        assert_eq!(message, "/bin/smi --query=... --format=... -m");
     }
 }

@@ -1,4 +1,4 @@
-//! What NVIDIA's driver tells of errors (`Xid`) while a job runs: in a process of its own, which sleeps in the driver.
+//! Reports errors (`Xid`) of NVIDIA's driver while a job runs, in a process of its own, which sleeps in the driver.
 
 use std::time::Duration;
 
@@ -10,28 +10,28 @@ use nvml_wrapper::{
 
 use super::nvml;
 use crate::{
-    child::Voice,
+    child::Reporter,
     wire::{ProbeMessage, gpus::GpuMessage},
 };
 use processes::tree;
 
-/// The driver wakes whoever waits; so long it may let us sleep without a word.
+/// How long it may sleep in the driver without an event.
 const SLEEP: Duration = Duration::from_secs(60);
 
-/// Between two looks at who holds memory: of that the driver tells nothing by itself.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Between two queries of the memory in use, for which the driver has no event.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Parents of a process that are followed.
+/// Ancestors of a process that are followed.
 const GENERATIONS: usize = 32;
 
-/// In the probe's process. Never ends well: it is told to.
-pub(crate) fn listen(and_memory: bool, voice: &Voice) -> Result<(), NvmlError> {
+/// Reports events until it is killed, or the driver fails.
+pub(crate) fn listen(and_memory: bool, reporter: &Reporter) -> Result<(), NvmlError> {
     let library = nvml::open()?;
     let mut set = library.create_event_set()?;
     let mut is_any = and_memory;
     for index in 0..library.device_count()? {
         let Ok(device) = library.device_by_index(index) else { continue };
-        // Devices that cannot tell are not asked: what follows takes the set, and loses it when it fails.
+        // Devices without support are not registered: `register_events` consumes the set and loses it on failure.
         if device.supported_event_types().is_ok_and(|kinds| kinds.contains(EventTypes::CRITICAL_XID_ERROR)) {
             set = device.register_events(EventTypes::CRITICAL_XID_ERROR, set).map_err(|error| error.error)?;
             is_any = true;
@@ -40,7 +40,7 @@ pub(crate) fn listen(and_memory: bool, voice: &Voice) -> Result<(), NvmlError> {
     if !is_any {
         return Err(NvmlError::NotSupported);
     }
-    let sleep = if and_memory { LOOK_EVERY } else { SLEEP };
+    let sleep = if and_memory { CHECK_INTERVAL } else { SLEEP };
     let timeout = u32::try_from(sleep.as_millis()).unwrap_or(u32::MAX);
     loop {
         match set.wait(timeout) {
@@ -50,11 +50,11 @@ pub(crate) fn listen(and_memory: bool, voice: &Voice) -> Result<(), NvmlError> {
                     Some(XidError::Unknown) | None => continue,
                 };
                 if let Some(gpu) = number(&library, &event.device) {
-                    voice.say(&ProbeMessage::Gpu(GpuMessage::Error { gpu, code }));
+                    reporter.send(&ProbeMessage::Gpu(GpuMessage::Error { gpu, code }));
                 }
             }
             Err(NvmlError::Timeout) if and_memory => {
-                voice.say(&ProbeMessage::Gpu(GpuMessage::Memory(uses(&library))));
+                reporter.send(&ProbeMessage::Gpu(GpuMessage::Memory(uses(&library))));
             }
             Err(NvmlError::Timeout) => {}
             Err(error) => return Err(error),
@@ -75,14 +75,14 @@ fn uses(library: &Library) -> Vec<GpuUse> {
     uses
 }
 
-/// A process and those above it. The first alone where it is not seen from here.
+/// Returns the process and its ancestors; the process alone if it is not visible from here.
 fn lineage(pid: u32) -> Vec<i32> {
     let parent = |pid: &i32| tree::process(*pid).map(|process| process.parent).filter(|parent| *parent > 0);
     std::iter::successors(i32::try_from(pid).ok(), parent).take(GENERATIONS).collect()
 }
 
-/// A device that has just fallen off the bus does not tell its number any more: then it is the one that cannot be
-/// opened now.
+/// The number of a device. A device that has just fallen off the bus no longer reports it: then it is the device that
+/// cannot be opened now.
 fn number(library: &Library, device: &nvml_wrapper::Device<'_>) -> Option<u32> {
     if let Ok(number) = device.index() {
         return Some(number);

@@ -7,65 +7,70 @@ use diagnosis::network_check::{ComputeKind, ComputeTime, LocalCheck, LocalFault}
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::{cpu, loopback};
-use crate::{child::Voice, wire::ProbeMessage};
+use crate::{child::Reporter, wire::ProbeMessage};
 
-/// Samples of which the median counts.
+/// The median of this many samples counts.
 const SAMPLES: u32 = 3;
 
-/// Samples of one device, and what they are of.
+/// Samples of one device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Timed {
     pub(super) kind: ComputeKind,
     pub(super) times: Vec<Duration>,
 }
 
-/// Numbers of accelerators by their places on the bus.
+/// Numbers of accelerators by PCI address.
 type Places = BTreeMap<String, u32>;
 
-/// Everything, in order; the first fault ends it.
-pub(crate) fn check(accelerators: bool, places: &Places, voice: &Voice) -> LocalCheck {
-    match steps(accelerators, places, voice) {
+/// Runs all steps in order, up to the first fault.
+pub(crate) fn check(accelerators: bool, places: &Places, reporter: &Reporter) -> LocalCheck {
+    match steps(accelerators, places, reporter) {
         Ok(compute) => LocalCheck { compute: Some(compute), ..LocalCheck::default() },
         Err(fault) => LocalCheck { fault: Some(fault), ..LocalCheck::default() },
     }
 }
 
-fn steps(accelerators: bool, places: &Places, voice: &Voice) -> Result<ComputeTime, LocalFault> {
-    let of_cpu = of_cpu(SAMPLES, voice)?;
-    voice.say(&ProbeMessage::At("loopback".into()));
-    loopback::check().map_err(|error| LocalFault::new("loopback", rules::chain(&error)))?;
-    let of_devices = of_devices(accelerators, SAMPLES, places, voice)?;
+fn steps(accelerators: bool, places: &Places, reporter: &Reporter) -> Result<ComputeTime, LocalFault> {
+    let of_cpu = of_cpu(SAMPLES, reporter)?;
+    reporter.send(&ProbeMessage::At("loopback".into()));
+    loopback::check().map_err(|error| fault("loopback", rules::chain(&error)))?;
+    let of_devices = of_devices(accelerators, SAMPLES, places, reporter)?;
     // Where there are devices they do the work.
     let Timed { kind, times } = slowest(of_devices).unwrap_or(of_cpu);
     Ok(ComputeTime { time: median(times), kind })
 }
 
-/// Times alone, of the slowest device where there are any. A fault gives none.
-pub(crate) fn measure(times: u32, accelerators: bool, voice: &Voice) -> Vec<ComputeTime> {
-    let Ok(of_devices) = of_devices(accelerators, times, &Places::new(), voice) else { return Vec::new() };
-    let Some(Timed { kind, times }) = slowest(of_devices).or_else(|| of_cpu(times, voice).ok()) else {
+/// Measures times only, of the slowest device if there is one. Empty on a fault.
+pub(crate) fn measure(times: u32, accelerators: bool, reporter: &Reporter) -> Vec<ComputeTime> {
+    let Ok(of_devices) = of_devices(accelerators, times, &Places::new(), reporter) else { return Vec::new() };
+    let Some(Timed { kind, times }) = slowest(of_devices).or_else(|| of_cpu(times, reporter).ok()) else {
         return Vec::new();
     };
     times.into_iter().map(|time| ComputeTime { time, kind: kind.clone() }).collect()
 }
 
-/// A node is as slow as its slowest device. What can be compared is those that timed the same as the first, which is
-/// the fastest in the driver's order.
+/// A node is as slow as its slowest device. Only devices with the same kind of measurement as the first, which is the
+/// fastest in the driver's order, can be compared.
 fn slowest(devices: Vec<Timed>) -> Option<Timed> {
     let kind = devices.first()?.kind.clone();
     let alike = devices.into_iter().filter(|device| device.kind == kind);
     alike.max_by_key(|device| median(device.times.clone()))
 }
 
-fn of_cpu(times: u32, voice: &Voice) -> Result<Timed, LocalFault> {
-    voice.say(&ProbeMessage::At("cpu".into()));
-    let times = cpu::samples(times).map_err(|reason| LocalFault::new("cpu", reason))?;
+fn of_cpu(times: u32, reporter: &Reporter) -> Result<Timed, LocalFault> {
+    reporter.send(&ProbeMessage::At("cpu".into()));
+    let times = cpu::samples(times).map_err(|reason| fault("cpu", reason))?;
     Ok(Timed { kind: ComputeKind::Processor, times })
 }
 
 #[cfg(feature = "cuda")]
-fn of_devices(wanted: bool, times: u32, places: &Places, voice: &Voice) -> Result<Vec<Timed>, LocalFault> {
-    if wanted { cuda::samples(times, places, voice) } else { Ok(Vec::new()) }
+fn of_devices(
+    wanted: bool,
+    times: u32,
+    places: &Places,
+    reporter: &Reporter,
+) -> Result<Vec<Timed>, LocalFault> {
+    if wanted { cuda::samples(times, places, reporter) } else { Ok(Vec::new()) }
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -73,7 +78,7 @@ fn of_devices(
     _wanted: bool,
     _times: u32,
     _places: &Places,
-    _voice: &Voice,
+    _voice: &Reporter,
 ) -> Result<Vec<Timed>, LocalFault> {
     Ok(Vec::new())
 }

@@ -1,9 +1,8 @@
-//! A clock that neighbours cannot slow down: the time of this thread, without the time that it was ready to run
-//! while others ran.
+//! A clock that other load cannot slow down: the time of this thread, without the time in which it was runnable but
+//! did not run.
 //!
-//! What slows the node itself still counts: a processor that is slow, a process that is stopped, and a quota
-//! (`cpu.max`). The kernel counts the wait for the next period of a quota as waiting for a processor, on most
-//! versions, so what the quota took is added again.
+//! What slows the node itself still counts: a slow processor, a stopped process, and a quota (`cpu.max`). Most
+//! kernels count the wait for the next period of a quota as run-queue wait, so the throttled time is added again.
 
 use std::{
     fs,
@@ -11,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A measurement that has begun.
+/// A running measurement.
 #[derive(Debug)]
 pub(super) struct OwnTime {
     began: Instant,
@@ -21,14 +20,14 @@ pub(super) struct OwnTime {
 }
 
 impl OwnTime {
-    /// From now, for the calling thread.
+    /// Starts for the calling thread.
     pub(super) fn start() -> Self {
         let stats = stat_files();
         let (waited, throttled) = (waited(), throttled(&stats));
         Self { began: Instant::now(), waited, throttled, stats }
     }
 
-    /// Until now. Never more than what a clock on the wall says.
+    /// The time since. Never more than the wall-clock time.
     pub(super) fn elapsed(&self) -> Duration {
         let wall = self.began.elapsed();
         let waited = waited().saturating_sub(self.waited);
@@ -37,14 +36,14 @@ impl OwnTime {
     }
 }
 
-/// How long this thread has waited for a processor; nothing where the kernel does not count.
+/// How long this thread has waited to run; zero where the kernel does not count it.
 fn waited() -> Duration {
     let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    let nanoseconds = text.split_ascii_whitespace().nth(1).and_then(|word| word.parse().ok());
+    let nanoseconds = text.split_ascii_whitespace().nth(1).and_then(|field| field.parse().ok());
     Duration::from_nanos(nanoseconds.unwrap_or_default())
 }
 
-/// How long quotas have held this process, of its own cgroup and of those above it.
+/// How long quotas have throttled this process, in its own cgroup and those above it.
 fn throttled(stats: &[PathBuf]) -> Duration {
     stats.iter().filter_map(|file| fs::read_to_string(file).ok()).map(|text| throttled_in(&text)).sum()
 }
@@ -63,14 +62,14 @@ fn throttled_in(stat: &str) -> Duration {
         .unwrap_or_default()
 }
 
-/// The `cpu.stat` of this process's cgroup and of all above it that can be seen from here.
+/// The `cpu.stat` of this process's cgroup and of all visible ones above it.
 fn stat_files() -> Vec<PathBuf> {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     cgroup_files(&groups, Path::new("/sys/fs/cgroup"), "cpu.stat")
 }
 
-/// The files of this name that the `cpu` controllers of these cgroups (`/proc/self/cgroup`), and of all above them,
-/// have under `root`.
+/// The files with this name of the `cpu` controllers of these cgroups (`/proc/self/cgroup`), and of all above them,
+/// under `root`.
 pub(crate) fn cgroup_files(groups: &str, root: &Path, name: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in groups.lines() {

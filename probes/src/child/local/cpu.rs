@@ -1,26 +1,25 @@
-//! The compute probe of a processor: products of matrices of known value, on one thread.
+//! The compute probe of a processor: products of matrices with known results, on one thread.
 //!
-//! The work is the same on every node that runs the same build of this program; a debug build does less.
+//! The work is the same on every node that runs the same build; a debug build does less.
 
 use std::{hint::black_box, time::Duration};
 
 use super::{clock::OwnTime, factors};
 
-/// Rows and columns: three matrices of this size stay in a core's own cache.
+/// Rows and columns: three matrices of this size fit into a core's own cache.
 const SIZE: usize = if cfg!(debug_assertions) { 64 } else { 192 };
 
-/// Products in one sample: 60 to 100 ms on a server of today. A quota is given out anew every 100 ms; a sample that is
-/// much shorter may fall between two times that it runs out, and see nothing of it.
-/// The kernel looks at what was used of a quota once in a tick, 4 ms and more: a sample has to last several.
+/// Products in one sample: 60 to 100 ms on a current server. A quota has a period of 100 ms and is accounted once in
+/// a tick of 4 ms or more, so a much shorter sample may miss the throttling.
 const PRODUCTS: u32 = if cfg!(debug_assertions) { 8 } else { 64 };
 
-/// Products before the first sample, which would find the clock of the core low and the caches cold.
+/// Products before the first sample, which would otherwise see a low clock and cold caches.
 const WARM_UP: u32 = if cfg!(debug_assertions) { 1 } else { 8 };
 
-/// So many times of one sample, in this thread's own time.
+/// Takes `times` samples in this thread's own time.
 ///
 /// # Errors
-/// In words, when a product is wrong.
+/// A description, when a product is wrong.
 pub(super) fn samples(times: u32) -> Result<Vec<Duration>, String> {
     let work = Work::new();
     (0..WARM_UP).try_for_each(|_| work.product())?;
@@ -71,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_product_is_right_and_one_wrong_number_is_seen() {
+    fn a_right_product_passes_and_a_wrong_number_fails() {
         let work = Work::new();
         let mut product = multiply(&work.left, &work.right);
         assert_eq!(factors::check(SIZE, &product), Ok(()));

@@ -1,12 +1,11 @@
-//! NVIDIA devices, through the driver (`libcuda.so.1`) and, where there is one, cuBLAS: both looked for when the program
-//! runs.
+//! NVIDIA devices, through the driver (`libcuda.so.1`) and, if available, cuBLAS, both loaded at run time.
 //!
-//! Of every device that the driver shows (it minds `CUDA_VISIBLE_DEVICES`): known bytes to its memory and back, and
-//! arithmetic of known result on all of its multiprocessors: matrix products by cuBLAS ([`matmul`]), which is what
-//! training does, else a kernel of our own ([`kernel`]).
+//! For every visible device (`CUDA_VISIBLE_DEVICES`): known bytes to its memory and back, and arithmetic with known
+//! results on all of its multiprocessors: matrix products by cuBLAS ([`matmul`]), as in training, else a kernel of
+//! our own ([`kernel`]).
 //!
-//! NOT RUN ON A DEVICE YET: there was none where it was written. What has been tried is a host without the driver and
-//! without cuBLAS, which is a fact and not a fault, and the arithmetic on a processor.
+//! NOT RUN ON A DEVICE YET. Tested on hosts without the driver and without cuBLAS, which is not a fault; the
+//! arithmetic is tested on a processor.
 
 mod cublas;
 mod kernel;
@@ -29,7 +28,7 @@ use self::matmul::Matmul;
 use super::check::Timed;
 use crate::{
     child::{
-        Voice, bus,
+        Reporter, bus,
         pattern::{BLOCK, Pattern},
     },
     wire::ProbeMessage,
@@ -38,28 +37,31 @@ use crate::{
 /// Bytes to a device and back.
 const MEMORY: usize = 64 << 20;
 
-/// So many samples of each device, in the driver's order. Empty without driver or devices.
-/// `places` are their numbers by their places on the
-/// bus.
+/// Takes `times` samples of each device, in the driver's order. Empty without driver or devices. `places` maps PCI
+/// addresses to numbers.
 ///
 /// # Errors
-/// The first device that does wrong.
+/// The first faulty device.
 pub(super) fn samples(
     times: u32,
     places: &BTreeMap<String, u32>,
-    voice: &Voice,
+    reporter: &Reporter,
 ) -> Result<Vec<Timed>, LocalFault> {
-    voice.say(&ProbeMessage::At("gpu".into()));
+    reporter.send(&ProbeMessage::At("gpu".into()));
     // SAFETY: loads and unloads the library, whose constructors are the driver's own.
     if !unsafe { is_culib_present() } {
         return Ok(Vec::new());
     }
-    // A driver older than a function that is called here makes cudarc panic. It may be well all the same.
-    let all = catch_unwind(AssertUnwindSafe(|| all_devices(times, places, voice)));
+    // cudarc panics if the driver is older than a function that is called here. The device may be good all the same.
+    let all = catch_unwind(AssertUnwindSafe(|| all_devices(times, places, reporter)));
     all.unwrap_or(Ok(Vec::new()))
 }
 
-fn all_devices(times: u32, places: &BTreeMap<String, u32>, voice: &Voice) -> Result<Vec<Timed>, LocalFault> {
+fn all_devices(
+    times: u32,
+    places: &BTreeMap<String, u32>,
+    reporter: &Reporter,
+) -> Result<Vec<Timed>, LocalFault> {
     let count = match CudaContext::device_count() {
         Ok(count) => count,
         Err(error) if is_absence(&error) => 0,
@@ -69,10 +71,10 @@ fn all_devices(times: u32, places: &BTreeMap<String, u32>, voice: &Voice) -> Res
     (0..count)
         .map(|index| {
             let component = component(index, places);
-            voice.say(&ProbeMessage::At(component.clone()));
+            reporter.send(&ProbeMessage::At(component.clone()));
             let model = result::device::get(index).and_then(result::device::get_name).unwrap_or_default();
             if !model.is_empty() {
-                voice.say(&ProbeMessage::At(format!("{component} ({model})")));
+                reporter.send(&ProbeMessage::At(format!("{component} ({model})")));
             }
             one_device(usize::try_from(index).unwrap_or_default(), model, times, &mut matmul)
                 .map_err(|reason| LocalFault::new(component, reason))
@@ -80,8 +82,7 @@ fn all_devices(times: u32, places: &BTreeMap<String, u32>, voice: &Voice) -> Res
         .collect()
 }
 
-/// `gpu 4`, by the number that everybody else has for it. CUDA's own is another one: it counts what is shown to this
-/// process, and the fastest first.
+/// `gpu 4`, by the number of the inventory. CUDA's own differs: it counts the visible devices, the fastest first.
 fn component(ordinal: i32, places: &BTreeMap<String, u32>) -> String {
     match place(ordinal) {
         None => format!("cuda device {ordinal}"),
@@ -92,12 +93,12 @@ fn component(ordinal: i32, places: &BTreeMap<String, u32>) -> String {
     }
 }
 
-/// Its place on the bus.
+/// The PCI address of a device.
 fn place(ordinal: i32) -> Option<String> {
     let device = result::device::get(ordinal).ok()?;
     let mut text = [0_u8; 32];
     let length = c_int::try_from(text.len()).ok()?;
-    // SAFETY: the device is the driver's own, and it writes no more than `length` bytes, which there are.
+    // SAFETY: the device is the driver's, and it writes at most `length` bytes.
     let answer = unsafe { cuDeviceGetPCIBusId(text.as_mut_ptr().cast(), length, device) };
     answer.result().ok()?;
     let text = CStr::from_bytes_until_nul(&text).ok()?.to_str().ok()?;
@@ -105,7 +106,7 @@ fn place(ordinal: i32) -> Option<String> {
     Some(bus::place(text)).filter(|place| !place.is_empty() && place.bytes().all(is_word))
 }
 
-/// A library without any device behind it: a host that only builds, a container that was given none.
+/// A library without any device: a build host, or a container without devices.
 fn is_absence(error: &DriverError) -> bool {
     matches!(error.0, CUresult::CUDA_ERROR_NO_DEVICE | CUresult::CUDA_ERROR_STUB_LIBRARY)
 }
@@ -122,14 +123,14 @@ fn one_device(index: usize, model: String, times: u32, matmul: &mut Matmul) -> R
 fn memory(stream: &Arc<CudaStream>) -> Result<(), String> {
     let blocks = Pattern::new(0, &[MEMORY as u64]).blocks();
     let sent: Vec<u8> = (0..MEMORY / BLOCK).flat_map(|index| blocks.get(index as u64)).copied().collect();
-    let words = |error: DriverError| format!("cannot move bytes to the device and back: {error}");
-    let there = stream.clone_htod(&sent).map_err(words)?;
-    let back = stream.clone_dtoh(&there).map_err(words)?;
-    stream.synchronize().map_err(words)?;
+    let message = |error: DriverError| format!("cannot move bytes to the device and back: {error}");
+    let there = stream.clone_htod(&sent).map_err(message)?;
+    let back = stream.clone_dtoh(&there).map_err(message)?;
+    stream.synchronize().map_err(message)?;
     match sent.iter().zip(&back).position(|(sent, back)| sent != back) {
         None => Ok(()),
         Some(at) => Err(format!(
-            "wrong bytes in its memory: at offset {at}, 0x{:02x} came back in place of 0x{:02x}",
+            "wrong bytes in its memory: at offset {at}, 0x{:02x} came back instead of 0x{:02x}",
             back[at], sent[at]
         )),
     }

@@ -1,9 +1,9 @@
-//! Two square matrices of known numbers, and what their product must be.
+//! Two square matrices of known numbers, and the check of their product.
 //!
-//! The numbers are small and whole, so every sum is exact in whatever order it is added, in `f32` as well as from half
-//! precision factors into `f32`.
+//! The numbers are small and whole, so every sum is exact in any order, in `f32` as well as from half-precision
+//! factors into `f32`.
 
-/// No number of a factor is further from 0.
+/// The largest absolute value in a factor.
 #[cfg(any(test, feature = "cuda"))]
 pub(super) const LARGEST: i16 = 6;
 
@@ -17,16 +17,16 @@ pub(super) fn right(row: usize, column: usize) -> i16 {
     i16::try_from((row * 7 + column * 2) % 11).unwrap_or_default() - 5
 }
 
-/// A factor of so many rows and columns, row by row.
+/// A factor with this many rows and columns, row by row.
 pub(super) fn matrix<T>(size: usize, number: fn(usize, usize) -> i16, convert: fn(i16) -> T) -> Vec<T> {
     (0..size * size).map(|at| convert(number(at / size, at % size))).collect()
 }
 
-/// Each row's sum against left * (right * ones), in whole numbers: as good as the whole product, for a fraction of
-/// the work.
+/// Compares each row's sum with left * (right * ones), in whole numbers: as good as the whole product, for a fraction
+/// of the work.
 ///
 /// # Errors
-/// The first row of the product that is wrong, in words.
+/// A description of the first wrong row.
 pub(super) fn check(size: usize, product: &[f32]) -> Result<(), String> {
     let sums_of_right: Vec<i64> =
         (0..size).map(|row| (0..size).map(|column| i64::from(right(row, column))).sum()).collect();
@@ -37,7 +37,7 @@ pub(super) fn check(size: usize, product: &[f32]) -> Result<(), String> {
         let expected = expected as f64;
         if got.to_bits() != expected.to_bits() && got != expected {
             return Err(format!(
-                "wrong arithmetic: row {row} of a product sums to {got} in place of {expected}"
+                "wrong arithmetic: row {row} of a product sums to {got} instead of {expected}"
             ));
         }
     }
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_number_is_larger_than_it_is_said_to_be() {
+    fn no_number_exceeds_the_largest() {
         for number in [left, right] {
             let numbers = matrix(64, number, |it| it);
             assert!(numbers.iter().all(|it| it.abs() <= LARGEST), "{numbers:?}");

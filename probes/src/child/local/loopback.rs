@@ -1,4 +1,4 @@
-//! Bytes through the host's own loopback: without it workers of one node do not find each other.
+//! Bytes over the host's loopback, without which workers of one node do not find each other.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -11,25 +11,18 @@ use crate::child::pattern::{BLOCK, Checker, Pattern};
 /// Bytes that are moved.
 const SIZE: usize = 16 << 20;
 
-/// Why loopback does not do.
+/// Why loopback fails.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LoopbackError {
-    /// No socket.
     #[error("no connection through 127.0.0.1")]
     Connect(#[source] io::Error),
-    /// It broke.
     #[error("the connection through 127.0.0.1 broke")]
     Move(#[source] io::Error),
-    /// Wrong bytes.
-    #[error(
-        "wrong bytes through 127.0.0.1: at offset {offset}, 0x{got:02x} came in place of 0x{expected:02x}"
-    )]
+    #[error("wrong bytes through 127.0.0.1: at offset {offset}, 0x{got:02x} instead of 0x{expected:02x}")]
     Wrong {
         /// Counted from the first byte.
         offset: u64,
-        /// What it was to be.
         expected: u8,
-        /// What came.
         got: u8,
     },
 }
@@ -40,7 +33,7 @@ pub(super) fn check() -> Result<(), LoopbackError> {
     let address = listener.local_addr().map_err(LoopbackError::Connect)?;
     let mut sender = TcpStream::connect(address).map_err(LoopbackError::Connect)?;
     let (mut receiver, _) = listener.accept().map_err(LoopbackError::Connect)?;
-    // Another one's bytes would not be these.
+    // Another process's bytes would differ.
     let pattern = Pattern::new(u64::from(address.port()), &[u64::from(std::process::id())]);
     let sending = thread::spawn(move || {
         let blocks = pattern.blocks();

@@ -6,29 +6,29 @@ use std::{
     time::Duration,
 };
 
-use super::error::{Neighbour, RingError};
+use super::error::{Peer, RingError};
 
-/// One connection, met and welcomed.
+/// A connection after its hellos.
 #[derive(Debug)]
 pub(super) struct RingConnection {
     stream: TcpStream,
-    /// Who is at the other end.
-    pub(super) who: Neighbour,
-    /// Whether this end measures round trips, and the other echoes.
+    /// The other end.
+    pub(super) peer: Peer,
+    /// Whether this end measures round trips and the other echoes.
     pub(super) leads: bool,
-    /// The leader's place in the ring: the name of the link, the same at both ends.
+    /// The leader's place in the ring: identifies the link at both ends.
     pub(super) name: u64,
-    /// The longest wait for a byte to come or to go; `None`: somebody else sees to it.
+    /// The longest wait for a byte to be received or sent; `None`: no limit here.
     limit: Option<Duration>,
 }
 
 impl RingConnection {
-    /// From a stream whose hellos are over.
-    pub(super) fn new(stream: TcpStream, who: Neighbour, leads: bool, name: u64) -> Self {
-        Self { stream, who, leads, name, limit: None }
+    /// Wraps a stream after its hellos.
+    pub(super) fn new(stream: TcpStream, peer: Peer, leads: bool, name: u64) -> Self {
+        Self { stream, peer, leads, name, limit: None }
     }
 
-    /// The same, but no wait for a byte to come or to go is longer than this, which is above 0.
+    /// Limits each wait for a byte; `limit` must be above 0.
     pub(super) fn with_limit(self, limit: Duration) -> Result<Self, RingError> {
         let set = self.stream.set_read_timeout(Some(limit));
         set.and_then(|()| self.stream.set_write_timeout(Some(limit)))
@@ -36,16 +36,15 @@ impl RingConnection {
         Ok(Self { limit: Some(limit), ..self })
     }
 
-    /// Sends all of it.
     pub(super) fn send(&self, bytes: &[u8], doing: &'static str) -> Result<(), RingError> {
         (&self.stream).write_all(bytes).map_err(|error| self.broken(error, doing))
     }
 
-    /// Whatever comes next, at least one byte.
+    /// Receives at least one byte.
     pub(super) fn receive_some(&self, buffer: &mut [u8], doing: &'static str) -> Result<usize, RingError> {
         loop {
             match (&self.stream).read(buffer) {
-                Ok(0) => return Err(RingError::ClosedEarly { who: self.who.clone(), doing }),
+                Ok(0) => return Err(RingError::ClosedEarly { peer: self.peer.clone(), doing }),
                 Ok(length) => return Ok(length),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(self.broken(error, doing)),
@@ -53,7 +52,6 @@ impl RingConnection {
         }
     }
 
-    /// As many bytes as there is room for.
     pub(super) fn receive(&self, mut buffer: &mut [u8], doing: &'static str) -> Result<(), RingError> {
         while !buffer.is_empty() {
             let length = self.receive_some(buffer, doing)?;
@@ -62,34 +60,33 @@ impl RingConnection {
         Ok(())
     }
 
-    /// The next byte.
     pub(super) fn receive_one(&self, doing: &'static str) -> Result<u8, RingError> {
         let mut byte = [0];
         self.receive(&mut byte, doing)?;
         Ok(byte[0])
     }
 
-    /// Ends it under whoever waits for it on another thread.
+    /// Closes it, which wakes threads that wait for it.
     pub(super) fn shut(&self) {
         let _closed = self.stream.shutdown(Shutdown::Both);
     }
 
-    pub(super) fn gibberish(&self, doing: &'static str) -> RingError {
-        RingError::Gibberish { who: self.who.clone(), doing }
+    pub(super) fn invalid_message(&self, doing: &'static str) -> RingError {
+        RingError::InvalidMessage { peer: self.peer.clone(), doing }
     }
 
     fn broken(&self, source: io::Error, doing: &'static str) -> RingError {
-        let who = self.who.clone();
+        let peer = self.peer.clone();
         match source.kind() {
-            // What Linux says when a limit is over.
+            // Linux's error for an expired timeout.
             io::ErrorKind::WouldBlock => {
-                RingError::Silent { who, doing, seconds: self.limit.unwrap_or_default().as_secs() }
+                RingError::Silent { peer, doing, seconds: self.limit.unwrap_or_default().as_secs() }
             }
-            // The other end is gone, with or without having read all that we sent.
+            // The other end is gone, with or without having read everything.
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
-                RingError::ClosedEarly { who, doing }
+                RingError::ClosedEarly { peer, doing }
             }
-            _ => RingError::Broken { who, doing, source },
+            _ => RingError::Broken { peer, doing, source },
         }
     }
 }

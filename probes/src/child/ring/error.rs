@@ -2,23 +2,25 @@
 
 use std::io;
 
+use diagnosis::counted::counted;
+
 use crate::child::pattern::Wrong;
 
-/// A neighbour, as it is named in words.
+/// A peer, as messages name it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Neighbour {
+pub struct Peer {
     /// Its place in the ring.
     pub index: usize,
-    /// Where it is: `HOST:PORT`; `:0` where that was not said.
+    /// `HOST:PORT`; `:0` where it is unknown.
     pub address: String,
 }
 
-impl std::fmt::Display for Neighbour {
+impl std::fmt::Display for Peer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Its place would be taken for the number of a node.
+        // Its place alone could be confused with a node number.
         match self.address.starts_with(':') {
-            true => write!(f, "neighbour {} of the ring", self.index),
-            false => write!(f, "neighbour {}", self.address),
+            true => write!(f, "peer {} of the ring", self.index),
+            false => write!(f, "peer {}", self.address),
         }
     }
 }
@@ -26,132 +28,76 @@ impl std::fmt::Display for Neighbour {
 /// Why a ring failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RingError {
-    /// The plan makes no sense.
-    #[error("member {me} of {members} with {ports} ports is no ring")]
+    /// The plan is invalid.
+    #[error("invalid ring: member {me} of {members}, {}", counted(*ports, "port"))]
     NoRing {
-        /// How many members.
         members: usize,
-        /// How many ports.
         ports: usize,
-        /// Which one we were to be.
+        /// This node's place.
         me: usize,
     },
     /// No room for a thread.
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
-    /// Within the patience that was asked for.
-    #[error("cannot connect to {who}: {words}")]
-    CannotConnect {
-        /// To whom.
-        who: Neighbour,
-        /// What happened last.
-        words: String,
+    /// Not within the timeout.
+    #[error("cannot connect to {peer}: {reason}")]
+    CannotConnect { peer: Peer, reason: String },
+    /// The program at the address is not a probe of this version.
+    #[error("what answers at {} is not dlrover-diag pair --listen of this version: {reason}", peer.address)]
+    NotAProbe {
+        peer: Peer,
+        /// Its behaviour.
+        reason: String,
     },
-    /// Somebody is there, but not who was looked for.
-    #[error("what answers at {} is not dlrover-diag pair --listen of this version: {words}", who.address)]
-    Stranger {
-        /// Where.
-        who: Neighbour,
-        /// What it did.
-        words: String,
-    },
-    /// Nobody came to a listener that waits for so long.
+    /// No peer connected to the listener in time.
     #[error("no peer connected within {seconds} s")]
-    NobodyCame {
-        /// The limit.
-        seconds: u64,
-    },
-    /// The other end is there, and neither says nor takes anything.
-    #[error("{who} neither sent nor took anything for {seconds} s, while {doing}")]
-    Silent {
-        /// Who.
-        who: Neighbour,
-        /// What we were at.
-        doing: &'static str,
-        /// The limit.
-        seconds: u64,
-    },
-    /// The other end closed its connection in good order, but too early.
-    #[error("{who} closed the connection early, while {doing}")]
-    ClosedEarly {
-        /// Who.
-        who: Neighbour,
-        /// What we were at.
-        doing: &'static str,
-    },
+    NoPeer { seconds: u64 },
+    /// The peer is connected, but neither sends nor receives.
+    #[error("{peer} neither sent nor received anything for {seconds} s while {doing}")]
+    Silent { peer: Peer, doing: &'static str, seconds: u64 },
+    /// The peer closed its connection regularly, but too early.
+    #[error("{peer} closed the connection early while {doing}")]
+    ClosedEarly { peer: Peer, doing: &'static str },
     /// The connection broke.
-    #[error("the connection with {who} broke while {doing}")]
+    #[error("the connection with {peer} broke while {doing}")]
     Broken {
-        /// With whom.
-        who: Neighbour,
-        /// What we were at.
+        peer: Peer,
         doing: &'static str,
-        /// What the system says.
         #[source]
         source: io::Error,
     },
-    /// What came was not what was sent.
+    /// Received bytes differ from those sent.
     #[error(
-        "wrong bytes from {who}: in a transfer of {size} bytes, at offset {}, 0x{:02x} came in place of 0x{:02x}",
+        "wrong bytes from {peer}: in a transfer of {size} bytes, at offset {}, 0x{:02x} instead of 0x{:02x}",
         wrong.offset, wrong.got, wrong.expected
     )]
-    WrongBytes {
-        /// From whom.
-        who: Neighbour,
-        /// Of the transfer.
-        size: u64,
-        /// The first wrong byte.
-        wrong: WrongByte,
-    },
-    /// What the other end got was not what we sent; it says so.
-    #[error("{who} received wrong bytes from us in a transfer of {size} bytes")]
-    TheirsWrong {
-        /// Who.
-        who: Neighbour,
-        /// Of the transfer.
-        size: u64,
-    },
-    /// The other end does not keep to the protocol.
-    #[error("{who} answers with what no probe says, while {doing}")]
-    Gibberish {
-        /// Who.
-        who: Neighbour,
-        /// What we were at.
-        doing: &'static str,
-    },
-    /// An all-reduce gave another sum.
-    #[error("the all-reduce gave a wrong sum: number {at} is {got} in place of {expected}")]
-    WrongSum {
-        /// Which number.
-        at: usize,
-        /// What it was to be.
-        expected: f32,
-        /// What it is.
-        got: f32,
-    },
-    /// Somebody else in the ring has a wrong sum.
-    #[error("{who} says that the all-reduce failed")]
-    TheirSumWrong {
-        /// Who says it.
-        who: Neighbour,
-    },
+    WrongBytes { peer: Peer, size: u64, wrong: WrongByte },
+    /// The peer reports that it received wrong bytes.
+    #[error("{peer} received wrong bytes from us in a transfer of {size} bytes")]
+    PeerGotWrongBytes { peer: Peer, size: u64 },
+    /// The peer violates the protocol.
+    #[error("{peer} sent an invalid message while {doing}")]
+    InvalidMessage { peer: Peer, doing: &'static str },
+    /// The sum of an all-reduce is wrong.
+    #[error("the all-reduce gave a wrong sum: number {at} is {got} instead of {expected}")]
+    WrongSum { at: usize, expected: f32, got: f32 },
+    /// Another member has a wrong sum.
+    #[error("{peer} reports a wrong sum of the all-reduce")]
+    PeerGotWrongSum { peer: Peer },
 }
 
 impl RingError {
-    /// Whether it says no more than that a connection has ended, which may have its reason elsewhere.
-    pub(super) fn is_mere_end(&self) -> bool {
+    /// Whether it is only the end of a connection, whose cause may be elsewhere.
+    pub(super) fn is_disconnect(&self) -> bool {
         matches!(self, Self::ClosedEarly { .. } | Self::Broken { .. })
     }
 }
 
-/// The first byte that is not as it was to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WrongByte {
     /// Counted from the transfer's first byte.
     pub offset: u64,
-    /// What it was to be.
     pub expected: u8,
-    /// What came.
     pub got: u8,
 }
 

@@ -1,48 +1,43 @@
-//! The first words on a connection: who are you, and is this your test?
+//! The first messages on a connection: they identify the peer and the test.
 
 /// `DLRVRING`.
 const MAGIC: [u8; 8] = *b"DLRVRING";
 
-/// Of all that is said on a connection. Both ends have the same program in one job; a mixture is turned away.
+/// Version of the protocol. All nodes of a job run the same version; others are rejected.
 const VERSION: u32 = 1;
 
 /// Bytes of a [`Hello`].
 pub(crate) const LENGTH: usize = 48;
 
-/// What a hello is.
+/// The kind of a hello.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// From who dialled; it will lead (measure round trips).
+    /// From the dialling end, which will lead (measure round trips).
     Lead,
-    /// From who dialled; the other end is to lead. For a pair by hand, where one end dials both connections.
+    /// From the dialling end; the other end leads. Used by `dlrover-diag pair`, where one end dials both connections.
     Follow,
-    /// The answer: come in.
-    Welcome,
-    /// The answer: this is another test.
-    TurnedAway,
+    /// Reply: accepted.
+    Accepted,
+    /// Reply: this is another test.
+    Rejected,
 }
 
 impl Kind {
-    const ALL: [Self; 4] = [Self::Lead, Self::Follow, Self::Welcome, Self::TurnedAway];
+    const ALL: [Self; 4] = [Self::Lead, Self::Follow, Self::Accepted, Self::Rejected];
 }
 
-/// The first word of either end.
+/// The first message of either end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hello {
-    /// What it is.
     pub(crate) kind: Kind,
-    /// Of the test.
+    /// Identifies the test.
     pub(crate) token: u64,
-    /// How many members the ring has.
     pub(crate) members: u64,
-    /// Who says it.
     pub(crate) from: u64,
-    /// To whom.
     pub(crate) to: u64,
 }
 
 impl Hello {
-    /// As it is sent.
     pub(crate) fn encode(&self) -> [u8; LENGTH] {
         let mut bytes = [0; LENGTH];
         let kind = Kind::ALL.iter().position(|kind| *kind == self.kind).unwrap_or_default();
@@ -55,7 +50,7 @@ impl Hello {
         bytes
     }
 
-    /// What was sent. `None`: no hello of this version.
+    /// Decodes it. `None`: not a hello of this version.
     pub(crate) fn decode(bytes: &[u8; LENGTH]) -> Option<Self> {
         if bytes[..8] != MAGIC || bytes[8..12] != VERSION.to_le_bytes() {
             return None;
@@ -68,12 +63,12 @@ impl Hello {
         Some(Self { kind, token: number(0)?, members: number(1)?, from: number(2)?, to: number(3)? })
     }
 
-    /// Whether what has come so far, at most [`LENGTH`] bytes, may be the beginning of a hello.
+    /// Whether the bytes received so far, at most [`LENGTH`], may be the beginning of a hello.
     pub(crate) fn may_begin_with(bytes: &[u8]) -> bool {
         bytes.iter().zip(&MAGIC).all(|(theirs, ours)| theirs == ours)
     }
 
-    /// The answer to it.
+    /// The reply to it.
     pub(crate) fn answer(&self, kind: Kind) -> Self {
         Self { kind, from: self.to, to: self.from, ..*self }
     }
@@ -84,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sent_is_what_comes_and_nothing_else_is_a_hello() {
+    fn a_hello_is_decoded_as_encoded_and_other_bytes_are_refused() {
         for kind in Kind::ALL {
             let hello = Hello { kind, token: u64::MAX - 3, members: 3, from: 1, to: 2 };
             assert_eq!(Hello::decode(&hello.encode()), Some(hello));

@@ -1,5 +1,5 @@
-//! A ring all-reduce: everybody ends up with the sum of what all had. First each chunk goes round and is added up
-//! (reduce-scatter), then each sum goes round and is kept (all-gather).
+//! A ring all-reduce: all members end up with the sum. First each chunk goes round and is added up (reduce-scatter),
+//! then each sum goes round and is stored (all-gather).
 
 use std::{
     sync::mpsc,
@@ -12,7 +12,7 @@ use diagnosis::network_check::Probed;
 use super::{
     connection::RingConnection,
     error::RingError,
-    transfer::{at_once, confirm, get_ready, median, rate, round_trips},
+    transfer::{confirm, median, on_all_links, rate, round_trips, wait_for_peers},
 };
 use crate::{
     child::{pattern::BLOCK, progress::Progress},
@@ -22,13 +22,13 @@ use crate::{
     },
 };
 
-/// Of one number.
+/// Bytes of a number.
 const WIDTH: usize = size_of::<f32>();
 
-/// The byte that goes round so that all begin a repeat together.
+/// The byte of the barrier before each repeat.
 const GO: u8 = b'G';
 
-/// Small whole numbers, so that no order of adding rounds.
+/// Small whole numbers, so that no order of additions rounds.
 fn value(seed: u64, member: usize, at: usize) -> f32 {
     f32::from(u8::try_from((seed % 7 + at as u64) % 7).unwrap_or_default()) * weight(member)
 }
@@ -37,7 +37,7 @@ fn weight(member: usize) -> f32 {
     f32::from(u8::try_from(member % 16 + 1).unwrap_or_default())
 }
 
-/// Runs it, checks it, and measures it.
+/// Runs it, checks the sums, and measures it.
 pub(super) fn run(
     plan: &RingPlan,
     links: [RingConnection; 2],
@@ -47,36 +47,36 @@ pub(super) fn run(
 ) -> Result<Measured, RingError> {
     let members = plan.members.len();
     let length = usize::try_from(bytes).unwrap_or(usize::MAX) / WIDTH;
-    get_ready(&links)?;
+    wait_for_peers(&links)?;
     progress.begin();
-    let latency = median(at_once(&links, |link| round_trips(plan.seed, link))?.concat());
+    let latency = median(on_all_links(&links, |link| round_trips(plan.seed, link))?.concat());
     let [ahead, behind] = &links;
-    let (hand_over, to_send) = mpsc::channel::<Vec<u8>>();
+    let (outgoing, to_send) = mpsc::channel::<Vec<u8>>();
     let times = thread::scope(|scope| {
         let sender = thread::Builder::new().name("send".into()).spawn_scoped(scope, move || {
             to_send.into_iter().try_for_each(|chunk| ahead.send(&chunk, "sending"))
         });
         let sender = sender.map_err(RingError::Thread)?;
-        let mut ring = Ring { plan, behind, hand_over, progress, numbers: Vec::new() };
+        let mut ring = Ring { plan, behind, outgoing, progress, numbers: Vec::new() };
         let times = (0..=repeats).map(|_| ring.once(length)).collect::<Result<Vec<_>, _>>();
         drop(ring);
         if times.is_err() {
             links.iter().for_each(RingConnection::shut);
         }
-        let sent = sender.join().unwrap_or_else(|_| Err(ahead.gibberish("sending")));
+        let sent = sender.join().unwrap_or_else(|_| Err(ahead.invalid_message("sending")));
         let times = times?;
         sent.map(|()| times)
     })?;
-    // Everybody's word of every repeat, to both neighbours.
+    // Exchange the verdict on all repeats with both peers.
     let wrong = times.iter().find_map(|(_, wrong)| *wrong);
-    let theirs = at_once(&links, |link| Ok((confirm(link, wrong.is_none())?, link.who.clone())))?;
+    let theirs = on_all_links(&links, |link| Ok((confirm(link, wrong.is_none())?, link.peer.clone())))?;
     if let Some((at, expected, got)) = wrong {
         return Err(RingError::WrongSum { at, expected, got });
     }
-    if let Some((_, who)) = theirs.into_iter().find(|(is_right, _)| !is_right) {
-        return Err(RingError::TheirSumWrong { who });
+    if let Some((_, peer)) = theirs.into_iter().find(|(is_right, _)| !is_right) {
+        return Err(RingError::PeerGotWrongSum { peer });
     }
-    // The first one finds buffers and windows small.
+    // The first repeat sees small buffers and windows.
     let time = median(times.iter().skip(1).map(|(time, _)| *time).collect());
     let bytes = (length * WIDTH) as u64;
     Ok(Measured {
@@ -85,13 +85,13 @@ pub(super) fn run(
     })
 }
 
-/// Place, the right number, the wrong one.
+/// Index, expected and actual number.
 type WrongSum = Option<(usize, f32, f32)>;
 
 struct Ring<'a> {
     plan: &'a RingPlan,
     behind: &'a RingConnection,
-    hand_over: mpsc::Sender<Vec<u8>>,
+    outgoing: mpsc::Sender<Vec<u8>>,
     progress: &'a Progress,
     numbers: Vec<f32>,
 }
@@ -101,15 +101,15 @@ impl Ring<'_> {
         let (seed, me, members) = (self.plan.seed, self.plan.me, self.plan.members.len());
         self.numbers.clear();
         self.numbers.extend((0..length).map(|at| value(seed, me, at)));
-        self.together()?;
+        self.barrier()?;
         let began = Instant::now();
         for step in 0..members - 1 {
             self.send(me + members - step);
-            self.receive(me + members - step - 1, |mine, came| *mine += came)?;
+            self.receive(me + members - step - 1, |mine, received| *mine += received)?;
         }
         for step in 0..members - 1 {
             self.send(me + members + 1 - step);
-            self.receive(me + members - step, |mine, came| *mine = came)?;
+            self.receive(me + members - step, |mine, received| *mine = received)?;
         }
         let time = began.elapsed();
         let weights: f32 = (0..members).map(weight).sum();
@@ -120,8 +120,8 @@ impl Ring<'_> {
         Ok((time, wrong))
     }
 
-    /// Lets all begin within one way round: the first round says that all have come, the second that they may go.
-    fn together(&self) -> Result<(), RingError> {
+    /// Waits for all members: in the first pass all have arrived, in the second they may start.
+    fn barrier(&self) -> Result<(), RingError> {
         let doing = "waiting for all to be ready";
         let last = self.plan.members.len() - 1;
         let pass = |is_first: bool| -> Result<(), RingError> {
@@ -129,15 +129,15 @@ impl Ring<'_> {
             let passes_on = self.plan.me != last || is_first;
             let receive = || match self.behind.receive_one(doing)? {
                 GO => Ok(()),
-                _ => Err(self.behind.gibberish(doing)),
+                _ => Err(self.behind.invalid_message(doing)),
             };
             if self.plan.me == 0 {
-                self.hand(vec![GO]);
+                self.enqueue(vec![GO]);
                 return if brings { receive() } else { Ok(()) };
             }
             receive()?;
             if passes_on {
-                self.hand(vec![GO]);
+                self.enqueue(vec![GO]);
             }
             Ok(())
         };
@@ -145,9 +145,9 @@ impl Ring<'_> {
         pass(false)
     }
 
-    fn hand(&self, bytes: Vec<u8>) {
-        // When the sender has ended, the error is its own, and nothing more comes to us either.
-        let _ended = self.hand_over.send(bytes);
+    fn enqueue(&self, bytes: Vec<u8>) {
+        // If the sending thread has ended, it reports the error itself.
+        let _ended = self.outgoing.send(bytes);
     }
 
     fn chunk(&self, chunk: usize) -> std::ops::Range<usize> {
@@ -166,7 +166,7 @@ impl Ring<'_> {
         for (place, number) in bytes.chunks_exact_mut(WIDTH).zip(numbers) {
             place.copy_from_slice(&number.to_le_bytes());
         }
-        self.hand(bytes);
+        self.enqueue(bytes);
     }
 
     fn receive(&mut self, chunk: usize, take: impl Fn(&mut f32, f32)) -> Result<(), RingError> {
@@ -175,8 +175,8 @@ impl Ring<'_> {
         for numbers in self.numbers[range].chunks_mut(BLOCK / WIDTH) {
             let bytes = &mut buffer[..numbers.len() * WIDTH];
             self.behind.receive(bytes, "receiving")?;
-            for (number, came) in numbers.iter_mut().zip(bytes.chunks_exact(WIDTH)) {
-                take(number, f32::from_le_bytes([came[0], came[1], came[2], came[3]]));
+            for (number, received) in numbers.iter_mut().zip(bytes.chunks_exact(WIDTH)) {
+                take(number, f32::from_le_bytes([received[0], received[1], received[2], received[3]]));
             }
             self.progress.received(bytes.len() as u64);
         }

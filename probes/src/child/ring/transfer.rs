@@ -1,7 +1,7 @@
 //! The check: small round trips, then known bytes of three sizes, both ways at once on every link.
 //!
-//! All sizes are sent and compared to the last byte; after each the ends tell each other whether what they received
-//! was right, so a size is over at both ends or at none.
+//! Every byte is compared; after each size both ends exchange whether what they received was right, so a size
+//! succeeds at both ends or at neither.
 
 use std::{
     sync::mpsc,
@@ -24,38 +24,37 @@ use crate::{
 const ROUND_TRIPS: u64 = 32;
 const SMALL: usize = 64;
 
-/// "Both my links are up."
+/// Both links of this member are up.
 const READY: u8 = b'R';
-/// "What I received was right", and "was not".
+/// The bytes received were right, or wrong.
 const RIGHT: u8 = b'Y';
 const WRONG: u8 = b'N';
 
-/// A link that merely ended says little: so long the others have to say why.
-const TELLS_MORE: Duration = Duration::from_millis(300);
+/// After a mere disconnect, how long the other links may take to report its cause.
+const ROOT_CAUSE_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// What the check of one node was measured at.
+/// The results of the check of one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Transferred {
-    /// From the moment that both links were up at both ends to the last word.
+    /// From both links being up at both ends to the last confirmation.
     pub(crate) comm: Duration,
-    /// The median of the round trips that this node led.
+    /// The median of the round trips led by this node.
     pub(crate) latency: Duration,
-    /// Bytes of the largest size that went each way, over all links.
+    /// Bytes of the largest size in each direction, over all links.
     pub(crate) largest: u64,
-    /// How long it took until they were received and compared.
+    /// The time until they were received and compared.
     pub(crate) receiving: Duration,
-    /// How long it took until the others said that they had received them.
+    /// The time until the peers had confirmed them.
     pub(crate) sending: Duration,
 }
 
-/// Bytes per second.
 pub(crate) fn rate(bytes: u64, time: Duration) -> u64 {
     let per_second = u128::from(bytes) * 1_000_000_000 / time.as_nanos().max(1);
     u64::try_from(per_second).unwrap_or(u64::MAX)
 }
 
 impl Transferred {
-    /// For the rules: the slower of the two directions counts.
+    /// The result for the rules: the slower of the two directions counts.
     pub(super) fn probed(&self) -> Probed {
         let slower = self.receiving.max(self.sending);
         Probed::Passed {
@@ -66,13 +65,13 @@ impl Transferred {
     }
 }
 
-/// What one link was measured at.
+/// The results of one link.
 struct OneLink {
     round_trips: Vec<Duration>,
     largest: Largest,
 }
 
-/// The three moments of the largest transfer.
+/// Three instants of the largest transfer.
 #[derive(Clone, Copy)]
 struct Largest {
     began: Instant,
@@ -86,10 +85,10 @@ pub(super) fn run(
     links: [RingConnection; 2],
     progress: &Progress,
 ) -> Result<Transferred, RingError> {
-    get_ready(&links)?;
+    wait_for_peers(&links)?;
     progress.begin();
     let began = Instant::now();
-    let done = at_once(&links, |link| one_link(seed, link, progress))?;
+    let done = on_all_links(&links, |link| one_link(seed, link, progress))?;
     let comm = began.elapsed();
     let latency = median(done.iter().flat_map(|one| one.round_trips.iter().copied()).collect());
     let begin = done.iter().map(|one| one.largest.began).min().unwrap_or(began);
@@ -105,29 +104,29 @@ pub(super) fn run(
     })
 }
 
-/// Waits until the neighbours have both their links too, so that nobody's clock counts how late another started.
-pub(super) fn get_ready(links: &[RingConnection]) -> Result<(), RingError> {
+/// Waits until the peers have both their links too, so that a late start of one is not measured by another.
+pub(super) fn wait_for_peers(links: &[RingConnection]) -> Result<(), RingError> {
     let doing = "getting ready";
     for link in links {
         link.send(&[READY], doing)?;
     }
     for link in links {
         if link.receive_one(doing)? != READY {
-            return Err(link.gibberish(doing));
+            return Err(link.invalid_message(doing));
         }
     }
     Ok(())
 }
 
-/// The one in the middle; zero of none.
+/// The median; zero of an empty list.
 pub(super) fn median(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
     times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
-/// Works on all links at once. An error ends the others, and is the one that counts, unless another tells more: a
-/// neighbour that found something wrong closes all of its connections.
-pub(super) fn at_once<T: Send>(
+/// Runs `work` on all links at once. An error ends the others and is returned, unless another error says more: a peer
+/// that detects an error closes all of its connections.
+pub(super) fn on_all_links<T: Send>(
     links: &[RingConnection],
     work: impl Fn(&RingConnection) -> Result<T, RingError> + Sync,
 ) -> Result<Vec<T>, RingError> {
@@ -148,16 +147,16 @@ pub(super) fn at_once<T: Send>(
         let mut wrong: Option<RingError> = None;
         loop {
             let next = match &wrong {
-                Some(error) if error.is_mere_end() => results.recv_timeout(TELLS_MORE),
+                Some(error) if error.is_disconnect() => results.recv_timeout(ROOT_CAUSE_TIMEOUT),
                 _ => results.recv().map_err(mpsc::RecvTimeoutError::from),
             };
             match next {
                 Ok(Ok(one)) => all.push(one),
                 Ok(Err(error)) => {
-                    if wrong.as_ref().is_none_or(|wrong| wrong.is_mere_end() && !error.is_mere_end()) {
+                    if wrong.as_ref().is_none_or(|wrong| wrong.is_disconnect() && !error.is_disconnect()) {
                         wrong = Some(error);
                     }
-                    if wrong.as_ref().is_some_and(|wrong| !wrong.is_mere_end()) {
+                    if wrong.as_ref().is_some_and(|wrong| !wrong.is_disconnect()) {
                         links.iter().for_each(RingConnection::shut);
                     }
                 }
@@ -183,29 +182,29 @@ fn one_link(seed: u64, link: &RingConnection, progress: &Progress) -> Result<One
 pub(super) fn round_trips(seed: u64, link: &RingConnection) -> Result<Vec<Duration>, RingError> {
     let doing = "measuring round trips";
     let mut times = Vec::new();
-    let (mut sent, mut came) = ([0; SMALL], [0; SMALL]);
+    let (mut sent, mut received) = ([0; SMALL], [0; SMALL]);
     for turn in 0..ROUND_TRIPS {
         Pattern::new(seed, &[link.name, turn]).fill(&mut sent);
         let began = Instant::now();
         if link.leads {
             link.send(&sent, doing)?;
         }
-        link.receive(&mut came, doing)?;
+        link.receive(&mut received, doing)?;
         if link.leads {
             times.push(began.elapsed());
         } else {
-            // What came goes back, right or not, so that both ends see it.
-            link.send(&came, doing)?;
+            // Echoed right or wrong, so that both ends see it.
+            link.send(&received, doing)?;
         }
-        if let Some(at) = sent.iter().zip(&came).position(|(a, b)| a != b) {
-            let wrong = super::error::WrongByte { offset: at as u64, expected: sent[at], got: came[at] };
-            return Err(RingError::WrongBytes { who: link.who.clone(), size: SMALL as u64, wrong });
+        if let Some(at) = sent.iter().zip(&received).position(|(a, b)| a != b) {
+            let wrong = super::error::WrongByte { offset: at as u64, expected: sent[at], got: received[at] };
+            return Err(RingError::WrongBytes { peer: link.peer.clone(), size: SMALL as u64, wrong });
         }
     }
     Ok(times)
 }
 
-/// The bytes that the leader of a link sends, or the other end.
+/// The bytes sent by the leader of a link, or by the other end.
 fn pattern(seed: u64, link: &RingConnection, from_leader: bool, size: u64) -> Pattern {
     Pattern::new(seed, &[link.name, u64::from(from_leader), size])
 }
@@ -225,7 +224,7 @@ fn both_ways(seed: u64, link: &RingConnection, size: u64, progress: &Progress) -
             link.shut();
         }
         let received = received.map(|verdict| (verdict, Instant::now()));
-        let sent = sending.join().unwrap_or_else(|_| Err(link.gibberish("sending")));
+        let sent = sending.join().unwrap_or_else(|_| Err(link.invalid_message("sending")));
         (sent, received)
     });
     let (verdict, received) = received?;
@@ -234,18 +233,18 @@ fn both_ways(seed: u64, link: &RingConnection, size: u64, progress: &Progress) -
     verdict?;
     match is_right? {
         true => Ok(Largest { began, received, confirmed: Instant::now() }),
-        false => Err(RingError::TheirsWrong { who: link.who.clone(), size }),
+        false => Err(RingError::PeerGotWrongBytes { peer: link.peer.clone(), size }),
     }
 }
 
-/// Tells the other end whether what came here was right, and gives what it says of what we sent.
+/// Sends whether the received bytes were right, and returns the peer's verdict on those sent.
 pub(super) fn confirm(link: &RingConnection, is_right: bool) -> Result<bool, RingError> {
     let doing = "confirming what came";
     link.send(&[if is_right { RIGHT } else { WRONG }], doing)?;
     match link.receive_one(doing)? {
         RIGHT => Ok(true),
         WRONG => Ok(false),
-        _ => Err(link.gibberish(doing)),
+        _ => Err(link.invalid_message(doing)),
     }
 }
 
@@ -254,7 +253,7 @@ fn send(link: &RingConnection, pattern: Pattern, size: u64) -> Result<(), RingEr
     (0..size / BLOCK as u64).try_for_each(|index| link.send(blocks.get(index), "sending"))
 }
 
-/// Receives all of it. After a wrong byte the rest is still taken, so that the other end comes to where it is told;
+/// Receives all bytes. After a wrong byte the rest is still read, so that the peer gets to the exchange of verdicts;
 /// the inner error is that wrong byte.
 fn receive(
     link: &RingConnection,
@@ -270,7 +269,7 @@ fn receive(
         let room = usize::try_from(left).map_or(BLOCK, |left| left.min(BLOCK));
         let length = match link.receive_some(&mut buffer[..room], "receiving") {
             Ok(length) => length,
-            // What was seen before says more.
+            // The wrong byte says more.
             Err(_) if verdict.is_err() => return Ok(verdict),
             Err(error) => return Err(error),
         };
@@ -282,7 +281,7 @@ fn receive(
             Ok(()) => progress.received(length as u64),
             Err(wrong) => {
                 let wrong = wrong.into();
-                verdict = Err(RingError::WrongBytes { who: link.who.clone(), size, wrong });
+                verdict = Err(RingError::WrongBytes { peer: link.peer.clone(), size, wrong });
             }
         }
     }

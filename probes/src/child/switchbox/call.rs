@@ -1,4 +1,4 @@
-//! One program that measures: its start, its output, which may be endless, and its death.
+//! One measuring program: its start, its output, which may be endless, and its end.
 
 use std::{
     ffi::OsString,
@@ -23,13 +23,13 @@ use super::mxom::shown;
 use crate::child::session::in_a_session_of_its_own;
 use processes::tree;
 
-/// More output than any answer has. Whoever writes more loses the pipe.
+/// More output than any result has. Longer output is cut off.
 const LONGEST: u64 = 1 << 20;
 
-/// So much of its standard error is looked at.
+/// The end of its standard error that is searched.
 const TAIL: usize = 4 << 10;
 
-/// What a loader, a shell or the system says of a program that it cannot run.
+/// What a loader, a shell or the system prints for a program that it cannot run.
 const NEVER_RAN: [&str; 9] = [
     "error while loading shared libraries",
     "error loading shared library",
@@ -42,23 +42,21 @@ const NEVER_RAN: [&str; 9] = [
     "bad interpreter",
 ];
 
-/// Its output ends with it, unless something it started holds the pipe.
-const LAST_WORDS: Duration = Duration::from_millis(100);
+/// Its output ends with it, unless a descendant holds the pipe.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// What is started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Spec {
     pub(super) program: PathBuf,
-    /// Its name for itself (argv 0), when that is another one.
+    /// argv[0], if it differs from the program.
     pub(super) name: Option<&'static str>,
     pub(super) arguments: Vec<OsString>,
-    /// Set, or taken away.
+    /// Variables to set or to remove.
     pub(super) environment: Vec<(&'static str, Option<&'static str>)>,
     /// All of its standard input.
     pub(super) input: Vec<u8>,
 }
 
-/// One that runs.
 #[derive(Debug)]
 pub(super) struct Call {
     pid: i32,
@@ -66,7 +64,6 @@ pub(super) struct Call {
     stderr: mpsc::Receiver<Vec<u8>>,
 }
 
-/// One that has ended.
 #[derive(Debug)]
 pub(crate) struct CallEnd {
     pub(crate) cause: ExitCause,
@@ -78,9 +75,9 @@ impl Call {
     /// Starts it in a session of its own. It dies with this thread.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub(super) fn start(spec: &Spec) -> io::Result<Self> {
-        // A file in memory: nobody has to stand by to write.
+        // A file in memory: nothing has to write while the program reads.
         let mut input = File::from(memfd_create(c"switchbox-request", MFdFlags::MFD_CLOEXEC)?);
         input.write_all(&spec.input)?;
         input.rewind()?;
@@ -107,76 +104,76 @@ impl Call {
         self.pid
     }
 
-    /// SIGKILL for all of its session. Its end is seen where all ends are.
+    /// Kills its whole session. Its end is reaped by the supervisor.
     pub(super) fn kill(&self) {
         let (me, session) = (getpid().as_raw(), self.pid);
         tree::kill_pass(|| tree::below(me).into_iter().filter(|process| process.session == session));
     }
 
-    /// What it has said, once it has ended so.
+    /// Returns its output, after it has exited.
     pub(super) fn end(self, cause: ExitCause) -> CallEnd {
-        let deadline = Instant::now() + LAST_WORDS;
+        let deadline = Instant::now() + DRAIN_TIMEOUT;
         let left = || deadline.saturating_duration_since(Instant::now());
         let first = [self.stdout.recv_timeout(left()), self.stderr.recv_timeout(left())];
-        let [stdout, stderr] = first.map(|came| came.ok());
+        let [stdout, stderr] = first.map(|received| received.ok());
         if stdout.is_none() || stderr.is_none() {
-            // Somebody it left behind holds the pipes, and has no business to.
+            // A descendant still holds the pipes.
             self.kill();
         }
-        let last = |pipe: &mpsc::Receiver<Vec<u8>>| pipe.recv_timeout(LAST_WORDS).unwrap_or_default();
+        let last = |pipe: &mpsc::Receiver<Vec<u8>>| pipe.recv_timeout(DRAIN_TIMEOUT).unwrap_or_default();
         let stdout = stdout.unwrap_or_else(|| last(&self.stdout));
         let stderr = stderr.unwrap_or_else(|| last(&self.stderr));
         CallEnd { cause, stdout, stderr }
     }
 }
 
-/// Reads it to the end, or to the bound, on a thread of its own.
+/// Reads the pipe to its end, or to the limit, on a thread of its own.
 fn listen(pipe: impl Read + Send + 'static) -> mpsc::Receiver<Vec<u8>> {
-    let (done, heard) = mpsc::channel();
+    let (done, run) = mpsc::channel();
     let read = move || {
-        let mut came = Vec::new();
-        // One more than there may be, to see that there is more. What came before an error counts.
-        let _broken = pipe.take(LONGEST + 1).read_to_end(&mut came);
-        let _gone = done.send(came);
+        let mut received = Vec::new();
+        // One byte more, to detect longer output. Bytes before an error count.
+        let _broken = pipe.take(LONGEST + 1).read_to_end(&mut received);
+        let _gone = done.send(received);
     };
-    // Without a thread nothing is heard, which shows as no answer.
+    // Without a thread there is no output, which is reported as no answer.
     let _no_thread = thread::Builder::new().name("output".into()).spawn(read);
-    heard
+    run
 }
 
 impl CallEnd {
-    /// What keeps its output from being an answer.
+    /// Why its output is not a result.
     pub(super) fn wrong(&self) -> Option<Wrong> {
         if self.stdout.len() as u64 > LONGEST || self.stderr.len() as u64 > LONGEST {
-            let words = format!("it wrote more than {} MiB", LONGEST >> 20);
-            return Some(Wrong::new(Trouble::NoAnswer, words));
+            let message = format!("it wrote more than {} MiB", LONGEST >> 20);
+            return Some(Wrong::new(Trouble::NoAnswer, message));
         }
         let how = match self.cause {
             ExitCause::Code(0) => return None,
             ExitCause::Code(code) => format!("exit code {code}"),
-            ExitCause::Signal(signal) => format!("ended by {}", signal_text(signal)),
+            ExitCause::Signal(signal) => format!("killed by {}", signal_words(signal)),
         };
-        let said = self.last_words();
-        // Tools have no better way to say it.
+        let said = self.last_output();
+        // Tools have no better way to report it.
         let trouble = match said.to_ascii_lowercase() {
-            words if words.contains("permission denied") || words.contains("not permitted") => {
+            message if message.contains("permission denied") || message.contains("not permitted") => {
                 Trouble::NoPermission
             }
-            words if words.contains("no such device") => Trouble::NoSuchDevice,
+            message if message.contains("no such device") => Trouble::NoSuchDevice,
             _ => Trouble::NoAnswer,
         };
         let last = said.trim().lines().next_back().unwrap_or_default();
-        Some(Wrong::new(trouble, format!("{how}, it said {}", shown(last))))
+        Some(Wrong::new(trouble, format!("{how}, output: {}", shown(last))))
     }
 
-    /// Why its program has measured nothing: it was never started. A shell and a loader say so by exit codes of their
-    /// own, and by their words. `None`: it has run, as far as can be seen.
+    /// Why the program never ran, by exit codes and messages of a shell or loader. `None`: it ran, as far as can be
+    /// seen.
     pub(super) fn never_ran(&self) -> Option<Trouble> {
         let ExitCause::Code(code @ 1..) = self.cause else { return None };
-        let said = self.last_words().to_ascii_lowercase();
+        let said = self.last_output().to_ascii_lowercase();
         match code {
-            _ if NEVER_RAN.iter().any(|words| said.contains(words)) => Some(Trouble::CannotStart),
-            // A shell that was given a program of another machine takes it for a script.
+            _ if NEVER_RAN.iter().any(|message| said.contains(message)) => Some(Trouble::CannotStart),
+            // A shell takes a program of another machine for a script.
             2 if said.contains("syntax error") => Some(Trouble::CannotStart),
             126 => Some(Trouble::NoPermission),
             127 => Some(Trouble::ToolMissing),
@@ -184,8 +181,8 @@ impl CallEnd {
         }
     }
 
-    /// The end of its standard error; of its output where that is empty.
-    fn last_words(&self) -> String {
+    /// The end of its standard error, or of its output if that is empty.
+    fn last_output(&self) -> String {
         let tail = &self.stderr[self.stderr.len().saturating_sub(TAIL)..];
         String::from_utf8_lossy(if tail.is_empty() { &self.stdout } else { tail }).into_owned()
     }
@@ -200,19 +197,19 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_was_never_started_is_told_from_one_that_failed() {
+    fn a_program_that_never_ran_is_distinguished_from_a_failed_one() {
         let of = |code, stderr: &str| end(ExitCause::Code(code), b"", stderr.as_bytes()).never_ran();
         let library = "x: error while loading shared libraries: libmx.so.1: cannot open shared object file: No such file";
         for code in [1, 127] {
             assert_eq!(of(code, library), Some(Trouble::CannotStart));
         }
-        for words in [
+        for message in [
             "sh: 1: /opt/mxom-client: Exec format error",
             "/opt/x: cannot execute binary file: Exec format error",
             "/opt/x: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.38' not found (required by /opt/x)",
             "/opt/x: symbol lookup error: /opt/x: undefined symbol: mxcdOpen",
         ] {
-            assert_eq!(of(127, words), Some(Trouble::CannotStart), "{words}");
+            assert_eq!(of(127, message), Some(Trouble::CannotStart), "{message}");
         }
         assert_eq!(of(2, "/opt/x: 1: Syntax error: \"(\" unexpected"), Some(Trouble::CannotStart));
         assert_eq!(of(127, "sh: mxom-client: not found"), Some(Trouble::ToolMissing));
@@ -224,19 +221,19 @@ mod tests {
     }
 
     #[test]
-    fn ends_have_words() {
-        let words = |end: &CallEnd| end.wrong().map(|wrong| wrong.to_string());
-        assert_eq!(words(&end(ExitCause::Code(0), b"x", b"warning")), None);
+    fn every_end_is_described() {
+        let message = |end: &CallEnd| end.wrong().map(|wrong| wrong.to_string());
+        assert_eq!(message(&end(ExitCause::Code(0), b"x", b"warning")), None);
         let said = end(ExitCause::Code(3), b"", b"first\nlink down\n");
-        assert_eq!(words(&said).unwrap(), "no answer, exit code 3, it said link down");
+        assert_eq!(message(&said).unwrap(), "no answer, exit code 3, output: link down");
         let denied = end(ExitCause::Code(1), b"open /dev/mxcd: Permission denied", b"");
         assert_eq!(denied.wrong().unwrap().trouble, Trouble::NoPermission);
         let gone = end(ExitCause::Code(1), b"", b"GPU 9: No such device\n");
         assert_eq!(gone.wrong().unwrap().trouble, Trouble::NoSuchDevice);
         let killed = end(ExitCause::Signal(11), b"", b"");
-        assert_eq!(words(&killed).unwrap(), "no answer, ended by SIGSEGV, it said nothing at all");
+        assert_eq!(message(&killed).unwrap(), "no answer, killed by SIGSEGV, output: (empty)");
         let flood = vec![b'x'; 1 + usize::try_from(LONGEST).unwrap()];
         let flood = end(ExitCause::Signal(13), &flood, b"");
-        assert_eq!(words(&flood).unwrap(), "no answer, it wrote more than 1 MiB");
+        assert_eq!(message(&flood).unwrap(), "no answer, it wrote more than 1 MiB");
     }
 }

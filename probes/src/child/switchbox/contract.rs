@@ -1,4 +1,4 @@
-//! The two documents between the check and a program that measures. Every number of the answer is foreign.
+//! The two JSON documents between the check and a measuring program. Every number of the result is foreign.
 //!
 //! ```text
 //! stdin : {"v":1,"pairs":[[0,1],[2,4]],"bytes":268435456,"iters":8,"warmup":2,"directions":["ab","ba"],
@@ -7,7 +7,7 @@
 //!          {"pair":[0,1],"dir":"ab","mbps":50040.0,"path":"metaxlink","verified":true,"err":null}, ...]}
 //! ```
 //!
-//! Several results of one pair and direction are repetitions, in order, where the program is ours; of any other the lowest
+//! Several results for one pair and direction are repetitions if the program is ours; of any other program the lowest
 //! counts.
 use diagnosis::switchbox::{Answer, Path, Rate, Repetition, SocketPair, Style, Trouble, Wrong};
 use serde::{Deserialize, Serialize};
@@ -15,22 +15,21 @@ use serde::{Deserialize, Serialize};
 use super::{call::CallEnd, mxom::shown};
 use crate::wire::switchbox::{Direction, VERSION};
 
-/// More results than any answer has: [`diagnosis::switchbox::MOST_PAIRS`], both ways, with repetitions.
+/// More results than needed for [`diagnosis::switchbox::MOST_PAIRS`], both ways, with repetitions.
 const MOST_RESULTS: usize = 4096;
 
-/// What was measured.
+/// The result document.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Response {
     pub(super) v: u32,
     #[serde(default)]
     pub(super) probe: Option<String>,
-    /// Devices are 0 and on, below this.
+    /// Devices are numbered from 0 to below this.
     #[serde(default)]
     pub(super) devices: Option<u32>,
     pub(super) results: Vec<Measured>,
 }
 
-/// One measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Measured {
     pub(super) pair: SocketPair,
@@ -39,13 +38,13 @@ pub(super) struct Measured {
     pub(super) mbps: Option<f64>,
     #[serde(default)]
     pub(super) path: Option<String>,
-    /// The destination was compared with what was sent.
+    /// The destination was compared with the source.
     #[serde(default)]
     pub(super) verified: Option<bool>,
-    /// What is wrong; one of [`Trouble`]'s words and `: `, and more words. Others are shown as they are.
+    /// The error: the name of a [`Trouble`], `: `, and a description. Other texts are shown as they are.
     #[serde(default)]
     pub(super) err: Option<String>,
-    /// What hangs on the two sockets, for people.
+    /// The devices on the two sockets.
     #[serde(default)]
     pub(super) gpus: Option<(String, String)>,
 }
@@ -55,7 +54,7 @@ impl Response {
         Self { v: VERSION, probe: Some(probe.to_owned()), devices: Some(devices), results: Vec::new() }
     }
 
-    /// Nothing could be measured of these, for one reason.
+    /// Records that these pairs could not be measured, for one reason.
     pub(super) fn fail(&mut self, pairs: &[SocketPair], wrong: &Wrong) {
         let err = format!("{}: {}", wrong.trouble, wrong.message);
         self.results.extend(pairs.iter().map(|pair| Measured {
@@ -69,42 +68,44 @@ impl Response {
         }));
     }
 
-    /// What a program that has ended came to.
+    /// Parses the output of a program that has exited.
     ///
     /// # Errors
-    /// When it gave no such document.
+    /// When it printed no such document.
     pub(crate) fn of(end: &CallEnd) -> Result<Self, Wrong> {
         if let Some(wrong) = end.wrong() {
             return Err(wrong);
         }
-        // Some say more before.
+        // Some programs print more before it.
         let last = end.stdout.trim_ascii().rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
         let read = serde_json::from_slice(&end.stdout).or_else(|error| {
             serde_json::from_slice::<Self>(last).map_err(|_| {
                 let said = String::from_utf8_lossy(&end.stdout);
-                Wrong::new(Trouble::NoAnswer, format!("its output is no answer, {error}: {}", shown(&said)))
+                Wrong::new(
+                    Trouble::NoAnswer,
+                    format!("its output is not a result, {error}: {}", shown(&said)),
+                )
             })
         });
         let response: Self = read?;
         if response.v != VERSION {
-            let words = format!("its answer is of version {}, and {VERSION} is known here", response.v);
-            return Err(Wrong::new(Trouble::NoAnswer, words));
+            let message = format!("its result has version {}, not {VERSION}", response.v);
+            return Err(Wrong::new(Trouble::NoAnswer, message));
         }
         if response.results.len() > MOST_RESULTS {
-            let words =
-                format!("its answer has {} results, more than {MOST_RESULTS}", response.results.len());
-            return Err(Wrong::new(Trouble::NoAnswer, words));
+            let message =
+                format!("its result has {} entries, more than {MOST_RESULTS}", response.results.len());
+            return Err(Wrong::new(Trouble::NoAnswer, message));
         }
         Ok(response)
     }
 
-    /// What hangs on the sockets of a pair.
+    /// The devices on the sockets of a pair.
     pub(crate) fn devices_of(&self, pair: SocketPair) -> Option<(String, String)> {
         let (one, other) = self.of_pair(pair).find_map(|it| it.gpus.as_ref())?;
         Some((shown(one), shown(other)))
     }
 
-    /// What it says of a pair.
     pub(crate) fn answer(&self, pair: SocketPair, style: Style) -> Answer {
         self.measured(pair, style).unwrap_or_else(Answer::Failed)
     }
@@ -113,9 +114,9 @@ impl Response {
         if let Some(devices) = self.devices
             && let Some(socket) = [pair.0, pair.1].into_iter().find(|socket| *socket >= devices)
         {
-            let words =
-                format!("{socket} is none of the {} here", diagnosis::counted::counted(devices, "device"));
-            return Err(Wrong::new(Trouble::NoSuchDevice, words));
+            let message =
+                format!("{socket} is not among the {} here", diagnosis::counted::counted(devices, "device"));
+            return Err(Wrong::new(Trouble::NoSuchDevice, message));
         }
         if let Some(err) = self.of_pair(pair).find_map(|it| it.err.as_ref()) {
             return Err(wrong_of(err));
@@ -126,14 +127,14 @@ impl Response {
         let [there, back] = [Direction::There, Direction::Back].map(|direction| self.rates(pair, direction));
         let (mut there, mut back) = (there?, back?);
         if let Style::Calls = style {
-            // The probe is taken at its word once in a call: at the worst of its words.
+            // A program of the user gives one value per call: the lowest counts.
             there = there.into_iter().min().into_iter().collect();
             back = back.into_iter().min().into_iter().collect();
         }
         let values = there.into_iter().zip(back);
         let values = values.map(|(there, back)| Repetition { there, back: Some(back) }).collect();
-        // Of several ways the least direct one.
-        let paths = self.of_pair(pair).map(|it| it.path.as_deref().map_or(Path::Unknown, Path::parse));
+        // Of several paths the least direct one counts.
+        let paths = self.of_pair(pair).map(|it| it.path.as_deref().map_or(Path::Unknown, Path::from_word));
         Ok(Answer::Measured { values, path: paths.max().unwrap_or_default() })
     }
 
@@ -144,10 +145,10 @@ impl Response {
             .map(|it| it.mbps.and_then(Rate::from_mb_per_s).ok_or(it.mbps))
             .collect::<Result<_, _>>()
             .map_err(|mbps| Wrong::new(Trouble::ProbeFailed, format!("mbps is no bandwidth: {mbps:?}")))?;
-        let word = if direction == Direction::There { "ab" } else { "ba" };
+        let name = if direction == Direction::There { "ab" } else { "ba" };
         match rates.is_empty() {
             true => {
-                Err(Wrong::new(Trouble::ProbeFailed, format!("no result for this pair in direction {word}")))
+                Err(Wrong::new(Trouble::ProbeFailed, format!("no result for this pair in direction {name}")))
             }
             false => Ok(rates),
         }
@@ -158,7 +159,7 @@ impl Response {
     }
 }
 
-/// `no such device: 9` is a trouble and its words.
+/// `no such device: 9` is a trouble and its description.
 fn wrong_of(err: &str) -> Wrong {
     let known = err.split_once(':').unwrap_or((err, ""));
     match Trouble::parse(known.0.trim()) {
@@ -187,7 +188,7 @@ mod tests {
         Response::of(&end)
     }
 
-    /// The answer of these results.
+    /// The answer for these results.
     fn answer(results: &str, style: Style) -> Answer {
         read(&format!(r#"{{"v":1,"devices":8,"results":[{results}]}}"#)).unwrap().answer(PAIR, style)
     }
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_result_is_kept_apart() {
+    fn errors_of_results_are_distinguished() {
         let ab = r#"{"pair":[0,1],"dir":"ab","mbps":1}"#;
         assert_eq!(wrong(ab), "probe failed, no result for this pair in direction ba");
         assert_eq!(wrong(""), "probe failed, no result for this pair in direction ab");
@@ -254,8 +255,8 @@ mod tests {
             assert_eq!(wrong(&format!(r#"{ab},{{"pair":[0,1],"dir":"ba",{field}}}"#)), expected);
         }
         let few = read(r#"{"v":1,"devices":1,"results":[]}"#).unwrap().answer(PAIR, Style::Calls);
-        let words = "1 is none of the 1 device here";
-        assert_eq!(few, Answer::Failed(Wrong::new(Trouble::NoSuchDevice, words)));
+        let message = "1 is not among the 1 device here";
+        assert_eq!(few, Answer::Failed(Wrong::new(Trouble::NoSuchDevice, message)));
     }
 
     #[test]
@@ -265,11 +266,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_document_is_shown() {
+    fn an_invalid_document_is_quoted() {
         for (text, expected) in [
-            ("", "nothing at all"),
+            ("", "(empty)"),
             ("Segfault soon", "Segfault soon"),
-            (r#"{"v":2,"results":[]}"#, "of version 2"),
+            (r#"{"v":2,"results":[]}"#, "has version 2"),
             (r#"{"v":1}"#, "missing field"),
             (r#"{"v":1,"results":[{"pair":[0],"dir":"ab"}]}"#, "no answer"),
             (r#"{"v":1,"results":[{"pair":[0,1],"dir":"north"}]}"#, "no answer"),
@@ -282,6 +283,6 @@ mod tests {
             r#"{{"v":1,"results":[{}]}}"#,
             vec![r#"{"pair":[0,1],"dir":"ab"}"#; MOST_RESULTS + 1].join(",")
         );
-        assert!(read(&many).unwrap_err().message.contains("4097 results"));
+        assert!(read(&many).unwrap_err().words.contains("4097 entries"));
     }
 }

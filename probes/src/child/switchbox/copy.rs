@@ -1,4 +1,4 @@
-//! Our own two programs that measure: this very program again, in a process of its own for each pair.
+//! Our own two measuring programs: this program again, in a process of its own for each pair.
 
 use std::{
     io::{self, Write as _},
@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl CopyTask {
-    /// How it is started. Sockets are the driver's own numbers, whatever part of the devices workers are shown.
+    /// How it is started. Sockets are the driver's own numbers, whatever part of the devices is visible to workers.
     pub(super) fn spec(self) -> Spec {
         Spec {
             program: PathBuf::from("/proc/self/exe"),
@@ -29,7 +29,7 @@ impl CopyTask {
     }
 }
 
-/// Measures, says so, and leaves: whatever a driver's clean-up would hang in.
+/// Measures, prints the result, and exits, even if a driver's clean-up would hang.
 pub(crate) fn run(task: &CopyTask) -> ! {
     let response = match task.kind {
         CopyKind::Host => host::measure(&task.request),

@@ -1,12 +1,10 @@
-//! NVIDIA devices: copies from one's memory to the other's, through the driver alone (`libcuda.so.1`, looked for when
-//! the program runs).
+//! NVIDIA devices: copies from one's memory to the other's, through the driver (`libcuda.so.1`, loaded at run time).
 //!
-//! The path is as good as the driver tells it: between two devices that reach each other's memory and also support
-//! atomic operations there, it is NVLink, for PCIe has none; without them PCIe. Where they do not reach each other the
-//! driver goes through the host's memory.
+//! The path is derived from the driver's answers: two devices with peer access and native atomics are connected by
+//! NVLink, since PCIe has no such atomics; without them by PCIe. Without peer access the driver copies through the
+//! host's memory.
 //!
-//! NOT RUN ON A DEVICE YET: there was none where it was written. What has been tried is a host without the driver, and
-//! the arithmetic.
+//! NOT RUN ON A DEVICE YET. Tested on a host without the driver; so is the arithmetic.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -25,10 +23,10 @@ use crate::{
     wire::switchbox::{Direction, Request},
 };
 
-/// Copies are whole numbers of this many bytes, and at least one.
+/// Copies are a multiple of this many bytes.
 const GRAIN: u64 = BLOCK as u64;
 
-/// Of the free memory of a device, at most this share: others may want some meanwhile.
+/// At most this fraction of a device's free memory is used.
 const SHARE: u64 = 4;
 
 /// Measures each pair of devices.
@@ -41,7 +39,7 @@ pub(super) fn measure(request: &Request) -> Response {
         response.fail(&request.pairs, &wrong);
         return response;
     }
-    // A driver older than a function that is called here makes cudarc panic.
+    // cudarc panics if the driver is older than a function that is called here.
     let all = catch_unwind(AssertUnwindSafe(|| all_pairs(request)));
     all.unwrap_or_else(|_| {
         let mut response = Response { devices: None, ..Response::new("cuda", 0) };
@@ -142,8 +140,8 @@ fn end(context: &Arc<CudaContext>, bytes: u64) -> Result<End, Wrong> {
     Ok(End { context: Arc::clone(context), stream, buffer })
 }
 
-/// Milliseconds of each copy, and whether the right bytes came. The last one's bytes are compared: each copy
-/// overwrites the one before, over a destination that was wiped first.
+/// Milliseconds of each copy, and whether the bytes were right. The bytes of the last copy are compared, over a
+/// destination that was wiped first.
 fn repeat(from: &mut End, to: &mut End, sent: &[u8], request: &Request) -> Result<Vec<(f32, bool)>, Wrong> {
     let failed = |doing: &'static str| move |error| of_driver(doing, error);
     from.stream.memcpy_htod(sent, &mut from.buffer).map_err(failed("cannot fill the memory"))?;
@@ -156,9 +154,9 @@ fn repeat(from: &mut End, to: &mut End, sent: &[u8], request: &Request) -> Resul
             times.push(millis);
         }
     }
-    let came = to.stream.clone_dtoh(&to.buffer).map_err(failed("cannot read what came"))?;
+    let received = to.stream.clone_dtoh(&to.buffer).map_err(failed("cannot read what came"))?;
     to.stream.synchronize().map_err(failed("cannot read what came"))?;
-    let verified = came == sent;
+    let verified = received == sent;
     Ok(times.into_iter().map(|millis| (millis, verified)).collect())
 }
 
@@ -204,7 +202,7 @@ fn path_between(one: &CudaContext, other: &CudaContext) -> Path {
     )
 }
 
-/// What the driver's two words make of it; `None`: it does not say.
+/// The path by the driver's two answers; `None`: no answer.
 fn path_of(access: Option<bool>, atomics: Option<bool>) -> Path {
     match (access, atomics) {
         (Some(false), _) => Path::Host,
@@ -226,16 +224,16 @@ fn enable_peer_access(from: &CudaContext, to: &CudaContext) -> Result<(), Wrong>
 
 fn name(context: &CudaContext, index: u32) -> String {
     let mut address = [0_u8; 16];
-    // SAFETY: room for an address such as `0000:1b:00.0` and its end, as long as is said.
+    // SAFETY: room for an address such as `0000:1b:00.0` and its terminator.
     let answer = unsafe { sys::cuDeviceGetPCIBusId(address.as_mut_ptr().cast(), 16, context.cu_device()) };
     let text: String = address.iter().take_while(|byte| **byte != 0).map(|byte| char::from(*byte)).collect();
     let address = answer.result().ok().map(|()| text);
-    // The model tells whether there should be a link.
+    // The model determines whether there should be a link.
     let known: Vec<String> = context.name().ok().into_iter().chain(address).collect();
     if known.is_empty() { format!("GPU {index}") } else { format!("GPU {index} ({})", known.join(", ")) }
 }
 
-/// As many bytes as are wanted, or as a share of the free memory allows; `None`: not even one grain.
+/// The wanted size, limited to a fraction of the free memory; `None`: less than one grain.
 fn size(wanted: u64, free: u64) -> Option<u64> {
     let bytes = wanted.min(free / SHARE) / GRAIN * GRAIN;
     (bytes > 0).then_some(bytes)
@@ -244,7 +242,7 @@ fn size(wanted: u64, free: u64) -> Option<u64> {
 fn megabytes_per_second(bytes: u64, millis: f32) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
     let bytes = bytes as f64;
-    // A clock that stood still has measured nothing.
+    // Zero elapsed time is not a measurement.
     if millis > 0.0 { bytes / 1e6 / (f64::from(millis) / 1e3) } else { 0.0 }
 }
 
@@ -268,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_driver_says_is_a_link() {
+    fn a_link_needs_both_answers_of_the_driver() {
         assert_eq!(path_of(Some(true), Some(true)), Path::Nvlink);
         assert_eq!(path_of(Some(true), Some(false)), Path::Pcie);
         assert_eq!(path_of(Some(true), None), Path::Unknown);
@@ -277,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_the_driver_says_so() {
+    fn a_host_without_the_driver_is_reported() {
         // SAFETY: as above.
         if unsafe { is_culib_present() } {
             return;

@@ -1,7 +1,7 @@
-//! A copy between two processes through shared memory. It tests no link; it shows that all around it works.
+//! A copy between two processes through shared memory. It tests no link; it shows that everything around it works.
 //!
-//! One process copies a buffer into a mapping that both have, the other one from there into its own, block by block at
-//! the same time, each on a core of its own where there are two. Every byte is compared.
+//! One process copies a buffer into a shared mapping, the other one from there into its own, block by block at the
+//! same time, each on a core of its own if there are two. Every byte is compared.
 
 use std::{
     fs::File,
@@ -32,13 +32,13 @@ use crate::{
 /// Bytes of one repetition: more than the caches of most processors hold.
 const BYTES: usize = 32 << 20;
 
-/// Bytes between two words of how far it is.
+/// Bytes between two updates of the counters.
 const PIECE: usize = 1 << 20;
 
-/// Before the data: the counters.
+/// The counters, before the data.
 const PAGE: usize = 4096;
 
-/// Any pair may be asked for: there are no devices.
+/// Any pair is accepted: there are no devices.
 pub(super) fn measure(request: &Request) -> Response {
     let mut response = Response { devices: None, ..Response::new("host", 0) };
     for pair in &request.pairs {
@@ -85,7 +85,7 @@ fn core(cores: &[usize], place: usize) -> String {
     cores.get(place).map_or_else(|| "any core".to_owned(), |core| format!("core {core}"))
 }
 
-/// The first two that this process may run on; the same one twice where there is no other.
+/// The first two cores that this process may run on; the same one twice if there is no other.
 fn cores() -> Vec<usize> {
     let Ok(allowed) = sched_getaffinity(this_thread()) else { return Vec::new() };
     let mut cores: Vec<usize> =
@@ -100,7 +100,7 @@ fn this_thread() -> Pid {
     Pid::from_raw(0)
 }
 
-/// Room for what comes, where any does. Every page of it is there: getting them is not what is measured.
+/// The destination buffer, if this process receives. It is written to first, so that page faults are not measured.
 fn buffer(is_needed: bool) -> Vec<u8> {
     if is_needed { vec![0xff; BYTES] } else { Vec::new() }
 }
@@ -110,15 +110,15 @@ fn pin(core: Option<&usize>) {
     if let Some(core) = core
         && set.set(*core).is_ok()
     {
-        // A container may forbid it; the figures are then of whatever cores there were.
+        // A container may forbid it; then any cores are measured.
         let _stays = sched_setaffinity(this_thread(), &set);
     }
 }
 
-/// Memory that this process and its children have in common.
+/// Memory that this process and its children share.
 struct Mapping {
     at: *mut u8,
-    /// Where the two run.
+    /// The cores of the two processes.
     cores: Vec<usize>,
 }
 
@@ -127,7 +127,7 @@ impl Mapping {
         let file = File::from(memfd_create(c"switchbox-host", MFdFlags::MFD_CLOEXEC)?);
         file.set_len((PAGE + BYTES) as u64)?;
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
-        // SAFETY: a new mapping of a file that nobody else has, as long as that.
+        // SAFETY: a new mapping of a file that is private to this process, of the same length.
         let at = unsafe {
             use std::os::fd::AsRawFd as _;
             libc::mmap(ptr::null_mut(), PAGE + BYTES, protection, flags, file.as_raw_fd(), 0)
@@ -138,28 +138,28 @@ impl Mapping {
         Ok(Self { at: at.cast(), cores: cores() })
     }
 
-    /// Counters of bytes: written into the mapping, and taken out; then the verdict: 1 right, 2 wrong.
+    /// Counters: bytes written into the mapping, bytes copied out; then the verdict: 1 right, 2 wrong.
     fn counter(&self, index: usize) -> &AtomicU64 {
         // SAFETY: the first page belongs to the counters, is aligned, and lives as long as the mapping.
         unsafe { &*self.at.cast::<AtomicU64>().add(index) }
     }
 
-    /// Copies once. `dir` says whether this process writes or reads.
+    /// Copies once. `dir`: whether this process writes or reads.
     fn copy(&self, sent: &[u8], dir: Direction) -> io::Result<(Duration, bool)> {
         (0..4).for_each(|index| self.counter(index).store(0, Ordering::Release));
         let parent = nix::unistd::getpid();
-        // SAFETY: this process has one thread; the child calls nothing that another could hold a lock of, and leaves
-        // by `_exit`.
+        // SAFETY: this process has one thread; the child takes no lock that another thread could hold, and exits by
+        // `_exit`.
         match unsafe { fork() }? {
             ForkResult::Child => {
                 let _alone = prctl::set_pdeathsig(Some(Signal::SIGKILL));
                 let is_orphan = nix::unistd::getppid() != parent;
                 pin(self.cores.get(1));
-                let mut came = buffer(dir == Direction::There);
+                let mut received = buffer(dir == Direction::There);
                 if !is_orphan {
                     self.counter(3).store(1, Ordering::Release);
                     match dir {
-                        Direction::There => self.read(sent, &mut came),
+                        Direction::There => self.read(sent, &mut received),
                         Direction::Back => self.write(sent),
                     }
                 }
@@ -168,14 +168,14 @@ impl Mapping {
             }
             ForkResult::Parent { child } => {
                 pin(self.cores.first());
-                let mut came = buffer(dir == Direction::Back);
+                let mut received = buffer(dir == Direction::Back);
                 while self.counter(3).load(Ordering::Acquire) == 0 {
                     thread::yield_now();
                 }
                 let began = Instant::now();
                 match dir {
                     Direction::There => self.write(sent),
-                    Direction::Back => self.read(sent, &mut came),
+                    Direction::Back => self.read(sent, &mut received),
                 }
                 while (self.counter(1).load(Ordering::Acquire) as usize) < BYTES {
                     thread::yield_now();
@@ -187,7 +187,7 @@ impl Mapping {
                         verdict => break verdict,
                     }
                 };
-                // Its own child, which is about to end.
+                // Its own child, which is about to exit.
                 let _ended = nix::sys::wait::waitpid(child, None);
                 Ok((took, verdict == 1))
             }
@@ -196,30 +196,30 @@ impl Mapping {
 
     fn write(&self, sent: &[u8]) {
         for from in (0..BYTES).step_by(PIECE) {
-            // SAFETY: both are `PIECE` bytes within their memory; the reader does not look there before the counter
-            // says so.
+            // SAFETY: both are `PIECE` bytes within their memory; the reader does not access them before the counter
+            // is set.
             unsafe { ptr::copy_nonoverlapping(sent.as_ptr().add(from), self.at.add(PAGE + from), PIECE) };
             self.counter(0).store((from + PIECE) as u64, Ordering::Release);
         }
     }
 
-    fn read(&self, sent: &[u8], came: &mut [u8]) {
-        for (from, piece) in (0..BYTES).step_by(PIECE).zip(came.chunks_mut(PIECE)) {
+    fn read(&self, sent: &[u8], received: &mut [u8]) {
+        for (from, piece) in (0..BYTES).step_by(PIECE).zip(received.chunks_mut(PIECE)) {
             while (self.counter(0).load(Ordering::Acquire) as usize) < from + PIECE {
                 thread::yield_now();
             }
-            // SAFETY: `PIECE` bytes of the mapping, which the writer has left for good.
+            // SAFETY: `PIECE` bytes of the mapping, which the writer no longer accesses.
             unsafe { ptr::copy_nonoverlapping(self.at.add(PAGE + from), piece.as_mut_ptr(), PIECE) };
             self.counter(1).store((from + PIECE) as u64, Ordering::Release);
         }
-        let verdict = if came == sent { 1 } else { 2 };
+        let verdict = if received == sent { 1 } else { 2 };
         self.counter(2).store(verdict, Ordering::Release);
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: made by `mmap` with this length, and not used after.
+        // SAFETY: made by `mmap` with this length, and not used afterwards.
         unsafe { libc::munmap(self.at.cast(), PAGE + BYTES) };
     }
 }

@@ -1,7 +1,7 @@
-//! Which accelerator hangs on which socket, from MetaX's driver.
+//! Which accelerator is on which socket, from MetaX's driver.
 //!
-//! `class/mxcd/mxcd/layout/properties` has a line `num_cpu_nodes N`. Each `layout/nodes/D/properties` of an accelerator
-//! has a line `mgpu_id SOCKET`, and its number is then D - N; nodes of processors have none.
+//! `class/mxcd/mxcd/layout/properties` has a line `num_cpu_nodes N`. Each `layout/nodes/D/properties` of an
+//! accelerator has a line `mgpu_id SOCKET`, and its number is then D - N; nodes of processors have none.
 
 use std::{
     collections::BTreeMap,
@@ -16,59 +16,51 @@ const LONGEST: u64 = 64 << 10;
 /// Accelerators by socket.
 pub(super) type Sockets = BTreeMap<u32, u32>;
 
-/// Why the driver's tree says nothing that can be used.
+/// Why the driver's tree cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LayoutError {
-    /// A file.
+    /// A file cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// Which.
         path: PathBuf,
-        /// What the system says.
         #[source]
         source: io::Error,
     },
-    /// No number where one belongs.
+    /// A number is missing.
     #[error("{} has no usable line `{key} N`", path.display())]
     NoNumber {
-        /// In which file.
         path: PathBuf,
-        /// Of which name.
+        /// The name of the line.
         key: &'static str,
     },
-    /// An accelerator before the first one.
+    /// The number of an accelerator is below the first one.
     #[error("{} has an mgpu_id, but its number {node} is below num_cpu_nodes {cpus}", path.display())]
     Below {
-        /// In which file.
         path: PathBuf,
-        /// The folder's number.
         node: u32,
-        /// Nodes of processors.
+        /// The number of processor nodes.
         cpus: u32,
     },
     /// Two accelerators on one socket.
     #[error("socket {socket} belongs to GPU {first} and to GPU {second}, says {}", path.display())]
     Twice {
-        /// Which.
         socket: u32,
-        /// The lower one.
         first: u32,
-        /// The other one.
         second: u32,
-        /// Where it is said last.
+        /// The file that names it again.
         path: PathBuf,
     },
 }
 
-/// Where the driver shows itself.
+/// The driver's folder.
 pub(super) fn driver(sysfs: &Path) -> PathBuf {
     sysfs.join("class/mxcd/mxcd")
 }
 
-/// Accelerators by socket. `None`: the driver shows no layout.
+/// Returns the accelerators by socket. `None`: the driver shows no layout.
 ///
 /// # Errors
-/// When it shows one that cannot be read, or that contradicts itself.
+/// When the layout cannot be read, or contradicts itself.
 pub(super) fn sockets(sysfs: &Path) -> Result<Option<Sockets>, LayoutError> {
     let layout = driver(sysfs).join("layout");
     let properties = layout.join("properties");
@@ -111,7 +103,7 @@ fn read(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The number of the first line with this name. `None`: no such line; `Some(None)`: no number in it.
+/// The number of the first line with this name. `None`: no such line; `Some(None)`: not a number.
 pub(crate) fn number(text: &str, key: &str) -> Option<Option<u32>> {
     let line = text.lines().find_map(|line| line.trim().strip_prefix(key)?.strip_prefix([' ', '\t']))?;
     Some(line.trim().parse().ok())
@@ -121,7 +113,7 @@ pub(crate) fn number(text: &str, key: &str) -> Option<Option<u32>> {
 mod tests {
     use super::*;
 
-    /// A tree with these nodes, by number, and what their files say.
+    /// A tree with these nodes and the contents of their files.
     fn tree(properties: &str, nodes: &[(u32, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         let layout = driver(root.path()).join("layout");
@@ -136,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn accelerators_come_after_processors_and_are_known_by_their_sockets() {
+    fn accelerators_are_numbered_after_processors_and_mapped_to_sockets() {
         let root = tree(
             "platform x\nnum_cpu_nodes 2\n",
             &[
@@ -152,23 +144,23 @@ mod tests {
     }
 
     #[test]
-    fn without_the_driver_nothing_is_known() {
+    fn without_the_driver_there_is_no_layout() {
         assert!(sockets(tempfile::tempdir().unwrap().path()).unwrap().is_none());
     }
 
     #[test]
     fn a_tree_that_contradicts_itself_is_refused_with_its_file() {
         let twice = tree("num_cpu_nodes 1\n", &[(1, "mgpu_id 3\n"), (2, "mgpu_id 3\n")]);
-        let words = sockets(twice.path()).unwrap_err().to_string();
-        assert!(words.starts_with("socket 3 belongs to GPU 0 and to GPU 1, says /"), "{words}");
+        let message = sockets(twice.path()).unwrap_err().to_string();
+        assert!(message.starts_with("socket 3 belongs to GPU 0 and to GPU 1, says /"), "{message}");
         for (properties, node, expected) in [
             ("nothing\n", "", "has no usable line `num_cpu_nodes N`"),
             ("num_cpu_nodes many\n", "", "has no usable line `num_cpu_nodes N`"),
             ("num_cpu_nodes 1\n", "mgpu_id -1\n", "has no usable line `mgpu_id N`"),
             ("num_cpu_nodes 2\n", "mgpu_id 0\n", "its number 1 is below num_cpu_nodes 2"),
         ] {
-            let words = sockets(tree(properties, &[(1, node)]).path()).unwrap_err().to_string();
-            assert!(words.contains(expected), "{words}");
+            let message = sockets(tree(properties, &[(1, node)]).path()).unwrap_err().to_string();
+            assert!(message.contains(expected), "{message}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! The probes as the supervisor sees them: what to start for some pairs, and what an ended process says of them.
+//! The probes as the supervisor sees them: what to start for a set of pairs, and how to read an ended process.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -12,13 +12,13 @@ use super::{
 };
 use crate::wire::switchbox::{CopyKind, CopyTask, Request, SwitchboxTask};
 
-/// The vendor's own bound for one call.
+/// The vendor's own limit for one call.
 const MXOM_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// For one pair, of any other probe.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A probe that has been chosen.
+/// The chosen probe.
 #[derive(Debug)]
 pub(super) enum Probe {
     Mxom { tool: PathBuf, sockets: Option<Sockets> },
@@ -26,23 +26,23 @@ pub(super) enum Probe {
     Command(std::ffi::OsString),
 }
 
-/// What is said of a measurement.
+/// The output of a measurement.
 #[derive(Debug)]
 pub(super) struct ProbeOutput {
-    /// How many accelerators there are, if it says that.
+    /// The number of accelerators, if it is reported.
     pub(super) devices: Option<u32>,
-    /// For each of its pairs.
+    /// One for each pair.
     pub(super) pairs: Vec<OfPair>,
 }
 
-/// The place of a pair, what hangs on its sockets, and what was measured.
+/// The index of a pair, the devices on its sockets, and the measurement.
 pub(super) type OfPair = (usize, Option<(String, String)>, Answer);
 
 impl Probe {
-    /// MetaX's tool, and what its driver knows of sockets.
+    /// MetaX's tool, with the sockets from its driver.
     ///
     /// # Errors
-    /// When that contradicts itself.
+    /// When the driver's layout is invalid.
     pub(super) fn mxom(task: &SwitchboxTask) -> Result<Self, LayoutError> {
         Ok(Self::Mxom { tool: task.tool.clone(), sockets: sockets(&task.sysfs)? })
     }
@@ -64,7 +64,7 @@ impl Probe {
         }
     }
 
-    /// What a person is to know before it begins.
+    /// A warning to show before the check.
     pub(super) fn warning(&self, expected: Expected) -> Option<&'static str> {
         match self {
             Self::Mxom { sockets: None, .. } => Some(
@@ -79,7 +79,7 @@ impl Probe {
         }
     }
 
-    /// The settings of its check. A probe that tests no link is not held to what the accelerators should have.
+    /// The settings of its check. A probe that tests no link ignores the models of the accelerators.
     pub(super) fn settings(&self, settings: &Settings) -> Settings {
         let mut settings = settings.clone();
         if matches!(self, Self::Copy(CopyKind::Host)) {
@@ -88,20 +88,20 @@ impl Probe {
         settings
     }
 
-    /// How many accelerators there are, as far as that is known before.
+    /// The number of accelerators, if it is known before.
     pub(super) fn count(&self) -> Option<u32> {
         let Self::Mxom { sockets: Some(sockets), .. } = self else { return None };
         u32::try_from(sockets.len()).ok()
     }
 
-    /// What hangs on the sockets, as far as that is known before.
+    /// The devices on the sockets, if they are known before.
     pub(super) fn devices(&self, pair: SocketPair) -> Option<(String, String)> {
         let Self::Mxom { sockets, .. } = self else { return None };
         let name = |socket| mxom::device(sockets.as_ref(), socket);
         Some((name(pair.0), name(pair.1)))
     }
 
-    /// What is started, with the places of the pairs that each measures.
+    /// The programs to start, with the indices of the pairs that each measures.
     pub(super) fn calls(
         &self,
         settings: &Settings,
@@ -137,7 +137,7 @@ impl Probe {
         }
     }
 
-    /// What a process that has ended says of these pairs.
+    /// Reads the output of an ended process for these pairs.
     pub(super) fn read(&self, settings: &Settings, places: &[usize], end: &CallEnd) -> ProbeOutput {
         let style = self.method().style;
         let pair = |place: &usize| settings.pairs.get(*place).copied().unwrap_or(SocketPair(0, 0));
@@ -163,7 +163,7 @@ impl Probe {
     }
 }
 
-/// A program that gives no document has failed as a whole, whatever its last words are: they name no pair.
+/// A program without a result document has failed as a whole: its message names no pair.
 fn of_shell(end: &CallEnd, wrong: Wrong) -> Wrong {
     let trouble = match (end.never_ran(), wrong.trouble) {
         (Some(trouble), _) => trouble,

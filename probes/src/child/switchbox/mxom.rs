@@ -1,8 +1,8 @@
-//! MetaX's own tool: one process a pair, which says one bandwidth and ends.
+//! MetaX's own tool: one process per pair, which prints one bandwidth.
 //!
-//! `TOOL -l GPU -p GPU -t 1 -c -w 1` is how the vendor's launcher calls it. What it measures is the optical link and
-//! nothing else, so that is the path of its values; it is not asked for the other direction. Never run on MetaX
-//! hardware: what is known of it is the vendor's published launcher.
+//! `TOOL -l GPU -p GPU -t 1 -c -w 1` is how the vendor's launcher calls it. It measures the optical link only, in one
+//! direction, so that is the path of its values. Never run on MetaX hardware: the source is the vendor's published
+//! launcher.
 
 use std::{ffi::OsString, io, path::Path};
 
@@ -14,14 +14,14 @@ use super::{
 };
 use crate::wire::switchbox::TOOL_VARIABLE;
 
-/// So much of what a tool says is shown.
+/// The characters of a tool's output that are shown.
 const SHOWN: usize = 200;
 
-/// What comes before a bandwidth, and after it.
+/// The text before a bandwidth, and after it.
 const BEFORE: &str = "bandwidth:";
 const AFTER: &str = "MB/s";
 
-/// How the pair is measured.
+/// How to measure a pair.
 ///
 /// # Errors
 /// When a socket has no accelerator.
@@ -32,15 +32,15 @@ pub(super) fn call(tool: &Path, sockets: Option<&Sockets>, pair: SocketPair) -> 
     Ok(Spec { program: tool.into(), name: None, arguments, environment: Vec::new(), input: Vec::new() })
 }
 
-/// What a person calls what hangs on a socket.
+/// The name of the device on a socket.
 pub(super) fn device(sockets: Option<&Sockets>, socket: u32) -> String {
     gpu(sockets, socket).map_or_else(|_| "no GPU".to_owned(), |gpu| format!("GPU {gpu}"))
 }
 
 fn gpu(sockets: Option<&Sockets>, socket: u32) -> Result<u32, Wrong> {
     let Some(sockets) = sockets else { return Ok(socket) };
-    let words = || format!("socket {socket} has no GPU in the driver's layout");
-    sockets.get(&socket).copied().ok_or_else(|| Wrong::new(Trouble::NoSuchDevice, words()))
+    let message = || format!("socket {socket} has no GPU in the driver's layout");
+    sockets.get(&socket).copied().ok_or_else(|| Wrong::new(Trouble::NoSuchDevice, message()))
 }
 
 /// Why a program could not be started.
@@ -48,12 +48,12 @@ pub(super) fn cannot_start(path: &Path, error: &io::Error) -> Wrong {
     let program = path.display();
     match error.kind() {
         io::ErrorKind::NotFound if path.exists() => {
-            let words = format!("{program} is there, and its interpreter or loader is not");
-            Wrong::new(Trouble::CannotStart, words)
+            let message = format!("{program} exists, but its interpreter or loader does not");
+            Wrong::new(Trouble::CannotStart, message)
         }
         io::ErrorKind::NotFound => {
-            let words = format!("{program}; {} names it", TOOL_VARIABLE);
-            Wrong::new(Trouble::ToolMissing, words)
+            let message = format!("{program}; {} names it", TOOL_VARIABLE);
+            Wrong::new(Trouble::ToolMissing, message)
         }
         io::ErrorKind::PermissionDenied => {
             Wrong::new(Trouble::NoPermission, format!("this user may not execute {program}"))
@@ -62,10 +62,10 @@ pub(super) fn cannot_start(path: &Path, error: &io::Error) -> Wrong {
     }
 }
 
-/// What a tool that has ended came to.
+/// Reads the output of a tool that has exited.
 pub(crate) fn read(end: &CallEnd) -> Answer {
     if let Some(wrong) = end.wrong() {
-        // One that has never run says nothing of a link.
+        // A tool that never ran says nothing about a link.
         let trouble = end.never_ran().unwrap_or(wrong.trouble);
         return Answer::Failed(Wrong { trouble, ..wrong });
     }
@@ -75,18 +75,18 @@ pub(crate) fn read(end: &CallEnd) -> Answer {
             Answer::Measured { values: vec![Repetition { there, back: None }], path: Way::Metaxlink }
         }
         None => {
-            let words = format!("its output has no `{BEFORE}NUMBER{AFTER}`: {}", shown(&text));
-            Answer::Failed(Wrong::new(Trouble::NoAnswer, words))
+            let message = format!("its output has no `{BEFORE}NUMBER{AFTER}`: {}", shown(&text));
+            Answer::Failed(Wrong::new(Trouble::NoAnswer, message))
         }
     }
 }
 
-/// A beginning of foreign words, on one line.
+/// The beginning of foreign text, on one line.
 pub(super) fn shown(text: &str) -> String {
     let text = text.trim();
     let plain = |c: char| if c.is_control() { ' ' } else { c };
     match text.char_indices().nth(SHOWN) {
-        _ if text.is_empty() => "nothing at all".to_owned(),
+        _ if text.is_empty() => "(empty)".to_owned(),
         None => text.chars().map(plain).collect(),
         Some((end, _)) => text[..end].chars().map(plain).chain("...".chars()).collect(),
     }
@@ -136,9 +136,9 @@ mod tests {
     }
 
     #[test]
-    fn foreign_words_are_short_and_stay_on_their_line() {
+    fn foreign_text_is_truncated_to_one_line() {
         assert_eq!(shown(" a\nb\x1b[0m "), "a b [0m");
-        assert_eq!(shown("\n"), "nothing at all");
+        assert_eq!(shown("\n"), "(empty)");
         assert_eq!(shown(&"é".repeat(1000)), "é".repeat(SHOWN) + "...");
     }
 }

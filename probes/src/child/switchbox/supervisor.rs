@@ -1,11 +1,10 @@
-//! The process that drives a check: it starts what measures, hears it, kills what is late, and leaves nothing behind.
+//! The process that drives a check: it starts measurements, reads their output, kills late ones, and leaves nothing
+//! behind.
 //!
-//! It is a subreaper, so whatever a tool started and let go of comes back to it. When the agent dies, the kernel sends
-//! it SIGTERM.
+//! It is a subreaper, so orphans of a tool become its children. When the agent dies, the kernel sends it SIGTERM.
 
 use std::{
     collections::VecDeque,
-    process,
     time::{Duration, Instant},
 };
 
@@ -24,48 +23,39 @@ use super::{
     mxom,
 };
 use crate::{
-    child::{Voice, wait_for},
+    child::{Reporter, session::kill_descendants, wait_for},
     wire::{
         ProbeMessage,
         switchbox::{CopyKind, CopyTask, Request, SwitchboxEnd, SwitchboxProbe, SwitchboxTask},
     },
 };
-use processes::{
-    reap::{Reaped, next_ended},
-    tree::{self, Process},
-};
+use processes::reap::reap_exited;
 
-/// Between two looks, when no child's end wakes us.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Between two checks for a cancellation, when no child exits.
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Between two passes of killing.
-const AGAIN: Duration = Duration::from_millis(5);
-
-/// So long is waited for what does not die of SIGKILL.
-const TIMEOUT: Duration = Duration::from_secs(1);
-
-/// So long may counting devices take: a driver without persistence wakes each of them.
+/// How long counting devices may take: a driver without persistence initializes each of them.
 const COUNTING: Duration = Duration::from_secs(10);
 
-/// Does the check. SIGTERM ends it early.
-pub(crate) fn run(task: &SwitchboxTask, voice: &Voice) -> SwitchboxEnd {
-    let mut supervisor = match Supervisor::new(voice) {
+/// Runs the check. SIGTERM ends it early.
+pub(crate) fn run(task: &SwitchboxTask, reporter: &Reporter) -> SwitchboxEnd {
+    let mut supervisor = match Supervisor::new(reporter) {
         Ok(supervisor) => supervisor,
-        Err(error) => return SwitchboxEnd::Cannot(format!("cannot watch over a probe: {error}")),
+        Err(error) => return SwitchboxEnd::Cannot(format!("cannot supervise a probe: {error}")),
     };
     let end = supervisor.check(task);
-    supervisor.clear_away();
+    supervisor.kill_leftovers();
     end
 }
 
-/// A measurement that is under way.
+/// A running measurement.
 struct Running {
     call: Call,
     run: u32,
     places: Vec<usize>,
 }
 
-/// One that has ended.
+/// An ended measurement.
 struct Ended {
     run: u32,
     places: Vec<usize>,
@@ -73,7 +63,7 @@ struct Ended {
 }
 
 struct Supervisor<'a> {
-    voice: &'a Voice,
+    reporter: &'a Reporter,
     signals: SigSet,
     began: Instant,
     running: Vec<Running>,
@@ -81,21 +71,21 @@ struct Supervisor<'a> {
 }
 
 impl<'a> Supervisor<'a> {
-    fn new(voice: &'a Voice) -> nix::Result<Self> {
+    fn new(reporter: &'a Reporter) -> nix::Result<Self> {
         prctl::set_child_subreaper(true)?;
         let mut signals = SigSet::from(Signal::SIGTERM);
         signals.add(Signal::SIGCHLD);
-        // Before there is a thread: all have it so, and the signals wait until they are asked for.
+        // Before the first thread: all threads inherit it, and the signals stay pending until `wait_for`.
         signals.thread_block()?;
-        Ok(Self { voice, signals, began: Instant::now(), running: Vec::new(), is_cancelled: false })
+        Ok(Self { reporter, signals, began: Instant::now(), running: Vec::new(), is_cancelled: false })
     }
 
     fn now(&self) -> Moment {
         Moment::new(self.began.elapsed())
     }
 
-    fn say(&self, words: String) {
-        self.voice.say(&ProbeMessage::Said(format!("switchbox check: {words}")));
+    fn log(&self, message: String) {
+        self.reporter.send(&ProbeMessage::Log(format!("switchbox check: {message}")));
     }
 
     fn check(&mut self, task: &SwitchboxTask) -> SwitchboxEnd {
@@ -109,9 +99,9 @@ impl<'a> Supervisor<'a> {
         method.timeout = task.timeout.unwrap_or(method.timeout);
         let (pairs, min, least) = (pairs_text(&settings.pairs), settings.min, settings.min_channels);
         let name = &method.probe;
-        self.say(format!("measuring {pairs} by {name}; at least {least} must reach {min} MB/s"));
+        self.log(format!("measuring {pairs} by {name}; at least {least} must reach {min} MB/s"));
         if let Some(warning) = probe.warning(settings.expected) {
-            self.say(format!("warning: {warning}"));
+            self.log(format!("warning: {warning}"));
         }
         let (mut check, effects) = Check::new(self.now(), settings.clone(), method);
         if let Some(devices) = probe.count() {
@@ -134,9 +124,9 @@ impl<'a> Supervisor<'a> {
                     Effect::Stop { run } => self.stop(run),
                     Effect::Finish(finding) => {
                         for trouble in finding.troubles() {
-                            self.say(trouble);
+                            self.log(trouble);
                         }
-                        self.say(finding.to_string());
+                        self.log(finding.to_string());
                         return SwitchboxEnd::Found(finding);
                     }
                     Effect::Refuse(misfit) => return SwitchboxEnd::Cannot(misfit.to_string()),
@@ -161,12 +151,12 @@ impl<'a> Supervisor<'a> {
                 }
             }
             if self.is_cancelled {
-                return SwitchboxEnd::Cannot("it was told to end".into());
+                return SwitchboxEnd::Cannot("cancelled".into());
             }
         }
     }
 
-    /// The probe that was asked for, or that fits. `None`: nothing does.
+    /// The requested probe, or the one that fits. `None`: none fits.
     fn choose(&mut self, task: &SwitchboxTask) -> Result<Option<Probe>, String> {
         let mxom = || Probe::mxom(task).map(Some).map_err(|error| rules::chain(&error));
         match &task.probe {
@@ -182,7 +172,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// How many devices NVIDIA's driver shows. One that hangs shows none.
+    /// The number of devices that NVIDIA's driver shows; 0 if it hangs.
     fn count_cuda(&mut self, settings: &Settings) -> u32 {
         let style = diagnosis::switchbox::Style::Repetitions;
         let request = Request::new(settings, Vec::new(), style, COUNTING);
@@ -203,7 +193,7 @@ impl<'a> Supervisor<'a> {
         0
     }
 
-    /// Starts a run. Gives what is known at once.
+    /// Starts a run. Returns the events that are known at once.
     fn start(
         &mut self,
         probe: &Probe,
@@ -212,8 +202,8 @@ impl<'a> Supervisor<'a> {
         pairs: &[usize],
         timeout: Duration,
     ) -> Vec<Event> {
-        // Whatever the run before left behind would share the links.
-        self.clear_away();
+        // Leftovers of the run before would share the links.
+        self.kill_leftovers();
         let mut events = Vec::new();
         for (places, spec) in probe.calls(settings, pairs, timeout) {
             let started = spec.and_then(|spec| {
@@ -234,18 +224,19 @@ impl<'a> Supervisor<'a> {
         events
     }
 
-    /// Nothing of this run is heard any more.
+    /// Kills the measurements of a run; their results are ignored.
     fn stop(&mut self, run: u32) {
         for running in self.running.extract_if(.., |running| running.run == run) {
             running.call.kill();
         }
     }
 
-    /// Waits until something ends, or so long. Gives who has ended.
+    /// Waits until a measurement ends or the time is over. Returns those that ended.
     fn wait(&mut self, timeout: Duration) -> Vec<Ended> {
         let mut ended = self.reap();
         if ended.is_empty() {
-            self.is_cancelled |= wait_for(&self.signals, timeout.min(LOOK_EVERY)) == Some(Signal::SIGTERM);
+            self.is_cancelled |=
+                wait_for(&self.signals, timeout.min(CHECK_INTERVAL)) == Some(Signal::SIGTERM);
             ended = self.reap();
         }
         ended
@@ -253,37 +244,21 @@ impl<'a> Supervisor<'a> {
 
     fn reap(&mut self) -> Vec<Ended> {
         let mut ended = Vec::new();
-        while let Reaped::Ended { pid, cause } = next_ended() {
+        reap_exited(|pid, cause| {
             let place = self.running.iter().position(|running| running.call.pid() == pid);
             if let Some(place) = place {
                 ended.push((self.running.swap_remove(place), cause));
             }
-        }
+        });
         let end = |(Running { call, run, places }, cause)| Ended { run, places, end: call.end(cause) };
         ended.into_iter().map(end).collect()
     }
 
-    /// SIGKILL for all that is left of anybody. Says who does not even die of that.
-    fn clear_away(&mut self) {
+    /// Kills everything that the tools of a run left behind.
+    fn kill_leftovers(&mut self) {
         self.running.clear();
-        let me = i32::try_from(process::id()).unwrap_or(i32::MAX);
-        let deadline = Instant::now() + TIMEOUT;
-        loop {
-            loop {
-                match next_ended() {
-                    Reaped::Ended { .. } => {}
-                    Reaped::StillRunning => break,
-                    Reaped::NobodyLeft => return,
-                }
-            }
-            tree::kill_pass(|| tree::below(me));
-            if Instant::now() >= deadline {
-                let left = tree::below(me).into_iter().filter(Process::is_alive);
-                let words: Vec<String> =
-                    left.map(|p| format!("{} ({}, {})", p.pid, p.name, p.state)).collect();
-                return self.say(format!("left behind by a probe, and does not die: {}", words.join(", ")));
-            }
-            std::thread::sleep(AGAIN);
+        if let Some(left) = kill_descendants(|| reap_exited(|_, _| ())) {
+            self.log(format!("left behind by a probe and still alive after SIGKILL: {left}"));
         }
     }
 }

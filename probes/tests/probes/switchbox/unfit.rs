@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A library that is missing, a program of another machine: the links of this node are as good as ever.
+/// A library that is missing, a program of another machine: the links of this node are not at fault.
 #[tokio::test]
 async fn a_tool_that_cannot_be_started_has_measured_nothing() {
     let library =
@@ -34,16 +34,16 @@ async fn a_tool_that_cannot_be_started_has_measured_nothing() {
 
 /// The default pairs are those of a host with eight.
 #[tokio::test]
-async fn default_pairs_on_a_host_of_four_are_a_mistake_and_no_fault() {
+async fn default_pairs_on_a_host_of_four_are_invalid_and_not_a_fault() {
     let made = Box::with("say 50000.0");
     made.tree(&[0, 1, 2, 3]);
     let of = |are_pairs_given| Settings { are_pairs_given, ..settings() };
-    let words = "the switchbox cannot be checked: this host has 4 accelerators, and the default pairs \
-                 0:1 2:4 3:5 6:7 ask for 8 sockets, of which 2:4 3:5 6:7 lack an accelerator";
+    let message = "the switchbox cannot be checked: this host has 4 accelerators, and --box-pairs was not given: its default \
+                 0:1 2:4 3:5 6:7 asks for 8 sockets, of which 2:4 3:5 6:7 lack an accelerator";
     let (found, _) = check(SwitchboxTask { settings: of(false), ..made.task() }).await;
     let said = found.unwrap_err().to_string();
-    assert!(said.starts_with(words), "{said}");
-    // So does a program that counts.
+    assert!(said.starts_with(message), "{said}");
+    // So does a program that reports the number of devices.
     let command = SwitchboxProbe::Command(r#"echo '{"v":1,"devices":4,"results":[]}'"#.into());
     let pair = |dir| format!(r#"{{"pair":[0,1],"dir":"{dir}","mbps":50000,"path":"nvlink"}}"#);
     let line = format!(r#"echo '{{"v":1,"devices":4,"results":[{},{}]}}'"#, pair("ab"), pair("ba"));
@@ -52,7 +52,7 @@ async fn default_pairs_on_a_host_of_four_are_a_mistake_and_no_fault() {
         let Err(SwitchboxError::Cannot(why)) = found else { panic!("{found:?}") };
         assert!(why.starts_with("this host has 4 accelerators, and the default pairs"), "{why}");
     }
-    // A person says that they should be there.
+    // The user states that they should exist.
     let given = finding(SwitchboxTask { settings: of(true), ..made.task() }).await;
     assert_eq!((given.status(), given.good()), (SwitchboxStatus::Fault, 1));
     // One of eight is lost.
@@ -66,7 +66,7 @@ async fn default_pairs_on_a_host_of_four_are_a_mistake_and_no_fault() {
 
 /// Its document may name the devices, and the host knows their models.
 #[tokio::test]
-async fn where_all_links_fell_back_the_model_tells() {
+async fn the_model_decides_when_all_links_fell_back() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("result.json");
     let line = format!("cat {}", file.display());

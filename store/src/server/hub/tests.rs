@@ -1,4 +1,4 @@
-//! Turns, asked for one by one.
+//! Turns, driven one by one.
 
 use std::{
     future::poll_fn,
@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use super::*;
 use crate::codec::{Key, Request};
 
-/// A hub without a server around it: the test says whose turn it is.
+/// A hub without a server around it: the test decides on turns.
 struct Served {
     hub: Hub,
     listener: TcpListener,
@@ -26,7 +26,7 @@ impl Served {
         Served { hub, listener: TcpListener::bind("127.0.0.1:0").await.unwrap() }
     }
 
-    /// A client that has been greeted.
+    /// A validated client.
     async fn client(&mut self) -> (ClientId, net::TcpStream) {
         let client = net::TcpStream::connect(self.listener.local_addr().unwrap()).unwrap();
         let (stream, peer) = self.listener.accept().await.unwrap();
@@ -46,7 +46,7 @@ impl Served {
         .await
     }
 
-    /// Turns until what was sent has come.
+    /// Turns until the condition holds.
     async fn turn_until(&mut self, id: ClientId, is_so: impl Fn(&Hub) -> bool) {
         while !is_so(&self.hub) {
             self.turn(id).await;
@@ -76,10 +76,10 @@ fn another_is_answered_while_a_million_keys_are_listed() {
         served.turn_until(lister, |hub| hub.connections[&lister].has_unserved()).await;
         stream.set_nonblocking(true).unwrap();
         let mut turns = 1;
-        // It is not read, so it is all gathered when the turns are over.
+        // It does not read, so everything is gathered when the turns are over.
         while served.turn(lister).await == Some(Turn::More) {
             turns += 1;
-            served.hub.pass_on(lister);
+            served.hub.next_in_queue(lister);
             if turns % 100 == 0 {
                 send(&stream, &Request::Get("key 0000007".into()));
                 let mut answer = [1; 8];
@@ -91,13 +91,13 @@ fn another_is_answered_while_a_million_keys_are_listed() {
                 assert!(served.hub.connections[&lister].has_unserved(), "the list is at its end");
             }
         }
-        assert!(turns >= KEYS / KEYS_A_STEP, "{turns} turns for {KEYS} keys");
+        assert!(turns >= KEYS / KEYS_PER_STEP, "{turns} turns for {KEYS} keys");
         assert!(served.hub.in_flight_bytes > 10 * KEYS, "the list is gathered, and not yet told");
     });
 }
 
 #[test]
-fn those_that_have_much_to_do_take_turns() {
+fn long_requests_take_turns() {
     run(async {
         let mut served = Served::new(20_000).await;
         let mut listers = Vec::new();
@@ -108,7 +108,7 @@ fn those_that_have_much_to_do_take_turns() {
             send(stream, &Request::ListKeys);
             served.turn_until(*id, |hub| hub.connections[id].has_unserved()).await;
         }
-        // Only the first goes on, however often all are asked.
+        // Only the first continues, however often all are asked.
         let mut order = Vec::new();
         for _ in 0..10 {
             let mut went = Vec::new();
@@ -118,11 +118,11 @@ fn those_that_have_much_to_do_take_turns() {
                 }
             }
             assert_eq!(went.len(), 1, "{went:?}");
-            served.hub.pass_on(went[0]);
+            served.hub.next_in_queue(went[0]);
             order.extend(went);
         }
         assert_eq!(order[..5], order[5..], "all in turn");
-        // The first of them hangs up: the next is not held up by it.
+        // The first of them disconnects: the next is not held up by it.
         let gone = *served.hub.queue.front().unwrap();
         served.hub.forget(gone);
         let next = *served.hub.queue.front().unwrap();
@@ -131,12 +131,12 @@ fn those_that_have_much_to_do_take_turns() {
 }
 
 #[test]
-fn a_client_that_asks_for_much_at_once_gives_the_others_their_turn() {
+fn a_client_with_many_requests_yields_to_others() {
     run(async {
         let mut served = Served::new(10).await;
         let (id, stream) = served.client().await;
         let mut bytes = Vec::new();
-        (0..3 * WORK_A_TURN).for_each(|_| Request::QueueLen("q".into()).encode(&mut bytes));
+        (0..3 * WORK_PER_TURN).for_each(|_| Request::QueueLen("q".into()).encode(&mut bytes));
         (&stream).write_all(&bytes).unwrap();
         served.turn_until(id, |hub| hub.connections[&id].has_unserved()).await;
         stream.set_nonblocking(true).unwrap();
@@ -145,11 +145,11 @@ fn a_client_that_asks_for_much_at_once_gives_the_others_their_turn() {
         while let Ok(read) = (&stream).read(&mut answers) {
             first += read;
         }
-        assert!(first <= 8 * WORK_A_TURN, "{} answers in one turn", first / 8);
+        assert!(first <= 8 * WORK_PER_TURN, "{} answers in one turn", first / 8);
         let mut all = first;
-        while all < 8 * 3 * WORK_A_TURN {
+        while all < 8 * 3 * WORK_PER_TURN {
             if served.turn(id).await == Some(Turn::More) {
-                served.hub.pass_on(id);
+                served.hub.next_in_queue(id);
             }
             tokio::task::yield_now().await;
             while let Ok(read) = (&stream).read(&mut answers) {

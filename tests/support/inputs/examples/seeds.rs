@@ -3,7 +3,7 @@
 
 use std::{fs, io, path::PathBuf, time::Duration};
 
-use agent::guard::frame::{FromGuard, ToGuard, WorkerSpec, encode};
+use agent::frame::{FromGuard, ToGuard, WorkerSpec, encode};
 use diagnosis::{
     exclusion::Exclusion,
     gpus::{Gpu, GpuProcess, GpuTrouble, Inventory, NvLink, Vendor},
@@ -80,7 +80,7 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
             "7 (python3) Z 1 7 7 0 -1 4 1 0 0 0 0 0 0 0 20 0 1 0 18446744073709551615\n",
         ]),
         "ring_meet" => {
-            let words = readers::ring_words(7);
+            let words = readers::ring_hellos(7);
             words.iter().flat_map(|word| [[&[0], &word[..]].concat(), [&[1], &word[..]].concat()]).collect()
         }
         "store" => stores(),

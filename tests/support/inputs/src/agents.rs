@@ -12,8 +12,8 @@ use std::{
 };
 
 use agent::{
-    error_file,
-    guard::frame::{FromGuard, Inbox, ToGuard, encode},
+    frame::{FromGuard, Inbox, ToGuard, encode},
+    read_error_file,
 };
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use processes::tree::Process;
@@ -66,7 +66,7 @@ pub(crate) fn error_file(bytes: &[u8]) {
         file.set_len(0).and_then(|()| file.rewind()).expect("a file in memory");
         file.write_all(bytes).expect("a file in memory");
         let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        match error_file::read(&path) {
+        match read_error_file(&path) {
             Ok(None) => assert!(bytes.is_empty(), "only an empty file is none"),
             Ok(Some(found)) => assert!(found.document.get("message").is_some()),
             Err(error) => assert!(!rules::chain(&error).is_empty()),

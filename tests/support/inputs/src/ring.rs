@@ -18,7 +18,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// To the acceptor, or as its reply. Only a valid message is accepted.
 pub(crate) fn meet(bytes: &[u8]) {
     let Some((which, bytes)) = bytes.split_first() else { return };
-    let [lead, follow, welcome, _] = readers::ring_words(TOKEN);
+    let [lead, follow, welcome, _] = readers::ring_hellos(TOKEN);
     let (theirs, ours) = pair();
     (&theirs).write_all(bytes).expect("room in a socket");
     if which % 2 == 0 {
@@ -31,7 +31,7 @@ pub(crate) fn meet(bytes: &[u8]) {
         assert_eq!(is_in, same(&lead) || same(&follow), "{bytes:?}");
     } else {
         theirs.shutdown(Shutdown::Write).expect("a socket");
-        let is_welcome = readers::ring_welcome(ours, TOKEN, TIMEOUT);
+        let is_welcome = readers::ring_connects(ours, TOKEN, TIMEOUT);
         let same =
             bytes.len() >= welcome.len() && bytes[..13] == welcome[..13] && bytes[16..48] == welcome[16..48];
         assert_eq!(is_welcome, same, "{bytes:?}");

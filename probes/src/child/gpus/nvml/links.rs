@@ -1,4 +1,4 @@
-//! `NVLinks`, and what lies between two devices.
+//! `NVLinks`, and the connection between two devices.
 
 use std::collections::BTreeMap;
 
@@ -17,17 +17,17 @@ use crate::child::gpus::bus::place;
 /// `NVML_NVLINK_MAX_LINKS` of today's header.
 const MOST_LINKS: u32 = 18;
 
-/// The states of a device's links; none where it has none.
+/// Returns the states of a device's links; empty if it has none.
 pub(super) fn of(device: &Device<'_>) -> Vec<NvLink> {
     let state = |number: u32| match device.link_wrapper_for(number).is_active() {
         Ok(is_active) => Some(NvLink { number, is_active }),
-        // A device without links says so, and one with fewer says that there is no such link.
+        // A device without links, or with fewer, returns an error here.
         Err(_) => None,
     };
     (0..MOST_LINKS).map_while(state).collect()
 }
 
-/// Whatever lies between each two that could be opened.
+/// Returns the connection between each two devices that could be opened.
 pub(super) fn between(library: &Library, gpus: &[Gpu]) -> Vec<GpuLink> {
     let ends: BTreeMap<u32, Ends> = gpus
         .iter()
@@ -66,13 +66,13 @@ fn pci_path(level: TopologyLevel) -> PciPath {
     }
 }
 
-/// Where a device's active links lead.
+/// Where the active links of a device lead.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Ends {
     pci: Option<String>,
-    /// To other devices, by their places on the bus.
+    /// To other devices, by PCI address.
     direct: BTreeMap<String, u32>,
-    /// To switches, which reach every device that has links to switches too.
+    /// To switches, which reach every device that also has links to switches.
     switched: u32,
 }
 
@@ -89,20 +89,20 @@ impl Ends {
         ends
     }
 
-    /// Links from one to the other.
+    /// The number of links between the two.
     fn bonded_with(&self, other: &Self) -> u32 {
         let to = |from: &Self, to: &Self| to.pci.as_ref().and_then(|pci| from.direct.get(pci)).copied();
-        // A link that one end says nothing of is still a link.
+        // A link that only one end reports is still a link.
         let direct = to(self, other).unwrap_or(0).max(to(other, self).unwrap_or(0));
         if direct > 0 { direct } else { self.switched.min(other.switched) }
     }
 }
 
-/// The safe layer (0.13) asks and then gives `Unknown` whatever the answer is.
+/// The safe layer (0.13) always returns `Unknown`.
 fn leads_to_a_switch(library: &Library, device: &Device<'_>, number: u32) -> bool {
     let Ok(ask) = &library.lib().nvmlDeviceGetNvLinkRemoteDeviceType else { return false };
     let mut kind = 0;
-    // SAFETY: the handle is the library's own, which is open for as long as `library` lives; `kind` is a valid place.
+    // SAFETY: the handle is of the library, which is open as long as `library` lives; `kind` is a valid place.
     let answer = unsafe { ask(device.handle(), number, &raw mut kind) };
     answer == SUCCESS && kind == SWITCH
 }

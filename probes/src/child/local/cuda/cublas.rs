@@ -1,11 +1,11 @@
-//! cuBLAS, of which four functions are needed, looked for when the program runs.
+//! cuBLAS: the four functions that are needed, loaded at run time.
 //!
-//! It is looked for where the system's loader looks: `LD_LIBRARY_PATH` and the loader's own cache. The one in a pip wheel
-//! (`site-packages/nvidia/cu13/lib`, before CUDA 13 `site-packages/nvidia/cublas/lib`) is on no such path: who wants it to be
-//! used puts that folder into `LD_LIBRARY_PATH`. Nothing else is searched.
+//! It is searched where the system's loader searches: `LD_LIBRARY_PATH` and the loader's cache. The folder of a pip
+//! wheel (`site-packages/nvidia/cu13/lib`, before CUDA 13 `site-packages/nvidia/cublas/lib`) has to be added to
+//! `LD_LIBRARY_PATH`.
 //!
-//! What is declared here is in the headers of CUDA 11 to 13 alike. cudarc has it too, but looks for no library newer than
-//! the driver that it was built for, and panics where a function is missing.
+//! The declarations are the same in the headers of CUDA 11 to 13. cudarc's own bindings look for no library newer
+//! than the driver that they were built for, and panic where a function is missing.
 
 use std::{
     ffi::{OsStr, c_int, c_void},
@@ -14,7 +14,7 @@ use std::{
 
 use libloading::Library;
 
-/// By which names it is looked for, the newest first.
+/// Names that are tried, the newest first.
 pub(super) const NAMES: [&str; 4] = ["libcublas.so.13", "libcublas.so.12", "libcublas.so.11", "libcublas.so"];
 
 const SUCCESS: c_int = 0;
@@ -32,8 +32,8 @@ type RawHandle = *mut c_void;
 type Create = unsafe extern "C" fn(*mut RawHandle) -> c_int;
 type Destroy = unsafe extern "C" fn(RawHandle) -> c_int;
 type SetStream = unsafe extern "C" fn(RawHandle, *mut c_void) -> c_int;
-/// Handle, two transpositions, rows, columns, depth, a factor to the product; twice the matrix, its type and the length of
-/// its columns; a factor to the sum; the same of the sum; type of the sums, algorithm.
+/// Handle, two transpositions, rows, columns, depth, a factor to the product; twice the matrix, its type and its
+/// leading dimension; a factor to the sum; the same of the sum; compute type, algorithm.
 type GemmEx = unsafe extern "C" fn(
     RawHandle,
     c_int,
@@ -56,7 +56,7 @@ type GemmEx = unsafe extern "C" fn(
     c_int,
 ) -> c_int;
 
-/// What the library said, by its number; or that it was not found, or lacks a function.
+/// A status of the library, or that it or one of its functions was not found.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum CublasError {
     Absent,
@@ -67,7 +67,7 @@ fn status(status: c_int) -> Result<(), CublasError> {
     if status == SUCCESS { Ok(()) } else { Err(CublasError::Status(status)) }
 }
 
-/// The library's functions. It stays loaded for good: devices may still work for it.
+/// The library's functions. It is never unloaded: devices may still work for it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Api {
     create: Create,
@@ -100,7 +100,7 @@ unsafe fn function<F: Copy>(library: &Library, name: &[u8]) -> Result<F, CublasE
     unsafe { library.get::<F>(name) }.map(|symbol| *symbol).map_err(|_| CublasError::Absent)
 }
 
-/// The library, at work on one stream of one device.
+/// The library on one stream of one device.
 #[derive(Debug)]
 pub(super) struct Handle {
     api: Api,
@@ -109,7 +109,7 @@ pub(super) struct Handle {
 
 impl Handle {
     /// # Safety
-    /// The stream must outlive the handle, and its device's context be this thread's.
+    /// The stream must outlive the handle, and its device's context must be current on this thread.
     pub(super) unsafe fn new(api: Api, stream: *mut c_void) -> Result<Self, CublasError> {
         let mut raw = null_mut();
         // SAFETY: there is room for the handle.
@@ -120,11 +120,12 @@ impl Handle {
         Ok(handle)
     }
 
-    /// Begins to compute the product of two square matrices in half precision, in single precision; all of them row by row.
+    /// Starts the product of two square matrices in half precision, accumulated in single precision; all of them row
+    /// by row.
     ///
     /// # Safety
-    /// The three must be the addresses of `size` times `size` numbers where the stream's device can reach them, until the
-    /// stream is done; nobody else may touch the product meanwhile.
+    /// The three must be the addresses of `size` times `size` numbers in memory of the stream's device until the
+    /// stream is done; nothing else may access the product meanwhile.
     pub(super) unsafe fn multiply(
         &self,
         size: c_int,
@@ -133,9 +134,10 @@ impl Handle {
         product: *mut c_void,
     ) -> Result<(), CublasError> {
         let (one, zero) = (1.0_f32, 0.0_f32);
-        // The library counts column by column and so sees every matrix transposed; and the transpose of a product is the
-        // product of the transposes, the other way round.
-        // SAFETY: as the caller says of the matrices; the two factors are read before the call returns.
+        // The library works column by column and so sees every matrix transposed; the transpose of a product is the
+        // product of the transposes in reverse order.
+        // SAFETY: as the caller guarantees for the matrices; the two
+        // factors are read before the call returns.
         status(unsafe {
             (self.api.gemm_ex)(
                 self.raw,
@@ -164,7 +166,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: it came from the library, and nobody has destroyed it. What is said to this is of no use to anybody.
+        // SAFETY: created by the library and destroyed only here. A failure has no consequence.
         let _ignored = unsafe { (self.api.destroy)(self.raw) };
     }
 }

@@ -1,6 +1,7 @@
-//! Arithmetic of known result on all of a device's multiprocessors, by a kernel of our own: needs the driver alone.
+//! Arithmetic with known results on all multiprocessors of a device, by a kernel of our own, which needs only the
+//! driver.
 //!
-//! NOT RUN ON A DEVICE YET: there was none where it was written.
+//! NOT RUN ON A DEVICE YET.
 
 use std::{
     sync::Arc,
@@ -12,8 +13,8 @@ use cudarc::{
     nvrtc::Ptx,
 };
 
-/// A step of the logistic map, again and again: each number depends on every bit of the one before, so nothing that
-/// goes wrong on the way is lost. No flushing to zero and no reordering, so a processor comes to the very same bits.
+/// Iterates the logistic map: each number depends on every bit of the one before, so no error is lost. Without
+/// flushing to zero and reordering, a processor computes the very same bits.
 const KERNEL: &str = include_str!("logistic.ptx");
 
 /// Threads of one launch, and steps of each.
@@ -24,44 +25,44 @@ const TURNS: u32 = 4096;
 /// Launches in one sample.
 const LAUNCHES: u32 = 64;
 
-/// Numbers that a launch begins with; every thread takes one of them.
+/// Start values of a launch; every thread takes one of them.
 const SEEDS: usize = 32;
 
-/// So many samples.
+/// Takes `times` samples.
 ///
 /// # Errors
-/// In words, when the driver refuses or a number is wrong.
+/// A description, when the driver fails or a number is wrong.
 pub(super) fn samples(context: &Arc<CudaContext>, times: u32) -> Result<Vec<Duration>, String> {
-    let words = |doing: &'static str| move |error: DriverError| format!("{doing}: {error}");
+    let message = |doing: &'static str| move |error: DriverError| format!("{doing}: {error}");
     let stream = context.default_stream();
-    let module = context.load_module(Ptx::from_src(KERNEL)).map_err(words("cannot load the kernel"))?;
-    let function = module.load_function("logistic").map_err(words("cannot load the kernel"))?;
+    let module = context.load_module(Ptx::from_src(KERNEL)).map_err(message("cannot load the kernel"))?;
+    let function = module.load_function("logistic").map_err(message("cannot load the kernel"))?;
     let length = BLOCKS * THREADS;
     let mut out = stream
         .alloc_zeros::<f32>(usize::try_from(length).unwrap_or_default())
-        .map_err(words("cannot get memory"))?;
+        .map_err(message("cannot get memory"))?;
     let config = LaunchConfig { grid_dim: (BLOCKS, 1, 1), block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 };
     let mut sample = |launches: u32| -> Result<Duration, DriverError> {
         let began = Instant::now();
         for _ in 0..launches {
             let mut launch = stream.launch_builder(&function);
             launch.arg(&mut out).arg(&TURNS);
-            // SAFETY: the kernel takes these two, and writes one number a thread, for which there is room.
+            // SAFETY: the kernel takes these two, and writes one number per thread, for which there is room.
             unsafe { launch.launch(config) }?;
         }
         stream.synchronize()?;
         Ok(began.elapsed())
     };
-    // The first one finds the device asleep.
-    sample(1).map_err(words("cannot compute"))?;
+    // Wakes the device.
+    sample(1).map_err(message("cannot compute"))?;
     let times =
-        (0..times).map(|_| sample(LAUNCHES)).collect::<Result<_, _>>().map_err(words("cannot compute"))?;
-    let numbers = stream.clone_dtoh(&out).map_err(words("cannot read the result"))?;
+        (0..times).map(|_| sample(LAUNCHES)).collect::<Result<_, _>>().map_err(message("cannot compute"))?;
+    let numbers = stream.clone_dtoh(&out).map_err(message("cannot read the result"))?;
     check(&numbers)?;
     Ok(times)
 }
 
-/// What a thread with this seed comes to.
+/// The result of a thread with this seed.
 fn expected(seed: usize) -> f32 {
     let mut x = f32::from(u8::try_from(seed + 1).unwrap_or_default()) / 64.0;
     for _ in 0..TURNS {
@@ -75,7 +76,7 @@ fn check(numbers: &[f32]) -> Result<(), String> {
     for (thread, got) in numbers.iter().enumerate() {
         let expected = expected[thread % SEEDS];
         if got.to_bits() != expected.to_bits() {
-            return Err(format!("wrong arithmetic: thread {thread} came to {got} in place of {expected}"));
+            return Err(format!("wrong arithmetic: thread {thread} computed {got} instead of {expected}"));
         }
     }
     Ok(())
@@ -86,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_arithmetic_stays_in_its_range_and_a_wrong_bit_is_seen() {
+    fn the_arithmetic_stays_in_range_and_a_wrong_bit_is_detected() {
         let mut numbers: Vec<f32> = (0..2 * SEEDS).map(|thread| expected(thread % SEEDS)).collect();
         assert!(numbers.iter().all(|number| *number > 0.0 && *number < 1.0));
         assert_eq!(check(&numbers), Ok(()));

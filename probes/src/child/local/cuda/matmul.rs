@@ -1,10 +1,10 @@
-//! Matrix products by cuBLAS, timed by the device's own clock: factors in half precision, sums in `f32`, so that they run
-//! on the tensor cores as training does. The work is the same on every device, however fast it is.
+//! Matrix products by cuBLAS, timed by the device's clock: factors in half precision, sums in `f32`, so that they run
+//! on the tensor cores as training does. The work is the same on every device.
 //!
-//! What the library says against itself is no word against the device: our own kernel asks that then.
+//! A failure of the library itself is not held against the device: our own kernel tests it then.
 //!
-//! NOT RUN ON A DEVICE YET: there was none where it was written. The numbers, their order and the check are tested on a
-//! processor, and what becomes of a host without the library.
+//! NOT RUN ON A DEVICE YET. The numbers, their order, the check, and hosts without the library are tested on a
+//! processor.
 
 use std::{
     sync::{Arc, mpsc},
@@ -25,32 +25,31 @@ use super::{
 /// Rows and columns. 128 MiB in a device's memory.
 const SIZE: usize = 4096;
 
-/// Products in one sample: some 20 ms on an H100, 40 ms on an A100 and 350 ms on a T4, by their makers' numbers.
+/// Products in one sample: about 20 ms on an H100, 40 ms on an A100 and 350 ms on a T4, by the vendor's figures.
 const PRODUCTS: u32 = 64;
 
-/// Devices below this compute capability have no tensor cores, and would take seconds.
+/// Devices below this compute capability have no tensor cores and would take seconds.
 const OLDEST: i32 = 7;
 
-/// The library must be loaded and have multiplied once within this. It is hundreds of MB, which may come from afar, and
-/// that is no reason to call a device broken.
+/// The library must be loaded and have multiplied once within this. It has hundreds of MB, perhaps on a network file
+/// system, which must not make a device look faulty.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
-// Below this `f32` has every whole number.
+// Below this `f32` represents every whole number.
 const _: () = assert!(SIZE as u64 * (factors::LARGEST as u64).pow(2) <= 1 << 24);
 
-/// The library, once it was looked for.
+/// The library, once it was searched for.
 #[derive(Debug, Default)]
 pub(super) struct Matmul {
-    /// The inner one is `None` where no library can multiply.
+    /// The inner `None`: no library can multiply.
     api: Option<Option<Api>>,
 }
 
 impl Matmul {
-    /// So many samples of this device. `None` where it is not for cuBLAS to time it: there is no library, or it cannot
-    /// be used with this device.
+    /// Takes `times` samples of this device. `None`: there is no library, or it cannot be used with this device.
     ///
     /// # Errors
-    /// In words, when the device fails at it or a product is wrong.
+    /// A description, when the device fails or a product is wrong.
     pub(super) fn samples(
         &mut self,
         context: &Arc<CudaContext>,
@@ -68,31 +67,31 @@ impl Matmul {
     }
 }
 
-/// The first library that is there and can multiply on this device in time.
+/// Returns the first library that can multiply on this device in time.
 fn find(context: &Arc<CudaContext>) -> Option<Api> {
     let context = context.clone();
     let can_multiply = move |api: &Api| Device::new(*api, &context).and_then(|mut it| it.sample(1)).is_ok();
     within(TIMEOUT, move || NAMES.into_iter().filter_map(|name| Api::load(name).ok()).find(can_multiply))
 }
 
-/// What it comes to in time. Who does not come back is left behind: this process ends soon.
+/// Runs `work` on a thread with a time limit. A thread that hangs is abandoned: this process ends soon.
 fn within<T: Send + 'static>(
     timeout: Duration,
     question: impl FnOnce() -> Option<T> + Send + 'static,
 ) -> Option<T> {
-    let (answer, heard) = mpsc::channel();
+    let (answer, output) = mpsc::channel();
     let asked = thread::Builder::new().name("cublas".to_owned()).spawn(move || {
         let _nobody_waits = answer.send(question());
     });
-    asked.ok().and_then(|_| heard.recv_timeout(timeout).ok().flatten())
+    asked.ok().and_then(|_| output.recv_timeout(timeout).ok().flatten())
 }
 
-/// Who cannot.
+/// What failed.
 #[derive(Debug, PartialEq, Eq)]
 enum Wrong {
-    /// cuBLAS, or there is too little memory for it.
+    /// cuBLAS, or too little memory for it.
     Library,
-    /// In words.
+    /// The device, with a description.
     Device(String),
 }
 
@@ -104,21 +103,21 @@ impl From<CublasError> for Wrong {
 
 fn timed(api: Api, context: &Arc<CudaContext>, times: u32) -> Result<Vec<Duration>, Wrong> {
     let mut device = Device::new(api, context)?;
-    // The first one finds the device asleep.
+    // Wakes the device.
     device.sample(2)?;
     let times = (0..times).map(|_| device.sample(PRODUCTS)).collect::<Result<_, _>>()?;
     factors::check(SIZE, &device.read()?).map_err(Wrong::Device)?;
     Ok(times)
 }
 
-fn words(doing: &'static str) -> impl Fn(DriverError) -> Wrong {
+fn message(doing: &'static str) -> impl Fn(DriverError) -> Wrong {
     move |error| Wrong::Device(format!("{doing}: {error}"))
 }
 
 /// Two factors and their product in a device's memory.
 #[derive(Debug)]
 struct Device {
-    // The first to be dropped: its work may still be under way.
+    // Dropped first: its work may still be running.
     handle: Handle,
     stream: Arc<CudaStream>,
     left: CudaSlice<u16>,
@@ -129,9 +128,9 @@ struct Device {
 impl Device {
     fn new(api: Api, context: &Arc<CudaContext>) -> Result<Self, Wrong> {
         let stream = context.default_stream();
-        // Memory that others hold is no fault of the device; the sums tell whether the factors came there unharmed.
+        // Memory in use by others is not a fault of the device; the sums show whether the factors arrived intact.
         let no_room = |_: DriverError| Wrong::Library;
-        context.bind_to_thread().map_err(words("cannot open the device"))?;
+        context.bind_to_thread().map_err(message("cannot open the device"))?;
         // SAFETY: the stream is kept beside the handle, and dropped after it; the context was made this thread's.
         let handle = unsafe { Handle::new(api, stream.cu_stream().cast()) }?;
         let factor = |number| stream.clone_htod(&factors::matrix(SIZE, number, half)).map_err(no_room);
@@ -140,17 +139,17 @@ impl Device {
         Ok(Self { handle, stream, left, right, product })
     }
 
-    /// The device's time for so many products.
+    /// The device's time for this many products.
     fn sample(&mut self, products: u32) -> Result<Duration, Wrong> {
         let event = |stream: &CudaStream| {
-            stream.record_event(Some(CU_EVENT_DEFAULT)).map_err(words("cannot compute"))
+            stream.record_event(Some(CU_EVENT_DEFAULT)).map_err(message("cannot compute"))
         };
         let began = event(&self.stream)?;
         for _ in 0..products {
             self.multiply()?;
         }
         let ended = event(&self.stream)?;
-        let millis = began.elapsed_ms(&ended).map_err(words("cannot compute"))?;
+        let millis = began.elapsed_ms(&ended).map_err(message("cannot compute"))?;
         Ok(Duration::try_from_secs_f64(f64::from(millis) / 1000.0).unwrap_or_default())
     }
 
@@ -164,8 +163,8 @@ impl Device {
     }
 
     fn read(&self) -> Result<Vec<f32>, Wrong> {
-        let numbers = self.stream.clone_dtoh(&self.product).map_err(words("cannot read the result"))?;
-        self.stream.synchronize().map_err(words("cannot read the result"))?;
+        let numbers = self.stream.clone_dtoh(&self.product).map_err(message("cannot read the result"))?;
+        self.stream.synchronize().map_err(message("cannot read the result"))?;
         Ok(numbers)
     }
 }
@@ -182,7 +181,7 @@ pub(super) fn half(number: i16) -> u16 {
 mod tests {
     use super::*;
 
-    /// What those bits mean, by the standard.
+    /// The value of those bits, by the standard.
     fn value(half: u16) -> f32 {
         let (exponent, behind) = (i32::from(half >> 10 & 0x1f), f32::from(half & 0x3ff) / 1024.0);
         let magnitude = if exponent == 0 {
@@ -194,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_numbers_are_themselves_in_half_precision() {
+    fn whole_numbers_are_exact_in_half_precision() {
         for number in -2047..=2047 {
             assert_eq!(value(half(number)), f32::from(number), "{number}: {:#06x}", half(number));
         }
@@ -202,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_late_or_panics_has_no_answer() {
+    fn a_late_or_panicking_thread_has_no_result() {
         assert_eq!(within(Duration::from_secs(60), || Some(1)), Some(1));
         assert_eq!(within(Duration::from_secs(60), || None::<u8>), None);
         assert_eq!(within(Duration::from_secs(60), || -> Option<u8> { panic!("as cudarc may") }), None);

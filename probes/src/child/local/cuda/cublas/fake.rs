@@ -1,4 +1,4 @@
-//! A library with cuBLAS's functions that works on the processor's own memory, for the tests. A program of its own.
+//! A library with cuBLAS's functions that works in the processor's memory, for the tests. A program of its own.
 
 #![crate_type = "cdylib"]
 
@@ -24,7 +24,7 @@ extern "C" fn cublasSetStream_v2(handle: *mut c_void, stream: *mut c_void) -> c_
     if handle as usize == 0x1234 && stream as usize != 0xbad { 0 } else { INVALID_VALUE }
 }
 
-/// What the bits mean, by the standard.
+/// The value of the bits, by the standard.
 fn value(half: u16) -> f32 {
     let (exponent, behind) = (i32::from(half >> 10 & 0x1f), f32::from(half & 0x3ff) / 1024.0);
     let magnitude = match exponent {

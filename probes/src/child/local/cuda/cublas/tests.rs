@@ -1,4 +1,4 @@
-//! The real loading path, with a library of four functions that was made on the spot.
+//! The real loading path, with a library of four functions that is compiled by the test.
 
 use std::{path::PathBuf, process::Command, ptr::null_mut};
 
@@ -11,7 +11,7 @@ use super::{
 
 const SIZE: usize = 24;
 
-/// Made by the compiler that makes the tests.
+/// Compiles the library.
 fn fake(folder: &TempDir, code: &str) -> PathBuf {
     let (source, library) = (folder.path().join("fake.rs"), folder.path().join("libcublas.so.13"));
     std::fs::write(&source, code).unwrap();
@@ -23,7 +23,7 @@ fn fake(folder: &TempDir, code: &str) -> PathBuf {
 }
 
 #[test]
-fn the_product_is_the_one_that_is_checked_for_and_one_wrong_number_is_seen() {
+fn the_product_passes_the_check_and_a_wrong_number_fails_it() {
     let folder = TempDir::new().unwrap();
     let api = Api::load(fake(&folder, include_str!("fake.rs"))).unwrap();
     let left = factors::matrix(SIZE, factors::left, half);
@@ -46,7 +46,7 @@ fn the_product_is_the_one_that_is_checked_for_and_one_wrong_number_is_seen() {
 }
 
 #[test]
-fn a_library_that_refuses_or_lacks_a_function_or_is_not_there_is_an_error() {
+fn a_missing_library_or_function_or_a_failed_call_is_an_error() {
     let folder = TempDir::new().unwrap();
     let api = Api::load(fake(&folder, include_str!("fake.rs"))).unwrap();
     // SAFETY: the library that was made here knows no streams.

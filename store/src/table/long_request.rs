@@ -1,8 +1,8 @@
-//! Requests about many keys, in steps: between two of them the server answers others.
+//! Requests for many keys, in steps: between two steps the server serves others.
 //!
-//! A list of up to [`KEYS_A_STEP`] keys is served in one step, so for it nothing has changed; a longer one sees the
-//! table as it is at each step. LIST_KEYS names every key that was there all the time once, and none twice: it walks
-//! the keys in their order. How many there are comes first on the wire, so they are gathered before any is told.
+//! A list of up to [`KEYS_PER_STEP`] keys is served in one step, so it is atomic; a longer one sees the table as it
+//! is at each step. LIST_KEYS names every key that exists all the time once, and none twice: it walks the keys in
+//! order. Their number comes first on the wire, so they are gathered before any is sent.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -13,26 +13,26 @@ use std::{
 use super::{ClientId, Refused, Replies, Table, waits::WaitId};
 use crate::codec::{Key, Reply, Request, Value};
 
-/// Keys that are looked at in one step. It takes about a tenth of a millisecond.
-pub const KEYS_A_STEP: usize = 1024;
+/// Keys of one step. It takes about a tenth of a millisecond.
+pub const KEYS_PER_STEP: usize = 1024;
 
-/// Bytes of keys or values that are copied in one step, or one more than that.
-const BYTES_A_STEP: usize = 256 << 10;
+/// Bytes of keys or values that are copied in one step; one item more is possible.
+const BYTES_PER_STEP: usize = 256 << 10;
 
-/// What is left of a request. Its client is asked nothing else before it is done.
+/// The rest of a request. No other request of its client is served before it is done.
 #[derive(Debug)]
-pub struct Errand {
+pub struct LongRequest {
     client: ClientId,
     what: What,
 }
 
-/// What was done at once.
+/// The result of a first step.
 #[derive(Debug)]
 pub struct Step {
-    /// In keys that were looked at; a request without keys is one.
+    /// The number of keys handled; a request without keys counts as one.
     pub work: usize,
     /// What is left to do.
-    pub rest: Option<Errand>,
+    pub rest: Option<LongRequest>,
 }
 
 #[derive(Debug)]
@@ -40,13 +40,13 @@ enum What {
     Set(vec::IntoIter<(Key, Value)>),
     Get(vec::IntoIter<Key>),
     Check(vec::IntoIter<Key>),
-    /// With the wait for those that were missing so far.
+    /// With the wait for the keys that were missing so far.
     Wait(vec::IntoIter<Key>, Option<WaitId>),
     Gather(Gathered),
     Tell(Gathered),
 }
 
-/// Keys as they go over the wire, and the last of them.
+/// Keys in wire format, and the last of them.
 #[derive(Debug, Default)]
 struct Gathered {
     keys: u64,
@@ -56,8 +56,8 @@ struct Gathered {
     bytes: usize,
 }
 
-impl Errand {
-    /// `Err`: the request is about one key or none.
+impl LongRequest {
+    /// `Err`: the request is for at most one key.
     pub(super) fn new(client: ClientId, request: Request) -> Result<Self, Request> {
         let what = match request {
             Request::MultiSet(pairs) => What::Set(pairs.into_iter()),
@@ -67,10 +67,10 @@ impl Errand {
             Request::ListKeys => What::Gather(Gathered::default()),
             other => return Err(other),
         };
-        Ok(Errand { client, what })
+        Ok(LongRequest { client, what })
     }
 
-    /// What it has gathered for its reply, in bytes.
+    /// The bytes that it has gathered for its reply.
     #[must_use]
     pub fn gathered_bytes(&self) -> usize {
         match &self.what {
@@ -81,16 +81,16 @@ impl Errand {
 }
 
 impl Table {
-    /// One step of an errand.
+    /// Runs one step of a long request.
     ///
     /// # Errors
     /// As [`Table::handle`].
-    pub fn go_on(&mut self, errand: Errand, replies: &mut Replies) -> Result<Step, Refused> {
-        let Errand { client, what } = errand;
+    pub fn resume(&mut self, long_request: LongRequest, replies: &mut Replies) -> Result<Step, Refused> {
+        let LongRequest { client, what } = long_request;
         let mut work = 0;
         let rest = match what {
             What::Set(mut pairs) => {
-                for (key, value) in pairs.by_ref().take(KEYS_A_STEP) {
+                for (key, value) in pairs.by_ref().take(KEYS_PER_STEP) {
                     work += 1;
                     self.on_set(key, value, replies)?;
                 }
@@ -98,7 +98,7 @@ impl Table {
             }
             What::Get(mut keys) => {
                 let (mut values, mut bytes) = (Vec::new(), 0);
-                while work < KEYS_A_STEP && bytes < BYTES_A_STEP {
+                while work < KEYS_PER_STEP && bytes < BYTES_PER_STEP {
                     let Some(key) = keys.next() else { break };
                     let value = self.value_or_empty(&key);
                     work += 1;
@@ -109,7 +109,7 @@ impl Table {
                 (keys.len() > 0).then_some(What::Get(keys))
             }
             What::Check(mut keys) => {
-                let is_present = keys.by_ref().take(KEYS_A_STEP).all(|key| {
+                let is_present = keys.by_ref().take(KEYS_PER_STEP).all(|key| {
                     work += 1;
                     self.is_present(&key)
                 });
@@ -121,17 +121,17 @@ impl Table {
                 }
             }
             What::Wait(mut keys, mut wait) => {
-                for key in keys.by_ref().take(KEYS_A_STEP) {
+                for key in keys.by_ref().take(KEYS_PER_STEP) {
                     work += 1;
                     if !self.is_present(&key) {
                         let wait = *wait.get_or_insert_with(|| self.waits.begin(client));
-                        self.waits.add(wait, key, &mut self.ledger)?;
+                        self.waits.add(wait, key, &mut self.quota)?;
                     }
                 }
                 if keys.len() > 0 {
                     Some(What::Wait(keys, wait))
                 } else {
-                    if wait.is_none_or(|wait| self.waits.is_over(wait, &mut self.ledger)) {
+                    if wait.is_none_or(|wait| self.waits.is_over(wait, &mut self.quota)) {
                         replies.push((client, Reply::StopWaiting));
                     }
                     None
@@ -148,22 +148,22 @@ impl Table {
                 }
             }
             What::Tell(gathered) => {
-                // What one step gathered.
-                work = KEYS_A_STEP;
+                // The keys gathered by one step.
+                work = KEYS_PER_STEP;
                 gathered.tell(client, replies)
             }
         };
-        Ok(Step { work: work.max(1), rest: rest.map(|what| Errand { client, what }) })
+        Ok(Step { work: work.max(1), rest: rest.map(|what| LongRequest { client, what }) })
     }
 }
 
 impl Gathered {
-    /// How many keys were looked at, and whether these were the last.
+    /// Returns the number of keys handled, and whether these were the last.
     fn step(&mut self, values: &BTreeMap<Key, Value>) -> (usize, bool) {
         let from = self.last.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
         let mut keys = values.range::<Key, _>((from, Bound::Unbounded)).map(|(key, _)| key);
         let (mut work, mut piece, mut last) = (0, Vec::new(), None);
-        while work < KEYS_A_STEP && piece.len() < BYTES_A_STEP {
+        while work < KEYS_PER_STEP && piece.len() < BYTES_PER_STEP {
             last = keys.next();
             let Some(key) = last else { break };
             work += 1;
@@ -211,7 +211,7 @@ mod tests {
         table
     }
 
-    /// The keys of a whole list, and how many it announced.
+    /// The keys of a whole list, and the announced number.
     fn listed(replies: Replies) -> (u64, Vec<Vec<u8>>) {
         let (mut count, mut keys) = (0, Vec::new());
         for (_, reply) in replies {
@@ -235,14 +235,14 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_all_keys_is_made_and_told_in_steps_with_others_between() {
+    fn a_list_of_all_keys_is_made_and_sent_in_steps() {
         const KEYS: usize = 20_000;
         let mut table = filled(KEYS);
         let mut told = Vec::new();
         let mut step = table.begin(A, Request::ListKeys, &mut told).unwrap();
         let mut steps = 1;
-        while let Some(errand) = step.rest {
-            // Behind the place that it has come to, ahead of it, and new ones on both sides.
+        while let Some(long_request) = step.rest {
+            // Behind the current position, ahead of it, and new ones on both sides.
             table.handle(B, Request::Delete(name(steps)), &mut Vec::new()).unwrap();
             table.handle(B, Request::Delete(name(KEYS - steps)), &mut Vec::new()).unwrap();
             ask(&mut table, B, set(&format!("a {steps}"), ""));
@@ -250,16 +250,20 @@ mod tests {
             ask(&mut table, B, set(&format!("z {steps}"), ""));
             ask(&mut table, B, Request::Delete(format!("z {steps}").as_str().into()));
             let before = told.len();
-            step = table.go_on(errand, &mut told).unwrap();
-            assert!(step.work <= KEYS_A_STEP, "{} keys in one step", step.work);
+            step = table.resume(long_request, &mut told).unwrap();
+            assert!(step.work <= KEYS_PER_STEP, "{} keys in one step", step.work);
             for (_, reply) in &told[before..] {
                 if let Reply::KeyPart(part) = reply {
-                    assert!(parse(part).len() <= KEYS_A_STEP, "{} keys told in one step", parse(part).len());
+                    assert!(
+                        parse(part).len() <= KEYS_PER_STEP,
+                        "{} keys told in one step",
+                        parse(part).len()
+                    );
                 }
             }
             steps += 1;
         }
-        assert!(steps >= 2 * KEYS / KEYS_A_STEP, "{steps}");
+        assert!(steps >= 2 * KEYS / KEYS_PER_STEP, "{steps}");
         let (count, mut keys) = listed(told);
         assert_eq!(count, keys.len() as u64);
         assert!(keys.is_sorted());
@@ -274,8 +278,8 @@ mod tests {
     }
 
     #[test]
-    fn many_keys_are_set_got_and_checked_in_steps() {
-        const KEYS: usize = 10 * KEYS_A_STEP;
+    fn many_keys_are_set_read_and_checked_in_steps() {
+        const KEYS: usize = 10 * KEYS_PER_STEP;
         let mut table = table();
         let names: Vec<Key> = (0..KEYS).map(name).collect();
         let pairs = names.iter().map(|key| (key.clone(), "v".into())).collect();
@@ -284,9 +288,9 @@ mod tests {
             let op = request.op();
             let mut step = table.begin(A, request, &mut replies).unwrap();
             let mut steps = 1;
-            while let Some(errand) = step.rest {
-                assert!(step.work <= KEYS_A_STEP);
-                step = table.go_on(errand, &mut replies).unwrap();
+            while let Some(long_request) = step.rest {
+                assert!(step.work <= KEYS_PER_STEP);
+                step = table.resume(long_request, &mut replies).unwrap();
                 steps += 1;
             }
             assert_eq!(steps, 10, "{op:?}");
@@ -300,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_are_large_are_got_in_steps_of_few() {
+    fn large_values_are_read_in_small_steps() {
         let mut table = table();
         ask(&mut table, A, Request::Set { key: "k".into(), value: vec![7; 200_000].into() });
         let mut replies = Vec::new();
@@ -310,8 +314,8 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_for_many_keys_hears_of_those_that_come_while_it_is_made() {
-        const KEYS: usize = 3 * KEYS_A_STEP;
+    fn a_wait_for_many_keys_sees_keys_that_are_set_meanwhile() {
+        const KEYS: usize = 3 * KEYS_PER_STEP;
         for (first, then) in [(0, KEYS - 1), (KEYS - 1, 0)] {
             let mut table = filled(KEYS);
             for missing in [first, then] {
@@ -321,27 +325,27 @@ mod tests {
             let step = table.begin(A, Request::Wait((0..KEYS).map(name).collect()), &mut replies).unwrap();
             let put = |number: usize| Request::Set { key: name(number), value: "".into() };
             assert_eq!(ask(&mut table, B, put(first)), []);
-            let step = table.go_on(step.rest.unwrap(), &mut replies).unwrap();
-            let step = table.go_on(step.rest.unwrap(), &mut replies).unwrap();
+            let step = table.resume(step.rest.unwrap(), &mut replies).unwrap();
+            let step = table.resume(step.rest.unwrap(), &mut replies).unwrap();
             assert!(step.rest.is_none());
             assert_eq!(replies, []);
             assert_eq!(ask(&mut table, B, put(then)), [(A, Reply::StopWaiting)]);
             assert!(table.waits.is_empty());
         }
-        // All came before its end: it is answered at its end, once.
+        // All are set before its end: it is answered at its end, once.
         let mut table = filled(KEYS);
         ask(&mut table, B, Request::Delete(name(5)));
         let mut replies = Vec::new();
         let step = table.begin(A, Request::Wait((0..KEYS).map(name).collect()), &mut replies).unwrap();
         assert_eq!(ask(&mut table, B, Request::Set { key: name(5), value: "".into() }), []);
         let mut rest = step.rest;
-        while let Some(errand) = rest {
+        while let Some(long_request) = rest {
             assert_eq!(replies, []);
-            rest = table.go_on(errand, &mut replies).unwrap().rest;
+            rest = table.resume(long_request, &mut replies).unwrap().rest;
         }
         assert_eq!(replies, [(A, Reply::StopWaiting)]);
         assert!(table.waits.is_empty());
-        // Or its client goes in the middle of it.
+        // Or its client disconnects in the middle of it.
         ask(&mut table, B, Request::Delete(name(5)));
         let step = table.begin(A, Request::Wait((0..KEYS).map(name).collect()), &mut replies).unwrap();
         drop(step);

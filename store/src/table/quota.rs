@@ -2,12 +2,12 @@ use thiserror::Error;
 
 use crate::limits::Limits;
 
-/// What one stored thing costs beyond its bytes: map slots, allocations, counts.
+/// The cost of an entry beyond its bytes: map slots, allocations, counts.
 const ENTRY_OVERHEAD: usize = 96;
 
-/// Why the table will not do what a client asks. The client's connection must be closed: SET, APPEND and
-/// QUEUE_PUSH have no reply, those of ADD and COMPARE_SET are the new value and nothing else, and to a WAIT or
-/// BARRIER that is answered with anything but "go on" torch's client says only that it expected that.
+/// Why the table refuses a request. The client's connection must be closed: SET, APPEND and QUEUE_PUSH have no reply,
+/// those of ADD and COMPARE_SET are the new value and nothing else, and an unexpected reply to WAIT or BARRIER gives
+/// an unhelpful error in torch's client.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Refused {
     #[error("the table is full: {max} bytes")]
@@ -18,21 +18,21 @@ pub enum Refused {
     NotANumber,
 }
 
-/// Counts what the table holds, in bytes and in keys, and says when it is enough.
+/// Counts the bytes and keys of the table, and enforces the limits.
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(super) struct Quota {
     bytes: usize,
     keys: usize,
     max_bytes: usize,
     max_keys: usize,
 }
 
-impl Ledger {
+impl Quota {
     pub(super) fn new(limits: &Limits) -> Self {
-        Ledger { bytes: 0, keys: 0, max_bytes: limits.max_table_bytes, max_keys: limits.max_keys }
+        Quota { bytes: 0, keys: 0, max_bytes: limits.max_table_bytes, max_keys: limits.max_keys }
     }
 
-    /// Charges for a thing of `bytes` that is about to be kept.
+    /// Charges for an entry of `bytes` that is about to be stored.
     pub(super) fn charge(&mut self, bytes: usize) -> Result<(), Refused> {
         let after = self.bytes.saturating_add(bytes).saturating_add(ENTRY_OVERHEAD);
         if after > self.max_bytes {
@@ -46,7 +46,7 @@ impl Ledger {
         self.bytes -= bytes + ENTRY_OVERHEAD;
     }
 
-    /// A thing that was charged for changes its size.
+    /// Adjusts the charge of an entry that changes its size.
     pub(super) fn resize(&mut self, from: usize, to: usize) -> Result<(), Refused> {
         let after = (self.bytes - from).saturating_add(to);
         if after > self.max_bytes && to > from {
