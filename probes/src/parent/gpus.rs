@@ -73,7 +73,7 @@ fn from_run(run: ProbeRun, deadline: Duration) -> Inventory {
         return *inventory;
     }
     let why = run.no_answer(deadline);
-    let at = run.at.unwrap_or_else(|| LocalFault::PROBE.into());
+    let at = run.at.unwrap_or_else(|| Component::Probe.into());
     let mut inventory = run.partial.map_or_else(Inventory::default, |partial| *partial);
     inventory.notes.push(why);
     inventory.hangs_at = Some(at);

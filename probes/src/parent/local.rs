@@ -61,7 +61,7 @@ pub async fn measure_compute(times: u32, plan: LocalPlan, cancel: watch::Receive
         Ok(_) if *cancel.borrow() || cancel.has_changed().is_err() => Vec::new(),
         Ok(run) => {
             let LocalFault { component, reason } = unanswered(&plan, &run);
-            tracing::warn!(component, reason, "the compute probe gave no times");
+            tracing::warn!(%component, reason, "the compute probe gave no times");
             Vec::new()
         }
         Err(error) => {

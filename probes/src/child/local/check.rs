@@ -33,7 +33,7 @@ pub(crate) fn check(accelerators: bool, places: &Places, reporter: &Reporter) ->
 fn steps(accelerators: bool, places: &Places, reporter: &Reporter) -> Result<ComputeTime, LocalFault> {
     let of_cpu = of_cpu(SAMPLES, reporter)?;
     reporter.send(&ProbeMessage::At("loopback".into()));
-    loopback::check().map_err(|error| fault("loopback", rules::chain(&error)))?;
+    loopback::check().map_err(|error| LocalFault::new("loopback", rules::chain(&error)))?;
     let of_devices = of_devices(accelerators, SAMPLES, places, reporter)?;
     // Where there are devices they do the work.
     let Timed { kind, times } = slowest(of_devices).unwrap_or(of_cpu);
@@ -59,7 +59,7 @@ fn slowest(devices: Vec<Timed>) -> Option<Timed> {
 
 fn of_cpu(times: u32, reporter: &Reporter) -> Result<Timed, LocalFault> {
     reporter.send(&ProbeMessage::At("cpu".into()));
-    let times = cpu::samples(times).map_err(|reason| fault("cpu", reason))?;
+    let times = cpu::samples(times).map_err(|reason| LocalFault::new("cpu", reason))?;
     Ok(Timed { kind: ComputeKind::Processor, times })
 }
 

@@ -151,7 +151,7 @@ impl CallEnd {
         let how = match self.cause {
             ExitCause::Code(0) => return None,
             ExitCause::Code(code) => format!("exit code {code}"),
-            ExitCause::Signal(signal) => format!("killed by {}", signal_words(signal)),
+            ExitCause::Signal(signal) => format!("killed by {}", signal_text(signal)),
         };
         let said = self.last_output();
         // Tools have no better way to report it.

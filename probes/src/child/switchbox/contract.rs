@@ -134,7 +134,7 @@ impl Response {
         let values = there.into_iter().zip(back);
         let values = values.map(|(there, back)| Repetition { there, back: Some(back) }).collect();
         // Of several paths the least direct one counts.
-        let paths = self.of_pair(pair).map(|it| it.path.as_deref().map_or(Path::Unknown, Path::from_word));
+        let paths = self.of_pair(pair).map(|it| it.path.as_deref().map_or(Path::Unknown, Path::parse));
         Ok(Answer::Measured { values, path: paths.max().unwrap_or_default() })
     }
 
@@ -283,6 +283,6 @@ mod tests {
             r#"{{"v":1,"results":[{}]}}"#,
             vec![r#"{"pair":[0,1],"dir":"ab"}"#; MOST_RESULTS + 1].join(",")
         );
-        assert!(read(&many).unwrap_err().words.contains("4097 entries"));
+        assert!(read(&many).unwrap_err().message.contains("4097 entries"));
     }
 }
