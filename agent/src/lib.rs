@@ -41,6 +41,6 @@ pub use self::{
     logs::{Console, Drained, Generation, LogError, Logs, Stream, TAIL_BYTES, plain},
     master_link::MasterAt,
     report::{Report, WorkerEvidence},
-    streams::Streams,
     store_host::{Allowed, Reach, SharedStore, StoreHost, StoreHostError, StoreLimits, bind, bind_at},
+    streams::Streams,
 };

@@ -229,7 +229,8 @@ impl<E: From<Event>> MasterConnection<E> {
             }
             let reason = chain(&error);
             let is_final = error.is_final(was_open_once);
-            let event = if is_final { Event::Pushed(Push::Refused { reason }) } else { Event::MasterAway { reason } };
+            let event =
+                if is_final { Event::Pushed(Push::Refused { reason }) } else { Event::MasterAway { reason } };
             if self.emit(event).await.is_some() || is_final {
                 return;
             }
@@ -402,7 +403,7 @@ impl<E: From<Event>> MasterConnection<E> {
     }
 
     /// Waits for the first push.
-    async fn welcome(&mut self, pushes: &mut Streaming<pb::Push>) -> Result<Welcome, LinkError> {
+    async fn welcome(&mut self, pushes: &mut Streaming<pb::StreamMessage>) -> Result<Welcome, LinkError> {
         let Ok(push) = timeout(CALL, pushes.message()).await else {
             return Err(LinkError::Silent { at: self.connector.to_string(), timeout: CALL });
         };
@@ -419,28 +420,19 @@ impl<E: From<Event>> MasterConnection<E> {
         let at = || self.connector.to_string();
         let push = push.map_err(|status| self.connector.refused(status))?;
         let push = push.ok_or_else(|| LinkError::BrokeOff { at: at() })?;
-        Pushed::try_from(push).map_err(|source| LinkError::InvalidPush { at: at(), source })
+        StreamMessage::try_from(push).map_err(|source| LinkError::InvalidPush { at: at(), source })
     }
 
     /// `None` for a push that was received before, concerns only the connection, or is unknown to this agent.
-    fn event(&mut self, Pushed { epoch, seq, push }: Pushed) -> Option<Event> {
+    fn event(&mut self, StreamMessage { epoch, seq, payload }: StreamMessage) -> Option<Event> {
         if self.last_push.is_some_and(|(life, last)| life == epoch && seq <= last) {
             return None;
         }
         self.last_push = Some((epoch, seq));
-        Some(match push? {
-            Push::Welcome { .. } => return None,
-            Push::Host { round, fresh_port } => Event::AskedToHost { round, fresh_port },
-            Push::Seat(assignment) => Event::Seated { assignment },
-            Push::Regroup { round, why, is_secondary } => Event::Regroup { round, why, is_secondary },
-            Push::Refused { reason } => Event::Pushed(Push::Refused { reason }),
-            Push::JobEnd(verdict) => Event::JobEnded { verdict },
-            Push::Pending(pending) => Event::Pending(pending),
-            Push::Check(order) => Event::CheckOrdered { order },
-            Push::CancelCheck(at) => Event::CheckCancelled { at },
-            Push::CheckOver { words } => Event::CheckOver { words },
-            Push::Excluded(exclusion) => Event::Excluded { exclusion },
-        })
+        match payload? {
+            Payload::Welcome { .. } => None,
+            Payload::Push(push) => Some(Event::Pushed(push)),
+        }
     }
 
     async fn send(

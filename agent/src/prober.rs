@@ -292,8 +292,8 @@ async fn with_switchbox<E: From<Event>>(
 ) -> Event {
     let (lines, mut received) = mpsc::channel(SWITCHBOX_LINES);
     let forwarding = async {
-        while let Some(words) = received.recv().await {
-            let _gone = events.send(Event::SelfCheckSays { words }.into()).await;
+        while let Some(message) = received.recv().await {
+            let _gone = events.send(Event::SelfCheckProgress { message }.into()).await;
         }
     };
     let (found, ()) = tokio::join!(check_switchbox(task, helper, Some(lines), Some(cancel)), forwarding);

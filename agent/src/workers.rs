@@ -88,7 +88,12 @@ fn merged(inherited: &[(OsString, OsString)], own: &[(&'static str, String)]) ->
         .collect()
 }
 
-/// The part that is the same in every worker's environment.
+/// A worker argument with `${local_rank}` filled in.
+fn worker_argument(argument: &[u8], local_rank: LocalRank) -> Vec<u8> {
+    substitute(argument, |name| (name == "local_rank").then(|| local_rank.to_string()))
+}
+
+/// What is the same in every worker's environment.
 #[must_use]
 pub fn env_settings(config: &AgentConfig, launcher_id: String) -> EnvSettings {
     let inherited = |name: &str| {

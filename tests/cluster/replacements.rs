@@ -30,8 +30,7 @@ fn a_replacement_does_not_wait_for_the_grace() {
     let replacement = job.node(9).env("NODE_RANK", "1").flags(["--nnodes=2"]).start();
     let world = job.await_world(2, 1);
     assert_eq!(places(&world), [1, 9]);
-    let _said =
-        job.await_master_log("its connection to the job master was broken when a replacement joined");
+    let _said = job.await_master_log("its connection to the job master was broken when a replacement joined");
     job.ends_well([first, replacement]);
 }
 

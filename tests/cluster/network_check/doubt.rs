@@ -33,7 +33,10 @@ fn of_two_hosts_the_faulty_one_is_unknown_and_the_policy_decides() {
             output.contains("; the first of them failed with node 1, which is also unverified: "),
             "{output}"
         );
-        assert!(output.contains("no node is tainted. Check that first, then the network between"), "{output}");
+        assert!(
+            output.contains("no node is tainted. Check that first, then the network between"),
+            "{output}"
+        );
     }
 
     let (job, nodes) = with_policy(&network, &["--on-inconclusive=proceed"], false);
