@@ -142,7 +142,7 @@ impl<'a> Pets<'a> {
     }
 
     fn get(&self, spec: &OptionSpec) -> Option<&'a OsStr> {
-        if self.0.is_empty() || !spec.has_pet() {
+        if self.0.is_empty() || !spec.has_pet {
             return None;
         }
         let names = |key: &str| {

@@ -38,7 +38,7 @@ use crate::{
     host::Host,
     invalid::Invalid,
     numa,
-    options::Flag,
+    options::{Flag, Kind, OPTIONS},
     resolve::{identity::Identity, meeting::Rendezvous},
     token_in_environment,
 };
@@ -254,18 +254,10 @@ fn without_effect(cli: &Cli, notices: &mut Vec<String>) -> Result<(), Invalid> {
             range: "the interval is a number of seconds above 0",
         });
     }
-    let mut nothing_is_done = |flag: Flag, why: &str| notices.push(does_nothing(cli, flag, why));
-    if cli.is_given(Flag::StartMethod) {
-        nothing_is_done(Flag::StartMethod, "workers are programs, not Python functions");
-    }
-    for flag in [Flag::TrainingPort, Flag::UcpDeviceType, Flag::MembindPolicy] {
-        if cli.is_given(flag) {
-            nothing_is_done(flag, "this launcher has no use for it");
-        }
-    }
-    for flag in [Flag::AutoTunning, Flag::SaveAtBreakpoint] {
-        if cli.is_on(flag) {
-            nothing_is_done(flag, "this launcher does not do that");
+    for spec in OPTIONS {
+        let is_used = if spec.kind == Kind::Switch { cli.is_on(spec.flag) } else { cli.is_given(spec.flag) };
+        if let (true, Some(why)) = (is_used, spec.ignored) {
+            notices.push(does_nothing(cli, spec.flag, why));
         }
     }
     Ok(())

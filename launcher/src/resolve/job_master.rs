@@ -16,7 +16,7 @@ use crate::{
     environment::Environment,
     host::Host,
     invalid::Invalid,
-    options::Flag,
+    options::{Flag, MASTER, OPTIONS},
     resolve::{
         at_least_zero,
         checks::permille,
@@ -86,17 +86,7 @@ pub(super) fn resolve(
         let topology = files.named(Flag::TopologyConfig, Some("DLROVER_TOPOLOGY_CONFIG"));
         (state_dir.transpose()?, topology.map(|(path, _)| path), files.trust()?)
     };
-    let for_the_master = [
-        Flag::RestartCount,
-        Flag::ReconnectGrace,
-        Flag::HeartbeatTimeout,
-        Flag::StateDir,
-        Flag::TopologyConfig,
-        Flag::TaintReport,
-        Flag::TaintKey,
-        Flag::TaintGuard,
-    ];
-    let given = for_the_master.into_iter().filter(|flag| cli.is_given(*flag));
+    let given = OPTIONS.iter().filter(|spec| spec.section == MASTER && cli.is_given(spec.flag));
     Ok(MasterPlan {
         serves,
         policy: Policy {
@@ -124,7 +114,7 @@ pub(super) fn resolve(
         },
         trust,
         own_token,
-        given: given.map(|flag| cli.given(flag).to_string()).collect(),
+        given: given.map(|spec| cli.given(spec.flag).to_string()).collect(),
     })
 }
 

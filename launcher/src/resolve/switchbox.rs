@@ -10,7 +10,7 @@ use crate::{
     environment::Environment,
     host::Host,
     invalid::Invalid,
-    options::{Flag, SWITCHBOX_PATHS as PATHS},
+    options::{Flag, SWITCHBOX_PATHS},
     resolve::{checks::one_of, command},
 };
 
@@ -31,9 +31,8 @@ pub(super) fn resolve(
     let given = || cli.given(Flag::MinBandwidth);
     let min = min.ok_or_else(|| Invalid::SwitchboxRange { given: given(), range: Rate::MINIMUM })?;
     let min_channels = min_channels(cli, pairs.len())?;
-    let words = one_of(cli, Flag::SwitchboxPath, PATHS)?;
-    let expected = Expected::from_word(words)
-        .ok_or_else(|| Invalid::Choice { given: cli.given(Flag::SwitchboxPath), choices: PATHS })?;
+    let expected = Expected::from_word(one_of(cli, Flag::SwitchboxPath)?)
+        .ok_or_else(|| Invalid::Choice { given: cli.given(Flag::SwitchboxPath), choices: SWITCHBOX_PATHS })?;
     if !cli.is_on(Flag::SwitchboxCheck) {
         return Ok(None);
     }
