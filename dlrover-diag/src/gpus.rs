@@ -2,12 +2,12 @@
 
 use std::{fs, io, path::PathBuf, process::ExitCode, time::Duration};
 
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::value_parser;
 use diagnosis::{
     gpu_topology::LinkKind,
     gpus::{
         Gpu, GpuTrouble, Host, Inventory, gigabytes,
-        health::{BUSY_PERMILLE, is_busy, what_is_broken},
+        health::{is_busy, what_is_broken},
     },
 };
 use probes::{GpuPlan, inventory_now};
@@ -19,9 +19,6 @@ use launcher::{
     failure::{FAILED, SUCCEEDED, USAGE},
     resolve::permille,
 };
-
-/// What it is called.
-pub(super) const NAME: &str = "gpus";
 
 /// The version of the JSON document.
 const SCHEMA: &str = "dlrover.gpus/v1";
@@ -46,42 +43,29 @@ enum GpusError {
     },
 }
 
-/// What it understands.
-pub(super) fn command() -> Command {
-    Command::new(NAME)
-        .about("Shows the accelerators of this node, their state, their links, and the host")
-        .after_help(
-            "NVIDIA's are asked through NVML (libnvidia-ml.so.1), or nvidia-smi where that is not here, MetaX's through \
-             sysfs and mx-smi; nothing of this has to be here.\n\nExit code: 0 when nothing is broken, 1 when an accelerator is, or gives no answer, 2 when the \
-             command line cannot be used.",
-        )
-        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("One JSON document, for programs"))
-        .arg(
-            Arg::new("timeout")
-                .long("timeout")
-                .value_name("SECONDS")
-                .value_parser(value_parser!(u64).range(1..=600))
-                .default_value("30")
-                .help("How long drivers may take; without persistence mode one takes seconds for each device"),
-        )
-        .arg(
-            Arg::new("busy")
-                .long("busy-gpu-threshold")
-                .value_name("PERCENT")
-                .value_parser(percent)
-                .default_value("30")
-                .help("A GPU is busy when more of its memory is taken, as with dlrover-run's option of this name"),
-        )
-        .arg(
-            Arg::new("from")
-                .long("from")
-                .value_name("FILE")
-                .value_parser(value_parser!(PathBuf))
-                .help("Show a document that --json has written on another node"),
-        )
+/// Shows the accelerators of this node, their state, their links, and the host
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+NVIDIA's are queried by NVML (libnvidia-ml.so.1), or by nvidia-smi without that library, MetaX's by sysfs and mx-smi; \
+none of these is required.
+
+Exit code: 0 when nothing is broken, 1 when an accelerator is, or does not reply, 2 when the command line cannot be used.")]
+pub(super) struct Arguments {
+    /// One JSON document, for programs
+    #[arg(long)]
+    json: bool,
+    /// The timeout of drivers; without persistence mode a driver takes seconds for each device
+    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u64).range(1..=600), default_value = "30")]
+    timeout: u64,
+    /// A GPU is busy when more of its memory is taken, as with dlrover-run's option of this name
+    #[arg(long = "busy-gpu-threshold", value_name = "PERCENT", value_parser = percent, default_value = "30")]
+    busy_permille: u32,
+    /// Show a document that --json has written on another node
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
 }
 
-pub(super) fn main(arguments: &ArgMatches) -> ExitCode {
+pub(super) fn main(arguments: &Arguments) -> ExitCode {
     let inventory = match inventory(arguments) {
         Ok(inventory) => inventory,
         Err(error) => {
@@ -89,10 +73,9 @@ pub(super) fn main(arguments: &ArgMatches) -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
-    let busy_permille = arguments.get_one::<u32>("busy").copied().unwrap_or(BUSY_PERMILLE);
-    let text = match arguments.get_flag("json") {
+    let text = match arguments.json {
         true => document(&inventory),
-        false => for_people(&inventory, busy_permille),
+        false => for_people(&inventory, arguments.busy_permille),
     };
     let is_well =
         inventory.hangs_at.is_none() && inventory.gpus.iter().all(|gpu| what_is_broken(gpu).is_none());
@@ -102,17 +85,18 @@ pub(super) fn main(arguments: &ArgMatches) -> ExitCode {
 /// In thousandths.
 fn percent(word: &str) -> Result<u32, String> {
     let percent = word.parse::<f64>().ok().filter(|percent| (0.0..=100.0).contains(percent));
-    percent.map(|percent| permille(percent / 100.0)).ok_or_else(|| "it is no number from 0 to 100".to_owned())
+    percent
+        .map(|percent| permille(percent / 100.0))
+        .ok_or_else(|| "it is not a number from 0 to 100".to_owned())
 }
 
-fn inventory(arguments: &ArgMatches) -> Result<Inventory, GpusError> {
-    if let Some(path) = arguments.get_one::<PathBuf>("from") {
+fn inventory(arguments: &Arguments) -> Result<Inventory, GpusError> {
+    if let Some(path) = &arguments.from {
         return recorded(path);
     }
-    let seconds = arguments.get_one::<u64>("timeout").copied().unwrap_or(30);
     let env: Vec<_> = std::env::vars_os().collect();
     let path = Environment(&env).tool_path().to_owned();
-    let plan = GpuPlan { deadline: Duration::from_secs(seconds), path, ..GpuPlan::default() };
+    let plan = GpuPlan { deadline: Duration::from_secs(arguments.timeout), path, ..GpuPlan::default() };
     Ok(inventory_now(plan))
 }
 

@@ -13,49 +13,54 @@ use std::{
 };
 
 use agent::logs::plain;
-use clap::Command;
+use clap::Parser;
 
 use launcher::{
-    failure::{FAILED, USAGE, tell},
+    failure::{FAILED, tell},
     misread,
 };
 
-/// `dlrover-diag`: does what its subcommand says and gives the exit code.
+/// Inspects a cluster, outside any job
+#[derive(Debug, Parser)]
+#[command(name = "dlrover-diag", version, arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    subcommand: Subcommand,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Subcommand {
+    Gpus(gpus::Arguments),
+    Pair(pair::Arguments),
+    Rehearse(rehearse::Arguments),
+    Topo(topo::Arguments),
+    Switchbox(switchbox::Arguments),
+}
+
+/// `dlrover-diag`: runs its subcommand and returns the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
     // Before anything else: this process may be a probe.
     if let Some(code) = probes::run_if_probe() {
         return code;
     }
-    let arguments = match command().try_get_matches_from(std::env::args_os()) {
-        Ok(arguments) => arguments,
-        Err(error) => return misread::answer("dlrover-diag", error),
-    };
-    match arguments.subcommand() {
-        Some((gpus::NAME, arguments)) => gpus::main(arguments),
-        Some((pair::NAME, arguments)) => pair::main(arguments),
-        Some((rehearse::NAME, arguments)) => rehearse::main(arguments),
-        Some((topo::NAME, arguments)) => topo::main(arguments),
-        Some((switchbox::NAME, arguments)) => switchbox::main(arguments),
-        _ => {
-            say(format_args!("error: a subcommand is needed; see dlrover-diag --help"));
-            ExitCode::from(USAGE)
-        }
+    match Arguments::try_parse() {
+        Err(error) => misread::answer("dlrover-diag", error),
+        Ok(Arguments { subcommand }) => match subcommand {
+            Subcommand::Gpus(arguments) => gpus::main(&arguments),
+            Subcommand::Pair(arguments) => pair::main(&arguments),
+            Subcommand::Rehearse(arguments) => rehearse::main(&arguments),
+            Subcommand::Topo(arguments) => topo::main(&arguments),
+            Subcommand::Switchbox(arguments) => switchbox::main(&arguments),
+        },
     }
 }
 
-/// What `dlrover-diag` understands.
-fn command() -> Command {
-    Command::new("dlrover-diag")
-        .about("Looks into a cluster, outside any job.")
-        .version(env!("CARGO_PKG_VERSION"))
-        .subcommand_required(true)
-        .arg_required_else_help(true)
-        .subcommand(gpus::command())
-        .subcommand(pair::command())
-        .subcommand(rehearse::command())
-        .subcommand(topo::command())
-        .subcommand(switchbox::command())
+/// The arguments of one subcommand, for tests.
+#[cfg(test)]
+fn parse(line: &str) -> Result<Subcommand, clap::Error> {
+    let words = std::iter::once("dlrover-diag").chain(line.split_whitespace());
+    Arguments::try_parse_from(words).map(|arguments| arguments.subcommand)
 }
 
 fn say(words: impl std::fmt::Display) {
@@ -85,6 +90,6 @@ mod tests {
 
     #[test]
     fn the_arguments_are_well_formed() {
-        command().debug_assert();
+        <Arguments as clap::CommandFactory>::command().debug_assert();
     }
 }

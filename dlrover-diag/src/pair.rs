@@ -7,7 +7,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, parser::ValueSource};
+use clap::ArgGroup;
 use probes::{ByHand, Listener, RingError, dial_pair, listen_for_pair};
 use rules::chain;
 use serde::Serialize;
@@ -18,11 +18,8 @@ use launcher::{
     numbers::whole,
 };
 
-/// What it is called.
-pub(super) const NAME: &str = "pair";
-
-/// So long the other end is waited for when nothing is said.
-const TIMEOUT: &str = "10";
+/// The default of `--patience`.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A day: nobody waits longer at a keyboard.
 const LONGEST_TIMEOUT: u64 = 86_400;
@@ -121,80 +118,60 @@ fn speed(per_second: u64) -> String {
     format!("{:.0} MB/s ({:.2} Gbit/s)", per_second / 1e6, per_second * 8.0 / 1e9)
 }
 
-/// What it understands.
-pub(super) fn command() -> Command {
-    Command::new(NAME)
-        .about("Checks the path between two hosts: latency, bandwidth both ways, and that every byte arrives right")
-        .after_help(
-            "On one host: dlrover-diag pair --listen 10.0.0.1\n\
-             On the other, with the port that the first one says: dlrover-diag pair --connect 10.0.0.1:PORT\n\n\
-             Exit code: 0 when all checks passed, 1 when one failed, 2 when the command line cannot be used.",
-        )
-        .arg(
-            Arg::new("listen")
-                .long("listen")
-                .value_name("ADDR[:PORT]")
-                .help("Wait for the other end at this address or name of this host; without a port, at any that is free"),
-        )
-        .arg(
-            Arg::new("connect")
-                .long("connect")
-                .value_name("ADDR:PORT")
-                .help("Connect to the end that listens there"),
-        )
-        .group(ArgGroup::new("end").args(["listen", "connect"]).required(true))
-        .arg(
-            Arg::new("repeat")
-                .long("repeat")
-                .value_name("N")
-                .value_parser(whole::<u32>(1..=u32::MAX.into()))
-                .default_value("1")
-                .help("How many checks, one after the other; the same number at both ends"),
-        )
-        .arg(
-            Arg::new("patience")
-                .long("patience")
-                .value_name("SECONDS")
-                .value_parser(whole::<u64>(0..=LONGEST_TIMEOUT))
-                .default_value(TIMEOUT)
-                .help(
-                    "How long to try to connect, and how long the other end may say nothing; --listen waits for the \
-                     first check as long as it takes, unless this is given",
-                ),
-        )
-        .arg(
-            Arg::new("json").long("json").action(ArgAction::SetTrue).help("One JSON document a check, one a line"),
-        )
+/// Checks the path between two hosts: latency, bandwidth both ways, and that every byte arrives right
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+On one host: dlrover-diag pair --listen 10.0.0.1
+On the other, with the port that the first one prints: dlrover-diag pair --connect 10.0.0.1:PORT
+
+Exit code: 0 when all checks passed, 1 when one failed, 2 when the command line cannot be used.")]
+#[command(group = ArgGroup::new("end").args(["listen", "connect"]).required(true))]
+pub(super) struct Arguments {
+    /// Wait for the other end at this address or name of this host; without a port, at any that is free
+    #[arg(long, value_name = "ADDR[:PORT]")]
+    listen: Option<String>,
+    /// Connect to the end that listens there
+    #[arg(long, value_name = "ADDR:PORT")]
+    connect: Option<String>,
+    /// How many checks, one after the other; the same number at both ends
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=u32::MAX.into()), default_value = "1")]
+    repeat: u32,
+    /// How long to try to connect, and how long the other end may be silent; --listen waits for the first check as
+    /// long as it takes, unless this is given [default: 10]
+    #[arg(long = "patience", value_name = "SECONDS", value_parser = whole::<u64>(0..=LONGEST_TIMEOUT))]
+    timeout: Option<u64>,
+    /// One JSON document a check, one a line
+    #[arg(long)]
+    json: bool,
 }
 
 /// Does it.
-pub(super) fn main(arguments: &ArgMatches) -> ExitCode {
-    let repeat = arguments.get_one::<u32>("repeat").copied().unwrap_or(1);
-    let is_json = arguments.get_flag("json");
-    let timeout = Duration::from_secs(arguments.get_one::<u64>("patience").copied().unwrap_or_default());
+pub(super) fn main(arguments: &Arguments) -> ExitCode {
+    let Arguments { listen: listen_at, connect: connect_to, repeat, .. } = arguments;
+    let given_timeout = arguments.timeout.map(Duration::from_secs);
+    let timeout = given_timeout.unwrap_or(TIMEOUT);
     let told = |measured: ByHand| {
         let figures = Figures::from(measured);
-        let line = match is_json {
+        let line = match arguments.json {
             true => serde_json::to_string(&figures).unwrap_or_default(),
             false => figures.for_people(),
         };
         // Who closed our output does not want to know.
         let _closed = super::line(&line);
     };
-    let end = if let Some(address) = arguments.get_one::<String>("connect") {
+    let end = if let Some(address) = connect_to {
         if !is_host_and_port(address) {
             return unusable(&format!("--connect {address}: ADDR:PORT is needed"));
         }
-        connect(address, repeat, timeout, told)
+        connect(address, *repeat, timeout, told)
     } else {
-        let address = arguments.get_one::<String>("listen").map_or("", String::as_str);
+        let address = listen_at.as_deref().unwrap_or_default();
         let Some(at) = address_and_port(address) else {
             return unusable(&format!(
                 "--listen {address}: an address or name of this host is needed, and a port from 0 to 65535 if any"
             ));
         };
-        let is_given = arguments.value_source("patience") == Some(ValueSource::CommandLine);
-        listen(at, repeat, is_given.then_some(timeout), timeout, told)
+        listen(at, *repeat, given_timeout, timeout, told)
     };
     match end {
         Ok(()) => ExitCode::from(SUCCEEDED),

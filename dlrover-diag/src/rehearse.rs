@@ -19,21 +19,28 @@ mod words;
 
 use std::process::ExitCode;
 
-use clap::ArgMatches;
 use diagnosis::network_check::rehearsal::rehearse;
 
-pub(super) use self::arguments::{NAME, command};
+pub(super) use self::arguments::Arguments;
 use self::settings::{Asked, What};
 use launcher::failure::{SUCCEEDED, USAGE};
 
 /// Does it.
-pub(super) fn main(arguments: &ArgMatches) -> ExitCode {
+pub(super) fn main(arguments: &Arguments) -> ExitCode {
     match Asked::read(arguments) {
         Ok(asked) => super::print(&said(&asked), SUCCEEDED),
         Err(error) => {
             super::say(format_args!("error: {error}"));
             ExitCode::from(USAGE)
         }
+    }
+}
+
+#[cfg(test)]
+fn read(line: &str) -> Result<Asked, settings::Wrong> {
+    match crate::parse(&format!("rehearse {line}")) {
+        Ok(crate::Subcommand::Rehearse(arguments)) => Asked::read(&arguments),
+        other => panic!("{line}: {other:?}"),
     }
 }
 

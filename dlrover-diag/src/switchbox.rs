@@ -2,10 +2,8 @@
 
 use std::{ffi::OsString, process::ExitCode, time::Duration};
 
-use clap::{Arg, ArgAction, ArgMatches, Command, parser::ValueSource, value_parser};
 use diagnosis::switchbox::{
-    Expected, Finding, NO_PROBE, PairFinding, Rate, Settings, SocketPair, SwitchboxStatus, Verdict,
-    check_pairs,
+    Expected, Finding, NO_PROBE, PairFinding, Rate, Settings, SwitchboxStatus, Verdict, check_pairs,
 };
 use probes::{
     GpuPlan, Helper, SwitchboxError, SwitchboxTask, TOOL_VARIABLE, check_switchbox, take_inventory,
@@ -23,68 +21,43 @@ use launcher::{
     resolve::switchbox::{VARIABLE as PROBE_VARIABLE, read_probe, usual_min_channels},
 };
 
-/// What it is called.
-pub(super) const NAME: &str = "switchbox";
+/// Checks the links between this node's accelerators and their switchbox
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+As dlrover-run --network-check --switchbox-check does before every start of workers; see docs/switchbox.md.
+To try a probe where there is no switchbox: --switchbox-probe=host --min-bandwidth=1000
 
-/// What it understands.
-pub(super) fn command() -> Command {
-    Command::new(NAME)
-        .about("Checks the links between this node's accelerators and their switchbox")
-        .after_help(
-            "As dlrover-run --network-check --switchbox-check does before every start of workers; see docs/switchbox.md.\n\
-             To try a probe where there is no switchbox: --switchbox-probe=host --min-bandwidth=1000\n\n\
-             Exit code: 0 when enough pairs are good, 1 when too few are or nothing could be measured, 2 when the command \
-             line cannot be used.",
-        )
-        .arg(
-            Arg::new("box-pairs")
-                .long("box-pairs")
-                .value_name("A:B ...")
-                .num_args(1..)
-                .default_value("0:1 2:4 3:5 6:7")
-                .help("The pairs of switchbox sockets to check"),
-        )
-        .arg(
-            Arg::new("min-bandwidth")
-                .long("min-bandwidth")
-                .value_name("MB/S")
-                .value_parser(float("a number of MB/s above 0"))
-                .default_value("10000")
-                .help("A pair below this bandwidth is faulty"),
-        )
-        .arg(
-            Arg::new("min-channels")
-                .long("min-channels")
-                .value_name("N")
-                .value_parser(whole::<u32>(1..=u32::MAX.into()))
-                .help("A node with fewer working pairs is faulty [default: 2, or all of fewer pairs]"),
-        )
-        .arg(
-            Arg::new("switchbox-probe")
-                .long("switchbox-probe")
-                .value_name("auto|mxom|cuda|host|CMD")
-                .value_parser(value_parser!(OsString))
-                .help("What measures the pairs [env: DLROVER_SWITCHBOX_PROBE] [default: auto]"),
-        )
-        .arg(
-            Arg::new("switchbox-path")
-                .long("switchbox-path")
-                .value_name("PATH")
-                .value_parser(SWITCHBOX_PATHS.to_vec())
-                .default_value("auto")
-                .help("Which way the bytes must take"),
-        )
-        .arg(
-            Arg::new("probe-loopback")
-                .long("probe-loopback")
-                .action(ArgAction::SetTrue)
-                .help("Let --box-pairs pair a socket with itself, to try a probe on one device"),
-        )
-        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("One JSON document"))
+Exit code: 0 when enough pairs are good, 1 when too few are or nothing could be measured, 2 when the command line \
+cannot be used.")]
+pub(super) struct Arguments {
+    /// The pairs of switchbox sockets to check [default: 0:1 2:4 3:5 6:7]
+    #[arg(long, value_name = "A:B ...", num_args = 1..)]
+    box_pairs: Vec<String>,
+    /// A pair below this bandwidth is faulty
+    #[arg(long, value_name = "MB/S", value_parser = float("a number of MB/s above 0"), default_value = "10000")]
+    min_bandwidth: f64,
+    /// A node with fewer working pairs is faulty [default: 2, or all of fewer pairs]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=u32::MAX.into()))]
+    min_channels: Option<u32>,
+    /// What measures the pairs [env: DLROVER_SWITCHBOX_PROBE] [default: auto]
+    #[arg(long, value_name = "auto|mxom|cuda|host|CMD")]
+    switchbox_probe: Option<OsString>,
+    /// Which way the bytes must take
+    #[arg(long, value_name = "PATH", value_parser = SWITCHBOX_PATHS.to_vec(), default_value = "auto")]
+    switchbox_path: String,
+    /// Let --box-pairs pair a socket with itself, to try a probe on one device
+    #[arg(long)]
+    probe_loopback: bool,
+    /// One JSON document
+    #[arg(long)]
+    json: bool,
 }
 
+/// The default of `--box-pairs`.
+const BOX_PAIRS: &str = "0:1 2:4 3:5 6:7";
+
 /// Does it.
-pub(super) fn main(arguments: &ArgMatches) -> ExitCode {
+pub(super) fn main(arguments: &Arguments) -> ExitCode {
     let env: Vec<_> = std::env::vars_os().collect();
     let task = match task(arguments, Environment(&env)) {
         Ok(task) => task,
@@ -93,7 +66,7 @@ pub(super) fn main(arguments: &ArgMatches) -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
-    let is_json = arguments.get_flag("json");
+    let is_json = arguments.json;
     let finding = match check(task, !is_json) {
         Ok(finding) => finding,
         Err(words) => {
@@ -109,33 +82,27 @@ pub(super) fn main(arguments: &ArgMatches) -> ExitCode {
     super::print(&text, code)
 }
 
-fn task(arguments: &ArgMatches, env: Environment<'_>) -> Result<SwitchboxTask, String> {
-    let words: Vec<&String> = arguments.get_many("box-pairs").into_iter().flatten().collect();
-    let mut pairs: Vec<SocketPair> = Vec::new();
-    for word in words {
-        let more = box_pairs::parse(word);
-        pairs.extend(
-            more.ok_or_else(|| format!("--box-pairs {word}: give pairs of sockets such as 0:1 2:4"))?,
-        );
-    }
-    check_pairs(&pairs, arguments.get_flag("probe-loopback")).map_err(|why| format!("--box-pairs: {why}"))?;
-    let megabytes = arguments.get_one::<f64>("min-bandwidth").copied().unwrap_or_default();
+fn task(arguments: &Arguments, env: Environment<'_>) -> Result<SwitchboxTask, String> {
+    let are_pairs_given = !arguments.box_pairs.is_empty();
+    let given = if are_pairs_given { arguments.box_pairs.join(" ") } else { BOX_PAIRS.to_owned() };
+    let pairs = box_pairs::parse(&given)
+        .ok_or_else(|| format!("--box-pairs {given}: give pairs of sockets such as 0:1 2:4"))?;
+    check_pairs(&pairs, arguments.probe_loopback).map_err(|why| format!("--box-pairs: {why}"))?;
+    let megabytes = arguments.min_bandwidth;
     let refusal = || format!("--min-bandwidth {megabytes:?}: {}", Rate::MINIMUM);
     let min = Rate::minimum(megabytes).ok_or_else(refusal)?;
     let most = u32::try_from(pairs.len()).unwrap_or(u32::MAX);
-    let min_channels = arguments.get_one::<u32>("min-channels").copied();
-    let min_channels = min_channels.unwrap_or_else(|| usual_min_channels(pairs.len()));
+    let min_channels = arguments.min_channels.unwrap_or_else(|| usual_min_channels(pairs.len()));
     if min_channels > most {
         return Err(format!(
             "--min-channels {min_channels}: --box-pairs names only {}",
             diagnosis::counted::counted(most, "pair")
         ));
     }
-    let expected = arguments.get_one::<String>("switchbox-path").and_then(|word| Expected::from_word(word));
-    let are_pairs_given = arguments.value_source("box-pairs") == Some(ValueSource::CommandLine);
-    let (expected, models) = (expected.unwrap_or_default(), Vec::new());
+    let expected = Expected::from_word(&arguments.switchbox_path).unwrap_or_default();
+    let models = Vec::new();
     let settings = Settings { pairs, are_pairs_given, min, min_channels, expected, models };
-    let said = arguments.get_one::<OsString>("switchbox-probe").map(OsString::as_os_str);
+    let said = arguments.switchbox_probe.as_deref();
     let words = said.or_else(|| env.get_filled(PROBE_VARIABLE)).unwrap_or("auto".as_ref());
     let probe = read_probe(words, env, &ThisHost).ok_or_else(|| {
         let name = if said.is_some() { "--switchbox-probe" } else { PROBE_VARIABLE };
@@ -316,10 +283,13 @@ fn json(finding: &Finding) -> String {
 
 #[cfg(test)]
 mod tests {
-    use diagnosis::switchbox::{Path, Repetition, Trouble, Wrong};
+    use diagnosis::switchbox::{Path, Repetition, SocketPair, Trouble, Wrong};
     use probes::SwitchboxProbe;
 
+    use clap::Parser as _;
+
     use super::*;
+    use crate::{Arguments, Subcommand};
 
     fn finding() -> Finding {
         let mb = |value| Rate::from_mb_per_s(value).unwrap();
@@ -369,15 +339,22 @@ mod tests {
     #[test]
     fn arguments_become_a_check() {
         let of = |words: &[&str]| {
-            let words = std::iter::once(NAME).chain(words.iter().copied());
-            task(&command().try_get_matches_from(words).unwrap(), Environment(&[]))
+            let Ok(Arguments { subcommand: Subcommand::Switchbox(arguments) }) =
+                crate::Arguments::try_parse_from(["dlrover-diag", "switchbox"].iter().chain(words))
+            else {
+                return None;
+            };
+            Some(task(&arguments, Environment(&[])))
         };
-        let plain = of(&["--switchbox-probe=host"]).unwrap();
+        let plain = of(&["--switchbox-probe=host"]).unwrap().unwrap();
         assert_eq!((plain.settings.pairs.len(), plain.settings.min_channels), (4, 2));
         assert_eq!(plain.probe, SwitchboxProbe::Host);
-        let two = of(&["--box-pairs", "0:1", "2:4", "--min-bandwidth", "5"]).unwrap();
+        let two = of(&["--box-pairs", "0:1", "2:4", "--min-bandwidth", "5"]).unwrap().unwrap();
         assert_eq!((two.settings.pairs.len(), two.settings.min), (2, Rate(5_000_000)));
-        assert_eq!(of(&["--box-pairs", "0:0", "--probe-loopback"]).unwrap().settings.min_channels, 1);
+        assert_eq!(
+            of(&["--box-pairs", "0:0", "--probe-loopback"]).unwrap().unwrap().settings.min_channels,
+            1
+        );
         for (words, expected) in [
             (&["--box-pairs", "0:0"][..], "0:0 pairs a socket with itself"),
             (&["--box-pairs", "0:1,1:2"], "socket 1 is in 0:1 and in 1:2"),
@@ -394,10 +371,9 @@ mod tests {
             (&["--switchbox-probe", ""], "--switchbox-probe : give auto, mxom, cuda, host, or a"),
             (&["--min-channels", "5"], "--min-channels 5: --box-pairs names only 4 pairs"),
         ] {
-            let refused = command().try_get_matches_from(std::iter::once(NAME).chain(words.iter().copied()));
-            // clap itself takes `-1` for an option.
-            let Ok(arguments) = refused else { continue };
-            let error = task(&arguments, Environment(&[])).unwrap_err();
+            // clap itself parses `-1` as an option.
+            let Some(refused) = of(words) else { continue };
+            let error = refused.unwrap_err();
             assert!(error.contains(expected), "{error}");
         }
     }

@@ -5,17 +5,12 @@ use serde_json::json;
 use diagnosis::network_check::rehearsal::rehearse;
 
 use super::{
-    super::{
-        arguments::command,
-        settings::{Asked, What},
-    },
+    super::{read, settings::What},
     *,
 };
 
 fn said(line: &str) -> (String, serde_json::Value) {
-    let words = std::iter::once("rehearse").chain(line.split_whitespace());
-    let asked = Asked::read(&command().try_get_matches_from(words).unwrap()).unwrap();
-    let What::Once(settings) = asked.what else { panic!("{line}") };
+    let What::Once(settings) = read(line).unwrap().what else { panic!("{line}") };
     let outcome = rehearse(&settings.cluster, settings.policy.clone());
     let document = serde_json::from_str(&super::json(&settings, &outcome)).unwrap();
     (table(&settings, &outcome), document)
@@ -90,10 +85,9 @@ fn what_a_job_would_do_is_told() {
 fn what_a_check_names_is_told_for_people_and_programs() {
     use diagnosis::network_check::{Ambiguity, Cut, Element, NodeVerdict, PartialUplink};
 
-    let words = "rehearse --nodes 16 --racks 4 --pod-size 2 --dead-pod 0 --liar 3 --dies 4@1 --partial-uplink 3:0.5 \
+    let line = "--nodes 16 --racks 4 --pod-size 2 --dead-pod 0 --liar 3 --dies 4@1 --partial-uplink 3:0.5 \
                  --dead-uplink 2@9 --transient 0.5 --on-bad-path fail";
-    let asked = Asked::read(&command().try_get_matches_from(words.split_whitespace()).unwrap()).unwrap();
-    let What::Once(settings) = asked.what else { panic!() };
+    let What::Once(settings) = read(line).unwrap().what else { panic!() };
     let mut outcome = rehearse(&settings.cluster, settings.policy.clone());
     for node in &mut outcome.nodes {
         (node.verdict, node.tainted, node.excluded) = (NodeVerdict::Healthy, false, false);

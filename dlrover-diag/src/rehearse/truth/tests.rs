@@ -8,16 +8,12 @@ use diagnosis::network_check::{
 use serde_json::json;
 
 use super::{
-    super::{
-        arguments::command,
-        settings::{Asked, What},
-    },
+    super::{read, settings::What},
     *,
 };
 
 fn settings(line: &str) -> Settings {
-    let words = std::iter::once("rehearse").chain(line.split_whitespace());
-    match Asked::read(&command().try_get_matches_from(words).unwrap()).unwrap().what {
+    match read(line).unwrap().what {
         What::Once(settings) => settings,
         other => panic!("{line}: {other:?}"),
     }
