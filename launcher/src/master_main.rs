@@ -1,15 +1,16 @@
 //! `dlrover-master`: the job master as a process of its own, the same that `dlrover-run` keeps inside itself.
 //!
-//! [`words`] takes dlrover's own arguments out of argv; [`arguments`] are ours; [`settings`] is what they
+//! [`dlrovers`] takes dlrover's own arguments out of argv; [`arguments`] are ours; [`settings`] is what they
 //! and the environment ask for; [`listen`] the port.
 
 mod arguments;
+mod dlrovers;
 mod listen;
 mod settings;
-mod words;
 
 use std::{future, io, process::ExitCode, sync::Arc};
 
+use clap::FromArgMatches as _;
 use master::{MasterConfig, MasterError};
 use rules::chain;
 use rules::verdict::JobVerdict;
@@ -17,6 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_stream::wrappers::TcpListenerStream;
 
 use self::{
+    arguments::Arguments,
     listen::{ListenError, listen},
     settings::Settings,
 };
@@ -56,8 +58,9 @@ pub fn main() -> ExitCode {
     if let Some(code) = probes::run_if_probe() {
         return code;
     }
-    let known = words::without_dlrovers(std::env::args_os());
-    let arguments = match arguments::command().try_get_matches_from(known) {
+    let known = dlrovers::without_dlrovers(std::env::args_os());
+    let matches = arguments::command().try_get_matches_from(known);
+    let arguments = match matches.and_then(|matches| Arguments::from_arg_matches(&matches)) {
         Ok(arguments) => arguments,
         Err(error) => return misread::answer("dlrover-master", error),
     };
