@@ -8,7 +8,7 @@ use agent::{
     master_link::MasterAt,
     store_host::{Allowed, Reach, SharedStore, StoreHost, StoreHostError, StoreLimits},
 };
-use master::MasterConfig;
+use master::{LogLine, MasterConfig};
 use rules::chain;
 use rules::{NodeRank, job::Policy, node::Terms};
 use tokio::{net::TcpListener, task::JoinHandle};
@@ -194,12 +194,12 @@ fn config_of(master: &MasterPlan, terms: &Terms, console: Option<&Console>) -> M
         topology_file: master.topology_file.clone(),
         taints: master.taints.clone(),
         trust: master.trust.clone(),
-        log: Arc::new(move |lines| match &console {
-            // Why somebody waits, this node says too when it is one of them.
-            Some(_) if lines.starts_with("PENDING") || lines.starts_with("SPARE") => {}
-            Some(console) => console.say(format!("dlrover-run: master: {lines}")),
+        log: Arc::new(move |line| match (&console, line) {
+            // This node prints it too when it is one of those that wait.
+            (Some(_), LogLine::Pending(_)) => {}
+            (Some(console), line) => console.say(format!("dlrover-run: master: {line}")),
             // One node knows all of it already.
-            None => tracing::debug!(lines, "the job master says"),
+            (None, line) => tracing::debug!(%line, "the job master's log"),
         }),
     }
 }

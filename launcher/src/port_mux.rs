@@ -14,7 +14,7 @@ use std::{
 
 use agent::store_host::SharedStore;
 use master::{
-    Log,
+    Log, LogLine,
     crowd::{Crowd, Place},
     most_connections,
 };
@@ -85,7 +85,8 @@ pub fn serve(
                 tokio::spawn(async move {
                     let is_torchrun = decide(stream, place, store.as_deref(), &for_master).await;
                     if is_torchrun && !was_told.swap(true, Ordering::Relaxed) {
-                        log(format!("warning: {}: {TORCHRUN} (said once)", peer.ip().to_canonical()));
+                        let peer = peer.ip().to_canonical();
+                        log(LogLine::Text(format!("warning: {peer}: {TORCHRUN} (reported once)")));
                     }
                 });
             }
@@ -190,7 +191,7 @@ mod tests {
     async fn a_torchrun_is_named_once_by_its_first_bytes() {
         let (listener, address) = listener();
         let (told, mut words) = tokio::sync::mpsc::unbounded_channel();
-        let log: Log = Arc::new(move |line| told.send(line).unwrap());
+        let log: Log = Arc::new(move |line| told.send(line.to_string()).unwrap());
         let _for_master = serve(vec![listener], None, &log).unwrap();
         for _knock in 0..2 {
             let end = tokio::task::spawn_blocking(move || {

@@ -16,7 +16,7 @@ pub mod pb {
 }
 
 /// Spoken by this build. An agent and a master of different versions refuse each other by name.
-pub const PROTOCOL_VERSION: u32 = 8;
+pub const PROTOCOL_VERSION: u32 = 9;
 
 /// The largest message the master takes, in bytes.
 pub const MOST_REQUEST_BYTES: usize = 64 << 10;

@@ -41,7 +41,7 @@ pub use self::journal::crash::crash_at;
 pub use self::{
     admission::most as most_connections,
     journal::JournalError,
-    lines::Log,
+    lines::{Log, LogLine},
     taint_publisher::{TaintConfig, TaintFileError},
     tls::TlsError,
     topology::TopologyFileError,

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     journal::crash_point,
-    lines::{Log, say},
+    lines::{Log, LogLine, say},
 };
 
 /// Pushes that may wait for one node. A node gets a handful a round.
@@ -121,7 +121,7 @@ impl Streams {
 
     /// Tells those that wait how things stand.
     pub(crate) fn tell(&mut self, pending: Pending, nodes: impl IntoIterator<Item = NodeId>) {
-        say(&self.log, &pending);
+        (self.log)(LogLine::Pending(pending.clone()));
         let push = Arc::new(Push::Pending(pending));
         for node in nodes {
             self.push(&node, Arc::clone(&push));

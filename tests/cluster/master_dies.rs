@@ -81,7 +81,7 @@ fn a_master_that_stood_still_takes_nobody_for_silent() {
     job.signal_master(Signal::SIGCONT);
     // Its log would say it at once; a further node is heard only after that.
     let spare = job.ranked(2).flags(["--nnodes=2"]).start();
-    let _heard = job.await_said(&spare, "SPARE: ");
+    let _heard = job.await_said(&spare, "this node is a spare");
     assert!(!job.master_said().contains("is gone"), "{}", job.master_said());
     assert!(world.iter().all(|worker| alive(worker.pid)), "nobody was restarted");
     job.ends_well(nodes.into_iter().chain([spare]));

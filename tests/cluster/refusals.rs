@@ -13,7 +13,7 @@ fn a_node_that_expects_another_job_is_refused_by_name() {
     job.start_master(master);
     let line = ["--nnodes=2:4", "--rdzv-conf=lastcall_timeout=500"];
     let first = token(job.ranked(0)).flags(line).start();
-    let _waits = job.await_said(&first, "PENDING 1/2 joined");
+    let _waits = job.await_said(&first, "1 of 2-4 nodes joined");
     let differing = [
         (
             vec![line[0], line[1], "--rdzv-id=other"],
@@ -50,7 +50,7 @@ fn with_require_uniform_another_number_of_workers_is_refused() {
     let mut job = cluster();
     let line = ["--nnodes=2", "--require-uniform"];
     let first = job.ranked(0).flags(line).start();
-    let _waits = job.await_said(&first, "PENDING 1/2 joined");
+    let _waits = job.await_said(&first, "1 of 2 nodes joined");
     let outcome = job.ranked(1).flags(line).flags(["--nproc-per-node=2"]).finish().expect_code(1);
     let sentence = "--require-uniform: the job's nodes have 1 worker each, this one has --nproc-per-node=2";
     assert!(outcome.stderr.contains(sentence), "{outcome:#?}");

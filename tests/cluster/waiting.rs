@@ -13,10 +13,10 @@ fn error(stderr: &str) -> &str {
 fn the_waiting_hear_who_is_missing() {
     let mut job = cluster();
     let first = job.ranked(0).flags(["--nnodes=3"]).start();
-    let _one = job.await_said(&first, "PENDING 1/3 joined, missing ranks 1-2, ");
+    let _one = job.await_said(&first, "1 of 3 nodes joined, missing ranks 1-2 (");
     let third = job.ranked(2).flags(["--nnodes=3"]).start();
-    let _two = job.await_said(&first, "PENDING 2/3 joined, missing ranks 1, ");
-    let said = job.await_said(&third, "PENDING 2/3 joined, missing ranks 1, ");
+    let _two = job.await_said(&first, "2 of 3 nodes joined, missing ranks 1 (");
+    let said = job.await_said(&third, "2 of 3 nodes joined, missing ranks 1 (");
     assert!(said.contains(" s of 600 s"), "{said}");
     let second = job.ranked(1).flags(["--nnodes=3"]).start();
     let _world = job.await_world(3, 0);

@@ -73,7 +73,7 @@ pub fn config(lines: &Arc<Lines>) -> MasterConfig {
         trust: Trust::default(),
         log: Arc::new(move |line| {
             eprintln!("master: {line}");
-            lines.said.lock().unwrap().push(line);
+            lines.said.lock().unwrap().push(line.to_string());
             lines.more.notify_all();
         }),
     }

@@ -42,9 +42,9 @@ fn no_round_begins_before_the_workers_of_a_lost_node_have_ended() {
     let pending = test.job.pending(test.now).expect("they wait");
     assert_eq!(
         pending.0.to_string(),
-        "PENDING enough nodes are here, and node rank 2 (host-c, 10.0.0.3) may run workers of the last round yet, \
-         for nothing has said that they ended: the next round begins 15 s after the last word from there while half of \
-         that round's nodes are here, else when those are back, or their launchers are ended, or others take their node ranks (NODE_RANK), 0 s of 600 s"
+        "enough nodes joined, but node rank 2 (host-c, 10.0.0.3) may still run workers of the last round: the next \
+         round starts 15 s after their last message while half of that round's nodes are here, else when they are \
+         back, or their launchers have exited, or other nodes take their node ranks (NODE_RANK) (0 s of 600 s)"
     );
     assert_eq!(test.tell(workers_gone(&["c"])), placed_afresh(1, &["a", "b"]));
     assert_eq!(absent(&test), []);
@@ -106,7 +106,7 @@ fn a_job_that_waits_in_vain_says_for_whom() {
         panic!("{ended:?}")
     };
     assert!(
-        failure.to_string().contains("(host-c, 10.0.0.3) may run workers of the last round yet, for"),
+        failure.to_string().contains("(host-c, 10.0.0.3) may still run workers of the last round, for"),
         "{failure}"
     );
 }
