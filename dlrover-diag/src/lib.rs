@@ -92,4 +92,16 @@ mod tests {
     fn the_arguments_are_well_formed() {
         <Arguments as clap::CommandFactory>::command().debug_assert();
     }
+
+    #[test]
+    fn the_help_is_pleasant_to_read() {
+        let mut command = <Arguments as clap::CommandFactory>::command().term_width(100);
+        command.build();
+        let mut text = command.render_help().to_string();
+        for subcommand in command.get_subcommands_mut().filter(|it| it.get_name() != "help") {
+            let help = subcommand.render_help();
+            text.push_str(&format!("\n---- {}\n{help}", subcommand.get_name()));
+        }
+        insta::assert_snapshot!(text);
+    }
 }

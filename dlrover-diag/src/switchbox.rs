@@ -2,6 +2,7 @@
 
 use std::{ffi::OsString, process::ExitCode, time::Duration};
 
+use clap::ArgAction;
 use diagnosis::switchbox::{
     Expected, Finding, NO_PROBE, PairFinding, Rate, Settings, SwitchboxStatus, Verdict, check_pairs,
 };
@@ -31,7 +32,7 @@ Exit code: 0 when enough pairs are good, 1 when too few are or nothing could be 
 cannot be used.")]
 pub(super) struct Arguments {
     /// The pairs of switchbox sockets to check [default: 0:1 2:4 3:5 6:7]
-    #[arg(long, value_name = "A:B ...", num_args = 1..)]
+    #[arg(long, value_name = "A:B ...", num_args = 1.., action = ArgAction::Set)]
     box_pairs: Vec<String>,
     /// A pair below this bandwidth is faulty
     #[arg(long, value_name = "MB/S", value_parser = float("a number of MB/s above 0"), default_value = "10000")]
@@ -67,7 +68,7 @@ pub(super) fn main(arguments: &Arguments) -> ExitCode {
         }
     };
     let is_json = arguments.json;
-    let finding = match check(task, !is_json) {
+    let finding = match check(task, Environment(&env), !is_json) {
         Ok(finding) => finding,
         Err(words) => {
             say(format_args!("error: {words}"));
@@ -113,7 +114,7 @@ fn task(arguments: &Arguments, env: Environment<'_>) -> Result<SwitchboxTask, St
 }
 
 /// Lines of its own go to standard error as they come. The last one too, unless `has_table`: that ends with it.
-fn check(mut task: SwitchboxTask, has_table: bool) -> Result<Finding, String> {
+fn check(mut task: SwitchboxTask, env: Environment<'_>, has_table: bool) -> Result<Finding, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
     runtime.block_on(async {
@@ -127,8 +128,8 @@ fn check(mut task: SwitchboxTask, has_table: bool) -> Result<Finding, String> {
         };
         let helper = Helper::default();
         if task.settings.expected == Expected::Alike {
-            let path = std::env::var_os("PATH").unwrap_or_default();
-            let inventory = take_inventory(GpuPlan { path, ..GpuPlan::default() }).await;
+            let plan = GpuPlan { path: env.tool_path().to_owned(), ..GpuPlan::default() };
+            let inventory = take_inventory(plan).await;
             task.settings.models = inventory.gpus.into_iter().filter_map(|gpu| gpu.name).collect();
         }
         let (found, last) = tokio::join!(check_switchbox(task, &helper, Some(said), None), telling);

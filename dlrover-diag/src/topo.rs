@@ -8,7 +8,7 @@ use std::{
     process::ExitCode,
 };
 
-use clap::builder::NonEmptyStringValueParser;
+use clap::{ArgAction, builder::NonEmptyStringValueParser};
 use diagnosis::{
     gpu_topology::{CannotChoose, Choice, GpuSet, Matrix, Objective, Score, choose, ranking},
     gpus::health::BUSY_PERMILLE,
@@ -20,7 +20,7 @@ use launcher::{
     failure::{FAILED, SUCCEEDED, USAGE},
     gpu_choice::{
         broken, busy,
-        inventory::{NoInventory, UncheckedInventory, from_file, unchecked},
+        inventory::{NoInventory, by_drivers, from_file},
     },
     host::ThisHost,
 };
@@ -68,7 +68,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "FILE", value_parser = NonEmptyStringValueParser::new())]
     file: Option<String>,
     /// Exclude these; without --file also those whose memory is taken
-    #[arg(long, value_name = "GPU,...", value_delimiter = ',')]
+    #[arg(long, value_name = "GPU,...", value_delimiter = ',', action = ArgAction::Set)]
     busy: Vec<usize>,
     /// Choose as --gpu-select=pack: leave a good set for the next job
     #[arg(long)]
@@ -101,8 +101,8 @@ fn answer(arguments: &Arguments) -> Result<String, TopoError> {
             (matrix, GpuSet::default(), GpuSet::default())
         }
         None => {
-            let UncheckedInventory { matrix, gpus, .. } =
-                unchecked(&ThisHost, Environment(&env), None).map_err(TopoError::NoInventory)?;
+            let found = by_drivers(&ThisHost, Environment(&env));
+            let (matrix, gpus) = found.map_err(TopoError::NoInventory)?;
             (matrix, busy(&gpus, BUSY_PERMILLE), broken(&gpus))
         }
     };

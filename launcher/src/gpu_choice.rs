@@ -142,10 +142,10 @@ pub(crate) fn best(
     let left_out = chosen.words.iter().map(|words| format!("; {words}")).collect::<String>();
     allowed.retain(|place| why_unusable(&gpus[*place].known).is_none());
     // For a moment all that are allowed are held, so that it is known who holds the others.
-    let _turn = host.gpu_turn();
+    let _turn = host.gpu_turn(env);
     let (mut held, mut taken) = (BTreeMap::new(), GpuSet::default());
     for place in &allowed {
-        match host.lock_gpu(&gpus[*place].lock) {
+        match host.lock_gpu(env, &gpus[*place].lock) {
             Ok(Some(lock)) => drop(held.insert(*place, lock)),
             Ok(None) => taken = taken.or([*place].into_iter().collect()),
             Err(why) => {
@@ -237,8 +237,8 @@ pub(crate) fn listed(
         }
         places.push(place);
     }
-    let _turn = host.gpu_turn();
-    match Locks::take(host, places.iter().map(|place| (*place, gpus[*place].lock.as_str()))) {
+    let _turn = host.gpu_turn(env);
+    match Locks::take(host, env, places.iter().map(|place| (*place, gpus[*place].lock.as_str()))) {
         Ok(locks) => chosen.locks = locks,
         Err(Taken::By { place }) => return Err(BadList::Taken { entry: place.to_string() }),
         Err(Taken::Unknown(why)) => chosen.words.push(cannot_lock(&why)),

@@ -15,8 +15,8 @@ use nix::{
 };
 use probes::GpuPlan;
 
-use crate::gpu_choice::locks;
 pub use crate::gpu_choice::locks::GpuLock;
+use crate::{environment::Environment, gpu_choice::locks};
 
 /// Bytes of a token or certificate file. A chain of certificates has some thousands.
 const LARGEST: u64 = 1 << 20;
@@ -59,9 +59,9 @@ pub trait Host {
     /// # Errors
     ///
     /// When nobody can tell.
-    fn lock_gpu(&self, id: &str) -> io::Result<Option<GpuLock>>;
+    fn lock_gpu(&self, env: Environment<'_>, id: &str) -> io::Result<Option<GpuLock>>;
     /// Keeps other launchers from choosing accelerators as long as it is held.
-    fn gpu_turn(&self) -> Option<GpuLock>;
+    fn gpu_turn(&self, env: Environment<'_>) -> Option<GpuLock>;
 }
 
 /// The machine we run on.
@@ -120,11 +120,11 @@ impl Host for ThisHost {
         probes::inventory_now(GpuPlan { path: path.to_owned(), ..GpuPlan::default() })
     }
 
-    fn lock_gpu(&self, id: &str) -> io::Result<Option<GpuLock>> {
-        locks::lock(id)
+    fn lock_gpu(&self, env: Environment<'_>, id: &str) -> io::Result<Option<GpuLock>> {
+        locks::lock(env, id)
     }
 
-    fn gpu_turn(&self) -> Option<GpuLock> {
-        locks::turn()
+    fn gpu_turn(&self, env: Environment<'_>) -> Option<GpuLock> {
+        locks::turn(env)
     }
 }

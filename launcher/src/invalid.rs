@@ -4,7 +4,7 @@
 use diagnosis::gpus::share::ShareError;
 use master_proto::trust::TokenError;
 
-use crate::{cli::Given, gpu_choice::BadList, numa::CannotBind, redirects::BadStreams};
+use crate::{cli::Given, gpu_choice::BadList, numa::CannotBind, resolve::redirects::BadStreams};
 
 /// Why a run cannot be started as it was asked for.
 #[derive(Debug, thiserror::Error)]

@@ -7,6 +7,7 @@
 mod accelerators;
 mod argv;
 pub mod box_pairs;
+
 mod child_failed;
 mod cli;
 mod completion;
@@ -24,7 +25,6 @@ mod invalid;
 pub mod master_main;
 mod meet;
 pub mod misread;
-mod nproc;
 mod numa;
 pub mod numbers;
 mod open_files;
@@ -33,7 +33,6 @@ pub mod options;
 mod place;
 mod port_mux;
 mod python_number;
-mod redirects;
 mod remedy;
 pub mod resolve;
 mod run;

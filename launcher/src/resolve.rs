@@ -11,9 +11,11 @@ mod identity;
 mod job_master;
 mod meeting;
 mod nodes;
+mod nproc;
 mod output;
 pub(crate) mod ports;
 mod rdzv_conf;
+pub(crate) mod redirects;
 mod shutdown;
 pub mod switchbox;
 
@@ -31,7 +33,7 @@ pub use self::{
     output::EventLog,
 };
 use crate::{
-    accelerators,
+    accelerators::Devices,
     cli::Cli,
     environment::Environment,
     gpu_choice::locks::Locks,
@@ -77,17 +79,18 @@ pub(crate) fn resolve(
     host: &dyn Host,
 ) -> Result<LaunchPlan, Invalid> {
     let mut notices = Vec::new();
+    let devices = Devices::new(host.root());
     let environment = Environment(&env);
     if cli.is_given(Flag::LogsSpecs) {
         return Err(Invalid::LogsSpecs { given: cli.given(Flag::LogsSpecs) });
     }
-    let nodes = nodes::resolve(&cli, environment, host, &mut notices)?;
+    let nodes = nodes::resolve(&cli, environment, host, &devices, &mut notices)?;
     let checks = checks::resolve(&cli, &nodes, environment, host, &mut notices)?;
     let Rendezvous { meeting, serves, mut terms } =
         meeting::resolve(&cli, &nodes, environment, host, &mut notices)?;
     terms.check.clone_from(&checks.terms);
     let Identity { node_rank, address, node_ip, attributes } =
-        identity::resolve(&cli, environment, host, &meeting)?;
+        identity::resolve(&cli, environment, &devices, &meeting)?;
     let secret = NodeSecret::new(&host.fresh_id());
     let node_id = secret.node_id();
     let master = job_master::resolve(&cli, environment, host, (&meeting, serves), nodes.max, &node_id)?;
@@ -100,15 +103,22 @@ pub(crate) fn resolve(
     let virtual_local_rank = virtual_local_rank(&cli, environment, nodes.local_world_size)?;
     let port_choices = ports::choices(environment)?;
     let is_store_for_members = ports::is_store_for_members(environment)?;
-    let gpu_share = gpu_share::resolve(&cli, environment, host, nodes.local_world_size, &mut notices)?;
+    let gpu_share =
+        gpu_share::resolve(&cli, environment, host, &devices, nodes.local_world_size, &mut notices)?;
     env.extend(gpu_share.variables);
     let environment = Environment(&env);
     // Last of all that may be refused: a tool may be run for it.
-    let gpus =
-        gpus::resolve(&cli, environment, host, (nodes.local_world_size, checks.busy_permille), &mut notices)?;
+    let gpus = gpus::resolve(
+        &cli,
+        environment,
+        host,
+        &devices,
+        (nodes.local_world_size, checks.busy_permille),
+        &mut notices,
+    )?;
     gpus::show(&gpus, &mut env);
     let environment = Environment(&env);
-    let cpus = binding(&cli, environment, host, nodes.local_world_size, &mut notices)?;
+    let cpus = binding(&cli, environment, host, &devices, nodes.local_world_size, &mut notices)?;
     let local_addr = Some(cli.text(Flag::LocalAddr)?).filter(|addr| !addr.is_empty()).map(str::to_owned);
     let role = cli.text(Flag::Role)?.to_owned();
     without_effect(&cli, &mut notices)?;
@@ -221,6 +231,7 @@ fn binding(
     cli: &Cli,
     env: Environment<'_>,
     host: &dyn Host,
+    devices: &Devices<'_>,
     workers: u32,
     notices: &mut Vec<String>,
 ) -> Result<Vec<Vec<usize>>, Invalid> {
@@ -229,7 +240,7 @@ fn binding(
         None if cli.is_on(Flag::NumaAffinity) => (Flag::NumaAffinity, numa::Mode::Node),
         None => return Ok(Vec::new()),
     };
-    let accelerators = accelerators::visible(env, host.root());
+    let accelerators = devices.visible(env);
     if flag == Flag::NumaAffinity && accelerators.is_empty() {
         notices.push(
             "--numa-affinity: this node shows no accelerator, so no worker is bound to CPUs".to_owned(),

@@ -125,7 +125,7 @@ fn most_nodes_that_lose_the_master_at_once_go_on_and_the_rest_wait_for_them() {
         let _said = job.cluster.await_said(node, GO_ON);
     }
     // The one that is left could go on alone, and must not.
-    let said = job.cluster.await_said(&job.nodes[0], "may run workers of the last round yet");
+    let said = job.cluster.await_said(&job.nodes[0], "may still run workers of the last round");
     assert!(said.contains("enough nodes joined, but node rank"), "{said}");
     assert!(world[1..].iter().all(|worker| alive(worker.pid)), "{}", job.cluster.all_said());
     job.heal(&ways);

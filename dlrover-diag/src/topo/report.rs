@@ -215,3 +215,35 @@ pub(super) fn ranking(matrix: &Matrix, free: GpuSet, wanted: usize) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use diagnosis::gpu_topology::{Objective, choose};
+
+    use super::{choice, overview, ranking, table, *};
+
+    const TOPO: &str = "\
+\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\tNUMA Affinity
+GPU0\t X \tNV2\tSYS\tPHB\t0-31\t0
+GPU1\tNV2\t X \tNV1\tSYS\t0-31\t0
+GPU2\tSYS\tNV1\t X \tPIX\t32-63\t1
+GPU3\tPHB\tSYS\tPIX\t X \t32-63\t1
+";
+
+    #[test]
+    fn the_tables_are_pleasant_to_read() {
+        let matrix = Matrix::parse(TOPO).unwrap();
+        let (broken, all) = (GpuSet::from_iter([3]), GpuSet::first(4));
+        let best = |wanted| choose(&matrix, all, wanted, Objective::Topology).unwrap();
+        insta::assert_snapshot!(
+            [
+                table(&matrix, all.without(broken), broken),
+                overview(&matrix, &[best(2), best(3), best(4)]),
+                choice(&matrix, &best(2)),
+                choice(&matrix, &best(3)),
+                ranking(&matrix, all, 2),
+            ]
+            .join("----\n")
+        );
+    }
+}

@@ -10,7 +10,11 @@ use diagnosis::{
     gpus::{self, Vendor},
 };
 
-use crate::{accelerators, environment::Environment, host::Host};
+use crate::{
+    accelerators::{Accelerator, Devices},
+    environment::Environment,
+    host::Host,
+};
 
 /// One accelerator.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,7 +49,7 @@ impl Gpu {
 
 /// All accelerators of a node, in the order of their places on the bus, and what lies between them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Inventory {
+pub(crate) struct Inventory {
     pub vendor: Vendor,
     pub matrix: Matrix,
     /// As many as the matrix has.
@@ -84,42 +88,35 @@ fn said(notes: &[String]) -> String {
 /// # Errors
 ///
 /// When nobody says anything, or what is said is no topology.
-pub fn take(host: &dyn Host, env: Environment<'_>, file: Option<&Path>) -> Result<Inventory, NoInventory> {
-    let UncheckedInventory { matrix, gpus, vendor } = unchecked(host, env, file)?;
+pub(crate) fn take(
+    host: &dyn Host,
+    env: Environment<'_>,
+    devices: &Devices<'_>,
+    file: Option<&Path>,
+) -> Result<Inventory, NoInventory> {
+    let filed = file.map(|file| from_file(host, file)).transpose()?;
+    let told = host.accelerators(env.tool_path());
+    let matrix = filed.map_or_else(|| told_matrix(&told), Ok)?;
+    let (gpus, vendor) = told_or_filed(devices, &told);
     if gpus.len() != matrix.size() {
         return Err(NoInventory::Differ { matrix: matrix.size(), gpus: gpus.len() });
     }
     Ok(Inventory { vendor, matrix, gpus })
 }
 
-/// An inventory whose parts may not fit together.
-#[derive(Debug)]
-pub struct UncheckedInventory {
-    pub matrix: Matrix,
-    pub gpus: Vec<Gpu>,
-    vendor: Vendor,
-}
-
-/// What lies between this node's accelerators, or those of a file; and what they are.
+/// How this node's accelerators are connected, and what they are.
 ///
 /// # Errors
 ///
-/// As [`take`].
-pub fn unchecked(
-    host: &dyn Host,
-    env: Environment<'_>,
-    file: Option<&Path>,
-) -> Result<UncheckedInventory, NoInventory> {
-    let filed = file.map(|file| from_file(host, file)).transpose()?;
+/// When no driver and no tool describes them, or what they describe is no topology.
+pub fn by_drivers(host: &dyn Host, env: Environment<'_>) -> Result<(Matrix, Vec<Gpu>), NoInventory> {
     let told = host.accelerators(env.tool_path());
-    let matrix = filed.map_or_else(|| told_matrix(&told), Ok)?;
-    let (gpus, vendor) = told_or_filed(host, &told);
-    Ok(UncheckedInventory { matrix, gpus, vendor })
+    Ok((told_matrix(&told)?, told_or_filed(&Devices::new(host.root()), &told).0))
 }
 
 /// This node's accelerators, as well as they are known. None is an answer.
-pub fn gpus(host: &dyn Host, env: Environment<'_>) -> (Vec<Gpu>, Vendor) {
-    told_or_filed(host, &host.accelerators(env.tool_path()))
+pub(crate) fn gpus(host: &dyn Host, env: Environment<'_>, devices: &Devices<'_>) -> (Vec<Gpu>, Vendor) {
+    told_or_filed(devices, &host.accelerators(env.tool_path()))
 }
 
 /// What a file says to lie between accelerators.
@@ -169,23 +166,23 @@ fn told_matrix(told: &gpus::Inventory) -> Result<Matrix, NoInventory> {
 }
 
 /// As they are told of, or as the driver's files name them.
-fn told_or_filed(host: &dyn Host, told: &gpus::Inventory) -> (Vec<Gpu>, Vendor) {
+fn told_or_filed(devices: &Devices<'_>, told: &gpus::Inventory) -> (Vec<Gpu>, Vendor) {
     told_gpus(told).unwrap_or_else(|_| {
-        let filed = match accelerators::kind(host.root()) {
+        let filed = match devices.kind() {
             Some("metax") => Vendor::Metax,
             _ => Vendor::Nvidia,
         };
         let vendor = told.vendor.unwrap_or(filed);
-        (in_the_drivers_files(host, vendor), vendor)
+        (in_the_drivers_files(devices, vendor), vendor)
     })
 }
 
-fn in_the_drivers_files(host: &dyn Host, vendor: Vendor) -> Vec<Gpu> {
+fn in_the_drivers_files(devices: &Devices<'_>, vendor: Vendor) -> Vec<Gpu> {
     // Numbers mean something else to CUDA than here, unless each GPU is as fast as all others: ids do not.
-    let gpu = |(index, it): (u32, accelerators::Accelerator)| {
+    let gpu = |(index, it): (u32, Accelerator)| {
         Gpu::new(vendor, gpus::Gpu { index, uuid: it.uuid, pci: it.pci, ..gpus::Gpu::default() })
     };
-    let found = (0..).zip(accelerators::present(host.root()));
+    let found = (0..).zip(devices.present().iter().cloned());
     found.map(gpu).collect::<Option<Vec<Gpu>>>().unwrap_or_default()
 }
 

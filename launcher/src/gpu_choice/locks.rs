@@ -14,7 +14,7 @@ use std::{
 
 use nix::{libc, unistd::geteuid};
 
-use crate::host::Host;
+use crate::{environment::Environment, host::Host};
 
 /// The variable that names another folder for the locks: containers that share one see each other's.
 pub(crate) const FOLDER: &str = "DLROVER_GPU_LOCK_DIR";
@@ -54,11 +54,12 @@ impl Locks {
     /// All of these, or none.
     pub(crate) fn take<'a>(
         host: &dyn Host,
+        env: Environment<'_>,
         wanted: impl Iterator<Item = (usize, &'a str)>,
     ) -> Result<Self, Taken> {
         let mut locks = Self::default();
         for (place, id) in wanted {
-            match host.lock_gpu(id) {
+            match host.lock_gpu(env, id) {
                 Ok(Some(lock)) => locks.held.push(lock),
                 Ok(None) => return Err(Taken::By { place }),
                 Err(error) => return Err(Taken::Unknown(error)),
@@ -80,14 +81,14 @@ impl FromIterator<GpuLock> for Locks {
 }
 
 /// Tries to lock one; `None` when another launcher holds it.
-pub(crate) fn lock(id: &str) -> io::Result<Option<GpuLock>> {
-    try_lock(&folder()?, id)
+pub(crate) fn lock(env: Environment<'_>, id: &str) -> io::Result<Option<GpuLock>> {
+    try_lock(&folder(env)?, id)
 }
 
 /// One launcher after the other, as each holds for a moment more than it keeps. When it is not our turn in time we go on
 /// all the same: the locks decide.
-pub(crate) fn turn() -> Option<GpuLock> {
-    let (folder, end) = (folder().ok()?, Instant::now() + TURN);
+pub(crate) fn turn(env: Environment<'_>) -> Option<GpuLock> {
+    let (folder, end) = (folder(env).ok()?, Instant::now() + TURN);
     loop {
         match try_lock(&folder, "choosing") {
             Ok(Some(turn)) => return Some(turn),
@@ -97,8 +98,8 @@ pub(crate) fn turn() -> Option<GpuLock> {
     }
 }
 
-fn folder() -> io::Result<PathBuf> {
-    let named = std::env::var_os(FOLDER).filter(|folder| !folder.is_empty());
+fn folder(env: Environment<'_>) -> io::Result<PathBuf> {
+    let named = env.get_filled(FOLDER);
     let folder =
         named.map_or_else(|| PathBuf::from(format!("/tmp/dlrover-gpu-locks-{}", geteuid())), PathBuf::from);
     match DirBuilder::new().mode(0o700).create(&folder) {

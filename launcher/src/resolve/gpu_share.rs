@@ -5,7 +5,9 @@ use std::{ffi::OsString, fs, path::Path};
 
 use diagnosis::gpus::share::{INDEX, Share, ShareTerms, VISIBLE};
 
-use crate::{accelerators, cli::Cli, environment::Environment, host::Host, invalid::Invalid, options::Flag};
+use crate::{
+    accelerators::Devices, cli::Cli, environment::Environment, host::Host, invalid::Invalid, options::Flag,
+};
 
 /// Frameworks that take a fraction of a device's memory: JAX and Paddle. `PyTorch` takes one by a call only
 /// (`torch.cuda.set_per_process_memory_fraction`), for which a script may read ours.
@@ -32,6 +34,7 @@ pub(super) fn resolve(
     cli: &Cli,
     env: Environment<'_>,
     host: &dyn Host,
+    devices: &Devices<'_>,
     workers: u32,
     notices: &mut Vec<String>,
 ) -> Result<GpuShare, Invalid> {
@@ -60,7 +63,7 @@ pub(super) fn resolve(
         unset.map(|name| (name.into(), fraction.to_string().into())).collect();
     // A container that shows all devices leaves it to the program to take its own.
     let shows_all = text(VISIBLE).is_some_and(|visible| visible == "all");
-    let present = accelerators::present(host.root());
+    let present = devices.present();
     if shows_all && present.len() > 1 && env.get("CUDA_VISIBLE_DEVICES").is_none() {
         let uuid = present.get(share.device as usize).and_then(|device| device.uuid.clone());
         if uuid.is_none() {

@@ -5,6 +5,7 @@ use std::{ffi::OsString, path::Path};
 use diagnosis::gpu_topology::Wish;
 
 use crate::{
+    accelerators::Devices,
     cli::Cli,
     environment::Environment,
     gpu_choice::{self, Chosen, Select, inventory},
@@ -19,6 +20,7 @@ pub(super) fn resolve(
     cli: &Cli,
     env: Environment<'_>,
     host: &dyn Host,
+    devices: &Devices<'_>,
     (workers, busy_permille): (u32, u32),
     notices: &mut Vec<String>,
 ) -> Result<Chosen, Invalid> {
@@ -47,7 +49,7 @@ pub(super) fn resolve(
     let chosen: Result<Chosen, String> = match select {
         Select::First => Ok(Chosen::default()),
         Select::List(entries) => {
-            let (gpus, vendor) = inventory::gpus(host, env);
+            let (gpus, vendor) = inventory::gpus(host, env, devices);
             let listed = gpu_choice::listed(host, env, (&gpus, vendor), &entries, wanted, busy_permille);
             Ok(listed.map_err(|why| Invalid::GpuList { given: given(), why })?)
         }
@@ -55,7 +57,7 @@ pub(super) fn resolve(
             let file = cli.bytes(Flag::GpuTopology);
             let file = (!file.is_empty()).then(|| Path::new(file));
             let wish = Wish { objective, wanted, only: cli.is_on(Flag::GpuSelectOnly) };
-            inventory::take(host, env, file)
+            inventory::take(host, env, devices, file)
                 .map_err(|error| error.to_string())
                 .and_then(|inventory| gpu_choice::best(host, env, &inventory, wish, busy_permille))
         }

@@ -7,11 +7,10 @@ use rules::{
 };
 
 use crate::{
-    accelerators,
+    accelerators::Devices,
     cli::{Cli, Given},
     endpoint,
     environment::Environment,
-    host::Host,
     invalid::Invalid,
     options::Flag,
     python_number,
@@ -34,7 +33,7 @@ pub(super) struct Identity {
 pub(super) fn resolve(
     cli: &Cli,
     env: Environment<'_>,
-    host: &dyn Host,
+    devices: &Devices<'_>,
     meeting: &Meeting,
 ) -> Result<Identity, Invalid> {
     let node_rank = node_rank(cli, env, meeting)?;
@@ -60,8 +59,8 @@ pub(super) fn resolve(
     };
     let text = |name: &str| env.get_filled(name).map(|value| value.to_string_lossy().into_owned());
     let k8s_node_name = ["NODE_NAME", "MY_NODE_NAME", "K8S_NODE_NAME"].into_iter().find_map(text);
-    let accelerators = accelerators::kind(host.root()).and_then(|kind| {
-        let count = u32::try_from(accelerators::visible(env, host.root()).len()).ok()?;
+    let accelerators = devices.kind().and_then(|kind| {
+        let count = u32::try_from(devices.visible(env).len()).ok()?;
         (count > 0).then(|| Accelerators { kind: kind.to_owned(), count })
     });
     let attributes =

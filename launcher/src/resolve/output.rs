@@ -9,7 +9,8 @@ use agent::config::{LogConfig, LogDir};
 use rules::redirects::Streams;
 
 use crate::{
-    cli::Cli, environment::Environment, host::Host, invalid::Invalid, options::Flag, python_number, redirects,
+    cli::Cli, environment::Environment, host::Host, invalid::Invalid, options::Flag, python_number,
+    resolve::redirects,
 };
 
 /// Where the launcher's events go.

@@ -139,3 +139,19 @@ fn what_a_check_names_is_told_for_people_and_programs() {
     assert_eq!(document["tests"].as_array().unwrap().len(), outcome.rounds.len());
     assert_eq!(document["findings"].as_array().unwrap().len(), 4);
 }
+
+#[test]
+fn the_tables_are_pleasant_to_read() {
+    let lines = [
+        "--nodes 8 --racks 2",
+        "--nodes 16 --racks 4 --faulty 3,9 --local-fault 4 --dead-link 5:10 --slow-compute 7:3",
+        "--nodes 16 --racks 4 --dead-uplink 2 --liar 1",
+        "--nodes 16 --racks 4 --faulty random --repeat 20",
+        "--sweep 2",
+    ];
+    let tables = lines.map(|line| {
+        let asked = read(line).unwrap();
+        format!("$ dlrover-diag rehearse {line}\n{}", super::super::said(&asked))
+    });
+    insta::assert_snapshot!(tables.join("\n"));
+}

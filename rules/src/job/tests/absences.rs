@@ -106,7 +106,7 @@ fn a_job_that_waits_in_vain_says_for_whom() {
         panic!("{ended:?}")
     };
     assert!(
-        failure.to_string().contains("(host-c, 10.0.0.3) may still run workers of the last round, for"),
+        failure.to_string().contains("(host-c, 10.0.0.3) may still run workers of the last round: "),
         "{failure}"
     );
 }
