@@ -26,7 +26,7 @@ const SCHEMA: &str = "dlrover.gpus/v1";
 /// A recorded inventory is not longer.
 const LONGEST_RECORD: u64 = 4 << 20;
 
-/// Why there is nothing to show.
+/// Why there is no output.
 #[derive(Debug, thiserror::Error)]
 enum GpusError {
     #[error("{} cannot be read", .path.display())]
@@ -35,7 +35,7 @@ enum GpusError {
         #[source]
         source: io::Error,
     },
-    #[error("{} is no document of `dlrover-diag gpus --json`", .path.display())]
+    #[error("{} is not a document of `dlrover-diag gpus --json`", .path.display())]
     Parse {
         path: PathBuf,
         #[source]
@@ -82,7 +82,7 @@ pub(super) fn main(arguments: &Arguments) -> ExitCode {
     super::print(&text, if is_well { SUCCEEDED } else { FAILED })
 }
 
-/// In thousandths.
+/// Parses a percentage as thousandths.
 fn percent(word: &str) -> Result<u32, String> {
     let percent = word.parse::<f64>().ok().filter(|percent| (0.0..=100.0).contains(percent));
     percent
@@ -111,7 +111,7 @@ fn recorded(path: &PathBuf) -> Result<Inventory, GpusError> {
     Ok(parsed.map_err(|source| GpusError::Parse { path: path.clone(), source })?.bounded())
 }
 
-/// The inventory, with the name of its form.
+/// The inventory, with the name of its schema.
 fn document(inventory: &Inventory) -> String {
     let mut document = json!({ "schema": SCHEMA });
     if let (Value::Object(document), Ok(Value::Object(facts))) =
@@ -168,28 +168,28 @@ fn state(gpu: &Gpu, busy_permille: u32) -> String {
     if let Some(reason) = what_is_broken(gpu) {
         return format!("BROKEN: {reason}");
     }
-    let mut words = Vec::new();
+    let mut states = Vec::new();
     if gpu.trouble == Some(GpuTrouble::NotPermitted) {
-        words.push("forbidden: this user may not use it".into());
+        states.push("forbidden: this user may not use it".into());
     }
     if is_busy(gpu, busy_permille) {
         let pids: Vec<String> = gpu.processes.iter().map(|process| process.pid.to_string()).collect();
-        words.push(if pids.is_empty() {
+        states.push(if pids.is_empty() {
             "busy".into()
         } else {
             format!("busy: process {}", pids.join(", "))
         });
     }
     if gpu.is_mig {
-        words.push("split (MIG)".into());
+        states.push("split (MIG)".into());
     }
     if !gpu.throttled.is_empty() {
-        words.push(format!("held down: {}", gpu.throttled.join(", ")));
+        states.push(format!("throttled: {}", gpu.throttled.join(", ")));
     }
     for xid in &gpu.xids {
-        words.push(format!("Xid {} ({} times)", xid.code, xid.count));
+        states.push(format!("Xid {} ({} times)", xid.code, xid.count));
     }
-    if words.is_empty() { "ok".into() } else { words.join("; ") }
+    if states.is_empty() { "ok".into() } else { states.join("; ") }
 }
 
 /// As `nvidia-smi topo -m` shows them.

@@ -1,4 +1,4 @@
-//! `dlrover-diag`: looks into a cluster, outside any job. One file a subcommand.
+//! `dlrover-diag`: inspects a cluster, outside any job. One file for each subcommand.
 
 mod gpus;
 mod pair;
@@ -16,8 +16,8 @@ use agent::logs::plain;
 use clap::Parser;
 
 use launcher::{
-    failure::{FAILED, tell},
-    misread,
+    clap_error,
+    failure::{FAILED, print_line},
 };
 
 /// Inspects a cluster, outside any job
@@ -45,7 +45,7 @@ pub fn main() -> ExitCode {
         return code;
     }
     match Arguments::try_parse() {
-        Err(error) => misread::answer("dlrover-diag", error),
+        Err(error) => clap_error::answer("dlrover-diag", error),
         Ok(Arguments { subcommand }) => match subcommand {
             Subcommand::Gpus(arguments) => gpus::main(&arguments),
             Subcommand::Pair(arguments) => pair::main(&arguments),
@@ -64,20 +64,20 @@ fn parse(line: &str) -> Result<Subcommand, clap::Error> {
 }
 
 fn say(words: impl std::fmt::Display) {
-    tell(format_args!("dlrover-diag: {words}"));
+    print_line(format_args!("dlrover-diag: {words}"));
 }
 
-/// A line, or several, on standard output, in words that move no cursor: other ends and tools of vendors have a say.
+/// Prints a line, or several, on standard output, without control characters of peers and tools.
 fn line(text: &str) -> io::Result<()> {
     writeln!(io::stdout(), "{}", plain(text))
 }
 
-/// Prints what was asked for; gives `code`, or that of a failure when it cannot be written. A reader that has seen
-/// enough (`| head`) is no failure of anyone.
+/// Prints the result and returns `code`, or the code of a failure when it cannot be written. A closed pipe (`| head`)
+/// is not a failure.
 fn print(text: &str, code: u8) -> ExitCode {
     match line(text.trim_end()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            say(format_args!("error: cannot write the outcome: {error}"));
+            say(format_args!("error: cannot write the output: {error}"));
             ExitCode::from(FAILED)
         }
         _ => ExitCode::from(code),

@@ -21,29 +21,29 @@ use launcher::{
 /// The default of `--patience`.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A day: nobody waits longer at a keyboard.
+/// A day.
 const LONGEST_TIMEOUT: u64 = 86_400;
 
 /// Why a pair check gave no figures.
 #[derive(Debug, thiserror::Error)]
 enum PairError {
-    /// No such address of this host, or the port is taken.
+    /// Not an address of this host, or the port is in use.
     #[error("cannot listen at {at}")]
     Listen {
         /// Where.
         at: String,
-        /// What the system says.
+        /// The system error.
         #[source]
         source: io::Error,
     },
     /// Fewer checks than were asked for here.
-    #[error("the other end has left after {done} of {of} checks: give the same --repeat at both ends")]
+    #[error("the other end left after {done} of {of} checks: give the same --repeat at both ends")]
     Left {
         /// What was done.
         done: u32,
         /// What was asked for.
         of: u32,
-        /// How it was seen.
+        /// The error.
         #[source]
         source: RingError,
     },
@@ -145,25 +145,25 @@ pub(super) struct Arguments {
     json: bool,
 }
 
-/// Does it.
+/// Runs it.
 pub(super) fn main(arguments: &Arguments) -> ExitCode {
     let Arguments { listen: listen_at, connect: connect_to, repeat, .. } = arguments;
     let given_timeout = arguments.timeout.map(Duration::from_secs);
     let timeout = given_timeout.unwrap_or(TIMEOUT);
-    let told = |measured: ByHand| {
+    let print = |measured: ByHand| {
         let figures = Figures::from(measured);
         let line = match arguments.json {
             true => serde_json::to_string(&figures).unwrap_or_default(),
             false => figures.for_people(),
         };
-        // Who closed our output does not want to know.
+        // A closed output is not an error.
         let _closed = super::line(&line);
     };
     let end = if let Some(address) = connect_to {
         if !is_host_and_port(address) {
             return unusable(&format!("--connect {address}: ADDR:PORT is needed"));
         }
-        connect(address, *repeat, timeout, told)
+        connect(address, *repeat, timeout, print)
     } else {
         let address = listen_at.as_deref().unwrap_or_default();
         let Some(at) = address_and_port(address) else {
@@ -171,7 +171,7 @@ pub(super) fn main(arguments: &Arguments) -> ExitCode {
                 "--listen {address}: an address or name of this host is needed, and a port from 0 to 65535 if any"
             ));
         };
-        listen(at, *repeat, given_timeout, timeout, told)
+        listen(at, *repeat, given_timeout, timeout, print)
     };
     match end {
         Ok(()) => ExitCode::from(SUCCEEDED),
@@ -187,27 +187,27 @@ fn unusable(words: &str) -> ExitCode {
     ExitCode::from(USAGE)
 }
 
-/// `first`: how long the first check may be waited for; for ever where there is no limit, but that is said.
+/// `first`: how long the first check may be waited for; without a limit for ever.
 fn listen(
     (host, port): (&str, u16),
     repeat: u32,
     first: Option<Duration>,
     timeout: Duration,
-    told: impl Fn(ByHand),
+    print: impl Fn(ByHand),
 ) -> Result<(), PairError> {
     let failed = |source| PairError::Listen { at: format!("{host}:{port}"), source };
     let listener = bind(host, port).map_err(failed)?;
-    let door = listen_for_pair(&listener).map_err(PairError::Ring)?;
+    let listening = listen_for_pair(&listener).map_err(PairError::Ring)?;
     let address = listener.local_addr().map_err(failed)?;
     // Alone on its line: scripts read it.
     say(format_args!("listening at {address}"));
     match first {
         Some(limit) => say(format_args!("waiting for the other end for {} s", limit.as_secs())),
-        None => say("waiting until the other end comes; Ctrl-C ends it"),
+        None => say("waiting until the other end connects; press Ctrl-C to stop"),
     }
     for turn in 0..repeat {
         let within = if turn == 0 { first } else { Some(timeout) };
-        told(door.check(within, timeout).map_err(|error| PairError::after(turn, repeat, error))?);
+        print(listening.check(within, timeout).map_err(|error| PairError::after(turn, repeat, error))?);
     }
     Ok(())
 }
@@ -225,13 +225,13 @@ fn bind(host: &str, port: u16) -> io::Result<Listener> {
     Err(refused)
 }
 
-fn connect(address: &str, repeat: u32, timeout: Duration, told: impl Fn(ByHand)) -> Result<(), PairError> {
+fn connect(address: &str, repeat: u32, timeout: Duration, print: impl Fn(ByHand)) -> Result<(), PairError> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     // Any number does; another one each time.
     let seed = u64::from(now.subsec_nanos()) << 32 | u64::from(std::process::id());
     for turn in 0..repeat {
         let checked = dial_pair(address, seed.wrapping_add(u64::from(turn) << 20), timeout);
-        told(checked.map_err(|error| PairError::after(turn, repeat, error))?);
+        print(checked.map_err(|error| PairError::after(turn, repeat, error))?);
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `dlrover-diag switchbox`: the switchbox check, by hand.
+//! `dlrover-diag switchbox`: a manual switchbox check.
 
 use std::{ffi::OsString, process::ExitCode, time::Duration};
 
@@ -57,21 +57,21 @@ pub(super) struct Arguments {
 /// The default of `--box-pairs`.
 const BOX_PAIRS: &str = "0:1 2:4 3:5 6:7";
 
-/// Does it.
+/// Runs it.
 pub(super) fn main(arguments: &Arguments) -> ExitCode {
     let env: Vec<_> = std::env::vars_os().collect();
     let task = match task(arguments, Environment(&env)) {
         Ok(task) => task,
-        Err(words) => {
-            say(format_args!("error: {words}"));
+        Err(error) => {
+            say(format_args!("error: {error}"));
             return ExitCode::from(USAGE);
         }
     };
     let is_json = arguments.json;
     let finding = match check(task, Environment(&env), !is_json) {
         Ok(finding) => finding,
-        Err(words) => {
-            say(format_args!("error: {words}"));
+        Err(error) => {
+            say(format_args!("error: {error}"));
             return ExitCode::from(FAILED);
         }
     };
@@ -113,16 +113,16 @@ fn task(arguments: &Arguments, env: Environment<'_>) -> Result<SwitchboxTask, St
     Ok(SwitchboxTask::new(settings, probe, env.get(TOOL_VARIABLE)))
 }
 
-/// Lines of its own go to standard error as they come. The last one too, unless `has_table`: that ends with it.
+/// Runs the check and prints its progress on standard error. The last line is skipped if it ends the table.
 fn check(mut task: SwitchboxTask, env: Environment<'_>, has_table: bool) -> Result<Finding, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
     runtime.block_on(async {
-        let (said, mut heard) = tokio::sync::mpsc::channel(256);
-        let telling = async {
+        let (lines, mut received) = tokio::sync::mpsc::channel(256);
+        let printing = async {
             let mut last: Option<String> = None;
-            while let Some(words) = heard.recv().await {
-                last.replace(words).into_iter().for_each(say);
+            while let Some(line) = received.recv().await {
+                last.replace(line).into_iter().for_each(say);
             }
             last
         };
@@ -132,7 +132,7 @@ fn check(mut task: SwitchboxTask, env: Environment<'_>, has_table: bool) -> Resu
             let inventory = take_inventory(plan).await;
             task.settings.models = inventory.gpus.into_iter().filter_map(|gpu| gpu.name).collect();
         }
-        let (found, last) = tokio::join!(check_switchbox(task, &helper, Some(said), None), telling);
+        let (found, last) = tokio::join!(check_switchbox(task, &helper, Some(lines), None), printing);
         let is_in_table = |last: &String| {
             has_table && found.as_ref().is_ok_and(|finding| last.ends_with(&finding.to_string()))
         };
@@ -144,7 +144,7 @@ fn check(mut task: SwitchboxTask, env: Environment<'_>, has_table: bool) -> Resu
     })
 }
 
-/// The heads of the table.
+/// The columns of the table.
 const HEADS: [&str; 9] = ["pair", "devices", "dir", "min MB/s", "median", "max", "passes", "path", "verdict"];
 
 /// One row for each direction of each pair.
@@ -160,7 +160,7 @@ fn table(finding: &Finding) -> String {
             (false, false) => format!("{verdict} (together)"),
         };
         for direction in directions(pair, finding.min) {
-            let (min, median, max) = direction.spread_words();
+            let (min, median, max) = direction.spread_cells();
             table.line([
                 pair.pair.to_string(),
                 devices.clone(),
@@ -191,7 +191,7 @@ impl Direction {
         Self { dir, spread: PairFinding::spread(values.iter().copied()), passes, of: values.len() }
     }
 
-    fn spread_words(&self) -> (String, String, String) {
+    fn spread_cells(&self) -> (String, String, String) {
         match self.spread {
             Some((min, median, max)) => (min.to_string(), median.to_string(), max.to_string()),
             None => ("-".into(), "-".into(), "-".into()),
@@ -222,7 +222,7 @@ struct Document<'a> {
     min_mbps: f64,
     took_seconds: f64,
     pairs: Vec<PairDocument<'a>>,
-    /// What is to be known of it whatever it came to.
+    /// Remarks, whatever the verdict.
     notes: &'a [String],
 }
 
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn the_document_says_the_same() {
+    fn the_document_has_the_same() {
         let document: serde_json::Value = serde_json::from_str(&json(&finding())).unwrap();
         insta::assert_snapshot!(format!("{document:#}"));
     }

@@ -25,7 +25,7 @@ use launcher::{
     host::ThisHost,
 };
 
-/// Why there is nothing to show.
+/// Why there is no output.
 #[derive(Debug, thiserror::Error)]
 enum TopoError {
     #[error("{0}; give a table with --file (- for standard input)")]
@@ -81,7 +81,7 @@ pub(super) struct Arguments {
     json: bool,
 }
 
-/// Does it.
+/// Runs it.
 pub(super) fn main(arguments: &Arguments) -> ExitCode {
     match answer(arguments) {
         Ok(text) => super::print(&text, SUCCEEDED),
@@ -115,7 +115,7 @@ fn answer(arguments: &Arguments) -> Result<String, TopoError> {
     let Arguments { wanted, explain: explains, .. } = *arguments;
     if arguments.json {
         let number = wanted.unwrap_or(free.len());
-        // Nobody has asked for none: there are none.
+        // No GPU is free, and no number was requested.
         let is_empty = wanted.is_none() && free.is_empty();
         let choice = if is_empty { nothing() } else { choose(&matrix, free, number, objective)? };
         let ranked = explains.then(|| if is_empty { Vec::new() } else { ranking(&matrix, free, number) });
@@ -135,7 +135,7 @@ fn answer(arguments: &Arguments) -> Result<String, TopoError> {
     Ok(text)
 }
 
-/// The choice where nobody is free.
+/// The choice when no GPU is free.
 fn nothing() -> Choice {
     let (set, score) = (GpuSet::default(), Score::default());
     Choice { set, ring: Vec::new(), score, first: set, first_score: score, is_proven: true }

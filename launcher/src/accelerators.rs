@@ -8,9 +8,9 @@ use crate::environment::Environment;
 /// One accelerator.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Accelerator {
-    /// Its PCI address, `0000:3b:00.0`; `None` when it cannot be told.
+    /// Its PCI address, `0000:3b:00.0`; `None` when it is unknown.
     pub(crate) pci: Option<String>,
-    /// The vendor's unique id, `GPU-...`; `None` when it cannot be told.
+    /// The vendor's unique id, `GPU-...`; `None` when it is unknown.
     pub(crate) uuid: Option<String>,
     /// The number in its device file's name, or its place on the bus.
     number: u32,

@@ -50,9 +50,9 @@ pub(crate) struct Line {
     pub(crate) given: Vec<(Flag, OsString, Value)>,
     /// The script, if there is one.
     pub(crate) script: Option<OsString>,
-    /// What belongs to the script.
+    /// Its arguments.
     pub(crate) script_args: Vec<OsString>,
-    /// Words that look like options, but of nobody. An error, though a later one than a missing script.
+    /// Unknown options. An error, but a missing script is reported first.
     pub(crate) unrecognized: Vec<String>,
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn read(words: &[OsString]) -> Result<Reading, UsageError> {
                 break;
             }
             Class::Positional => {
-                // argparse: the first `--` of the line is nobody's, where options could still come.
+                // argparse drops the first `--` of the line, where options could still follow.
                 let args = match after {
                     [first, args @ ..] if first == "--" => args,
                     args => args,
@@ -257,7 +257,7 @@ fn push_letter(items: &mut [String], letter: char) {
     }
 }
 
-/// What a word is, before its place in the line is known.
+/// The class of a word, before its position in the line is known.
 enum Class<'a> {
     EndOfOptions,
     Positional,

@@ -47,7 +47,7 @@ pub(crate) enum Kind {
     Completion(&'static [&'static str]),
 }
 
-/// Whose option it is. An abbreviation is looked up among torchrun's first, so that ours never make an old
+/// The program that an option comes from. An abbreviation is looked up among torchrun's first, so that ours never make an old
 /// line ambiguous.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {

@@ -116,7 +116,7 @@ pub(crate) fn resolve(
         (nodes.local_world_size, checks.busy_permille),
         &mut notices,
     )?;
-    gpus::show(&gpus, &mut env);
+    gpus::set_variables(&gpus, &mut env);
     let environment = Environment(&env);
     let cpus = binding(&cli, environment, host, &devices, nodes.local_world_size, &mut notices)?;
     let local_addr = Some(cli.text(Flag::LocalAddr)?).filter(|addr| !addr.is_empty()).map(str::to_owned);
@@ -256,7 +256,7 @@ fn does_nothing(cli: &Cli, flag: Flag, why: &str) -> String {
     format!("`{}` is ignored: {why}", cli.given(flag))
 }
 
-/// Options that old lines may carry and that do nothing here: said once each, so that nothing is swallowed.
+/// Options that old lines may carry and that do nothing here: reported once each, so that nothing is swallowed.
 fn without_effect(cli: &Cli, notices: &mut Vec<String>) -> Result<(), Invalid> {
     // Its default exists for torchrun's polling; a nonsensical value is still a mistake.
     if !cli.float(Flag::MonitorInterval).is_some_and(|seconds| seconds > 0.0) {

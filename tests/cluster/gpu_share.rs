@@ -90,7 +90,7 @@ fn a_worker_that_takes_more_than_its_share_is_told_of_and_killed_where_that_is_w
             let said = &outcomes[0].stderr;
             assert_eq!(said.matches(held).count(), 1, "{said}");
             assert!(!said.contains("local rank 0 holds"), "{said}");
-            assert_eq!(said.contains("--gpu-mem-enforce kills nobody"), enforces, "{said}");
+            assert_eq!(said.contains("--gpu-mem-enforce kills no process"), enforces, "{said}");
         }
     }
 }

@@ -99,7 +99,7 @@ fn a_node_that_is_told_to_end_leaves_at_once() {
     second.signal(Signal::SIGTERM);
     let _alone = job.await_world(1, 1);
     let outcome = second.finish().expect_code(1);
-    assert!(outcome.stderr.contains("ended by SIGTERM"), "{outcome:#?}");
+    assert!(outcome.stderr.contains("stopped by SIGTERM"), "{outcome:#?}");
     let said = job.await_master_said("127.0.0.2) is gone: ");
     assert!(said.contains("SIGTERM"), "{said}");
     assert!(said.contains("(0 of 0 replacements used for this rank)"), "nothing is charged: {said}");

@@ -88,7 +88,7 @@ pub fn contradictions(
     };
     // What it swept is of another test that runs on this machine, and none of our business.
     let stderr: String =
-        outcome.stderr.split_inclusive('\n').filter(|line| !line.contains("had left behind")).collect();
+        outcome.stderr.split_inclusive('\n').filter(|line| !line.contains("left behind by a dead launcher")).collect();
     let stderr = &stderr;
     let says = |what: &str| stderr.contains(what);
     let is = (outcome.code, outcome.signal);
@@ -145,7 +145,7 @@ pub fn contradictions(
         }
         Ending::AskedToEnd => {
             must(asked_to_end, "a stopped worker does not end by itself");
-            must(says("ended by SIGTERM; no worker is left"), "it says who ended it");
+            must(says("stopped by SIGTERM; no worker is left"), "it says who ended it");
         }
         Ending::Struck => must(!says("dlrover-run: error"), "the dead say nothing"),
     }

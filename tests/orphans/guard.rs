@@ -89,7 +89,7 @@ fn what_launcher_and_guard_left_when_both_were_killed_is_swept_by_the_next_start
     assert!(still_left.is_empty(), "the next start left {still_left:?} of {left:?}");
     next.run.touch("go");
     let next = next.finish().expect_code(0);
-    assert!(next.stderr.contains("which a launcher that is dead had left behind"), "{left:?}, {next:#?}");
+    assert!(next.stderr.contains("left behind by a dead launcher"), "{left:?}, {next:#?}");
 
     let here = sibling.census.enlisted();
     assert_eq!(here.len(), 10, "five a worker");

@@ -24,7 +24,7 @@ use self::{
 };
 use super::arguments::{Arguments, Check, Faults};
 
-/// Nodes that are imagined at most.
+/// Nodes that are simulated at most.
 const MOST_NODES: u32 = 65_536;
 /// Rehearsals that are made at most, of one cluster or of one kind.
 const MOST_RUNS: u64 = 1_000_000_000;

@@ -1,7 +1,6 @@
 //! What is known of this node's accelerators when a choice is to be made.
 //!
-//! Drivers and vendors' tools are asked once a launch ([`Host::accelerators`]). A file stands in for what lies between
-//! accelerators, and the driver's files for their ids where nobody answers.
+//! Drivers and vendors' tools are asked once a launch ([`Host::accelerators`]). A file replaces their links, and the driver's files for their ids where no driver or tool replies.
 
 use std::path::{Path, PathBuf};
 
@@ -37,7 +36,7 @@ impl Gpu {
                 let nameless = || known.trouble.is_some().then(|| format!("GPU-unknown-{}", known.index));
                 (known.uuid.clone(), known.uuid.clone().or_else(nameless)?)
             }
-            // Whether its runtime takes ids nobody has tried.
+            // It is unknown whether its runtime takes ids.
             Vendor::Metax => {
                 let number = known.index.to_string();
                 (Some(number.clone()), known.pci.clone().unwrap_or(number))
@@ -56,18 +55,18 @@ pub(crate) struct Inventory {
     pub gpus: Vec<Gpu>,
 }
 
-/// Why nothing is known. What drivers and tools said of it comes last.
+/// Why there is no inventory, with the messages of drivers and tools.
 #[derive(Debug, thiserror::Error)]
 pub enum NoInventory {
     #[error("this node shows no GPU{}", said(.0))]
     NoGpu(Vec<String>),
-    #[error("the look at this node's GPUs came to no end{}", said(.0))]
+    #[error("the inspection of this node's GPUs timed out{}", said(.0))]
     NoEnd(Vec<String>),
     #[error("the GPUs of this node are not numbered from 0 on: there is gpu {0}")]
     Number(u32),
     #[error("gpu {0} has no id that a list could name it by")]
     Nameless(u32),
-    #[error("what lies between gpu {one} and gpu {other} is not known{}", said(.notes))]
+    #[error("the link between gpu {one} and gpu {other} is not known{}", said(.notes))]
     NoLink { one: u32, other: u32, notes: Vec<String> },
     #[error("{}: {why}", .file.display())]
     File { file: PathBuf, why: String },
@@ -83,11 +82,11 @@ fn said(notes: &[String]) -> String {
     if notes.is_empty() { String::new() } else { format!(": {}", notes.join("; ")) }
 }
 
-/// What drivers and tools say; `file` stands in for what lies between accelerators.
+/// The inventory from drivers and tools; a `file` replaces the links.
 ///
 /// # Errors
 ///
-/// When nobody says anything, or what is said is no topology.
+/// When there is no report, or it is not a topology.
 pub(crate) fn take(
     host: &dyn Host,
     env: Environment<'_>,
@@ -119,7 +118,7 @@ pub(crate) fn gpus(host: &dyn Host, env: Environment<'_>, devices: &Devices<'_>)
     told_or_filed(devices, &host.accelerators(env.tool_path()))
 }
 
-/// What a file says to lie between accelerators.
+/// The links in a file.
 ///
 /// # Errors
 ///
@@ -145,8 +144,7 @@ fn told_gpus(told: &gpus::Inventory) -> Result<(Vec<Gpu>, Vendor), NoInventory> 
     Ok(((0..).zip(&told.gpus).map(gpu).collect::<Result<Vec<Gpu>, NoInventory>>()?, vendor))
 }
 
-/// What lies between them. Nothing is known of one that is broken: it gets the longest way to all others, and is not
-/// chosen anyway.
+/// The links between them. A broken one has none: it gets the longest path to all others, and is not chosen anyway.
 fn told_matrix(told: &gpus::Inventory) -> Result<Matrix, NoInventory> {
     told_gpus(told)?;
     let between = |a: &gpus::Gpu, b: &gpus::Gpu| {
@@ -165,7 +163,7 @@ fn told_matrix(told: &gpus::Inventory) -> Result<Matrix, NoInventory> {
     Ok(Matrix::new(&rows, &numa)?)
 }
 
-/// As they are told of, or as the driver's files name them.
+/// As reported, or as the driver's files name them.
 fn told_or_filed(devices: &Devices<'_>, told: &gpus::Inventory) -> (Vec<Gpu>, Vendor) {
     told_gpus(told).unwrap_or_else(|_| {
         let filed = match devices.kind() {
@@ -201,14 +199,14 @@ mod tests {
     }
 
     #[test]
-    fn why_nothing_is_known_is_told_with_what_was_said() {
+    fn errors_have_the_messages_of_drivers_and_tools() {
         let why = |told: &gpus::Inventory| told_matrix(told).unwrap_err().to_string();
         let notes = "no library; smi topo -m: no table";
         assert_eq!(why(&told(0)), format!("this node shows no GPU: {notes}"));
-        assert_eq!(why(&told(2)), format!("what lies between gpu 0 and gpu 1 is not known: {notes}"));
+        assert_eq!(why(&told(2)), format!("the link between gpu 0 and gpu 1 is not known: {notes}"));
         assert_eq!(why(&gpus::Inventory::default()), "this node shows no GPU");
         let hangs = gpus::Inventory { hangs_at: Some("smi topo -m".into()), ..told(2) };
-        assert_eq!(why(&hangs), format!("the look at this node's GPUs came to no end: {notes}"));
+        assert_eq!(why(&hangs), format!("the inspection of this node's GPUs timed out: {notes}"));
         let mut odd = told(2);
         odd.gpus[1].uuid = None;
         assert_eq!(why(&odd), "gpu 1 has no id that a list could name it by");

@@ -1,7 +1,7 @@
 //! A lock for each accelerator, so that two launchers of one user on one host never choose the same.
 //!
-//! A lock is a file below `/tmp/dlrover-gpu-locks-<uid>`, held by the kernel as long as the launcher lives, whatever it
-//! dies of. Not `XDG_RUNTIME_DIR`: that has another value for a batch job than at a terminal, and goes with the session.
+//! A lock is a file below `/tmp/dlrover-gpu-locks-<uid>`, held by the kernel as long as the launcher lives, however it
+//! ends. Not `XDG_RUNTIME_DIR`: that has another value for a batch job than at a terminal, and goes with the session.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
@@ -46,7 +46,7 @@ impl GpuLock {
 pub(crate) enum Taken {
     /// Another launcher holds this one.
     By { place: usize },
-    /// Nobody can tell.
+    /// Locking failed.
     Unknown(io::Error),
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn lock(env: Environment<'_>, id: &str) -> io::Result<Option<GpuLock>
     try_lock(&folder(env)?, id)
 }
 
-/// One launcher after the other, as each holds for a moment more than it keeps. When it is not our turn in time we go on
+/// Serializes launchers, since each briefly holds more locks than it keeps. After the timeout the launcher continues
 /// all the same: the locks decide.
 pub(crate) fn turn(env: Environment<'_>) -> Option<GpuLock> {
     let (folder, end) = (folder(env).ok()?, Instant::now() + TURN);
@@ -108,11 +108,11 @@ fn folder(env: Environment<'_>) -> io::Result<PathBuf> {
     }
 }
 
-/// A folder in `/tmp` may be anybody's. Nobody else can replace ours once it is ours: `/tmp` is sticky.
+/// A folder in `/tmp` may belong to any user. No other user can replace ours: `/tmp` is sticky.
 fn checked(folder: PathBuf) -> io::Result<PathBuf> {
     let found = fs::symlink_metadata(&folder)?;
     if !found.is_dir() {
-        return Err(about(&folder, "is no folder"));
+        return Err(about(&folder, "is not a folder"));
     }
     if found.uid() != geteuid().as_raw() || found.mode() & 0o022 != 0 {
         return Err(about(&folder, "can be written by others"));
@@ -125,7 +125,7 @@ fn about(folder: &Path, why: &str) -> io::Error {
 }
 
 fn try_lock(folder: &Path, id: &str) -> io::Result<Option<GpuLock>> {
-    // An id comes from a driver: it shall not lead out of the folder.
+    // An id comes from a driver: it must not lead out of the folder.
     let name: String =
         id.chars().map(|it| if it.is_ascii_alphanumeric() { it } else { '-' }).take(100).collect();
     // Closed in what we start, as every file of Rust's; never through a link.
@@ -181,7 +181,7 @@ mod tests {
 
         let link = folder.path().join("link");
         symlink(folder.path(), &link).unwrap();
-        assert!(checked(link).unwrap_err().to_string().contains("is no folder"));
+        assert!(checked(link).unwrap_err().to_string().contains("is not a folder"));
         let open = folder.path().join("open");
         fs::create_dir(&open).unwrap();
         fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();

@@ -33,7 +33,7 @@ pub(super) enum ListenError {
         address: String,
         /// Which one.
         port: u16,
-        /// What the system said.
+        /// The system error.
         #[source]
         source: io::Error,
     },
@@ -42,7 +42,7 @@ pub(super) enum ListenError {
     Choices {
         /// `all addresses`, or what --bind says.
         address: String,
-        /// What the system said of the last one.
+        /// The system error of the last one.
         #[source]
         source: io::Error,
     },

@@ -18,7 +18,7 @@ use crate::{
     resolve::{permille, ports},
 };
 
-/// Longer than any job, and short enough for every clock.
+/// Longer than any job, and within the range of every clock.
 const FOR_EVER: f64 = 1e9;
 
 /// Of a token's file.
@@ -27,7 +27,7 @@ const MOST_BYTES: u64 = 64 << 10;
 /// Those of dlrover's own master.
 const PLATFORMS: [&str; 4] = ["pyk8s", "k8s", "ray", "local"];
 
-/// All that the master is told.
+/// The settings of the master.
 #[derive(Debug)]
 pub(super) struct Settings {
     pub(super) job_name: String,
@@ -38,13 +38,13 @@ pub(super) struct Settings {
     pub(super) topology_file: Option<PathBuf>,
     pub(super) taints: TaintConfig,
     pub(super) trust: Trust,
-    /// Lines for people.
+    /// Lines for the log.
     pub(super) notices: Vec<String>,
-    /// Said before all else: anybody may join.
+    /// The warning that any host may join, printed first.
     pub(super) open: Option<String>,
 }
 
-/// What cannot be meant.
+/// A setting that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SettingsError {
     /// A number of seconds.
@@ -52,7 +52,7 @@ pub(super) enum SettingsError {
     Seconds {
         /// Which.
         option: &'static str,
-        /// As it was written.
+        /// As given.
         value: String,
         /// What it may be.
         range: &'static str,
@@ -60,7 +60,7 @@ pub(super) enum SettingsError {
     /// A share of the nodes.
     #[error("--taint-guard {value}: expected a share of the nodes, from 0 to 1")]
     Share {
-        /// As it was written.
+        /// As given.
         value: String,
     },
     /// The topology file.
@@ -75,7 +75,7 @@ pub(super) enum SettingsError {
     /// The taints' key.
     #[error("--taint-key {value}: {}", TaintKey::FORM)]
     TaintKey {
-        /// As it was written.
+        /// As given.
         value: String,
     },
     /// The token's file.
@@ -83,14 +83,14 @@ pub(super) enum SettingsError {
     TokenFile {
         /// Which.
         path: PathBuf,
-        /// What the system said.
+        /// The system error.
         #[source]
         source: io::Error,
     },
     /// The token.
     #[error("{given} cannot be used")]
     Token {
-        /// Where it comes from. Its value is said nowhere.
+        /// Where it comes from. Its value is never printed.
         given: String,
         /// What is wrong with it.
         #[source]
@@ -102,10 +102,10 @@ pub(super) enum SettingsError {
 }
 
 impl Settings {
-    /// Reads what must be readable now, so that nobody joins a master that cannot serve.
+    /// Reads what must be readable now, so that no node joins a master that cannot serve.
     ///
     /// # Errors
-    /// The first thing that cannot be meant.
+    /// The first setting that cannot be used.
     pub(super) fn read(given: &Arguments, env: Environment<'_>) -> Result<Self, SettingsError> {
         let reconnect_grace = seconds("reconnect-grace", &given.reconnect_grace)?;
         let heartbeat_timeout = seconds("heartbeat-timeout", &given.heartbeat_timeout)?;
@@ -131,7 +131,7 @@ impl Settings {
             } else {
                 "DLROVER_JOB_TOKEN"
             };
-            open_job::words("its port", hint)
+            open_job::warning("its port", hint)
         });
         let name_of_job = || Some(env.get_filled("ELASTIC_JOB_NAME")?.to_string_lossy().into_owned());
         let job_name = filled(&given.job_name).or_else(name_of_job);
@@ -262,12 +262,12 @@ mod tests {
     use clap::FromArgMatches as _;
 
     use super::{
-        super::{arguments::command, dlrovers},
+        super::{arguments::command, dlrover_args},
         *,
     };
 
     fn read(line: &str, env: &[(&str, &str)]) -> Result<Settings, String> {
-        let words = dlrovers::without_dlrovers(line.split_whitespace().map(OsString::from));
+        let words = dlrover_args::without_dlrover_args(line.split_whitespace().map(OsString::from));
         let env: Vec<_> = env.iter().map(|(key, value)| (key.into(), value.into())).collect();
         let arguments = command().try_get_matches_from(words).map_err(|error| error.to_string())?;
         let arguments = Arguments::from_arg_matches(&arguments).map_err(|error| error.to_string())?;
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_nothing_here_is_no_reason_to_refuse_but_told() {
+    fn unused_options_are_accepted_with_a_notice() {
         let env = [("DLROVER_JOB_TOKEN", "t")];
         let notices = read("m --platform foo --node-num abc", &env).unwrap().notices;
         assert_eq!(notices.len(), 2, "{notices:?}");
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_said() {
+    fn unusable_settings_are_reported() {
         let dir = tempfile::tempdir().unwrap();
         let topology = dir.path().join("topology");
         std::fs::write(&topology, "a p 10.0.0.1\n\na p host\n").unwrap();

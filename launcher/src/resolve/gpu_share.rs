@@ -1,5 +1,5 @@
-//! A share of an accelerator that several containers have between them (gpushare): what workers are told of it, and
-//! what they are held to.
+//! A share of an accelerator that several containers have between them (gpushare): what workers get to
+//! know of it, and what is enforced.
 
 use std::{ffi::OsString, fs, path::Path};
 
@@ -29,7 +29,7 @@ pub(super) struct GpuShare {
 /// Reads it. A node without one has none of it.
 ///
 /// # Errors
-/// When the plugin found no room, or says what makes no sense.
+/// When the plugin found no room, or its values contradict each other.
 pub(super) fn resolve(
     cli: &Cli,
     env: Environment<'_>,
@@ -52,7 +52,7 @@ pub(super) fn resolve(
     let may_kill = enforces && has_hosts_numbers(host.root());
     if enforces && !may_kill {
         notices.push(format!(
-            "{} kills nobody: the driver counts processes by the host's numbers, this container has numbers of its own, \
+            "{} kills no process: the driver counts processes by the host's numbers, this container has numbers of its own, \
              and a number may be that of a worker here and of another's process there; it takes a container with hostPID",
             cli.given(Flag::GpuMemEnforce)
         ));
@@ -95,7 +95,7 @@ pub(super) fn resolve(
     Ok(GpuShare { terms: Some(ShareTerms { share, workers, enforces: may_kill }), variables })
 }
 
-/// Whether process numbers mean the same here as on the host. One that cannot be told is none.
+/// Whether process numbers mean the same here as on the host. An unknown namespace is not the host's.
 fn has_hosts_numbers(root: &Path) -> bool {
     fs::read_link(root.join("proc/self/ns/pid")).is_ok_and(|namespace| namespace == Path::new(HOSTS_NUMBERS))
 }

@@ -14,8 +14,8 @@ use crate::{
     options::Flag,
 };
 
-/// Chooses. What cannot be found out about the best set is no reason not to run: one line says it, and workers see what
-/// they would have seen without the option.
+/// Chooses. When the best set cannot be determined the run starts all the same: one line says so, and workers see what they
+/// would have seen without the option.
 pub(super) fn resolve(
     cli: &Cli,
     env: Environment<'_>,
@@ -26,7 +26,7 @@ pub(super) fn resolve(
 ) -> Result<Chosen, Invalid> {
     let given = || cli.given(Flag::GpuSelect);
     let word = cli.text(Flag::GpuSelect)?;
-    let select = Select::from_word(word).ok_or_else(|| Invalid::GpuSelect { given: given() })?;
+    let select = Select::from_name(word).ok_or_else(|| Invalid::GpuSelect { given: given() })?;
     if select == Select::First {
         let without_effect = [
             (Flag::GpuSelectOnly, cli.is_on(Flag::GpuSelectOnly)),
@@ -64,7 +64,7 @@ pub(super) fn resolve(
     };
     match chosen {
         Ok(mut chosen) => {
-            notices.extend(chosen.words.drain(..).map(|words| format!("`{}`: {words}", given())));
+            notices.extend(chosen.messages.drain(..).map(|message| format!("`{}`: {message}", given())));
             Ok(chosen)
         }
         Err(why) => {
@@ -75,7 +75,7 @@ pub(super) fn resolve(
 }
 
 /// Puts the list into the environment of all workers, in place of what was there.
-pub(super) fn show(chosen: &Chosen, env: &mut Vec<(OsString, OsString)>) {
+pub(super) fn set_variables(chosen: &Chosen, env: &mut Vec<(OsString, OsString)>) {
     for (name, value) in &chosen.variables {
         env.retain(|(key, _)| key != name);
         env.push((name.into(), value.clone()));

@@ -1,5 +1,4 @@
-//! Who this node is to the others: the rank it asks for, the addresses it is known by, and what is told of its
-//! machine.
+//! The identity of this node in the job: the rank that it requests, its addresses, and facts about its machine.
 
 use rules::{
     NodeRank,
@@ -17,16 +16,16 @@ use crate::{
     resolve::meeting::Meeting,
 };
 
-/// Who this node is to the others.
+/// The identity of this node in the job.
 #[derive(Debug, Default)]
 pub(super) struct Identity {
-    /// `None`: no wish, which is not 0.
+    /// `None`: no request, which is not a request for 0.
     pub(super) node_rank: Option<NodeRank>,
-    /// What workers of other nodes reach this one by; `None`: what the master sees.
+    /// The address by which workers of other nodes reach this one; `None`: as the master sees it.
     pub(super) address: Option<String>,
-    /// What the topology file lists it under.
+    /// The address in the topology file.
     pub(super) node_ip: Option<String>,
-    /// What the agent cannot find out by itself.
+    /// Attributes that the agent cannot find out by itself.
     pub(super) attributes: NodeAttributes,
 }
 
@@ -38,7 +37,7 @@ pub(super) fn resolve(
 ) -> Result<Identity, Invalid> {
     let node_rank = node_rank(cli, env, meeting)?;
     if *meeting == Meeting::Loopback {
-        // Nobody else will ask, so nothing is looked up.
+        // No other node needs an address.
         return Ok(Identity { node_rank, ..Identity::default() });
     }
     let given = Addresses { cli, env };
@@ -68,7 +67,7 @@ pub(super) fn resolve(
     Ok(Identity { node_rank, address, node_ip, attributes })
 }
 
-/// `--node-rank`, and beside a job master of DLRover `NODE_RANK` or its old name `WORKER_RANK`.
+/// `--node-rank`, and with `DLROVER_MASTER_ADDR` also `NODE_RANK` or its old name `WORKER_RANK`.
 fn node_rank(cli: &Cli, env: Environment<'_>, meeting: &Meeting) -> Result<Option<NodeRank>, Invalid> {
     let rank = |number: Option<i64>, given: Given| {
         let rank = number.and_then(|number| u32::try_from(number).ok());
@@ -91,7 +90,7 @@ fn node_rank(cli: &Cli, env: Environment<'_>, meeting: &Meeting) -> Result<Optio
     }
 }
 
-/// Addresses of this node, from where they may be written.
+/// Addresses of this node from options and variables.
 struct Addresses<'a> {
     cli: &'a Cli,
     env: Environment<'a>,

@@ -16,7 +16,7 @@ use crate::{
 const GRACE: Duration = Duration::from_secs(30);
 
 /// The signals that end the run, and the text that workers find in `TORCHELASTIC_SIGNALS_TO_HANDLE`. A name
-/// that is no signal, or one that no program can handle, costs a notice; the run goes on, as in torchrun.
+/// that is no signal, or one that no program can handle, costs a notice; the run continues, as in torchrun.
 pub(super) fn signals(cli: &Cli, notices: &mut Vec<String>) -> Result<(Vec<String>, String), Invalid> {
     let text = cli.text(Flag::SignalsToHandle)?;
     let mut names = Vec::new();

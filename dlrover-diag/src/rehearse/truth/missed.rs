@@ -1,4 +1,4 @@
-//! What was broken in the imagined cluster, and is not named.
+//! What was broken in the simulated cluster, and is not named.
 
 use std::fmt;
 

@@ -36,7 +36,7 @@ impl<'a> Seen<'a> {
         self.outcome.nodes.get(number as usize)
     }
 
-    /// Whether the node is blamed for something, is left out, or is among the candidates of an ambiguity. One that is
+    /// Whether the node is blamed for something, is excluded, or is among the candidates of an ambiguity. One that is
     /// called unreachable, and can be reached, is not found.
     fn is_found(&self, number: u32) -> bool {
         let is_blamed = |node: &NodeFinding| match node.verdict {
@@ -80,7 +80,7 @@ impl<'a> Seen<'a> {
         Some(match (verdict, results.len(), failed) {
             (_, 0, _) => self.why_untested(after, is_one, "never tested"),
             (Some(NodeVerdict::Unreachable), ..) => {
-                (Reason::Shown, "it is called unreachable, and the imagined fabric reaches it".into())
+                (Reason::Shown, "it is called unreachable, and the simulated fabric reaches it".into())
             }
             (Some(NodeVerdict::Inconclusive), ..) => {
                 (Reason::Undecided, "inconclusive, not enough is known".into())
@@ -98,7 +98,7 @@ impl<'a> Seen<'a> {
         }
         let slower = self.node(number).and_then(|node| node.comm_permille);
         Some(if self.cluster.nodes < NODES_FOR_SLOW {
-            (Reason::NotLookedFor, format!("it takes {NODES_FOR_SLOW} nodes to tell whose card is slow"))
+            (Reason::NotLookedFor, format!("finding the slow card takes {NODES_FOR_SLOW} nodes"))
         } else if !self.settings.policy.exclude_straggler {
             (Reason::NotLookedFor, ONLY_STRAGGLERS.into())
         } else {

@@ -138,7 +138,7 @@ fn a_broken_node_that_is_called_unreachable_escapes_unless_it_is_cut_off() {
     for (line, missed) in [
         (
             "--nodes 8 --racks 2 --faulty 3",
-            &["node 3 (faulty): it is called unreachable, and the imagined"][..],
+            &["node 3 (faulty): it is called unreachable, and the simulated"][..],
         ),
         ("--nodes 8 --racks 4 --faulty 3 --dead-uplink 1", &["rack 1 (cut off): tested"]),
     ] {
@@ -194,7 +194,7 @@ fn healthy_nodes_that_are_blamed_are_told() {
     let expected = [
         "blamed, though it is healthy: node 2: fault, tainted",
         "blamed, though it is healthy: node 3: flaky, not tainted",
-        "left out, as the imagined fault cuts it off: node 4: unreachable",
+        "excluded, since the simulated fault cuts it off: node 4: unreachable",
     ];
     assert_eq!(words[..3], expected);
     let expected = json!({
