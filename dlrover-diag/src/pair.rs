@@ -187,7 +187,7 @@ fn unusable(words: &str) -> ExitCode {
     ExitCode::from(USAGE)
 }
 
-/// `first`: how long the first check may be waited for; without a limit for ever.
+/// `first`: how long to wait for the first check; `None`: without a limit.
 fn listen(
     (host, port): (&str, u16),
     repeat: u32,
@@ -236,7 +236,7 @@ fn connect(address: &str, repeat: u32, timeout: Duration, print: impl Fn(ByHand)
     Ok(())
 }
 
-/// `10.0.0.1`, `10.0.0.1:7000`, `fd00::1`, `[fd00::1]:7000`, `node-0`, `node-0:7000`; port 0 where none is said.
+/// `10.0.0.1`, `10.0.0.1:7000`, `fd00::1`, `[fd00::1]:7000`, `node-0`, `node-0:7000`; port 0 where none is given.
 fn address_and_port(words: &str) -> Option<(&str, u16)> {
     let bare = |host: &str| host.parse::<std::net::Ipv6Addr>().is_ok();
     if bare(words) {

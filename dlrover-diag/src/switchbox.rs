@@ -19,7 +19,7 @@ use launcher::{
     host::ThisHost,
     numbers::{float, whole},
     options::SWITCHBOX_PATHS,
-    resolve::switchbox::{VARIABLE as PROBE_VARIABLE, read_probe, usual_min_channels},
+    resolve::switchbox::{VARIABLE as PROBE_VARIABLE, default_min_channels, read_probe},
 };
 
 /// Checks the links between this node's accelerators and their switchbox
@@ -93,7 +93,7 @@ fn task(arguments: &Arguments, env: Environment<'_>) -> Result<SwitchboxTask, St
     let refusal = || format!("--min-bandwidth {megabytes:?}: {}", Rate::MINIMUM);
     let min = Rate::minimum(megabytes).ok_or_else(refusal)?;
     let most = u32::try_from(pairs.len()).unwrap_or(u32::MAX);
-    let min_channels = arguments.min_channels.unwrap_or_else(|| usual_min_channels(pairs.len()));
+    let min_channels = arguments.min_channels.unwrap_or_else(|| default_min_channels(pairs.len()));
     if min_channels > most {
         return Err(format!(
             "--min-channels {min_channels}: --box-pairs names only {}",
@@ -103,12 +103,12 @@ fn task(arguments: &Arguments, env: Environment<'_>) -> Result<SwitchboxTask, St
     let expected = Expected::from_word(&arguments.switchbox_path).unwrap_or_default();
     let models = Vec::new();
     let settings = Settings { pairs, are_pairs_given, min, min_channels, expected, models };
-    let said = arguments.switchbox_probe.as_deref();
-    let words = said.or_else(|| env.get_filled(PROBE_VARIABLE)).unwrap_or("auto".as_ref());
-    let probe = read_probe(words, env, &ThisHost).ok_or_else(|| {
-        let name = if said.is_some() { "--switchbox-probe" } else { PROBE_VARIABLE };
-        let said = words.to_string_lossy();
-        format!("{name} {said}: give auto, mxom, cuda, host, or a command line whose program is on PATH")
+    let given = arguments.switchbox_probe.as_deref();
+    let command = given.or_else(|| env.get_filled(PROBE_VARIABLE)).unwrap_or("auto".as_ref());
+    let probe = read_probe(command, env, &ThisHost).ok_or_else(|| {
+        let name = if given.is_some() { "--switchbox-probe" } else { PROBE_VARIABLE };
+        let command = command.to_string_lossy();
+        format!("{name} {command}: give auto, mxom, cuda, host, or a command line whose program is on PATH")
     })?;
     Ok(SwitchboxTask::new(settings, probe, env.get(TOOL_VARIABLE)))
 }

@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What torchrun's configuration says too.
+/// What torchrun's configuration has too.
 fn facts(plan: &LaunchPlan) -> serde_json::Value {
     let agent = &plan.agent;
     let bits = |streams: &[rules::redirects::Streams]| -> Vec<u8> {

@@ -91,7 +91,7 @@ fn discover(root: &Path) -> (Option<&'static str>, Vec<Accelerator>) {
     (None, Vec::new())
 }
 
-/// NVIDIA: one `/dev/nvidia<N>` each; the driver says which PCI device `N` is.
+/// NVIDIA: one `/dev/nvidia<N>` each; the driver maps `N` to a PCI device.
 fn nvidia(root: &Path) -> Vec<Accelerator> {
     let mut found: Vec<Accelerator> = names_in(&root.join("dev"))
         .filter_map(|name| name.strip_prefix("nvidia")?.parse().ok())

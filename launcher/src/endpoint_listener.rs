@@ -173,7 +173,7 @@ enum Location {
     Loopback,
     /// At these.
     Exactly(Vec<IpAddr>),
-    /// Here, by a name that stands for a loopback address here and for another one on every other host, as
+    /// Here, by a name that is a loopback address here and another address on every other host, as
     /// `/etc/hosts` has it on Debian.
     EveryAddress,
 }
@@ -215,7 +215,7 @@ fn exactly(addresses: &[IpAddr], port: u16) -> io::Result<EndpointListener> {
     Ok(EndpointListener { listeners, own, is_loopback: own.is_loopback() })
 }
 
-/// The addresses that a name stands for. A name server may hang, so a thread asks it.
+/// The addresses of a name. A name server may hang, so a thread asks it.
 async fn look_up(host: &str, retries: bool) -> Result<Vec<IpAddr>, String> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![address]);

@@ -29,7 +29,7 @@ use crate::{
 
 /// All workers succeeded.
 pub const SUCCEEDED: u8 = 0;
-/// The run failed, for whatever reason (torchrun: the same).
+/// The run failed, for any other reason (torchrun: the same).
 pub const FAILED: u8 = 1;
 /// The command line cannot be parsed (argparse: the same).
 pub const USAGE: u8 = 2;
@@ -124,7 +124,7 @@ pub struct Asked {
 
 /// The message at the end of a run; `None` when it succeeded.
 #[must_use]
-pub fn words(report: &Report, asked: &Asked, meeting: &Meeting) -> Option<String> {
+pub fn message(report: &Report, asked: &Asked, meeting: &Meeting) -> Option<String> {
     let mut text = match &report.outcome {
         Outcome::Succeeded => String::new(),
         Outcome::Failed(Failure::Workers(group)) => workers_failed(report, group, asked),
@@ -157,7 +157,7 @@ fn workers_failed(report: &Report, group: &GroupFailure, asked: &Asked) -> Strin
     let account = ChildFailed { title, host: &host, failures: &failures, evidence: &report.workers }.text();
     let Some(root) = failures.get(root_cause(&failures)) else { return account };
     let WorkerFailure { rank, local_rank, pid, cause, .. } = root;
-    // torchrun logs this line before its report, and tools look for it.
+    // torchrun logs this line before its report, and tools search for it.
     let code = cause.python_code();
     let mut text = format!(
         "dlrover-run: failed (exitcode: {code}) local_rank: {local_rank} (pid: {pid}) of binary: {program}\n{account}"
@@ -297,20 +297,20 @@ pub fn own_error_file(env: &[(OsString, OsString)]) -> Option<PathBuf> {
 ///
 /// # Errors
 /// When the copy cannot be written.
-pub fn copy_root_cause(report: &Report, words: &str, target: Option<&Path>) -> Result<(), CopyError> {
+pub fn copy_root_cause(report: &Report, message: &str, target: Option<&Path>) -> Result<(), CopyError> {
     let Some(target) = target else { return Ok(()) };
     let group = match &report.outcome {
         Outcome::Succeeded => return Ok(()),
         Outcome::Failed(Failure::Workers(group)) => group,
-        Outcome::Failed(_) | Outcome::Interrupted(_) => return record_own(words, Some(target)),
+        Outcome::Failed(_) | Outcome::Interrupted(_) => return record_own(message, Some(target)),
     };
     let failures = dated(group, &report.workers);
     let Some(root) = failures.get(root_cause(&failures)) else { return Ok(()) };
     let worker = report.workers.get(&root.local_rank);
     let Some(Ok(file)) = worker.and_then(|worker| worker.error_file.as_ref()) else { return Ok(()) };
     let mut document = file.document.clone();
-    if let Some(Value::Object(message)) = document.get_mut("message") {
-        message.insert("errorCode".into(), root.cause.python_code().into());
+    if let Some(Value::Object(error)) = document.get_mut("message") {
+        error.insert("errorCode".into(), root.cause.python_code().into());
     }
     fs::write(target, document.to_string()).map_err(|source| CopyError { path: target.to_owned(), source })
 }
@@ -421,7 +421,7 @@ mod tests {
                     assert_eq!(exit_code(&report, propagate, &meeting), FAILED);
                 }
             }
-            let text = words(&report, &asked, &Meeting::C10d(endpoint())).unwrap();
+            let text = message(&report, &asked, &Meeting::C10d(endpoint())).unwrap();
             assert!(text.starts_with("dlrover-run: error: "), "{text}");
             assert!(text.contains("--rdzv-conf=join_timeout=SECONDS"), "{text}");
             assert_eq!(text.lines().count(), 2, "what happened, and what to do: {text}");
@@ -431,7 +431,7 @@ mod tests {
     #[test]
     fn a_failure_has_the_cause_the_attempt_the_last_lines_and_the_logs() {
         let asked = Asked { title: "t.py".into(), program: "/bin/python3".into(), max_restarts: 1 };
-        let text = words(&failed(ExitCause::Signal(9), true), &asked, &ALONE).unwrap();
+        let text = message(&failed(ExitCause::Signal(9), true), &asked, &ALONE).unwrap();
         let mut parts = text.split("dlrover-run: ").skip(1);
         let before = parts.next().unwrap();
         assert!(

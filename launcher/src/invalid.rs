@@ -19,7 +19,7 @@ pub(crate) enum Invalid {
          (min_nodes must be > 0 and <= max_nodes)"
     )]
     NodeRange { given: Given, min: i64, max: i64 },
-    // These keep torchrun's own words, which wrappers look for.
+    // These keep torchrun's own text, which wrappers search for.
     #[error(
         "`{given}` is not a number of workers: give a number from 1 on, or auto, cpu or gpu (Unsupported nproc_per_node \
          value: {value})"

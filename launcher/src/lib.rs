@@ -1,8 +1,8 @@
 //! The launcher: argv, environment, messages, exit codes.
 //!
-//! Read first: [`entry`], which calls the others in order: `argv` (words to options, as argparse),
-//! `cli` (options over `PET_*`), `resolve` (what was asked for to what the agent is told). What a flag is
-//! called and what its help says: `options`.
+//! Read first: [`entry`], which calls the others in order: `argv` (parses options as argparse does),
+//! `cli` (options over `PET_*`), `resolve` (to the configuration of the agent). The table of options is
+//! in `options`.
 
 mod accelerators;
 mod argv;

@@ -48,7 +48,7 @@ const HELLO: [u8; 5] = [STORE, 0xce, 0xf7, 0x85, 0x3c];
 pub const TORCHRUN: &str = "the other side speaks torchrun's rendezvous (the TCPStore protocol) at this job master's \
                             port; all nodes of a job need the same launcher: start dlrover-run there";
 
-/// Accepts on `listeners` for ever, gives store clients to `store` and gRPC clients to the returned receiver. A store
+/// Accepts on `listeners` without end, passes store clients to `store` and gRPC clients to the returned receiver. A store
 /// client where there is no store is a torchrun: the first is logged.
 /// Must be called inside the runtime.
 ///

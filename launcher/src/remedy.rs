@@ -5,7 +5,7 @@ use rules::{failure::Failure, verdict::JobFailure};
 
 use crate::resolve::Meeting;
 
-/// A sentence, or two; `None` where the failure says it all.
+/// The remedy; `None` where there is none.
 pub fn remedy(failure: &Failure, meeting: &Meeting) -> Option<String> {
     if let Failure::Excluded(Exclusion { look_at, .. }) = failure {
         return (!look_at.is_empty()).then(|| format!("Look first at {look_at}."));

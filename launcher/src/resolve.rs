@@ -1,4 +1,4 @@
-//! From what the user asked for to what the agent is told. Pure: the environment and the machine are passed in.
+//! Resolves a request to the configuration of the agent. Pure: the environment and the machine are passed in.
 //!
 //! Order of refusals: options that contradict each other (exit 2), and values that cannot be used.
 
@@ -48,7 +48,7 @@ use crate::{
 /// A run, ready to start.
 #[derive(Debug)]
 pub struct LaunchPlan {
-    /// What the agent is told.
+    /// The configuration of the agent.
     pub agent: AgentConfig,
     /// Where the job's master is.
     pub meeting: Meeting,
@@ -107,7 +107,7 @@ pub(crate) fn resolve(
         gpu_share::resolve(&cli, environment, host, &devices, nodes.local_world_size, &mut notices)?;
     env.extend(gpu_share.variables);
     let environment = Environment(&env);
-    // Last of all that may be refused: a tool may be run for it.
+    // The last refusal, since it may run a tool.
     let gpus = gpus::resolve(
         &cli,
         environment,
@@ -132,12 +132,12 @@ pub(crate) fn resolve(
 
     let shares_store = environment.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE").is_none_or(|value| value != "1");
     let master_port = match meeting {
-        // torchrun shares the store of a static rendezvous whatever the variable says.
+        // torchrun shares the store of a static rendezvous whatever the variable is.
         Meeting::Static(_) => MasterPort::Served,
         _ if shares_store => MasterPort::Served,
         Meeting::Loopback | Meeting::C10d(_) | Meeting::Master(_) => MasterPort::LeftToRankZero,
     };
-    // An empty HIP_VISIBLE_DEVICES says nothing, as above.
+    // An empty HIP_VISIBLE_DEVICES is ignored, as above.
     let visible = environment
         .get("MACA_VISIBLE_DEVICES")
         .or_else(|| environment.get_filled("HIP_VISIBLE_DEVICES"))
@@ -197,7 +197,7 @@ pub(crate) fn resolve(
     })
 }
 
-/// A whole number that may not be negative. One beyond 32 bits is as good as the largest: no run lasts that long.
+/// A whole number that may not be negative. Beyond 32 bits it is the largest: no run lasts that long.
 fn at_least_zero(cli: &Cli, flag: Flag, range: &'static str) -> Result<Option<u32>, Invalid> {
     match cli.int(flag) {
         None => Ok(None),
@@ -211,7 +211,7 @@ fn virtual_local_rank(cli: &Cli, env: Environment<'_>, workers: u32) -> Result<b
     if !cli.is_on(Flag::VirtualLocalRank) {
         return Ok(false);
     }
-    // An empty HIP_VISIBLE_DEVICES says nothing, an empty CUDA_VISIBLE_DEVICES lists one nameless device: torchrun's.
+    // An empty HIP_VISIBLE_DEVICES is ignored, an empty CUDA_VISIBLE_DEVICES lists one nameless device: torchrun's.
     let list = match env.get_filled("HIP_VISIBLE_DEVICES") {
         Some(value) => Some(("HIP_VISIBLE_DEVICES", value)),
         None => env.get("CUDA_VISIBLE_DEVICES").map(|value| ("CUDA_VISIBLE_DEVICES", value)),
@@ -235,7 +235,7 @@ fn binding(
     workers: u32,
     notices: &mut Vec<String>,
 ) -> Result<Vec<Vec<usize>>, Invalid> {
-    let (flag, mode) = match numa::Mode::from_word(cli.text(Flag::NumaBinding)?) {
+    let (flag, mode) = match numa::Mode::from_name(cli.text(Flag::NumaBinding)?) {
         Some(mode) => (Flag::NumaBinding, mode),
         None if cli.is_on(Flag::NumaAffinity) => (Flag::NumaAffinity, numa::Mode::Node),
         None => return Ok(Vec::new()),

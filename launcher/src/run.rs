@@ -134,12 +134,12 @@ fn start(
     }
     // What still runs is a log folder that hangs; it must not hold the end.
     runtime.shutdown_background();
-    if let Some(mut words) = failure::words(&report, &asked, &meeting) {
+    if let Some(mut message) = failure::message(&report, &asked, &meeting) {
         for loss in console.losses() {
-            words.push_str(&format!("  lost output: {loss}\n"));
+            message.push_str(&format!("  lost output: {loss}\n"));
         }
-        let copied = failure::copy_root_cause(&report, &words, own_error_file.as_deref());
-        console.say(words);
+        let copied = failure::copy_root_cause(&report, &message, own_error_file.as_deref());
+        console.say(message);
         if let Err(error) = copied {
             console.say(format!("dlrover-run: {}", chain(&error)));
         }

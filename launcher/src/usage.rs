@@ -32,12 +32,12 @@ pub(crate) enum UsageError {
     )]
     PairAsScript { word: String },
     /// Unknown options.
-    #[error("unrecognized arguments: {}{}", .words.join(" "), meant(.words))]
+    #[error("unrecognized arguments: {}{}", .words.join(" "), suggestion(.words))]
     Unrecognized { words: Vec<String> },
 }
 
-/// The option that the first unknown word may have been meant to be.
-fn meant(words: &[String]) -> String {
+/// A suggestion for the first unknown option.
+fn suggestion(words: &[String]) -> String {
     let name = words.first().and_then(|word| word.split('=').next()?.strip_prefix("--"));
     let nearest = name.and_then(|name| {
         let name = name.replace('_', "-");
@@ -50,7 +50,7 @@ fn meant(words: &[String]) -> String {
     nearest.map(|(_, spec)| format!(" (did you mean {}?)", spec.flag.dashed())).unwrap_or_default()
 }
 
-/// How many letters must be put in, taken out or replaced to turn one word into another (Levenshtein).
+/// The Levenshtein distance of two words.
 fn distance(one: &str, other: &str) -> usize {
     let mut row: Vec<usize> = (0..=other.chars().count()).collect();
     for (place, letter) in one.chars().enumerate() {

@@ -169,7 +169,10 @@ fn write_nodes(text: &mut String, outcome: &Outcome, job: Job) -> fmt::Result {
         writeln!(text, "node {number}: {verdict}{fate}")?;
         for evidence in &node.evidence {
             let round = evidence.round.map_or_else(|| "before".to_owned(), |round| format!("round {round}"));
-            writeln!(text, "    {round}: {}", evidence.words)?;
+            // The cut has its own line.
+            let is_cut = outcome.cut.as_ref().is_some_and(|cut| cut.words == evidence.words);
+            let reason = if is_cut { "beyond the cut below" } else { &evidence.words };
+            writeln!(text, "    {round}: {reason}")?;
         }
     }
     write_rest(text, odd.len())

@@ -1,4 +1,4 @@
-//! What a check came to, held against what was simulated. The check itself never learns the one from the other.
+//! Compares the outcome of a check with the simulated faults, which the check itself never learns.
 //!
 //! | question | file |
 //! |---|---|

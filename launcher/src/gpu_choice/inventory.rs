@@ -19,7 +19,7 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gpu {
     /// What the list of visible devices calls it: its unique id, or its number where such lists know no ids. `None`: it
-    /// is in such trouble that it does not tell.
+    /// does not report it.
     pub id: Option<String>,
     /// What its lock is called.
     pub lock: String,
@@ -129,7 +129,7 @@ pub fn from_file(host: &dyn Host, file: &Path) -> Result<Matrix, NoInventory> {
     Matrix::parse(&text).map_err(|why| NoInventory::BadFile { file: file.to_owned(), why })
 }
 
-/// All accelerators, each at the place that its number says.
+/// All accelerators, each at the index of its number.
 fn told_gpus(told: &gpus::Inventory) -> Result<(Vec<Gpu>, Vendor), NoInventory> {
     if told.hangs_at.is_some() {
         return Err(NoInventory::NoEnd(told.notes.clone()));

@@ -20,7 +20,7 @@ enum Kind {
     Other,
 }
 
-/// The words of the line, of which the first names the program: what [`command`] knows in its spelling, each value
+/// The arguments, after the name of the program: what [`command`] knows in its spelling, each value
 /// joined to its option, and unknown words as they were written.
 pub(super) fn without_dlrover_args(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let command = command();
@@ -50,7 +50,7 @@ pub(super) fn without_dlrover_args(words: impl IntoIterator<Item = OsString>) ->
                 let value = value.or_else(|| words.next_if(is_value));
                 left.push(spelled(&name, value));
             }
-            // The operator puts annotations into a shell's line as they are, so one with blanks is several words.
+            // The operator puts annotations into a shell's line as they are, so one with blanks is several arguments.
             Kind::OfDlrover => while words.next_if(is_value).is_some() {},
             Kind::Other => left.push(spelled(&name, value)),
         }
@@ -58,7 +58,7 @@ pub(super) fn without_dlrover_args(words: impl IntoIterator<Item = OsString>) ->
     left
 }
 
-/// The name of an option, with `-` for `_`, and the value that is joined to it; `None` for another word.
+/// The name of an option, with `-` for `_`, and the value that is joined to it; `None` for any other argument.
 fn option(word: &OsStr) -> Option<(String, Option<OsString>)> {
     let text = word.as_bytes().strip_prefix(b"--")?;
     let end = text.iter().position(|byte| *byte == b'=').unwrap_or(text.len());

@@ -29,7 +29,7 @@ pub(super) enum ListenError {
     /// One port.
     #[error("cannot listen on port {port} of {address}; free it, or choose another with --port")]
     Port {
-        /// `all addresses`, or what --bind says.
+        /// `all addresses`, or --bind.
         address: String,
         /// Which one.
         port: u16,
@@ -40,7 +40,7 @@ pub(super) enum ListenError {
     /// None of several.
     #[error("no port among HOST_PORTS is free on {address}")]
     Choices {
-        /// `all addresses`, or what --bind says.
+        /// `all addresses`, or --bind.
         address: String,
         /// The system error of the last one.
         #[source]

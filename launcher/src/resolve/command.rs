@@ -129,7 +129,7 @@ fn warn_of_misplaced(cli: &Cli, notices: &mut Vec<String>) {
 
 /// A program by its name.
 pub(super) fn on_path(name: &str, env: Environment<'_>, host: &dyn Host) -> Option<PathBuf> {
-    // Without PATH programs are looked for where execvp and Python look then.
+    // The default PATH of execvp and Python.
     let path = env.get("PATH").unwrap_or("/bin:/usr/bin".as_ref());
     // An empty entry is the current folder, from where no program should come unasked.
     let mut folders = std::env::split_paths(path).filter(|folder| !folder.as_os_str().is_empty());
@@ -137,7 +137,7 @@ pub(super) fn on_path(name: &str, env: Environment<'_>, host: &dyn Host) -> Opti
 }
 
 /// The Python of the workers: `PYTHON_EXEC`, the one installed with us, the active virtual
-/// environment's, and then whatever PATH has.
+/// environment's, or the first on PATH.
 fn python(env: Environment<'_>, host: &dyn Host) -> Result<PathBuf, Invalid> {
     if let Some(given) = env.get_filled("PYTHON_EXEC") {
         return Ok(given.into());

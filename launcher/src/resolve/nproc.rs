@@ -9,7 +9,7 @@ use crate::{
 ///
 /// # Errors
 ///
-/// When the value is neither a number from 1 on nor a word we know, or it counts devices and there are none.
+/// When the value is neither a number from 1 on nor a known name, or it counts devices and there are none.
 pub(crate) fn local_world_size(
     cli: &Cli,
     env: Environment<'_>,

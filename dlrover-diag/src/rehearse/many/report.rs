@@ -83,7 +83,7 @@ pub(super) fn summary_json(template: &Template, seed: u64, tally: &Tally) -> Str
     document.to_string()
 }
 
-/// One tally. The counts that people look for have names of their own; the same and more are in `flaws`.
+/// One tally. The most used counts have fields of their own; the same and more are in `flaws`.
 fn document(tally: &Tally) -> serde_json::Value {
     let of = |flaw| tally.seen(flaw).1;
     let reason = |reason| tally.not_found.get(&reason).copied().unwrap_or(0);

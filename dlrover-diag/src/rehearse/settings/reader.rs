@@ -119,7 +119,7 @@ pub(super) fn factors(
     })
 }
 
-/// `NODE@ROUND`, with any form of [`numbers`] before the `@`; without it where `always` says what that is.
+/// `NODE@ROUND`, with any form of [`numbers`] before the `@`; without a round where `always` is given.
 pub(super) fn after_round(
     list: List<'_>,
     (what, count): (&str, u32),

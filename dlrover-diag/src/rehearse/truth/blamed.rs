@@ -16,7 +16,7 @@ pub(in crate::rehearse) struct Blamed {
     pub(super) verdict: &'static str,
     /// The simulated fabric does not let it reach all of the nodes that stay.
     pub(super) cut_off: bool,
-    /// What the check says.
+    /// The verdict of the check.
     why: String,
 }
 

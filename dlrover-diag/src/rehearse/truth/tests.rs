@@ -1,5 +1,4 @@
-//! Checks that are judged. What a check names is put into its outcome by hand, so that these tests hold whatever the
-//! decision comes to.
+//! The outcome of each check is edited by hand, so that these tests do not depend on the decisions.
 
 use diagnosis::network_check::{
     Ambiguity, Cut, Element, LinkFault, LinkKind, NodeVerdict, PartialUplink, RackPairFault,

@@ -10,7 +10,7 @@ use super::*;
 const TABLE: &str = include_str!("../../../../diagnosis/src/gpu_topology/fixtures/a_dgx1v.txt");
 const ISLANDS: &str = include_str!("../../../../diagnosis/src/gpu_topology/fixtures/f_c500.txt");
 
-/// 8 accelerators, between which there is what a table says, some of them with their memory taken.
+/// 8 accelerators with the links of a table, some of them busy.
 fn inventory(vendor: Vendor, table: &str, busy: &[u32]) -> Inventory {
     let matrix = Matrix::parse(table).unwrap();
     let gpu = |index: u32| Gpu {
@@ -132,7 +132,7 @@ fn what_other_launchers_hold_is_left_out() {
 }
 
 #[test]
-fn what_is_not_known_changes_nothing_and_is_told_on_one_line() {
+fn an_unknown_topology_changes_nothing_and_is_reported_on_one_line() {
     let flags = "--gpu-select=topology --nproc-per-node=4";
     let says = |host: &FakeHost, flags: &str| {
         let (list, lines) = chosen(host, &[], flags);
@@ -235,13 +235,13 @@ fn metax_hosts_have_numbers_and_a_second_variable() {
 }
 
 #[test]
-fn a_list_is_taken_as_it_is() {
+fn a_list_is_used_as_given() {
     let host = eight(&[6]);
     assert_eq!(chosen(&host, &[], "--gpu-select=6,2 --nproc-per-node=2").0, some("66,22"));
     assert!(chosen(&host, &[], "--gpu-select=6,2").1[0].contains("GPU 6 is used by others"));
     assert_eq!(chosen(&host, &[], "--gpu-select=GPU-33,0").0, some("33,00"));
     assert_eq!(chosen(&host, &[], "--gpu-select=MIG-1,MIG-2 --nproc-per-node=2").0, some("MIG-1,MIG-2"));
-    // Nothing is known here: it is taken at its word.
+    // Nothing is known here, so the list is not checked.
     let unchecked = "`--gpu-select=1,0`: not checked: this node's GPUs are unknown".to_owned();
     assert_eq!(chosen(&FakeHost::new(), &[], "--gpu-select=1,0"), (some("1,0"), vec![unchecked]));
     let unknown = FakeHost::new();
