@@ -32,7 +32,7 @@ struct Arguments {
 enum Subcommand {
     Gpus(gpus::Arguments),
     Pair(pair::Arguments),
-    Rehearse(rehearse::Arguments),
+    Rehearse(Box<rehearse::Arguments>),
     Topo(topo::Arguments),
     Switchbox(switchbox::Arguments),
 }

@@ -3,45 +3,50 @@
 //! Read first: [`entry`], which calls the others in order: `argv` (parses options as argparse does),
 //! `cli` (options over `PET_*`), `resolve` (to the configuration of the agent). The table of options is
 //! in `options`.
+//!
+//! Public are [`main`] and [`master_main`] for the programs, [`entry`], [`help`] and [`host`] for what measures and
+//! fuzzes them, and what `dlrover-diag` shares: the grammar and defaults of options ([`box_pairs`], [`numbers`],
+//! [`options::SWITCHBOX_PATHS`], [`resolve::switchbox`], [`resolve::permille`]), the discovery of accelerators
+//! ([`gpu_choice`]), [`environment`], and how errors and exit codes are reported ([`clap_error`], [`failure`]).
 
 mod accelerators;
-mod argv;
-pub mod box_pairs;
-
 mod activity;
+mod argv;
 mod child_failed;
-pub mod clap_error;
 mod cli;
 mod completion;
 mod embedded;
-pub mod endpoint;
+mod endpoint;
 mod endpoint_listener;
-pub mod entry;
-pub mod environment;
 mod events;
-pub mod failure;
-pub mod gpu_choice;
-pub mod help;
-pub mod host;
 mod host_names;
 mod invalid;
-pub mod master_main;
 mod meet;
 mod numa;
-pub mod numbers;
 mod open_files;
 mod open_job;
-pub mod options;
 mod port_mux;
 mod python_number;
 mod remedy;
-pub mod resolve;
 mod run;
 mod telemetry;
 #[cfg(test)]
 mod testing;
 mod token_in_environment;
 mod usage;
+
+pub mod box_pairs;
+pub mod clap_error;
+pub mod entry;
+pub mod environment;
+pub mod failure;
+pub mod gpu_choice;
+pub mod help;
+pub mod host;
+pub mod master_main;
+pub mod numbers;
+pub mod options;
+pub mod resolve;
 
 pub use box_pairs::BoxPair;
 
