@@ -87,8 +87,11 @@ pub fn contradictions(
         }
     };
     // What it swept is of another test that runs on this machine, and none of our business.
-    let stderr: String =
-        outcome.stderr.split_inclusive('\n').filter(|line| !line.contains("left behind by a dead launcher")).collect();
+    let stderr: String = outcome
+        .stderr
+        .split_inclusive('\n')
+        .filter(|line| !line.contains("left behind by a dead launcher"))
+        .collect();
     let stderr = &stderr;
     let says = |what: &str| stderr.contains(what);
     let is = (outcome.code, outcome.signal);

@@ -130,7 +130,8 @@ impl Test {
 fn gathering(joined: u32, needed: u32, waited: u64, to: &[&str]) -> Option<(Pending, BTreeSet<NodeId>)> {
     let waited = Duration::from_secs(waited);
     let (most, missing, stopping, starts_in) = (needed, None, 0, None);
-    let pending = Pending::Gathering { joined, needed, most, missing, stopping, starts_in, waited, limit: JOIN };
+    let pending =
+        Pending::Gathering { joined, needed, most, missing, stopping, starts_in, waited, limit: JOIN };
     Some((pending, to.iter().map(|name| id(name)).collect()))
 }
 
