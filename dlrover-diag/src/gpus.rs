@@ -2,12 +2,12 @@
 
 use std::{fs, io, path::PathBuf, process::ExitCode, time::Duration};
 
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::value_parser;
 use diagnosis::{
     gpu_topology::LinkKind,
     gpus::{
         Gpu, GpuTrouble, Host, Inventory, gigabytes,
-        health::{BUSY_PERMILLE, is_busy, what_is_broken},
+        health::{is_busy, what_is_broken},
     },
 };
 use probes::{GpuPlan, inventory_now};
@@ -20,16 +20,13 @@ use launcher::{
     resolve::permille,
 };
 
-/// What it is called.
-pub(super) const NAME: &str = "gpus";
-
 /// The version of the JSON document.
 const SCHEMA: &str = "dlrover.gpus/v1";
 
 /// A recorded inventory is not longer.
 const LONGEST_RECORD: u64 = 4 << 20;
 
-/// Why there is nothing to show.
+/// Why there is no output.
 #[derive(Debug, thiserror::Error)]
 enum GpusError {
     #[error("{} cannot be read", .path.display())]
@@ -38,7 +35,7 @@ enum GpusError {
         #[source]
         source: io::Error,
     },
-    #[error("{} is no document of `dlrover-diag gpus --json`", .path.display())]
+    #[error("{} is not a document of `dlrover-diag gpus --json`", .path.display())]
     Parse {
         path: PathBuf,
         #[source]
@@ -46,42 +43,29 @@ enum GpusError {
     },
 }
 
-/// What it understands.
-pub(super) fn command() -> Command {
-    Command::new(NAME)
-        .about("Shows the accelerators of this node, their state, their links, and the host")
-        .after_help(
-            "NVIDIA's are asked through NVML (libnvidia-ml.so.1), or nvidia-smi where that is not here, MetaX's through \
-             sysfs and mx-smi; nothing of this has to be here.\n\nExit code: 0 when nothing is broken, 1 when an accelerator is, or gives no answer, 2 when the \
-             command line cannot be used.",
-        )
-        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("One JSON document, for programs"))
-        .arg(
-            Arg::new("timeout")
-                .long("timeout")
-                .value_name("SECONDS")
-                .value_parser(value_parser!(u64).range(1..=600))
-                .default_value("30")
-                .help("How long drivers may take; without persistence mode one takes seconds for each device"),
-        )
-        .arg(
-            Arg::new("busy")
-                .long("busy-gpu-threshold")
-                .value_name("PERCENT")
-                .value_parser(percent)
-                .default_value("30")
-                .help("A GPU is busy when more of its memory is taken, as with dlrover-run's option of this name"),
-        )
-        .arg(
-            Arg::new("from")
-                .long("from")
-                .value_name("FILE")
-                .value_parser(value_parser!(PathBuf))
-                .help("Show a document that --json has written on another node"),
-        )
+/// Shows the accelerators of this node, their state, their links, and the host
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+NVIDIA's are queried by NVML (libnvidia-ml.so.1), or by nvidia-smi without that library, MetaX's by sysfs and mx-smi; \
+none of these is required.
+
+Exit code: 0 when nothing is broken, 1 when an accelerator is, or does not reply, 2 when the command line cannot be used.")]
+pub(super) struct Arguments {
+    /// One JSON document, for programs
+    #[arg(long)]
+    json: bool,
+    /// The timeout of drivers; without persistence mode a driver takes seconds for each device
+    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u64).range(1..=600), default_value = "30")]
+    timeout: u64,
+    /// A GPU is busy when more of its memory is taken, as with dlrover-run's option of this name
+    #[arg(long = "busy-gpu-threshold", value_name = "PERCENT", value_parser = percent, default_value = "30")]
+    busy_permille: u32,
+    /// Show a document that --json has written on another node
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
 }
 
-pub(super) fn main(arguments: &ArgMatches) -> ExitCode {
+pub(super) fn main(arguments: &Arguments) -> ExitCode {
     let inventory = match inventory(arguments) {
         Ok(inventory) => inventory,
         Err(error) => {
@@ -89,30 +73,30 @@ pub(super) fn main(arguments: &ArgMatches) -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
-    let busy_permille = arguments.get_one::<u32>("busy").copied().unwrap_or(BUSY_PERMILLE);
-    let text = match arguments.get_flag("json") {
+    let text = match arguments.json {
         true => document(&inventory),
-        false => for_people(&inventory, busy_permille),
+        false => for_people(&inventory, arguments.busy_permille),
     };
     let is_well =
         inventory.hangs_at.is_none() && inventory.gpus.iter().all(|gpu| what_is_broken(gpu).is_none());
     super::print(&text, if is_well { SUCCEEDED } else { FAILED })
 }
 
-/// In thousandths.
+/// Parses a percentage as thousandths.
 fn percent(word: &str) -> Result<u32, String> {
     let percent = word.parse::<f64>().ok().filter(|percent| (0.0..=100.0).contains(percent));
-    percent.map(|percent| permille(percent / 100.0)).ok_or_else(|| "it is no number from 0 to 100".to_owned())
+    percent
+        .map(|percent| permille(percent / 100.0))
+        .ok_or_else(|| "it is not a number from 0 to 100".to_owned())
 }
 
-fn inventory(arguments: &ArgMatches) -> Result<Inventory, GpusError> {
-    if let Some(path) = arguments.get_one::<PathBuf>("from") {
+fn inventory(arguments: &Arguments) -> Result<Inventory, GpusError> {
+    if let Some(path) = &arguments.from {
         return recorded(path);
     }
-    let seconds = arguments.get_one::<u64>("timeout").copied().unwrap_or(30);
     let env: Vec<_> = std::env::vars_os().collect();
     let path = Environment(&env).tool_path().to_owned();
-    let plan = GpuPlan { deadline: Duration::from_secs(seconds), path, ..GpuPlan::default() };
+    let plan = GpuPlan { deadline: Duration::from_secs(arguments.timeout), path, ..GpuPlan::default() };
     Ok(inventory_now(plan))
 }
 
@@ -127,7 +111,7 @@ fn recorded(path: &PathBuf) -> Result<Inventory, GpusError> {
     Ok(parsed.map_err(|source| GpusError::Parse { path: path.clone(), source })?.bounded())
 }
 
-/// The inventory, with the name of its form.
+/// The inventory, with the name of its schema.
 fn document(inventory: &Inventory) -> String {
     let mut document = json!({ "schema": SCHEMA });
     if let (Value::Object(document), Ok(Value::Object(facts))) =
@@ -184,28 +168,28 @@ fn state(gpu: &Gpu, busy_permille: u32) -> String {
     if let Some(reason) = what_is_broken(gpu) {
         return format!("BROKEN: {reason}");
     }
-    let mut words = Vec::new();
+    let mut states = Vec::new();
     if gpu.trouble == Some(GpuTrouble::NotPermitted) {
-        words.push("forbidden: this user may not use it".into());
+        states.push("forbidden: this user may not use it".into());
     }
     if is_busy(gpu, busy_permille) {
         let pids: Vec<String> = gpu.processes.iter().map(|process| process.pid.to_string()).collect();
-        words.push(if pids.is_empty() {
+        states.push(if pids.is_empty() {
             "busy".into()
         } else {
             format!("busy: process {}", pids.join(", "))
         });
     }
     if gpu.is_mig {
-        words.push("split (MIG)".into());
+        states.push("split (MIG)".into());
     }
     if !gpu.throttled.is_empty() {
-        words.push(format!("held down: {}", gpu.throttled.join(", ")));
+        states.push(format!("throttled: {}", gpu.throttled.join(", ")));
     }
     for xid in &gpu.xids {
-        words.push(format!("Xid {} ({} times)", xid.code, xid.count));
+        states.push(format!("Xid {} ({} times)", xid.code, xid.count));
     }
-    if words.is_empty() { "ok".into() } else { words.join("; ") }
+    if states.is_empty() { "ok".into() } else { states.join("; ") }
 }
 
 /// As `nvidia-smi topo -m` shows them.

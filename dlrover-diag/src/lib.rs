@@ -1,4 +1,4 @@
-//! `dlrover-diag`: looks into a cluster, outside any job. One file a subcommand.
+//! `dlrover-diag`: inspects a cluster, outside any job. One file for each subcommand.
 
 mod gpus;
 mod pair;
@@ -13,66 +13,71 @@ use std::{
 };
 
 use agent::plain;
-use clap::Command;
+use clap::Parser;
 
 use launcher::{
-    failure::{FAILED, USAGE, tell},
-    misread,
+    clap_error,
+    failure::{FAILED, print_line},
 };
 
-/// `dlrover-diag`: does what its subcommand says and gives the exit code.
+/// Inspects a cluster, outside any job
+#[derive(Debug, Parser)]
+#[command(name = "dlrover-diag", version, arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    subcommand: Subcommand,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Subcommand {
+    Gpus(gpus::Arguments),
+    Pair(pair::Arguments),
+    Rehearse(Box<rehearse::Arguments>),
+    Topo(topo::Arguments),
+    Switchbox(switchbox::Arguments),
+}
+
+/// `dlrover-diag`: runs its subcommand and returns the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
     // Before anything else: this process may be a probe.
     if let Some(code) = probes::run_if_probe() {
         return code;
     }
-    let arguments = match command().try_get_matches_from(std::env::args_os()) {
-        Ok(arguments) => arguments,
-        Err(error) => return misread::answer("dlrover-diag", error),
-    };
-    match arguments.subcommand() {
-        Some((gpus::NAME, arguments)) => gpus::main(arguments),
-        Some((pair::NAME, arguments)) => pair::main(arguments),
-        Some((rehearse::NAME, arguments)) => rehearse::main(arguments),
-        Some((topo::NAME, arguments)) => topo::main(arguments),
-        Some((switchbox::NAME, arguments)) => switchbox::main(arguments),
-        _ => {
-            say(format_args!("error: a subcommand is needed; see dlrover-diag --help"));
-            ExitCode::from(USAGE)
-        }
+    match Arguments::try_parse() {
+        Err(error) => clap_error::answer("dlrover-diag", error),
+        Ok(Arguments { subcommand }) => match subcommand {
+            Subcommand::Gpus(arguments) => gpus::main(&arguments),
+            Subcommand::Pair(arguments) => pair::main(&arguments),
+            Subcommand::Rehearse(arguments) => rehearse::main(&arguments),
+            Subcommand::Topo(arguments) => topo::main(&arguments),
+            Subcommand::Switchbox(arguments) => switchbox::main(&arguments),
+        },
     }
 }
 
-/// What `dlrover-diag` understands.
-fn command() -> Command {
-    Command::new("dlrover-diag")
-        .about("Looks into a cluster, outside any job.")
-        .version(env!("CARGO_PKG_VERSION"))
-        .subcommand_required(true)
-        .arg_required_else_help(true)
-        .subcommand(gpus::command())
-        .subcommand(pair::command())
-        .subcommand(rehearse::command())
-        .subcommand(topo::command())
-        .subcommand(switchbox::command())
+/// The arguments of one subcommand, for tests.
+#[cfg(test)]
+fn parse(line: &str) -> Result<Subcommand, clap::Error> {
+    let words = std::iter::once("dlrover-diag").chain(line.split_whitespace());
+    Arguments::try_parse_from(words).map(|arguments| arguments.subcommand)
 }
 
 fn say(words: impl std::fmt::Display) {
-    tell(format_args!("dlrover-diag: {words}"));
+    print_line(format_args!("dlrover-diag: {words}"));
 }
 
-/// A line, or several, on standard output, in words that move no cursor: other ends and tools of vendors have a say.
+/// Prints a line, or several, on standard output, without control characters of peers and tools.
 fn line(text: &str) -> io::Result<()> {
     writeln!(io::stdout(), "{}", plain(text))
 }
 
-/// Prints what was asked for; gives `code`, or that of a failure when it cannot be written. A reader that has seen
-/// enough (`| head`) is no failure of anyone.
+/// Prints the result and returns `code`, or the code of a failure when it cannot be written. A closed pipe (`| head`)
+/// is not a failure.
 fn print(text: &str, code: u8) -> ExitCode {
     match line(text.trim_end()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            say(format_args!("error: cannot write the outcome: {error}"));
+            say(format_args!("error: cannot write the output: {error}"));
             ExitCode::from(FAILED)
         }
         _ => ExitCode::from(code),
@@ -85,6 +90,18 @@ mod tests {
 
     #[test]
     fn the_arguments_are_well_formed() {
-        command().debug_assert();
+        <Arguments as clap::CommandFactory>::command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_is_pleasant_to_read() {
+        let mut command = <Arguments as clap::CommandFactory>::command().term_width(100);
+        command.build();
+        let mut text = command.render_help().to_string();
+        for subcommand in command.get_subcommands_mut().filter(|it| it.get_name() != "help") {
+            let help = subcommand.render_help();
+            text.push_str(&format!("\n---- {}\n{help}", subcommand.get_name()));
+        }
+        insta::assert_snapshot!(text);
     }
 }

@@ -1,4 +1,4 @@
-//! `dlrover-diag`: looks into a cluster, outside any job. Everything is in the library.
+//! `dlrover-diag`: inspects a cluster, outside any job. Everything is in the library.
 
 fn main() -> std::process::ExitCode {
     dlrover_diag::main()

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, parser::ValueSource};
+use clap::ArgGroup;
 use probes::{Listener, PairMeasured, RingError, dial_pair, listen_for_pair};
 use rules::chain;
 use serde::Serialize;
@@ -18,35 +18,32 @@ use launcher::{
     numbers::whole,
 };
 
-/// What it is called.
-pub(super) const NAME: &str = "pair";
+/// The default of `--patience`.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// So long the other end is waited for when nothing is said.
-const TIMEOUT: &str = "10";
-
-/// A day: nobody waits longer at a keyboard.
+/// A day.
 const LONGEST_TIMEOUT: u64 = 86_400;
 
 /// Why a pair check gave no figures.
 #[derive(Debug, thiserror::Error)]
 enum PairError {
-    /// No such address of this host, or the port is taken.
+    /// Not an address of this host, or the port is in use.
     #[error("cannot listen at {at}")]
     Listen {
         /// Where.
         at: String,
-        /// What the system says.
+        /// The system error.
         #[source]
         source: io::Error,
     },
     /// Fewer checks than were asked for here.
-    #[error("the other end has left after {done} of {of} checks: give the same --repeat at both ends")]
+    #[error("the other end left after {done} of {of} checks: give the same --repeat at both ends")]
     Left {
         /// What was done.
         done: u32,
         /// What was asked for.
         of: u32,
-        /// How it was seen.
+        /// The error.
         #[source]
         source: RingError,
     },
@@ -121,80 +118,60 @@ fn speed(per_second: u64) -> String {
     format!("{:.0} MB/s ({:.2} Gbit/s)", per_second / 1e6, per_second * 8.0 / 1e9)
 }
 
-/// What it understands.
-pub(super) fn command() -> Command {
-    Command::new(NAME)
-        .about("Checks the path between two hosts: latency, bandwidth both ways, and that every byte arrives right")
-        .after_help(
-            "On one host: dlrover-diag pair --listen 10.0.0.1\n\
-             On the other, with the port that the first one says: dlrover-diag pair --connect 10.0.0.1:PORT\n\n\
-             Exit code: 0 when all checks passed, 1 when one failed, 2 when the command line cannot be used.",
-        )
-        .arg(
-            Arg::new("listen")
-                .long("listen")
-                .value_name("ADDR[:PORT]")
-                .help("Wait for the other end at this address or name of this host; without a port, at any that is free"),
-        )
-        .arg(
-            Arg::new("connect")
-                .long("connect")
-                .value_name("ADDR:PORT")
-                .help("Connect to the end that listens there"),
-        )
-        .group(ArgGroup::new("end").args(["listen", "connect"]).required(true))
-        .arg(
-            Arg::new("repeat")
-                .long("repeat")
-                .value_name("N")
-                .value_parser(whole::<u32>(1..=u32::MAX.into()))
-                .default_value("1")
-                .help("How many checks, one after the other; the same number at both ends"),
-        )
-        .arg(
-            Arg::new("patience")
-                .long("patience")
-                .value_name("SECONDS")
-                .value_parser(whole::<u64>(0..=LONGEST_TIMEOUT))
-                .default_value(TIMEOUT)
-                .help(
-                    "How long to try to connect, and how long the other end may say nothing; --listen waits for the \
-                     first check as long as it takes, unless this is given",
-                ),
-        )
-        .arg(
-            Arg::new("json").long("json").action(ArgAction::SetTrue).help("One JSON document a check, one a line"),
-        )
+/// Checks the path between two hosts: latency, bandwidth both ways, and that every byte arrives right
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+On one host: dlrover-diag pair --listen 10.0.0.1
+On the other, with the port that the first one prints: dlrover-diag pair --connect 10.0.0.1:PORT
+
+Exit code: 0 when all checks passed, 1 when one failed, 2 when the command line cannot be used.")]
+#[command(group = ArgGroup::new("end").args(["listen", "connect"]).required(true))]
+pub(super) struct Arguments {
+    /// Wait for the other end at this address or name of this host; without a port, at any that is free
+    #[arg(long, value_name = "ADDR[:PORT]")]
+    listen: Option<String>,
+    /// Connect to the end that listens there
+    #[arg(long, value_name = "ADDR:PORT")]
+    connect: Option<String>,
+    /// How many checks, one after the other; the same number at both ends
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=u32::MAX.into()), default_value = "1")]
+    repeat: u32,
+    /// How long to try to connect, and how long the other end may be silent; --listen waits for the first check as
+    /// long as it takes, unless this is given [default: 10]
+    #[arg(long = "patience", value_name = "SECONDS", value_parser = whole::<u64>(0..=LONGEST_TIMEOUT))]
+    timeout: Option<u64>,
+    /// One JSON document a check, one a line
+    #[arg(long)]
+    json: bool,
 }
 
-/// Does it.
-pub(super) fn main(arguments: &ArgMatches) -> ExitCode {
-    let repeat = arguments.get_one::<u32>("repeat").copied().unwrap_or(1);
-    let is_json = arguments.get_flag("json");
-    let timeout = Duration::from_secs(arguments.get_one::<u64>("patience").copied().unwrap_or_default());
-    let told = |measured: PairMeasured| {
+/// Runs it.
+pub(super) fn main(arguments: &Arguments) -> ExitCode {
+    let Arguments { listen: listen_at, connect: connect_to, repeat, .. } = arguments;
+    let given_timeout = arguments.timeout.map(Duration::from_secs);
+    let timeout = given_timeout.unwrap_or(TIMEOUT);
+    let print = |measured: PairMeasured| {
         let figures = Figures::from(measured);
-        let line = match is_json {
+        let line = match arguments.json {
             true => serde_json::to_string(&figures).unwrap_or_default(),
             false => figures.for_people(),
         };
-        // Who closed our output does not want to know.
+        // A closed output is not an error.
         let _closed = super::line(&line);
     };
-    let end = if let Some(address) = arguments.get_one::<String>("connect") {
+    let end = if let Some(address) = connect_to {
         if !is_host_and_port(address) {
             return unusable(&format!("--connect {address}: ADDR:PORT is needed"));
         }
-        connect(address, repeat, timeout, told)
+        connect(address, *repeat, timeout, print)
     } else {
-        let address = arguments.get_one::<String>("listen").map_or("", String::as_str);
+        let address = listen_at.as_deref().unwrap_or_default();
         let Some(at) = address_and_port(address) else {
             return unusable(&format!(
                 "--listen {address}: an address or name of this host is needed, and a port from 0 to 65535 if any"
             ));
         };
-        let is_given = arguments.value_source("patience") == Some(ValueSource::CommandLine);
-        listen(at, repeat, is_given.then_some(timeout), timeout, told)
+        listen(at, *repeat, given_timeout, timeout, print)
     };
     match end {
         Ok(()) => ExitCode::from(SUCCEEDED),
@@ -210,27 +187,27 @@ fn unusable(words: &str) -> ExitCode {
     ExitCode::from(USAGE)
 }
 
-/// `first`: how long the first check may be waited for; for ever where there is no limit, but that is said.
+/// `first`: how long to wait for the first check; `None`: without a limit.
 fn listen(
     (host, port): (&str, u16),
     repeat: u32,
     first: Option<Duration>,
     timeout: Duration,
-    told: impl Fn(PairMeasured),
+    print: impl Fn(PairMeasured),
 ) -> Result<(), PairError> {
     let failed = |source| PairError::Listen { at: format!("{host}:{port}"), source };
     let listener = bind(host, port).map_err(failed)?;
-    let door = listen_for_pair(&listener).map_err(PairError::Ring)?;
+    let listening = listen_for_pair(&listener).map_err(PairError::Ring)?;
     let address = listener.local_addr().map_err(failed)?;
     // Alone on its line: scripts read it.
     say(format_args!("listening at {address}"));
     match first {
         Some(limit) => say(format_args!("waiting for the other end for {} s", limit.as_secs())),
-        None => say("waiting until the other end comes; Ctrl-C ends it"),
+        None => say("waiting until the other end connects; press Ctrl-C to stop"),
     }
     for turn in 0..repeat {
         let within = if turn == 0 { first } else { Some(timeout) };
-        told(door.check(within, timeout).map_err(|error| PairError::after(turn, repeat, error))?);
+        print(listening.check(within, timeout).map_err(|error| PairError::after(turn, repeat, error))?);
     }
     Ok(())
 }
@@ -248,23 +225,18 @@ fn bind(host: &str, port: u16) -> io::Result<Listener> {
     Err(refused)
 }
 
-fn connect(
-    address: &str,
-    repeat: u32,
-    timeout: Duration,
-    told: impl Fn(PairMeasured),
-) -> Result<(), PairError> {
+fn connect(address: &str, repeat: u32, timeout: Duration, print: impl Fn(PairMeasured)) -> Result<(), PairError> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     // Any number does; another one each time.
     let seed = u64::from(now.subsec_nanos()) << 32 | u64::from(std::process::id());
     for turn in 0..repeat {
         let checked = dial_pair(address, seed.wrapping_add(u64::from(turn) << 20), timeout);
-        told(checked.map_err(|error| PairError::after(turn, repeat, error))?);
+        print(checked.map_err(|error| PairError::after(turn, repeat, error))?);
     }
     Ok(())
 }
 
-/// `10.0.0.1`, `10.0.0.1:7000`, `fd00::1`, `[fd00::1]:7000`, `node-0`, `node-0:7000`; port 0 where none is said.
+/// `10.0.0.1`, `10.0.0.1:7000`, `fd00::1`, `[fd00::1]:7000`, `node-0`, `node-0:7000`; port 0 where none is given.
 fn address_and_port(words: &str) -> Option<(&str, u16)> {
     let bare = |host: &str| host.parse::<std::net::Ipv6Addr>().is_ok();
     if bare(words) {

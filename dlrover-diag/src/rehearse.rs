@@ -1,12 +1,12 @@
-//! `dlrover-diag rehearse`: the network check on a cluster that is only imagined.
+//! `dlrover-diag rehearse`: the network check on a simulated cluster.
 //!
 //! | question | file |
 //! |---|---|
-//! | what it understands | `arguments` |
-//! | what is asked for | `settings` |
+//! | its arguments | `arguments` |
+//! | the requested rehearsals | `settings` |
 //! | what the check did not find, and which healthy nodes it blames | `truth` |
 //! | what a job would do after it | `job` |
-//! | what is said of one rehearsal | `report` |
+//! | the report of one rehearsal | `report` |
 //! | how many are made and counted | `many` |
 
 mod arguments;
@@ -19,21 +19,28 @@ mod words;
 
 use std::process::ExitCode;
 
-use clap::ArgMatches;
 use diagnosis::network_check::rehearsal::rehearse;
 
-pub(super) use self::arguments::{NAME, command};
+pub(super) use self::arguments::Arguments;
 use self::settings::{Asked, What};
 use launcher::failure::{SUCCEEDED, USAGE};
 
-/// Does it.
-pub(super) fn main(arguments: &ArgMatches) -> ExitCode {
+/// Runs it.
+pub(super) fn main(arguments: &Arguments) -> ExitCode {
     match Asked::read(arguments) {
         Ok(asked) => super::print(&said(&asked), SUCCEEDED),
         Err(error) => {
             super::say(format_args!("error: {error}"));
             ExitCode::from(USAGE)
         }
+    }
+}
+
+#[cfg(test)]
+fn read(line: &str) -> Result<Asked, settings::Wrong> {
+    match crate::parse(&format!("rehearse {line}")) {
+        Ok(crate::Subcommand::Rehearse(arguments)) => Asked::read(&arguments),
+        other => panic!("{line}: {other:?}"),
     }
 }
 

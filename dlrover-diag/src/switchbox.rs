@@ -1,11 +1,10 @@
-//! `dlrover-diag switchbox`: the switchbox check, by hand.
+//! `dlrover-diag switchbox`: a manual switchbox check.
 
 use std::{ffi::OsString, process::ExitCode, time::Duration};
 
-use clap::{Arg, ArgAction, ArgMatches, Command, parser::ValueSource, value_parser};
+use clap::ArgAction;
 use diagnosis::switchbox::{
-    Expected, Finding, NO_PROBE, PairFinding, Rate, Settings, SocketPair, SwitchboxStatus, Verdict,
-    check_pairs,
+    Expected, Finding, NO_PROBE, PairFinding, Rate, Settings, SwitchboxStatus, Verdict, check_pairs,
 };
 use probes::{
     GpuPlan, Helper, SwitchboxError, SwitchboxTask, TOOL_VARIABLE, check_switchbox, take_inventory,
@@ -20,84 +19,59 @@ use launcher::{
     host::ThisHost,
     numbers::{float, whole},
     options::SWITCHBOX_PATHS,
-    resolve::switchbox::{VARIABLE as PROBE_VARIABLE, read_probe, usual_min_channels},
+    resolve::switchbox::{VARIABLE as PROBE_VARIABLE, default_min_channels, read_probe},
 };
 
-/// What it is called.
-pub(super) const NAME: &str = "switchbox";
+/// Checks the links between this node's accelerators and their switchbox
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+As dlrover-run --network-check --switchbox-check does before every start of workers; see docs/switchbox.md.
+To try a probe where there is no switchbox: --switchbox-probe=host --min-bandwidth=1000
 
-/// What it understands.
-pub(super) fn command() -> Command {
-    Command::new(NAME)
-        .about("Checks the links between this node's accelerators and their switchbox")
-        .after_help(
-            "As dlrover-run --network-check --switchbox-check does before every start of workers; see docs/switchbox.md.\n\
-             To try a probe where there is no switchbox: --switchbox-probe=host --min-bandwidth=1000\n\n\
-             Exit code: 0 when enough pairs are good, 1 when too few are or nothing could be measured, 2 when the command \
-             line cannot be used.",
-        )
-        .arg(
-            Arg::new("box-pairs")
-                .long("box-pairs")
-                .value_name("A:B ...")
-                .num_args(1..)
-                .default_value("0:1 2:4 3:5 6:7")
-                .help("The pairs of switchbox sockets to check"),
-        )
-        .arg(
-            Arg::new("min-bandwidth")
-                .long("min-bandwidth")
-                .value_name("MB/S")
-                .value_parser(float("a number of MB/s above 0"))
-                .default_value("10000")
-                .help("A pair below this bandwidth is faulty"),
-        )
-        .arg(
-            Arg::new("min-channels")
-                .long("min-channels")
-                .value_name("N")
-                .value_parser(whole::<u32>(1..=u32::MAX.into()))
-                .help("A node with fewer working pairs is faulty [default: 2, or all of fewer pairs]"),
-        )
-        .arg(
-            Arg::new("switchbox-probe")
-                .long("switchbox-probe")
-                .value_name("auto|mxom|cuda|host|CMD")
-                .value_parser(value_parser!(OsString))
-                .help("What measures the pairs [env: DLROVER_SWITCHBOX_PROBE] [default: auto]"),
-        )
-        .arg(
-            Arg::new("switchbox-path")
-                .long("switchbox-path")
-                .value_name("PATH")
-                .value_parser(SWITCHBOX_PATHS.to_vec())
-                .default_value("auto")
-                .help("Which way the bytes must take"),
-        )
-        .arg(
-            Arg::new("probe-loopback")
-                .long("probe-loopback")
-                .action(ArgAction::SetTrue)
-                .help("Let --box-pairs pair a socket with itself, to try a probe on one device"),
-        )
-        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("One JSON document"))
+Exit code: 0 when enough pairs are good, 1 when too few are or nothing could be measured, 2 when the command line \
+cannot be used.")]
+pub(super) struct Arguments {
+    /// The pairs of switchbox sockets to check [default: 0:1 2:4 3:5 6:7]
+    #[arg(long, value_name = "A:B ...", num_args = 1.., action = ArgAction::Set)]
+    box_pairs: Vec<String>,
+    /// A pair below this bandwidth is faulty
+    #[arg(long, value_name = "MB/S", value_parser = float("a number of MB/s above 0"), default_value = "10000")]
+    min_bandwidth: f64,
+    /// A node with fewer working pairs is faulty [default: 2, or all of fewer pairs]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=u32::MAX.into()))]
+    min_channels: Option<u32>,
+    /// What measures the pairs [env: DLROVER_SWITCHBOX_PROBE] [default: auto]
+    #[arg(long, value_name = "auto|mxom|cuda|host|CMD")]
+    switchbox_probe: Option<OsString>,
+    /// Which way the bytes must take
+    #[arg(long, value_name = "PATH", value_parser = SWITCHBOX_PATHS.to_vec(), default_value = "auto")]
+    switchbox_path: String,
+    /// Let --box-pairs pair a socket with itself, to try a probe on one device
+    #[arg(long)]
+    probe_loopback: bool,
+    /// One JSON document
+    #[arg(long)]
+    json: bool,
 }
 
-/// Does it.
-pub(super) fn main(arguments: &ArgMatches) -> ExitCode {
+/// The default of `--box-pairs`.
+const BOX_PAIRS: &str = "0:1 2:4 3:5 6:7";
+
+/// Runs it.
+pub(super) fn main(arguments: &Arguments) -> ExitCode {
     let env: Vec<_> = std::env::vars_os().collect();
     let task = match task(arguments, Environment(&env)) {
         Ok(task) => task,
-        Err(words) => {
-            say(format_args!("error: {words}"));
+        Err(error) => {
+            say(format_args!("error: {error}"));
             return ExitCode::from(USAGE);
         }
     };
-    let is_json = arguments.get_flag("json");
-    let finding = match check(task, !is_json) {
+    let is_json = arguments.json;
+    let finding = match check(task, Environment(&env), !is_json) {
         Ok(finding) => finding,
-        Err(words) => {
-            say(format_args!("error: {words}"));
+        Err(error) => {
+            say(format_args!("error: {error}"));
             return ExitCode::from(FAILED);
         }
     };
@@ -109,62 +83,56 @@ pub(super) fn main(arguments: &ArgMatches) -> ExitCode {
     super::print(&text, code)
 }
 
-fn task(arguments: &ArgMatches, env: Environment<'_>) -> Result<SwitchboxTask, String> {
-    let words: Vec<&String> = arguments.get_many("box-pairs").into_iter().flatten().collect();
-    let mut pairs: Vec<SocketPair> = Vec::new();
-    for word in words {
-        let more = box_pairs::parse(word);
-        pairs.extend(
-            more.ok_or_else(|| format!("--box-pairs {word}: give pairs of sockets such as 0:1 2:4"))?,
-        );
-    }
-    check_pairs(&pairs, arguments.get_flag("probe-loopback")).map_err(|why| format!("--box-pairs: {why}"))?;
-    let megabytes = arguments.get_one::<f64>("min-bandwidth").copied().unwrap_or_default();
+fn task(arguments: &Arguments, env: Environment<'_>) -> Result<SwitchboxTask, String> {
+    let are_pairs_given = !arguments.box_pairs.is_empty();
+    let given = if are_pairs_given { arguments.box_pairs.join(" ") } else { BOX_PAIRS.to_owned() };
+    let pairs = box_pairs::parse(&given)
+        .ok_or_else(|| format!("--box-pairs {given}: give pairs of sockets such as 0:1 2:4"))?;
+    check_pairs(&pairs, arguments.probe_loopback).map_err(|why| format!("--box-pairs: {why}"))?;
+    let megabytes = arguments.min_bandwidth;
     let refusal = || format!("--min-bandwidth {megabytes:?}: {}", Rate::MINIMUM);
     let min = Rate::minimum(megabytes).ok_or_else(refusal)?;
     let most = u32::try_from(pairs.len()).unwrap_or(u32::MAX);
-    let min_channels = arguments.get_one::<u32>("min-channels").copied();
-    let min_channels = min_channels.unwrap_or_else(|| usual_min_channels(pairs.len()));
+    let min_channels = arguments.min_channels.unwrap_or_else(|| default_min_channels(pairs.len()));
     if min_channels > most {
         return Err(format!(
             "--min-channels {min_channels}: --box-pairs names only {}",
             diagnosis::counted::counted(most, "pair")
         ));
     }
-    let expected = arguments.get_one::<String>("switchbox-path").and_then(|word| Expected::parse(word));
-    let are_pairs_given = arguments.value_source("box-pairs") == Some(ValueSource::CommandLine);
-    let (expected, models) = (expected.unwrap_or_default(), Vec::new());
+    let expected = Expected::parse(&arguments.switchbox_path).unwrap_or_default();
+    let models = Vec::new();
     let settings = Settings { pairs, are_pairs_given, min, min_channels, expected, models };
-    let said = arguments.get_one::<OsString>("switchbox-probe").map(OsString::as_os_str);
-    let words = said.or_else(|| env.get_filled(PROBE_VARIABLE)).unwrap_or("auto".as_ref());
-    let probe = read_probe(words, env, &ThisHost).ok_or_else(|| {
-        let name = if said.is_some() { "--switchbox-probe" } else { PROBE_VARIABLE };
-        let said = words.to_string_lossy();
-        format!("{name} {said}: give auto, mxom, cuda, host, or a command line whose program is on PATH")
+    let given = arguments.switchbox_probe.as_deref();
+    let command = given.or_else(|| env.get_filled(PROBE_VARIABLE)).unwrap_or("auto".as_ref());
+    let probe = read_probe(command, env, &ThisHost).ok_or_else(|| {
+        let name = if given.is_some() { "--switchbox-probe" } else { PROBE_VARIABLE };
+        let command = command.to_string_lossy();
+        format!("{name} {command}: give auto, mxom, cuda, host, or a command line whose program is on PATH")
     })?;
     Ok(SwitchboxTask::new(settings, probe, env.get(TOOL_VARIABLE)))
 }
 
-/// Lines of its own go to standard error as they come. The last one too, unless `has_table`: that ends with it.
-fn check(mut task: SwitchboxTask, has_table: bool) -> Result<Finding, String> {
+/// Runs the check and prints its progress on standard error. The last line is skipped if it ends the table.
+fn check(mut task: SwitchboxTask, env: Environment<'_>, has_table: bool) -> Result<Finding, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
     runtime.block_on(async {
-        let (said, mut heard) = tokio::sync::mpsc::channel(256);
-        let telling = async {
+        let (lines, mut received) = tokio::sync::mpsc::channel(256);
+        let printing = async {
             let mut last: Option<String> = None;
-            while let Some(words) = heard.recv().await {
-                last.replace(words).into_iter().for_each(say);
+            while let Some(line) = received.recv().await {
+                last.replace(line).into_iter().for_each(say);
             }
             last
         };
         let helper = Helper::default();
         if task.settings.expected == Expected::Alike {
-            let path = std::env::var_os("PATH").unwrap_or_default();
-            let inventory = take_inventory(GpuPlan { path, ..GpuPlan::default() }).await;
+            let plan = GpuPlan { path: env.tool_path().to_owned(), ..GpuPlan::default() };
+            let inventory = take_inventory(plan).await;
             task.settings.models = inventory.gpus.into_iter().filter_map(|gpu| gpu.name).collect();
         }
-        let (found, last) = tokio::join!(check_switchbox(task, &helper, Some(said), None), telling);
+        let (found, last) = tokio::join!(check_switchbox(task, &helper, Some(lines), None), printing);
         let is_in_table = |last: &String| {
             has_table && found.as_ref().is_ok_and(|finding| last.ends_with(&finding.to_string()))
         };
@@ -176,7 +144,7 @@ fn check(mut task: SwitchboxTask, has_table: bool) -> Result<Finding, String> {
     })
 }
 
-/// The heads of the table.
+/// The columns of the table.
 const HEADS: [&str; 9] = ["pair", "devices", "dir", "min MB/s", "median", "max", "passes", "path", "verdict"];
 
 /// One row for each direction of each pair.
@@ -192,7 +160,7 @@ fn table(finding: &Finding) -> String {
             (false, false) => format!("{verdict} (together)"),
         };
         for direction in directions(pair, finding.min) {
-            let (min, median, max) = direction.spread_words();
+            let (min, median, max) = direction.spread_cells();
             table.line([
                 pair.pair.to_string(),
                 devices.clone(),
@@ -223,7 +191,7 @@ impl Direction {
         Self { dir, spread: PairFinding::spread(values.iter().copied()), passes, of: values.len() }
     }
 
-    fn spread_words(&self) -> (String, String, String) {
+    fn spread_cells(&self) -> (String, String, String) {
         match self.spread {
             Some((min, median, max)) => (min.to_string(), median.to_string(), max.to_string()),
             None => ("-".into(), "-".into(), "-".into()),
@@ -254,7 +222,7 @@ struct Document<'a> {
     min_mbps: f64,
     took_seconds: f64,
     pairs: Vec<PairDocument<'a>>,
-    /// What is to be known of it whatever it came to.
+    /// Remarks, whatever the verdict.
     notes: &'a [String],
 }
 
@@ -316,10 +284,13 @@ fn json(finding: &Finding) -> String {
 
 #[cfg(test)]
 mod tests {
-    use diagnosis::switchbox::{Path, Repetition, Trouble, Wrong};
+    use diagnosis::switchbox::{Path, Repetition, SocketPair, Trouble, Wrong};
     use probes::SwitchboxProbe;
 
+    use clap::Parser as _;
+
     use super::*;
+    use crate::{Arguments, Subcommand};
 
     fn finding() -> Finding {
         let mb = |value| Rate::from_mb_per_s(value).unwrap();
@@ -361,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn the_document_says_the_same() {
+    fn the_document_has_the_same() {
         let document: serde_json::Value = serde_json::from_str(&json(&finding())).unwrap();
         insta::assert_snapshot!(format!("{document:#}"));
     }
@@ -369,15 +340,22 @@ mod tests {
     #[test]
     fn arguments_become_a_check() {
         let of = |words: &[&str]| {
-            let words = std::iter::once(NAME).chain(words.iter().copied());
-            task(&command().try_get_matches_from(words).unwrap(), Environment(&[]))
+            let Ok(Arguments { subcommand: Subcommand::Switchbox(arguments) }) =
+                crate::Arguments::try_parse_from(["dlrover-diag", "switchbox"].iter().chain(words))
+            else {
+                return None;
+            };
+            Some(task(&arguments, Environment(&[])))
         };
-        let plain = of(&["--switchbox-probe=host"]).unwrap();
+        let plain = of(&["--switchbox-probe=host"]).unwrap().unwrap();
         assert_eq!((plain.settings.pairs.len(), plain.settings.min_channels), (4, 2));
         assert_eq!(plain.probe, SwitchboxProbe::Host);
-        let two = of(&["--box-pairs", "0:1", "2:4", "--min-bandwidth", "5"]).unwrap();
+        let two = of(&["--box-pairs", "0:1", "2:4", "--min-bandwidth", "5"]).unwrap().unwrap();
         assert_eq!((two.settings.pairs.len(), two.settings.min), (2, Rate(5_000_000)));
-        assert_eq!(of(&["--box-pairs", "0:0", "--probe-loopback"]).unwrap().settings.min_channels, 1);
+        assert_eq!(
+            of(&["--box-pairs", "0:0", "--probe-loopback"]).unwrap().unwrap().settings.min_channels,
+            1
+        );
         for (words, expected) in [
             (&["--box-pairs", "0:0"][..], "0:0 pairs a socket with itself"),
             (&["--box-pairs", "0:1,1:2"], "socket 1 is in 0:1 and in 1:2"),
@@ -394,10 +372,9 @@ mod tests {
             (&["--switchbox-probe", ""], "--switchbox-probe : give auto, mxom, cuda, host, or a"),
             (&["--min-channels", "5"], "--min-channels 5: --box-pairs names only 4 pairs"),
         ] {
-            let refused = command().try_get_matches_from(std::iter::once(NAME).chain(words.iter().copied()));
-            // clap itself takes `-1` for an option.
-            let Ok(arguments) = refused else { continue };
-            let error = task(&arguments, Environment(&[])).unwrap_err();
+            // clap itself parses `-1` as an option.
+            let Some(refused) = of(words) else { continue };
+            let error = refused.unwrap_err();
             assert!(error.contains(expected), "{error}");
         }
     }

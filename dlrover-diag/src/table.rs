@@ -1,4 +1,4 @@
-//! Columns for people.
+//! Columns for humans.
 
 use std::{fmt, ops::Range};
 

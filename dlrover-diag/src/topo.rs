@@ -8,7 +8,7 @@ use std::{
     process::ExitCode,
 };
 
-use clap::{Arg, ArgAction, ArgMatches, Command, builder::NonEmptyStringValueParser, value_parser};
+use clap::{ArgAction, builder::NonEmptyStringValueParser};
 use diagnosis::{
     gpu_topology::{CannotChoose, Choice, GpuSet, Matrix, Objective, Score, choose, ranking},
     gpus::health::BUSY_PERMILLE,
@@ -20,15 +20,12 @@ use launcher::{
     failure::{FAILED, SUCCEEDED, USAGE},
     gpu_choice::{
         broken, busy,
-        inventory::{NoInventory, UncheckedInventory, from_file, unchecked},
+        inventory::{NoInventory, by_drivers, from_file},
     },
     host::ThisHost,
 };
 
-/// What it is called.
-pub(super) const NAME: &str = "topo";
-
-/// Why there is nothing to show.
+/// Why there is no output.
 #[derive(Debug, thiserror::Error)]
 enum TopoError {
     #[error("{0}; give a table with --file (- for standard input)")]
@@ -55,56 +52,37 @@ impl TopoError {
     }
 }
 
-/// What it understands.
-pub(super) fn command() -> Command {
-    Command::new(NAME)
-        .about("Shows how this host's GPUs are connected, and the best of them for so many workers")
-        .after_help(
-            "The model (docs/gpus.md): a set is worth the rings of direct links that it carries at once, or the \
-             slowest hop of its best ring where there is none; the gain is the modelled ring bandwidth of the best set \
-             over that of the first ones free.\n\n\
-             Exit code: 0, 1 when there is no topology, 2 when the command line cannot be used.",
-        )
-        .arg(
-            Arg::new("k")
-                .short('k')
-                .long("gpus")
-                .value_name("N")
-                .value_parser(value_parser!(usize))
-                .help("Choose N of them [default: every number, one line each; with --json all that are free]"),
-        )
-        .arg(
-            Arg::new("file")
-                .long("file")
-                .value_name("FILE")
-                .value_parser(NonEmptyStringValueParser::new())
-                .help("Read the table from here instead of asking nvidia-smi or mx-smi; -: from standard input"),
-        )
-        .arg(
-            Arg::new("busy")
-                .long("busy")
-                .value_name("GPU,...")
-                .value_parser(value_parser!(usize))
-                .value_delimiter(',')
-                .help("Leave these out; without --file also those whose memory is taken"),
-        )
-        .arg(
-            Arg::new("pack")
-                .long("pack")
-                .action(ArgAction::SetTrue)
-                .help("Choose as --gpu-select=pack: leave a good set for the next job"),
-        )
-        .arg(
-            Arg::new("explain")
-                .long("explain")
-                .action(ArgAction::SetTrue)
-                .help("Also the ranking of all sets of N: the first ones, with --json all"),
-        )
-        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("One JSON document"))
+/// Shows how this host's GPUs are connected, and the best of them for so many workers
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The model (docs/gpus.md): the worth of a set is the number of rings of direct links that it carries at once, or the \
+slowest hop of its best ring where there is none; the gain is the modelled ring bandwidth of the best set over that of \
+the first free GPUs.
+
+Exit code: 0, 1 when there is no topology, 2 when the command line cannot be used.")]
+pub(super) struct Arguments {
+    /// Choose N of them [default: every number, one line each; with --json all that are free]
+    #[arg(short = 'k', long = "gpus", value_name = "N")]
+    wanted: Option<usize>,
+    /// Read the table from here instead of asking nvidia-smi or mx-smi; -: from standard input
+    #[arg(long, value_name = "FILE", value_parser = NonEmptyStringValueParser::new())]
+    file: Option<String>,
+    /// Exclude these; without --file also those whose memory is taken
+    #[arg(long, value_name = "GPU,...", value_delimiter = ',', action = ArgAction::Set)]
+    busy: Vec<usize>,
+    /// Choose as --gpu-select=pack: leave a good set for the next job
+    #[arg(long)]
+    pack: bool,
+    /// Also the ranking of all sets of N: the first ones, with --json all
+    #[arg(long)]
+    explain: bool,
+    /// One JSON document
+    #[arg(long)]
+    json: bool,
 }
 
-/// Does it.
-pub(super) fn main(arguments: &ArgMatches) -> ExitCode {
+/// Runs it.
+pub(super) fn main(arguments: &Arguments) -> ExitCode {
     match answer(arguments) {
         Ok(text) => super::print(&text, SUCCEEDED),
         Err(error) => {
@@ -114,34 +92,30 @@ pub(super) fn main(arguments: &ArgMatches) -> ExitCode {
     }
 }
 
-fn answer(arguments: &ArgMatches) -> Result<String, TopoError> {
+fn answer(arguments: &Arguments) -> Result<String, TopoError> {
     let env: Vec<_> = std::env::vars_os().collect();
-    let file = arguments.get_one::<String>("file").map(String::as_str);
-    let (matrix, mut used, broken) = match file {
+    let (matrix, mut used, broken) = match arguments.file.as_deref() {
         Some("-") => (from_stdin()?, GpuSet::default(), GpuSet::default()),
         Some(file) => {
             let matrix = from_file(&ThisHost, Path::new(file)).map_err(TopoError::File)?;
             (matrix, GpuSet::default(), GpuSet::default())
         }
         None => {
-            let UncheckedInventory { matrix, gpus, .. } =
-                unchecked(&ThisHost, Environment(&env), None).map_err(TopoError::NoInventory)?;
+            let found = by_drivers(&ThisHost, Environment(&env));
+            let (matrix, gpus) = found.map_err(TopoError::NoInventory)?;
             (matrix, busy(&gpus, BUSY_PERMILLE), broken(&gpus))
         }
     };
-    for gpu in arguments.get_many::<usize>("busy").into_iter().flatten() {
-        if *gpu >= matrix.size() {
-            return Err(TopoError::NoSuchGpu { gpu: *gpu, size: matrix.size() });
-        }
-        used = used.or([*gpu].into_iter().collect());
+    if let Some(gpu) = arguments.busy.iter().find(|gpu| **gpu >= matrix.size()) {
+        return Err(TopoError::NoSuchGpu { gpu: *gpu, size: matrix.size() });
     }
+    used = used.or(arguments.busy.iter().copied().collect());
     let free = GpuSet::first(matrix.size()).without(used).without(broken);
-    let objective = if arguments.get_flag("pack") { Objective::Pack } else { Objective::Topology };
-    let wanted = arguments.get_one::<usize>("k").copied();
-    let explains = arguments.get_flag("explain");
-    if arguments.get_flag("json") {
+    let objective = if arguments.pack { Objective::Pack } else { Objective::Topology };
+    let Arguments { wanted, explain: explains, .. } = *arguments;
+    if arguments.json {
         let number = wanted.unwrap_or(free.len());
-        // Nobody has asked for none: there are none.
+        // No GPU is free, and no number was requested.
         let is_empty = wanted.is_none() && free.is_empty();
         let choice = if is_empty { nothing() } else { choose(&matrix, free, number, objective)? };
         let ranked = explains.then(|| if is_empty { Vec::new() } else { ranking(&matrix, free, number) });
@@ -161,7 +135,7 @@ fn answer(arguments: &ArgMatches) -> Result<String, TopoError> {
     Ok(text)
 }
 
-/// The choice where nobody is free.
+/// The choice when no GPU is free.
 fn nothing() -> Choice {
     let (set, score) = (GpuSet::default(), Score::default());
     Choice { set, ring: Vec::new(), score, first: set, first_score: score, is_proven: true }

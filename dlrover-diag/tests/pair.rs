@@ -22,7 +22,7 @@ struct Listening {
     child: Child,
     stderr: BufReader<ChildStderr>,
     address: String,
-    /// For how long, as it says.
+    /// The printed time limit.
     limit: String,
 }
 
@@ -40,14 +40,14 @@ fn listen(at: &str, more: &[&str]) -> Listening {
 impl Listening {
     /// How it ended, and the rest of its standard error.
     fn end(mut self) -> (Output, String) {
-        let mut words = String::new();
-        self.stderr.read_to_string(&mut words).unwrap();
-        (self.child.wait_with_output().unwrap(), words)
+        let mut text = String::new();
+        self.stderr.read_to_string(&mut text).unwrap();
+        (self.child.wait_with_output().unwrap(), text)
     }
 }
 
 #[test]
-fn both_ends_say_what_they_measured() {
+fn both_ends_print_their_measurements() {
     let listening = listen("127.0.0.1", &["--json", "--repeat", "2"]);
     let connected = connect(&listening.address, &["--json", "--repeat", "2"]);
     let (listened, _) = listening.end();
@@ -66,7 +66,7 @@ fn both_ends_say_what_they_measured() {
 }
 
 #[test]
-fn an_end_that_is_not_there_is_a_failure_and_a_bad_line_is_no_use() {
+fn a_missing_peer_is_a_failure_and_a_bad_address_a_usage_error() {
     let mut listening = listen("127.0.0.1", &[]);
     listening.child.kill().unwrap();
     let address = listening.address.clone();
@@ -80,7 +80,7 @@ fn an_end_that_is_not_there_is_a_failure_and_a_bad_line_is_no_use() {
 }
 
 #[test]
-fn who_answers_nothing_is_given_up_and_named() {
+fn a_silent_peer_times_out_and_is_named() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string();
     let output = connect(&address, &["--patience", "0"]);
@@ -90,8 +90,8 @@ fn who_answers_nothing_is_given_up_and_named() {
 }
 
 #[test]
-fn an_end_that_has_fewer_checks_to_do_is_told_to_have_left() {
-    let left = "the other end has left after 1 of 3 checks";
+fn an_end_with_fewer_checks_is_reported_to_have_left() {
+    let left = "the other end left after 1 of 3 checks";
     let listening = listen("localhost", &["--repeat", "3", "--patience", "2"]);
     assert_eq!(listening.limit, "dlrover-diag: waiting for the other end for 2 s\n");
     assert!(connect(&listening.address, &[]).status.success());
@@ -101,7 +101,7 @@ fn an_end_that_has_fewer_checks_to_do_is_told_to_have_left() {
     assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 1, "{output:?}");
 
     let listening = listen("127.0.0.1", &[]);
-    assert_eq!(listening.limit, "dlrover-diag: waiting until the other end comes; Ctrl-C ends it\n");
+    assert_eq!(listening.limit, "dlrover-diag: waiting until the other end connects; press Ctrl-C to stop\n");
     let output = connect(&listening.address, &["--repeat", "3", "--patience", "1"]);
     let words = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(words.contains(left), "{words}");
@@ -110,7 +110,7 @@ fn an_end_that_has_fewer_checks_to_do_is_told_to_have_left() {
 }
 
 #[test]
-fn a_listener_that_was_given_a_limit_keeps_it() {
+fn a_listener_keeps_its_time_limit() {
     let (output, words) = listen("127.0.0.1", &["--patience", "1"]).end();
     assert_eq!(
         (output.status.code(), &*words),

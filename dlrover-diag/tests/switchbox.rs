@@ -1,4 +1,4 @@
-//! `dlrover-diag switchbox`, with a program that says what a file says.
+//! `dlrover-diag switchbox`, with a probe that prints a file.
 #![expect(clippy::unwrap_used, reason = "tests may panic, their helpers too")]
 
 use std::{
@@ -35,7 +35,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn enough_good_pairs_pass_and_the_table_says_which_are_not() {
+fn enough_good_pairs_pass_and_the_table_has_the_bad_ones() {
     let output = of([50_000.0, 9999.9], &["--min-channels=1"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let table = text(&output.stdout);
@@ -52,7 +52,7 @@ fn enough_good_pairs_pass_and_the_table_says_which_are_not() {
 }
 
 #[test]
-fn too_few_are_exit_code_1_and_the_document_says_why() {
+fn too_few_are_exit_code_1_with_the_reason_in_the_document() {
     let output = of([50_000.0, 0.0], &["--json"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -63,7 +63,7 @@ fn too_few_are_exit_code_1_and_the_document_says_why() {
 }
 
 #[test]
-fn pairs_that_cannot_be_are_exit_code_2() {
+fn impossible_pairs_are_exit_code_2() {
     for (arguments, expected) in [
         (&["--box-pairs", "0:1", "1:2"][..], "socket 1 is in 0:1 and in 1:2"),
         (&["--box-pairs", "0:0"], "0:0 pairs a socket with itself"),
@@ -78,7 +78,7 @@ fn pairs_that_cannot_be_are_exit_code_2() {
 }
 
 #[test]
-fn a_probe_that_says_nothing_has_measured_nothing_and_its_words_are_shown() {
+fn a_probe_without_results_is_shown_with_its_output() {
     let output = diag(&["--box-pairs", "0:1", "--switchbox-probe", "echo 'no driver' >&2; exit 3"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let said = text(&output.stderr);
@@ -92,7 +92,7 @@ fn a_probe_that_says_nothing_has_measured_nothing_and_its_words_are_shown() {
 }
 
 #[test]
-fn the_outcome_is_said_once() {
+fn the_outcome_is_printed_once() {
     const OUTCOME: &str = "2 of 2 pairs good, 2 needed: ok, ";
     let output = of([50_000.0; 2], &[]);
     let (table, said) = (text(&output.stdout), text(&output.stderr));
@@ -104,7 +104,7 @@ fn the_outcome_is_said_once() {
 }
 
 #[test]
-fn a_host_without_a_probe_is_told_of_an_option_that_there_is() {
+fn without_a_probe_the_message_names_the_option() {
     if Path::new("/proc/driver/nvidia").exists() || Path::new("/sys/class/mxcd").exists() {
         println!("skipped: there is something");
         return;

@@ -6,7 +6,7 @@
 use std::{env, process::ExitCode, time::Instant};
 
 use launcher::{
-    entry::{FrontDoor, entry},
+    entry::{Action, entry},
     host::ThisHost,
     resolve::LaunchPlan,
 };
@@ -25,20 +25,20 @@ fn main() -> ExitCode {
         eprintln!("first {first:?}, then {:?} each", again.elapsed() / times);
     }
     match answer {
-        FrontDoor::Run(plan) if env::var_os("FACTS").is_some() => {
+        Action::Run(plan) if env::var_os("FACTS").is_some() => {
             println!("{}", facts(&plan));
             ExitCode::SUCCESS
         }
-        FrontDoor::Run(mut plan) => {
+        Action::Run(mut plan) => {
             plan.agent.env.inherited.clear();
             println!("{plan:#?}");
             ExitCode::SUCCESS
         }
-        FrontDoor::Print { text } => {
+        Action::Print { text } => {
             print!("{text}");
             ExitCode::SUCCESS
         }
-        FrontDoor::Refused { message, exit_code, usage } => {
+        Action::Refused { message, exit_code, usage } => {
             if let Some(usage) = usage {
                 eprintln!("{usage}");
             }
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What torchrun's configuration says too.
+/// What torchrun's configuration has too.
 fn facts(plan: &LaunchPlan) -> serde_json::Value {
     let agent = &plan.agent;
     let bits = |streams: &[agent::streams::Streams]| -> Vec<u8> {

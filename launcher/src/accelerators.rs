@@ -1,29 +1,54 @@
 //! The accelerators that this node shows, found in `/dev`, `/proc` and `/sys` without a vendor's library, and
 //! narrowed by `CUDA_VISIBLE_DEVICES` as the vendor's library would.
 
-use std::{fs, path::Path};
+use std::{cell::OnceCell, fs, path::Path};
 
 use crate::environment::Environment;
 
 /// One accelerator.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Accelerator {
-    /// Its PCI address, `0000:3b:00.0`; `None` when it cannot be told.
+    /// Its PCI address, `0000:3b:00.0`; `None` when it is unknown.
     pub(crate) pci: Option<String>,
-    /// The vendor's unique id, `GPU-...`; `None` when it cannot be told.
+    /// The vendor's unique id, `GPU-...`; `None` when it is unknown.
     pub(crate) uuid: Option<String>,
     /// The number in its device file's name, or its place on the bus.
     number: u32,
 }
 
-/// The accelerators that workers will see, in the order in which they will see them.
-pub(crate) fn visible(env: Environment<'_>, root: &Path) -> Vec<Accelerator> {
-    let present = present(root);
-    // HIP_VISIBLE_DEVICES has priority, as for --virtual-local-rank.
-    let chosen = ["HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"].iter().find_map(|name| env.get(name));
-    match chosen {
-        None => present,
-        Some(chosen) => narrowed(&present, &chosen.to_string_lossy()),
+/// The accelerators of the node, discovered once, when they are first needed.
+pub(crate) struct Devices<'a> {
+    root: &'a Path,
+    found: OnceCell<(Option<&'static str>, Vec<Accelerator>)>,
+}
+
+impl<'a> Devices<'a> {
+    pub(crate) fn new(root: &'a Path) -> Self {
+        Self { root, found: OnceCell::new() }
+    }
+
+    fn found(&self) -> &(Option<&'static str>, Vec<Accelerator>) {
+        self.found.get_or_init(|| discover(self.root))
+    }
+
+    /// The vendor of the accelerators: `nvidia`, `amd` or `metax`.
+    pub(crate) fn kind(&self) -> Option<&'static str> {
+        self.found().0
+    }
+
+    /// All accelerators, in the order of their places on the bus.
+    pub(crate) fn present(&self) -> &[Accelerator] {
+        &self.found().1
+    }
+
+    /// The accelerators that workers see, in the order in which they see them.
+    pub(crate) fn visible(&self, env: Environment<'_>) -> Vec<Accelerator> {
+        // HIP_VISIBLE_DEVICES has priority, as for --virtual-local-rank.
+        let chosen = ["HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"].iter().find_map(|name| env.get(name));
+        match chosen {
+            None => self.present().to_vec(),
+            Some(chosen) => narrowed(self.present(), &chosen.to_string_lossy()),
+        }
     }
 }
 
@@ -53,25 +78,20 @@ fn by_uuid(present: &[Accelerator], entry: &str) -> Option<Accelerator> {
     present.iter().find(is_it).filter(|_| entry.starts_with("GPU-")).cloned()
 }
 
-/// All accelerators of the node, in the order of their places on the bus.
-pub(crate) fn present(root: &Path) -> Vec<Accelerator> {
-    let mut found = by_vendor(root).map_or_else(Vec::new, |(_, found)| found);
-    found.sort();
-    found
+fn discover(root: &Path) -> (Option<&'static str>, Vec<Accelerator>) {
+    type Discover = fn(&Path) -> Vec<Accelerator>;
+    let vendors: [(_, Discover); 3] = [("nvidia", nvidia), ("amd", amd), ("metax", metax)];
+    for (vendor, discover) in vendors {
+        let mut found = discover(root);
+        if !found.is_empty() {
+            found.sort();
+            return (Some(vendor), found);
+        }
+    }
+    (None, Vec::new())
 }
 
-/// Whose accelerators the node has: `nvidia`, `amd` or `metax`.
-pub(crate) fn kind(root: &Path) -> Option<&'static str> {
-    by_vendor(root).map(|(vendor, _)| vendor)
-}
-
-fn by_vendor(root: &Path) -> Option<(&'static str, Vec<Accelerator>)> {
-    type Look = fn(&Path) -> Vec<Accelerator>;
-    let vendors: [(_, Look); 3] = [("nvidia", nvidia), ("amd", amd), ("metax", metax)];
-    vendors.into_iter().map(|(vendor, look)| (vendor, look(root))).find(|(_, found)| !found.is_empty())
-}
-
-/// NVIDIA: one `/dev/nvidia<N>` each; the driver says which PCI device `N` is.
+/// NVIDIA: one `/dev/nvidia<N>` each; the driver maps `N` to a PCI device.
 fn nvidia(root: &Path) -> Vec<Accelerator> {
     let mut found: Vec<Accelerator> = names_in(&root.join("dev"))
         .filter_map(|name| name.strip_prefix("nvidia")?.parse().ok())
@@ -156,7 +176,7 @@ mod tests {
 
     fn numbers(root: &FakeRoot, env: &[(&str, &str)]) -> Vec<u32> {
         let env: Vec<(OsString, OsString)> = variables(env);
-        visible(Environment(&env), root.path()).iter().map(|device| device.number).collect()
+        Devices::new(root.path()).visible(Environment(&env)).iter().map(|device| device.number).collect()
     }
 
     #[test]
@@ -206,7 +226,7 @@ mod tests {
             "simd_count 304\nlocation_id 8960\ndomain 0\n",
         );
         let env = variables::<&str>(&[]);
-        let found = visible(Environment(&env), amd.path());
+        let found = Devices::new(amd.path()).visible(Environment(&env));
         assert_eq!(
             found.iter().map(|device| device.pci.as_deref()).collect::<Vec<_>>(),
             [Some("0000:23:00.0")]
@@ -218,7 +238,7 @@ mod tests {
         metax.write("sys/bus/pci/devices/0000:1a:00.0/class", "0x038000\n");
         metax.write("sys/bus/pci/devices/0000:00:1f.0/vendor", "0x8086\n");
         assert_eq!(numbers(&metax, &[]), [0]);
-        assert_eq!((kind(amd.path()), kind(metax.path())), (Some("amd"), Some("metax")));
-        assert_eq!(kind(FakeRoot::new().path()), None);
+        let kind = |root: &FakeRoot| Devices::new(root.path()).kind();
+        assert_eq!((kind(&amd), kind(&metax), kind(&FakeRoot::new())), (Some("amd"), Some("metax"), None));
     }
 }

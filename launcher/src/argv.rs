@@ -1,11 +1,11 @@
-//! The command line as argparse reads it: which words are options, which are their values, and where the
+//! Parses the command line as argparse does: which words are options, which are their values, and where the
 //! script starts. Everything after the script is the script's own, byte for byte, but for a `--` right behind it.
 //!
 //! A word is an option when it starts with `-`, but not when it is a lone `-`, looks like a negative number,
 //! or has a space in it without being a known option. A value must not be an option. `--` ends the options.
 //! A prefix that fits one option is that option. Two differences from torchrun, both wider: a prefix that
-//! fits only the two spellings of one option is fine (as in newer CPythons), and words after the script are
-//! never looked at (CPython before 3.12.8 calls `train.py --no` ambiguous).
+//! fits only the two spellings of one option is fine (as in newer CPythons), and arguments of the script are
+//! never parsed (CPython before 3.12.8 calls `train.py --no` ambiguous).
 
 use std::{
     ffi::{OsStr, OsString},
@@ -19,7 +19,7 @@ use crate::{
     usage::UsageError,
 };
 
-/// An option's value, of the type that its [`Kind`] says.
+/// An option's value, of the type of its [`Kind`].
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Value {
     Switch(bool),
@@ -30,7 +30,7 @@ pub(crate) enum Value {
     Pairs(Vec<BoxPair>),
 }
 
-/// A command line, read.
+/// A parsed command line, or what it asks to print.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Reading {
     /// `--help`.
@@ -43,20 +43,20 @@ pub(crate) enum Reading {
     Line(Line),
 }
 
-/// The words of a command line, in their parts.
+/// A parsed command line.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Line {
     /// The options in their order, with the value as it was written.
     pub(crate) given: Vec<(Flag, OsString, Value)>,
     /// The script, if there is one.
     pub(crate) script: Option<OsString>,
-    /// What belongs to the script.
+    /// Its arguments.
     pub(crate) script_args: Vec<OsString>,
-    /// Words that look like options, but of nobody. An error, though a later one than a missing script.
+    /// Unknown options. An error, but a missing script is reported first.
     pub(crate) unrecognized: Vec<String>,
 }
 
-/// Reads the words after the program's name.
+/// Parses the arguments after the program's name.
 ///
 /// # Errors
 ///
@@ -73,7 +73,7 @@ pub(crate) fn read(words: &[OsString]) -> Result<Reading, UsageError> {
                 break;
             }
             Class::Positional => {
-                // argparse: the first `--` of the line is nobody's, where options could still come.
+                // argparse drops the first `--` of the line, where options could still follow.
                 let args = match after {
                     [first, args @ ..] if first == "--" => args,
                     args => args,
@@ -257,7 +257,7 @@ fn push_letter(items: &mut [String], letter: char) {
     }
 }
 
-/// What a word is, before its place in the line is known.
+/// The class of a word, before its position in the line is known.
 enum Class<'a> {
     EndOfOptions,
     Positional,
@@ -312,7 +312,7 @@ fn classify_long(bytes: &[u8]) -> Class<'_> {
     unknown(bytes)
 }
 
-/// A word with a dash that is no option of ours.
+/// The class of a word with a dash that is not a known option.
 fn unknown(bytes: &[u8]) -> Class<'static> {
     if is_negative_number(bytes) || bytes.contains(&b' ') { Class::Positional } else { Class::Unknown }
 }

@@ -2,7 +2,7 @@
 
 pub use diagnosis::switchbox::SocketPair as BoxPair;
 
-/// The pairs in one word of the command line; `None` when it is anything but pairs.
+/// Parses pairs; `None` for anything else.
 pub fn parse(text: &str) -> Option<Vec<BoxPair>> {
     let pairs = text
         .split([' ', ','])

@@ -16,7 +16,7 @@ const MOST_WIDTH: usize = 60;
 
 const NOT_AVAILABLE: &str = "<N/A>";
 
-/// What the box tells.
+/// The report in the box.
 #[derive(Debug)]
 pub struct ChildFailed<'a> {
     /// The script, the module or the program, as given.
@@ -25,7 +25,7 @@ pub struct ChildFailed<'a> {
     pub host: &'a str,
     /// First noticed first, with the times their error files give.
     pub failures: &'a [WorkerFailure],
-    /// What the workers said themselves.
+    /// The error files of the workers.
     pub evidence: &'a BTreeMap<LocalRank, WorkerEvidence>,
 }
 

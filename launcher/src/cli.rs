@@ -1,4 +1,4 @@
-//! What the user asked for: the command line over the `PET_*` defaults, each value with where it came from.
+//! The command line over the `PET_*` defaults, each value with its origin.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -37,7 +37,7 @@ pub(crate) enum CannotRead {
     Invalid(#[from] Invalid),
 }
 
-/// A run as it was asked for: every option's value, and the script.
+/// A run as requested: every option's value, and the script.
 #[derive(Debug)]
 pub(crate) struct Cli {
     /// By [`Flag`]; `None`: only the table's default is left.
@@ -50,7 +50,7 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Clone)]
 struct Entry {
-    /// As it was written.
+    /// As given.
     raw: OsString,
     value: Value,
     origin: Origin,
@@ -72,7 +72,7 @@ impl Given {
         Self(format!("{name}={}", value.to_string_lossy()))
     }
 
-    /// A variable whose value nobody should see.
+    /// A variable whose value must not be printed.
     pub(crate) fn variable(name: &str) -> Self {
         Self(name.to_owned())
     }
@@ -89,8 +89,8 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// In torchrun's order: a `PET_*` switch that is no number (even `--help` fails then), a word that
-    /// cannot be read, a `PET_*` number that is none, no script, unknown options.
+    /// In torchrun's order: a `PET_*` switch that is not a number (even `--help` fails then), a word that
+    /// cannot be parsed, a `PET_*` value that is not a number, no script, unknown options.
     pub(crate) fn read(words: &[OsString], env: Environment<'_>) -> Result<Self, CannotRead> {
         let pets = Pets::of(env);
         let mut entries = vec![None; OPTIONS.len()];
@@ -142,7 +142,7 @@ impl<'a> Pets<'a> {
     }
 
     fn get(&self, spec: &OptionSpec) -> Option<&'a OsStr> {
-        if self.0.is_empty() || !spec.has_pet() {
+        if self.0.is_empty() || !spec.has_pet {
             return None;
         }
         let names = |key: &str| {
@@ -161,12 +161,12 @@ impl Cli {
         self.entries.get(flag as usize)?.as_ref()
     }
 
-    /// Whether the command line or the environment says something about this option.
+    /// Whether the command line or the environment has this option.
     pub(crate) fn is_given(&self, flag: Flag) -> bool {
         self.entry(flag).is_some()
     }
 
-    /// Whether it stands on the command line. The environment may be that of a whole cluster, for any job.
+    /// Whether it is on the command line. The environment may be that of a whole cluster, for any job.
     pub(crate) fn is_on_the_line(&self, flag: Flag) -> bool {
         self.entry(flag).is_some_and(|entry| entry.origin == Origin::CommandLine)
     }
@@ -222,7 +222,7 @@ impl Cli {
         }
     }
 
-    /// A list; empty when nothing is said.
+    /// A list; empty when not given.
     pub(crate) fn list(&self, flag: Flag) -> Vec<String> {
         match self.entry(flag) {
             Some(Entry { value: Value::List(items), .. }) => items.clone(),

@@ -1,5 +1,5 @@
-//! The job master inside this launcher, for a meeting with others: on a thread of its own, so that neither holds up
-//! the other, and gone after everybody has heard of the end.
+//! The job master inside this launcher, for a meeting with others: on a thread of its own, so that neither delays
+//! the other. It stops after all nodes have received the verdict.
 
 use std::{future, io, net::TcpListener, sync::Arc, thread, time::Duration};
 
@@ -17,14 +17,14 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use crate::port_mux;
 
-/// How long the other nodes may take to hear of the end: what the master gives them, and a little more.
+/// How long the other nodes may take to receive the verdict: the timeout of the master, and a little more.
 const LEAVE_WITHIN: Duration = Duration::from_secs(12);
 
-/// The same, when the job goes on without this node and its master may come back.
+/// The same, when the job continues without this node and its master may come back.
 const LEAVE_BEHIND_WITHIN: Duration = Duration::from_secs(2);
 
-/// When a person is told what is being waited for.
-const TELL_AFTER: Duration = Duration::from_secs(1);
+/// How long to wait before the wait is reported.
+const REPORT_AFTER: Duration = Duration::from_secs(1);
 
 /// Why a master could not serve.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +40,7 @@ pub enum EmbeddedError {
     Died,
 }
 
-/// The master's end, when it comes.
+/// The master in this launcher.
 #[derive(Debug)]
 pub struct Embedded {
     end: Option<oneshot::Receiver<Result<JobVerdict, EmbeddedError>>>,
@@ -59,8 +59,8 @@ pub fn start(
     thread::Builder::new()
         .name("master".into())
         .spawn(move || {
-            // Nobody listens when the launcher left first.
-            let _nobody = ended.send(serve(listeners, store, config));
+            // The launcher may have left first.
+            let _closed = ended.send(serve(listeners, store, config));
         })
         .map_err(EmbeddedError::Start)?;
     Ok(Embedded { end: Some(end) })
@@ -95,12 +95,12 @@ impl Embedded {
         future::pending().await
     }
 
-    /// Waits until everybody knows how the job ended, within bounds. `goes_on`: the job does not end with us. A
-    /// signal ends the wait.
-    pub async fn leave_last(self, goes_on: bool, console: &Console) {
+    /// Waits, within a limit, until all nodes have received the verdict. `continues`: the job does not end with this
+    /// launcher. A signal ends the wait.
+    pub async fn leave_last(self, continues: bool, console: &Console) {
         let Some(mut end) = self.end else { return };
         let since = Instant::now();
-        let limit = if goes_on { LEAVE_BEHIND_WITHIN } else { LEAVE_WITHIN };
+        let limit = if continues { LEAVE_BEHIND_WITHIN } else { LEAVE_WITHIN };
         let hurry = async {
             let signals = [SignalKind::interrupt(), SignalKind::terminate()].map(signal);
             let [Ok(mut interrupt), Ok(mut terminate)] = signals else { return future::pending().await };
@@ -110,9 +110,9 @@ impl Embedded {
             }
         };
         tokio::pin!(hurry);
-        let mut tell_at = Some(since + TELL_AFTER);
+        let mut report_at = Some(since + REPORT_AFTER);
         loop {
-            let wake = tell_at.unwrap_or(since + limit);
+            let wake = report_at.unwrap_or(since + limit);
             select! {
                 ended = &mut end => {
                     if let Ok(Err(error)) = ended {
@@ -121,10 +121,9 @@ impl Embedded {
                     return;
                 }
                 () = &mut hurry => return,
-                () = sleep_until(wake) => match tell_at.take() {
+                () = sleep_until(wake) => match report_at.take() {
                     Some(_) => console.say(format!(
-                        "dlrover-run: waiting up to {} s for the other nodes to hear of the end from the job master \
-                         here",
+                        "dlrover-run: waiting up to {} s until the job master here has told the other nodes how the job ended",
                         limit.as_secs()
                     )),
                     None => return,

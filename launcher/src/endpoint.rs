@@ -31,7 +31,7 @@ impl Endpoint {
         let text = text.trim();
         let text = text.strip_prefix("http://").unwrap_or(text);
         let text = text.strip_suffix('/').unwrap_or(text);
-        // Without brackets nobody can tell where the port begins.
+        // Without brackets the start of the port is ambiguous.
         if text.is_empty() || (!text.starts_with('[') && text.matches(':').count() > 1) {
             return Err(FORM);
         }

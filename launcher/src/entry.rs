@@ -14,9 +14,9 @@ use crate::{
     usage::UsageError,
 };
 
-/// What `main` is to do.
+/// What `main` does next.
 #[derive(Debug)]
-pub enum FrontDoor {
+pub enum Action {
     /// Run this.
     Run(Box<LaunchPlan>),
     /// Write this to standard output, and exit 0.
@@ -26,9 +26,9 @@ pub enum FrontDoor {
     },
     /// Write `usage` if there is one, then `dlrover-run: error: <message>`, to standard error, and exit.
     Refused {
-        /// One sentence, on one line unless the user's own words have line ends.
+        /// One sentence, on one line unless the user's values have line ends.
         message: String,
-        /// 2 for a command line that cannot be read, 1 for anything else.
+        /// 2 for a command line that cannot be parsed, 1 for anything else.
         exit_code: u8,
         /// The usage line.
         usage: Option<String>,
@@ -37,28 +37,28 @@ pub enum FrontDoor {
 
 /// Reads a command line (`args[0]` is the program) and resolves it over the environment.
 #[must_use]
-pub fn entry(args: &[OsString], env: Vec<(OsString, OsString)>, host: &dyn Host) -> FrontDoor {
+pub fn entry(args: &[OsString], env: Vec<(OsString, OsString)>, host: &dyn Host) -> Action {
     let words = args.get(1..).unwrap_or_default();
     match Request::read(words, Environment(&env)) {
-        Ok(Request::Help) => FrontDoor::Print { text: help::text() },
-        Ok(Request::Version) => FrontDoor::Print { text: help::version() },
-        Ok(Request::Completion(shell)) => FrontDoor::Print { text: completion::script(&shell) },
+        Ok(Request::Help) => Action::Print { text: help::text() },
+        Ok(Request::Version) => Action::Print { text: help::version() },
+        Ok(Request::Completion(shell)) => Action::Print { text: completion::script(&shell) },
         Ok(Request::Run(cli)) => match resolve::resolve(cli, env, host) {
-            Ok(plan) => FrontDoor::Run(Box::new(plan)),
-            Err(invalid) => FrontDoor::from(invalid),
+            Ok(plan) => Action::Run(Box::new(plan)),
+            Err(invalid) => Action::from(invalid),
         },
-        Err(CannotRead::Usage(error)) => FrontDoor::from(error),
-        Err(CannotRead::Invalid(invalid)) => FrontDoor::from(invalid),
+        Err(CannotRead::Usage(error)) => Action::from(error),
+        Err(CannotRead::Invalid(invalid)) => Action::from(invalid),
     }
 }
 
-impl From<UsageError> for FrontDoor {
+impl From<UsageError> for Action {
     fn from(error: UsageError) -> Self {
         Self::Refused { message: error.to_string(), exit_code: USAGE, usage: Some(help::USAGE.to_owned()) }
     }
 }
 
-impl From<Invalid> for FrontDoor {
+impl From<Invalid> for Action {
     fn from(invalid: Invalid) -> Self {
         let is_usage = invalid.is_usage();
         Self::Refused {

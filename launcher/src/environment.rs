@@ -1,4 +1,4 @@
-//! The environment as the entry point sees it: a list that was read once, in `main`.
+//! The environment: a list that is read once, in `main`.
 
 use std::ffi::{OsStr, OsString};
 
@@ -17,7 +17,7 @@ impl<'a> Environment<'a> {
         self.get(name).filter(|value| !value.is_empty())
     }
 
-    /// Where vendors' tools are looked for; empty: nowhere.
+    /// The folders of vendors' tools; empty: none.
     pub fn tool_path(self) -> &'a OsStr {
         self.get("PATH").unwrap_or_default()
     }

@@ -33,7 +33,7 @@ pub struct EventLog {
     pids: BTreeMap<LocalRank, i32>,
 }
 
-/// What one event says.
+/// The fields of one event.
 #[derive(Default)]
 struct LogRecord<'a> {
     state: &'a str,
@@ -64,7 +64,7 @@ impl EventLog {
         }
     }
 
-    /// Takes note of what the agent's machine heard and decided.
+    /// Records an event of the agent and the effects that were decided.
     pub fn observe(&mut self, event: &Event, effects: &[Effect]) {
         match event {
             Event::Pushed(Push::Seat(assignment)) => self.on_seated(assignment, effects),
@@ -87,7 +87,7 @@ impl EventLog {
 
     fn on_seated(&mut self, assignment: &Assignment, effects: &[Effect]) {
         let Some(Effect::Prepare { attempt, .. }) = effects.first() else { return };
-        // A failure that was excused after the node had joined has given its restart back.
+        // A secondary failure that was found after the node had joined has given its restart back.
         self.attempt = *attempt;
         let duration_ms = Some(self.joined.elapsed().as_secs_f64() * 1000.0);
         self.say(&LogRecord { state: "RENDEZVOUS", duration_ms, ..LogRecord::default() });
@@ -97,14 +97,14 @@ impl EventLog {
         self.pids.clear();
     }
 
-    /// The run is over.
+    /// Logs the end of the run.
     pub fn ended(&self, report: &Report) {
         let total_run_secs = self.started.elapsed().as_secs();
         let none = GroupFailure { attempt: report.attempt, failures: Vec::new(), ended_before: Vec::new() };
         let (state, failed) = match &report.outcome {
             Outcome::Succeeded => ("SUCCEEDED", &none),
             Outcome::Failed(Failure::Workers(group)) => ("FAILED", group),
-            // torchrun says nothing of the workers when the agent itself fails or is interrupted.
+            // torchrun reports no workers when the agent itself fails or is interrupted.
             Outcome::Failed(failure) => return self.agent_failed(&failure.to_string(), total_run_secs),
             Outcome::Interrupted(signal) => {
                 return self.agent_failed(&format!("got signal: {signal}"), total_run_secs);
@@ -142,44 +142,45 @@ impl EventLog {
         Some((local_rank, self.round.as_ref()?.place(local_rank)?))
     }
 
-    fn say(&self, said: &LogRecord<'_>) {
+    fn say(&self, record: &LogRecord<'_>) {
         // The field's documented meaning; torchrun itself writes 0 into it.
-        self.console.say(as_python(&self.line(said, chrono::Utc::now().timestamp_millis())));
+        self.console.say(as_python(&self.line(record, chrono::Utc::now().timestamp_millis())));
     }
 
-    fn line(&self, said: &LogRecord<'_>, unix_millis: i64) -> Value {
+    fn line(&self, record: &LogRecord<'_>, unix_millis: i64) -> Value {
         let nodes = self.round.as_ref().map(|round| round.nodes);
         let mut inner = json!({"group_world_size": nodes, "entry_point": self.entry_point});
-        if let (Some((local_rank, place)), Some(inner)) = (said.worker, inner.as_object_mut()) {
+        if let (Some((local_rank, place)), Some(inner)) = (record.worker, inner.as_object_mut()) {
             // Lists of one, as torchrun's.
             inner.insert("local_rank".into(), json!([local_rank.0]));
             inner.insert("role_rank".into(), json!([place.role_rank]));
             inner.insert("role_world_size".into(), json!([place.role_world_size]));
-            let exit_code = said.failure.map(|failure| failure.cause.python_code());
+            let exit_code = record.failure.map(|failure| failure.cause.python_code());
             inner.insert("exit_code".into(), json!([exit_code]));
             // torchrun knows only the pid of a worker that failed.
-            let pid = said.failure.map(|failure| failure.pid).or_else(|| self.pids.get(&local_rank).copied());
+            let pid =
+                record.failure.map(|failure| failure.pid).or_else(|| self.pids.get(&local_rank).copied());
             inner.insert("worker_pid".into(), json!([pid]));
         }
-        let worker_id = said.worker.and_then(|(local_rank, _)| self.pids.get(&local_rank));
+        let worker_id = record.worker.and_then(|(local_rank, _)| self.pids.get(&local_rank));
         json!({
-            "name": format!("torchelastic.worker.status.{}", said.state),
-            "source": if said.worker.is_some() { "WORKER" } else { "AGENT" },
+            "name": format!("torchelastic.worker.status.{}", record.state),
+            "source": if record.worker.is_some() { "WORKER" } else { "AGENT" },
             "timestamp": unix_millis,
             "metadata": {
                 "run_id": self.run_id,
-                "global_rank": said.worker.map(|(_, place)| place.rank.0),
+                "global_rank": record.worker.map(|(_, place)| place.rank.0),
                 "group_rank": self.round.as_ref().map(|round| round.node_rank.0),
                 "worker_id": worker_id.map(ToString::to_string),
                 "role": self.role,
                 "hostname": self.host,
-                "state": said.state,
-                "total_run_time": said.total_run_secs,
+                "state": record.state,
+                "total_run_time": record.total_run_secs,
                 "rdzv_backend": self.backend,
-                "raw_error": said.raw_error,
+                "raw_error": record.raw_error,
                 "metadata": as_python(&inner),
                 "agent_restarts": self.attempt.0,
-                "duration_ms": said.duration_ms,
+                "duration_ms": record.duration_ms,
             }
         })
     }
@@ -218,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_started_worker_is_told_with_torchruns_fields() {
+    fn a_started_worker_has_torchruns_fields() {
         let (_reader, writer) = std::io::pipe().unwrap();
         let writer = OwnedFd::from(writer);
         let console = Console::new(writer.try_clone().unwrap(), writer);
@@ -241,10 +242,10 @@ mod tests {
         let prepare = Effect::Prepare { assignment: assignment.clone(), attempt: Attempt(0) };
         log.attempt = Attempt(1);
         log.observe(&Event::Pushed(Push::Seat(assignment)), &[prepare]);
-        assert_eq!(log.attempt, Attempt(0), "what was excused while joining");
+        assert_eq!(log.attempt, Attempt(0), "restarts that were given back while joining");
         log.pids.insert(LocalRank(1), 77);
-        let said = LogRecord { state: "START", worker: log.placed(LocalRank(1)), ..LogRecord::default() };
-        let line = log.line(&said, 1_763_683_200_123);
+        let record = LogRecord { state: "START", worker: log.placed(LocalRank(1)), ..LogRecord::default() };
+        let line = log.line(&record, 1_763_683_200_123);
         assert_eq!(line["name"], "torchelastic.worker.status.START");
         assert_eq!(line["source"], "WORKER");
         let metadata = &line["metadata"];

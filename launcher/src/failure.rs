@@ -1,4 +1,4 @@
-//! Words and exit codes for every way a run can end. The one place that decides either.
+//! The message and the exit code for every way in which a run can end.
 
 use std::{
     collections::BTreeMap,
@@ -24,31 +24,31 @@ use crate::{
     child_failed::ChildFailed, environment::Environment, host_names::fqdn, remedy::remedy, resolve::Meeting,
 };
 
-/// Every worker ended well.
+/// All workers succeeded.
 pub const SUCCEEDED: u8 = 0;
-/// The run failed, for whatever reason (torchrun: the same).
+/// The run failed, for any other reason (torchrun: the same).
 pub const FAILED: u8 = 1;
-/// The command line cannot be read (argparse: the same).
+/// The command line cannot be parsed (argparse: the same).
 pub const USAGE: u8 = 2;
 /// With `--propagate-exit-code`: a worker was killed by the kernel's out-of-memory killer. DLRover's operator
 /// reads it so.
 pub const OUT_OF_MEMORY: u8 = 247;
-/// With `--propagate-exit-code`: added to the number of the signal that ended the root cause, as shells do.
+/// With `--propagate-exit-code`: added to the number of the signal that killed the root cause, as shells do.
 pub const SIGNAL_BASE: u8 = 128;
 
-/// A meeting at `DLROVER_MASTER_ADDR` did not come about: too few nodes within `join_timeout`, or no job master for so
-/// long when one was needed. Another try may do (`sysexits.h`: EX_TEMPFAIL). On torchrun's own lines it is
+/// A rendezvous at `DLROVER_MASTER_ADDR` failed: too few nodes joined within `join_timeout`, or the job master was
+/// unreachable for that long. A retry may succeed (`sysexits.h`: EX_TEMPFAIL). On torchrun's own lines it is
 /// [`FAILED`], torchrun's code.
 pub const NO_MEETING: u8 = 75;
 
-/// A network check keeps this node out of the job. DLRover's own master reads 201 as a hardware error.
+/// A network check excluded this node. DLRover's own master reads 201 as a hardware error.
 pub const EXCLUDED: u8 = 201;
 
-/// A network check could not tell which node is at fault, or nodes are cut off from each other and too few of them can
+/// A network check could not find which node is at fault, or nodes are cut off from each other and too few of them can
 /// train together.
 pub const INCONCLUSIVE: u8 = 202;
 
-/// A network check found fault with more nodes than can be a matter of nodes.
+/// A network check found more nodes at fault than `--taint-guard` allows.
 pub const MASS_FAILURE: u8 = 203;
 
 /// Ranks that are named one by one.
@@ -57,15 +57,16 @@ const NAMED_RANKS: usize = 8;
 /// Lines of standard error that the report repeats.
 const TAIL_LINES: usize = 20;
 
-/// Says why the run could not even start.
+/// Reports why the run could not start.
 pub fn cannot_run(error: &dyn std::error::Error) -> ExitCode {
-    tell(format_args!("dlrover-run: error: {}", chain(error)));
+    print_line(format_args!("dlrover-run: error: {}", chain(error)));
     ExitCode::from(FAILED)
 }
 
-/// A line on standard error where there is no console, in words that move no cursor. `eprintln!` panics when nobody reads it or the disk is full.
-pub fn tell(words: impl fmt::Display) {
-    let _nobody_reads = writeln!(io::stderr(), "{}", plain(&words.to_string()));
+/// Prints a line, without control characters, on standard error where there is no console yet. `eprintln!` panics
+/// when the pipe is closed or the disk is full.
+pub fn print_line(words: impl fmt::Display) {
+    let _closed = writeln!(io::stderr(), "{}", plain(&words.to_string()));
 }
 
 /// The exit code of a run.
@@ -107,7 +108,7 @@ fn own_code_of_signal(signal: i32) -> u8 {
     u8::try_from(signal).ok().and_then(|signal| SIGNAL_BASE.checked_add(signal)).unwrap_or(FAILED)
 }
 
-/// What was asked for, as far as the report repeats it.
+/// The settings that the report repeats.
 #[derive(Debug, Clone)]
 pub struct Asked {
     /// The script, the module or the program, as given.
@@ -118,9 +119,9 @@ pub struct Asked {
     pub max_restarts: u32,
 }
 
-/// What is said at the end of a run; `None` when all went well.
+/// The message at the end of a run; `None` when it succeeded.
 #[must_use]
-pub fn words(report: &Report, asked: &Asked, meeting: &Meeting) -> Option<String> {
+pub fn message(report: &Report, asked: &Asked, meeting: &Meeting) -> Option<String> {
     let mut text = match &report.outcome {
         Outcome::Succeeded => String::new(),
         Outcome::Failed(Failure::Workers(group)) => workers_failed(report, group, asked),
@@ -129,7 +130,7 @@ pub fn words(report: &Report, asked: &Asked, meeting: &Meeting) -> Option<String
         }
         Outcome::Failed(failure @ Failure::GuardDied { .. }) => format!(
             "dlrover-run: error: {failure}, so the workers could not be supervised any more; all of them were \
-             killed. Nobody but the kernel or a person with `kill -9` ends the guard.\n"
+             killed. Only the kernel or a `kill -9` kills the guard.\n"
         ),
         Outcome::Failed(failure) => match remedy(failure, meeting) {
             Some(remedy) => format!("dlrover-run: error: {failure}\n  {remedy}\n"),
@@ -137,7 +138,7 @@ pub fn words(report: &Report, asked: &Asked, meeting: &Meeting) -> Option<String
         },
         Outcome::Interrupted(signal) => {
             let left = if report.survivors.is_empty() { "; no worker is left" } else { "" };
-            format!("dlrover-run: ended by {}{left}\n", signal_text(*signal))
+            format!("dlrover-run: stopped by {}{left}\n", signal_text(*signal))
         }
     };
     if !report.survivors.is_empty() {
@@ -153,7 +154,7 @@ fn workers_failed(report: &Report, group: &GroupFailure, asked: &Asked) -> Strin
     let account = ChildFailed { title, host: &host, failures: &failures, evidence: &report.workers }.text();
     let Some(root) = failures.get(root_cause(&failures)) else { return account };
     let WorkerFailure { rank, local_rank, pid, cause, .. } = root;
-    // torchrun logs this line before its report, and tools look for it.
+    // torchrun logs this line before its report, and tools search for it.
     let code = cause.python_code();
     let mut text = format!(
         "dlrover-run: failed (exitcode: {code}) local_rank: {local_rank} (pid: {pid}) of binary: {program}\n{account}"
@@ -206,7 +207,7 @@ fn workers_failed(report: &Report, group: &GroupFailure, asked: &Asked) -> Strin
     text
 }
 
-/// A rank that is through while its peers still connect to it closes what they connect to. Scripts that make a process group
+/// A rank that exits while its peers still connect to it closes their connections. Scripts that make a process group
 /// and never use it do that: found with one of accelerate's.
 fn ended_before(failed: Rank, ended: &[Rank]) -> String {
     let what = counted(ended.len(), "rank");
@@ -218,7 +219,7 @@ fn ended_before(failed: Rank, ended: &[Rank]) -> String {
     )
 }
 
-/// What an end means, for a person.
+/// The meaning of an exit.
 fn explained(failure: &WorkerFailure) -> String {
     let signal = match failure.cause {
         ExitCause::Code(code) => return format!("exit code {code}"),
@@ -251,13 +252,13 @@ fn unkillable(survivors: &[Survivor]) -> String {
     }
     text.push_str(
         "  A process in state D waits inside the kernel, mostly for a driver or a network file system; it ends when \
-         that answers, or with the machine.\n",
+         that replies, or when the machine is restarted.\n",
     );
     text
 }
 
 /// The end of a worker's standard error as lines that are marked as quoted. Foreign bytes: control characters
-/// but tabs are left out, so that they cannot move the cursor of whoever reads the report.
+/// but tabs are excluded, so that they cannot move the cursor of the terminal.
 fn last_lines(tail: &[u8]) -> String {
     let text = String::from_utf8_lossy(tail);
     let lines: Vec<&str> = text.split(['\n', '\r']).filter(|line| !line.trim().is_empty()).collect();
@@ -283,30 +284,30 @@ fn dated(group: &GroupFailure, evidence: &BTreeMap<LocalRank, WorkerEvidence>) -
         .collect()
 }
 
-/// The file that whoever started the launcher reads, to learn why it failed.
+/// The error file of the launcher itself, which its parent reads to learn why it failed.
 pub fn own_error_file(env: &[(OsString, OsString)]) -> Option<PathBuf> {
     Environment(env).get_filled("TORCHELASTIC_ERROR_FILE").map(PathBuf::from)
 }
 
 /// When the launcher itself was given an error file, the root cause's is copied there with its exit code, for
-/// the scheduler above us (torchrun: the same). `words` are for a failure that is no worker's.
+/// the scheduler above us (torchrun: the same). `message` is for a failure that is not a worker's.
 ///
 /// # Errors
 /// When the copy cannot be written.
-pub fn copy_root_cause(report: &Report, words: &str, target: Option<&Path>) -> Result<(), CopyError> {
+pub fn copy_root_cause(report: &Report, message: &str, target: Option<&Path>) -> Result<(), CopyError> {
     let Some(target) = target else { return Ok(()) };
     let group = match &report.outcome {
         Outcome::Succeeded => return Ok(()),
         Outcome::Failed(Failure::Workers(group)) => group,
-        Outcome::Failed(_) | Outcome::Interrupted(_) => return record_own(words, Some(target)),
+        Outcome::Failed(_) | Outcome::Interrupted(_) => return record_own(message, Some(target)),
     };
     let failures = dated(group, &report.workers);
     let Some(root) = failures.get(root_cause(&failures)) else { return Ok(()) };
     let worker = report.workers.get(&root.local_rank);
     let Some(Ok(file)) = worker.and_then(|worker| worker.error_file.as_ref()) else { return Ok(()) };
     let mut document = file.document.clone();
-    if let Some(Value::Object(message)) = document.get_mut("message") {
-        message.insert("errorCode".into(), root.cause.python_code().into());
+    if let Some(Value::Object(error)) = document.get_mut("message") {
+        error.insert("errorCode".into(), root.cause.python_code().into());
     }
     fs::write(target, document.to_string()).map_err(|source| CopyError { path: target.to_owned(), source })
 }
@@ -332,7 +333,7 @@ pub fn record_own(message: &str, target: Option<&Path>) -> Result<(), CopyError>
 pub struct CopyError {
     /// Where to.
     pub path: PathBuf,
-    /// What the system said.
+    /// The system error.
     #[source]
     pub source: io::Error,
 }
@@ -378,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn the_exit_code_is_one_unless_asked_to_tell() {
+    fn the_exit_code_is_one_unless_propagated() {
         for (cause, out_of_memory, own) in [
             (ExitCause::Code(7), false, 7),
             (ExitCause::Signal(11), false, 139),
@@ -395,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_meeting_that_does_not_come_about_has_a_code_beside_dlrovers_master_only() {
+    fn a_failed_rendezvous_has_its_own_code_with_dlrovers_master_only() {
         let endpoint = || Endpoint { host: "h".into(), port: 1 };
         let waited = Duration::from_secs(5);
         let away = Failure::MasterAway { reason: "refused".into(), waited };
@@ -417,7 +418,7 @@ mod tests {
                     assert_eq!(exit_code(&report, propagate, &meeting), FAILED);
                 }
             }
-            let text = words(&report, &asked, &Meeting::C10d(endpoint())).unwrap();
+            let text = message(&report, &asked, &Meeting::C10d(endpoint())).unwrap();
             assert!(text.starts_with("dlrover-run: error: "), "{text}");
             assert!(text.contains("--rdzv-conf=join_timeout=SECONDS"), "{text}");
             assert_eq!(text.lines().count(), 2, "what happened, and what to do: {text}");
@@ -425,9 +426,9 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_tells_the_cause_the_attempt_the_last_words_and_the_logs() {
+    fn a_failure_has_the_cause_the_attempt_the_last_lines_and_the_logs() {
         let asked = Asked { title: "t.py".into(), program: "/bin/python3".into(), max_restarts: 1 };
-        let text = words(&failed(ExitCause::Signal(9), true), &asked, &ALONE).unwrap();
+        let text = message(&failed(ExitCause::Signal(9), true), &asked, &ALONE).unwrap();
         let mut parts = text.split("dlrover-run: ").skip(1);
         let before = parts.next().unwrap();
         assert!(

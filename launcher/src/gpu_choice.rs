@@ -24,7 +24,7 @@ use self::{
 };
 use crate::{environment::Environment, host::Host};
 
-/// What is asked for.
+/// What `--gpu-select` selects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Select {
     /// Nothing.
@@ -36,9 +36,9 @@ pub(crate) enum Select {
 }
 
 impl Select {
-    /// From the word of `--gpu-select`. Of a list every entry is a number or an id.
-    pub(crate) fn from_word(word: &str) -> Option<Self> {
-        match word {
+    /// Parses `--gpu-select`. Of a list every entry is a number or an id.
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        match name {
             "first" => Some(Self::First),
             "topology" => Some(Self::Best(Objective::Topology)),
             "pack" => Some(Self::Best(Objective::Pack)),
@@ -55,18 +55,18 @@ impl Select {
     }
 }
 
-/// What workers get of it.
+/// The chosen accelerators.
 #[derive(Debug, Default)]
 pub(crate) struct Chosen {
     /// Variables for all workers alike; none: theirs stay as they are.
     pub(crate) variables: Vec<(&'static str, OsString)>,
     /// Held as long as the launcher lives.
     pub(crate) locks: Locks,
-    /// What a person should know, a line each.
-    pub(crate) words: Vec<String>,
+    /// Messages, a line each.
+    pub(crate) messages: Vec<String>,
 }
 
-/// Why a user's own list cannot be had.
+/// Why a user's own list cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BadList {
     #[error("it names {} for {workers} workers; name at least one for each", diagnosis::counted::counted(*.named, "GPU"))]
@@ -91,7 +91,7 @@ const fn names(vendor: Vendor) -> &'static [&'static str] {
     }
 }
 
-/// What the user's own list allows, and whose list that is.
+/// The user's own list and its variable.
 fn own_list(env: Environment<'_>, vendor: Vendor) -> Option<(&'static str, String)> {
     let listed = |name: &'static str| env.get(name).map(|list| (name, list.to_string_lossy().into_owned()));
     names(vendor).iter().rev().find_map(|name| listed(name))
@@ -116,7 +116,7 @@ pub fn broken(gpus: &[Gpu]) -> GpuSet {
     (0..gpus.len()).filter(|place| why_unusable(&gpus[*place].known).is_some()).collect()
 }
 
-/// The best `wanted` first. When they cannot be told nothing is changed, and one line says why.
+/// The best `wanted` first. When they cannot be determined nothing changes, and one line has the reason.
 pub(crate) fn best(
     host: &dyn Host,
     env: Environment<'_>,
@@ -138,18 +138,18 @@ pub(crate) fn best(
     };
     let mut chosen = Chosen::default();
     let broken = allowed.iter().filter_map(|place| Some((place, why_unusable(&gpus[*place].known)?)));
-    chosen.words.extend(broken.map(|(place, why)| format!("GPU {place} is left out: {why}")));
-    let left_out = chosen.words.iter().map(|words| format!("; {words}")).collect::<String>();
+    chosen.messages.extend(broken.map(|(place, why)| format!("GPU {place} is excluded: {why}")));
+    let left_out = chosen.messages.iter().map(|words| format!("; {words}")).collect::<String>();
     allowed.retain(|place| why_unusable(&gpus[*place].known).is_none());
-    // For a moment all that are allowed are held, so that it is known who holds the others.
-    let _turn = host.gpu_turn();
+    // All that are allowed are locked briefly, to find those that other launchers hold.
+    let _turn = host.gpu_turn(env);
     let (mut held, mut taken) = (BTreeMap::new(), GpuSet::default());
     for place in &allowed {
-        match host.lock_gpu(&gpus[*place].lock) {
+        match host.lock_gpu(env, &gpus[*place].lock) {
             Ok(Some(lock)) => drop(held.insert(*place, lock)),
             Ok(None) => taken = taken.or([*place].into_iter().collect()),
             Err(why) => {
-                chosen.words.push(cannot_lock(&why));
+                chosen.messages.push(cannot_lock(&why));
                 break;
             }
         }
@@ -160,7 +160,7 @@ pub(crate) fn best(
     chosen.locks = mine.filter_map(|place| held.remove(place)).collect();
     let entries: Vec<String> = arranged.order.iter().filter_map(|place| gpus[*place].id.clone()).collect();
     chosen.variables = variables(*vendor, &entries);
-    chosen.words.push(arranged.message);
+    chosen.messages.push(arranged.message);
     Ok(chosen)
 }
 
@@ -168,7 +168,7 @@ fn cannot_lock(why: &io::Error) -> String {
     format!("GPUs cannot be locked, so another launcher on this host may choose the same: {why}")
 }
 
-/// Whether the user's own list has no such entry, by its words alone: numbers are compared with numbers, ids with ids. A
+/// Whether the user's own list has no such entry, by its text alone: numbers are compared with numbers, ids with ids. A
 /// list that names GPUs in another way too may have it.
 fn is_ruled_out(list: &str, entry: &str) -> bool {
     let kind = |entry: &str| match entry.parse::<u32>() {
@@ -197,7 +197,7 @@ pub(crate) fn listed(
         return Err(BadList::TooFew { named: entries.len(), workers: wanted });
     }
     let mut chosen = Chosen::default();
-    // Slices, and GPUs of which nothing is known, are taken at their word, as far as words can be compared.
+    // Slices, and GPUs of which nothing is known, are not checked beyond their text.
     let own = own_list(env, vendor);
     if gpus.is_empty() || entries.iter().any(|entry| entry.starts_with("MIG-")) {
         if let Some(twice) =
@@ -211,7 +211,7 @@ pub(crate) fn listed(
             return Err(BadList::NotAllowed { entry: entry.clone(), variable });
         }
         if gpus.is_empty() {
-            chosen.words.push("taken unchecked: nothing is known of this node's GPUs".to_owned());
+            chosen.messages.push("not checked: this node's GPUs are unknown".to_owned());
         }
         chosen.variables = variables(vendor, entries);
         return Ok(chosen);
@@ -237,15 +237,15 @@ pub(crate) fn listed(
         }
         places.push(place);
     }
-    let _turn = host.gpu_turn();
-    match Locks::take(host, places.iter().map(|place| (*place, gpus[*place].lock.as_str()))) {
+    let _turn = host.gpu_turn(env);
+    match Locks::take(host, env, places.iter().map(|place| (*place, gpus[*place].lock.as_str()))) {
         Ok(locks) => chosen.locks = locks,
         Err(Taken::By { place }) => return Err(BadList::Taken { entry: place.to_string() }),
-        Err(Taken::Unknown(why)) => chosen.words.push(cannot_lock(&why)),
+        Err(Taken::Unknown(why)) => chosen.messages.push(cannot_lock(&why)),
     }
     for place in &places {
         if is_busy(&gpus[*place].known, busy_permille) {
-            chosen.words.push(format!(
+            chosen.messages.push(format!(
                 "GPU {place} is used by others: more than {} % of its memory is taken",
                 f64::from(busy_permille) / 10.0
             ));

@@ -5,7 +5,7 @@ use clap::{Arg, ArgAction, Command, builder::PossibleValuesParser};
 
 use crate::options::{Kind, OPTIONS, OptionSpec};
 
-/// The line above every complaint about the command line.
+/// The line above every error about the command line.
 pub const USAGE: &str = "usage: dlrover-run [options] training_script [training_script_args...]";
 
 const ABOUT: &str = "Starts the workers of a training run on this node, watches them, and restarts them together \
@@ -14,18 +14,19 @@ const ABOUT: &str = "Starts the workers of a training run on this node, watches 
 const AFTER: &str = "\
 Environment:
   PET_<NAME>, such as PET_NNODES or PET_MAX_RESTARTS, is the default of an option (a switch: 1 or
-  0), and the command line wins. --logs-specs, --numa-binding, --print-completion, --help and
-  --version have none. PYTHON_EXEC names the Python of the workers; else it is the one beside
-  this program, the virtual environment's, or the first on PATH. HOST_PORTS limits MASTER_PORT to
-  some ports, such as 20000,20010-20020.
+  0), and the command line wins. These have no variable:
+  {WITHOUT_VARIABLE}.
+  PYTHON_EXEC names the Python of the workers; else it is the one installed next to this program,
+  the virtual environment's, or the first on PATH. HOST_PORTS limits MASTER_PORT to some ports,
+  such as 20000,20010-20020.
 
 Several nodes, in this order:
   --standalone: this node alone. DLROVER_MASTER_ADDR=HOST:PORT: the job master there, with the rank
   that NODE_RANK asks for and ELASTIC_JOB_NAME as run id (else --rdzv-id, else none); rendezvous
   and master options are ignored. --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT, or --node-rank
-  --master-addr --master-port: torchrun's lines, the same on every node. Where nobody serves, the
-  launcher whose host HOST is does; it leaves last. GANG_MIN_AVAILABLE is the default of --nnodes,
-  GANG_SCHEDULE_TIMEOUT (seconds) that of join_timeout.
+  --master-addr --master-port: torchrun's lines, the same on every node. When no job master listens
+  there yet, the launcher whose host is HOST serves it, and exits last. GANG_MIN_AVAILABLE is the
+  default of --nnodes, GANG_SCHEDULE_TIMEOUT (seconds) that of join_timeout.
 
 Spelling:
   Every --two-words may be written --two_words, or shortened while that fits one option only.
@@ -34,16 +35,16 @@ Spelling:
 
 Exit codes:
   0    all workers succeeded
-  1    the run failed, for whatever reason not named here
-  2    the command line cannot be read
-  75   with DLROVER_MASTER_ADDR: too few nodes came within join_timeout, or the job master stayed
-       away for so long
-  201  a network check keeps this node out of the job: broken, unreachable, or slow
-  202  a network check cannot tell which node is at fault (--on-inconclusive), or nodes are cut off
+  1    the run failed, for any other reason
+  2    the command line cannot be parsed
+  75   with DLROVER_MASTER_ADDR: too few nodes joined within join_timeout, or the job master was
+       unreachable for that long
+  201  a network check excluded this node: broken, unreachable, or slow
+  202  a network check cannot find which node is at fault (--on-inconclusive), or nodes are cut off
        from each other and too few of them can train together (--on-bad-path)
-  203  a network check found fault with more nodes than --taint-guard allows
-  With --propagate-exit-code a failed run ends with the root cause's own code: 128+N for signal N,
-  247 when the kernel's OOM killer ended it.
+  203  a network check found more nodes at fault than --taint-guard allows
+  With --propagate-exit-code a failed run exits with the root cause's own code: 128+N for signal N,
+  247 when the kernel's OOM killer killed it.
 
 Examples:
   dlrover-run --standalone --nproc-per-node=2 train.py --epochs 3
@@ -76,7 +77,7 @@ pub fn text() -> String {
 pub(crate) fn command() -> Command {
     let command = Command::new("dlrover-run")
         .about(ABOUT)
-        .after_help(AFTER)
+        .after_help(after_help())
         .help_template(TEMPLATE)
         .override_usage("dlrover-run [options] training_script [training_script_args...]")
         .term_width(WIDTH)
@@ -99,18 +100,20 @@ pub(crate) fn command() -> Command {
                 .trailing_var_arg(true)
                 .allow_hyphen_values(true),
         );
-    let mut rows: Vec<&'static OptionSpec> = OPTIONS.iter().collect();
-    // Stable: within a group the table's order stays.
-    rows.sort_by_key(|spec| spec.group as usize);
-    rows.into_iter().fold(command, |command, spec| command.arg(argument(spec)))
+    OPTIONS.iter().fold(command, |command, spec| command.arg(argument(spec)))
+}
+
+fn after_help() -> String {
+    let without = OPTIONS.iter().filter(|spec| !spec.has_pet).map(|spec| spec.flag.dashed());
+    AFTER.replace("{WITHOUT_VARIABLE}", &without.collect::<Vec<_>>().join(", "))
 }
 
 fn argument(spec: &'static OptionSpec) -> Arg {
-    let mut argument = Arg::new(spec.long).long(spec.long).help(spec.help).help_heading(spec.group.heading());
+    let mut argument = Arg::new(spec.long).long(spec.long).help(spec.help).help_heading(spec.section);
     if let Some(short) = spec.short {
         argument = argument.short(short);
     }
-    if let Some(alias) = spec.alias() {
+    if let Some(alias) = spec.alias {
         argument = argument.visible_alias(alias);
     }
     if !spec.default.is_empty() {

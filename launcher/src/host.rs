@@ -1,4 +1,4 @@
-//! What the entry point asks of the machine it runs on. Tests answer instead of the machine.
+//! The machine, as far as the entry point needs it. Tests replace it.
 
 use std::{
     collections::BTreeSet,
@@ -15,8 +15,8 @@ use nix::{
 };
 use probes::GpuPlan;
 
-use crate::gpu_choice::locks;
 pub use crate::gpu_choice::locks::GpuLock;
+use crate::{environment::Environment, gpu_choice::locks};
 
 /// Bytes of a token or certificate file. A chain of certificates has some thousands.
 const LARGEST: u64 = 1 << 20;
@@ -35,33 +35,33 @@ pub trait Host {
     ///
     /// # Errors
     ///
-    /// What the system says to that.
+    /// The system error.
     fn may(&self, path: &Path, executes: bool) -> io::Result<()>;
     /// Whether something other than a folder is there.
     fn is_file(&self, path: &Path) -> bool;
     /// Whether this is a folder that files can be made in.
     fn takes_files(&self, path: &Path) -> bool;
-    /// The text of a small file; of one that never ends, or is not text, an error.
+    /// The text of a small file; an endless file, or one that is not text, is an error.
     ///
     /// # Errors
     ///
-    /// What the system said.
+    /// The system error.
     fn read(&self, path: &Path) -> io::Result<String>;
     /// The host's name.
     fn name(&self) -> String;
-    /// An id that no one has had before.
+    /// A unique id.
     fn fresh_id(&self) -> String;
-    /// What drivers say of the accelerators, and vendors' tools in the folders of `path`; asked in a process of its own,
-    /// for 2 s at most.
+    /// The accelerators, as drivers and vendors' tools in the folders of `path` report them to a process of its own
+    /// within 2 s.
     fn accelerators(&self, path: &OsStr) -> diagnosis::gpus::Inventory;
     /// Locks an accelerator by its id; `None` when another launcher of this user holds it.
     ///
     /// # Errors
     ///
-    /// When nobody can tell.
-    fn lock_gpu(&self, id: &str) -> io::Result<Option<GpuLock>>;
-    /// Keeps other launchers from choosing accelerators as long as it is held.
-    fn gpu_turn(&self) -> Option<GpuLock>;
+    /// When that cannot be found out.
+    fn lock_gpu(&self, env: Environment<'_>, id: &str) -> io::Result<Option<GpuLock>>;
+    /// Locks the choice of accelerators against other launchers.
+    fn gpu_turn(&self, env: Environment<'_>) -> Option<GpuLock>;
 }
 
 /// The machine we run on.
@@ -120,11 +120,11 @@ impl Host for ThisHost {
         probes::inventory_now(GpuPlan { path: path.to_owned(), ..GpuPlan::default() })
     }
 
-    fn lock_gpu(&self, id: &str) -> io::Result<Option<GpuLock>> {
-        locks::lock(id)
+    fn lock_gpu(&self, env: Environment<'_>, id: &str) -> io::Result<Option<GpuLock>> {
+        locks::lock(env, id)
     }
 
-    fn gpu_turn(&self) -> Option<GpuLock> {
-        locks::turn()
+    fn gpu_turn(&self, env: Environment<'_>) -> Option<GpuLock> {
+        locks::turn(env)
     }
 }

@@ -1,11 +1,11 @@
-//! This host's names, without asking a name server: a look-up may take seconds and delay the start.
+//! This host's names, without a name server: a lookup may take seconds and delay the start.
 
 use std::fs;
 
 use nix::unistd::gethostname;
 
 /// `MASTER_ADDR` when all workers are on this host: what torchrun gives where `/etc/hosts` knows `localhost`,
-/// else its number, which needs no look-up.
+/// else its number, which needs no lookup.
 #[must_use]
 pub fn master_addr_of_one_node() -> String {
     let hosts = fs::read_to_string("/etc/hosts").unwrap_or_default();
@@ -29,7 +29,7 @@ fn qualified(hosts: &str, hostname: &str) -> String {
     else {
         return hostname.to_owned();
     };
-    // A reverse look-up in /etc/hosts gives the first line of the address.
+    // A reverse lookup in /etc/hosts gives the first line of the address.
     let Some((_, names)) = entries(hosts).find(|(other, _)| *other == address) else {
         return hostname.to_owned();
     };

@@ -1,12 +1,11 @@
-//! Values that can be read but not used. Each sentence names the value and where it came from, and says what
-//! would be right.
+//! Values that can be parsed but not used. Each message has the value, its origin, and what is allowed.
 
 use diagnosis::gpus::share::ShareError;
 use master_proto::trust::TokenError;
 
-use crate::{cli::Given, gpu_choice::BadList, numa::CannotBind, redirects::BadStreams};
+use crate::{cli::Given, gpu_choice::BadList, numa::CannotBind, resolve::redirects::BadStreams};
 
-/// Why a run cannot be started as it was asked for.
+/// Why a run cannot be started as requested.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Invalid {
     #[error("`{given}` is neither on nor off: a switch is set to 1 or 0")]
@@ -20,7 +19,7 @@ pub(crate) enum Invalid {
          (min_nodes must be > 0 and <= max_nodes)"
     )]
     NodeRange { given: Given, min: i64, max: i64 },
-    // These keep torchrun's own words, which wrappers look for.
+    // These keep torchrun's own text, which wrappers search for.
     #[error(
         "`{given}` is not a number of workers: give a number from 1 on, or auto, cpu or gpu (Unsupported nproc_per_node \
          value: {value})"
@@ -98,7 +97,7 @@ pub(crate) enum Invalid {
         "`{given}` is not a list of local ranks: it must be a comma-separated list of integers such as 0,1,2"
     )]
     LocalRanks { given: Given },
-    #[error("`{given}` names no event log handler: there are null and console")]
+    #[error("`{given}` is not an event log handler: there are null and console")]
     EventLog { given: Given },
     #[error(
         "`{given}` is not a list of ports: give ports or ranges of them from 1 to 65535, such as 20000,20010-20020"
@@ -111,7 +110,7 @@ pub(crate) enum Invalid {
     #[error("cannot bind workers as `{given}` asks: {why}")]
     Binding { given: Given, why: CannotBind },
     #[error(
-        "`{given}` is no choice of GPUs: give first, topology, pack, or a list of numbers or ids such as 0,3 or GPU-..."
+        "`{given}` is not a choice of GPUs: give first, topology, pack, or a list of numbers or ids such as 0,3 or GPU-..."
     )]
     GpuSelect { given: Given },
     #[error("`{given}` cannot be used: {why}")]
@@ -126,12 +125,14 @@ pub(crate) enum Invalid {
     SwitchboxRange { given: Given, range: &'static str },
     #[error("`{given}` cannot be used: {}", rules::taint_key::TaintKey::FORM)]
     TaintKey { given: Given },
-    #[error("`{given}` is no probe: give auto, mxom, cuda, host, or a command line whose program is on PATH")]
+    #[error(
+        "`{given}` is not a probe: give auto, mxom, cuda, host, or a command line whose program is on PATH"
+    )]
     SwitchboxProbe { given: Given },
     #[error("`{given}` is not a whole number of nodes from 1 on, which --auto-config needs")]
     NodeNum { given: Given },
     /// Refused like an unreadable command line.
-    #[error("{given} needs --network-check: it acts on what that check finds")]
+    #[error("{given} requires --network-check")]
     NeedsNetworkCheck { given: Given },
     /// The same.
     #[error(

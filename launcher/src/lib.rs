@@ -1,56 +1,60 @@
-//! The launcher: argv, environment, words for people, exit codes.
+//! The launcher: argv, environment, messages, exit codes.
 //!
-//! Read first: [`entry`], which calls the others in order: `argv` (words to options, as argparse),
-//! `cli` (options over `PET_*`), `resolve` (what was asked for to what the agent is told). What a flag is
-//! called and what its help says: `options`.
+//! Read first: [`entry`], which calls the others in order: `argv` (parses options as argparse does),
+//! `cli` (options over `PET_*`), `resolve` (to the configuration of the agent). The table of options is
+//! in `options`.
+//!
+//! Public are [`main`] and [`master_main`] for the programs, [`entry`], [`help`] and [`host`] for what measures and
+//! fuzzes them, and what `dlrover-diag` shares: the grammar and defaults of options ([`box_pairs`], [`numbers`],
+//! [`options::SWITCHBOX_PATHS`], [`resolve::switchbox`], [`resolve::permille`]), the discovery of accelerators
+//! ([`gpu_choice`]), [`environment`], and how errors and exit codes are reported ([`clap_error`], [`failure`]).
 
 mod accelerators;
+mod activity;
 mod argv;
-pub mod box_pairs;
 mod child_failed;
 mod cli;
 mod completion;
 mod embedded;
-pub mod endpoint;
-pub mod entry;
-pub mod environment;
+mod endpoint;
+mod endpoint_listener;
 mod events;
-pub mod failure;
-pub mod gpu_choice;
-pub mod help;
-pub mod host;
 mod host_names;
 mod invalid;
-pub mod master_main;
 mod meet;
-pub mod misread;
-mod nproc;
 mod numa;
-pub mod numbers;
 mod open_files;
 mod open_job;
-pub mod options;
-mod place;
 mod port_mux;
 mod python_number;
-mod redirects;
 mod remedy;
-pub mod resolve;
 mod run;
-mod story;
 mod telemetry;
 #[cfg(test)]
 mod testing;
 mod token_in_environment;
 mod usage;
 
+pub mod box_pairs;
+pub mod clap_error;
+pub mod entry;
+pub mod environment;
+pub mod failure;
+pub mod gpu_choice;
+pub mod help;
+pub mod host;
+pub mod master_main;
+pub mod numbers;
+pub mod options;
+pub mod resolve;
+
 pub use box_pairs::BoxPair;
 
 use std::{io::Write as _, process::ExitCode};
 
-use entry::{FrontDoor, entry};
+use entry::{Action, entry};
 
-/// `dlrover-run`: reads argv and the environment, runs what they ask for, and gives the exit code.
+/// `dlrover-run`: reads argv and the environment, runs, and returns the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
     // Before anything else: this process may be a probe of another launcher's.
@@ -63,22 +67,22 @@ pub fn main() -> ExitCode {
     unsafe { token_in_environment::forget() };
     let own_error_file = failure::own_error_file(&env);
     match entry(&args, env, &host::ThisHost) {
-        FrontDoor::Run(plan) => run::run(*plan),
-        FrontDoor::Print { text } => match std::io::stdout().write_all(text.as_bytes()) {
+        Action::Run(plan) => run::run(*plan),
+        Action::Print { text } => match std::io::stdout().write_all(text.as_bytes()) {
             Ok(()) => ExitCode::SUCCESS,
-            // `dlrover-run --help | head` is no failure of anyone.
+            // `dlrover-run --help | head` is not a failure.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
             Err(error) => failure::cannot_run(&error),
         },
-        FrontDoor::Refused { message, exit_code, usage } => {
+        Action::Refused { message, exit_code, usage } => {
             if let Some(usage) = usage {
-                failure::tell(usage);
+                failure::print_line(usage);
             }
-            failure::tell(format_args!("dlrover-run: error: {message}"));
-            // A line that cannot be read leaves no record, as with argparse.
+            failure::print_line(format_args!("dlrover-run: error: {message}"));
+            // A command line that cannot be parsed leaves no record, as with argparse.
             let target = own_error_file.as_deref().filter(|_| exit_code == failure::FAILED);
             if let Err(error) = failure::record_own(&message, target) {
-                failure::tell(format_args!("dlrover-run: {}", rules::chain(&error)));
+                failure::print_line(format_args!("dlrover-run: {}", rules::chain(&error)));
             }
             ExitCode::from(exit_code)
         }

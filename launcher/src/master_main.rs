@@ -1,15 +1,16 @@
-//! `dlrover-master`: the job master as a process of its own, the same that `dlrover-run` keeps inside itself.
+//! `dlrover-master`: the job master as a process of its own.
 //!
-//! [`words`] takes dlrover's own arguments out of argv; [`arguments`] are ours; [`settings`] is what they
+//! [`dlrover_args`] takes dlrover's own arguments out of argv; [`arguments`] are ours; [`settings`] is what they
 //! and the environment ask for; [`listen`] the port.
 
 mod arguments;
+mod dlrover_args;
 mod listen;
 mod settings;
-mod words;
 
 use std::{future, io, process::ExitCode, sync::Arc};
 
+use clap::FromArgMatches as _;
 use master::{MasterConfig, MasterError};
 use rules::chain;
 use rules::verdict::JobVerdict;
@@ -17,16 +18,18 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_stream::wrappers::TcpListenerStream;
 
 use self::{
+    arguments::Arguments,
     listen::{ListenError, listen},
     settings::Settings,
 };
 use crate::{
+    clap_error,
     environment::Environment,
-    failure::{FAILED, SIGNAL_BASE, SUCCEEDED, USAGE, tell},
-    misread, open_files, token_in_environment,
+    failure::{FAILED, SIGNAL_BASE, SUCCEEDED, USAGE, print_line},
+    open_files, token_in_environment,
 };
 
-/// The master could not serve, which says nothing about the job. An ElasticJob's operator starts another one, as
+/// The master could not serve. The job may be fine. An ElasticJob's operator starts another one, as
 /// after any code but 1.
 const CANNOT_SERVE: u8 = 3;
 
@@ -50,16 +53,17 @@ enum End {
     Signal(i32),
 }
 
-/// `dlrover-master`: serves one job and gives the exit code.
+/// `dlrover-master`: serves one job and returns the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
     if let Some(code) = probes::run_if_probe() {
         return code;
     }
-    let known = words::without_dlrovers(std::env::args_os());
-    let arguments = match arguments::command().try_get_matches_from(known) {
+    let known = dlrover_args::without_dlrover_args(std::env::args_os());
+    let matches = arguments::command().try_get_matches_from(known);
+    let arguments = match matches.and_then(|matches| Arguments::from_arg_matches(&matches)) {
         Ok(arguments) => arguments,
-        Err(error) => return misread::answer("dlrover-master", error),
+        Err(error) => return clap_error::answer("dlrover-master", error),
     };
     let env: Vec<_> = std::env::vars_os().collect();
     // SAFETY: no thread has been started yet, and the environment was copied.
@@ -75,7 +79,6 @@ pub fn main() -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
-    // First of all lines.
     if let Some(open) = &settings.open {
         say(open);
     }
@@ -88,11 +91,11 @@ pub fn main() -> ExitCode {
         Ok(End::Verdict(JobVerdict::Failed(_))) => ExitCode::from(FAILED),
         Ok(End::Signal(signal)) => {
             let next = match remembers {
-                true => "start it again with the same --state-dir and it goes on",
-                false => "start it again and the nodes tell it where they stand",
+                true => "start it again with the same --state-dir to continue the job",
+                false => "start it again and the nodes report their state",
             };
             let name = if signal == SignalKind::interrupt().as_raw_value() { "SIGINT" } else { "SIGTERM" };
-            say(format_args!("told to end by {name} while the job is not over; {next}"));
+            say(format_args!("stopped by {name} before the job was over; {next}"));
             ExitCode::from(SIGNAL_BASE.saturating_add(u8::try_from(signal).unwrap_or_default()))
         }
         Err(MasterMainError::Serve(MasterError::Tls(error))) => {
@@ -107,7 +110,7 @@ pub fn main() -> ExitCode {
 }
 
 fn say(words: impl std::fmt::Display) {
-    tell(format_args!("dlrover-master: {words}"));
+    print_line(format_args!("dlrover-master: {words}"));
 }
 
 fn serve(settings: Settings) -> Result<End, MasterMainError> {
@@ -129,14 +132,14 @@ fn serve(settings: Settings) -> Result<End, MasterMainError> {
         open: _,
     } = settings;
     let end = runtime.block_on(async {
-        // Before anybody is told of the port.
+        // Before the port is announced.
         let signals = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
         let listener = listen(&reach)?;
         let config =
             MasterConfig { policy, timeout, state_dir, topology_file, taints, trust, log: Arc::new(say) };
         let master = master::prepare(config)?;
         say(format_args!("listening on {}, job \"{job_name}\"", listener.address));
-        let told_to_end = async {
+        let stopped = async {
             let (Ok(mut interrupt), Ok(mut terminate)) = signals else { return future::pending().await };
             tokio::select! {
                 _ = interrupt.recv() => SignalKind::interrupt().as_raw_value(),
@@ -145,9 +148,9 @@ fn serve(settings: Settings) -> Result<End, MasterMainError> {
         };
         let over = tokio::select! {
             over = master.until_over(TcpListenerStream::new(listener.socket)) => over?,
-            signal = told_to_end => return Ok(End::Signal(signal)),
+            signal = stopped => return Ok(End::Signal(signal)),
         };
-        // The job is over: no signal changes how. The verdict is said before the state is gone, and the exit code
+        // The job is over: no signal changes how. The verdict is logged before the state is removed, and the exit code
         // follows it at once, since a master that is started again without it waits for another job.
         match over.verdict() {
             JobVerdict::Succeeded => say("the job succeeded"),
@@ -155,7 +158,7 @@ fn serve(settings: Settings) -> Result<End, MasterMainError> {
         }
         Ok(End::Verdict(over.finish().await))
     });
-    // A topology file that hangs, say, holds nobody.
+    // A topology file that hangs does not delay the exit.
     runtime.shutdown_background();
     end
 }

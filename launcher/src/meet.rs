@@ -1,4 +1,4 @@
-//! Where this node's agent finds its master, and where its workers find their store, should it be the first node.
+//! Connects this node's agent with its master, and opens the store that workers use if this is the first node.
 
 use std::{io, net::Ipv4Addr, sync::Arc};
 
@@ -6,7 +6,7 @@ use agent::{
     AgentConfig, Allowed, Console, MasterAt, MasterPort, Reach, SharedStore, StoreHost, StoreHostError,
     StoreLimits,
 };
-use master::MasterConfig;
+use master::{LogLine, MasterConfig};
 use rules::chain;
 use rules::{NodeRank, job::Policy, node::Terms};
 use tokio::{net::TcpListener, task::JoinHandle};
@@ -15,13 +15,13 @@ use tokio_stream::wrappers::TcpListenerStream;
 use crate::{
     embedded::{self, Embedded, EmbeddedError},
     endpoint::{Endpoint, is_loopback},
+    endpoint_listener::{self, BindError, EndpointListener, LoopbackDown},
     host_names::master_addr_of_one_node,
     open_job,
-    place::{self, CannotTake, CutOff, Place},
     resolve::{LaunchPlan, MasterPlan, Meeting},
 };
 
-/// Why there is no meeting.
+/// Why the node cannot take part.
 #[derive(Debug, thiserror::Error)]
 pub enum MeetError {
     /// The job master's port, of a job of this node alone.
@@ -29,7 +29,7 @@ pub enum MeetError {
     Loopback(#[source] io::Error),
     /// The endpoint's.
     #[error(transparent)]
-    Place(#[from] CannotTake),
+    Place(#[from] BindError),
     /// The store.
     #[error(transparent)]
     Store(#[from] StoreHostError),
@@ -42,7 +42,7 @@ pub enum MeetError {
     /// The file for reports of the master that is served here.
     #[error(transparent)]
     TaintReport(#[from] master::TaintFileError),
-    /// TLS with nothing to show.
+    /// TLS without a certificate.
     #[error(
         "this launcher serves the job master at {endpoint}, which with TLS needs a certificate: give --tls-cert and \
          --tls-key (or DLROVER_TLS_CERT and DLROVER_TLS_KEY)"
@@ -66,31 +66,34 @@ pub struct Met {
     pub writes: Option<JoinHandle<()>>,
 }
 
-/// Takes the place of the meeting, or finds out that somebody else has it.
+/// Listens at the endpoint, or finds that another process serves there.
 ///
 /// # Errors
 /// When a port cannot be opened, or what serves there cannot be started.
 pub async fn meet(plan: &mut LaunchPlan, console: &Console) -> Result<Met, MeetError> {
     let LaunchPlan { agent, meeting, master, local_addr, .. } = plan;
-    let tell = |line: String| console.say(format!("dlrover-run: {line}"));
+    let print_line = |line: String| console.say(format!("dlrover-run: {line}"));
     let Some(endpoint) = meeting.endpoint() else {
         return alone(agent, local_addr.as_deref(), master).await;
     };
     let is_one_node = agent.terms.max_nodes == 1 && matches!(meeting, Meeting::Static(_));
-    let Some(place) = place::take(master.serves, endpoint, is_one_node, &tell).await? else {
-        if let Err(cut_off) = CutOff::check("the store of its workers, should this node serve it") {
-            tell(cut_off.to_string());
+    let Some(place) = endpoint_listener::open(master.serves, endpoint, is_one_node, &print_line).await?
+    else {
+        if let Err(cut_off) = LoopbackDown::check("the store of its workers, should this node serve it") {
+            print_line(cut_off.to_string());
         }
         if matches!(meeting, Meeting::Master(_)) && !master.given.is_empty() {
             let given = master.given.join("`, `");
-            tell(format!("`{given}`: the job master at {endpoint} is served elsewhere; give this to it"));
+            print_line(format!(
+                "`{given}`: the job master at {endpoint} is served elsewhere; give this to it"
+            ));
         }
         let Endpoint { host, port } = endpoint.clone();
         let master = MasterAt { host, port, trust: master.trust.clone() };
         return Ok(Met { master, store: own_store(agent, endpoint)?, embedded: None, writes: None });
     };
     if agent.terms.max_nodes == 1 && master.trust.token.is_none() && !master.trust.tls.is_on() {
-        // Nobody else has a part in it, so nobody else needs to know.
+        // No other node takes part.
         master.trust.token.clone_from(&master.own_token);
         master.policy.is_open = false;
     }
@@ -106,11 +109,11 @@ pub async fn meet(plan: &mut LaunchPlan, console: &Console) -> Result<Met, MeetE
     let host = if tls.is_on() { endpoint.host.clone() } else { place.own.to_string() };
     let at = MasterAt { host, port: endpoint.port, trust: master.trust.clone() };
     if matches!(meeting, Meeting::Static(_)) {
-        // The line's MASTER_ADDR is this host, so it comes first unless it was told otherwise.
+        // The line's MASTER_ADDR is this host, so it is first unless --node-rank differs.
         agent.node_rank.get_or_insert(NodeRank(0));
     }
     if !is_one_node {
-        announce(endpoint, &place, master, &tell);
+        announce(endpoint, &place, master, &print_line);
     }
     let (shared, store) = match meeting {
         Meeting::Static(_) => {
@@ -128,9 +131,9 @@ pub async fn meet(plan: &mut LaunchPlan, console: &Console) -> Result<Met, MeetE
     Ok(Met { master: at, store, embedded: Some(embedded), writes: None })
 }
 
-/// In this process, and nobody else.
+/// A job of this node alone, with the master in this process.
 async fn alone(agent: &AgentConfig, local_addr: Option<&str>, master: &MasterPlan) -> Result<Met, MeetError> {
-    CutOff::check("the job master of its run").map_err(CannotTake::from)?;
+    LoopbackDown::check("the job master of its run").map_err(BindError::from)?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(MeetError::Loopback)?;
     let port = listener.local_addr().map_err(MeetError::Loopback)?.port();
     check_taint_report(master)?;
@@ -139,7 +142,7 @@ async fn alone(agent: &AgentConfig, local_addr: Option<&str>, master: &MasterPla
     let served = tokio::spawn(async move {
         match master::serve(TcpListenerStream::new(listener), config).await {
             Ok(verdict) => tracing::debug!(?verdict, "the job master is done"),
-            // The agent sees its connection break off and says so.
+            // The agent reports its broken connection.
             Err(error) => tracing::warn!(error = %chain(&error), "the job master stopped"),
         }
     });
@@ -168,7 +171,7 @@ fn store(
 ) -> Result<StoreHost, StoreHostError> {
     match agent.master_port {
         MasterPort::Served => {
-            // Behind loopback everybody is on this host.
+            // All peers of a loopback address are on this host.
             let is_for_members = agent.is_store_for_members && reach == Reach::Anyone;
             StoreHost::serve(master_addr, reach, &agent.port_choices, is_for_members.then(Allowed::default))
         }
@@ -182,7 +185,7 @@ fn check_taint_report(master: &MasterPlan) -> Result<(), MeetError> {
     Ok(master.taints.file.as_deref().map_or(Ok(()), master::check_taint_report)?)
 }
 
-/// The master is for this launcher's job: whoever expects another one is refused, also one that came first.
+/// The master is for this launcher's job: nodes of another job are refused, even when they joined first.
 fn config_of(master: &MasterPlan, terms: &Terms, console: Option<&Console>) -> MasterConfig {
     let console = console.cloned();
     MasterConfig {
@@ -192,22 +195,22 @@ fn config_of(master: &MasterPlan, terms: &Terms, console: Option<&Console>) -> M
         topology_file: master.topology_file.clone(),
         taints: master.taints.clone(),
         trust: master.trust.clone(),
-        log: Arc::new(move |lines| match &console {
-            // Why somebody waits, this node says too when it is one of them.
-            Some(_) if lines.starts_with("PENDING") || lines.starts_with("SPARE") => {}
-            Some(console) => console.say(format!("dlrover-run: master: {lines}")),
+        log: Arc::new(move |line| match (&console, line) {
+            // This node prints it too when it is one of those that wait.
+            (Some(_), LogLine::Pending(_)) => {}
+            (Some(console), line) => console.say(format!("dlrover-run: master: {line}")),
             // One node knows all of it already.
-            None => tracing::debug!(lines, "the job master says"),
+            (None, line) => tracing::debug!(%line, "the job master's log"),
         }),
     }
 }
 
-/// Who serves, and whom that lets in.
-fn announce(endpoint: &Endpoint, place: &Place, master: &MasterPlan, tell: &dyn Fn(String)) {
+/// Reports that this launcher serves, and whether any host may join.
+fn announce(endpoint: &Endpoint, place: &EndpointListener, master: &MasterPlan, print_line: &dyn Fn(String)) {
     let trust = &master.trust;
     if !place.is_loopback && trust.token.is_none() && !trust.tls.is_on() {
-        tell(open_job::words(endpoint, "DLROVER_JOB_TOKEN"));
+        print_line(open_job::warning(endpoint, "DLROVER_JOB_TOKEN"));
     }
     let reach = if place.is_loopback { ", which only this host reaches" } else { "" };
-    tell(format!("this launcher serves the job master at {endpoint}{reach}"));
+    print_line(format!("this launcher serves the job master at {endpoint}{reach}"));
 }

@@ -13,7 +13,7 @@ use crate::accelerators::Accelerator;
 
 type Cpus = BTreeSet<usize>;
 
-/// How near is near.
+/// Which CPUs are near.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// All CPUs of the accelerator's NUMA node.
@@ -27,9 +27,9 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
-    /// From `--numa-binding`'s word.
-    pub(crate) fn from_word(word: &str) -> Option<Self> {
-        match word {
+    /// Parses `--numa-binding`.
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        match name {
             "node" => Some(Self::Node),
             "socket" => Some(Self::Socket),
             "exclusive" => Some(Self::Exclusive),
@@ -48,9 +48,9 @@ pub(crate) enum CannotBind {
         "there are {workers} workers, but this node shows {} to bind them near", diagnosis::counted::counted(*.accelerators, "accelerator")
     )]
     FewerAccelerators { workers: u32, accelerators: usize },
-    #[error("the place of accelerator {index} on the PCI bus cannot be told")]
+    #[error("the PCI address of accelerator {index} is unknown")]
     NoPlace { index: usize },
-    #[error("{} cannot be read or understood", .path.display())]
+    #[error("{} cannot be read or parsed", .path.display())]
     Topology { path: PathBuf },
     #[error("NUMA node {node} has {} for {accelerators} accelerators", diagnosis::counted::counted(*.cores, "physical core"))]
     FewerCores { node: u32, cores: usize, accelerators: usize },
@@ -111,16 +111,16 @@ struct Topology<'a> {
 }
 
 impl Topology<'_> {
-    fn read<T>(&self, path: &str, understand: impl Fn(&str) -> Option<T>) -> Result<T, CannotBind> {
+    fn read<T>(&self, path: &str, parse: impl Fn(&str) -> Option<T>) -> Result<T, CannotBind> {
         let path = self.sys.join(path);
         let text = fs::read_to_string(&path).ok();
-        text.and_then(|text| understand(text.trim())).ok_or(CannotBind::Topology { path })
+        text.and_then(|text| parse(text.trim())).ok_or(CannotBind::Topology { path })
     }
 
     fn node_of(&self, index: usize, accelerator: &Accelerator) -> Result<u32, CannotBind> {
         let pci = accelerator.pci.as_ref().ok_or(CannotBind::NoPlace { index })?;
         let node: i64 = self.read(&format!("bus/pci/devices/{pci}/numa_node"), |text| text.parse().ok())?;
-        // A machine of one node often says -1.
+        // A machine of one node often has -1.
         Ok(u32::try_from(node).unwrap_or(0))
     }
 

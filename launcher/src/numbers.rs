@@ -1,9 +1,8 @@
-//! Numbers on the command lines of `dlrover-diag` and `dlrover-master`: what is wrong with one is told with the range
-//! that is wanted.
+//! Parsers of numbers for the command lines of `dlrover-diag` and `dlrover-master`. Errors name the range.
 
 use std::ops::RangeInclusive;
 
-/// Reads a whole number of this range, in which the type's own limits are.
+/// Parses a whole number of this range, which must be within the type's.
 pub fn whole<T: TryFrom<u64>>(
     range: RangeInclusive<u64>,
 ) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
@@ -14,7 +13,7 @@ pub fn whole<T: TryFrom<u64>>(
     }
 }
 
-/// Reads a number, whose range the caller sees to; `what` says it.
+/// Parses a number. The caller checks the range; `what` describes it.
 pub fn float(what: &'static str) -> impl Fn(&str) -> Result<f64, String> + Clone + Send + Sync + 'static {
     move |text| text.trim().parse().map_err(|_| format!("expected {what}"))
 }
@@ -24,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_such_number_is_told_with_the_range() {
+    fn errors_name_the_range() {
         let port = whole::<u16>(0..=u16::MAX.into());
         assert_eq!((port("0"), port(" 65535 ")), (Ok(0), Ok(65535)));
         for text in ["65536", "-1", "", "x", "1.5", "18446744073709551616"] {

@@ -1,97 +1,26 @@
 //! What an option is. The parser, the `PET_*` defaults, `--help` and the completion scripts are all made from
 //! the one table of them, in `table`.
 
+/// Makes [`Flag`] and [`OPTIONS`] of the rows `Flag = spec, "help";`, in sections.
+macro_rules! options {
+    ($($section:tt { $($flag:ident = $spec:expr, $help:literal;)* })*) => {
+        /// An option. The discriminant is its index in [`OPTIONS`].
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub(crate) enum Flag {
+            $($($flag),*),*
+        }
+
+        /// Every option, in the order of [`Flag`].
+        pub(crate) static OPTIONS: &[OptionSpec] =
+            &[$($(OptionSpec { flag: Flag::$flag, section: $section, help: $help, ..$spec }),*),*];
+    };
+}
+use options;
+
 mod table;
 
 pub use self::table::SWITCHBOX_PATHS;
-pub(crate) use self::table::{ACCELERATORS, OPTIONS};
-
-/// An option. The discriminant is its place in [`OPTIONS`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Flag {
-    Nnodes,
-    NprocPerNode,
-    RdzvBackend,
-    RdzvEndpoint,
-    RdzvId,
-    RdzvConf,
-    Standalone,
-    MaxRestarts,
-    MonitorInterval,
-    StartMethod,
-    Role,
-    Module,
-    NoPython,
-    RunPath,
-    LogDir,
-    Redirects,
-    Tee,
-    LogLinePrefixTemplate,
-    LocalRanksFilter,
-    DuplicateStdoutFilters,
-    DuplicateStderrFilters,
-    EventLogHandler,
-    NodeRank,
-    MasterAddr,
-    MasterPort,
-    LocalAddr,
-    LogsSpecs,
-    NumaBinding,
-    SignalsToHandle,
-    ShutdownTimeout,
-    VirtualLocalRank,
-    PrintCompletion,
-    Help,
-    Precheck,
-    NetworkCheck,
-    CommPerfTest,
-    ExcludeStraggler,
-    StragglerRatio,
-    CheckCommand,
-    CheckTtl,
-    CheckMaxRounds,
-    NetworkCheckTimeout,
-    OnInconclusive,
-    OnBadPath,
-    TaintFlaky,
-    BusyGpuThreshold,
-    GpuMemEnforce,
-    NodeUnit,
-    SwitchboxCheck,
-    BoxPairs,
-    MinBandwidth,
-    MinChannels,
-    SwitchboxProbe,
-    SwitchboxPath,
-    ProbeLoopback,
-    Accelerator,
-    AutoConfig,
-    NumaAffinity,
-    GpuSelect,
-    GpuSelectOnly,
-    GpuTopology,
-    PropagateExitCode,
-    TrainingPort,
-    AutoTunning,
-    UcpDeviceType,
-    MembindPolicy,
-    SaveAtBreakpoint,
-    NodeIp,
-    RequireUniform,
-    RestartCount,
-    ReconnectGrace,
-    HeartbeatTimeout,
-    StateDir,
-    TaintReport,
-    TaintKey,
-    TaintGuard,
-    TopologyConfig,
-    JobTokenFile,
-    TlsCa,
-    TlsCert,
-    TlsKey,
-    Version,
-}
+pub(crate) use self::table::{Flag, MASTER, OPTIONS};
 
 /// What kind of value an option takes: argparse's `type`, `choices` and `action`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,7 +47,7 @@ pub(crate) enum Kind {
     Completion(&'static [&'static str]),
 }
 
-/// Whose option it is. An abbreviation is looked up among torchrun's first, so that ours never make an old
+/// The program that an option comes from. An abbreviation is looked up among torchrun's first, so that ours never make an old
 /// line ambiguous.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
@@ -126,58 +55,91 @@ pub(crate) enum Owner {
     Ours,
 }
 
-/// The groups of `--help`, in the order shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Group {
-    Workers,
-    Nodes,
-    Master,
-    Failures,
-    Output,
-    Devices,
-    Checks,
-    Compatibility,
-    Information,
-}
-
-impl Group {
-    pub(crate) const fn heading(self) -> &'static str {
-        match self {
-            Self::Workers => "Workers",
-            Self::Nodes => "Nodes and rendezvous",
-            Self::Master => "Job master, where this launcher serves it (dlrover-master takes the same)",
-            Self::Failures => "Failures and shutdown",
-            Self::Output => "Output and logs",
-            Self::Devices => "Devices and NUMA",
-            Self::Checks => "Checks (DLRover)",
-            Self::Compatibility => "Accepted for compatibility",
-            Self::Information => "Information",
-        }
-    }
-}
-
 /// One row of the table.
 #[derive(Debug)]
 pub(crate) struct OptionSpec {
     pub(crate) flag: Flag,
+    /// The heading of `--help` below which it is listed.
+    pub(crate) section: &'static str,
+    pub(crate) help: &'static str,
     /// The long name with `-`; the same name with `_` is its other spelling.
     pub(crate) long: &'static str,
+    /// A second long name, which old documents use.
+    pub(crate) alias: Option<&'static str>,
     pub(crate) short: Option<char>,
     pub(crate) kind: Kind,
-    pub(crate) owner: Owner,
-    pub(crate) group: Group,
-    /// What `--help` calls the value.
+    /// What `--help` calls the value; empty: it takes none.
     pub(crate) value: &'static str,
-    /// The value when neither the command line nor the environment says one; empty: none.
+    /// The value when neither the command line nor the environment has one; empty: none.
     pub(crate) default: &'static str,
-    pub(crate) help: &'static str,
+    /// Whether `PET_<NAME>` is its default.
+    pub(crate) has_pet: bool,
+    pub(crate) owner: Owner,
+    /// The option without which this one has no effect.
+    pub(crate) requires: Option<Flag>,
+    /// Why it has no effect here.
+    pub(crate) ignored: Option<&'static str>,
+}
+
+const fn option(long: &'static str, value: &'static str, kind: Kind) -> OptionSpec {
+    OptionSpec {
+        // The table sets these three.
+        flag: Flag::Help,
+        section: "",
+        help: "",
+        long,
+        alias: None,
+        short: None,
+        kind,
+        value,
+        default: "",
+        has_pet: !matches!(kind, Kind::Help | Kind::Version | Kind::Completion(_)),
+        owner: Owner::Ours,
+        requires: None,
+        ignored: None,
+    }
+}
+
+const fn switch(long: &'static str) -> OptionSpec {
+    option(long, "", Kind::Switch)
+}
+
+const fn choice(long: &'static str, value: &'static str, choices: &'static [&'static str]) -> OptionSpec {
+    option(long, value, Kind::Choice(choices))
+}
+
+const fn prints(long: &'static str, kind: Kind) -> OptionSpec {
+    option(long, "", kind)
 }
 
 impl OptionSpec {
-    /// Whether `PET_<NAME>` is its default. torchrun reads none for these two, and the others only print.
-    pub(crate) const fn has_pet(&self) -> bool {
-        let only_prints = matches!(self.kind, Kind::Help | Kind::Version | Kind::Completion(_));
-        !only_prints && !matches!(self.flag, Flag::LogsSpecs | Flag::NumaBinding)
+    const fn short(self, short: char) -> Self {
+        Self { short: Some(short), ..self }
+    }
+
+    const fn alias(self, alias: &'static str) -> Self {
+        Self { alias: Some(alias), ..self }
+    }
+
+    const fn default(self, default: &'static str) -> Self {
+        Self { default, ..self }
+    }
+
+    /// torchrun reads no variable for it.
+    const fn without_variable(self) -> Self {
+        Self { has_pet: false, ..self }
+    }
+
+    const fn requires(self, flag: Flag) -> Self {
+        Self { requires: Some(flag), ..self }
+    }
+
+    const fn ignored(self, why: &'static str) -> Self {
+        Self { ignored: Some(why), ..self }
+    }
+
+    const fn of_torchrun(self) -> Self {
+        Self { owner: Owner::Torchrun, ..self }
     }
 
     /// `PET_MAX_RESTARTS`.
@@ -185,18 +147,10 @@ impl OptionSpec {
         format!("PET_{}", self.long.replace('-', "_").to_ascii_uppercase())
     }
 
-    /// A second long name, which old documents use.
-    pub(crate) const fn alias(&self) -> Option<&'static str> {
-        match self.flag {
-            Flag::RestartCount => Some("restart-counts"),
-            _ => None,
-        }
-    }
-
     /// Whether this is the option's long name, or the second one, without the `--`, in one of its two spellings.
     pub(crate) fn is_named(&self, name: &[u8]) -> bool {
         let is_it = |long: &str| name.len() == long.len() && spells_the_start_of(long, name);
-        is_it(self.long) || self.alias().is_some_and(is_it)
+        is_it(self.long) || self.alias.is_some_and(is_it)
     }
 
     /// Whether one of the two spellings of the long name starts like this.
@@ -232,14 +186,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_is_at_the_place_of_its_flag() {
-        for (place, spec) in OPTIONS.iter().enumerate() {
-            assert_eq!(spec.flag as usize, place, "{}", spec.long);
-        }
-        assert_eq!(OPTIONS.len(), Flag::Version as usize + 1);
-    }
-
-    #[test]
     fn both_spellings_name_an_option_and_a_mix_does_not() {
         let spec = Flag::NprocPerNode.spec();
         assert!(spec.is_named(b"nproc-per-node"));
@@ -249,15 +195,6 @@ mod tests {
         assert!(!spec.starts_with(b"nproc_per-"));
         for name in ["restart-count", "restart_count", "restart-counts", "restart_counts"] {
             assert!(Flag::RestartCount.spec().is_named(name.as_bytes()), "{name}");
-        }
-    }
-
-    #[test]
-    fn every_option_that_takes_a_value_says_what_to_call_it() {
-        for spec in OPTIONS {
-            let takes_value = !matches!(spec.kind, Kind::Switch | Kind::Help | Kind::Version);
-            assert_eq!(takes_value, !spec.value.is_empty(), "{}", spec.long);
-            assert!(!spec.help.ends_with('.'), "{}", spec.long);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The port of a meeting with others. The first byte of a connection tells who it is for: an HTTP/2 client opens
+//! The port of a meeting with others. The first byte of a connection tells its protocol: an HTTP/2 client opens
 //! with `PRI *`, a TLS client with 0x16, and a client of the workers' store with 0x00. A static torchrun line
 //! (`--master-addr`, `--master-port`) wants both behind one port; elsewhere there is no store here.
 
@@ -14,7 +14,7 @@ use std::{
 
 use agent::SharedStore;
 use master::{
-    Log, max_connections,
+    Log, LogLine, max_connections,
     peer_limit::{PeerLimit, Slot},
 };
 use tokio::{
@@ -43,12 +43,12 @@ const STORE: u8 = 0;
 /// VALIDATE and the magic number, with which every client of a TCPStore begins.
 const HELLO: [u8; 5] = [STORE, 0xce, 0xf7, 0x85, 0x3c];
 
-/// What is said once of a torchrun that knocks. Its c10d rendezvous speaks the store's protocol.
+/// Reported once when a torchrun connects. Its c10d rendezvous speaks the store's protocol.
 pub const TORCHRUN: &str = "the other side speaks torchrun's rendezvous (the TCPStore protocol) at this job master's \
                             port; all nodes of a job need the same launcher: start dlrover-run there";
 
-/// Accepts on `listeners` for ever, gives store clients to `store` and gRPC clients to the returned receiver. A store
-/// client where there is no store is a torchrun: `log` hears of the first.
+/// Accepts on `listeners` without end, passes store clients to `store` and gRPC clients to the returned receiver. A store
+/// client where there is no store is a torchrun: the first is logged.
 /// Must be called inside the runtime.
 ///
 /// # Errors
@@ -58,14 +58,14 @@ pub fn serve(
     store: Option<&Arc<SharedStore>>,
     log: &Log,
 ) -> io::Result<mpsc::Receiver<io::Result<TcpStream>>> {
-    let was_told = Arc::new(AtomicBool::new(false));
+    let was_reported = Arc::new(AtomicBool::new(false));
     let (for_master, connections) = mpsc::channel(WAITING);
     let undecided = Arc::new(Mutex::new(PeerLimit::new(UNDECIDED.min(max_connections() / 2))));
     for listener in listeners {
         listener.set_nonblocking(true)?;
         let listener = TcpListener::from_std(listener)?;
         let (store, for_master) = (store.map(Arc::clone), for_master.clone());
-        let (was_told, log) = (Arc::clone(&was_told), Arc::clone(log));
+        let (was_reported, log) = (Arc::clone(&was_reported), Arc::clone(log));
         let undecided = Arc::clone(&undecided);
         tokio::spawn(async move {
             loop {
@@ -77,14 +77,15 @@ pub fn serve(
                 let mut limit = undecided.lock().unwrap_or_else(PoisonError::into_inner);
                 let slot = limit.admit(peer.ip().to_canonical(), Instant::now());
                 drop(limit);
-                // Without a place it is closed, and comes again.
+                // Without a place the connection is closed, and the peer retries.
                 let Ok(slot) = slot else { continue };
                 let (store, for_master) = (store.clone(), for_master.clone());
-                let (was_told, log) = (Arc::clone(&was_told), Arc::clone(&log));
+                let (was_reported, log) = (Arc::clone(&was_reported), Arc::clone(&log));
                 tokio::spawn(async move {
                     let is_torchrun = decide(stream, slot, store.as_deref(), &for_master).await;
-                    if is_torchrun && !was_told.swap(true, Ordering::Relaxed) {
-                        log(format!("warning: {}: {TORCHRUN} (said once)", peer.ip().to_canonical()));
+                    if is_torchrun && !was_reported.swap(true, Ordering::Relaxed) {
+                        let peer = peer.ip().to_canonical();
+                        log(LogLine::Text(format!("warning: {peer}: {TORCHRUN} (logged once)")));
                     }
                 });
             }
@@ -93,8 +94,8 @@ pub fn serve(
     Ok(connections)
 }
 
-/// A connection that breaks, stays silent or speaks something else is dropped, which closes it. Gives whether a
-/// torchrun knocked: no job of ours needs a store here.
+/// A connection that breaks, stays silent or speaks something else is dropped, which closes it. Returns whether it
+/// is a torchrun: no job of ours needs a store here.
 async fn decide(
     stream: TcpStream,
     mut slot: Slot,
@@ -113,7 +114,7 @@ async fn decide(
             () = &mut slot.evicted => false,
         };
     }
-    // Whoever takes it from here counts it anew.
+    // The next owner counts it again.
     drop(slot);
     match (peeked, first[0]) {
         (Ok(Ok(1)), STORE) => {
@@ -189,7 +190,7 @@ mod tests {
     async fn a_torchrun_is_named_once_by_its_first_bytes() {
         let (listener, address) = listener();
         let (told, mut words) = tokio::sync::mpsc::unbounded_channel();
-        let log: Log = Arc::new(move |line| told.send(line).unwrap());
+        let log: Log = Arc::new(move |line| told.send(line.to_string()).unwrap());
         let _for_master = serve(vec![listener], None, &log).unwrap();
         for _knock in 0..2 {
             let end = tokio::task::spawn_blocking(move || {
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_speaks_something_else_is_hung_up_on() {
+    async fn other_protocols_are_disconnected() {
         let (listener, address) = listener();
         let _for_master = serve(vec![listener], None, &silent()).unwrap();
         for hello in ["GET / HTTP/1.1", "SSH-2.0", "\0"] {

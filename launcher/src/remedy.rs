@@ -1,11 +1,11 @@
-//! What a person can do about a job that failed for a reason that is not this node's own.
+//! Remedies for a job that failed for a reason other than this node's workers.
 
 use diagnosis::exclusion::Exclusion;
 use rules::{failure::Failure, verdict::JobFailure};
 
 use crate::resolve::Meeting;
 
-/// A sentence, or two; `None` where the failure says it all.
+/// The remedy; `None` where there is none.
 pub fn remedy(failure: &Failure, meeting: &Meeting) -> Option<String> {
     if let Failure::Excluded(Exclusion { look_at, .. }) = failure {
         return (!look_at.is_empty()).then(|| format!("Look first at {look_at}."));
@@ -19,15 +19,15 @@ pub fn remedy(failure: &Failure, meeting: &Meeting) -> Option<String> {
     let is_served_by_dlrover = matches!(meeting, Meeting::Master(_));
     Some(match failure {
         Failure::MasterAway { .. } if is_served_by_dlrover => format!(
-            "See whether {place} is where the job master listens, whether it runs, and whether this node reaches that port; with \
-             --state-dir it can be started again. --rdzv-conf=join_timeout=SECONDS waits longer."
+            "Check that the job master runs and listens at {place}, and that this node reaches that port; with --state-dir it \
+             can be started again. --rdzv-conf=join_timeout=SECONDS waits longer."
         ),
         Failure::MasterAway { .. } => format!(
-            "See whether {place} is an address of the host whose launcher serves the meeting, whether that launcher \
-             runs, and whether this node reaches that port. --rdzv-conf=join_timeout=SECONDS waits longer."
+            "Check that {place} is an address of the host whose launcher serves the job master, that this launcher runs, \
+             and that this node reaches that port. --rdzv-conf=join_timeout=SECONDS waits longer."
         ),
         Failure::Job(JobFailure::TimedOut { .. }) => {
-            "Start the missing nodes with the same line, let them take longer (--rdzv-conf=join_timeout=SECONDS), or \
+            "Start the missing nodes with the same line, allow more time (--rdzv-conf=join_timeout=SECONDS), or \
              begin with fewer (--nnodes=MIN:MAX)."
                 .to_owned()
         }
@@ -51,11 +51,11 @@ pub fn remedy(failure: &Failure, meeting: &Meeting) -> Option<String> {
                 .to_owned()
         }
         Failure::EndedWithout => {
-            "The job master's log says why it went on without this node. Where strangers reach the master, a \
-             DLROVER_JOB_TOKEN keeps them out."
+            "The job master's log says why it continued without this node. If other hosts can reach the master, set \
+             DLROVER_JOB_TOKEN to require a token."
                 .to_owned()
         }
-        Failure::Job(JobFailure::Node { .. }) => "That node's own output tells more.".to_owned(),
+        Failure::Job(JobFailure::Node { .. }) => "See that node's own output.".to_owned(),
         Failure::Job(JobFailure::Deserted)
         | Failure::Excluded(_)
         | Failure::Workers(_)

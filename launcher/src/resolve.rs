@@ -1,4 +1,4 @@
-//! From what the user asked for to what the agent is told. Pure: the environment and the machine are passed in.
+//! Resolves a request to the configuration of the agent. Pure: the environment and the machine are passed in.
 //!
 //! Order of refusals: options that contradict each other (exit 2), and values that cannot be used.
 
@@ -11,9 +11,11 @@ mod identity;
 mod job_master;
 mod meeting;
 mod nodes;
+mod nproc;
 mod output;
 pub(crate) mod ports;
 mod rdzv_conf;
+pub(crate) mod redirects;
 mod shutdown;
 pub mod switchbox;
 
@@ -31,14 +33,14 @@ pub use self::{
     output::EventLog,
 };
 use crate::{
-    accelerators,
+    accelerators::Devices,
     cli::Cli,
     environment::Environment,
     gpu_choice::locks::Locks,
     host::Host,
     invalid::Invalid,
     numa,
-    options::Flag,
+    options::{Flag, Kind, OPTIONS},
     resolve::{identity::Identity, meeting::Rendezvous},
     token_in_environment,
 };
@@ -46,7 +48,7 @@ use crate::{
 /// A run, ready to start.
 #[derive(Debug)]
 pub struct LaunchPlan {
-    /// What the agent is told.
+    /// The configuration of the agent.
     pub agent: AgentConfig,
     /// Where the job's master is.
     pub meeting: Meeting,
@@ -77,17 +79,18 @@ pub(crate) fn resolve(
     host: &dyn Host,
 ) -> Result<LaunchPlan, Invalid> {
     let mut notices = Vec::new();
+    let devices = Devices::new(host.root());
     let environment = Environment(&env);
     if cli.is_given(Flag::LogsSpecs) {
         return Err(Invalid::LogsSpecs { given: cli.given(Flag::LogsSpecs) });
     }
-    let nodes = nodes::resolve(&cli, environment, host, &mut notices)?;
+    let nodes = nodes::resolve(&cli, environment, host, &devices, &mut notices)?;
     let checks = checks::resolve(&cli, &nodes, environment, host, &mut notices)?;
     let Rendezvous { meeting, serves, mut terms } =
         meeting::resolve(&cli, &nodes, environment, host, &mut notices)?;
     terms.check.clone_from(&checks.terms);
     let Identity { node_rank, address, node_ip, attributes } =
-        identity::resolve(&cli, environment, host, &meeting)?;
+        identity::resolve(&cli, environment, &devices, &meeting)?;
     let secret = NodeSecret::new(&host.fresh_id());
     let node_id = secret.node_id();
     let master = job_master::resolve(&cli, environment, host, (&meeting, serves), nodes.max, &node_id)?;
@@ -100,15 +103,22 @@ pub(crate) fn resolve(
     let virtual_local_rank = virtual_local_rank(&cli, environment, nodes.local_world_size)?;
     let port_choices = ports::choices(environment)?;
     let is_store_for_members = ports::is_store_for_members(environment)?;
-    let gpu_share = gpu_share::resolve(&cli, environment, host, nodes.local_world_size, &mut notices)?;
+    let gpu_share =
+        gpu_share::resolve(&cli, environment, host, &devices, nodes.local_world_size, &mut notices)?;
     env.extend(gpu_share.variables);
     let environment = Environment(&env);
-    // Last of all that may be refused: a tool may be run for it.
-    let gpus =
-        gpus::resolve(&cli, environment, host, (nodes.local_world_size, checks.busy_permille), &mut notices)?;
-    gpus::show(&gpus, &mut env);
+    // The last refusal, since it may run a tool.
+    let gpus = gpus::resolve(
+        &cli,
+        environment,
+        host,
+        &devices,
+        (nodes.local_world_size, checks.busy_permille),
+        &mut notices,
+    )?;
+    gpus::set_variables(&gpus, &mut env);
     let environment = Environment(&env);
-    let cpus = binding(&cli, environment, host, nodes.local_world_size, &mut notices)?;
+    let cpus = binding(&cli, environment, host, &devices, nodes.local_world_size, &mut notices)?;
     let local_addr = Some(cli.text(Flag::LocalAddr)?).filter(|addr| !addr.is_empty()).map(str::to_owned);
     let role = cli.text(Flag::Role)?.to_owned();
     without_effect(&cli, &mut notices)?;
@@ -122,12 +132,12 @@ pub(crate) fn resolve(
 
     let shares_store = environment.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE").is_none_or(|value| value != "1");
     let master_port = match meeting {
-        // torchrun shares the store of a static rendezvous whatever the variable says.
+        // torchrun shares the store of a static rendezvous whatever the variable is.
         Meeting::Static(_) => MasterPort::Served,
         _ if shares_store => MasterPort::Served,
         Meeting::Loopback | Meeting::C10d(_) | Meeting::Master(_) => MasterPort::LeftToRankZero,
     };
-    // An empty HIP_VISIBLE_DEVICES says nothing, as above.
+    // An empty HIP_VISIBLE_DEVICES is ignored, as above.
     let visible = environment
         .get("MACA_VISIBLE_DEVICES")
         .or_else(|| environment.get_filled("HIP_VISIBLE_DEVICES"))
@@ -187,7 +197,7 @@ pub(crate) fn resolve(
     })
 }
 
-/// A whole number that may not be negative. One beyond 32 bits is as good as the largest: no run lasts that long.
+/// A whole number that may not be negative. Beyond 32 bits it is the largest: no run lasts that long.
 fn at_least_zero(cli: &Cli, flag: Flag, range: &'static str) -> Result<Option<u32>, Invalid> {
     match cli.int(flag) {
         None => Ok(None),
@@ -201,7 +211,7 @@ fn virtual_local_rank(cli: &Cli, env: Environment<'_>, workers: u32) -> Result<b
     if !cli.is_on(Flag::VirtualLocalRank) {
         return Ok(false);
     }
-    // An empty HIP_VISIBLE_DEVICES says nothing, an empty CUDA_VISIBLE_DEVICES lists one nameless device: torchrun's.
+    // An empty HIP_VISIBLE_DEVICES is ignored, an empty CUDA_VISIBLE_DEVICES lists one nameless device: torchrun's.
     let list = match env.get_filled("HIP_VISIBLE_DEVICES") {
         Some(value) => Some(("HIP_VISIBLE_DEVICES", value)),
         None => env.get("CUDA_VISIBLE_DEVICES").map(|value| ("CUDA_VISIBLE_DEVICES", value)),
@@ -221,15 +231,16 @@ fn binding(
     cli: &Cli,
     env: Environment<'_>,
     host: &dyn Host,
+    devices: &Devices<'_>,
     workers: u32,
     notices: &mut Vec<String>,
 ) -> Result<Vec<Vec<usize>>, Invalid> {
-    let (flag, mode) = match numa::Mode::from_word(cli.text(Flag::NumaBinding)?) {
+    let (flag, mode) = match numa::Mode::from_name(cli.text(Flag::NumaBinding)?) {
         Some(mode) => (Flag::NumaBinding, mode),
         None if cli.is_on(Flag::NumaAffinity) => (Flag::NumaAffinity, numa::Mode::Node),
         None => return Ok(Vec::new()),
     };
-    let accelerators = accelerators::visible(env, host.root());
+    let accelerators = devices.visible(env);
     if flag == Flag::NumaAffinity && accelerators.is_empty() {
         notices.push(
             "--numa-affinity: this node shows no accelerator, so no worker is bound to CPUs".to_owned(),
@@ -245,7 +256,7 @@ fn does_nothing(cli: &Cli, flag: Flag, why: &str) -> String {
     format!("`{}` is ignored: {why}", cli.given(flag))
 }
 
-/// Options that old lines may carry and that do nothing here: said once each, so that nothing is swallowed.
+/// Options that old lines may carry and that do nothing here: reported once each, so that nothing is swallowed.
 fn without_effect(cli: &Cli, notices: &mut Vec<String>) -> Result<(), Invalid> {
     // Its default exists for torchrun's polling; a nonsensical value is still a mistake.
     if !cli.float(Flag::MonitorInterval).is_some_and(|seconds| seconds > 0.0) {
@@ -254,18 +265,10 @@ fn without_effect(cli: &Cli, notices: &mut Vec<String>) -> Result<(), Invalid> {
             range: "the interval is a number of seconds above 0",
         });
     }
-    let mut nothing_is_done = |flag: Flag, why: &str| notices.push(does_nothing(cli, flag, why));
-    if cli.is_given(Flag::StartMethod) {
-        nothing_is_done(Flag::StartMethod, "workers are programs, not Python functions");
-    }
-    for flag in [Flag::TrainingPort, Flag::UcpDeviceType, Flag::MembindPolicy] {
-        if cli.is_given(flag) {
-            nothing_is_done(flag, "this launcher has no use for it");
-        }
-    }
-    for flag in [Flag::AutoTunning, Flag::SaveAtBreakpoint] {
-        if cli.is_on(flag) {
-            nothing_is_done(flag, "this launcher does not do that");
+    for spec in OPTIONS {
+        let is_used = if spec.kind == Kind::Switch { cli.is_on(spec.flag) } else { cli.is_given(spec.flag) };
+        if let (true, Some(why)) = (is_used, spec.ignored) {
+            notices.push(does_nothing(cli, spec.flag, why));
         }
     }
     Ok(())

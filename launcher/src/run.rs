@@ -1,4 +1,4 @@
-//! From a plan to an exit code: the guard, the master in this process, the agent, the report.
+//! Runs a plan: the guard, the master in this process, the agent, the report.
 
 use std::{
     cell::{Cell, RefCell},
@@ -20,22 +20,23 @@ use rules::{failure::Outcome, worker_group::Event};
 use tokio::time::timeout;
 
 use crate::{
+    activity,
     events::EventLog,
     failure::{self, Asked, exit_code},
     meet::{MeetError, Met, meet},
     open_files,
     resolve::{self, LaunchPlan},
-    story, telemetry,
+    telemetry,
 };
 
-/// How long leftovers of a dead launcher may take to die. A run that is shorter ends that much later at most.
+/// The timeout of the sweep. A shorter run ends at most that much later.
 const SWEEP: Duration = Duration::from_secs(2);
 
 /// How long the master of a job of one node may take to write the report of its check.
 const LAST_WRITE: Duration = Duration::from_secs(2);
 
-/// How long a stuck console may hold the last words.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+/// How long a stuck console may delay the exit.
+const LAST_FLUSH: Duration = Duration::from_secs(5);
 
 /// What keeps a run from starting.
 #[derive(Debug, thiserror::Error)]
@@ -79,20 +80,20 @@ pub fn run(mut plan: LaunchPlan) -> ExitCode {
     let code = match start(plan, id, guard, &console, &swept) {
         Ok(code) => code,
         Err(error) => {
-            let words = format!("dlrover-run: error: {}", chain(&error));
-            if let Err(error) = failure::record_own(&words, own_error_file.as_deref()) {
+            let message = format!("dlrover-run: error: {}", chain(&error));
+            if let Err(error) = failure::record_own(&message, own_error_file.as_deref()) {
                 console.say(format!("dlrover-run: {}", chain(&error)));
             }
-            console.say(words);
+            console.say(message);
             failure::FAILED
         }
     };
-    // A sweep that ended with us halfway would leave its leftovers stopped. Its end closes the channel.
+    // A sweep that is cut short would leave processes stopped. Its end closes the channel.
     if let Some(swept) = swept.take() {
         let _closed = swept.recv_timeout(SWEEP);
     }
     // What a stuck console has not taken by then is lost with us.
-    let _written = console.flush(LAST_WORDS);
+    let _written = console.flush(LAST_FLUSH);
     ExitCode::from(code)
 }
 
@@ -129,12 +130,12 @@ fn start(
     }
     // What still runs is a log folder that hangs; it must not hold the end.
     runtime.shutdown_background();
-    if let Some(mut words) = failure::words(&report, &asked, &meeting) {
+    if let Some(mut message) = failure::message(&report, &asked, &meeting) {
         for loss in console.losses() {
-            words.push_str(&format!("  lost output: {loss}\n"));
+            message.push_str(&format!("  lost output: {loss}\n"));
         }
-        let copied = failure::copy_root_cause(&report, &words, own_error_file.as_deref());
-        console.say(words);
+        let copied = failure::copy_root_cause(&report, &message, own_error_file.as_deref());
+        console.say(message);
         if let Err(error) = copied {
             console.say(format!("dlrover-run: {}", chain(&error)));
         }
@@ -154,8 +155,8 @@ fn event_log(plan: &LaunchPlan, console: &Console) -> Option<Rc<RefCell<EventLog
     }
 }
 
-/// Tells the event log everything, and begins the sweep once the first worker runs: it takes some milliseconds on
-/// a large host, which the start of the workers need not share.
+/// Passes everything to the event log, and starts the sweep once the first worker runs: on a large host it takes some
+/// milliseconds, which must not delay the workers.
 fn observer(
     events: Option<Rc<RefCell<EventLog>>>,
     console: Console,
@@ -167,9 +168,9 @@ fn observer(
             is_met.set(true);
         }
         if matches!(event, Event::WorkerStarted { .. }) && swept.borrow().is_none() {
-            *swept.borrow_mut() = Some(sweep_beside(console.clone()));
+            *swept.borrow_mut() = Some(start_sweep(console.clone()));
         }
-        story::tell(event, effects);
+        activity::log_event(event, effects);
         if let Some(events) = &events {
             events.borrow_mut().observe(event, effects);
         }
@@ -179,8 +180,8 @@ fn observer(
 /// The sweep of this run, once it has begun. Its channel is closed when it is done.
 type Swept = Rc<RefCell<Option<threads::Receiver<()>>>>;
 
-/// Clears away what a dead launcher left behind.
-fn sweep_beside(console: Console) -> threads::Receiver<()> {
+/// Kills what a dead launcher left behind, on a thread of its own.
+fn start_sweep(console: Console) -> threads::Receiver<()> {
     let (done, swept) = threads::channel::<()>();
     let sweeper = thread::Builder::new().name("sweep".into()).stack_size(256 << 10).spawn(move || {
         let _open_till_the_end = done;
@@ -191,7 +192,7 @@ fn sweep_beside(console: Console) -> threads::Receiver<()> {
                 others => format!(" and {others} more"),
             };
             console.say(format!(
-                "dlrover-run: killed pid {} ({}){others}, which a launcher that is dead had left behind",
+                "dlrover-run: killed pid {} ({}){others}, left behind by a dead launcher",
                 first.pid, first.name
             ));
         }
@@ -230,12 +231,12 @@ async fn meet_and_run(
                 if !is_met.get() {
                     return Err(MeetError::from(error).into());
                 }
-                // The workers go on, and the agent looks for it until it needs it.
+                // The workers continue, and the agent reconnects.
                 console.say(format!("dlrover-run: {}", chain(&error)));
             }
         }
     };
-    let goes_on = can_come_back && matches!(report.outcome, Outcome::Interrupted(_));
-    embedded.leave_last(goes_on, &console).await;
+    let continues = can_come_back && matches!(report.outcome, Outcome::Interrupted(_));
+    embedded.leave_last(continues, &console).await;
     Ok(report)
 }

@@ -7,11 +7,11 @@ use agent::Console;
 use tracing::subscriber::set_global_default;
 use tracing_subscriber::{EnvFilter, filter::LevelFilter, fmt::MakeWriter};
 
-/// Lines of the log go the way of all the launcher's words, which never blocks.
+/// Writes log lines to the launcher's console, which never blocks.
 #[derive(Debug, Clone)]
-struct Words(Console);
+struct ConsoleWriter(Console);
 
-impl std::io::Write for Words {
+impl std::io::Write for ConsoleWriter {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.say(bytes);
         Ok(bytes.len())
@@ -22,7 +22,7 @@ impl std::io::Write for Words {
     }
 }
 
-impl<'a> MakeWriter<'a> for Words {
+impl<'a> MakeWriter<'a> for ConsoleWriter {
     type Writer = Self;
 
     fn make_writer(&'a self) -> Self {
@@ -41,9 +41,9 @@ pub fn start(console: &Console, env: &[(OsString, OsString)]) {
         "ERROR" | "CRITICAL" => LevelFilter::ERROR,
         _ => LevelFilter::WARN,
     });
-    let lines = tracing_subscriber::fmt().with_ansi(false).with_writer(Words(console.clone()));
+    let lines = tracing_subscriber::fmt().with_ansi(false).with_writer(ConsoleWriter(console.clone()));
     // A second launcher in one process (a test) keeps the first one's log. The filter of many parts is slow to
-    // build and so only built for who asks for it.
+    // build and so only built on request.
     let _already = match variable("DLROVER_LOG") {
         Some(filter) => {
             let filter = EnvFilter::builder().parse_lossy(filter);

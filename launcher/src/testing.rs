@@ -10,7 +10,10 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::host::{GpuLock, Host};
+use crate::{
+    environment::Environment,
+    host::{GpuLock, Host},
+};
 
 /// A folder that looks like `/`.
 #[derive(Debug)]
@@ -123,11 +126,11 @@ impl Host for FakeHost {
         self.accelerators.clone()
     }
 
-    fn lock_gpu(&self, id: &str) -> io::Result<Option<GpuLock>> {
+    fn lock_gpu(&self, _env: Environment<'_>, id: &str) -> io::Result<Option<GpuLock>> {
         Ok((!self.taken.contains(id)).then(GpuLock::imagined))
     }
 
-    fn gpu_turn(&self) -> Option<GpuLock> {
+    fn gpu_turn(&self, _env: Environment<'_>) -> Option<GpuLock> {
         None
     }
 }

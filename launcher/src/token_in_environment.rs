@@ -13,7 +13,7 @@ pub(crate) const JOB_TOKEN: &str = "DLROVER_JOB_TOKEN";
 /// # Safety
 /// This process has one thread, and keeps no pointer into the environment.
 pub(crate) unsafe fn forget() {
-    // SAFETY: one thread: nobody changes the environment meanwhile.
+    // SAFETY: one thread: the environment does not change meanwhile.
     let value = unsafe { libc::getenv(c"DLROVER_JOB_TOKEN".as_ptr()) };
     if !value.is_null() {
         // SAFETY: what `getenv` gives is a C string in memory of this process that may be written to: the block that the

@@ -1,8 +1,8 @@
-//! Command lines that cannot be read: what argparse answers with the usage line and exit code 2.
+//! Command lines that cannot be parsed: the usage line and exit code 2, as in argparse.
 
 use crate::options::{Flag, Kind, OPTIONS};
 
-/// Why a command line cannot be read.
+/// Why a command line cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum UsageError {
     /// An abbreviation of several options.
@@ -27,22 +27,22 @@ pub(crate) enum UsageError {
     NoScript,
     /// A pair of `--box-pairs` where the script should be.
     #[error(
-        "'{word}' stands where the training script should be, but looks like a pair of --box-pairs: \
+        "'{word}' is where the training script should be, but looks like a pair of --box-pairs: \
          pairs follow the option directly, and a script of that name is given as ./{word}"
     )]
     PairAsScript { word: String },
-    /// Options that nobody knows.
-    #[error("unrecognized arguments: {}{}", .words.join(" "), meant(.words))]
+    /// Unknown options.
+    #[error("unrecognized arguments: {}{}", .words.join(" "), suggestion(.words))]
     Unrecognized { words: Vec<String> },
 }
 
-/// The option that the first unknown word may have been meant to be.
-fn meant(words: &[String]) -> String {
+/// A suggestion for the first unknown option.
+fn suggestion(words: &[String]) -> String {
     let name = words.first().and_then(|word| word.split('=').next()?.strip_prefix("--"));
     let nearest = name.and_then(|name| {
         let name = name.replace('_', "-");
         let with_distance = OPTIONS.iter().map(|spec| (distance(&name, spec.long), spec));
-        // Two slips of the finger, and most of the word still right.
+        // Two typos, and most of the word right.
         with_distance
             .filter(|(far, spec)| *far <= 2 && far * 3 <= spec.long.len())
             .min_by_key(|(far, _)| *far)
@@ -50,7 +50,7 @@ fn meant(words: &[String]) -> String {
     nearest.map(|(_, spec)| format!(" (did you mean {}?)", spec.flag.dashed())).unwrap_or_default()
 }
 
-/// How many letters must be put in, taken out or replaced to turn one word into another (Levenshtein).
+/// The Levenshtein distance of two words.
 fn distance(one: &str, other: &str) -> usize {
     let mut row: Vec<usize> = (0..=other.chars().count()).collect();
     for (place, letter) in one.chars().enumerate() {
@@ -94,18 +94,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_of_the_finger_is_pointed_out() {
-        let said = |word: &str| UsageError::Unrecognized { words: vec![word.to_owned()] }.to_string();
+    fn a_typo_gets_a_suggestion() {
+        let message = |word: &str| UsageError::Unrecognized { words: vec![word.to_owned()] }.to_string();
         for (word, option) in [
             ("--nporc-per-node=2", "--nproc-per-node"),
             ("--nproc-per_node", "--nproc-per-node"),
             ("--max-restart_s", "--max-restarts"),
             ("--standalonee", "--standalone"),
         ] {
-            assert_eq!(said(word), format!("unrecognized arguments: {word} (did you mean {option}?)"));
+            assert_eq!(message(word), format!("unrecognized arguments: {word} (did you mean {option}?)"));
         }
         for word in ["--bogus", "-x", "--", "--epochs=3", "--lr"] {
-            assert_eq!(said(word), format!("unrecognized arguments: {word}"));
+            assert_eq!(message(word), format!("unrecognized arguments: {word}"));
         }
     }
 

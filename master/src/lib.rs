@@ -41,7 +41,7 @@ pub use self::journal::crash::crash_at;
 pub use self::{
     admission::max_connections,
     journal::JournalError,
-    log::Log,
+    log::{Log, LogLine},
     taint_publisher::{TaintConfig, TaintFileError},
     tls::TlsError,
     topology::TopologyFileError,

@@ -2,12 +2,33 @@
 
 use std::{
     collections::BTreeSet,
+    fmt,
     net::IpAddr,
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// Takes the lines of the master's log.
-pub type Log = Arc<dyn Fn(String) + Send + Sync>;
+use rules::pending::Pending;
+
+/// Receives the lines of the master's log.
+pub type Log = Arc<dyn Fn(LogLine) + Send + Sync>;
+
+/// A line of the master's log, or several.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LogLine {
+    /// Why nodes wait. Each of them gets the same message.
+    Pending(Pending),
+    /// Anything else.
+    Text(String),
+}
+
+impl fmt::Display for LogLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pending(pending) => f.write_str(&without_controls(pending)),
+            Self::Text(text) => f.write_str(text),
+        }
+    }
+}
 
 /// A [`Log`] that implements `Debug`.
 pub(crate) struct LogTo(pub(crate) Log);
@@ -23,8 +44,12 @@ const MAX_KEYS: usize = 1024;
 
 /// Logs `line` with control characters replaced, because it may contain text that a node sent.
 pub(crate) fn log_line(log: &Log, line: impl std::fmt::Display) {
+    log(LogLine::Text(without_controls(line)));
+}
+
+fn without_controls(text: impl fmt::Display) -> String {
     let safe = |letter: char| if letter.is_control() && letter != '\n' { '\u{fffd}' } else { letter };
-    log(line.to_string().chars().map(safe).collect());
+    text.to_string().chars().map(safe).collect()
 }
 
 /// Logs a kind of message once for each peer: a peer that sends nonsense sends much of it.
@@ -63,7 +88,7 @@ mod tests {
     fn collected() -> (Log, Arc<Mutex<Vec<String>>>) {
         let lines = Arc::new(Mutex::new(Vec::new()));
         let into = Arc::clone(&lines);
-        (Arc::new(move |line| into.lock().unwrap().push(line)), lines)
+        (Arc::new(move |line| into.lock().unwrap().push(line.to_string())), lines)
     }
 
     #[test]

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     journal::crash_point,
-    log::{Log, log_line},
+    log::{Log, LogLine},
 };
 
 /// Messages that may wait for one node. A node gets a handful in each round.
@@ -109,7 +109,7 @@ impl Streams {
 
     /// Sends waiting nodes why they have no seat yet.
     pub(crate) fn send_pending(&mut self, pending: Pending, nodes: impl IntoIterator<Item = NodeId>) {
-        log_line(&self.log, &pending);
+        (self.log)(LogLine::Pending(pending.clone()));
         let payload = Arc::new(Payload::Push(Push::Pending(pending)));
         for node in nodes {
             self.send(&node, Arc::clone(&payload));

@@ -275,7 +275,7 @@ mod tests {
     async fn logged(command: &str, limit: Duration) -> Vec<String> {
         let lines = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&lines);
-        let log: Log = Arc::new(move |line| kept.lock().unwrap().push(line));
+        let log: Log = Arc::new(move |line| kept.lock().unwrap().push(line.to_string()));
         let config = TaintConfig { on_fault_node: Some(command.to_owned()), ..TaintConfig::default() };
         let taints = TaintPublisher::start(config, log);
         let nodes = ["a", "b"].map(|name| (name.to_owned(), "{}".to_owned())).to_vec();

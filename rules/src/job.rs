@@ -342,8 +342,10 @@ impl Job {
                 Pending::Gathering {
                     joined: count(self.waiting.len()),
                     needed,
+                    most: terms.most(),
                     missing: self.missing(needed),
                     stopping: count(awaited.len()),
+                    starts_in: self.last_call().map(|due| due.max(now) - now),
                     waited: now - (*since)?,
                     limit: terms.join_timeout,
                 }

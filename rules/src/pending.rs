@@ -1,7 +1,8 @@
-//! What a waiting node waits for.
+//! Why nodes wait, for their own output and for the master's log.
 
 use std::{fmt, time::Duration};
 
+use diagnosis::counted::counted;
 use serde::{Deserialize, Serialize};
 
 use crate::{missing::Missing, node::NodeName};
@@ -13,14 +14,19 @@ pub enum Pending {
     Gathering {
         /// How many have joined.
         joined: u32,
-        /// How many are needed.
+        /// The fewest that make a round.
         needed: u32,
-        /// Ranks that no node has asked for; `None` when the nodes have no ranks.
+        /// The most that a round has.
+        most: u32,
+        /// The missing ranks; `None` when the nodes request none.
         missing: Option<Missing>,
         /// Members of the last round that are still stopping their workers.
         stopping: u32,
-        /// How long it has been.
+        /// When the round starts unless further nodes join.
+        starts_in: Option<Duration>,
+        /// The time so far.
         waited: Duration,
+        /// The timeout.
         limit: Duration,
     },
     /// The job runs with all the nodes it needs; this one is a spare.
@@ -52,8 +58,10 @@ impl Pending {
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         let timeless = |pending: &Self| match pending.clone() {
-            Self::Gathering { joined, needed, missing, stopping, limit, .. } => {
-                Self::Gathering { joined, needed, missing, stopping, limit, waited: Duration::ZERO }
+            Self::Gathering { joined, needed, most, missing, stopping, starts_in, limit, .. } => {
+                let starts_in = starts_in.map(|_| Duration::ZERO);
+                let waited = Duration::ZERO;
+                Self::Gathering { joined, needed, most, missing, stopping, starts_in, limit, waited }
             }
             Self::Fenced { nodes, more, lease, limit, .. } => {
                 Self::Fenced { nodes, more, lease, limit, waited: Duration::ZERO }
@@ -67,22 +75,26 @@ impl Pending {
 impl fmt::Display for Pending {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Gathering { joined, needed, missing, stopping, waited, limit } => {
-                write!(f, "PENDING {joined}/{needed} joined")?;
+            Self::Gathering { joined, needed, most, missing, stopping, starts_in, waited, limit } => {
+                write!(f, "{joined} of {needed}")?;
+                if most > needed {
+                    write!(f, "-{most}")?;
+                }
+                f.write_str(if *most == 1 { " node joined" } else { " nodes joined" })?;
                 if let Some(missing) = missing.as_ref().filter(|missing| !missing.is_empty()) {
                     write!(f, ", missing ranks {missing}")?;
                 }
+                if let (0, Some(starts_in)) = (stopping, starts_in) {
+                    let seconds = starts_in.as_millis().div_ceil(1000);
+                    return write!(f, "; starting in {seconds} s unless more join");
+                }
                 if *stopping > 0 {
-                    write!(f, ", {stopping} still stopping their workers")?;
+                    write!(f, ", {} still stopping workers", counted(*stopping, "node"))?;
                 }
-                if *stopping == 0 && joined >= needed {
-                    // Enough: a job may take more than its minimum.
-                    f.write_str(", enough to start; waiting briefly for more")?;
-                }
-                write!(f, ", {} s of {} s", waited.as_secs(), limit.as_secs_f64())
+                write!(f, " ({} s of {} s)", waited.as_secs(), limit.as_secs_f64())
             }
             Self::Fenced { nodes, more, lease, waited, limit } => {
-                f.write_str("PENDING enough nodes have joined, but ")?;
+                f.write_str("enough nodes joined, but ")?;
                 for (number, node) in nodes.iter().enumerate() {
                     write!(f, "{}{node}", if number > 0 { ", " } else { "" })?;
                 }
@@ -91,25 +103,22 @@ impl fmt::Display for Pending {
                 }
                 write!(
                     f,
-                    " may still run workers of the last round: the next round begins {} s after the last contact \
-                     if half of that round's nodes are present, else when they are back, their launchers have ended, or \
-                     other nodes have taken their node ranks (NODE_RANK), {} s of {} s",
+                    " may still run workers of the last round: the next round starts {} s after their last message \
+                     while half of that round's nodes are here, else when they are back, or their launchers have \
+                     exited, or other nodes take their node ranks (NODE_RANK) ({} s of {} s)",
                     lease.as_secs_f64(),
                     waited.as_secs(),
                     limit.as_secs_f64()
                 )
             }
             Self::Spare { nodes } => {
-                write!(
-                    f,
-                    "SPARE: the job runs on {}; this one joins as soon as a place is free",
-                    diagnosis::counted::counted(*nodes, "node")
-                )
+                let nodes = counted(*nodes, "node");
+                write!(f, "the job runs on {nodes}; this node is a spare and joins when a seat is free")
             }
             Self::OtherJob { point } => write!(
                 f,
-                "WAITING: {point}; the master serves the job that has enough nodes first; give every node of a job the \
-                 same command line"
+                "waiting: {point}; the first of the two jobs with enough nodes gets this master; give every node of \
+                 a job the same line"
             ),
         }
     }
@@ -121,21 +130,24 @@ mod tests {
     use crate::ids::NodeRank;
 
     #[test]
-    fn the_line_has_missing_ranks_and_the_waiting_time() {
-        let pending = Pending::Gathering {
-            joined: 2,
-            needed: 4,
-            missing: Some([NodeRank(2), NodeRank(3)].into_iter().collect()),
+    fn the_line_has_missing_ranks_and_times() {
+        let pending = |joined, missing, starts_in| Pending::Gathering {
+            joined,
+            needed: 2,
+            most: 4,
+            missing,
             stopping: 0,
+            starts_in,
             waited: Duration::from_millis(63_400),
             limit: Duration::from_secs(600),
         };
-        assert_eq!(pending.to_string(), "PENDING 2/4 joined, missing ranks 2-3, 63 s of 600 s");
-        let Pending::Gathering { waited, limit, .. } = pending else { unreachable!() };
-        let enough = Pending::Gathering { joined: 2, needed: 2, missing: None, stopping: 0, waited, limit };
+        let missing = Some([NodeRank(1), NodeRank(2)].into_iter().collect());
         assert_eq!(
-            enough.to_string(),
-            "PENDING 2/2 joined, enough to start; waiting briefly for more, 63 s of 600 s"
+            pending(1, missing, None).to_string(),
+            "1 of 2-4 nodes joined, missing ranks 1-2 (63 s of 600 s)"
         );
+        let soon = pending(3, None, Some(Duration::from_millis(1400)));
+        assert_eq!(soon.to_string(), "3 of 2-4 nodes joined; starting in 2 s unless more join");
+        assert!(soon.is_same(&pending(3, None, Some(Duration::ZERO))));
     }
 }

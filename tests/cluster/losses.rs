@@ -102,7 +102,7 @@ fn a_terminated_node_leaves_at_once() {
     second.signal(Signal::SIGTERM);
     let _alone = job.await_world(1, 1);
     let outcome = second.finish().expect_code(1);
-    assert!(outcome.stderr.contains("ended by SIGTERM"), "{outcome:#?}");
+    assert!(outcome.stderr.contains("stopped by SIGTERM"), "{outcome:#?}");
     let output = job.await_master_log("127.0.0.2) is gone: ");
     assert!(output.contains("SIGTERM"), "{output}");
     assert!(output.contains("(0 of 0 replacements used for this rank)"), "nothing is charged: {output}");

@@ -13,7 +13,7 @@ fn a_node_of_another_job_is_refused_with_the_difference() {
     job.start_master(master);
     let line = ["--nnodes=2:4", "--rdzv-conf=lastcall_timeout=500"];
     let first = token(job.ranked(0)).flags(line).start();
-    let _waits = job.await_output(&first, "PENDING 1/2 joined");
+    let _waits = job.await_output(&first, "1 of 2-4 nodes joined");
     let differing = [
         (vec![line[0], line[1], "--rdzv-id=other"], "the job has rdzv-id=none, this node has rdzv-id=other"),
         (vec!["--nnodes=2:3", line[1]], "the job has nnodes=2:4, this node has nnodes=2:3"),
@@ -47,7 +47,7 @@ fn with_require_uniform_another_number_of_workers_is_refused() {
     let mut job = cluster();
     let line = ["--nnodes=2", "--require-uniform"];
     let first = job.ranked(0).flags(line).start();
-    let _waits = job.await_output(&first, "PENDING 1/2 joined");
+    let _waits = job.await_output(&first, "1 of 2 nodes joined");
     let outcome = job.ranked(1).flags(line).flags(["--nproc-per-node=2"]).finish().expect_code(1);
     let sentence = "the job's nodes must have the same number of workers: they have 1, this one has 2";
     assert!(outcome.stderr.contains(sentence), "{outcome:#?}");

@@ -10,7 +10,7 @@ fn a_spare_succeeds_with_the_job_without_running() {
     let mut nodes: Vec<_> = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).start()).into();
     let _world = job.await_world(2, 0);
     let spare = job.ranked(2).flags(["--nnodes=2"]).start();
-    let _spare = job.await_output(&spare, "SPARE: the job runs on 2 nodes");
+    let _spare = job.await_output(&spare, "the job runs on 2 nodes; this node is a spare");
     nodes.push(spare);
     job.ends_well(nodes);
     assert_eq!(job.ran(), [(0, 0), (0, 1)]);
@@ -22,7 +22,7 @@ fn a_spare_is_promoted_when_a_seat_is_free() {
     let [first, second] = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).start());
     let _world = job.await_world(2, 0);
     let spare = job.ranked(2).flags(["--nnodes=2"]).start();
-    let _spare = job.await_output(&spare, "SPARE: ");
+    let _spare = job.await_output(&spare, "this node is a spare");
     kill_node(second);
     let world = job.await_world(2, 1);
     assert_eq!(places(&world), [1, 3]);

@@ -13,10 +13,10 @@ fn error(stderr: &str) -> &str {
 fn waiting_nodes_are_told_which_ranks_are_missing() {
     let mut job = cluster();
     let first = job.ranked(0).flags(["--nnodes=3"]).start();
-    let _one = job.await_output(&first, "PENDING 1/3 joined, missing ranks 1-2, ");
+    let _one = job.await_output(&first, "1 of 3 nodes joined, missing ranks 1-2 (");
     let third = job.ranked(2).flags(["--nnodes=3"]).start();
-    let _two = job.await_output(&first, "PENDING 2/3 joined, missing ranks 1, ");
-    let output = job.await_output(&third, "PENDING 2/3 joined, missing ranks 1, ");
+    let _two = job.await_output(&first, "2 of 3 nodes joined, missing ranks 1 (");
+    let output = job.await_output(&third, "2 of 3 nodes joined, missing ranks 1 (");
     assert!(output.contains(" s of 600 s"), "{output}");
     let second = job.ranked(1).flags(["--nnodes=3"]).start();
     let _world = job.await_world(3, 0);

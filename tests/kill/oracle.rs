@@ -87,8 +87,11 @@ pub fn contradictions(
         }
     };
     // What it swept may be of another test on this machine.
-    let stderr: String =
-        outcome.stderr.split_inclusive('\n').filter(|line| !line.contains("had left behind")).collect();
+    let stderr: String = outcome
+        .stderr
+        .split_inclusive('\n')
+        .filter(|line| !line.contains("left behind by a dead launcher"))
+        .collect();
     let stderr = &stderr;
     let says = |what: &str| stderr.contains(what);
     let is = (outcome.code, outcome.signal);
@@ -145,7 +148,7 @@ pub fn contradictions(
         }
         Ending::AskedToEnd => {
             must(asked_to_end, "a stopped worker does not end by itself");
-            must(says("ended by SIGTERM; no worker is left"), "it reports the signal");
+            must(says("stopped by SIGTERM; no worker is left"), "it reports the signal");
         }
         Ending::Signalled => must(!says("dlrover-run: error"), "the dead say nothing"),
     }

@@ -125,7 +125,7 @@ fn process_1_ends_on_a_signal_and_leaves_no_process() {
     };
     container.init().signal(Signal::SIGTERM);
     let run = container.finish().expect_code(1);
-    assert!(run.stderr.contains("ended by SIGTERM; no worker is left"), "{run:#?}");
+    assert!(run.stderr.contains("stopped by SIGTERM; no worker is left"), "{run:#?}");
 }
 
 #[test]

@@ -52,7 +52,7 @@ fn an_ignored_hangup_does_not_end_the_run_and_its_end_leaves_no_process() {
     bred.run.signal(Signal::SIGHUP);
     bred.run.signal(Signal::SIGTERM);
     let run = bred.finish().expect_code(1);
-    assert!(run.stderr.contains("ended by SIGTERM"), "the hangup came first and was ignored: {run:#?}");
+    assert!(run.stderr.contains("stopped by SIGTERM"), "the hangup came first and was ignored: {run:#?}");
 }
 
 #[test]

@@ -388,9 +388,9 @@ fn loglevel_info_logs_the_course_of_a_run() {
             dump.var("MASTER_ADDR"),
             dump.var("MASTER_PORT")
         ),
-        format!("the worker with local rank 0 runs, pid {}", dump.pid),
-        format!("the worker with local rank 0, pid {}, ended well", dump.pid),
-        "the run ends well".to_owned(),
+        format!("started local rank 0, pid {}", dump.pid),
+        format!("local rank 0, pid {}, succeeded", dump.pid),
+        "the run succeeded".to_owned(),
     ] {
         assert!(run.stderr.contains(&told), "{told}: {run:#?}");
     }
@@ -398,7 +398,7 @@ fn loglevel_info_logs_the_course_of_a_run() {
 
 #[test]
 fn an_option_after_the_script_gets_a_hint() {
-    let hint = "an option of dlrover-run stands before it";
+    let hint = "put options of dlrover-run before it";
     let told = |flags: &[&str], args: &[&str]| {
         // argparse takes the first `--` away.
         let kept = args.strip_prefix(&["--"]).unwrap_or(args);

@@ -1,6 +1,7 @@
 use diagnosis::gpus::{CgroupLimits, GpuLink, GpuProcess, GpuTrouble, NvLink, Vendor, Xid};
 
 use super::*;
+use crate::{Subcommand, parse};
 
 fn node() -> Inventory {
     let gpu = |index: u32| Gpu {
@@ -46,28 +47,26 @@ fn node() -> Inventory {
 
 #[test]
 fn a_person_sees_what_is_broken() {
-    insta::assert_snapshot!(for_people(&node(), BUSY_PERMILLE));
+    insta::assert_snapshot!(for_people(&node(), 300));
 }
 
 #[test]
 fn a_node_without_accelerators_has_a_host_and_a_reason() {
     let bare =
         Inventory { notes: vec!["no NVML: libnvidia-ml.so.1 is not here".into()], ..Inventory::default() };
-    insta::assert_snapshot!(for_people(&bare, BUSY_PERMILLE));
+    insta::assert_snapshot!(for_people(&bare, 300));
 }
 
 #[test]
 fn what_is_busy_is_a_threshold_of_the_user() {
-    let busy = |said: &[&str]| {
-        let arguments = command().try_get_matches_from([&[NAME], said].concat()).unwrap();
-        let threshold = *arguments.get_one::<u32>("busy").unwrap();
-        for_people(&node(), threshold).matches("busy").count()
+    let busy = |option: &str| {
+        let Ok(Subcommand::Gpus(arguments)) = parse(&format!("gpus {option}")) else { panic!("{option}") };
+        for_people(&node(), arguments.busy_permille).matches("busy").count()
     };
-    assert_eq!(busy(&[]), 1);
-    assert_eq!((busy(&["--busy-gpu-threshold=80"]), busy(&["--busy-gpu-threshold=0.5"])), (0, 3));
-    for nonsense in ["101", "-1", "NaN", "a lot", ""] {
-        let said = format!("--busy-gpu-threshold={nonsense}");
-        assert!(command().try_get_matches_from([NAME, &said]).is_err(), "{nonsense}");
+    assert_eq!(busy(""), 1);
+    assert_eq!((busy("--busy-gpu-threshold=80"), busy("--busy-gpu-threshold=0.5")), (0, 3));
+    for nonsense in ["101", "-1", "NaN", "a-lot", ""] {
+        assert!(parse(&format!("gpus --busy-gpu-threshold={nonsense}")).is_err(), "{nonsense}");
     }
 }
 

@@ -29,7 +29,7 @@ impl Job {
         }
     }
 
-    /// Whether it starts with the nodes that are not left out.
+    /// Whether it starts with the nodes that are not excluded.
     pub(super) fn starts(self) -> bool {
         matches!(self, Self::GoesOn { .. })
     }
@@ -47,13 +47,13 @@ impl fmt::Display for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Fails { code, why } => {
-                write!(f, "would fail with exit code {code} ({why}), no node is left out")
+                write!(f, "would fail with exit code {code} ({why}), no node is excluded")
             }
-            Self::GoesOn { with: 0, without } => write!(f, "waits for other nodes; left out: {without}"),
-            Self::GoesOn { with, without: 0 } => write!(f, "goes on with {}", count(*with, "node")),
+            Self::GoesOn { with: 0, without } => write!(f, "waits for other nodes; excluded: {without}"),
+            Self::GoesOn { with, without: 0 } => write!(f, "continues with {}", count(*with, "node")),
             Self::GoesOn { with, without } => {
                 let with = count(*with, "node");
-                write!(f, "goes on with {with}, where --nnodes allows so few; left out: {without}")
+                write!(f, "continues with {with}, where --nnodes allows so few; excluded: {without}")
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Rehearsals by the thousand, on all processors. What comes out is the same whatever their number.
+//! Thousands of rehearsals, on all processors. The result does not depend on their number.
 
 mod report;
 mod sweep;
@@ -30,7 +30,7 @@ use super::settings::{Settings, Template};
 /// Runs that a thread takes at once.
 const CHUNK: u64 = 16;
 /// Between two lines that say how far it is.
-const TIMEOUT: Duration = Duration::from_secs(5);
+const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 
 /// One cluster many times, each with a seed of its own.
 pub(super) fn repeat(template: &Template, seed: u64, runs: u64, is_json: bool) -> String {
@@ -88,7 +88,7 @@ fn play(
     let (is_over, over) = channel::<()>();
     let so_far = &done;
     let progress = move || {
-        while over.recv_timeout(TIMEOUT) == Err(RecvTimeoutError::Timeout) {
+        while over.recv_timeout(PROGRESS_EVERY) == Err(RecvTimeoutError::Timeout) {
             let done = so_far.load(Ordering::Relaxed);
             super::super::say(format_args!("{done} of {all} rehearsals done"));
         }

@@ -1,4 +1,4 @@
-//! What `dlrover-diag rehearse` says of one rehearsal, for people; [`json`] is the same for programs.
+//! The report of one rehearsal, as text; [`json`] is the same for programs.
 
 mod json;
 #[cfg(test)]
@@ -16,7 +16,7 @@ use super::{
     words::{count, either, element, in_a_row},
 };
 
-/// Nodes that are listed one by one for people; more have the JSON.
+/// Nodes that are listed one by one for humans; more have the JSON.
 const MOST_LISTED: usize = 40;
 
 fn nodes(outcome: &Outcome, is: impl Fn(&NodeFinding) -> bool) -> Vec<u32> {
@@ -34,13 +34,13 @@ pub(super) fn table(settings: &Settings, outcome: &Outcome) -> String {
 fn write(text: &mut String, settings: &Settings, outcome: &Outcome) -> fmt::Result {
     let cluster = &settings.cluster;
     let (all, racks) = (count(outcome.nodes.len(), "node"), count(cluster.racks as usize, "rack"));
-    write!(text, "imagined: {all} in {racks}")?;
+    write!(text, "simulated: {all} in {racks}")?;
     if cluster.pod_size > 0 {
         let pods = cluster.racks.div_ceil(cluster.pod_size) as usize;
         write!(text, " and {}", count(pods, "pod"))?;
     }
     writeln!(text, ", seed {}", cluster.seed)?;
-    writeln!(text, "          {}; noise {}", broken(settings), cluster.noise)?;
+    writeln!(text, "           {}; noise {}", broken(settings), cluster.noise)?;
     let job = Job::after(&settings.policy, outcome);
     let truth = Truth::of(settings, outcome);
     write_rounds(text, outcome)?;
@@ -57,7 +57,7 @@ fn write(text: &mut String, settings: &Settings, outcome: &Outcome) -> fmt::Resu
     writeln!(text, "the job: {job}")
 }
 
-/// What was put in, in one line.
+/// What is broken in the cluster, in one line.
 pub(super) fn broken(settings: &Settings) -> String {
     let cluster = &settings.cluster;
     let some =
@@ -163,13 +163,16 @@ fn write_nodes(text: &mut String, outcome: &Outcome, job: Job) -> fmt::Result {
         };
         let fate = match (node.tainted, node.excluded) {
             (true, _) => ", tainted",
-            (false, true) if job.starts() => ", left out",
+            (false, true) if job.starts() => ", excluded",
             (false, _) => "",
         };
         writeln!(text, "node {number}: {verdict}{fate}")?;
         for evidence in &node.evidence {
             let round = evidence.round.map_or_else(|| "before".to_owned(), |round| format!("round {round}"));
-            writeln!(text, "    {round}: {}", evidence.message)?;
+            // The cut has its own line.
+            let is_cut = outcome.cut.as_ref().is_some_and(|cut| cut.message == evidence.message);
+            let reason = if is_cut { "beyond the cut below" } else { &evidence.message };
+            writeln!(text, "    {round}: {reason}")?;
         }
     }
     write_rest(text, odd.len())
@@ -228,9 +231,9 @@ fn write_blamed(text: &mut String, blamed: &[Blamed]) -> fmt::Result {
     let right: Vec<u32> = right.into_iter().map(Blamed::node).collect();
     match right.as_slice() {
         [] => Ok(()),
-        [one] => writeln!(text, "left out, as the imagined fault cuts it off: node {one}"),
+        [one] => writeln!(text, "excluded, since the simulated fault cuts it off: node {one}"),
         several => {
-            writeln!(text, "left out, as the imagined fault cuts them off: nodes {}", in_a_row(several))
+            writeln!(text, "excluded, since the simulated fault cuts them off: nodes {}", in_a_row(several))
         }
     }
 }
@@ -242,7 +245,7 @@ fn write_rest(text: &mut String, all: usize) -> fmt::Result {
     }
 }
 
-/// What a check should not have said, or done.
+/// Mistakes of the check.
 fn write_truth(text: &mut String, truth: &Truth) -> fmt::Result {
     for names in &truth.wrong {
         match names.as_slice() {

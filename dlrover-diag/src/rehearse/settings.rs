@@ -8,19 +8,23 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use clap::{ArgMatches, parser::ValueSource};
 use diagnosis::network_check::{
     OnBadPath, Policy, Tainting,
     rehearsal::{Chance, Cluster},
 };
 
 pub(super) use self::line::line;
+use launcher::resolve::permille;
+
 use self::{
     fault::{Pool, Put, Which},
-    reader::{FACTOR, Fault, PROBABILITY, Reader, SHARE},
+    reader::{
+        FACTOR, Fault, PROBABILITY, SHARE, after_round, factors, name, numbers, one, pairs, slow_links,
+    },
 };
+use super::arguments::{Arguments, Check, Faults};
 
-/// Nodes that are imagined at most.
+/// Nodes that are simulated at most.
 const MOST_NODES: u32 = 65_536;
 /// Rehearsals that are made at most, of one cluster or of one kind.
 const MOST_RUNS: u64 = 1_000_000_000;
@@ -101,62 +105,67 @@ impl Asked {
     ///
     /// # Errors
     /// The first option that makes no sense, with its value and what may stand there.
-    pub(super) fn read(arguments: &ArgMatches) -> Result<Self, Wrong> {
-        let read = Reader(arguments);
-        let seed = read.one("seed", "0 to 18446744073709551615", |_: &u64| true)?;
-        let runs = |option| read.perhaps(option, RUNS, |runs: &u64| (1..=MOST_RUNS).contains(runs));
-        let json = arguments.get_flag("json");
-        for (option, are_pairs) in [("sweep", false), ("sweep-pairs", true)] {
-            if let Some(runs) = runs(option)? {
-                let mut policy = policy(&read, seed)?;
-                if arguments.value_source("taint-guard") != Some(ValueSource::CommandLine) {
-                    policy.taint_guard_permille = 1000;
-                }
-                return Ok(Self { what: What::Sweep { policy, runs, are_pairs }, json });
+    pub(super) fn read(arguments: &Arguments) -> Result<Self, Wrong> {
+        let Arguments { check, runs, json, .. } = arguments;
+        let seed = one(("seed", &check.seed), "0 to 18446744073709551615", |_: &u64| true)?;
+        let count =
+            |option, value: &str| one((option, value), RUNS, |runs: &u64| (1..=MOST_RUNS).contains(runs));
+        for (option, value, are_pairs) in
+            [("sweep", &runs.sweep, false), ("sweep-pairs", &runs.sweep_pairs, true)]
+        {
+            if let Some(value) = value {
+                let policy = policy(check, "1", seed)?;
+                let what = What::Sweep { policy, runs: count(option, value)?, are_pairs };
+                return Ok(Self { what, json: *json });
             }
         }
-        let template = template(&read, seed)?;
-        let what = match runs("repeat")? {
-            Some(runs) => What::Repeat { template, seed, runs },
+        let template = template(arguments, seed)?;
+        let what = match &runs.repeat {
+            Some(value) => What::Repeat { template, seed, runs: count("repeat", value)? },
             None => What::Once(template.settings(seed)),
         };
-        Ok(Self { what, json })
+        Ok(Self { what, json: *json })
     }
 }
 
-fn policy(read: &Reader<'_>, seed: u64) -> Result<Policy, Wrong> {
-    let ratio =
-        read.one("straggler-ratio", "above 1, at most 1000000", |it: &f64| *it > 1.0 && *it <= 1e6)?;
-    let guard = read.one("taint-guard", "0 to 1", |share: &f64| (0.0..=1.0).contains(share))?;
+fn policy(check: &Check, taint_guard: &str, seed: u64) -> Result<Policy, Wrong> {
+    let ratio = one(("straggler-ratio", &check.straggler_ratio), "above 1, at most 1000000", |it: &f64| {
+        *it > 1.0 && *it <= 1e6
+    })?;
+    let guard = check.taint_guard.as_deref().unwrap_or(taint_guard);
+    let guard = one(("taint-guard", guard), "0 to 1", |share: &f64| (0.0..=1.0).contains(share))?;
     let tainting = [("now", Tainting::Now), ("confirmed", Tainting::Confirmed), ("never", Tainting::Never)];
     let bad_path =
         [("exclude", OnBadPath::Exclude), ("fail", OnBadPath::Fail), ("proceed", OnBadPath::Proceed)];
     Ok(Policy {
-        max_rounds: read.one("max-rounds", "1 to 4294967295", |rounds: &u32| *rounds > 0)?,
-        exclude_straggler: read.0.get_flag("exclude-straggler"),
+        max_rounds: one(("max-rounds", &check.max_rounds), "1 to 4294967295", |rounds: &u32| *rounds > 0)?,
+        exclude_straggler: check.exclude_straggler,
         straggler_permille: permille(ratio),
         taint_guard_permille: permille(guard),
-        taint_flaky: read.word("taint-flaky", "now, confirmed or never", &tainting)?,
-        on_bad_path: read.word("on-bad-path", "exclude, fail or proceed", &bad_path)?,
+        taint_flaky: name(("taint-flaky", &check.taint_flaky), "now, confirmed or never", &tainting)?,
+        on_bad_path: name(("on-bad-path", &check.on_bad_path), "exclude, fail or proceed", &bad_path)?,
         ..Policy::new(seed)
     })
 }
 
-fn template(read: &Reader<'_>, seed: u64) -> Result<Template, Wrong> {
-    let nodes = read.one("nodes", "1 to 65536", |nodes: &u32| (1..=MOST_NODES).contains(nodes))?;
-    let racks = read.one("racks", &format!("1 to {nodes}"), |racks: &u32| (1..=nodes).contains(racks))?;
-    let pod_size =
-        read.perhaps("pod-size", &format!("1 to {racks}"), |size: &u32| (1..=racks).contains(size))?;
-    let share = |number: &f64| (0.0..=1.0).contains(number);
+fn template(arguments: &Arguments, seed: u64) -> Result<Template, Wrong> {
+    let size = &arguments.cluster;
+    let nodes = size.nodes.as_deref().unwrap_or_default();
+    let nodes = one(("nodes", nodes), "1 to 65536", |nodes: &u32| (1..=MOST_NODES).contains(nodes))?;
+    let up_to = |most: u32| move |number: &u32| (1..=most).contains(number);
+    let racks = one(("racks", &size.racks), &format!("1 to {nodes}"), up_to(nodes))?;
+    let pod_size = size.pod_size.as_ref();
+    let pod_size = pod_size.map(|size| one(("pod-size", size), &format!("1 to {racks}"), up_to(racks)));
+    let transient = ("transient", arguments.faults.transient.as_str());
     let mut cluster = Cluster {
         seed,
-        noise: read.one("noise", "0 to 2", |noise: &f64| (0.0..=2.0).contains(noise))?,
-        transient: read.one("transient", "0 to 1", share)?,
-        pod_size: pod_size.unwrap_or(0),
+        noise: one(("noise", &size.noise), "0 to 2", |noise: &f64| (0.0..=2.0).contains(noise))?,
+        transient: one(transient, "0 to 1", |share: &f64| (0.0..=1.0).contains(share))?,
+        pod_size: pod_size.transpose()?.unwrap_or(0),
         ..Cluster::healthy(nodes, racks)
     };
     let mut draws = Vec::new();
-    let faults = faults(read, &cluster)?;
+    let faults = faults(&arguments.faults, &cluster)?;
     for fault in &faults {
         match fault.which {
             Which::One(number) => fault.put.insert(&mut cluster, (number, number)),
@@ -165,36 +174,37 @@ fn template(read: &Reader<'_>, seed: u64) -> Result<Template, Wrong> {
         }
     }
     are_enough(&faults, &cluster)?;
-    Ok(Template { cluster, draws, policy: policy(read, seed)? })
+    Ok(Template { cluster, draws, policy: policy(&arguments.check, "0.3", seed)? })
 }
 
 /// All that breaks, in the order of the options.
-fn faults(read: &Reader<'_>, cluster: &Cluster) -> Result<Vec<Fault>, Wrong> {
+fn faults(given: &Faults, cluster: &Cluster) -> Result<Vec<Fault>, Wrong> {
     let (nodes, racks) = (cluster.nodes, cluster.racks);
     let (node, rack) = (("node", nodes), ("rack", racks));
-    let pods = match (cluster.pod_size, read.0.get_many::<String>("dead-pod")) {
-        (0, Some(mut values)) => {
-            let value = values.next().cloned().unwrap_or_default();
-            return Err(Wrong::Alone { option: "dead-pod", value, needs: "pod-size, the racks in a pod" });
+    let pods = match (cluster.pod_size, given.dead_pod.first()) {
+        (0, Some(value)) => {
+            let needs = "pod-size, the racks in a pod";
+            return Err(Wrong::Alone { option: "dead-pod", value: value.clone(), needs });
         }
         (0, None) => Vec::new(),
-        (size, _) => read.numbers("dead-pod", "pods", racks.div_ceil(size), Put::DeadPod)?,
+        (size, _) => numbers(("dead-pod", &given.dead_pod), "pods", racks.div_ceil(size), Put::DeadPod)?,
     };
+    let uplinks = ("dead-uplink", &given.dead_uplink[..]);
     let all = [
-        read.numbers("faulty", "nodes", nodes, Put::Faulty)?,
-        read.numbers("local-fault", "nodes", nodes, Put::LocalFault)?,
-        read.numbers("lost", "nodes", nodes, Put::Lost)?,
-        read.after_round("dies", node, None, Put::Dies)?,
-        read.pairs("dead-link", "nodes", nodes, Put::DeadLink)?,
-        read.pairs("dead-rack-pair", "racks", racks, Put::DeadRackPair)?,
-        read.after_round("dead-uplink", rack, Some(Put::DeadUplink), Put::UplinkDies)?,
-        read.factors("partial-uplink", rack, SHARE, Put::PartialUplink)?,
+        numbers(("faulty", &given.faulty), "nodes", nodes, Put::Faulty)?,
+        numbers(("local-fault", &given.local_fault), "nodes", nodes, Put::LocalFault)?,
+        numbers(("lost", &given.lost), "nodes", nodes, Put::Lost)?,
+        after_round(("dies", &given.dies), node, None, Put::Dies)?,
+        pairs(("dead-link", &given.dead_link), "nodes", nodes, Put::DeadLink)?,
+        pairs(("dead-rack-pair", &given.dead_rack_pair), "racks", racks, Put::DeadRackPair)?,
+        after_round(uplinks, rack, Some(Put::DeadUplink), Put::UplinkDies)?,
+        factors(("partial-uplink", &given.partial_uplink), rack, SHARE, Put::PartialUplink)?,
         pods,
-        read.factors("slow-nic", node, FACTOR, Put::SlowNic)?,
-        read.slow_links(nodes)?,
-        read.factors("slow-compute", node, FACTOR, Put::SlowCompute)?,
-        read.factors("flaky", node, PROBABILITY, Put::Flaky)?,
-        read.numbers("liar", "nodes", nodes, Put::Liar)?,
+        factors(("slow-nic", &given.slow_nic), node, FACTOR, Put::SlowNic)?,
+        slow_links(("slow-link", &given.slow_link), nodes)?,
+        factors(("slow-compute", &given.slow_compute), node, FACTOR, Put::SlowCompute)?,
+        factors(("flaky", &given.flaky), node, PROBABILITY, Put::Flaky)?,
+        numbers(("liar", &given.liar), "nodes", nodes, Put::Liar)?,
     ];
     Ok(all.into_iter().flatten().collect())
 }
@@ -220,9 +230,4 @@ fn are_enough(faults: &[Fault], cluster: &Cluster) -> Result<(), Wrong> {
         };
     }
     Ok(())
-}
-
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 10^9, checked before")]
-fn permille(ratio: f64) -> u32 {
-    (ratio * 1000.0).round() as u32
 }

@@ -1,9 +1,9 @@
-//! What a check came to, held against what was imagined. The check itself never learns the one from the other.
+//! Compares the outcome of a check with the simulated faults, which the check itself never learns.
 //!
 //! | question | file |
 //! |---|---|
 //! | what was put in and not found | `missed`, `seen` |
-//! | which healthy nodes are tainted or left out | `blamed` |
+//! | which healthy nodes are tainted or excluded | `blamed` |
 //! | what is named and works | `wrong`, `named` |
 //! | how many rounds are allowed | `bound` |
 
@@ -33,7 +33,7 @@ pub(super) struct Truth {
     pub(super) blamed: Vec<Blamed>,
     /// What is named and is not broken: an element, or an ambiguity of which no candidate is.
     pub(super) wrong: Vec<Vec<Element>>,
-    /// Pairs of nodes of the job that the imagined fabric cuts, as the check knows.
+    /// Pairs of nodes of the job that the simulated fabric cuts, as the check knows.
     pub(super) over_cut: usize,
     /// The most rounds; `None`: as many as are needed.
     pub(super) bound: Option<u32>,
@@ -62,12 +62,12 @@ impl Truth {
         self.blamed.iter().filter(|node| node.tainted).count()
     }
 
-    /// Healthy nodes that are left out though the imagined fabric reaches them.
+    /// Healthy nodes that are excluded though the simulated fabric reaches them.
     pub(super) fn healthy_excluded(&self) -> usize {
         self.blamed.iter().filter(|node| node.excluded && !node.cut_off).count()
     }
 
-    /// Healthy nodes that are left out, for the imagined fabric cuts them off.
+    /// Healthy nodes that are excluded, for the simulated fabric cuts them off.
     pub(super) fn cut_off(&self) -> usize {
         self.blamed.iter().filter(|node| node.cut_off && !node.tainted).count()
     }
@@ -92,13 +92,13 @@ fn last_round(outcome: &Outcome) -> u32 {
     u32::try_from(outcome.rounds.len().saturating_sub(1)).unwrap_or(u32::MAX)
 }
 
-/// Whether the imagined fabric keeps the node from a node that stays.
+/// Whether the simulated fabric keeps the node from a node that stays.
 fn is_cut_off(cluster: &Cluster, outcome: &Outcome, node: u32) -> bool {
     let last = last_round(outcome);
     staying(outcome).iter().any(|other| *other != node && cluster.is_cut_in(last, node, *other))
 }
 
-/// The nodes that are not left out.
+/// The nodes that are not excluded.
 fn staying(outcome: &Outcome) -> Vec<u32> {
     let nodes = (0..).zip(&outcome.nodes);
     nodes.filter(|(_, node)| !node.excluded).map(|(number, _)| number).collect()
@@ -114,7 +114,7 @@ fn last_tests(outcome: &Outcome) -> BTreeMap<(u32, u32), TestResult> {
     pairs.collect()
 }
 
-/// Pairs of nodes that stay and that the imagined fabric cuts, and the check knows: their last test failed, or the way
+/// Pairs of nodes that stay and that the simulated fabric cuts, and the check knows: their last test failed, or the way
 /// is named as dead.
 fn over_cut(cluster: &Cluster, outcome: &Outcome) -> usize {
     let last = last_round(outcome);

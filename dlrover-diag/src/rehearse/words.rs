@@ -1,4 +1,4 @@
-//! Words that several reports share.
+//! Phrases that several reports share.
 
 pub(super) use diagnosis::counted::counted as count;
 use diagnosis::network_check::Element;
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_in_a_row_are_told_together() {
+    fn numbers_in_a_row_are_merged() {
         assert_eq!(in_a_row(&[0, 1, 2, 3, 5, 6, 9]), "0 to 3, 5, 6, 9");
         assert_eq!(in_a_row(&[4]), "4");
         assert_eq!(in_a_row(&[]), "");

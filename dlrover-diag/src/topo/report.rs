@@ -1,4 +1,4 @@
-//! What `dlrover-diag topo` says.
+//! The output of `dlrover-diag topo`.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -71,8 +71,8 @@ fn rounded(number: f64) -> f64 {
     (number * 1000.0).round() / 1000.0
 }
 
-/// What lies between two: the tool's word, or GB/s where that was measured.
-fn word(matrix: &Matrix, one: usize, other: usize) -> String {
+/// The link between two: the tool's name of it, or GB/s where that was measured.
+fn link_name(matrix: &Matrix, one: usize, other: usize) -> String {
     match matrix.link(one, other) {
         _ if one == other => "-".to_owned(),
         Some(link) => link.to_string(),
@@ -80,7 +80,7 @@ fn word(matrix: &Matrix, one: usize, other: usize) -> String {
     }
 }
 
-/// All pairs, and who is free.
+/// All pairs, and the free GPUs.
 pub(super) fn table(matrix: &Matrix, free: GpuSet, broken: GpuSet) -> String {
     let has_numa = (0..matrix.size()).any(|gpu| matrix.numa(gpu).is_some());
     let mut text = " ".repeat(6);
@@ -91,7 +91,7 @@ pub(super) fn table(matrix: &Matrix, free: GpuSet, broken: GpuSet) -> String {
     for one in 0..matrix.size() {
         let _ = write!(text, "{:<6}", format!("GPU{one}"));
         for other in 0..matrix.size() {
-            let _ = write!(text, "{:>6}", word(matrix, one, other));
+            let _ = write!(text, "{:>6}", link_name(matrix, one, other));
         }
         if has_numa {
             let _ = write!(text, "{:>6}", matrix.numa(one).map_or("?".to_owned(), |node| node.to_string()));
@@ -132,7 +132,7 @@ pub(super) fn choice(matrix: &Matrix, choice: &Choice) -> String {
         let next = choice.ring[(place + 1) % choice.ring.len()];
         let _ = write!(ring, "{gpu} ");
         if choice.ring.len() > 1 {
-            let _ = write!(ring, "-{}- ", word(matrix, *gpu, next));
+            let _ = write!(ring, "-{}- ", link_name(matrix, *gpu, next));
         }
     }
     if choice.ring.len() > 1 {
@@ -214,4 +214,36 @@ pub(super) fn ranking(matrix: &Matrix, free: GpuSet, wanted: usize) -> String {
         let _ = writeln!(text, "      ... and {} more", ranked.len() - SHOWN);
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use diagnosis::gpu_topology::{Objective, choose};
+
+    use super::{choice, overview, ranking, table, *};
+
+    const TOPO: &str = "\
+\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\tNUMA Affinity
+GPU0\t X \tNV2\tSYS\tPHB\t0-31\t0
+GPU1\tNV2\t X \tNV1\tSYS\t0-31\t0
+GPU2\tSYS\tNV1\t X \tPIX\t32-63\t1
+GPU3\tPHB\tSYS\tPIX\t X \t32-63\t1
+";
+
+    #[test]
+    fn the_tables_are_pleasant_to_read() {
+        let matrix = Matrix::parse(TOPO).unwrap();
+        let (broken, all) = (GpuSet::from_iter([3]), GpuSet::first(4));
+        let best = |wanted| choose(&matrix, all, wanted, Objective::Topology).unwrap();
+        insta::assert_snapshot!(
+            [
+                table(&matrix, all.without(broken), broken),
+                overview(&matrix, &[best(2), best(3), best(4)]),
+                choice(&matrix, &best(2)),
+                choice(&matrix, &best(3)),
+                ranking(&matrix, all, 2),
+            ]
+            .join("----\n")
+        );
+    }
 }

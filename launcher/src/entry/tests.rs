@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::testing::{FakeHost, variables, words};
 
-fn knock(line: &str, env: &[(&str, &str)]) -> FrontDoor {
+fn run_entry(line: &str, env: &[(&str, &str)]) -> Action {
     let mut host = FakeHost::new();
     host.files.push("/etc/passwd".into());
     let mut args = vec!["dlrover-run".into()];
@@ -15,10 +15,10 @@ fn knock(line: &str, env: &[(&str, &str)]) -> FrontDoor {
     entry(&args, variables(&env), &host)
 }
 
-/// What a person sees of a refusal.
+/// A refusal as printed.
 fn refusal(line: &str, env: &[(&str, &str)]) -> String {
-    match knock(line, env) {
-        FrontDoor::Refused { message, exit_code, usage } => {
+    match run_entry(line, env) {
+        Action::Refused { message, exit_code, usage } => {
             assert_eq!(usage.is_some(), exit_code == 2, "{line}");
             assert!(!message.contains('\n') && !message.ends_with('.'), "{message}");
             let env: String = env.iter().map(|(name, value)| format!("{name}={value} ")).collect();
@@ -40,7 +40,7 @@ macro_rules! assert_texts {
 }
 
 #[test]
-fn a_line_that_cannot_be_read_is_answered_as_argparse_does() {
+fn a_line_that_cannot_be_parsed_is_refused_as_by_argparse() {
     assert_texts!(refusals(&[
         (&[], ""),
         (&[], "--standalone"),
@@ -67,7 +67,7 @@ fn a_line_that_cannot_be_read_is_answered_as_argparse_does() {
 }
 
 #[test]
-fn a_value_that_cannot_be_used_is_named_with_its_origin_and_what_would_be_right() {
+fn an_unusable_value_is_named_with_its_origin_and_what_is_allowed() {
     assert_texts!(refusals(&[
         (&[], "--nnodes=1:2:3 x.py"),
         (&[], "--nnodes=a x.py"),
@@ -135,7 +135,7 @@ fn a_value_that_cannot_be_used_is_named_with_its_origin_and_what_would_be_right(
 }
 
 #[test]
-fn a_switchbox_check_that_cannot_be_made_as_it_is_asked_for_is_refused() {
+fn an_impossible_switchbox_check_is_refused() {
     assert_texts!(refusals(&[
         (&[], "--switchbox-check x.py"),
         (&[], "--box-pairs 0:0 -- x.py"),
@@ -154,15 +154,15 @@ fn a_switchbox_check_that_cannot_be_made_as_it_is_asked_for_is_refused() {
 #[test]
 fn help_version_and_completion_are_printed() {
     for line in ["--version", "-V", "--nnodes=2 --version", "-mV"] {
-        let text = match knock(line, &[("PET_VERSION", "0")]) {
-            FrontDoor::Print { text } => text,
+        let text = match run_entry(line, &[("PET_VERSION", "0")]) {
+            Action::Print { text } => text,
             other => panic!("{line}: {other:?}"),
         };
         assert_eq!(text, concat!("dlrover-run ", env!("CARGO_PKG_VERSION"), "\n"), "{line}");
     }
-    assert!(matches!(knock("-h", &[]), FrontDoor::Print { text } if text.starts_with("Usage: dlrover-run")));
+    assert!(matches!(run_entry("-h", &[]), Action::Print { text } if text.starts_with("Usage: dlrover-run")));
     assert!(
-        matches!(knock("--print-completion=bash", &[]), FrontDoor::Print { text } if text.contains("complete"))
+        matches!(run_entry("--print-completion=bash", &[]), Action::Print { text } if text.contains("complete"))
     );
 }
 
@@ -170,7 +170,7 @@ fn help_version_and_completion_are_printed() {
 fn words_that_are_not_utf8_reach_the_script() {
     let odd = OsString::from_vec(vec![b'-', 0xff, b'=']);
     let args = ["dlrover-run".into(), "--no-python".into(), "x".into(), odd.clone()];
-    let FrontDoor::Run(plan) = entry(&args, Vec::new(), &FakeHost::new()) else { panic!("a fine line") };
+    let Action::Run(plan) = entry(&args, Vec::new(), &FakeHost::new()) else { panic!("a fine line") };
     assert_eq!(plan.agent.command.argv, [OsString::from("x"), odd]);
 }
 
@@ -181,7 +181,7 @@ fn any_bytes() -> impl Strategy<Value = OsString> {
 
 proptest! {
     #[test]
-    fn whatever_stands_in_argv_and_the_environment_gets_an_answer(
+    fn any_argv_and_environment_gets_an_answer(
         args in prop::collection::vec(any_bytes(), 0..4),
         script_args in prop::collection::vec(any_bytes(), 0..4),
         pets in prop::collection::vec((prop::sample::select(VARIABLES), any_bytes()), 0..3),
@@ -192,9 +192,9 @@ proptest! {
         all.extend(script_args.iter().cloned());
         let env = pets.into_iter().map(|(name, value)| (OsString::from(name), value)).collect();
         match entry(&all, env, &FakeHost::new()) {
-            FrontDoor::Run(plan) => prop_assert!(plan.agent.command.argv.ends_with(&script_args)),
-            FrontDoor::Refused { message, .. } => prop_assert!(!message.is_empty()),
-            FrontDoor::Print { text } => prop_assert!(!text.is_empty()),
+            Action::Run(plan) => prop_assert!(plan.agent.command.argv.ends_with(&script_args)),
+            Action::Refused { message, .. } => prop_assert!(!message.is_empty()),
+            Action::Print { text } => prop_assert!(!text.is_empty()),
         }
     }
 }

@@ -1,7 +1,6 @@
 //! What is known of this node's accelerators when a choice is to be made.
 //!
-//! Drivers and vendors' tools are asked once a launch ([`Host::accelerators`]). A file stands in for what lies between
-//! accelerators, and the driver's files for their ids where nobody answers.
+//! Drivers and vendors' tools are asked once a launch ([`Host::accelerators`]). A file replaces their links, and the driver's files for their ids where no driver or tool replies.
 
 use std::path::{Path, PathBuf};
 
@@ -10,13 +9,17 @@ use diagnosis::{
     gpus::{self, Vendor},
 };
 
-use crate::{accelerators, environment::Environment, host::Host};
+use crate::{
+    accelerators::{Accelerator, Devices},
+    environment::Environment,
+    host::Host,
+};
 
 /// One accelerator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gpu {
     /// What the list of visible devices calls it: its unique id, or its number where such lists know no ids. `None`: it
-    /// is in such trouble that it does not tell.
+    /// does not report it.
     pub id: Option<String>,
     /// What its lock is called.
     pub lock: String,
@@ -33,7 +36,7 @@ impl Gpu {
                 let nameless = || known.trouble.is_some().then(|| format!("GPU-unknown-{}", known.index));
                 (known.uuid.clone(), known.uuid.clone().or_else(nameless)?)
             }
-            // Whether its runtime takes ids nobody has tried.
+            // It is unknown whether its runtime takes ids.
             Vendor::Metax => {
                 let number = known.index.to_string();
                 (Some(number.clone()), known.pci.clone().unwrap_or(number))
@@ -45,25 +48,25 @@ impl Gpu {
 
 /// All accelerators of a node, in the order of their places on the bus, and what lies between them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Inventory {
+pub(crate) struct Inventory {
     pub vendor: Vendor,
     pub matrix: Matrix,
     /// As many as the matrix has.
     pub gpus: Vec<Gpu>,
 }
 
-/// Why nothing is known. What drivers and tools said of it comes last.
+/// Why there is no inventory, with the messages of drivers and tools.
 #[derive(Debug, thiserror::Error)]
 pub enum NoInventory {
     #[error("this node shows no GPU{}", said(.0))]
     NoGpu(Vec<String>),
-    #[error("the look at this node's GPUs came to no end{}", said(.0))]
+    #[error("the inspection of this node's GPUs timed out{}", said(.0))]
     NoEnd(Vec<String>),
     #[error("the GPUs of this node are not numbered from 0 on: there is gpu {0}")]
     Number(u32),
     #[error("gpu {0} has no id that a list could name it by")]
     Nameless(u32),
-    #[error("what lies between gpu {one} and gpu {other} is not known{}", said(.notes))]
+    #[error("the link between gpu {one} and gpu {other} is not known{}", said(.notes))]
     NoLink { one: u32, other: u32, notes: Vec<String> },
     #[error("{}: {why}", .file.display())]
     File { file: PathBuf, why: String },
@@ -79,50 +82,43 @@ fn said(notes: &[String]) -> String {
     if notes.is_empty() { String::new() } else { format!(": {}", notes.join("; ")) }
 }
 
-/// What drivers and tools say; `file` stands in for what lies between accelerators.
+/// The inventory from drivers and tools; a `file` replaces the links.
 ///
 /// # Errors
 ///
-/// When nobody says anything, or what is said is no topology.
-pub fn take(host: &dyn Host, env: Environment<'_>, file: Option<&Path>) -> Result<Inventory, NoInventory> {
-    let UncheckedInventory { matrix, gpus, vendor } = unchecked(host, env, file)?;
+/// When there is no report, or it is not a topology.
+pub(crate) fn take(
+    host: &dyn Host,
+    env: Environment<'_>,
+    devices: &Devices<'_>,
+    file: Option<&Path>,
+) -> Result<Inventory, NoInventory> {
+    let filed = file.map(|file| from_file(host, file)).transpose()?;
+    let told = host.accelerators(env.tool_path());
+    let matrix = filed.map_or_else(|| told_matrix(&told), Ok)?;
+    let (gpus, vendor) = told_or_filed(devices, &told);
     if gpus.len() != matrix.size() {
         return Err(NoInventory::Differ { matrix: matrix.size(), gpus: gpus.len() });
     }
     Ok(Inventory { vendor, matrix, gpus })
 }
 
-/// An inventory whose parts may not fit together.
-#[derive(Debug)]
-pub struct UncheckedInventory {
-    pub matrix: Matrix,
-    pub gpus: Vec<Gpu>,
-    vendor: Vendor,
-}
-
-/// What lies between this node's accelerators, or those of a file; and what they are.
+/// How this node's accelerators are connected, and what they are.
 ///
 /// # Errors
 ///
-/// As [`take`].
-pub fn unchecked(
-    host: &dyn Host,
-    env: Environment<'_>,
-    file: Option<&Path>,
-) -> Result<UncheckedInventory, NoInventory> {
-    let filed = file.map(|file| from_file(host, file)).transpose()?;
+/// When no driver and no tool describes them, or what they describe is no topology.
+pub fn by_drivers(host: &dyn Host, env: Environment<'_>) -> Result<(Matrix, Vec<Gpu>), NoInventory> {
     let told = host.accelerators(env.tool_path());
-    let matrix = filed.map_or_else(|| told_matrix(&told), Ok)?;
-    let (gpus, vendor) = told_or_filed(host, &told);
-    Ok(UncheckedInventory { matrix, gpus, vendor })
+    Ok((told_matrix(&told)?, told_or_filed(&Devices::new(host.root()), &told).0))
 }
 
 /// This node's accelerators, as well as they are known. None is an answer.
-pub fn gpus(host: &dyn Host, env: Environment<'_>) -> (Vec<Gpu>, Vendor) {
-    told_or_filed(host, &host.accelerators(env.tool_path()))
+pub(crate) fn gpus(host: &dyn Host, env: Environment<'_>, devices: &Devices<'_>) -> (Vec<Gpu>, Vendor) {
+    told_or_filed(devices, &host.accelerators(env.tool_path()))
 }
 
-/// What a file says to lie between accelerators.
+/// The links in a file.
 ///
 /// # Errors
 ///
@@ -133,7 +129,7 @@ pub fn from_file(host: &dyn Host, file: &Path) -> Result<Matrix, NoInventory> {
     Matrix::parse(&text).map_err(|why| NoInventory::BadFile { file: file.to_owned(), why })
 }
 
-/// All accelerators, each at the place that its number says.
+/// All accelerators, each at the index of its number.
 fn told_gpus(told: &gpus::Inventory) -> Result<(Vec<Gpu>, Vendor), NoInventory> {
     if told.hangs_at.is_some() {
         return Err(NoInventory::NoEnd(told.notes.clone()));
@@ -148,8 +144,7 @@ fn told_gpus(told: &gpus::Inventory) -> Result<(Vec<Gpu>, Vendor), NoInventory> 
     Ok(((0..).zip(&told.gpus).map(gpu).collect::<Result<Vec<Gpu>, NoInventory>>()?, vendor))
 }
 
-/// What lies between them. Nothing is known of one that is broken: it gets the longest way to all others, and is not
-/// chosen anyway.
+/// The links between them. A broken one has none: it gets the longest path to all others, and is not chosen anyway.
 fn told_matrix(told: &gpus::Inventory) -> Result<Matrix, NoInventory> {
     told_gpus(told)?;
     let between = |a: &gpus::Gpu, b: &gpus::Gpu| {
@@ -168,24 +163,24 @@ fn told_matrix(told: &gpus::Inventory) -> Result<Matrix, NoInventory> {
     Ok(Matrix::new(&rows, &numa)?)
 }
 
-/// As they are told of, or as the driver's files name them.
-fn told_or_filed(host: &dyn Host, told: &gpus::Inventory) -> (Vec<Gpu>, Vendor) {
+/// As reported, or as the driver's files name them.
+fn told_or_filed(devices: &Devices<'_>, told: &gpus::Inventory) -> (Vec<Gpu>, Vendor) {
     told_gpus(told).unwrap_or_else(|_| {
-        let filed = match accelerators::kind(host.root()) {
+        let filed = match devices.kind() {
             Some("metax") => Vendor::Metax,
             _ => Vendor::Nvidia,
         };
         let vendor = told.vendor.unwrap_or(filed);
-        (in_the_drivers_files(host, vendor), vendor)
+        (in_the_drivers_files(devices, vendor), vendor)
     })
 }
 
-fn in_the_drivers_files(host: &dyn Host, vendor: Vendor) -> Vec<Gpu> {
+fn in_the_drivers_files(devices: &Devices<'_>, vendor: Vendor) -> Vec<Gpu> {
     // Numbers mean something else to CUDA than here, unless each GPU is as fast as all others: ids do not.
-    let gpu = |(index, it): (u32, accelerators::Accelerator)| {
+    let gpu = |(index, it): (u32, Accelerator)| {
         Gpu::new(vendor, gpus::Gpu { index, uuid: it.uuid, pci: it.pci, ..gpus::Gpu::default() })
     };
-    let found = (0..).zip(accelerators::present(host.root()));
+    let found = (0..).zip(devices.present().iter().cloned());
     found.map(gpu).collect::<Option<Vec<Gpu>>>().unwrap_or_default()
 }
 
@@ -204,14 +199,14 @@ mod tests {
     }
 
     #[test]
-    fn why_nothing_is_known_is_told_with_what_was_said() {
+    fn errors_have_the_messages_of_drivers_and_tools() {
         let why = |told: &gpus::Inventory| told_matrix(told).unwrap_err().to_string();
         let notes = "no library; smi topo -m: no table";
         assert_eq!(why(&told(0)), format!("this node shows no GPU: {notes}"));
-        assert_eq!(why(&told(2)), format!("what lies between gpu 0 and gpu 1 is not known: {notes}"));
+        assert_eq!(why(&told(2)), format!("the link between gpu 0 and gpu 1 is not known: {notes}"));
         assert_eq!(why(&gpus::Inventory::default()), "this node shows no GPU");
         let hangs = gpus::Inventory { hangs_at: Some("smi topo -m".into()), ..told(2) };
-        assert_eq!(why(&hangs), format!("the look at this node's GPUs came to no end: {notes}"));
+        assert_eq!(why(&hangs), format!("the inspection of this node's GPUs timed out: {notes}"));
         let mut odd = told(2);
         odd.gpus[1].uuid = None;
         assert_eq!(why(&odd), "gpu 1 has no id that a list could name it by");

@@ -1,7 +1,7 @@
 //! A lock for each accelerator, so that two launchers of one user on one host never choose the same.
 //!
-//! A lock is a file below `/tmp/dlrover-gpu-locks-<uid>`, held by the kernel as long as the launcher lives, whatever it
-//! dies of. Not `XDG_RUNTIME_DIR`: that has another value for a batch job than at a terminal, and goes with the session.
+//! A lock is a file below `/tmp/dlrover-gpu-locks-<uid>`, held by the kernel as long as the launcher lives, however it
+//! ends. Not `XDG_RUNTIME_DIR`: that has another value for a batch job than at a terminal, and goes with the session.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
@@ -14,7 +14,7 @@ use std::{
 
 use nix::{libc, unistd::geteuid};
 
-use crate::host::Host;
+use crate::{environment::Environment, host::Host};
 
 /// The variable that names another folder for the locks: containers that share one see each other's.
 pub(crate) const FOLDER: &str = "DLROVER_GPU_LOCK_DIR";
@@ -46,7 +46,7 @@ impl GpuLock {
 pub(crate) enum Taken {
     /// Another launcher holds this one.
     By { place: usize },
-    /// Nobody can tell.
+    /// Locking failed.
     Unknown(io::Error),
 }
 
@@ -54,11 +54,12 @@ impl Locks {
     /// All of these, or none.
     pub(crate) fn take<'a>(
         host: &dyn Host,
+        env: Environment<'_>,
         wanted: impl Iterator<Item = (usize, &'a str)>,
     ) -> Result<Self, Taken> {
         let mut locks = Self::default();
         for (place, id) in wanted {
-            match host.lock_gpu(id) {
+            match host.lock_gpu(env, id) {
                 Ok(Some(lock)) => locks.held.push(lock),
                 Ok(None) => return Err(Taken::By { place }),
                 Err(error) => return Err(Taken::Unknown(error)),
@@ -80,14 +81,14 @@ impl FromIterator<GpuLock> for Locks {
 }
 
 /// Tries to lock one; `None` when another launcher holds it.
-pub(crate) fn lock(id: &str) -> io::Result<Option<GpuLock>> {
-    try_lock(&folder()?, id)
+pub(crate) fn lock(env: Environment<'_>, id: &str) -> io::Result<Option<GpuLock>> {
+    try_lock(&folder(env)?, id)
 }
 
-/// One launcher after the other, as each holds for a moment more than it keeps. When it is not our turn in time we go on
+/// Serializes launchers, since each briefly holds more locks than it keeps. After the timeout the launcher continues
 /// all the same: the locks decide.
-pub(crate) fn turn() -> Option<GpuLock> {
-    let (folder, end) = (folder().ok()?, Instant::now() + TURN);
+pub(crate) fn turn(env: Environment<'_>) -> Option<GpuLock> {
+    let (folder, end) = (folder(env).ok()?, Instant::now() + TURN);
     loop {
         match try_lock(&folder, "choosing") {
             Ok(Some(turn)) => return Some(turn),
@@ -97,8 +98,8 @@ pub(crate) fn turn() -> Option<GpuLock> {
     }
 }
 
-fn folder() -> io::Result<PathBuf> {
-    let named = std::env::var_os(FOLDER).filter(|folder| !folder.is_empty());
+fn folder(env: Environment<'_>) -> io::Result<PathBuf> {
+    let named = env.get_filled(FOLDER);
     let folder =
         named.map_or_else(|| PathBuf::from(format!("/tmp/dlrover-gpu-locks-{}", geteuid())), PathBuf::from);
     match DirBuilder::new().mode(0o700).create(&folder) {
@@ -107,11 +108,11 @@ fn folder() -> io::Result<PathBuf> {
     }
 }
 
-/// A folder in `/tmp` may be anybody's. Nobody else can replace ours once it is ours: `/tmp` is sticky.
+/// A folder in `/tmp` may belong to any user. No other user can replace ours: `/tmp` is sticky.
 fn checked(folder: PathBuf) -> io::Result<PathBuf> {
     let found = fs::symlink_metadata(&folder)?;
     if !found.is_dir() {
-        return Err(about(&folder, "is no folder"));
+        return Err(about(&folder, "is not a folder"));
     }
     if found.uid() != geteuid().as_raw() || found.mode() & 0o022 != 0 {
         return Err(about(&folder, "can be written by others"));
@@ -124,7 +125,7 @@ fn about(folder: &Path, why: &str) -> io::Error {
 }
 
 fn try_lock(folder: &Path, id: &str) -> io::Result<Option<GpuLock>> {
-    // An id comes from a driver: it shall not lead out of the folder.
+    // An id comes from a driver: it must not lead out of the folder.
     let name: String =
         id.chars().map(|it| if it.is_ascii_alphanumeric() { it } else { '-' }).take(100).collect();
     // Closed in what we start, as every file of Rust's; never through a link.
@@ -180,7 +181,7 @@ mod tests {
 
         let link = folder.path().join("link");
         symlink(folder.path(), &link).unwrap();
-        assert!(checked(link).unwrap_err().to_string().contains("is no folder"));
+        assert!(checked(link).unwrap_err().to_string().contains("is not a folder"));
         let open = folder.path().join("open");
         fs::create_dir(&open).unwrap();
         fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();

@@ -29,20 +29,20 @@ pub(super) enum ListenError {
     /// One port.
     #[error("cannot listen on port {port} of {address}; free it, or choose another with --port")]
     Port {
-        /// `all addresses`, or what --bind says.
+        /// `all addresses`, or --bind.
         address: String,
         /// Which one.
         port: u16,
-        /// What the system said.
+        /// The system error.
         #[source]
         source: io::Error,
     },
     /// None of several.
     #[error("no port among HOST_PORTS is free on {address}")]
     Choices {
-        /// `all addresses`, or what --bind says.
+        /// `all addresses`, or --bind.
         address: String,
-        /// What the system said of the last one.
+        /// The system error of the last one.
         #[source]
         source: io::Error,
     },

@@ -2,7 +2,6 @@
 
 use std::{fs::File, io, io::Read as _, path::PathBuf, time::Duration};
 
-use clap::ArgMatches;
 use master::{TaintConfig, TaintFileError, TopologyFileError};
 use master_proto::trust::{TlsFiles, Token, TokenError, Trust};
 use rules::{
@@ -11,7 +10,7 @@ use rules::{
     taint_key::TaintKey,
 };
 
-use super::listen::ListenOn;
+use super::{arguments::Arguments, listen::ListenOn};
 use crate::{
     environment::Environment,
     invalid::Invalid,
@@ -19,7 +18,7 @@ use crate::{
     resolve::{permille, ports},
 };
 
-/// Longer than any job, and short enough for every clock.
+/// Longer than any job, and within the range of every clock.
 const FOR_EVER: f64 = 1e9;
 
 /// Of a token's file.
@@ -28,7 +27,7 @@ const MOST_BYTES: u64 = 64 << 10;
 /// Those of dlrover's own master.
 const PLATFORMS: [&str; 4] = ["pyk8s", "k8s", "ray", "local"];
 
-/// All that the master is told.
+/// The settings of the master.
 #[derive(Debug)]
 pub(super) struct Settings {
     pub(super) job_name: String,
@@ -39,13 +38,13 @@ pub(super) struct Settings {
     pub(super) topology_file: Option<PathBuf>,
     pub(super) taints: TaintConfig,
     pub(super) trust: Trust,
-    /// Lines for people.
+    /// Lines for the log.
     pub(super) notices: Vec<String>,
-    /// Said before all else: anybody may join.
+    /// The warning that any host may join, printed first.
     pub(super) open: Option<String>,
 }
 
-/// What cannot be meant.
+/// A setting that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SettingsError {
     /// A number of seconds.
@@ -53,7 +52,7 @@ pub(super) enum SettingsError {
     Seconds {
         /// Which.
         option: &'static str,
-        /// As it was written.
+        /// As given.
         value: String,
         /// What it may be.
         range: &'static str,
@@ -61,7 +60,7 @@ pub(super) enum SettingsError {
     /// A share of the nodes.
     #[error("--taint-guard {value}: expected a share of the nodes, from 0 to 1")]
     Share {
-        /// As it was written.
+        /// As given.
         value: String,
     },
     /// The topology file.
@@ -76,7 +75,7 @@ pub(super) enum SettingsError {
     /// The taints' key.
     #[error("--taint-key {value}: {}", TaintKey::FORM)]
     TaintKey {
-        /// As it was written.
+        /// As given.
         value: String,
     },
     /// The token's file.
@@ -84,14 +83,14 @@ pub(super) enum SettingsError {
     TokenFile {
         /// Which.
         path: PathBuf,
-        /// What the system said.
+        /// The system error.
         #[source]
         source: io::Error,
     },
     /// The token.
     #[error("{given} cannot be used")]
     Token {
-        /// Where it comes from. Its value is said nowhere.
+        /// Where it comes from. Its value is never printed.
         given: String,
         /// What is wrong with it.
         #[source]
@@ -103,29 +102,28 @@ pub(super) enum SettingsError {
 }
 
 impl Settings {
-    /// Reads what must be readable now, so that nobody joins a master that cannot serve.
+    /// Reads what must be readable now, so that no node joins a master that cannot serve.
     ///
     /// # Errors
-    /// The first thing that cannot be meant.
-    pub(super) fn read(arguments: &ArgMatches, env: Environment<'_>) -> Result<Self, SettingsError> {
-        let given = Arguments { arguments, env };
-        let reconnect_grace = given.seconds("reconnect-grace")?;
-        let heartbeat_timeout = given.seconds("heartbeat-timeout")?;
+    /// The first setting that cannot be used.
+    pub(super) fn read(given: &Arguments, env: Environment<'_>) -> Result<Self, SettingsError> {
+        let reconnect_grace = seconds("reconnect-grace", &given.reconnect_grace)?;
+        let heartbeat_timeout = seconds("heartbeat-timeout", &given.heartbeat_timeout)?;
         if heartbeat_timeout.is_zero() {
-            return Err(given.bad_seconds("heartbeat-timeout", "above 0"));
+            return Err(bad_seconds("heartbeat-timeout", &given.heartbeat_timeout, "above 0"));
         }
-        let port = arguments.get_one("port").copied().unwrap_or(0);
+        let port = given.port;
         let choices = if port == 0 { ports::choices(env)? } else { Vec::new() };
-        let topology_file = given.file("topology-config", Some("DLROVER_TOPOLOGY_CONFIG"));
+        let topology_file = file(&given.topology_config, env, Some("DLROVER_TOPOLOGY_CONFIG"));
         if let Some(file) = &topology_file {
             master::check_topology(file)?;
         }
-        let taint_file = given.file("taint-report", None);
+        let taint_file = file(&given.taint_report, env, None);
         if let Some(file) = &taint_file {
             master::check_taint_report(file)?;
         }
-        let trust = given.trust()?;
-        let notices = given.notices();
+        let trust = trust(given, env)?;
+        let notices = notices(given);
         let is_open = trust.token.is_none() && trust.tls.ca.is_none();
         let open = is_open.then(|| {
             let hint = if trust.tls.is_on() {
@@ -133,13 +131,15 @@ impl Settings {
             } else {
                 "DLROVER_JOB_TOKEN"
             };
-            open_job::words("its port", hint)
+            open_job::warning("its port", hint)
         });
+        let name_of_job = || Some(env.get_filled("ELASTIC_JOB_NAME")?.to_string_lossy().into_owned());
+        let job_name = filled(&given.job_name).or_else(name_of_job);
         Ok(Self {
-            job_name: given.text("job-name", Some("ELASTIC_JOB_NAME")).unwrap_or_else(|| "job".into()),
-            reach: ListenOn { address: given.text("bind", None), port, choices },
+            job_name: job_name.unwrap_or_else(|| "job".into()),
+            reach: ListenOn { address: filled(&given.bind), port, choices },
             policy: Policy {
-                restart_count: arguments.get_one("restart-count").copied().unwrap_or(3),
+                restart_count: given.restart_count,
                 on_give_up: OnGiveUp::Replace,
                 host: None,
                 has_topology: topology_file.is_some(),
@@ -147,16 +147,16 @@ impl Settings {
                 reconnect_grace,
                 terms: None,
                 is_open,
-                taint_guard_permille: given.taint_guard()?,
+                taint_guard_permille: taint_guard(&given.taint_guard)?,
                 lease: Some(heartbeat_timeout),
             },
             timeout: Timeout { reconnect_grace, heartbeat_timeout: Some(heartbeat_timeout) },
-            state_dir: given.file("state-dir", None),
+            state_dir: file(&given.state_dir, env, None),
             topology_file,
             taints: TaintConfig {
                 file: taint_file,
-                on_fault_node: given.on_fault_node()?,
-                key: given.taint_key()?,
+                on_fault_node: on_fault_node(given)?,
+                key: taint_key(&given.taint_key)?,
             },
             trust,
             notices,
@@ -165,125 +165,112 @@ impl Settings {
     }
 }
 
-/// Arguments over variables.
-struct Arguments<'a> {
-    arguments: &'a ArgMatches,
-    env: Environment<'a>,
+/// An option's text, unless it is empty.
+fn filled(text: &Option<String>) -> Option<String> {
+    text.clone().filter(|text| !text.is_empty())
 }
 
-impl Arguments<'_> {
-    fn text(&self, option: &str, variable: Option<&str>) -> Option<String> {
-        let given = self.arguments.get_one::<String>(option).cloned().filter(|text| !text.is_empty());
-        let from_variable = || Some(self.env.get_filled(variable?)?.to_string_lossy().into_owned());
-        given.or_else(from_variable)
-    }
+/// The file that an option names, else a variable.
+fn file(option: &Option<PathBuf>, env: Environment<'_>, variable: Option<&str>) -> Option<PathBuf> {
+    let given = option.clone().filter(|path| !path.as_os_str().is_empty());
+    given.or_else(|| env.get_filled(variable?).map(PathBuf::from))
+}
 
-    fn file(&self, option: &str, variable: Option<&str>) -> Option<PathBuf> {
-        let given = self.arguments.get_one::<PathBuf>(option).cloned();
-        let given = given.filter(|path| !path.as_os_str().is_empty());
-        given.or_else(|| self.env.get_filled(variable?).map(PathBuf::from))
-    }
+fn seconds(option: &'static str, text: &str) -> Result<Duration, SettingsError> {
+    let number = text.trim().parse::<f64>().ok().filter(|number| *number >= 0.0);
+    let seconds = number.and_then(|number| Duration::try_from_secs_f64(number.min(FOR_EVER)).ok());
+    seconds.ok_or_else(|| bad_seconds(option, text, "from 0 on"))
+}
 
-    fn seconds(&self, option: &'static str) -> Result<Duration, SettingsError> {
-        let number = self.text(option, None).and_then(|text| text.trim().parse::<f64>().ok());
-        let number = number.filter(|number| *number >= 0.0).map(|number| number.min(FOR_EVER));
-        let seconds = number.and_then(|number| Duration::try_from_secs_f64(number).ok());
-        seconds.ok_or_else(|| self.bad_seconds(option, "from 0 on"))
-    }
+fn bad_seconds(option: &'static str, value: &str, range: &'static str) -> SettingsError {
+    SettingsError::Seconds { option, value: value.to_owned(), range }
+}
 
-    /// The share of the nodes, in thousandths, above which nobody is tainted.
-    fn taint_guard(&self) -> Result<u32, SettingsError> {
-        let value = self.text("taint-guard", None).unwrap_or_default();
-        let share = value.trim().parse::<f64>().ok().filter(|share| (0.0..=1.0).contains(share));
-        share.map(permille).ok_or(SettingsError::Share { value })
-    }
+/// The share of the nodes, in thousandths, above which no node is tainted.
+fn taint_guard(value: &str) -> Result<u32, SettingsError> {
+    let share = value.trim().parse::<f64>().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.map(permille).ok_or_else(|| SettingsError::Share { value: value.to_owned() })
+}
 
-    fn on_fault_node(&self) -> Result<Option<String>, SettingsError> {
-        match self.arguments.get_one::<String>("on-fault-node") {
-            Some(command) if command.trim().is_empty() => Err(SettingsError::NoCommand),
-            command => Ok(command.cloned()),
+fn on_fault_node(given: &Arguments) -> Result<Option<String>, SettingsError> {
+    match &given.on_fault_node {
+        Some(command) if command.trim().is_empty() => Err(SettingsError::NoCommand),
+        command => Ok(command.clone()),
+    }
+}
+
+fn taint_key(value: &str) -> Result<TaintKey, SettingsError> {
+    TaintKey::parse(value).ok_or_else(|| SettingsError::TaintKey { value: value.to_owned() })
+}
+
+fn trust(given: &Arguments, env: Environment<'_>) -> Result<Trust, SettingsError> {
+    let tls = TlsFiles {
+        cert: file(&given.tls_cert, env, Some("DLROVER_TLS_CERT")),
+        key: file(&given.tls_key, env, Some("DLROVER_TLS_KEY")),
+        ca: file(&given.tls_client_ca, env, Some("DLROVER_TLS_CLIENT_CA")),
+    };
+    Ok(Trust { token: token(given, env)?, tls })
+}
+
+/// The file that the option names, else the variable, else the file that a variable names.
+fn token(given: &Arguments, env: Environment<'_>) -> Result<Option<Token>, SettingsError> {
+    const VARIABLE: &str = "DLROVER_JOB_TOKEN";
+    let token = |text: &str, given: String| {
+        Token::new(text).map(Some).map_err(|source| SettingsError::Token { given, source })
+    };
+    let named = file(&given.job_token_file, env, None);
+    if let (None, Some(value)) = (&named, env.get_filled(VARIABLE)) {
+        return token(&value.to_string_lossy(), format!("the job token in {VARIABLE}"));
+    }
+    let Some(path) = named.or_else(|| file(&None, env, Some("DLROVER_JOB_TOKEN_FILE"))) else {
+        return Ok(None);
+    };
+    let mut text = String::new();
+    let read = File::open(&path).and_then(|file| file.take(MOST_BYTES).read_to_string(&mut text));
+    read.map_err(|source| SettingsError::TokenFile { path: path.clone(), source })?;
+    token(&text, format!("the job token in {}", path.display()))
+}
+
+fn notices(given: &Arguments) -> Vec<String> {
+    let platform = filled(&given.platform).map(|platform| {
+        if !PLATFORMS.contains(&platform.as_str()) {
+            let known = PLATFORMS.join(", ");
+            return format!("warning: --platform {platform}: {known} are known; nothing here depends on it");
         }
-    }
-
-    fn taint_key(&self) -> Result<TaintKey, SettingsError> {
-        let Some(value) = self.arguments.get_one::<String>("taint-key") else {
-            return Ok(TaintKey::default());
-        };
-        TaintKey::parse(value).ok_or_else(|| SettingsError::TaintKey { value: value.clone() })
-    }
-
-    fn bad_seconds(&self, option: &'static str, range: &'static str) -> SettingsError {
-        SettingsError::Seconds { option, value: self.text(option, None).unwrap_or_default(), range }
-    }
-
-    fn trust(&self) -> Result<Trust, SettingsError> {
-        let tls = TlsFiles {
-            cert: self.file("tls-cert", Some("DLROVER_TLS_CERT")),
-            key: self.file("tls-key", Some("DLROVER_TLS_KEY")),
-            ca: self.file("tls-client-ca", Some("DLROVER_TLS_CLIENT_CA")),
-        };
-        Ok(Trust { token: self.token()?, tls })
-    }
-
-    /// The file that the option names, else the variable, else the file that a variable names.
-    fn token(&self) -> Result<Option<Token>, SettingsError> {
-        const VARIABLE: &str = "DLROVER_JOB_TOKEN";
-        let token = |text: &str, given: String| {
-            Token::new(text).map(Some).map_err(|source| SettingsError::Token { given, source })
-        };
-        let named = self.file("job-token-file", None);
-        if let (None, Some(value)) = (&named, self.env.get_filled(VARIABLE)) {
-            return token(&value.to_string_lossy(), format!("the job token in {VARIABLE}"));
+        match platform.ends_with("k8s") {
+            true => format!(
+                "--platform {platform}: this master creates no pods; the nodes are those that join, and what created \
+                 them must also replace them"
+            ),
+            false => String::new(),
         }
-        let Some(path) = named.or_else(|| self.file("job-token-file", Some("DLROVER_JOB_TOKEN_FILE"))) else {
-            return Ok(None);
-        };
-        let mut text = String::new();
-        let read = File::open(&path).and_then(|file| file.take(MOST_BYTES).read_to_string(&mut text));
-        read.map_err(|source| SettingsError::TokenFile { path: path.clone(), source })?;
-        token(&text, format!("the job token in {}", path.display()))
-    }
-
-    fn notices(&self) -> Vec<String> {
-        let platform = self.text("platform", None);
-        let is_known = |platform: &&String| PLATFORMS.contains(&platform.as_str());
-        let unknown = platform.as_ref().filter(|platform| !is_known(platform)).map(|platform| {
-            format!(
-                "warning: --platform {platform}: {} are known; nothing here depends on it",
-                PLATFORMS.join(", ")
-            )
-        });
-        // It may come from dlrover's own templates.
-        let nodes = self.text("node-num", None).filter(|nodes| nodes.trim().parse::<u32>().is_err());
-        let no_number = nodes.map(|nodes| {
-            format!("warning: --node-num {nodes}: this is no number of nodes; it is not used, the nodes say how many they are")
-        });
-        let platform = platform.filter(|platform| platform.ends_with("k8s") && is_known(&platform));
-        let no_pods = platform.map(|platform| {
-            format!(
-                "--platform {platform}: this master creates no pods; the nodes are whoever joins, and whoever \
-                 creates them also replaces them"
-            )
-        });
-        let http = self.text("service-type", None).filter(|kind| kind == "http");
-        let no_http = http.map(|_| "warning: --service-type http: this master speaks gRPC only".to_owned());
-        [no_pods, unknown, no_number, no_http].into_iter().flatten().collect()
-    }
+    });
+    // It may come from dlrover's own templates.
+    let nodes = filled(&given.node_num).filter(|nodes| nodes.trim().parse::<u32>().is_err());
+    let nodes = nodes.map(|nodes| {
+        format!("warning: --node-num {nodes}: not a number of nodes; it is not used, the nodes report how many they are")
+    });
+    let http = given.service_type.as_deref() == Some("http");
+    let http = http.then(|| "warning: --service-type http: this master supports gRPC only".to_owned());
+    [platform, nodes, http].into_iter().flatten().filter(|notice| !notice.is_empty()).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use std::ffi::OsString;
 
+    use clap::FromArgMatches as _;
+
     use super::{
-        super::{arguments::command, words},
+        super::{arguments::command, dlrover_args},
         *,
     };
 
     fn read(line: &str, env: &[(&str, &str)]) -> Result<Settings, String> {
-        let words = words::without_dlrovers(line.split_whitespace().map(OsString::from));
+        let words = dlrover_args::without_dlrover_args(line.split_whitespace().map(OsString::from));
         let env: Vec<_> = env.iter().map(|(key, value)| (key.into(), value.into())).collect();
         let arguments = command().try_get_matches_from(words).map_err(|error| error.to_string())?;
+        let arguments = Arguments::from_arg_matches(&arguments).map_err(|error| error.to_string())?;
         Settings::read(&arguments, Environment(&env)).map_err(|error| rules::chain(&error))
     }
 
@@ -309,12 +296,12 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_nothing_here_is_no_reason_to_refuse_but_told() {
+    fn unused_options_are_accepted_with_a_notice() {
         let env = [("DLROVER_JOB_TOKEN", "t")];
         let notices = read("m --platform foo --node-num abc", &env).unwrap().notices;
         assert_eq!(notices.len(), 2, "{notices:?}");
         assert!(notices[0].contains("--platform foo: pyk8s, k8s, ray, local are known"), "{notices:?}");
-        assert!(notices[1].contains("--node-num abc: this is no number of nodes"), "{notices:?}");
+        assert!(notices[1].contains("--node-num abc: not a number of nodes"), "{notices:?}");
         assert_eq!(read("m --platform ray --node_num 4", &env).unwrap().notices, [""; 0]);
     }
 
@@ -343,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_said() {
+    fn unusable_settings_are_reported() {
         let dir = tempfile::tempdir().unwrap();
         let topology = dir.path().join("topology");
         std::fs::write(&topology, "a p 10.0.0.1\n\na p host\n").unwrap();

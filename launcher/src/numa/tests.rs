@@ -2,7 +2,7 @@ use std::ffi::OsString;
 
 use super::*;
 use crate::{
-    accelerators::visible,
+    accelerators::Devices,
     environment::Environment,
     testing::{FakeRoot, variables},
 };
@@ -47,7 +47,7 @@ fn bound(
     allowed: Cpus,
 ) -> Result<Vec<Vec<usize>>, CannotBind> {
     let env: Vec<(OsString, OsString)> = variables(env);
-    bind(mode, workers, &visible(Environment(&env), root.path()), &allowed, root.path())
+    bind(mode, workers, &Devices::new(root.path()).visible(Environment(&env)), &allowed, root.path())
 }
 
 fn all() -> Cpus {

@@ -11,38 +11,13 @@ use crate::{
     environment::Environment,
     host::Host,
     invalid::Invalid,
-    options::{ACCELERATORS, Flag},
+    options::{Flag, Kind, OPTIONS},
     python_number,
     resolve::{does_nothing, nodes::Nodes, rdzv_conf, switchbox},
 };
 
 /// How long the user's own program may take for one test, as DLRover's check does.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(180);
-
-/// What only a network check looks at. Lines of dlrover carry some of them without one, so none is refused.
-const OF_CHECKS: &[Flag] = &[
-    Flag::StragglerRatio,
-    Flag::CheckCommand,
-    Flag::CheckTtl,
-    Flag::CheckMaxRounds,
-    Flag::NetworkCheckTimeout,
-    Flag::OnInconclusive,
-    Flag::OnBadPath,
-    Flag::TaintFlaky,
-    Flag::TaintReport,
-    Flag::TaintKey,
-    Flag::TaintGuard,
-];
-
-/// What only a switchbox check looks at.
-const OF_SWITCHBOX: &[Flag] = &[
-    Flag::BoxPairs,
-    Flag::MinBandwidth,
-    Flag::MinChannels,
-    Flag::SwitchboxProbe,
-    Flag::SwitchboxPath,
-    Flag::ProbeLoopback,
-];
 
 /// What is checked before workers start, and what counts as a fault.
 #[derive(Debug, Clone)]
@@ -66,7 +41,7 @@ pub(super) fn resolve(
     host: &dyn Host,
     notices: &mut Vec<String>,
 ) -> Result<Checks, Invalid> {
-    let precheck = one_of(cli, Flag::Precheck, &["0", "1", "2"])?;
+    let precheck = one_of(cli, Flag::Precheck)?;
     let comm_perf = cli.is_on(Flag::CommPerfTest) || precheck == "2";
     let network = cli.is_on(Flag::NetworkCheck) || precheck != "0" || comm_perf || nodes.wants_network_check;
     for flag in [Flag::ExcludeStraggler, Flag::SwitchboxCheck] {
@@ -74,14 +49,15 @@ pub(super) fn resolve(
             return Err(Invalid::NeedsNetworkCheck { given: cli.given(flag) });
         }
     }
-    let idle = |flags: &'static [Flag], is_off: bool| {
-        flags.iter().copied().filter(move |flag| is_off && cli.is_on_the_line(*flag))
-    };
-    let why = "requires --network-check";
-    notices.extend(idle(OF_CHECKS, !network).map(|flag| does_nothing(cli, flag, why)));
-    let why = "requires --switchbox-check";
-    let of_switchbox = idle(OF_SWITCHBOX, !cli.is_on(Flag::SwitchboxCheck));
-    notices.extend(of_switchbox.map(|flag| does_nothing(cli, flag, why)));
+    // dlrover's command lines have some of these options without the check, so they are not refused.
+    for (check, is_on) in
+        [(Flag::NetworkCheck, network), (Flag::SwitchboxCheck, cli.is_on(Flag::SwitchboxCheck))]
+    {
+        let why = format!("requires {}", check.dashed());
+        let unused = OPTIONS.iter().filter(|spec| spec.requires == Some(check) && !is_on);
+        let given = unused.filter(|spec| cli.is_on_the_line(spec.flag));
+        notices.extend(given.map(|spec| does_nothing(cli, spec.flag, &why)));
+    }
     let switchbox = switchbox::resolve(cli, env, host)?;
     let busy_percent = cli.float(Flag::BusyGpuThreshold).unwrap_or_default();
     if !(0.0..=100.0).contains(&busy_percent) {
@@ -91,7 +67,7 @@ pub(super) fn resolve(
     Ok(Checks {
         switchbox,
         busy_permille: permille(busy_percent / 100.0),
-        accelerator: one_of(cli, Flag::Accelerator, ACCELERATORS)?.to_owned(),
+        accelerator: one_of(cli, Flag::Accelerator)?.to_owned(),
         terms: network.then(|| terms(cli, env, comm_perf)).transpose()?,
         command: Some(cli.bytes(Flag::CheckCommand)).filter(|it| !it.is_empty()).map(ToOwned::to_owned),
     })
@@ -126,17 +102,17 @@ fn terms(cli: &Cli, env: Environment<'_>, measures_bandwidth: bool) -> Result<Ch
         has_command,
         measures_bandwidth,
         reuse_for: ttl.ok_or_else(|| out_of(Flag::CheckTtl, "a number of seconds from 0 on"))?,
-        on_inconclusive: match one_of(cli, Flag::OnInconclusive, &["fail", "proceed", "relaunch"])? {
+        on_inconclusive: match one_of(cli, Flag::OnInconclusive)? {
             "proceed" => OnInconclusive::Proceed,
             "relaunch" => OnInconclusive::Relaunch,
             _ => OnInconclusive::Fail,
         },
-        taint_flaky: match one_of(cli, Flag::TaintFlaky, &["now", "confirmed", "never"])? {
+        taint_flaky: match one_of(cli, Flag::TaintFlaky)? {
             "now" => Tainting::Now,
             "never" => Tainting::Never,
             _ => Tainting::Confirmed,
         },
-        on_bad_path: match one_of(cli, Flag::OnBadPath, &["exclude", "fail", "proceed"])? {
+        on_bad_path: match one_of(cli, Flag::OnBadPath)? {
             "fail" => OnBadPath::Fail,
             "proceed" => OnBadPath::Proceed,
             _ => OnBadPath::Exclude,
@@ -166,12 +142,13 @@ pub fn permille(ratio: f64) -> u32 {
     thousandths
 }
 
-/// A choice, also when it comes from the environment.
-pub(super) fn one_of<'a>(
-    cli: &'a Cli,
-    flag: Flag,
-    choices: &'static [&'static str],
-) -> Result<&'a str, Invalid> {
+/// One of the option's choices, also when it comes from the environment.
+pub(super) fn one_of(cli: &Cli, flag: Flag) -> Result<&str, Invalid> {
     let text = cli.text(flag)?;
-    if choices.contains(&text) { Ok(text) } else { Err(Invalid::Choice { given: cli.given(flag), choices }) }
+    match flag.spec().kind {
+        Kind::Choice(choices) if !choices.contains(&text) => {
+            Err(Invalid::Choice { given: cli.given(flag), choices })
+        }
+        _ => Ok(text),
+    }
 }

@@ -1,4 +1,4 @@
-//! What each worker runs.
+//! The command of a worker.
 
 use std::{
     ffi::OsString,
@@ -41,13 +41,13 @@ pub(super) fn resolve(
     if !is_module {
         check_script(cli, env, host, argv.first().map(Path::new))?;
     }
-    hint_at_misplaced(cli, notices);
+    warn_of_misplaced(cli, notices);
     argv.push(cli.script.clone());
     argv.extend(cli.script_args.iter().cloned());
     Ok(WorkerCommand { argv, title: cli.script.to_string_lossy().into_owned() })
 }
 
-/// A script or program that cannot be run, told once and before anybody waits for this node, where each worker would say it.
+/// Refuses a script or program that cannot be run, once and before other nodes wait for this one.
 fn check_script(
     cli: &Cli,
     env: Environment<'_>,
@@ -62,7 +62,7 @@ fn check_script(
     }
     let cannot = |why, remedy| Err(Invalid::Script { path: script.to_owned(), why, remedy });
     match python {
-        // What wraps a Python (PYTHON_EXEC) may see other files than we do.
+        // A wrapper of Python (PYTHON_EXEC) may see other files.
         Some(python) if !is_python(python) => Ok(()),
         Some(_) => match host.may(script, false) {
             Err(why) => cannot(
@@ -93,7 +93,7 @@ fn is_python(program: &Path) -> bool {
     program.file_name().is_some_and(|name| name.as_bytes().starts_with(b"python"))
 }
 
-/// Options that many scripts have too, by the same name.
+/// Options that many scripts have too.
 const OF_SCRIPTS: &[Flag] = &[
     Flag::Help,
     Flag::Version,
@@ -107,20 +107,20 @@ const OF_SCRIPTS: &[Flag] = &[
     Flag::MasterPort,
 ];
 
-/// `train.py --nproc-per-node=2` gives the option to the script. It may want it; more often it is a slip.
-fn hint_at_misplaced(cli: &Cli, notices: &mut Vec<String>) {
+/// `train.py --nproc-per-node=2` gives the option to the script. More often than not that is a mistake.
+fn warn_of_misplaced(cli: &Cli, notices: &mut Vec<String>) {
     let is_ours = |word: &&OsString| {
         let name =
             word.as_bytes().strip_prefix(b"--").and_then(|name| name.split(|byte| *byte == b'=').next());
         let spec = name.and_then(|name| OPTIONS.iter().find(|spec| spec.is_named(name)));
-        // On both sides it is meant.
+        // When it is on both sides, that is intended.
         spec.is_some_and(|spec| !OF_SCRIPTS.contains(&spec.flag) && !cli.is_on_the_line(spec.flag))
     };
     let words = cli.script_args.iter().take_while(|word| *word != "--").filter(is_ours);
     let words: Vec<String> = words.map(|word| format!("`{}`", word.to_string_lossy())).collect();
     if !words.is_empty() {
         notices.push(format!(
-            "{} after the script {} to the script; an option of dlrover-run stands before it",
+            "{} after the script {} to the script; put options of dlrover-run before it",
             words.join(", "),
             if words.len() == 1 { "goes" } else { "go" }
         ));
@@ -129,15 +129,15 @@ fn hint_at_misplaced(cli: &Cli, notices: &mut Vec<String>) {
 
 /// A program by its name.
 pub(super) fn on_path(name: &str, env: Environment<'_>, host: &dyn Host) -> Option<PathBuf> {
-    // Without PATH programs are looked for where execvp and Python look then.
+    // The default PATH of execvp and Python.
     let path = env.get("PATH").unwrap_or("/bin:/usr/bin".as_ref());
     // An empty entry is the current folder, from where no program should come unasked.
     let mut folders = std::env::split_paths(path).filter(|folder| !folder.as_os_str().is_empty());
     folders.find_map(|folder| Some(folder.join(name)).filter(|path| host.is_program(path)))
 }
 
-/// The Python of the workers: the one that is said, the one installed with us, the active virtual
-/// environment's, and then whatever PATH has.
+/// The Python of the workers: `PYTHON_EXEC`, the one installed with us, the active virtual
+/// environment's, or the first on PATH.
 fn python(env: Environment<'_>, host: &dyn Host) -> Result<PathBuf, Invalid> {
     if let Some(given) = env.get_filled("PYTHON_EXEC") {
         return Ok(given.into());

@@ -1,5 +1,5 @@
-//! What a cluster's gang scheduler was told of this job, as far as its pods carry it in their environment: how many
-//! must start together, and how long they may take. Defaults of `--nnodes` and of `join_timeout`.
+//! The settings of a cluster's gang scheduler in the environment of its pods: how many must start together, and how
+//! long they may take. Defaults of `--nnodes` and of `join_timeout`.
 
 use std::time::Duration;
 

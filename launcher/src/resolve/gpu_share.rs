@@ -1,11 +1,13 @@
-//! A share of an accelerator that several containers have between them (gpushare): what workers are told of it, and
-//! what they are held to.
+//! A share of an accelerator that several containers have between them (gpushare): what workers get to
+//! know of it, and what is enforced.
 
 use std::{ffi::OsString, fs, path::Path};
 
 use diagnosis::gpus::share::{INDEX, Share, ShareTerms, VISIBLE};
 
-use crate::{accelerators, cli::Cli, environment::Environment, host::Host, invalid::Invalid, options::Flag};
+use crate::{
+    accelerators::Devices, cli::Cli, environment::Environment, host::Host, invalid::Invalid, options::Flag,
+};
 
 /// Frameworks that take a fraction of a device's memory: JAX and Paddle. `PyTorch` takes one by a call only
 /// (`torch.cuda.set_per_process_memory_fraction`), for which a script may read ours.
@@ -27,11 +29,12 @@ pub(super) struct GpuShare {
 /// Reads it. A node without one has none of it.
 ///
 /// # Errors
-/// When the plugin found no room, or says what makes no sense.
+/// When the plugin found no room, or its values contradict each other.
 pub(super) fn resolve(
     cli: &Cli,
     env: Environment<'_>,
     host: &dyn Host,
+    devices: &Devices<'_>,
     workers: u32,
     notices: &mut Vec<String>,
 ) -> Result<GpuShare, Invalid> {
@@ -49,7 +52,7 @@ pub(super) fn resolve(
     let may_kill = enforces && has_hosts_numbers(host.root());
     if enforces && !may_kill {
         notices.push(format!(
-            "{} kills nobody: the driver counts processes by the host's numbers, this container has numbers of its own, \
+            "{} kills no process: the driver counts processes by the host's numbers, this container has numbers of its own, \
              and a number may be that of a worker here and of another's process there; it takes a container with hostPID",
             cli.given(Flag::GpuMemEnforce)
         ));
@@ -60,7 +63,7 @@ pub(super) fn resolve(
         unset.map(|name| (name.into(), fraction.to_string().into())).collect();
     // A container that shows all devices leaves it to the program to take its own.
     let shows_all = text(VISIBLE).is_some_and(|visible| visible == "all");
-    let present = accelerators::present(host.root());
+    let present = devices.present();
     if shows_all && present.len() > 1 && env.get("CUDA_VISIBLE_DEVICES").is_none() {
         let uuid = present.get(share.device as usize).and_then(|device| device.uuid.clone());
         if uuid.is_none() {
@@ -92,7 +95,7 @@ pub(super) fn resolve(
     Ok(GpuShare { terms: Some(ShareTerms { share, workers, enforces: may_kill }), variables })
 }
 
-/// Whether process numbers mean the same here as on the host. One that cannot be told is none.
+/// Whether process numbers mean the same here as on the host. An unknown namespace is not the host's.
 fn has_hosts_numbers(root: &Path) -> bool {
     fs::read_link(root.join("proc/self/ns/pid")).is_ok_and(|namespace| namespace == Path::new(HOSTS_NUMBERS))
 }

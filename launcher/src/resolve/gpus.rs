@@ -5,6 +5,7 @@ use std::{ffi::OsString, path::Path};
 use diagnosis::gpu_topology::Wish;
 
 use crate::{
+    accelerators::Devices,
     cli::Cli,
     environment::Environment,
     gpu_choice::{self, Chosen, Select, inventory},
@@ -13,18 +14,19 @@ use crate::{
     options::Flag,
 };
 
-/// Chooses. What cannot be found out about the best set is no reason not to run: one line says it, and workers see what
-/// they would have seen without the option.
+/// Chooses. When the best set cannot be determined the run starts all the same: one line says so, and workers see what they
+/// would have seen without the option.
 pub(super) fn resolve(
     cli: &Cli,
     env: Environment<'_>,
     host: &dyn Host,
+    devices: &Devices<'_>,
     (workers, busy_permille): (u32, u32),
     notices: &mut Vec<String>,
 ) -> Result<Chosen, Invalid> {
     let given = || cli.given(Flag::GpuSelect);
     let word = cli.text(Flag::GpuSelect)?;
-    let select = Select::from_word(word).ok_or_else(|| Invalid::GpuSelect { given: given() })?;
+    let select = Select::from_name(word).ok_or_else(|| Invalid::GpuSelect { given: given() })?;
     if select == Select::First {
         let without_effect = [
             (Flag::GpuSelectOnly, cli.is_on(Flag::GpuSelectOnly)),
@@ -47,7 +49,7 @@ pub(super) fn resolve(
     let chosen: Result<Chosen, String> = match select {
         Select::First => Ok(Chosen::default()),
         Select::List(entries) => {
-            let (gpus, vendor) = inventory::gpus(host, env);
+            let (gpus, vendor) = inventory::gpus(host, env, devices);
             let listed = gpu_choice::listed(host, env, (&gpus, vendor), &entries, wanted, busy_permille);
             Ok(listed.map_err(|why| Invalid::GpuList { given: given(), why })?)
         }
@@ -55,14 +57,14 @@ pub(super) fn resolve(
             let file = cli.bytes(Flag::GpuTopology);
             let file = (!file.is_empty()).then(|| Path::new(file));
             let wish = Wish { objective, wanted, only: cli.is_on(Flag::GpuSelectOnly) };
-            inventory::take(host, env, file)
+            inventory::take(host, env, devices, file)
                 .map_err(|error| error.to_string())
                 .and_then(|inventory| gpu_choice::best(host, env, &inventory, wish, busy_permille))
         }
     };
     match chosen {
         Ok(mut chosen) => {
-            notices.extend(chosen.words.drain(..).map(|words| format!("`{}`: {words}", given())));
+            notices.extend(chosen.messages.drain(..).map(|message| format!("`{}`: {message}", given())));
             Ok(chosen)
         }
         Err(why) => {
@@ -73,7 +75,7 @@ pub(super) fn resolve(
 }
 
 /// Puts the list into the environment of all workers, in place of what was there.
-pub(super) fn show(chosen: &Chosen, env: &mut Vec<(OsString, OsString)>) {
+pub(super) fn set_variables(chosen: &Chosen, env: &mut Vec<(OsString, OsString)>) {
     for (name, value) in &chosen.variables {
         env.retain(|(key, _)| key != name);
         env.push((name.into(), value.clone()));

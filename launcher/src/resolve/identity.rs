@@ -1,5 +1,4 @@
-//! Who this node is to the others: the rank it asks for, the addresses it is known by, and what is told of its
-//! machine.
+//! The identity of this node in the job: the rank that it requests, its addresses, and facts about its machine.
 
 use rules::{
     NodeRank,
@@ -7,39 +6,38 @@ use rules::{
 };
 
 use crate::{
-    accelerators,
+    accelerators::Devices,
     cli::{Cli, Given},
     endpoint,
     environment::Environment,
-    host::Host,
     invalid::Invalid,
     options::Flag,
     python_number,
     resolve::meeting::Meeting,
 };
 
-/// Who this node is to the others.
+/// The identity of this node in the job.
 #[derive(Debug, Default)]
 pub(super) struct Identity {
-    /// `None`: no wish, which is not 0.
+    /// `None`: no request, which is not a request for 0.
     pub(super) node_rank: Option<NodeRank>,
-    /// What workers of other nodes reach this one by; `None`: what the master sees.
+    /// The address by which workers of other nodes reach this one; `None`: as the master sees it.
     pub(super) address: Option<String>,
-    /// What the topology file lists it under.
+    /// The address in the topology file.
     pub(super) node_ip: Option<String>,
-    /// What the agent cannot find out by itself.
+    /// Attributes that the agent cannot find out by itself.
     pub(super) attributes: NodeAttributes,
 }
 
 pub(super) fn resolve(
     cli: &Cli,
     env: Environment<'_>,
-    host: &dyn Host,
+    devices: &Devices<'_>,
     meeting: &Meeting,
 ) -> Result<Identity, Invalid> {
     let node_rank = node_rank(cli, env, meeting)?;
     if *meeting == Meeting::Loopback {
-        // Nobody else will ask, so nothing is looked up.
+        // No other node needs an address.
         return Ok(Identity { node_rank, ..Identity::default() });
     }
     let given = Addresses { cli, env };
@@ -60,8 +58,8 @@ pub(super) fn resolve(
     };
     let text = |name: &str| env.get_filled(name).map(|value| value.to_string_lossy().into_owned());
     let k8s_node_name = ["NODE_NAME", "MY_NODE_NAME", "K8S_NODE_NAME"].into_iter().find_map(text);
-    let accelerators = accelerators::kind(host.root()).and_then(|kind| {
-        let count = u32::try_from(accelerators::visible(env, host.root()).len()).ok()?;
+    let accelerators = devices.kind().and_then(|kind| {
+        let count = u32::try_from(devices.visible(env).len()).ok()?;
         (count > 0).then(|| Accelerators { kind: kind.to_owned(), count })
     });
     let attributes =
@@ -69,7 +67,7 @@ pub(super) fn resolve(
     Ok(Identity { node_rank, address, node_ip, attributes })
 }
 
-/// `--node-rank`, and beside a job master of DLRover `NODE_RANK` or its old name `WORKER_RANK`.
+/// `--node-rank`, and with `DLROVER_MASTER_ADDR` also `NODE_RANK` or its old name `WORKER_RANK`.
 fn node_rank(cli: &Cli, env: Environment<'_>, meeting: &Meeting) -> Result<Option<NodeRank>, Invalid> {
     let rank = |number: Option<i64>, given: Given| {
         let rank = number.and_then(|number| u32::try_from(number).ok());
@@ -92,7 +90,7 @@ fn node_rank(cli: &Cli, env: Environment<'_>, meeting: &Meeting) -> Result<Optio
     }
 }
 
-/// Addresses of this node, from where they may be written.
+/// Addresses of this node from options and variables.
 struct Addresses<'a> {
     cli: &'a Cli,
     env: Environment<'a>,

@@ -1,4 +1,4 @@
-//! What a job master is told where this launcher serves it, and what every node needs to speak to one.
+//! The settings of a job master that this launcher serves, and what every node needs to connect to one.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ use crate::{
     environment::Environment,
     host::Host,
     invalid::Invalid,
-    options::Flag,
+    options::{Flag, MASTER, OPTIONS},
     resolve::{
         at_least_zero,
         checks::permille,
@@ -34,17 +34,17 @@ pub struct MasterPlan {
     pub policy: Policy,
     /// For a master that is served here.
     pub timeout: Timeout,
-    /// Where a master that is served here is remembered.
+    /// Where a master that is served here keeps its state.
     pub state_dir: Option<PathBuf>,
     /// Read for each round by a master that is served here.
     pub topology_file: Option<PathBuf>,
-    /// Where a master that is served here leaves reports of network checks.
+    /// Where a master that is served here writes reports of network checks.
     pub taints: TaintConfig,
-    /// Who may speak, on either side.
+    /// Credentials of both sides.
     pub trust: Trust,
     /// For a master that is served here for this node alone.
     pub own_token: Option<Token>,
-    /// What was said that only the master cares for.
+    /// The given options that concern only the master.
     pub given: Vec<String>,
 }
 
@@ -75,7 +75,7 @@ pub(super) fn resolve(
     };
     let own_token = Token::new(&host.fresh_id()).ok();
     let (state_dir, topology_file, trust) = if is_alone {
-        // Nobody else has a part in it, and of whoever shares the host nobody shall.
+        // No other node takes part, and no other user of the host may.
         (None, None, Trust { token: own_token.clone(), tls: TlsFiles::default() })
     } else {
         let files = Files { cli, env, host };
@@ -86,17 +86,7 @@ pub(super) fn resolve(
         let topology = files.named(Flag::TopologyConfig, Some("DLROVER_TOPOLOGY_CONFIG"));
         (state_dir.transpose()?, topology.map(|(path, _)| path), files.trust()?)
     };
-    let for_the_master = [
-        Flag::RestartCount,
-        Flag::ReconnectGrace,
-        Flag::HeartbeatTimeout,
-        Flag::StateDir,
-        Flag::TopologyConfig,
-        Flag::TaintReport,
-        Flag::TaintKey,
-        Flag::TaintGuard,
-    ];
-    let given = for_the_master.into_iter().filter(|flag| cli.is_given(*flag));
+    let given = OPTIONS.iter().filter(|spec| spec.section == MASTER && cli.is_given(spec.flag));
     Ok(MasterPlan {
         serves,
         policy: Policy {
@@ -111,24 +101,24 @@ pub(super) fn resolve(
             taint_guard_permille: taint_guard(cli)?,
             lease: (!is_alone).then_some(heartbeat_timeout),
         },
-        // Inside one process nobody beats: an idle run costs nothing.
+        // Inside one process there are no heartbeats: an idle run costs nothing.
         timeout: Timeout { reconnect_grace, heartbeat_timeout: (!is_alone).then_some(heartbeat_timeout) },
         state_dir,
         topology_file,
         taints: TaintConfig {
             file: Some(cli.bytes(Flag::TaintReport)).filter(|it| !it.is_empty()).map(PathBuf::from),
-            // Its children would be the launcher's, which reaps them all by itself.
+            // The launcher reaps all children of this process itself.
             on_fault_node: None,
             key: TaintKey::parse(cli.text(Flag::TaintKey)?)
                 .ok_or_else(|| Invalid::TaintKey { given: cli.given(Flag::TaintKey) })?,
         },
         trust,
         own_token,
-        given: given.map(|flag| cli.given(flag).to_string()).collect(),
+        given: given.map(|spec| cli.given(spec.flag).to_string()).collect(),
     })
 }
 
-/// The share of the nodes, in thousandths, above which nobody is tainted.
+/// The share of the nodes, in thousandths, above which no node is tainted.
 fn taint_guard(cli: &Cli) -> Result<u32, Invalid> {
     let share = cli.float(Flag::TaintGuard).unwrap_or_default();
     if !(0.0..=1.0).contains(&share) {
@@ -156,7 +146,7 @@ impl Files<'_> {
         Some((value.into(), Given::in_variable(name, value)))
     }
 
-    /// A file that will be read later, by somebody with fewer words for it.
+    /// A file that is read again later, where an error would be less clear.
     fn readable(&self, flag: Flag, variable: &str) -> Result<Option<PathBuf>, Invalid> {
         let Some((path, given)) = self.named(flag, Some(variable)) else { return Ok(None) };
         self.host.read(&path).map_err(|source| Invalid::Unreadable { given, source })?;
@@ -182,7 +172,7 @@ impl Files<'_> {
     fn token(&self) -> Result<Option<Token>, Invalid> {
         let is_given = !self.cli.bytes(Flag::JobTokenFile).is_empty();
         if let (false, Some(value)) = (is_given, self.env.get_filled("DLROVER_JOB_TOKEN")) {
-            // Its value stays out of what is said.
+            // Its value is never printed.
             let given = Given::variable("DLROVER_JOB_TOKEN");
             return Token::new(&value.to_string_lossy())
                 .map(Some)

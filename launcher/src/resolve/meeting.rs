@@ -1,6 +1,6 @@
 //! Where the nodes of a job meet, and which launcher serves the job master there.
 //!
-//! In this order: `--standalone`; `DLROVER_MASTER_ADDR`; torchrun's options. Of those, a line that says nothing (the
+//! In this order: `--standalone`; `DLROVER_MASTER_ADDR`; torchrun's options. Of those, a line without an address (the
 //! static backend without an endpoint and without a port, on one node) is a meeting of this node alone, and so is
 //! c10d on one node that names itself.
 
@@ -21,9 +21,9 @@ use crate::{
 /// Where the job's master is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Meeting {
-    /// In this process, on `127.0.0.1` and a free port: no one else takes part.
+    /// In this process, on `127.0.0.1` and a free port: no other node takes part.
     Loopback,
-    /// A static line: store and master share this port, and workers get both words as MASTER_ADDR and MASTER_PORT.
+    /// A static line: store and master share this port, and workers get both as MASTER_ADDR and MASTER_PORT.
     Static(Endpoint),
     /// A c10d line: the master is here, and the store on a port of its own.
     C10d(Endpoint),
@@ -57,15 +57,15 @@ impl Meeting {
 pub enum Serves {
     /// It does; on any address when the name is none of its own (a service in front of it).
     Must,
-    /// The same, but a launcher beside it on this host may have come first.
+    /// The same, unless another launcher of this host already does.
     Unless,
-    /// When the endpoint is an address of this host and nobody listens there.
+    /// When the endpoint is an address of this host and the port is free.
     IfOwn,
-    /// Somebody else does.
+    /// Another process does.
     Never,
 }
 
-/// A rendezvous as it was asked for.
+/// A rendezvous as requested.
 #[derive(Debug, Clone)]
 pub(super) struct Rendezvous {
     pub(super) meeting: Meeting,
@@ -83,10 +83,10 @@ const C10D_PORT: u16 = 29400;
 /// torchrun's `join_timeout`.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// How long `--nnodes=MIN:MAX` waits for one node more: torchrun waits 30 s, DLRover 60 s.
+/// How long `--nnodes=MIN:MAX` waits for another node: torchrun waits 30 s, DLRover 60 s.
 const LAST_CALL: Duration = Duration::from_secs(3);
 
-/// The job's name when nobody gave it one, as torchrun's. A fresh one would keep two nodes apart.
+/// The default run id, as torchrun's. A fresh one would differ on each node.
 const NO_NAME: &str = "none";
 
 pub(super) fn resolve(
@@ -156,7 +156,7 @@ fn meeting(
     let id = cli.text(Flag::RdzvId)?;
     let own_id = || if id.is_empty() { host.fresh_id() } else { id.to_owned() };
     let is_one_node = nodes.max == 1;
-    let is_here = |addr: &str| is_loopback(addr) || addr == host.name();
+    let is_this_host = |addr: &str| is_loopback(addr) || addr == host.name();
     match cli.text(Flag::RdzvBackend)? {
         "static" if rdzv_endpoint.is_empty() && cli.int(Flag::MasterPort).is_none() && is_one_node => {
             warn_of_static_options(cli, "localhost:0", notices);
@@ -167,13 +167,13 @@ fn meeting(
             conf.check_static(cli)?;
             let (addr, port) = static_address(cli, rdzv_endpoint)?;
             if port == 0 {
-                if is_here(&addr) && is_one_node {
+                if is_this_host(&addr) && is_one_node {
                     return Ok(alone(own_id()));
                 }
                 let flag = if rdzv_endpoint.is_empty() { Flag::MasterPort } else { Flag::RdzvEndpoint };
                 return Err(port_zero(cli, flag));
             }
-            // What it was told; unset is not 0.
+            // Unset is not 0.
             let rank = cli.int(Flag::NodeRank);
             if rank.is_some_and(|rank| !(0..i64::from(nodes.max)).contains(&rank)) {
                 return Err(Invalid::NodeRankBeyondNodes {
@@ -194,7 +194,7 @@ fn meeting(
             if rdzv_endpoint.is_empty() {
                 warn_of_master_addr(cli, notices);
             }
-            // The endpoint is a path then, and one node needs neither it nor the file.
+            // The endpoint is a path then, and a single node does not need the file.
             if conf.is_at_a_file() {
                 if !is_one_node {
                     return Err(Invalid::FileStore { given: cli.given(Flag::RdzvConf), nodes: nodes.max });
@@ -205,8 +205,8 @@ fn meeting(
             let (addr, port) = endpoint::split(rdzv_endpoint)
                 .map_err(|why| Invalid::Endpoint { given: cli.given(Flag::RdzvEndpoint), why })?;
             let is_host = conf.is_host();
-            // On one node the endpoint only says where this launcher itself would listen.
-            if is_one_node && is_here(addr) && is_host != Some(false) {
+            // On one node the endpoint is only where this launcher itself would listen.
+            if is_one_node && is_this_host(addr) && is_host != Some(false) {
                 warn_of_node_rank(cli, notices);
                 return Ok(alone(own_id()));
             }
@@ -231,14 +231,14 @@ fn named(id: &str) -> String {
 }
 
 fn port_zero(cli: &Cli, flag: Flag) -> Invalid {
-    // No other node could learn which port it is, and one alone needs no more than that.
+    // No other node could learn the port; a single node needs no fixed one.
     Invalid::OutOfRange {
         given: cli.given(flag),
         range: "port 0, any free one, is for one node that meets on localhost",
     }
 }
 
-/// Options that `DLROVER_MASTER_ADDR` leaves nothing to say.
+/// Options that `DLROVER_MASTER_ADDR` overrides.
 fn warn_of_rendezvous_options(cli: &Cli, master: &Given, env: Environment<'_>, notices: &mut Vec<String>) {
     let mut flags = vec![Flag::RdzvBackend, Flag::RdzvEndpoint, Flag::MasterAddr, Flag::MasterPort];
     if env.get_filled("ELASTIC_JOB_NAME").is_some() {
@@ -250,11 +250,11 @@ fn warn_of_rendezvous_options(cli: &Cli, master: &Given, env: Environment<'_>, n
         .map(|flag| format!("`{}`", cli.given(flag)))
         .collect();
     if !ignored.is_empty() {
-        notices.push(format!("ignored: {}; `{master}` says where the job master is", ignored.join(", ")));
+        notices.push(format!("ignored: {}; `{master}` is the address of the job master", ignored.join(", ")));
     }
 }
 
-/// Options that a rendezvous of this node alone does not look at.
+/// Options that a rendezvous of this node alone does not use.
 fn warn_of_static_options(cli: &Cli, endpoint: &str, notices: &mut Vec<String>) {
     if endpoint.is_empty() {
         warn_of_master_addr(cli, notices);

@@ -1,15 +1,14 @@
 //! How many nodes take part, and how many workers this one starts.
 
 use crate::{
-    accelerators,
+    accelerators::Devices,
     cli::{Cli, Given},
     environment::Environment,
     host::Host,
     invalid::Invalid,
-    nproc,
     options::Flag,
     python_number,
-    resolve::gang,
+    resolve::{gang, nproc},
 };
 
 /// The size of the job, in nodes and in workers of this node.
@@ -32,6 +31,7 @@ pub(super) fn resolve(
     cli: &Cli,
     env: Environment<'_>,
     host: &dyn Host,
+    devices: &Devices<'_>,
     notices: &mut Vec<String>,
 ) -> Result<Nodes, Invalid> {
     let mut given = cli.given(Flag::Nnodes);
@@ -75,10 +75,10 @@ pub(super) fn resolve(
         notices.push(format!("--standalone runs on this node alone: `{given}` becomes 1 node"));
         max = 1;
     }
-    let found = if auto { accelerators::visible(env, host.root()).len() } else { 0 };
+    let found = if auto { devices.visible(env).len() } else { 0 };
     let local_world_size = match u32::try_from(found) {
         Ok(found @ 1..) => found,
-        _ => nproc::local_world_size(cli, env, host)?,
+        _ => nproc::local_world_size(cli, env, host, devices)?,
     };
     if auto {
         notices.push(format!(

@@ -9,7 +9,8 @@ use agent::config::{LogConfig, LogDir};
 use agent::streams::Streams;
 
 use crate::{
-    cli::Cli, environment::Environment, host::Host, invalid::Invalid, options::Flag, python_number, redirects,
+    cli::Cli, environment::Environment, host::Host, invalid::Invalid, options::Flag, python_number,
+    resolve::redirects,
 };
 
 /// Where the launcher's events go.
@@ -85,7 +86,7 @@ fn temporary_dir(env: Environment<'_>, host: &dyn Host, notices: &mut Vec<String
     let baseline = ["/tmp", "/var/tmp", "/usr/tmp"].map(Path::new);
     let mut candidates = named.iter().map(|(_, dir)| Path::new(*dir)).chain(baseline);
     let Some(place) = candidates.clone().position(|dir| host.takes_files(dir)) else {
-        // The failure to use the first is the one to tell.
+        // The first one fails later, with its error.
         return candidates.next().unwrap_or(baseline[0]).to_owned();
     };
     let dir = candidates.nth(place).unwrap_or(baseline[0]).to_owned();

@@ -1,5 +1,5 @@
 //! `HOST_PORTS`: the ports that MASTER_PORT may take, as dlrover's master hands them to a pod on the host's
-//! network. dlrover writes `p1,p2`; ranges are ours. And who may connect to it.
+//! network. dlrover writes `p1,p2`; ranges are ours. And which hosts may connect to it.
 
 use std::ops::RangeInclusive;
 

@@ -1,5 +1,5 @@
-//! `--rdzv-conf`: `key=value` between commas. A typo in what one meeting does not use is not left for the day when
-//! another one does. Keys that torchrun does not know are free, as there.
+//! `--rdzv-conf`: `key=value` between commas. Settings are checked even when this rendezvous does not use
+//! them. Keys that torchrun does not know are free, as there.
 
 use std::time::Duration;
 
@@ -90,13 +90,13 @@ impl<'a> Conf<'a> {
         self.0.iter().rfind(|(key, _)| keys.contains(key)).map(|(_, value)| *value)
     }
 
-    /// How long nodes may gather.
+    /// How long nodes may take to join.
     pub(super) fn join_timeout(&self) -> Option<Duration> {
         let seconds = python_number::int(self.last(&["join_timeout"])?)?;
         Some(Duration::from_secs(u64::try_from(seconds).ok()?).min(FOR_EVER))
     }
 
-    /// How long a job that has enough nodes waits for one more.
+    /// How long a job that has enough nodes waits for another.
     pub(super) fn last_call(&self) -> Option<Duration> {
         delay(self.last(&LAST_CALL)?)
     }
@@ -115,7 +115,7 @@ impl<'a> Conf<'a> {
 /// 136 years.
 const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
 
-/// Seconds from 0 on; what is longer than for ever is for ever.
+/// Seconds from 0 on, up to [`FOR_EVER`].
 pub(super) fn delay(text: &str) -> Option<Duration> {
     seconds(python_number::float(text)?)
 }

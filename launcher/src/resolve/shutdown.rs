@@ -1,4 +1,4 @@
-//! What ends a run from outside, and how long its workers may take to end.
+//! Signals that stop a run, and the shutdown timeout of its workers.
 
 use std::{str::FromStr, time::Duration};
 
@@ -12,11 +12,11 @@ use crate::{
     python_number,
 };
 
-/// The grace of torchrun when nothing is said.
+/// torchrun's default.
 const GRACE: Duration = Duration::from_secs(30);
 
 /// The signals that end the run, and the text that workers find in `TORCHELASTIC_SIGNALS_TO_HANDLE`. A name
-/// that is no signal, or one that no program can handle, costs a notice; the run goes on, as in torchrun.
+/// that is no signal, or one that no program can handle, gets a notice; the run continues, as in torchrun.
 pub(super) fn signals(cli: &Cli, notices: &mut Vec<String>) -> Result<(Vec<String>, String), Invalid> {
     let text = cli.text(Flag::SignalsToHandle)?;
     let mut names = Vec::new();
@@ -28,7 +28,7 @@ pub(super) fn signals(cli: &Cli, notices: &mut Vec<String>) -> Result<(Vec<Strin
             Ok(_) if names.iter().any(|known| known == name) => {}
             Ok(_) => names.push(name.to_owned()),
             Err(_) => notices.push(format!(
-                "`{}`: '{name}' is not the name of a signal such as SIGTERM, and is left out",
+                "`{}`: '{name}' is not the name of a signal such as SIGTERM, and is ignored",
                 cli.given(Flag::SignalsToHandle)
             )),
         }
@@ -49,7 +49,7 @@ pub(super) fn timeout(cli: &Cli, env: Environment<'_>) -> Result<Duration, Inval
             ),
         },
     };
-    // Any wait beyond 32 bits of seconds is for ever.
+    // Beyond 32 bits of seconds the wait has no limit.
     let seconds =
         seconds.and_then(|seconds| u64::try_from(seconds).ok()).map(|seconds| seconds.min(u32::MAX.into()));
     seconds.map(Duration::from_secs).ok_or(Invalid::OutOfRange { given, range: RANGE })

@@ -10,7 +10,7 @@ use crate::{
     environment::Environment,
     host::Host,
     invalid::Invalid,
-    options::{Flag, SWITCHBOX_PATHS as PATHS},
+    options::{Flag, SWITCHBOX_PATHS},
     resolve::{checks::one_of, command},
 };
 
@@ -31,26 +31,25 @@ pub(super) fn resolve(
     let given = || cli.given(Flag::MinBandwidth);
     let min = min.ok_or_else(|| Invalid::SwitchboxRange { given: given(), range: Rate::MINIMUM })?;
     let min_channels = min_channels(cli, pairs.len())?;
-    let words = one_of(cli, Flag::SwitchboxPath, PATHS)?;
-    let expected = Expected::parse(words)
-        .ok_or_else(|| Invalid::Choice { given: cli.given(Flag::SwitchboxPath), choices: PATHS })?;
+    let expected = Expected::parse(one_of(cli, Flag::SwitchboxPath)?)
+        .ok_or_else(|| Invalid::Choice { given: cli.given(Flag::SwitchboxPath), choices: SWITCHBOX_PATHS })?;
     if !cli.is_on(Flag::SwitchboxCheck) {
         return Ok(None);
     }
-    // The models are filled in on the host, when its accelerators have been looked at.
+    // The models are filled in on the host, after its accelerators were discovered.
     let (are_pairs_given, models) = (cli.is_given(Flag::BoxPairs), Vec::new());
     let settings = Settings { pairs, are_pairs_given, min, min_channels, expected, models };
     Ok(Some(SwitchboxTask::new(settings, probe(cli, env, host)?, env.get(TOOL_VARIABLE))))
 }
 
-/// How many pairs must work where nothing is said: two, or all of fewer.
-pub fn usual_min_channels(pairs: usize) -> u32 {
+/// The default of `--min-channels`: two, or all of fewer pairs.
+pub fn default_min_channels(pairs: usize) -> u32 {
     if pairs < 2 { 1 } else { 2 }
 }
 
 fn min_channels(cli: &Cli, pairs: usize) -> Result<u32, Invalid> {
     let given = || cli.given(Flag::MinChannels);
-    let Some(asked) = cli.int(Flag::MinChannels) else { return Ok(usual_min_channels(pairs)) };
+    let Some(asked) = cli.int(Flag::MinChannels) else { return Ok(default_min_channels(pairs)) };
     if asked < 1 {
         return Err(Invalid::SwitchboxRange {
             given: given(),
@@ -66,23 +65,23 @@ fn min_channels(cli: &Cli, pairs: usize) -> Result<u32, Invalid> {
 
 fn probe(cli: &Cli, env: Environment<'_>, host: &dyn Host) -> Result<SwitchboxProbe, Invalid> {
     let given = (cli.bytes(Flag::SwitchboxProbe), cli.given(Flag::SwitchboxProbe));
-    let (words, given) = match env.get_filled(VARIABLE) {
-        Some(words) if !cli.is_given(Flag::SwitchboxProbe) => (words, Given::in_variable(VARIABLE, words)),
-        // An empty variable says nothing, an empty word on the line is a slip.
+    let (command, given) = match env.get_filled(VARIABLE) {
+        Some(value) if !cli.is_given(Flag::SwitchboxProbe) => (value, Given::in_variable(VARIABLE, value)),
+        // An empty variable is ignored; an empty value on the command line is refused.
         _ if given.0.is_empty() && !cli.is_on_the_line(Flag::SwitchboxProbe) => ("auto".as_ref(), given.1),
         _ => given,
     };
-    read_probe(words, env, host).ok_or(Invalid::SwitchboxProbe { given })
+    read_probe(command, env, host).ok_or(Invalid::SwitchboxProbe { given })
 }
 
-/// The probe that is meant; `None` for none, and for one plain word that is no program: more likely a slip.
-pub fn read_probe(words: &OsStr, env: Environment<'_>, host: &dyn Host) -> Option<SwitchboxProbe> {
-    let is_word =
+/// Parses a probe; `None` for one plain name that is not a program, which is more likely a typo.
+pub fn read_probe(command: &OsStr, env: Environment<'_>, host: &dyn Host) -> Option<SwitchboxProbe> {
+    let is_name =
         |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
-    let is_slip =
-        words.to_str().is_some_and(|text| is_word(text) && command::on_path(text, env, host).is_none());
-    match SwitchboxProbe::from(words) {
-        SwitchboxProbe::Command(_) if is_slip => None,
+    let is_typo =
+        command.to_str().is_some_and(|text| is_name(text) && command::on_path(text, env, host).is_none());
+    match SwitchboxProbe::from(command) {
+        SwitchboxProbe::Command(_) if is_typo => None,
         probe => Some(probe),
     }
 }

@@ -150,12 +150,14 @@ impl From<Pending> for pb::Pending {
     fn from(pending: Pending) -> Self {
         use pb::pending::Pending as Wire;
         let pending = match pending {
-            Pending::Gathering { joined, needed, missing, stopping, waited, limit } => {
+            Pending::Gathering { joined, needed, most, missing, stopping, starts_in, waited, limit } => {
                 Wire::Gathering(pb::Gathering {
                     joined,
                     needed,
+                    most,
                     missing: missing.map(pb::Missing::from),
                     stopping,
+                    starts_in_millis: starts_in.map(millis),
                     waited_millis: millis(waited),
                     limit_millis: millis(limit),
                 })
@@ -183,8 +185,10 @@ impl TryFrom<pb::Pending> for Pending {
             Wire::Gathering(wire) => Self::Gathering {
                 joined: wire.joined,
                 needed: wire.needed,
+                most: wire.most,
                 missing: wire.missing.map(Missing::from),
                 stopping: wire.stopping,
+                starts_in: wire.starts_in_millis.map(Duration::from_millis),
                 waited: Duration::from_millis(wire.waited_millis),
                 limit: Duration::from_millis(wire.limit_millis),
             },

@@ -179,8 +179,10 @@ fn every_push_survives_the_wire() {
         Push::Pending(Pending::Gathering {
             joined: 1,
             needed: 4,
+            most: 8,
             missing: None,
             stopping: 2,
+            starts_in: Some(Duration::from_secs(2)),
             waited: Duration::from_secs(1),
             limit: Duration::from_secs(600),
         }),

@@ -74,7 +74,7 @@ pub fn config(lines: &Arc<Lines>) -> MasterConfig {
         trust: Trust::default(),
         log: Arc::new(move |line| {
             eprintln!("master: {line}");
-            lines.text.lock().unwrap().push(line);
+            lines.text.lock().unwrap().push(line.to_string());
             lines.more.notify_all();
         }),
     }

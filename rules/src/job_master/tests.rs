@@ -133,7 +133,9 @@ impl Test {
 
 fn gathering(joined: u32, needed: u32, waited: u64, to: &[&str]) -> Option<(Pending, BTreeSet<NodeId>)> {
     let waited = Duration::from_secs(waited);
-    let pending = Pending::Gathering { joined, needed, missing: None, stopping: 0, waited, limit: JOIN };
+    let (most, missing, stopping, starts_in) = (needed, None, 0, None);
+    let pending =
+        Pending::Gathering { joined, needed, most, missing, stopping, starts_in, waited, limit: JOIN };
     Some((pending, to.iter().map(|name| id(name)).collect()))
 }
 

@@ -1,4 +1,4 @@
-//! What is said of many rehearsals.
+//! The report of many rehearsals.
 
 use std::fmt::{self, Write as _};
 
@@ -24,11 +24,11 @@ fn write_summary(text: &mut String, template: &Template, seed: u64, tally: &Tall
     writeln!(text, "{}", sentence(tally))?;
     let (nodes, racks) = template.size();
     let (nodes, racks) = (count(nodes as usize, "node"), count(racks as usize, "rack"));
-    writeln!(text, "imagined: {nodes} in {racks}, the seeds of the runs drawn by --seed {seed}")?;
+    writeln!(text, "simulated: {nodes} in {racks}, the seeds of the runs drawn by --seed {seed}")?;
     let (mean, most) = (tally.mean_rounds(), tally.most_rounds);
     writeln!(text, "rounds: {mean:.2} on average, {most} at most")?;
     for (number, what) in [
-        (tally.cut_off, "healthy nodes left out, as the imagined fault cuts them off"),
+        (tally.cut_off, "healthy nodes excluded, since the simulated fault cuts them off"),
         (tally.undecided_runs, "runs inconclusive: the job would fail with exit code 202"),
         (tally.mass_failures, "runs with a mass failure: the job would fail with exit code 203"),
     ] {
@@ -83,7 +83,7 @@ pub(super) fn summary_json(template: &Template, seed: u64, tally: &Tally) -> Str
     document.to_string()
 }
 
-/// One tally. The counts that people look for have names of their own; the same and more are in `flaws`.
+/// One tally. The most used counts have fields of their own; the same and more are in `flaws`.
 fn document(tally: &Tally) -> serde_json::Value {
     let of = |flaw| tally.seen(flaw).1;
     let reason = |reason| tally.not_found.get(&reason).copied().unwrap_or(0);

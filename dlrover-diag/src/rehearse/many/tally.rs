@@ -1,4 +1,4 @@
-//! What many rehearsals came to.
+//! The counts of many rehearsals.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ pub(super) struct Run<'a> {
 pub(super) enum Flaw {
     /// Healthy nodes are tainted.
     HealthyTainted,
-    /// Healthy nodes are left out, and nothing cuts them off.
+    /// Healthy nodes are excluded, and nothing cuts them off.
     HealthyExcluded,
     /// Faults that failed a test are not named.
     Missed,
@@ -81,7 +81,7 @@ pub(super) struct Seen {
     pub(super) first: Vec<Example>,
 }
 
-/// What many rehearsals came to.
+/// The counts of many rehearsals.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Tally {
     pub(super) runs: u64,
@@ -91,7 +91,7 @@ pub(super) struct Tally {
     pub(super) not_found: BTreeMap<Reason, u64>,
     /// Runs in which a fault was not found that failed no test.
     pub(super) unseen_runs: u64,
-    /// Healthy nodes that are left out, for the imagined fabric cuts them off.
+    /// Healthy nodes that are excluded, for the simulated fabric cuts them off.
     pub(super) cut_off: u64,
     /// Runs in which a node is inconclusive.
     pub(super) undecided_runs: u64,

@@ -3,16 +3,12 @@
 use serde_json::Value;
 
 use super::{
-    super::{
-        arguments::command,
-        settings::{Asked, What},
-    },
+    super::{read, settings::What},
     *,
 };
 
 fn asked(line: &str) -> What {
-    let words = std::iter::once("rehearse").chain(line.split_whitespace());
-    Asked::read(&command().try_get_matches_from(words).unwrap()).unwrap().what
+    read(line).unwrap().what
 }
 
 fn repeated(line: &str, is_json: bool) -> String {

@@ -1,28 +1,23 @@
-//! What is said of one rehearsal.
+//! The report of one rehearsal.
 
 use serde_json::json;
 
 use diagnosis::network_check::rehearsal::rehearse;
 
 use super::{
-    super::{
-        arguments::command,
-        settings::{Asked, What},
-    },
+    super::{read, settings::What},
     *,
 };
 
 fn said(line: &str) -> (String, serde_json::Value) {
-    let words = std::iter::once("rehearse").chain(line.split_whitespace());
-    let asked = Asked::read(&command().try_get_matches_from(words).unwrap()).unwrap();
-    let What::Once(settings) = asked.what else { panic!("{line}") };
+    let What::Once(settings) = read(line).unwrap().what else { panic!("{line}") };
     let outcome = rehearse(&settings.cluster, settings.policy.clone());
     let document = serde_json::from_str(&super::json(&settings, &outcome)).unwrap();
     (table(&settings, &outcome), document)
 }
 
 #[test]
-fn what_was_not_found_is_told() {
+fn faults_that_were_not_found_are_reported() {
     for (line, told) in [
         ("--nodes 64 --racks 4 --dead-link 5:20", "not found: link 5-20: never tested\n"),
         ("--nodes 8 --flaky 3:0", "not found: node 3 (flaky): it passed all its tests ("),
@@ -32,7 +27,7 @@ fn what_was_not_found_is_told() {
         ),
         (
             "--nodes 3 --slow-nic 1:9 --exclude-straggler",
-            "(slow network card): it takes 4 nodes to tell whose",
+            "(slow network card): finding the slow card takes 4 nodes",
         ),
         (
             "--nodes 8 --slow-compute 2:1.5",
@@ -56,44 +51,43 @@ fn what_was_not_found_is_told() {
 }
 
 #[test]
-fn what_a_job_would_do_is_told() {
+fn the_job_after_the_check_is_reported() {
     for (line, told) in [
         ("--nodes 4", "4 nodes are healthy, 0 are not\n"),
-        ("--nodes 4", "the job: goes on with 4 nodes\n"),
+        ("--nodes 4", "the job: continues with 4 nodes\n"),
         (
             "--nodes 8 --faulty 1",
-            "the job: goes on with 7 nodes, where --nnodes allows so few; left out: 1\n",
+            "the job: continues with 7 nodes, where --nnodes allows so few; excluded: 1\n",
         ),
         ("--nodes 8 --faulty 1", "7 nodes are healthy, 1 is not\n"),
         (
             "--nodes 6 --faulty 1,2,3",
-            "the job: would fail with exit code 203 (a mass failure), no node is left out\n",
+            "the job: would fail with exit code 203 (a mass failure), no node is excluded\n",
         ),
         (
             "--nodes 2 --faulty 0",
             "the job: would fail with exit code 202 (inconclusive, and --on-inconclusive=fail)",
         ),
         ("--nodes 1 --faulty 0", "1 node is not tested: a single node has no partner to test with"),
-        ("--nodes 1 --faulty 0", "imagined: 1 node in 1 rack, seed 0\n"),
+        ("--nodes 1 --faulty 0", "simulated: 1 node in 1 rack, seed 0\n"),
         ("--nodes 1 --faulty 0", "not found: node 0 (faulty): never tested\n"),
-        ("--nodes 1 --local-fault 0", "the job: waits for other nodes; left out: 1\n"),
+        ("--nodes 1 --local-fault 0", "the job: waits for other nodes; excluded: 1\n"),
     ] {
         let (text, _) = said(line);
         assert!(text.contains(told), "{line}: {text}");
     }
     let (text, document) = said("--nodes 6 --local-fault 1,2,3");
-    assert!(!text.contains(", left out"), "{text}");
+    assert!(!text.contains(", excluded"), "{text}");
     assert_eq!(document["mass_failure"], true);
 }
 
 #[test]
-fn what_a_check_names_is_told_for_people_and_programs() {
+fn findings_are_in_table_and_document() {
     use diagnosis::network_check::{Ambiguity, Cut, Element, NodeVerdict, PartialUplink};
 
-    let words = "rehearse --nodes 16 --racks 4 --pod-size 2 --dead-pod 0 --liar 3 --dies 4@1 --partial-uplink 3:0.5 \
+    let line = "--nodes 16 --racks 4 --pod-size 2 --dead-pod 0 --liar 3 --dies 4@1 --partial-uplink 3:0.5 \
                  --dead-uplink 2@9 --transient 0.5 --on-bad-path fail";
-    let asked = Asked::read(&command().try_get_matches_from(words.split_whitespace()).unwrap()).unwrap();
-    let What::Once(settings) = asked.what else { panic!() };
+    let What::Once(settings) = read(line).unwrap().what else { panic!() };
     let mut outcome = rehearse(&settings.cluster, settings.policy.clone());
     for node in &mut outcome.nodes {
         (node.verdict, node.tainted, node.excluded) = (NodeVerdict::Healthy, false, false);
@@ -111,7 +105,7 @@ fn what_a_check_names_is_told_for_people_and_programs() {
     outcome.cut = Some(Cut { left_out: vec![0, 1, 2, 12], message: "pod 0 reaches itself only".to_owned() });
     let text = table(&settings, &outcome);
     for line in [
-        "imagined: 16 nodes in 4 racks and 2 pods, seed 0\n",
+        "simulated: 16 nodes in 4 racks and 2 pods, seed 0\n",
         "1 that breaks later, 1 liar, 1 rack cut off later, 1 rack with dead paths out, 1 pod cut off, each test fails \
          with probability 0.5; noise 0\n",
         "rack 1: no node of it is reached, not even from inside\n",
@@ -119,10 +113,10 @@ fn what_a_check_names_is_told_for_people_and_programs() {
         "rack 3: part of its ways out is dead; 2 of 4 pairs out of it failed\n",
         "ambiguous: node 9 or link 9-10 or uplink of rack 2\n",
         "cut: pod 0 reaches itself only\n",
-        "left out, as the imagined fault cuts them off: nodes 0 to 2, 12\n",
+        "excluded, since the simulated fault cuts them off: nodes 0 to 2, 12\n",
         "named, though it works: switch of rack 1\n",
         "called ambiguous, though all of these work: node 9 or link 9-10 or uplink of rack 2\n",
-        "the job: would fail with exit code 202 (a path is cut, and --on-bad-path=fail), no node is left out\n",
+        "the job: would fail with exit code 202 (a path is cut, and --on-bad-path=fail), no node is excluded\n",
     ] {
         assert!(text.contains(line), "{line}: {text}");
     }
@@ -144,4 +138,20 @@ fn what_a_check_names_is_told_for_people_and_programs() {
     assert_eq!(document["job"]["exit_code"], 202);
     assert_eq!(document["tests"].as_array().unwrap().len(), outcome.rounds.len());
     assert_eq!(document["findings"].as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn the_tables_are_pleasant_to_read() {
+    let lines = [
+        "--nodes 8 --racks 2",
+        "--nodes 16 --racks 4 --faulty 3,9 --local-fault 4 --dead-link 5:10 --slow-compute 7:3",
+        "--nodes 16 --racks 4 --dead-uplink 2 --liar 1",
+        "--nodes 16 --racks 4 --faulty random --repeat 20",
+        "--sweep 2",
+    ];
+    let tables = lines.map(|line| {
+        let asked = read(line).unwrap();
+        format!("$ dlrover-diag rehearse {line}\n{}", super::super::said(&asked))
+    });
+    insta::assert_snapshot!(tables.join("\n"));
 }

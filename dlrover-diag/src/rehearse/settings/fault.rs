@@ -66,7 +66,7 @@ impl Put {
         }
     }
 
-    /// Breaks it. Where one number is enough the second says nothing.
+    /// Breaks it. Where one number is enough the second is ignored.
     pub(super) fn insert(self, cluster: &mut Cluster, (a, b): (u32, u32)) {
         match self {
             Self::Faulty => _ = cluster.faulty.insert(a),

@@ -2,8 +2,6 @@
 
 use std::str::FromStr;
 
-use clap::ArgMatches;
-
 use super::{
     Wrong,
     fault::{Put, Which},
@@ -42,138 +40,104 @@ pub(super) struct Fault {
     pub(super) which: Which,
 }
 
-/// The options' values.
-pub(super) struct Reader<'a>(pub(super) &'a ArgMatches);
+/// An option and its value.
+pub(super) type Given<'a> = (&'static str, &'a str);
 
-impl Reader<'_> {
-    pub(super) fn one<T: FromStr>(
-        &self,
-        option: &'static str,
-        range: &str,
-        is_fit: impl Fn(&T) -> bool,
-    ) -> Result<T, Wrong> {
-        let value = self.0.get_one::<String>(option).cloned().unwrap_or_default();
-        match value.parse().ok().filter(is_fit) {
-            Some(number) => Ok(number),
-            None => Err(Wrong::value(option, value, range)),
-        }
-    }
+/// A list option and its values.
+pub(super) type List<'a> = (&'static str, &'a [String]);
 
-    /// `None`: the option is not there.
-    pub(super) fn perhaps<T: FromStr>(
-        &self,
-        option: &'static str,
-        range: &str,
-        is_fit: impl Fn(&T) -> bool,
-    ) -> Result<Option<T>, Wrong> {
-        let is_there = self.0.get_one::<String>(option).is_some();
-        is_there.then(|| self.one(option, range, is_fit)).transpose()
-    }
-
-    /// One of some words.
-    pub(super) fn word<T: Copy>(
-        &self,
-        option: &'static str,
-        range: &str,
-        words: &[(&str, T)],
-    ) -> Result<T, Wrong> {
-        let value = self.0.get_one::<String>(option).cloned().unwrap_or_default();
-        let known = words.iter().find(|(word, _)| *word == value);
-        known.map(|(_, meaning)| *meaning).ok_or_else(|| Wrong::value(option, value, range))
-    }
-
-    fn faults(
-        &self,
-        option: &'static str,
-        range: &str,
-        read: impl Fn(&str) -> Option<(Which, Put)>,
-    ) -> Result<Vec<Fault>, Wrong> {
-        let values = self.0.get_many::<String>(option).into_iter().flatten();
-        let read = |value: &String| match read(value.trim()) {
-            Some((which, put)) => Ok(Fault { option, value: value.clone(), put, which }),
-            None => Err(Wrong::value(option, value.clone(), range)),
-        };
-        values.map(read).collect()
-    }
-
-    /// `NODE`, `random` or `random:COUNT`.
-    pub(super) fn numbers(
-        &self,
-        option: &'static str,
-        what: &str,
-        count: u32,
-        put: Put,
-    ) -> Result<Vec<Fault>, Wrong> {
-        let range = format!("{what}, 0 to {}, or random:COUNT", count - 1);
-        self.faults(option, &range, |value| Some((some(value, count)?, put)))
-    }
-
-    /// `A:B`, `random` or `random:COUNT`.
-    pub(super) fn pairs(
-        &self,
-        option: &'static str,
-        what: &str,
-        count: u32,
-        put: Put,
-    ) -> Result<Vec<Fault>, Wrong> {
-        let range = format!("A:B with two different {what}, 0 to {}, or random:COUNT", count - 1);
-        let read = |value: &str| Some((random(value).or_else(|| pair(value, count))?, put));
-        self.faults(option, &range, read)
-    }
-
-    /// `A:B:X` or `random:X`.
-    pub(super) fn slow_links(&self, nodes: u32) -> Result<Vec<Fault>, Wrong> {
-        let (last, words) = (nodes - 1, FACTOR.words);
-        let range = format!(
-            "A:B:X with two different nodes, 0 to {last}, and X {words}; or random:X in place of A:B:X"
-        );
-        self.faults("slow-link", &range, |value| {
-            let (ends, factor) = value.rsplit_once(':')?;
-            let ends = if ends == RANDOM { Which::Random(1) } else { pair(ends, nodes)? };
-            Some((ends, Put::SlowLink(FACTOR.read(factor)?)))
-        })
-    }
-
-    /// `NODE:X` or `random:X`.
-    pub(super) fn factors(
-        &self,
-        option: &'static str,
-        (what, count): (&str, u32),
-        range: Range,
-        put: impl Fn(f64) -> Put,
-    ) -> Result<Vec<Fault>, Wrong> {
-        let Range { letter, words, .. } = range;
-        let (name, last) = (what.to_uppercase(), count - 1);
-        let said = format!("{name}:{letter} with a {what}, 0 to {last} or random, and {letter} {words}");
-        self.faults(option, &said, |value| {
-            let (number, factor) = value.split_once(':')?;
-            let which = if number == RANDOM { Which::Random(1) } else { some(number, count)? };
-            Some((which, put(range.read(factor)?)))
-        })
-    }
-
-    /// `NODE@ROUND`, with any form of [`Self::numbers`] before the `@`; without it where `always` says what that is.
-    pub(super) fn after_round(
-        &self,
-        option: &'static str,
-        (what, count): (&str, u32),
-        always: Option<Put>,
-        put: impl Fn(u32) -> Put,
-    ) -> Result<Vec<Fault>, Wrong> {
-        let (name, last) = (what.to_uppercase(), count - 1);
-        let form = if always.is_some() { format!("{name} or {name}@ROUND") } else { format!("{name}@ROUND") };
-        let range =
-            format!("{form} with a {what}, 0 to {last} or random:COUNT, and a round, 0 to {}", u32::MAX - 1);
-        self.faults(option, &range, |value| match value.split_once('@') {
-            Some((number, round)) => {
-                let round = round.parse().ok().filter(|round| *round < u32::MAX)?;
-                Some((some(number, count)?, put(round)))
-            }
-            None => Some((some(value, count)?, always?)),
-        })
-    }
+/// Parses a number that must satisfy `is_fit`; `range` describes it.
+pub(super) fn one<T: FromStr>(
+    (option, value): Given<'_>,
+    range: &str,
+    is_fit: impl Fn(&T) -> bool,
+) -> Result<T, Wrong> {
+    value.parse().ok().filter(is_fit).ok_or_else(|| Wrong::value(option, value.to_owned(), range))
 }
 
+/// Parses one of some names.
+pub(super) fn name<T: Copy>(
+    (option, value): Given<'_>,
+    range: &str,
+    names: &[(&str, T)],
+) -> Result<T, Wrong> {
+    let known = names.iter().find(|(name, _)| *name == value);
+    known.map(|(_, meaning)| *meaning).ok_or_else(|| Wrong::value(option, value.to_owned(), range))
+}
+
+fn faults(
+    (option, values): List<'_>,
+    range: &str,
+    read: impl Fn(&str) -> Option<(Which, Put)>,
+) -> Result<Vec<Fault>, Wrong> {
+    let read = |value: &String| match read(value.trim()) {
+        Some((which, put)) => Ok(Fault { option, value: value.clone(), put, which }),
+        None => Err(Wrong::value(option, value.clone(), range)),
+    };
+    values.iter().map(read).collect()
+}
+
+/// `NODE`, `random` or `random:COUNT`.
+pub(super) fn numbers(list: List<'_>, what: &str, count: u32, put: Put) -> Result<Vec<Fault>, Wrong> {
+    let range = format!("{what}, 0 to {}, or random:COUNT", count - 1);
+    faults(list, &range, |value| Some((some(value, count)?, put)))
+}
+
+/// `A:B`, `random` or `random:COUNT`.
+pub(super) fn pairs(list: List<'_>, what: &str, count: u32, put: Put) -> Result<Vec<Fault>, Wrong> {
+    let range = format!("A:B with two different {what}, 0 to {}, or random:COUNT", count - 1);
+    let read = |value: &str| Some((random(value).or_else(|| pair(value, count))?, put));
+    faults(list, &range, read)
+}
+
+/// `A:B:X` or `random:X`.
+pub(super) fn slow_links(list: List<'_>, nodes: u32) -> Result<Vec<Fault>, Wrong> {
+    let (last, words) = (nodes - 1, FACTOR.words);
+    let range =
+        format!("A:B:X with two different nodes, 0 to {last}, and X {words}; or random:X in place of A:B:X");
+    faults(list, &range, |value| {
+        let (ends, factor) = value.rsplit_once(':')?;
+        let ends = if ends == RANDOM { Which::Random(1) } else { pair(ends, nodes)? };
+        Some((ends, Put::SlowLink(FACTOR.read(factor)?)))
+    })
+}
+
+/// `NODE:X` or `random:X`.
+pub(super) fn factors(
+    list: List<'_>,
+    (what, count): (&str, u32),
+    range: Range,
+    put: impl Fn(f64) -> Put,
+) -> Result<Vec<Fault>, Wrong> {
+    let Range { letter, words, .. } = range;
+    let (name, last) = (what.to_uppercase(), count - 1);
+    let said = format!("{name}:{letter} with a {what}, 0 to {last} or random, and {letter} {words}");
+    faults(list, &said, |value| {
+        let (number, factor) = value.split_once(':')?;
+        let which = if number == RANDOM { Which::Random(1) } else { some(number, count)? };
+        Some((which, put(range.read(factor)?)))
+    })
+}
+
+/// `NODE@ROUND`, with any form of [`numbers`] before the `@`; without a round where `always` is given.
+pub(super) fn after_round(
+    list: List<'_>,
+    (what, count): (&str, u32),
+    always: Option<Put>,
+    put: impl Fn(u32) -> Put,
+) -> Result<Vec<Fault>, Wrong> {
+    let (name, last) = (what.to_uppercase(), count - 1);
+    let form = if always.is_some() { format!("{name} or {name}@ROUND") } else { format!("{name}@ROUND") };
+    let range =
+        format!("{form} with a {what}, 0 to {last} or random:COUNT, and a round, 0 to {}", u32::MAX - 1);
+    faults(list, &range, |value| match value.split_once('@') {
+        Some((number, round)) => {
+            let round = round.parse().ok().filter(|round| *round < u32::MAX)?;
+            Some((some(number, count)?, put(round)))
+        }
+        None => Some((some(value, count)?, always?)),
+    })
+}
 const RANDOM: &str = "random";
 
 /// `random` or `random:COUNT`.

@@ -2,12 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{super::arguments::command, *};
-
-fn asked(line: &str) -> Result<Asked, Wrong> {
-    let words = std::iter::once("rehearse").chain(line.split_whitespace());
-    Asked::read(&command().try_get_matches_from(words).unwrap())
-}
+use super::{super::read as asked, *};
 
 fn read(line: &str) -> Result<Settings, Wrong> {
     match asked(line)?.what {
@@ -187,7 +182,6 @@ fn many_are_asked_for() {
     };
     assert_eq!(policy.taint_guard_permille, 300);
     for line in ["--sweep 3 --nodes 4", "--sweep 3 --sweep-pairs 3", "--sweep 3 --liar 1", "--json"] {
-        let words = std::iter::once("rehearse").chain(line.split_whitespace());
-        assert!(command().try_get_matches_from(words).is_err(), "{line}");
+        assert!(crate::parse(&format!("rehearse {line}")).is_err(), "{line}");
     }
 }

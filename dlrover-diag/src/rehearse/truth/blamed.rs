@@ -1,4 +1,4 @@
-//! Healthy nodes that are tainted or left out.
+//! Healthy nodes that are tainted or excluded.
 
 use std::fmt;
 
@@ -7,21 +7,21 @@ use serde::Serialize;
 
 use super::super::settings::Settings;
 
-/// A healthy node that is tainted or left out.
+/// A healthy node that is tainted or excluded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(in crate::rehearse) struct Blamed {
     pub(super) node: u32,
     pub(super) tainted: bool,
     pub(super) excluded: bool,
     pub(super) verdict: &'static str,
-    /// The imagined fabric does not let it reach all of the nodes that stay.
+    /// The simulated fabric does not let it reach all of the nodes that stay.
     pub(super) cut_off: bool,
-    /// What the check says.
+    /// The verdict of the check.
     why: String,
 }
 
 impl Blamed {
-    /// It is left out and no more than that, and the imagined fabric cuts it off.
+    /// It is excluded and no more than that, and the simulated fabric cuts it off.
     pub(in crate::rehearse) fn is_right(&self) -> bool {
         self.cut_off && !self.tainted
     }
@@ -36,7 +36,7 @@ impl fmt::Display for Blamed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (Self { node, .. }, verdict) = (self, self.verdict.replace('-', " "));
         match (self.is_right(), self.tainted) {
-            (true, _) => write!(f, "left out, as the imagined fault cuts it off: node {node}: {verdict}"),
+            (true, _) => write!(f, "excluded, since the simulated fault cuts it off: node {node}: {verdict}"),
             (false, true) => write!(f, "blamed, though it is healthy: node {node}: {verdict}, tainted"),
             (false, false) => write!(f, "blamed, though it is healthy: node {node}: {verdict}, not tainted"),
         }

@@ -37,7 +37,7 @@ pub(super) fn most_rounds(settings: &Settings) -> Option<u32> {
         _ => return None,
     };
     let odd = nodes % 2 + u64::from(nodes == 5 && broken > 0);
-    // One round looks into a rack of which every node is broken.
+    // One round tests a rack of which every node is broken.
     let healthy = (0..cluster.nodes).filter(|node| !cluster.is_broken(*node, with_slow));
     let with_healthy: BTreeSet<u32> = healthy.map(|node| cluster.rack(node)).collect();
     let racks = cluster.filled_racks() as usize;

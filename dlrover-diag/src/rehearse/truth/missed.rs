@@ -1,4 +1,4 @@
-//! What was broken in the imagined cluster, and is not named.
+//! What was broken in the simulated cluster, and is not named.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ pub(in crate::rehearse) enum Reason {
     Passed,
     /// The options do not ask for it, or the cluster is too small.
     NotLookedFor,
-    /// The check says itself that it does not know enough.
+    /// The check is inconclusive.
     Undecided,
     /// Something else that was put in hides it.
     Hidden,
@@ -67,7 +67,7 @@ pub(in crate::rehearse) struct Missed {
     after_round: Option<u32>,
     /// Why it was not found.
     pub(super) reason: Reason,
-    /// The same in words.
+    /// As text.
     why: String,
 }
 

@@ -1,4 +1,4 @@
-//! What a check names as broken, and which paths it says are dead by that.
+//! What a check names as broken, and which paths are dead by that.
 
 use std::collections::BTreeSet;
 
@@ -46,12 +46,12 @@ impl<'a> Named<'a> {
         rack.checked_div(self.cluster.pod_size)
     }
 
-    /// All ways out of the rack are said to be dead.
+    /// All paths out of the rack are called dead.
     fn is_out(&self, rack: u32) -> bool {
         self.has_rack(rack) || self.pod(rack).is_some_and(|pod| self.has(Element::Pod(pod)))
     }
 
-    /// The pairs of these racks between which all paths are said to be dead.
+    /// The pairs of these racks between which all paths are called dead.
     pub(super) fn dead_between(&self, racks: &[u32]) -> BTreeSet<(u32, u32)> {
         let out = racks.iter().filter(|rack| self.is_out(**rack));
         let of_one =
@@ -63,7 +63,7 @@ impl<'a> Named<'a> {
         out.flat_map(|rack| of_one(*rack)).chain(pairs).collect()
     }
 
-    /// Whether all paths between two different racks are said to be dead.
+    /// Whether all paths between two different racks are called dead.
     pub(super) fn covers_racks(&self, a: u32, b: u32) -> bool {
         self.is_out(a) || self.is_out(b) || self.has(Element::RackPair(a.min(b), a.max(b)))
     }
@@ -76,7 +76,7 @@ impl<'a> Named<'a> {
             && ones.iter().all(|one| others.iter().all(|other| self.covers_link(*one, *other)))
     }
 
-    /// Whether the path between two nodes is said to be dead, all or in part.
+    /// Whether the path between two nodes is called dead, all or in part.
     pub(super) fn covers_link(&self, a: u32, b: u32) -> bool {
         let racks = (self.cluster.rack(a), self.cluster.rack(b));
         let part = |rack: u32| self.has(Element::PartialUplink(rack));

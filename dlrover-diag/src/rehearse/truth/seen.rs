@@ -10,7 +10,7 @@ use super::{
     named::Named,
 };
 
-/// A slow node is told apart only among so many: it takes three others to know what is usual.
+/// A slow node is found only among this many: the baseline takes three others.
 const NODES_FOR_SLOW: u32 = 4;
 
 const ONLY_STRAGGLERS: &str = "only --exclude-straggler looks for it";
@@ -36,7 +36,7 @@ impl<'a> Seen<'a> {
         self.outcome.nodes.get(number as usize)
     }
 
-    /// Whether the node is blamed for something, is left out, or is among the candidates of an ambiguity. One that is
+    /// Whether the node is blamed for something, is excluded, or is among the candidates of an ambiguity. One that is
     /// called unreachable, and can be reached, is not found.
     fn is_found(&self, number: u32) -> bool {
         let is_blamed = |node: &NodeFinding| match node.verdict {
@@ -80,7 +80,7 @@ impl<'a> Seen<'a> {
         Some(match (verdict, results.len(), failed) {
             (_, 0, _) => self.why_untested(after, is_one, "never tested"),
             (Some(NodeVerdict::Unreachable), ..) => {
-                (Reason::Shown, "it is called unreachable, and the imagined fabric reaches it".into())
+                (Reason::Shown, "it is called unreachable, and the simulated fabric reaches it".into())
             }
             (Some(NodeVerdict::Inconclusive), ..) => {
                 (Reason::Undecided, "inconclusive, not enough is known".into())
@@ -98,7 +98,7 @@ impl<'a> Seen<'a> {
         }
         let slower = self.node(number).and_then(|node| node.comm_permille);
         Some(if self.cluster.nodes < NODES_FOR_SLOW {
-            (Reason::NotLookedFor, format!("it takes {NODES_FOR_SLOW} nodes to tell whose card is slow"))
+            (Reason::NotLookedFor, format!("finding the slow card takes {NODES_FOR_SLOW} nodes"))
         } else if !self.settings.policy.exclude_straggler {
             (Reason::NotLookedFor, ONLY_STRAGGLERS.into())
         } else {
@@ -194,7 +194,7 @@ impl<'a> Seen<'a> {
         (!is_found).then(|| self.why_not_path(|one, other| one != other && is_in(one), None, never))
     }
 
-    /// Whether all paths of healthy nodes out of such racks are said to be dead, and there is one.
+    /// Whether all paths of healthy nodes out of such racks are called dead, and there is one.
     fn are_out(&self, is_such: impl Fn(u32) -> bool) -> bool {
         let mut racks: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for node in (0..self.cluster.nodes).filter(|node| self.is_healthy(*node)) {
@@ -226,7 +226,7 @@ impl<'a> Seen<'a> {
         }
     }
 
-    /// Found where every pair out of the rack that failed at last is said to be dead.
+    /// Found where every pair out of the rack that failed at last is called dead.
     pub(super) fn why_not_part(&self, rack: u32) -> Option<Why> {
         let last = super::last_round(self.outcome);
         let is_out = |(a, b): &(u32, u32)| {

@@ -1,5 +1,4 @@
-//! Checks that are judged. What a check names is put into its outcome by hand, so that these tests hold whatever the
-//! decision comes to.
+//! The outcome of each check is edited by hand, so that these tests do not depend on the decisions.
 
 use diagnosis::network_check::{
     Ambiguity, Cut, Element, LinkFault, LinkKind, NodeVerdict, PartialUplink, RackPairFault,
@@ -8,16 +7,12 @@ use diagnosis::network_check::{
 use serde_json::json;
 
 use super::{
-    super::{
-        arguments::command,
-        settings::{Asked, What},
-    },
+    super::{read, settings::What},
     *,
 };
 
 fn settings(line: &str) -> Settings {
-    let words = std::iter::once("rehearse").chain(line.split_whitespace());
-    match Asked::read(&command().try_get_matches_from(words).unwrap()).unwrap().what {
+    match read(line).unwrap().what {
         What::Once(settings) => settings,
         other => panic!("{line}: {other:?}"),
     }
@@ -142,7 +137,7 @@ fn a_broken_node_that_is_called_unreachable_escapes_unless_it_is_cut_off() {
     for (line, missed) in [
         (
             "--nodes 8 --racks 2 --faulty 3",
-            &["node 3 (faulty): it is called unreachable, and the imagined"][..],
+            &["node 3 (faulty): it is called unreachable, and the simulated"][..],
         ),
         ("--nodes 8 --racks 4 --faulty 3 --dead-uplink 1", &["rack 1 (cut off): tested"]),
     ] {
@@ -198,7 +193,7 @@ fn healthy_nodes_that_are_blamed_are_told() {
     let expected = [
         "blamed, though it is healthy: node 2: fault, tainted",
         "blamed, though it is healthy: node 3: flaky, not tainted",
-        "left out, as the imagined fault cuts it off: node 4: unreachable",
+        "excluded, since the simulated fault cuts it off: node 4: unreachable",
     ];
     assert_eq!(words[..3], expected);
     let expected = json!({

@@ -10,7 +10,7 @@ use super::*;
 const TABLE: &str = include_str!("../../../../diagnosis/src/gpu_topology/fixtures/a_dgx1v.txt");
 const ISLANDS: &str = include_str!("../../../../diagnosis/src/gpu_topology/fixtures/f_c500.txt");
 
-/// 8 accelerators, between which there is what a table says, some of them with their memory taken.
+/// 8 accelerators with the links of a table, some of them busy.
 fn inventory(vendor: Vendor, table: &str, busy: &[u32]) -> Inventory {
     let matrix = Matrix::parse(table).unwrap();
     let gpu = |index: u32| Gpu {
@@ -132,7 +132,7 @@ fn what_other_launchers_hold_is_left_out() {
 }
 
 #[test]
-fn what_is_not_known_changes_nothing_and_is_told_on_one_line() {
+fn an_unknown_topology_changes_nothing_and_is_reported_on_one_line() {
     let flags = "--gpu-select=topology --nproc-per-node=4";
     let says = |host: &FakeHost, flags: &str| {
         let (list, lines) = chosen(host, &[], flags);
@@ -146,14 +146,14 @@ fn what_is_not_known_changes_nothing_and_is_told_on_one_line() {
     host.accelerators.notes = vec!["/usr/bin/nvidia-smi topo -m: there is no topology table in it".into()];
     assert_eq!(
         says(&host, flags),
-        "what lies between gpu 0 and gpu 1 is not known: /usr/bin/nvidia-smi topo -m: there is no topology table in it"
+        "the link between gpu 0 and gpu 1 is not known: /usr/bin/nvidia-smi topo -m: there is no topology table in it"
     );
     let mut host = eight(&[]);
     host.accelerators.hangs_at = Some("/usr/bin/nvidia-smi topo -m".into());
     host.accelerators.notes = vec!["no answer within 2s; it was at /usr/bin/nvidia-smi topo -m".into()];
     assert_eq!(
         says(&host, flags),
-        "the look at this node's GPUs came to no end: no answer within 2s; it was at /usr/bin/nvidia-smi topo -m"
+        "the inspection of this node's GPUs timed out: no answer within 2s; it was at /usr/bin/nvidia-smi topo -m"
     );
     let mut host = FakeHost::new();
     host.accelerators.notes = vec!["no NVML: it is not here".into(), "no nvidia-smi on PATH".into()];
@@ -182,7 +182,7 @@ fn a_file_stands_in_for_what_is_told() {
     assert!(lines[0].ends_with("the topology has 2 GPUs, and this node shows 8"), "{lines:?}");
     let (_, lines) = chosen(&host, &[], "--gpu-select=topology --gpu-topology=/missing");
     assert!(lines[0].contains("/missing: No such file"), "{lines:?}");
-    // Where nobody answers the driver's files say which GPUs there are.
+    // Without an answer, the driver's files list the GPUs.
     let mut bare = four_gpus();
     bare.root.write("gbps.csv", "0,9,9,9\n9,0,9,20\n9,9,0,9\n9,20,9,0\n");
     let flags = "--gpu-select=topology --gpu-topology=/gbps.csv --nproc-per-node=2";
@@ -227,7 +227,7 @@ fn metax_hosts_have_numbers_and_a_second_variable() {
     let own = [("MACA_VISIBLE_DEVICES", "3,1,0,4")];
     assert_eq!(list(&host, &own, "MACA_VISIBLE_DEVICES", flags), "0,3,4");
     assert_eq!(list(&host, &[], "MACA_VISIBLE_DEVICES", "--gpu-select=3,0"), "3,0");
-    // Nobody answers: the driver's files have the same names.
+    // There is no answer: the driver's files have the same names.
     host.accelerators = Inventory::default();
     assert_eq!(list(&host, &[], "MACA_VISIBLE_DEVICES", "--gpu-select=3,0"), "3,0");
     let refusal = plan_on(&host, "--standalone --gpu-select=2 x.py", &[PATH]).err().unwrap();
@@ -235,14 +235,14 @@ fn metax_hosts_have_numbers_and_a_second_variable() {
 }
 
 #[test]
-fn a_list_is_taken_as_it_is() {
+fn a_list_is_used_as_given() {
     let host = eight(&[6]);
     assert_eq!(chosen(&host, &[], "--gpu-select=6,2 --nproc-per-node=2").0, some("66,22"));
     assert!(chosen(&host, &[], "--gpu-select=6,2").1[0].contains("GPU 6 is used by others"));
     assert_eq!(chosen(&host, &[], "--gpu-select=GPU-33,0").0, some("33,00"));
     assert_eq!(chosen(&host, &[], "--gpu-select=MIG-1,MIG-2 --nproc-per-node=2").0, some("MIG-1,MIG-2"));
-    // Nothing is known here: it is taken at its word.
-    let unchecked = "`--gpu-select=1,0`: taken unchecked: nothing is known of this node's GPUs".to_owned();
+    // Nothing is known here, so the list is not checked.
+    let unchecked = "`--gpu-select=1,0`: not checked: this node's GPUs are unknown".to_owned();
     assert_eq!(chosen(&FakeHost::new(), &[], "--gpu-select=1,0"), (some("1,0"), vec![unchecked]));
     let unknown = FakeHost::new();
     for (own, list) in
@@ -276,10 +276,10 @@ fn a_list_is_taken_as_it_is() {
         (&broken, "", "--gpu-select=4", "4 cannot be used: 2 uncorrectable ECC errors"),
         (&broken, "", "--gpu-select=5", "5 cannot be used: this user may not use it"),
         (&taken, "", "--gpu-select=1,2", "2 is taken by another launcher on this host"),
-        (&host, "", "--gpu-select=best", "`--gpu-select=best` is no choice of GPUs"),
-        (&host, "", "--gpu-select=", "is no choice of GPUs"),
-        (&host, "", "--gpu-select=1,,2", "is no choice of GPUs"),
-        (&host, "", "--gpu-select=-1", "is no choice of GPUs"),
+        (&host, "", "--gpu-select=best", "`--gpu-select=best` is not a choice of GPUs"),
+        (&host, "", "--gpu-select=", "is not a choice of GPUs"),
+        (&host, "", "--gpu-select=1,,2", "is not a choice of GPUs"),
+        (&host, "", "--gpu-select=-1", "is not a choice of GPUs"),
     ] {
         let env: &[(&str, &str)] =
             if env.is_empty() { &[PATH] } else { &[PATH, ("CUDA_VISIBLE_DEVICES", env)] };

@@ -1,4 +1,4 @@
-//! What a job master in this launcher is told, and who may speak to it.
+//! The settings of a job master in this launcher, and the credentials of its nodes.
 
 use std::{path::PathBuf, time::Duration};
 

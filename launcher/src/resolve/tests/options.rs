@@ -159,7 +159,7 @@ fn checks_are_parsed_from_the_first_day() {
     assert_eq!(checks.accelerator, "metax-tech.com/gpu");
 }
 
-/// What is checked, with these words and variables.
+/// The checks of this command line and these variables.
 fn switchbox(words: &str, env: &[(&str, &str)]) -> SwitchboxTask {
     let plan = plan_in(env, &format!("--network-check --switchbox-check {words} x"));
     assert_eq!(plan.checks.switchbox, plan.agent.switchbox);

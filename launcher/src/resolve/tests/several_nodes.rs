@@ -1,4 +1,4 @@
-//! Jobs of several nodes: where they meet, who serves, and who this node is to the others.
+//! Jobs of several nodes: where they meet, which launcher serves, and the identity of this node.
 
 use std::time::Duration;
 
@@ -85,7 +85,7 @@ fn a_masters_address_beats_the_options_of_the_rendezvous() {
     assert_eq!(
         plan.notices,
         ["ignored: `--rdzv-backend=etcd`, `--rdzv-endpoint=h:1`, `--master-port=5`, `--rdzv-id=j`; \
-          `DLROVER_MASTER_ADDR=http://master:50001/` says where the job master is"]
+          `DLROVER_MASTER_ADDR=http://master:50001/` is the address of the job master"]
     );
     assert_eq!(plan_in(&[MASTER], "--rdzv-id=j x").agent.run_id.0, "j");
     assert_eq!(plan_in(&[MASTER], "x").agent.run_id.0, "none");

@@ -42,9 +42,9 @@ fn no_round_begins_before_the_workers_of_a_lost_node_have_ended() {
     let pending = test.job.pending(test.now).expect("they wait");
     assert_eq!(
         pending.0.to_string(),
-        "PENDING enough nodes have joined, but node rank 2 (host-c, 10.0.0.3) may still run workers of the last round: \
-         the next round begins 15 s after the last contact if half of that round's nodes are present, else when they are \
-         back, their launchers have ended, or other nodes have taken their node ranks (NODE_RANK), 0 s of 600 s"
+        "enough nodes joined, but node rank 2 (host-c, 10.0.0.3) may still run workers of the last round: the next \
+         round starts 15 s after their last message while half of that round's nodes are here, else when they are \
+         back, or their launchers have exited, or other nodes take their node ranks (NODE_RANK) (0 s of 600 s)"
     );
     assert_eq!(test.send(workers_gone(&["c"])), placed_afresh(1, &["a", "b"]));
     assert_eq!(absent(&test), []);
@@ -106,7 +106,7 @@ fn a_job_that_times_out_names_the_missing_nodes() {
         panic!("{ended:?}")
     };
     assert!(
-        failure.to_string().contains("(host-c, 10.0.0.3) may still run workers of the last round, for"),
+        failure.to_string().contains("(host-c, 10.0.0.3) may still run workers of the last round: "),
         "{failure}"
     );
 }

@@ -189,7 +189,16 @@ fn a_later_round_is_complete_as_soon_as_all_that_are_left_are_back() {
     let waited = Duration::from_secs(1);
     assert_eq!(
         pending,
-        Pending::Gathering { joined: 2, needed: 2, missing: None, stopping: 1, waited, limit: JOIN }
+        Pending::Gathering {
+            joined: 2,
+            needed: 2,
+            most: 4,
+            missing: None,
+            stopping: 1,
+            starts_in: None,
+            waited,
+            limit: JOIN
+        }
     );
     assert_eq!(test.rejoin("c", 0), placed(1, &["a", "b", "c"]), "no last call");
 }

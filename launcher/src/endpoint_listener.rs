@@ -1,5 +1,5 @@
-//! The place of a meeting: whether this launcher serves the job master there. It does only where the endpoint is an
-//! address of its own and the port is free: on one host the first to bind wins.
+//! Listens at the endpoint of a rendezvous, if this launcher serves the job master there: only where the endpoint is an
+//! address of this host and the port is free. On one host the first to bind wins.
 
 use std::{
     collections::BTreeSet,
@@ -20,43 +20,43 @@ use crate::{
     resolve::Serves,
 };
 
-/// How long a name server may take to tell whether a name is ours.
+/// The timeout of a name server.
 const LOOK_UP: Duration = Duration::from_secs(5);
 
-/// How soon a name that is not known is asked for again. A pod's own name may become known just now.
+/// How soon an unknown name is looked up again. A pod's own name may be registered at this time.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// A place that cannot be used.
+/// Why this launcher cannot listen there.
 #[derive(Debug, thiserror::Error)]
-pub enum CannotTake {
+pub enum BindError {
     /// Its port.
     #[error(
         "cannot open {endpoint} for the job master of this run; free the port, or choose another on every node"
     )]
     Open {
-        /// What was asked for.
+        /// The endpoint.
         endpoint: Endpoint,
-        /// What the system said.
+        /// The system error.
         #[source]
         source: io::Error,
     },
-    /// The way to it.
+    /// Its network.
     #[error(transparent)]
-    CutOff(#[from] CutOff),
+    LoopbackDown(#[from] LoopbackDown),
 }
 
 /// This host does not reach itself.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the loopback interface `{loopback}` is down, so this node cannot reach {at}, which is on this host: the kernel \
-     sends all that a host says to its own addresses over it; run `ip link set {loopback} up`"
+     routes all traffic of a host to its own addresses over it; run `ip link set {loopback} up`"
 )]
-pub struct CutOff {
+pub struct LoopbackDown {
     loopback: String,
     at: String,
 }
 
-impl CutOff {
+impl LoopbackDown {
     /// An error if this host cannot reach itself, where this is.
     ///
     /// # Errors
@@ -69,57 +69,58 @@ impl CutOff {
     }
 }
 
-/// What this launcher listens on.
+/// The open listeners of an endpoint.
 #[derive(Debug)]
-pub struct Place {
+pub struct EndpointListener {
     /// At least one.
     pub listeners: Vec<TcpListener>,
-    /// The address by which this host's own agent shall come: others see it by the same one.
+    /// The address by which this host's own agent connects, so that it is seen as other nodes are.
     pub own: IpAddr,
     /// Only this host reaches it.
     pub is_loopback: bool,
 }
 
-/// Takes the place, if it is this launcher's; `None`: somebody else serves. Of one node no name server is asked.
+/// Listens at the endpoint, if it is this launcher's; `None`: another process serves there. A job of one node asks no
+/// name server.
 ///
 /// # Errors
 /// When the port cannot be opened, or is taken where it must not be, or this host does not reach itself.
-pub async fn take(
+pub async fn open(
     serves: Serves,
     endpoint: &Endpoint,
     is_one_node: bool,
-    tell: &dyn Fn(String),
-) -> Result<Option<Place>, CannotTake> {
+    print_line: &dyn Fn(String),
+) -> Result<Option<EndpointListener>, BindError> {
     let found = match serves {
         Serves::Never => {
-            if is_here(&endpoint.host) {
-                CutOff::check(endpoint)?;
+            if is_this_host(&endpoint.host) {
+                LoopbackDown::check(endpoint)?;
             }
             return Ok(None);
         }
         Serves::Must if is_one_node => endpoint.host.parse().into_iter().collect(),
         Serves::Must | Serves::Unless | Serves::IfOwn => {
-            let is_patient = serves == Serves::IfOwn;
-            look_up(&endpoint.host, is_patient).await.unwrap_or_else(|why| {
+            let retries = serves == Serves::IfOwn;
+            look_up(&endpoint.host, retries).await.unwrap_or_else(|why| {
                 let then = match serves {
-                    Serves::IfOwn => "another node is taken to serve the job master there",
+                    Serves::IfOwn => "another node is expected to serve the job master there",
                     Serves::Must | Serves::Unless | Serves::Never => {
                         "the job master is served on all addresses of this host"
                     }
                 };
-                tell(format!("{}: {why}; {then}", endpoint.host));
+                print_line(format!("{}: {why}; {then}", endpoint.host));
                 Vec::new()
             })
         }
     };
-    let whereabouts = Whereabouts::of(&endpoint.host, &found, &interface_addresses().into_iter().collect());
-    if serves != Serves::IfOwn || whereabouts != Whereabouts::Elsewhere {
-        CutOff::check(endpoint)?;
+    let location = Location::of(&endpoint.host, &found, &interface_addresses().into_iter().collect());
+    if serves != Serves::IfOwn || location != Location::Elsewhere {
+        LoopbackDown::check(endpoint)?;
     }
-    let place = match whereabouts {
-        Whereabouts::Elsewhere if serves == Serves::IfOwn => return Ok(None),
-        Whereabouts::Elsewhere | Whereabouts::EveryAddress => {
-            bind(Reach::Anyone, endpoint.port).map(|listeners| Place {
+    let place = match location {
+        Location::Elsewhere if serves == Serves::IfOwn => return Ok(None),
+        Location::Elsewhere | Location::EveryAddress => {
+            bind(Reach::Anyone, endpoint.port).map(|listeners| EndpointListener {
                 own: found
                     .first()
                     .and_then(|there| source_towards(*there))
@@ -128,7 +129,7 @@ pub async fn take(
                 listeners,
             })
         }
-        Whereabouts::Loopback => bind(Reach::Loopback, endpoint.port).map(|listeners| Place {
+        Location::Loopback => bind(Reach::Loopback, endpoint.port).map(|listeners| EndpointListener {
             own: listeners
                 .first()
                 .and_then(|first| first.local_addr().ok())
@@ -136,22 +137,24 @@ pub async fn take(
             is_loopback: true,
             listeners,
         }),
-        Whereabouts::Exactly(addresses) => exactly(&addresses, endpoint.port),
+        Location::Exactly(addresses) => exactly(&addresses, endpoint.port),
     };
     match place {
         Ok(place) => Ok(Some(place)),
         Err(error) if error.kind() == io::ErrorKind::AddrInUse && serves != Serves::Must => {
             if serves == Serves::Unless {
-                tell(format!("{endpoint} is taken on this host, so this node joins the job master there"));
+                print_line(format!(
+                    "{endpoint} is taken on this host, so this node joins the job master there"
+                ));
             }
             Ok(None)
         }
-        Err(source) => Err(CannotTake::Open { endpoint: endpoint.clone(), source }),
+        Err(source) => Err(BindError::Open { endpoint: endpoint.clone(), source }),
     }
 }
 
 /// Whether a host that is written as an address, or as `localhost`, is this one.
-fn is_here(host: &str) -> bool {
+fn is_this_host(host: &str) -> bool {
     host.parse::<IpAddr>().map_or_else(
         |_| host.eq_ignore_ascii_case("localhost"),
         |address| address.is_loopback() || interface_addresses().contains(&address),
@@ -160,19 +163,19 @@ fn is_here(host: &str) -> bool {
 
 /// Where an endpoint is, seen from this host.
 #[derive(Debug, PartialEq, Eq)]
-enum Whereabouts {
+enum Location {
     /// At none of our addresses.
     Elsewhere,
-    /// `localhost`: both loopback addresses, as nobody knows which one workers will try.
+    /// `localhost`: both loopback addresses, since workers may try either.
     Loopback,
     /// At these.
     Exactly(Vec<IpAddr>),
-    /// Here, by a name that stands for a loopback address here and for another one on every other host, as
+    /// Here, by a name that is a loopback address here and another address on every other host, as
     /// `/etc/hosts` has it on Debian.
     EveryAddress,
 }
 
-impl Whereabouts {
+impl Location {
     fn of(host: &str, found: &[IpAddr], own: &BTreeSet<IpAddr>) -> Self {
         if host.eq_ignore_ascii_case("localhost") {
             return Self::Loopback;
@@ -190,8 +193,8 @@ impl Whereabouts {
     }
 }
 
-/// Listens on each of these addresses; whoever has the first one has the place.
-fn exactly(addresses: &[IpAddr], port: u16) -> io::Result<Place> {
+/// Listens on each of these addresses; the first one decides.
+fn exactly(addresses: &[IpAddr], port: u16) -> io::Result<EndpointListener> {
     let mut listeners = Vec::new();
     let mut own = None;
     for address in addresses {
@@ -206,11 +209,11 @@ fn exactly(addresses: &[IpAddr], port: u16) -> io::Result<Place> {
         }
     }
     let own = own.ok_or(io::ErrorKind::AddrNotAvailable)?;
-    Ok(Place { listeners, own, is_loopback: own.is_loopback() })
+    Ok(EndpointListener { listeners, own, is_loopback: own.is_loopback() })
 }
 
-/// The addresses that a name stands for. A name server may hang, so it is asked beside.
-async fn look_up(host: &str, is_patient: bool) -> Result<Vec<IpAddr>, String> {
+/// The addresses of a name. A name server may hang, so a thread asks it.
+async fn look_up(host: &str, retries: bool) -> Result<Vec<IpAddr>, String> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![address]);
     }
@@ -228,7 +231,7 @@ async fn look_up(host: &str, is_patient: bool) -> Result<Vec<IpAddr>, String> {
         }
         match timeout_at(until, answered).await {
             Ok(Ok(Ok(found))) if !found.is_empty() => return Ok(found),
-            Ok(answer) if !is_patient || Instant::now() + AGAIN >= until => {
+            Ok(answer) if !retries || Instant::now() + AGAIN >= until => {
                 let why = match answer {
                     Ok(Err(error)) => error.to_string(),
                     Ok(Ok(_)) | Err(_) => "no address".to_owned(),
@@ -241,7 +244,7 @@ async fn look_up(host: &str, is_patient: bool) -> Result<Vec<IpAddr>, String> {
     }
 }
 
-/// The address that words of this host to that one come from. Nothing is sent.
+/// The source address of packets from this host to that one. Nothing is sent.
 fn source_towards(there: IpAddr) -> Option<IpAddr> {
     let any: IpAddr =
         if there.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
@@ -259,26 +262,26 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn whereabouts(host: &str, found: &[&str]) -> Whereabouts {
+    fn location(host: &str, found: &[&str]) -> Location {
         let found: Vec<IpAddr> = found.iter().map(|text| ip(text)).collect();
-        Whereabouts::of(host, &found, &BTreeSet::from([ip("127.0.0.1"), ip("10.0.0.5"), ip("fd00::5")]))
+        Location::of(host, &found, &BTreeSet::from([ip("127.0.0.1"), ip("10.0.0.5"), ip("fd00::5")]))
     }
 
     #[test]
-    fn only_an_own_address_is_served_and_exactly_that() {
-        assert_eq!(whereabouts("10.0.0.5", &["10.0.0.5"]), Whereabouts::Exactly(vec![ip("10.0.0.5")]));
-        assert_eq!(whereabouts("10.0.0.6", &["10.0.0.6"]), Whereabouts::Elsewhere);
-        assert_eq!(whereabouts("127.0.0.2", &["127.0.0.2"]), Whereabouts::Exactly(vec![ip("127.0.0.2")]));
-        assert_eq!(whereabouts("localhost", &[]), Whereabouts::Loopback);
-        let both = whereabouts("node-7", &["fd00::5", "10.0.0.5", "10.0.0.5", "127.0.1.1"]);
-        assert_eq!(both, Whereabouts::Exactly(vec![ip("10.0.0.5"), ip("fd00::5")]));
-        assert_eq!(whereabouts("service", &["10.96.0.1"]), Whereabouts::Elsewhere);
-        assert_eq!(whereabouts("unknown", &[]), Whereabouts::Elsewhere);
+    fn only_addresses_of_this_host_are_served() {
+        assert_eq!(location("10.0.0.5", &["10.0.0.5"]), Location::Exactly(vec![ip("10.0.0.5")]));
+        assert_eq!(location("10.0.0.6", &["10.0.0.6"]), Location::Elsewhere);
+        assert_eq!(location("127.0.0.2", &["127.0.0.2"]), Location::Exactly(vec![ip("127.0.0.2")]));
+        assert_eq!(location("localhost", &[]), Location::Loopback);
+        let both = location("node-7", &["fd00::5", "10.0.0.5", "10.0.0.5", "127.0.1.1"]);
+        assert_eq!(both, Location::Exactly(vec![ip("10.0.0.5"), ip("fd00::5")]));
+        assert_eq!(location("service", &["10.96.0.1"]), Location::Elsewhere);
+        assert_eq!(location("unknown", &[]), Location::Elsewhere);
     }
 
     #[test]
-    fn a_name_that_is_a_loopback_address_here_is_another_one_elsewhere() {
-        assert_eq!(whereabouts("node-7", &["127.0.1.1"]), Whereabouts::EveryAddress);
+    fn a_name_of_a_loopback_address_here_differs_on_other_hosts() {
+        assert_eq!(location("node-7", &["127.0.1.1"]), Location::EveryAddress);
     }
 
     fn endpoint(host: &str, port: u16) -> Endpoint {
@@ -293,21 +296,21 @@ mod tests {
     async fn on_one_host_the_first_to_bind_wins() {
         let here = endpoint("127.0.0.1", free_port());
         let silent = |line: String| panic!("{line}");
-        let first = take(Serves::IfOwn, &here, false, &silent).await.unwrap().unwrap();
+        let first = open(Serves::IfOwn, &here, false, &silent).await.unwrap().unwrap();
         assert_eq!((first.own, first.is_loopback), (ip("127.0.0.1"), true));
-        assert!(take(Serves::IfOwn, &here, false, &silent).await.unwrap().is_none());
-        let must = take(Serves::Must, &here, false, &silent).await.unwrap_err();
+        assert!(open(Serves::IfOwn, &here, false, &silent).await.unwrap().is_none());
+        let must = open(Serves::Must, &here, false, &silent).await.unwrap_err();
         assert!(must.to_string().contains(&here.to_string()), "{must}");
         let told = std::cell::RefCell::new(Vec::new());
-        let second = take(Serves::Unless, &here, false, &|line| told.borrow_mut().push(line)).await.unwrap();
+        let second = open(Serves::Unless, &here, false, &|line| told.borrow_mut().push(line)).await.unwrap();
         assert!(second.is_none());
         assert!(told.borrow()[0].contains("is taken on this host"), "{told:?}");
     }
 
     #[tokio::test]
-    async fn hundreds_of_nodes_may_come_in_one_moment() {
+    async fn hundreds_of_nodes_may_connect_at_once() {
         let here = endpoint("127.0.0.1", free_port());
-        let _place = take(Serves::IfOwn, &here, false, &|line| panic!("{line}")).await.unwrap().unwrap();
+        let _place = open(Serves::IfOwn, &here, false, &|line| panic!("{line}")).await.unwrap().unwrap();
         let somaxconn = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
         let most: usize = somaxconn.trim().parse().unwrap();
         let address = SocketAddr::new(ip("127.0.0.1"), here.port);
@@ -318,19 +321,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_ours_is_left_to_others_but_where_we_are_told_to_serve() {
+    async fn a_foreign_address_is_left_to_others_unless_this_launcher_must_serve() {
         let silent = |line: String| panic!("{line}");
         let there = endpoint("192.0.2.1", free_port());
-        assert!(take(Serves::IfOwn, &there, false, &silent).await.unwrap().is_none());
-        assert!(take(Serves::Never, &there, false, &silent).await.unwrap().is_none());
-        let place = take(Serves::Must, &there, false, &silent).await.unwrap().unwrap();
+        assert!(open(Serves::IfOwn, &there, false, &silent).await.unwrap().is_none());
+        assert!(open(Serves::Never, &there, false, &silent).await.unwrap().is_none());
+        let place = open(Serves::Must, &there, false, &silent).await.unwrap().unwrap();
         assert!(!place.is_loopback);
     }
 
     #[tokio::test]
     async fn one_node_asks_no_name_server() {
         let named = endpoint("no-such-name.invalid", free_port());
-        let place = take(Serves::Must, &named, true, &|line| panic!("{line}")).await.unwrap().unwrap();
+        let place = open(Serves::Must, &named, true, &|line| panic!("{line}")).await.unwrap().unwrap();
         assert!(!place.listeners.is_empty());
     }
 }

@@ -1,5 +1,5 @@
-//! What a run does, in lines for whoever asks (`LOGLEVEL=INFO`): seats, workers that start and end, rounds that are over, and
-//! the job master that is lost and found. Failures are told anyway, in words of their own.
+//! The activity of a run, logged with `LOGLEVEL=INFO`: seats, starts and exits of workers, ends of rounds, and the
+//! connection to the job master. Failures are always reported, with messages of their own.
 
 use diagnosis::counted::counted;
 use rules::{
@@ -10,32 +10,34 @@ use rules::{
 };
 use tracing::info;
 
-/// Tells what the agent's machine heard and decided.
-pub(crate) fn tell(event: &Event, effects: &[Effect]) {
+/// Logs an event of the agent and the effects that were decided.
+pub(crate) fn log_event(event: &Event, effects: &[Effect]) {
     match event {
         Event::Pushed(Push::Seat(assignment)) => info!("{}", seat(assignment)),
         Event::WorkerStarted { round, local_rank, pid } => {
-            info!("round {round}: the worker with local rank {local_rank} runs, pid {pid}");
+            info!("round {round}: started local rank {local_rank}, pid {pid}");
         }
         Event::WorkerExited { round, exit, .. } => {
             let (local_rank, pid) = (exit.local_rank, exit.pid);
-            info!("round {round}: the worker with local rank {local_rank}, pid {pid}, {}", end(exit.cause));
+            info!("round {round}: local rank {local_rank}, pid {pid}, {}", end(exit.cause));
         }
         Event::Pushed(Push::Regroup { round, why, .. }) => info!("round {round} is over: {why}"),
         Event::MasterBack => info!("connected to the job master"),
         Event::MasterAway { reason } => info!("no connection to the job master: {reason}"),
-        Event::Signalled { signal } => info!("told to end by signal {signal}"),
-        Event::TreeGone { round } => info!("round {round}: no process of its workers is left"),
+        Event::Signalled { signal } => info!("stopped by signal {signal}"),
+        Event::TreeGone { round } => info!("round {round}: all processes of its workers have exited"),
         _ => {}
     }
     for effect in effects {
         match effect {
             Effect::Join { attempt, .. } => {
-                info!("asks for a seat, after {}", counted(attempt.0 as usize, "restart"));
+                info!("requesting a seat, after {}", counted(attempt.0 as usize, "restart"));
             }
-            Effect::HostStore { round, .. } => info!("round {round}: this node opens the workers' store"),
-            Effect::Finish { outcome: Outcome::Succeeded } => info!("the run ends well"),
-            Effect::Finish { .. } => info!("the run ends"),
+            Effect::HostStore { round, .. } => {
+                info!("round {round}: opening the workers' store on this node")
+            }
+            Effect::Finish { outcome: Outcome::Succeeded } => info!("the run succeeded"),
+            Effect::Finish { .. } => info!("the run failed"),
             _ => {}
         }
     }
@@ -54,8 +56,8 @@ fn seat(assignment: &Assignment) -> String {
 
 fn end(cause: ExitCause) -> String {
     match cause {
-        ExitCause::Code(0) => "ended well".to_owned(),
-        ExitCause::Code(code) => format!("ended with exit code {code}"),
-        ExitCause::Signal(signal) => format!("was killed by signal {signal}"),
+        ExitCause::Code(0) => "succeeded".to_owned(),
+        ExitCause::Code(code) => format!("exited with code {code}"),
+        ExitCause::Signal(signal) => format!("killed by signal {signal}"),
     }
 }

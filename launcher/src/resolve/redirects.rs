@@ -4,7 +4,7 @@
 
 use agent::streams::Streams;
 
-/// Why a text is not a choice of streams.
+/// Why a value is not a choice of streams.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadStreams {
     /// Not one of 0 to 3.
@@ -16,7 +16,7 @@ pub(crate) enum BadStreams {
 }
 
 /// The streams of each local rank of `local_world_size`. Ranks that a list leaves out have none, ranks beyond
-/// the last worker are ignored, and the last word about a rank counts.
+/// the last worker are ignored, and the last value of a rank counts.
 pub(crate) fn parse(text: &str, local_world_size: u32) -> Result<Vec<Streams>, BadStreams> {
     let size = local_world_size as usize;
     if !text.contains(':') {

@@ -1,6 +1,6 @@
-//! Argv without what only dlrover's own master understands. An ElasticJob names this program in the command of its
+//! Removes the options of dlrover's own master from argv. An ElasticJob names this program in the command of its
 //! master pod, and the operator adds arguments that mean nothing here. What neither knows is left for clap to refuse: a
-//! slip such as `--prot` must not end in a master on a random port.
+//! typo such as `--prot` must not end in a master on a random port.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -16,13 +16,13 @@ enum Kind {
     Valued,
     /// dlrover's, which changes nothing here.
     OfDlrover,
-    /// Ours without a value, or nobody's.
+    /// Ours without a value, or unknown.
     Other,
 }
 
-/// The words of the line, of which the first names the program: what [`command`] knows in its spelling, each value
-/// joined to its option, and what nobody knows as it was written.
-pub(super) fn without_dlrovers(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+/// The arguments, after the name of the program: what [`command`] knows in its spelling, each value
+/// joined to its option, and unknown words as they were written.
+pub(super) fn without_dlrover_args(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let command = command();
     let kind = |name: &str| {
         if OF_DLROVER.contains(&name) {
@@ -50,7 +50,7 @@ pub(super) fn without_dlrovers(words: impl IntoIterator<Item = OsString>) -> Vec
                 let value = value.or_else(|| words.next_if(is_value));
                 left.push(spelled(&name, value));
             }
-            // The operator puts annotations into a shell's line as they are, so one with blanks is several words.
+            // The operator puts annotations into a shell's line as they are, so one with blanks is several arguments.
             Kind::OfDlrover => while words.next_if(is_value).is_some() {},
             Kind::Other => left.push(spelled(&name, value)),
         }
@@ -58,7 +58,7 @@ pub(super) fn without_dlrovers(words: impl IntoIterator<Item = OsString>) -> Vec
     left
 }
 
-/// The name of an option, with `-` for `_`, and the value that is joined to it; `None` for another word.
+/// The name of an option, with `-` for `_`, and the value that is joined to it; `None` for any other argument.
 fn option(word: &OsStr) -> Option<(String, Option<OsString>)> {
     let text = word.as_bytes().strip_prefix(b"--")?;
     let end = text.iter().position(|byte| *byte == b'=').unwrap_or(text.len());
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     fn is(line: &str, left: &str) {
-        let words = without_dlrovers(line.split(' ').map(OsString::from));
+        let words = without_dlrover_args(line.split(' ').map(OsString::from));
         let words: Vec<_> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         assert_eq!(words.join(" "), left, "{line}");
     }
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_knows_is_left_to_be_refused() {
+    fn unknown_options_are_left_for_clap_to_refuse() {
         for line in [
             "m --new 7",
             "m --new=7",
@@ -122,14 +122,14 @@ mod tests {
             "m --pending-timeuot 9",
             "m -- x",
         ] {
-            let words = without_dlrovers(line.split(' ').map(OsString::from));
+            let words = without_dlrover_args(line.split(' ').map(OsString::from));
             let refused = command().try_get_matches_from(words).unwrap_err();
             assert_eq!(refused.kind(), clap::error::ErrorKind::UnknownArgument, "{line}: {refused}");
         }
     }
 
     #[test]
-    fn a_value_that_is_missing_is_left_to_be_said() {
+    fn a_missing_value_is_left_for_clap_to_report() {
         is("m --port --job_name j", "m --port --job-name=j");
         is("m --port -5 --help", "m --port=-5 --help");
     }

@@ -1,37 +1,37 @@
-//! What `dlrover-diag` and `dlrover-master` say to a command line that they cannot read: clap's words behind the
-//! program's name, and what may have been meant.
+//! Reports clap's errors of `dlrover-diag` and `dlrover-master`: clap's message after the program's name, and a
+//! suggestion.
 
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 
-use crate::failure::{SUCCEEDED, USAGE, tell};
+use crate::failure::{SUCCEEDED, USAGE, print_line};
 
-/// Prints the help or the version where that is what was asked for, else what is wrong; gives the exit code.
+/// Prints the help or the version, if that was requested, or else the error. Returns the exit code.
 pub fn answer(program: &str, error: Error) -> ExitCode {
     let is_asked_for = !error.use_stderr();
     if is_asked_for || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        // Nothing can be done about a closed stream.
+        // A closed stream cannot be reported.
         let _closed = error.print();
         return ExitCode::from(if is_asked_for { SUCCEEDED } else { USAGE });
     }
-    tell(format_args!("{program}: {}", words(error)));
+    print_line(format_args!("{program}: {}", words(error)));
     ExitCode::from(USAGE)
 }
 
-/// What is wrong, with the hint on the line that says it.
+/// The error, with the suggestion on its first line.
 fn words(mut error: Error) -> String {
     let hints = [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedValue];
     let meant = hints.into_iter().find_map(|kind| {
         let meant = match error.remove(kind)? {
             ContextValue::String(word) => word,
-            // The likeliest comes last.
+            // The most likely one is last.
             ContextValue::Strings(words) => words.into_iter().next_back()?,
             _ => return None,
         };
         Some(format!(" (did you mean {meant}?)"))
     });
-    // clap's general advice, such as to put `--` before a value, helps nobody who made a slip.
+    // clap's general advice, such as to put `--` before a value, does not help with a typo.
     let _advice = error.remove(ContextKind::Suggested);
     let text = error.render().to_string();
     let text = text.trim_end();
@@ -48,7 +48,7 @@ mod tests {
 
     use super::*;
 
-    fn said(words_of_line: &[&str]) -> String {
+    fn rendered(words_of_line: &[&str]) -> String {
         let pair =
             Command::new("pair").arg(Arg::new("repeat").long("repeat").value_parser(["once", "twice"]));
         let command = Command::new("diag").subcommand(pair).subcommand(Command::new("topo"));
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_is_told_with_what_was_meant() {
+    fn a_typo_gets_a_suggestion() {
         for (line, first) in [
             (&["diag", "piar"][..], "error: unrecognized subcommand 'piar' (did you mean pair?)"),
             (
@@ -69,8 +69,8 @@ mod tests {
             ),
             (&["diag", "pair", "--zzz"], "error: unexpected argument '--zzz' found"),
         ] {
-            assert_eq!(said(line).lines().next(), Some(first), "{}", said(line));
-            assert!(!said(line).contains("tip:"), "{}", said(line));
+            assert_eq!(rendered(line).lines().next(), Some(first), "{}", rendered(line));
+            assert!(!rendered(line).contains("tip:"), "{}", rendered(line));
         }
     }
 }

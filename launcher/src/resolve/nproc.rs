@@ -1,7 +1,7 @@
 //! `--nproc-per-node`: a number, or one worker for each CPU or accelerator.
 
 use crate::{
-    accelerators, cli::Cli, environment::Environment, host::Host, invalid::Invalid, options::Flag,
+    accelerators::Devices, cli::Cli, environment::Environment, host::Host, invalid::Invalid, options::Flag,
     python_number,
 };
 
@@ -9,8 +9,13 @@ use crate::{
 ///
 /// # Errors
 ///
-/// When the value is neither a number from 1 on nor a word we know, or it counts devices and there are none.
-pub(crate) fn local_world_size(cli: &Cli, env: Environment<'_>, host: &dyn Host) -> Result<u32, Invalid> {
+/// When the value is neither a number from 1 on nor a known name, or it counts devices and there are none.
+pub(crate) fn local_world_size(
+    cli: &Cli,
+    env: Environment<'_>,
+    host: &dyn Host,
+    devices: &Devices<'_>,
+) -> Result<u32, Invalid> {
     let given = || cli.given(Flag::NprocPerNode);
     let text = cli.text(Flag::NprocPerNode)?;
     // A number first, as torchrun: so ` 2` and `1_0` are numbers.
@@ -22,7 +27,7 @@ pub(crate) fn local_world_size(cli: &Cli, env: Environment<'_>, host: &dyn Host)
             },
         );
     }
-    let accelerators = || accelerators::visible(env, host.root()).len();
+    let accelerators = || devices.visible(env).len();
     let count = match text {
         // The affinity mask and not the number of CPUs or the cgroup's quota, as torchrun.
         "cpu" => host.allowed_cpus().len(),
