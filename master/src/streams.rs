@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     journal::crash_point,
-    log::{Log, LogLine},
+    log::{Log, LogLine, log_line},
 };
 
 /// Messages that may wait for one node. A node gets a handful in each round.
