@@ -51,7 +51,7 @@ fn main() -> ExitCode {
 /// What torchrun's configuration has too.
 fn facts(plan: &LaunchPlan) -> serde_json::Value {
     let agent = &plan.agent;
-    let bits = |streams: &[agent::streams::Streams]| -> Vec<u8> {
+    let bits = |streams: &[agent::Streams]| -> Vec<u8> {
         streams.iter().map(|streams| u8::from(streams.out) + 2 * u8::from(streams.err)).collect()
     };
     serde_json::json!({

@@ -5,8 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use agent::config::{LogConfig, LogDir};
-use agent::streams::Streams;
+use agent::{LogConfig, LogDir, Streams};
 
 use crate::{
     cli::Cli, environment::Environment, host::Host, invalid::Invalid, options::Flag, python_number,

@@ -2,7 +2,7 @@
 //!
 //! torchrun takes single-digit ranks only; here `10:1` is fine too. All that torchrun takes means the same.
 
-use agent::streams::Streams;
+use agent::Streams;
 
 /// Why a value is not a choice of streams.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

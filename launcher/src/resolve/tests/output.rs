@@ -1,7 +1,7 @@
 use std::{collections::BTreeSet, path::PathBuf};
 
-use agent::config::LogDir;
-use agent::streams::Streams;
+use agent::LogDir;
+use agent::Streams;
 
 use super::*;
 

@@ -23,7 +23,7 @@ pub(crate) fn meet(bytes: &[u8]) {
     (&theirs).write_all(bytes).expect("room in a socket");
     if which % 2 == 0 {
         theirs.shutdown(Shutdown::Write).expect("a socket");
-        let is_in = readers::ring_acceptor(ours, TOKEN);
+        let is_in = readers::ring_accepts(ours, TOKEN);
         // All but the three bytes after the kind matter, and the number of the peer is arbitrary.
         let same = |word: &[u8]| {
             bytes.len() >= word.len() && bytes[..13] == word[..13] && bytes[16..24] == word[16..24]
