@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent::{Console, Drained, Generation, LogConfig, LogDir, LogError, Logs, Stream, TAIL_BYTES};
+use agent::{Console, Drained, Generation, LogConfig, LogDir, LogError, Logs, Stream, Streams, TAIL_BYTES};
 use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
     pty::{OpenptyResult, openpty},

@@ -225,7 +225,12 @@ fn bind(host: &str, port: u16) -> io::Result<Listener> {
     Err(refused)
 }
 
-fn connect(address: &str, repeat: u32, timeout: Duration, print: impl Fn(PairMeasured)) -> Result<(), PairError> {
+fn connect(
+    address: &str,
+    repeat: u32,
+    timeout: Duration,
+    print: impl Fn(PairMeasured),
+) -> Result<(), PairError> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     // Any number does; another one each time.
     let seed = u64::from(now.subsec_nanos()) << 32 | u64::from(std::process::id());
