@@ -1,4 +1,4 @@
-//! The cases of the `rendezvous` bench: [`agents`] is many agents against one master, [`meeting`] a few whole
+//! The cases of the `rendezvous` bench: [`agents`] is many agents against one master, [`mod@meeting`] a few whole
 //! launchers beside torchrun.
 
 mod agent;
