@@ -1,0 +1,60 @@
+//! The catalogue as a page.
+
+use std::{collections::BTreeMap, fmt::Write as _};
+
+use crate::{
+    areas::{self, AREAS},
+    scan::Message,
+};
+
+const HEAD: &str = "\
+# Messages
+
+Every message of the programs, by area and source file: its text with placeholders in braces, and when it appears (the
+documentation of its place in the source). Fragments of fewer than three words and the texts of `--help` are not here.
+
+Made from the sources by `DLROVER_RENEW_MESSAGES=1 cargo test -p dlrover-tests --test messages`; the same test fails
+when a message is missing. Do not edit it by hand.
+";
+
+/// Columns of a line at most.
+const WIDTH: usize = 116;
+
+pub(crate) fn render(files: &BTreeMap<String, Vec<Message>>) -> String {
+    let mut page = HEAD.to_owned();
+    for (number, area) in AREAS.iter().enumerate() {
+        write!(page, "\n## {}\n", area.title).unwrap();
+        for (file, messages) in files.iter().filter(|(file, _)| areas::of(file) == Some(number)) {
+            write!(page, "\n### {file}\n").unwrap();
+            let mut last = None;
+            for Message { text, when } in messages {
+                if last != Some(when) {
+                    write!(page, "\n{}\n\n", wrapped(when, "")).unwrap();
+                    last = Some(when);
+                }
+                let ticks = if text.contains('`') { "``" } else { "`" };
+                let pad = if text.starts_with('`') || text.ends_with('`') { " " } else { "" };
+                writeln!(page, "- {}", wrapped(&format!("{ticks}{pad}{text}{pad}{ticks}"), "  ")).unwrap();
+            }
+        }
+    }
+    page
+}
+
+/// Lines of at most [`WIDTH`] columns; all but the first begin with `indent`.
+fn wrapped(text: &str, indent: &str) -> String {
+    let (mut lines, mut width) = (String::new(), indent.len());
+    for word in text.split(' ') {
+        let length = word.chars().count();
+        if width > indent.len() && width + 1 + length > WIDTH {
+            write!(lines, "\n{indent}").unwrap();
+            width = indent.len();
+        } else if width > indent.len() {
+            lines.push(' ');
+            width += 1;
+        }
+        lines.push_str(word);
+        width += length;
+    }
+    lines
+}
