@@ -106,7 +106,7 @@ fn a_job_that_times_out_names_the_missing_nodes() {
         panic!("{ended:?}")
     };
     assert!(
-        failure.to_string().contains("(host-c, 10.0.0.3) may still run workers of the last round, for"),
+        failure.to_string().contains("(host-c, 10.0.0.3) may still run workers of the last round: "),
         "{failure}"
     );
 }
