@@ -46,7 +46,7 @@ fn default_pairs_on_a_smaller_host_are_refused_with_what_to_do() {
     // A probe that does not count: it lacks most of the pairs.
     let Effect::Refuse(misfit) = end(default_pairs(), &[0, 1, 2, 3], false) else { panic!("it goes on") };
     assert!(
-        misfit.to_string().starts_with("this host has too few accelerators, and --box-pairs"),
+        misfit.to_string().starts_with("this host has too few accelerators, and the default"),
         "{misfit}"
     );
 }

@@ -118,8 +118,7 @@ fn the_job_ends_when_the_launcher_that_serves_the_master_is_stopped() {
     let failure = JobFailure::MasterLeft { node: named("a", Some(0)), reason: STOPPED.into() };
     assert_eq!(
         failure.to_string(),
-        "node rank 0 (host-a, 10.0.0.1), whose launcher served the job master, left: its launcher was told to \
-         end by SIGTERM"
+        "node rank 0 (host-a, 10.0.0.1), whose launcher served the job master, left: its launcher received SIGTERM"
     );
     let verdict = JobVerdict::Failed(failure);
     assert_eq!(test.leave("a"), all([vec![forget("a")], ended(&["b"], &verdict)]));

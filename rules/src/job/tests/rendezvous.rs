@@ -263,7 +263,7 @@ fn unequal_nodes_are_welcome_unless_the_job_wants_them_uniform() {
     assert_eq!(test.send(Event::Joined(b)), [Effect::Refuse { node: id("b"), reason: reason.clone() }]);
     assert_eq!(
         reason.to_string(),
-        "--require-uniform: the job's nodes have 2 workers each, this one has --nproc-per-node=3"
+        "the job's nodes must have the same number of workers: they have 2, this one has 3"
     );
 }
 
