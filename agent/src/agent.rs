@@ -30,7 +30,7 @@ use tokio::{
 use tracing::{debug, warn};
 
 use crate::{
-    arrivals::{self, Arrived},
+    arrivals::{self, Connected},
     attributes,
     config::AgentConfig,
     guard::{
@@ -46,7 +46,7 @@ use crate::{
     report::Report,
     signals,
     store_host::{OpenedStore, StoreHost},
-    store_watch::{Look, StoreWatch},
+    store_watch::{Lookup, StoreWatch},
     workers,
     workers::Prepared,
 };
@@ -61,7 +61,7 @@ enum Input {
     Event(Event),
     Prepared { round: Round, prepared: Box<Prepared> },
     Hosting { round: Round, opened: OpenedStore },
-    Arrived { round: Round, up_to: usize, arrived: Arrived },
+    Connected { round: Round, up_to: usize, connected: Connected },
 }
 
 impl From<Event> for Input {
@@ -257,7 +257,7 @@ impl Agent {
 
     async fn next_event(&mut self) -> Event {
         loop {
-            self.look_at_arrivals();
+            self.look_up_peers();
             let due = self.group.deadline().map(|at| self.started + at.since_start());
             let deadline = async move {
                 match due {
@@ -286,10 +286,10 @@ impl Agent {
                         }
                         return Event::Hosting { round, master_addr, master_port };
                     }
-                    Input::Arrived { round, up_to, arrived } => {
+                    Input::Connected { round, up_to, connected } => {
                         self.store_watch.on_looked_up(round, up_to);
-                        let workers = arrived.workers.into_iter().collect();
-                        return Event::StoreReached { round, workers, is_unsure: arrived.somebody };
+                        let workers = connected.workers.into_iter().collect();
+                        return Event::StoreReached { round, workers, is_unsure: connected.has_unknown };
                     }
                 },
                 Some(()) = self.children.recv() => self.reap(),
@@ -534,17 +534,17 @@ impl Agent {
         self.generation = Some(prepared.generation);
     }
 
-    /// Finds the workers behind new connections, one look at a time; off the loop, because it reads /proc.
-    fn look_at_arrivals(&mut self) {
+    /// Finds the workers behind new connections, one lookup at a time; on a thread, because it reads /proc.
+    fn look_up_peers(&mut self) {
         let watches_store = self.group.watches_store();
-        let Some(look) = self.store_watch.next_look(watches_store) else { return };
-        let Look { round, up_to, peers, port, pids } = look;
+        let Some(lookup) = self.store_watch.next_lookup(watches_store) else { return };
+        let Lookup { round, up_to, peers, port, pids } = lookup;
         let input_sender = self.input_sender.clone();
         tokio::spawn(async move {
             let found = run_blocking(move || arrivals::find(&peers, port, &pids)).await;
-            // A look that failed leaves doubt, and doubt accuses nobody.
-            let arrived = found.unwrap_or(Arrived { somebody: true, ..Arrived::default() });
-            let _gone = input_sender.send(Input::Arrived { round, up_to, arrived }).await;
+            // A failed lookup leaves the owner unknown, and then no worker is reported as missing.
+            let connected = found.unwrap_or(Connected { has_unknown: true, ..Connected::default() });
+            let _gone = input_sender.send(Input::Connected { round, up_to, connected }).await;
         });
     }
 }

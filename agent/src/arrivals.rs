@@ -11,25 +11,24 @@ use rules::LocalRank;
 
 use processes::tree;
 
-/// What is known about some peers.
+/// The owners of some connections.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Arrived {
+pub struct Connected {
     /// Workers that own a connection, themselves or by a process below them.
     pub workers: BTreeSet<LocalRank>,
-    /// A peer on this host whose socket is gone already, or belongs to nobody we know: it is not known whose it
-    /// is.
-    pub somebody: bool,
+    /// A peer on this host has closed its socket already, or its owner is not a worker.
+    pub has_unknown: bool,
 }
 
 /// Finds the workers behind `peers`. Reads some files of /proc for each worker, so it is not called on the event
 /// loop.
 #[must_use]
-pub fn find(peers: &[SocketAddr], store_port: u16, workers: &BTreeMap<LocalRank, i32>) -> Arrived {
+pub fn find(peers: &[SocketAddr], store_port: u16, workers: &BTreeMap<LocalRank, i32>) -> Connected {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| fs::read_to_string(path).unwrap_or_default());
     let sockets: BTreeMap<SocketAddr, u64> =
         tables.iter().flat_map(|table| connections_to(table, store_port)).collect();
     let inodes: BTreeSet<u64> = peers.iter().filter_map(|peer| sockets.get(peer).copied()).collect();
-    let somebody = peers.iter().any(|peer| peer.ip().is_loopback() && !sockets.contains_key(peer));
+    let has_unknown = peers.iter().any(|peer| peer.ip().is_loopback() && !sockets.contains_key(peer));
     let mut unowned = inodes;
     let mut found = BTreeSet::new();
     for (local_rank, pid) in workers {
@@ -48,7 +47,7 @@ pub fn find(peers: &[SocketAddr], store_port: u16, workers: &BTreeMap<LocalRank,
             }
         }
     }
-    Arrived { workers: found, somebody: somebody || !unowned.is_empty() }
+    Connected { workers: found, has_unknown: has_unknown || !unowned.is_empty() }
 }
 
 /// Local addresses and inodes of all connections to a port, from a table of `/proc/net`.
@@ -130,15 +129,15 @@ mod tests {
         let (_stream, peer) = listener.accept().unwrap();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
         let workers = BTreeMap::from([(LocalRank(0), 1), (LocalRank(3), i32::try_from(child.id()).unwrap())]);
-        let arrived = find(&[peer], port, &workers);
-        assert!(arrived.workers.contains(&LocalRank(3)));
-        assert!(!arrived.somebody);
+        let connected = find(&[peer], port, &workers);
+        assert!(connected.workers.contains(&LocalRank(3)));
+        assert!(!connected.has_unknown);
         // Its owner is not a worker: a daemon, or another user's program.
         let others = BTreeMap::new();
-        assert!(find(&[peer], port, &others).workers.is_empty() && find(&[peer], port, &others).somebody);
+        assert!(find(&[peer], port, &others).workers.is_empty() && find(&[peer], port, &others).has_unknown);
         drop(child.stdin.take());
         child.wait().unwrap();
         let gone: SocketAddr = "127.0.0.1:1".parse().unwrap();
-        assert!(find(&[gone], port, &workers).somebody);
+        assert!(find(&[gone], port, &workers).has_unknown);
     }
 }

@@ -1,4 +1,4 @@
-//! What failed workers left behind for the report.
+//! The evidence of failed workers for the report.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -12,10 +12,10 @@ use tracing::warn;
 use crate::{error_file, logs::Generation, report::WorkerEvidence};
 use processes::run_blocking;
 
-/// How long error files may take to be read: they may lie on a network file system.
+/// How long error files may take to be read: they may be on a network file system.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Reads what failed workers said of themselves. A file system that hangs costs the evidence, not the end.
+/// Reads the error files of failed workers. If the file system hangs, the run ends without them.
 pub async fn gather(
     outcome: &Outcome,
     generation: Option<Generation>,

@@ -1,11 +1,11 @@
-//! How many processes of our memory cgroup the kernel's out-of-memory killer has ended so far.
+//! How many processes of our memory cgroup the kernel's out-of-memory killer has killed so far.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-/// Reads the counter of the cgroup this process is in; version 2 first, then version 1.
+/// The counter of this process's cgroup: version 2 first, then version 1.
 #[derive(Debug, Clone)]
 pub struct OomCounter {
     file: Option<PathBuf>,
@@ -21,7 +21,7 @@ impl OomCounter {
         Self { file }
     }
 
-    /// Kills so far; `None` when the kernel does not tell.
+    /// Kills so far; `None` if the kernel does not report it.
     #[must_use]
     pub fn kills(&self) -> Option<u64> {
         read(self.file.as_deref()?)
@@ -33,8 +33,8 @@ fn read(file: &Path) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
 }
 
-/// Where the counter may be, by what `/proc/self/mountinfo` and `/proc/self/cgroup` say. In a container the
-/// path in `cgroup` may lie outside the mount, so the mount's own root is tried too.
+/// Where the counter may be, by `/proc/self/mountinfo` and `/proc/self/cgroup`. In a container the path in `cgroup`
+/// may be outside of the mount, so the mount's own root is tried too.
 fn candidates(mounts: &str, groups: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in mounts.lines() {

@@ -16,7 +16,7 @@ pub struct StoreWatch {
     port: u16,
     /// How many of the peers were looked up.
     looked_up: usize,
-    is_looking: bool,
+    is_running: bool,
     round: Round,
     /// How many workers are being started. Before all are, a connection may belong to one that is not known yet.
     workers: usize,
@@ -26,7 +26,7 @@ pub struct StoreWatch {
 
 /// New peers to look up.
 #[derive(Debug)]
-pub struct Look {
+pub struct Lookup {
     /// The generation's round.
     pub round: Round,
     /// How many peers are known by then.
@@ -47,7 +47,7 @@ impl StoreWatch {
             peers: store.server().map(|server| server.watch_arrivals()),
             port: store.port().unwrap_or_default(),
             looked_up: 0,
-            is_looking: false,
+            is_running: false,
             round: Round(0),
             workers: 0,
             pids: BTreeMap::new(),
@@ -83,23 +83,23 @@ impl StoreWatch {
 
     /// The peers to look up now, if connections are `wanted`; `None` while a look-up is running, or when there are no new
     /// ones. [`Self::on_looked_up`] ends it.
-    pub fn next_look(&mut self, wanted: bool) -> Option<Look> {
+    pub fn next_lookup(&mut self, wanted: bool) -> Option<Lookup> {
         let known = self.peers.as_mut()?.borrow_and_update();
-        if self.is_looking || !wanted || self.pids.len() < self.workers {
+        if self.is_running || !wanted || self.pids.len() < self.workers {
             return None;
         }
         let (up_to, peers) = (known.len(), known.get(self.looked_up..).unwrap_or_default().to_vec());
         if peers.is_empty() {
             return None;
         }
-        self.is_looking = true;
+        self.is_running = true;
         let (round, port, pids) = (self.round, self.port, self.pids.clone());
-        Some(Look { round, up_to, peers, port, pids })
+        Some(Lookup { round, up_to, peers, port, pids })
     }
 
     /// A look-up ended.
     pub fn on_looked_up(&mut self, round: Round, up_to: usize) {
-        self.is_looking = false;
+        self.is_running = false;
         if round == self.round {
             self.looked_up = up_to;
         }
@@ -125,8 +125,8 @@ mod tests {
         while host.server().unwrap().arrivals().is_empty() {
             std::thread::yield_now();
         }
-        assert!(watch.next_look(true).is_none(), "it may belong to the worker that is not known yet");
+        assert!(watch.next_lookup(true).is_none(), "it may belong to the worker that is not known yet");
         watch.started(LocalRank(1), 101);
-        assert_eq!(watch.next_look(true).unwrap().peers.len(), 1);
+        assert_eq!(watch.next_lookup(true).unwrap().peers.len(), 1);
     }
 }
