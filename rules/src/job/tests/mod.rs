@@ -263,7 +263,7 @@ fn placed_at(round: u32, names: &[&str], fresh_port: bool) -> Vec<Effect> {
 fn regrouped(round: u32, names: &[&str], why: &Regroup) -> Vec<Effect> {
     let round = Round(round);
     let log = Effect::Log(Log::Regrouped { round, why: why.clone() });
-    let send = |name: &&str| Effect::Push { node: id(name), push: Push::regroup(round, &why) };
+    let send = |name: &&str| Effect::Push { node: id(name), push: Push::regroup(round, why) };
     std::iter::once(log).chain(names.iter().map(send)).collect()
 }
 
