@@ -8,12 +8,7 @@ pub(crate) struct Area {
 pub(crate) const AREAS: [Area; 10] = [
     Area {
         title: "The end of a run",
-        places: &[
-            "launcher/src/child_failed",
-            "launcher/src/failure",
-            "launcher/src/story",
-            "rules/src/failure",
-        ],
+        places: &["launcher/src/child_failed", "launcher/src/failure", "rules/src/failure"],
     },
     Area {
         title: "Accelerators and CPU binding",
