@@ -187,7 +187,7 @@ impl Agent {
             AnswerServer::start(config.node_id.clone(), question_key.clone(), Arc::clone(&question_state));
         let answer_server = answer_server.unwrap_or_else(|error| {
             // The other nodes then decide without this one whether to continue when the master is lost.
-            warn!(%error, "no port for questions of other launchers");
+            warn!(%error, "cannot open a port for queries of other launchers");
             AnswerServer::disabled()
         });
         let link = LinkParts {

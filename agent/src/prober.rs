@@ -242,13 +242,13 @@ impl Prober {
         if let Some(SelfTest { cancel, task }) = self.self_test.take() {
             cancel.send_replace(true);
             if timeout(CLOSE, task).await.is_err() {
-                warn!("the self-test does not end; it dies with this launcher");
+                warn!("the self-test does not exit; it is killed when this launcher exits");
             }
         }
         let Some(Current { cancel, task, .. }) = self.current.take() else { return };
         cancel.send_replace(true);
         if timeout(CLOSE, task).await.is_err() {
-            warn!("a probe does not end; it dies with this launcher");
+            warn!("a probe does not exit; it is killed when this launcher exits");
         }
     }
 

@@ -31,7 +31,7 @@ pub(crate) fn log_event(event: &Event, effects: &[Effect]) {
     for effect in effects {
         match effect {
             Effect::Join { attempt, .. } => {
-                info!("requesting a seat, after {}", counted(attempt.0 as usize, "restart"));
+                info!("requesting an assignment, after {}", counted(attempt.0 as usize, "restart"));
             }
             Effect::HostStore { round, .. } => {
                 info!("round {round}: opening the workers' store on this node")

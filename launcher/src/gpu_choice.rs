@@ -71,7 +71,7 @@ pub(crate) struct Chosen {
 pub(crate) enum BadList {
     #[error("it names {} for {workers} workers; name at least one for each", diagnosis::counted::counted(*.named, "GPU"))]
     TooFew { named: usize, workers: usize },
-    #[error("{entry} is there twice")]
+    #[error("{entry} is listed twice")]
     Twice { entry: String },
     #[error("this node has no GPU {entry} (it shows {size})")]
     Unknown { entry: String, size: usize },

@@ -42,15 +42,15 @@ pub(crate) enum Invalid {
     #[error("`{given}` is not an address: {why}")]
     Endpoint { given: Given, why: &'static str },
     #[error(
-        "`{given}` lets nodes meet at a file, which is done here for one node only, and this job may have {nodes}: leave \
-         store_type out and give --rdzv-endpoint=HOST:PORT, where the launcher on HOST serves the meeting"
+        "`{given}` is a rendezvous over a file, supported for one node only, and this job may have {nodes}: leave \
+         store_type out and give --rdzv-endpoint=HOST:PORT, where the launcher on HOST serves the rendezvous"
     )]
     FileStore { given: Given, nodes: u32 },
     #[error("`{given}` is not a rendezvous configuration: {why}")]
     RdzvConf { given: Given, why: String },
     #[error(
         "`{given}` is not served here: use --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT, where the launcher on HOST \
-         serves the meeting, or DLROVER_MASTER_ADDR=HOST:PORT with a dlrover-master"
+         serves the rendezvous, or DLROVER_MASTER_ADDR=HOST:PORT with a dlrover-master"
     )]
     Etcd { given: Given },
     #[error("`{given}` is not a rank: give a whole number from 0 on, or leave it out")]
@@ -67,11 +67,13 @@ pub(crate) enum Invalid {
     Token { given: Given, why: TokenError },
     #[error("a certificate and its key go together: give both of --tls-cert and --tls-key")]
     HalfACertificate,
-    #[error("a job master with TLS is known by its CA: give --tls-ca (or DLROVER_TLS_CA) too")]
+    #[error("TLS needs the CA of the job master: give --tls-ca (or DLROVER_TLS_CA) too")]
     NoCa,
     #[error("`{given}` is beyond the last node rank: with {} the node ranks are 0 to {}", diagnosis::counted::counted(*.nodes, "node"), .nodes.saturating_sub(1))]
     NodeRankBeyondNodes { given: Given, nodes: u32 },
-    #[error("--standalone runs on this node alone, but `{given}` waits for more: leave one of the two out")]
+    #[error(
+        "--standalone runs on this node alone, but `{given}` requires more nodes: leave one of the two out"
+    )]
     StandaloneIsOneNode { given: Given },
     #[error(
         "`{given}` does not fit a job of at most {}: the number of nodes would never be a multiple of it", diagnosis::counted::counted(*.nodes, "node")

@@ -8,7 +8,7 @@ use crate::resolve::Meeting;
 /// The remedy; `None` where there is none.
 pub fn remedy(failure: &Failure, meeting: &Meeting) -> Option<String> {
     if let Failure::Excluded(Exclusion { look_at, .. }) = failure {
-        return (!look_at.is_empty()).then(|| format!("Look first at {look_at}."));
+        return (!look_at.is_empty()).then(|| format!("Check first: {look_at}."));
     }
     let place = match meeting {
         Meeting::Loopback => return None,
@@ -27,7 +27,7 @@ pub fn remedy(failure: &Failure, meeting: &Meeting) -> Option<String> {
              and that this node reaches that port. --rdzv-conf=join_timeout=SECONDS waits longer."
         ),
         Failure::Job(JobFailure::TimedOut { .. }) => {
-            "Start the missing nodes with the same line, allow more time (--rdzv-conf=join_timeout=SECONDS), or \
+            "Start the missing nodes with the same command line, allow more time (--rdzv-conf=join_timeout=SECONDS), or \
              begin with fewer (--nnodes=MIN:MAX)."
                 .to_owned()
         }
@@ -55,7 +55,7 @@ pub fn remedy(failure: &Failure, meeting: &Meeting) -> Option<String> {
              DLROVER_JOB_TOKEN to require a token."
                 .to_owned()
         }
-        Failure::Job(JobFailure::Node { .. }) => "See that node's own output.".to_owned(),
+        Failure::Job(JobFailure::Node { .. }) => "See the output of that node's launcher.".to_owned(),
         Failure::Job(JobFailure::Deserted)
         | Failure::Excluded(_)
         | Failure::Workers(_)

@@ -119,15 +119,15 @@ impl Memory {
 
 fn resumed_line(job: &Job, life: u64) -> String {
     let Some(name) = job.name() else {
-        return format!("came back to a job that no node has joined, life {life}");
+        return format!("recovered a job that no node has joined, life {life}");
     };
     let nodes = diagnosis::counted::counted(job.nodes().count(), "node");
     match (job.verdict(), job.world()) {
-        (Some(_), _) => format!("came back to job {name}, which is over, life {life}"),
+        (Some(_), _) => format!("recovered job {name}, which is over, life {life}"),
         (None, Some(world)) => {
-            format!("came back to job {name} (round {}, {nodes}), life {life}", world.round)
+            format!("recovered job {name} (round {}, {nodes}), life {life}", world.round)
         }
-        (None, None) => format!("came back to job {name} (between rounds, {nodes}), life {life}"),
+        (None, None) => format!("recovered job {name} (between rounds, {nodes}), life {life}"),
     }
 }
 

@@ -41,5 +41,5 @@ async fn a_master_exits_on_a_full_disk_and_recovers_when_there_is_space() {
     assert!(words.contains("journal; the master ends here") && words.contains("Make room"), "{words}");
     let master = Master::with_state(dir.path());
     let _a = master.subscribe("a").await;
-    assert!(master.logs("came back to job job"), "what fitted is not lost");
+    assert!(master.logs("recovered job job"), "what fitted is not lost");
 }

@@ -48,7 +48,7 @@ async fn a_running_round_continues_after_a_restart() {
     master.kill();
     let master = Master::with_state(dir.path());
     let nodes = come_back(&master, &seats, WorkersState::Running).await;
-    assert!(master.logs("came back to job job (round 0, 2 nodes), life 2"));
+    assert!(master.logs("recovered job job (round 0, 2 nodes), life 2"));
     // That no node is lost after the grace is tested in virtual time: rules/src/job_master/tests.rs, the simulator.
     succeed(nodes, 0).await;
     assert_eq!(master.ended().await.unwrap(), JobVerdict::Succeeded);
@@ -95,7 +95,7 @@ async fn a_member_that_does_not_come_back_is_lost() {
     a.resume(2, &seats[0], WorkersState::Running).await.unwrap();
     let Push::Regroup { why, .. } = a.next().await else { panic!("expected a regroup") };
     let grace = rules::liveness::return_grace(common::GRACE, 2).as_secs_f64();
-    assert!(why.contains(&format!("did not come back within {grace} s")), "{why}");
+    assert!(why.contains(&format!("was not restored within {grace} s")), "{why}");
 }
 
 #[tokio::test]
@@ -106,7 +106,7 @@ async fn nodes_that_joined_before_are_kept() {
     a.join(2, None).await;
     master.kill();
     let master = Master::with_state(dir.path());
-    assert!(master.logs("came back to job job (between rounds, 1 node), life 2"));
+    assert!(master.logs("recovered job job (between rounds, 1 node), life 2"));
     // It says it again, because it has heard no answer; then the other one comes.
     let mut nodes = two(&master).await;
     seated(&mut nodes).await;

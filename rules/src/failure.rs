@@ -183,7 +183,7 @@ impl fmt::Display for Failure {
                 write!(f, "its guard process was killed by {}", signal_text(*signal))
             }
             Self::MasterAway { reason, waited } => {
-                write!(f, "the job master was away for {} s: {reason}", waited.as_secs_f64())
+                write!(f, "the job master was unreachable for {} s: {reason}", waited.as_secs_f64())
             }
             Self::Excluded(exclusion) => exclusion.fmt(f),
             Self::Job(failure) => failure.fmt(f),

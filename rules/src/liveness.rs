@@ -41,7 +41,7 @@ impl fmt::Display for LossCause {
             Self::Disconnected { grace } => {
                 write!(
                     f,
-                    "its connection to the job master broke and did not come back within {} s",
+                    "its connection to the job master broke and was not restored within {} s",
                     grace.as_secs_f64()
                 )
             }
@@ -51,7 +51,7 @@ impl fmt::Display for LossCause {
             }
             Self::StartedAgain => f.write_str("its launcher was started again"),
             Self::Slow { timeout } => {
-                write!(f, "its workers had not ended {} s after they were to", timeout.as_secs_f64())
+                write!(f, "its workers had not ended {} s after the request to stop", timeout.as_secs_f64())
             }
         }
     }

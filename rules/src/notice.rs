@@ -124,7 +124,7 @@ impl fmt::Display for Notice {
             Self::CheckOver { message } => f.write_str(message),
             Self::GpuShareExceeded { local_rank, used, limit, is_killed } => {
                 let (used, limit) = (gpus::gigabytes(*used), gpus::gigabytes(*limit));
-                write!(f, "local rank {local_rank} holds {used} GB of the accelerator, and its share is {limit} GB; ")?;
+                write!(f, "local rank {local_rank} uses {used} GB of accelerator memory (its share: {limit} GB); ")?;
                 f.write_str(if *is_killed {
                     "killing it, because the share is enforced"
                 } else {
@@ -160,10 +160,10 @@ impl fmt::Display for Notice {
                 let (waited, limit) = (waited.as_secs(), limit.as_secs_f64());
                 write!(f, "waiting for the job master, {waited} s of {limit} s: {reason}")
             }
-            Self::MasterBack => f.write_str("the job master is back"),
+            Self::MasterBack => f.write_str("reconnected to the job master"),
             Self::MasterDead { lost, of } => write!(
                 f,
-                "{lost} of {} asked have lost the job master too: it counts as dead; workers keep running",
+                "{lost} of {} asked have also lost the job master: it is considered dead; workers keep running",
                 counted(*of as usize, "node")
             ),
             Self::Fenced { silent, found, limit } => {
@@ -181,7 +181,7 @@ impl fmt::Display for Notice {
                 }
                 write!(
                     f,
-                    ": this node may be the one that is cut off, so its workers are killed before the job continues \
+                    ": this node may be cut off, so its workers are killed before the job continues \
                      without it; it tries to reach the master for {} s and joins again when it does",
                     limit.as_secs_f64()
                 )
@@ -260,7 +260,7 @@ fn assigned(assignment: &Assignment, f: &mut fmt::Formatter<'_>) -> fmt::Result 
         0 | 1 => write!(f, "rank {first_rank}")?,
         several => write!(f, "ranks {first_rank}-{}", first_rank.saturating_add(several - 1))?,
     }
-    write!(f, " of {world_size}; the workers meet at ")?;
+    write!(f, " of {world_size}; rendezvous of the workers: ")?;
     if master_addr.contains(':') {
         write!(f, "[{master_addr}]:{master_port}")
     } else {

@@ -113,12 +113,12 @@ impl fmt::Display for Pending {
             }
             Self::Spare { nodes } => {
                 let nodes = counted(*nodes, "node");
-                write!(f, "the job runs on {nodes}; this node is a spare and joins when a seat is free")
+                write!(f, "the job runs on {nodes}; this node is a spare and joins when a node rank is free")
             }
             Self::OtherJob { point } => write!(
                 f,
-                "waiting: {point}; the first of the two jobs with enough nodes gets this master; give every node of \
-                 a job the same line"
+                "waiting: {point}; the first of the two jobs with enough nodes is served; give every node of \
+                 a job the same command line"
             ),
         }
     }

@@ -46,10 +46,10 @@ fn outlives(cuts: &[u64]) {
         sleep(Duration::from_secs(*seconds));
         network.set_control(NODES, "up");
         job.start_master(master(&job));
-        let _said = job.await_master_log("came back to job");
+        let _said = job.await_master_log("recovered job");
         for node in &nodes {
             // After a short cut a node may have noticed only a broken connection.
-            let back = || node.stderr().matches("the job master is back").count() > past;
+            let back = || node.stderr().matches("reconnected to the job master").count() > past;
             job.wait("a node that is back", || back().then_some(()));
         }
         assert!(world.iter().all(|worker| alive(worker.pid)), "{seconds} s: {}", job.all_output());

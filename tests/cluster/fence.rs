@@ -77,7 +77,7 @@ impl Job {
 }
 
 const KILLED: &str = "its workers are killed before the job continues without it";
-const GO_ON: &str = "it counts as dead; workers keep running";
+const GO_ON: &str = "it is considered dead; workers keep running";
 
 #[test]
 fn a_node_cut_off_in_one_direction_stops_its_workers_before_the_next_round() {
@@ -167,7 +167,7 @@ fn a_dead_master_ends_no_workers_and_a_restarted_one_finds_them() {
     let line = job.master_line();
     job.cluster.start_master(line);
     for node in &job.nodes {
-        let _back = job.cluster.await_output(node, "the job master is back");
+        let _back = job.cluster.await_output(node, "reconnected to the job master");
     }
     assert!(world.iter().all(|worker| alive(worker.pid)), "{}", job.cluster.all_output());
     let ran = job.cluster.ran();

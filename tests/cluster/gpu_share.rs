@@ -74,7 +74,7 @@ fn a_worker_above_its_share_is_reported_and_killed_if_enforced() {
         let modest = world.iter().find(|worker| worker.var("LOCAL_RANK") == "0").expect("it runs");
         let processes = format!("0 {} 5\n0 {} 6\n0 1 60\n", modest.pid, greedy.pid);
         std::fs::write(job.dir().join("processes"), processes).expect("the fake reads it");
-        let held = "local rank 1 holds 6.0 GB of the accelerator, and its share is 5.0 GB; ";
+        let held = "local rank 1 uses 6.0 GB of accelerator memory (its share: 5.0 GB); ";
         let _said = job.await_output(&run, held);
         // In a PID namespace of its own no process is killed by the host's process ids.
         let namespace = std::fs::read_link("/proc/self/ns/pid").expect("Linux has it");

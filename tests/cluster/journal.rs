@@ -27,14 +27,14 @@ fn a_torn_tail_is_tolerated() {
     journal.extend_from_within(whole - 20..whole - 10);
     fs::write(&path, &journal[..whole + 5]).expect("our own folder");
     job.restart_master(&["--reconnect-grace=20", &state]);
-    let output = job.await_master_log("came back to job");
+    let output = job.await_master_log("recovered job");
     assert!(
         output.contains("the last 5 bytes of its journal are an incomplete record")
             && output.contains("or the file was truncated"),
         "{output}"
     );
     for node in &nodes {
-        let _back = job.await_output(node, "the job master is back");
+        let _back = job.await_output(node, "reconnected to the job master");
     }
     job.ends_well(nodes);
     assert_eq!(job.ran(), [(0, 0), (0, 1)], "no worker was restarted");

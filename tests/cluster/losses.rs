@@ -19,7 +19,7 @@ fn a_killed_node_is_lost_and_enough_others_continue() {
     assert!(world.iter().all(|worker| !alive(worker.pid)), "no worker of the old round is left");
     let output = job.await_master_log("127.0.0.2) is gone: its connection to the job master broke");
     assert!(
-        output.contains("did not come back within 0.5 s (1 of 3 replacements used for this rank)"),
+        output.contains("was not restored within 0.5 s (1 of 3 replacements used for this rank)"),
         "{output}"
     );
     let output = job.await_output(&first, "is gone: its connection to the job master broke");

@@ -36,9 +36,9 @@ fn a_master_with_a_journal_restarts_and_no_worker_notices() {
         assert!(!output.contains("restart"), "{output}");
     }
     job.restart_master(&words(&flags));
-    let _said = job.await_master_log("came back to job");
+    let _said = job.await_master_log("recovered job");
     for node in &nodes {
-        let _said = job.await_output(node, "the job master is back");
+        let _said = job.await_output(node, "reconnected to the job master");
     }
     assert!(world.iter().all(|worker| alive(worker.pid)), "no worker was restarted");
     assert_eq!(job.ran(), [(0, 0), (0, 1)]);
@@ -63,7 +63,7 @@ fn a_terminated_master_restarts_like_a_killed_one() {
     }
     job.restart_master(&words(&flags));
     for node in &nodes {
-        let _back = job.await_output(node, "the job master is back");
+        let _back = job.await_output(node, "reconnected to the job master");
     }
     assert!(world.iter().all(|worker| alive(worker.pid)), "no worker was restarted");
     job.ends_well(nodes);
@@ -101,8 +101,8 @@ fn losses_are_kept_by_a_master_with_a_journal() {
     let _away = job.await_output(&first, "workers keep running; reconnecting");
     let _away = job.await_output(&second, "workers keep running; reconnecting");
     job.restart_master(&words(&flags));
-    let _back = job.await_output(&first, "the job master is back");
-    let _back = job.await_output(&second, "the job master is back");
+    let _back = job.await_output(&first, "reconnected to the job master");
+    let _back = job.await_output(&second, "reconnected to the job master");
     kill_node(second);
     let [outcome] = &job.finish([first], 1)[..] else { panic!("one node") };
     assert!(outcome.stderr.contains("node rank 1 was lost again after 1 replacement"), "{outcome:#?}");
@@ -204,5 +204,5 @@ fn without_state_the_job_ends_with_the_launcher_that_served_the_master() {
     assert!(alive(before[1].pid), "its workers need no master");
     job.touch("fail");
     let outcomes = job.finish([other], 1);
-    assert!(outcomes[0].stderr.contains("the job master was away for 5 s"), "{outcomes:#?}");
+    assert!(outcomes[0].stderr.contains("the job master was unreachable for 5 s"), "{outcomes:#?}");
 }

@@ -35,7 +35,7 @@ fn a_node_of_another_job_is_refused_with_the_difference() {
     for (node, sentence) in refused {
         let outcome = node.finish().expect_code(1);
         assert!(outcome.stderr.contains(sentence), "{sentence}: {outcome:#?}");
-        assert!(outcome.stderr.contains("; give every node the same line"), "{outcome:#?}");
+        assert!(outcome.stderr.contains("; give every node the same command line"), "{outcome:#?}");
     }
     let rest = [1, 2, 3].map(|rank| token(job.ranked(rank)).flags(line).start());
     let _world = job.await_world(4, 0);

@@ -56,6 +56,6 @@ fn a_missing_master_is_given_up_after_the_join_timeout() {
     let node = job.node(1).env("DLROVER_MASTER_ADDR", format!("0.0.0.0:{}", free_port()));
     let node = node.env("NODE_RANK", "1").flags(["--nnodes=2", "--rdzv-conf=join_timeout=1"]);
     let outcome = node.finish().expect_code(75);
-    assert!(error(&outcome.stderr).contains("the job master was away for 1 s"), "{outcome:#?}");
+    assert!(error(&outcome.stderr).contains("the job master was unreachable for 1 s"), "{outcome:#?}");
     assert!(job.ran().is_empty(), "no worker ever ran");
 }

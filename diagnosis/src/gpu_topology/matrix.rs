@@ -23,14 +23,14 @@ pub struct Matrix {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadMatrix {
     /// Longer than any table.
-    #[error("the topology is longer than {0} bytes, as no table of one host is")]
+    #[error("the topology table is longer than {0} bytes, the limit")]
     TooLong(usize),
     /// There is no table.
     #[error("there is no topology table in it: a line that starts with GPU0 names its columns")]
     NoTable,
     /// The header.
     #[error(
-        "the columns of the topology table are not GPU0, GPU1 and so on, each once: `{0}` is out of its place"
+        "the columns of the topology table are not GPU0, GPU1 and so on, each once: `{0}` is out of order"
     )]
     Column(String),
     /// The rows.
@@ -64,7 +64,7 @@ pub enum BadMatrix {
     #[error("row GPU{row} of the topology table: {name}")]
     Link { row: usize, name: UnknownLink },
     /// An invalid number.
-    #[error("row {row} of the bandwidth table: `{name}` is no bandwidth in GB/s from 0 to 10000")]
+    #[error("row {row} of the bandwidth table: `{name}` is not a bandwidth in GB/s from 0 to 10000")]
     Number { row: usize, name: String },
     /// `X` must be on the diagonal only.
     #[error("the topology table says {link} between GPU{one} and GPU{other}")]

@@ -163,7 +163,7 @@ pub fn what_is_broken(gpu: &Gpu) -> Option<String> {
         return Some("no spare row of its memory is left to replace a broken one".into());
     }
     if remapped.pending {
-        return Some("a broken row of its memory waits for its replacement: it has to be reset".into());
+        return Some("a row of its memory is marked for replacement: reset the device".into());
     }
     let errors = gpu.ecc_uncorrected.filter(|errors| *errors > 0)?;
     Some(counted(errors, "uncorrectable ECC error") + " in its memory")

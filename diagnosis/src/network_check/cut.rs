@@ -100,7 +100,7 @@ impl Element {
             Self::Link(a, b) => format!("the path between node {a} and node {b} is dead"),
             Self::RackPair(a, b) => format!("the path between {} and {} is dead", rack(a), rack(b)),
             Self::Uplink(it) => format!("the uplink of {} is dead", rack(it)),
-            Self::PartialUplink(it) => format!("part of the paths out of {} is dead", rack(it)),
+            Self::PartialUplink(it) => format!("part of the uplinks of {} is dead", rack(it)),
             Self::Leaf(it) => format!("the switch of {} is dead", rack(it)),
             Self::Pod(it) => format!("the racks of {} are cut off: its switch is dead", pod(it)),
         }

@@ -215,7 +215,7 @@ fn passes(number: u32, tests: &[Listed<'_>]) -> Option<Evidence> {
     let (round, test, _) = passed.next()?;
     let partners: Vec<u32> = others(test, number).collect();
     let further = passed.count();
-    let message = format!("passed with {} all the same, and in {further} further tests", names(&partners));
+    let message = format!("passed with {} nevertheless, and in {further} further tests", names(&partners));
     Some(Evidence { round: index(*round), partners, message })
 }
 

@@ -44,7 +44,7 @@ pub enum PairsError {
     #[error("{0} pairs a socket with itself, which only a loopback test allows")]
     Itself(SocketPair),
     /// The same two sockets, in any order.
-    #[error("{0} is there twice")]
+    #[error("{0} is listed twice")]
     Twice(SocketPair),
     /// A socket has one link: two pairs over it would share its bandwidth, and its fault.
     #[error("socket {socket} is in {first} and in {second}: a socket belongs to one pair")]

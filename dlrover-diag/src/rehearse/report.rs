@@ -51,7 +51,8 @@ fn write(text: &mut String, settings: &Settings, outcome: &Outcome) -> fmt::Resu
     write_truth(text, &truth)?;
     let guard = &outcome.guard;
     let tainted = nodes(outcome, |node| node.tainted).len();
-    let held = if guard.mass_failure { "a mass failure, so no node is tainted" } else { "the taints stand" };
+    let held =
+        if guard.mass_failure { "a mass failure, so no node is tainted" } else { "the taints are applied" };
     let (deserved, limit) = (guard.taints, guard.limit);
     writeln!(text, "\ntainted: {tainted} ({deserved} deserved, {limit} allowed: {held})")?;
     writeln!(text, "the job: {job}")
@@ -183,7 +184,7 @@ fn write_paths(text: &mut String, outcome: &Outcome) -> fmt::Result {
         let kind = match link.kind {
             LinkKind::Dead => "dead",
             LinkKind::Slow => "slow",
-            LinkKind::Flaky => "works now and then",
+            LinkKind::Flaky => "works intermittently",
         };
         writeln!(text, "link between node {} and node {}: {kind}", link.nodes.0, link.nodes.1)?;
     }
@@ -207,7 +208,7 @@ fn write_paths(text: &mut String, outcome: &Outcome) -> fmt::Result {
     for part in &outcome.partial_uplinks {
         let (rack, dead, tested) = (part.rack, part.dead, part.tested);
         let tested = count(tested as usize, "pair");
-        writeln!(text, "rack {rack}: part of its ways out is dead; {dead} of {tested} out of it failed")?;
+        writeln!(text, "rack {rack}: part of its uplinks is dead; {dead} of {tested} out of it failed")?;
     }
     for ambiguity in &outcome.ambiguous {
         writeln!(text, "ambiguous: {}", either(&ambiguity.candidates))?;

@@ -203,7 +203,7 @@ super::options! {
              (docs/switchbox.md) [env: DLROVER_SWITCHBOX_PROBE]";
         SwitchboxPath = choice("switchbox-path", "PATH", SWITCHBOX_PATHS)
             .default("auto").requires(Flag::SwitchboxCheck),
-            "Which way the bytes of a pair must take: metaxlink, nvlink, any, or over a link where any other pair \
+            "The path that the bytes of a pair must take: metaxlink, nvlink, any, or over a link where any other pair \
              goes over one (auto)";
         ProbeLoopback = switch("probe-loopback").requires(Flag::SwitchboxCheck),
             "Let --box-pairs pair a socket with itself, to try a probe on one device";

@@ -81,7 +81,7 @@ pub(super) fn resolve(
         share.whole,
         share.device,
         match (may_kill, enforces) {
-            (true, _) => "and this launcher kills a worker that takes far more",
+            (true, _) => "and this launcher kills a worker that uses far more",
             (false, true) => "nor does this launcher",
             (false, false) => "see --gpu-mem-enforce",
         }

@@ -214,7 +214,7 @@ impl fmt::Display for Regroup {
             }
             Self::Rejoined { node } => write!(f, "{node} joins again"),
             Self::NotAllCameBack { back, nodes } => {
-                write!(f, "{back} of {nodes} nodes came back to the restarted job master")
+                write!(f, "{back} of {nodes} nodes reconnected to the restarted job master")
             }
             Self::Late => f.write_str("the job continued without this node while it was unreachable"),
             Self::UnknownRound { next } => write!(
@@ -240,7 +240,7 @@ pub enum Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Differs { point } => write!(f, "{point}; give every node the same line"),
+            Self::Differs { point } => write!(f, "{point}; give every node the same command line"),
             Self::NotUniform { job, node } => write!(
                 f,
                 "the job's nodes must have the same number of workers: they have {job}, this one has {node}",

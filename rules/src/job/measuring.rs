@@ -108,7 +108,7 @@ impl Job {
             }
             Probed::Failed { reason } => Some(format!("node {place}: {reason}")),
             Probed::Unfinished { .. } => Some(format!(
-                "node {place} was not done within {} s (the timeout of the network check)",
+                "node {place} did not finish within {} s (the timeout of the network check)",
                 measuring.limit.as_secs()
             )),
         };

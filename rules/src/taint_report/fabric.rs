@@ -14,7 +14,7 @@ impl TaintReport {
             Element::Link(a, b) => format!("the link {} - {}", self.name(a), self.name(b)),
             Element::RackPair(a, b) => format!("the path {} - {}", self.rack(a), self.rack(b)),
             Element::Uplink(rack) => format!("the uplink of {}", self.rack(rack)),
-            Element::PartialUplink(rack) => format!("part of the paths out of {}", self.rack(rack)),
+            Element::PartialUplink(rack) => format!("part of the uplinks of {}", self.rack(rack)),
             Element::Leaf(rack) => format!("the switch of {}", self.rack(rack)),
             Element::Pod(pod) => format!("the uplinks of pod {}", self.pod(pod)),
         }
@@ -72,7 +72,7 @@ fn kind_text(kind: LinkKind) -> &'static str {
     match kind {
         LinkKind::Dead => "dead",
         LinkKind::Slow => "slow",
-        LinkKind::Flaky => "works now and then",
+        LinkKind::Flaky => "works intermittently",
     }
 }
 

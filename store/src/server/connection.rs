@@ -63,7 +63,7 @@ pub(super) enum Closed {
     Refused(#[from] Refused),
     #[error("the client would have {pending} unread bytes, more than {max}")]
     UnreadReplies { pending: usize, max: usize },
-    #[error("all clients together hold too much, and this one the most")]
+    #[error("too many unread bytes for all clients together, and the most for this one")]
     LargestOfTooMuch,
 }
 

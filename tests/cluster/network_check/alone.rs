@@ -16,7 +16,7 @@ fn a_single_node_runs_its_self_test_and_reports_that_the_network_was_not_checked
     report.blames(&[]);
     assert!(report.network_untested && report.rounds.is_empty(), "{report:#?}");
     let output =
-        job.await_output(&node, "this node is fit; the network was not tested, which takes two nodes");
+        job.await_output(&node, "this node is healthy; the network was not tested, which takes two nodes");
     assert!(output.contains("network check: self-test passed ("), "{output}");
     job.go();
     let _outcomes = job.finish([node], 0);
@@ -52,7 +52,7 @@ fn a_single_node_runs_the_check_command() {
     ] {
         let output = with_command(command, more, 201).stderr;
         assert!(output.contains(words), "{output}");
-        assert!(output.contains("Look first at the check command, run by hand"), "{output}");
+        assert!(output.contains("Check first: the check command, run by hand"), "{output}");
         assert!(!output.contains("no byte moved") && !output.contains("cable"), "{output}");
     }
 }

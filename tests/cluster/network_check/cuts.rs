@@ -56,7 +56,7 @@ fn near_side_trains(job: &Job<'_>, nodes: &mut Vec<Running>, report: &Report, fa
     for outcome in job.leave(left, 201) {
         let output = outcome.stderr;
         assert!(output.contains("excluded by the network check (unreachable): "), "{output}");
-        assert!(output.contains("\n  Look first at the uplink of its switch"), "{output}");
+        assert!(output.contains("\n  Check first: the uplink of its switch"), "{output}");
     }
 }
 

@@ -43,7 +43,7 @@ fn of_two_hosts_the_faulty_one_is_unknown_and_the_policy_decides() {
     let _world = job.first_world(2);
     for node in &nodes {
         let output = job.await_output(node, "network check over, and no node has passed: 0 nodes, 1 round, ");
-        assert!(output.contains("; take part all the same: node 0 ("), "{output}");
+        assert!(output.contains("; also admitted: node 0 ("), "{output}");
     }
     let _end = job.ends_well(nodes);
 

@@ -92,7 +92,7 @@ fn hosts_under_a_switch_without_an_uplink_are_excluded_and_not_tainted() {
     for outcome in job.leave(left, 201) {
         let output = outcome.stderr;
         assert!(output.contains("excluded by the network check (unreachable): "), "{output}");
-        assert!(output.contains("\n  Look first at the uplink of its switch"), "{output}");
+        assert!(output.contains("\n  Check first: the uplink of its switch"), "{output}");
     }
     let _end = job.ends_well(nodes);
 }

@@ -20,7 +20,7 @@ fn one_of(count: usize, bad: usize, fault: Fault, words: &str) {
     for outcome in job.leave([left], 201) {
         let output = outcome.stderr;
         assert!(output.contains("error: excluded by the network check (fault): "), "{output}");
-        assert!(output.contains("\n  Look first at its network interface, cable and driver"), "{output}");
+        assert!(output.contains("\n  Check first: its network interface, cable and driver"), "{output}");
         for witness in &witnesses {
             let address = data_address(*witness);
             let seen = format!(

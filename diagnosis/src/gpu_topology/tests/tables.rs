@@ -52,8 +52,8 @@ fn what_is_no_table_is_refused_with_a_sentence() {
         (rows(&["GPU0\tSYS\tNV1\tSYS", one, two]), "SYS between GPU0 and GPU0"),
         (rows(&[zero, "GPU1\tNV1\t X \tQPI", two]), "row GPU1 of the topology table: `QPI` is no connection"),
         (rows(&[zero, "GPU1\tNV99999999999\t X \tSYS", two]), "`NV99999999999` is no connection"),
-        (format!("\tGPU0\tGPU2\n{zero}\n"), "`GPU2` is out of its place"),
-        (format!("\tGPU0\tGPU0\n{zero}\n"), "`GPU0` is out of its place"),
+        (format!("\tGPU0\tGPU2\n{zero}\n"), "`GPU2` is out of order"),
+        (format!("\tGPU0\tGPU0\n{zero}\n"), "`GPU0` is out of order"),
         ("x".repeat(300 << 10), "longer than"),
     ] {
         let refusal = refused(&text);
@@ -73,10 +73,10 @@ fn measured_bandwidths_are_a_matrix() {
     assert_eq!(best(&matrix, set(&[0, 2]), 2).score.ring_mbps, 9000);
     for (text, message) in [
         ("0,1\n1,0\n1,1\n", "row GPU0 has 2 of 3"),
-        ("0,1\nfast,0\n", "`fast` is no bandwidth"),
-        ("0,-1\n1,0\n", "`-1` is no bandwidth"),
-        ("0,inf\n1,0\n", "`inf` is no bandwidth"),
-        ("0,NaN\n1,0\n", "`NaN` is no bandwidth"),
+        ("0,1\nfast,0\n", "`fast` is not a bandwidth"),
+        ("0,-1\n1,0\n", "`-1` is not a bandwidth"),
+        ("0,inf\n1,0\n", "`inf` is not a bandwidth"),
+        ("0,NaN\n1,0\n", "`NaN` is not a bandwidth"),
         ("0,1e30\n1,0\n", "no bandwidth"),
     ] {
         let refusal = refused(text);

@@ -169,8 +169,8 @@ fn pairs_that_cannot_be_measured_are_refused() {
     assert_eq!(message(&[(0, 0)], true), Ok(()));
     let twice = "socket 1 is in 0:1 and in 1:2: a socket belongs to one pair";
     assert_eq!(message(&[(0, 1), (1, 2)], false), Err(twice.into()));
-    assert_eq!(message(&[(0, 1), (2, 3), (1, 0)], false), Err("1:0 is there twice".into()));
-    assert_eq!(message(&[(0, 0), (0, 0)], true), Err("0:0 is there twice".into()));
+    assert_eq!(message(&[(0, 1), (2, 3), (1, 0)], false), Err("1:0 is listed twice".into()));
+    assert_eq!(message(&[(0, 0), (0, 0)], true), Err("0:0 is listed twice".into()));
     assert!(message(&[(0, 0), (0, 1)], true).is_err());
     assert!(message(&[], false).is_err());
     let many: Vec<(u32, u32)> = (0..65).map(|it| (2 * it, 2 * it + 1)).collect();

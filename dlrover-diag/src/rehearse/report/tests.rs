@@ -110,7 +110,7 @@ fn findings_are_in_table_and_document() {
          with probability 0.5; noise 0\n",
         "rack 1: no node of it is reached, not even from inside\n",
         "pod 0: cut off from the others\n",
-        "rack 3: part of its ways out is dead; 2 of 4 pairs out of it failed\n",
+        "rack 3: part of its uplinks is dead; 2 of 4 pairs out of it failed\n",
         "ambiguous: node 9 or link 9-10 or uplink of rack 2\n",
         "cut: pod 0 reaches itself only\n",
         "excluded, since the simulated fault cuts them off: nodes 0 to 2, 12\n",

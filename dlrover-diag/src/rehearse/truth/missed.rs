@@ -98,7 +98,7 @@ impl fmt::Display for Missed {
             "flaky" => "flaky",
             "liar" => "liar",
             "dead-uplink" | "dead-pod" => "cut off",
-            "partial-uplink" => "part of its ways out",
+            "partial-uplink" => "part of its uplinks",
             _ => "",
         };
         write!(f, "not found: {what} {}", numbers.join("-"))?;

@@ -110,11 +110,11 @@ fn what_was_never_tested_while_it_was_broken_is_told() {
         ),
         (
             "--nodes 8 --racks 1 --partial-uplink 0:0.5",
-            "rack 0 (part of its ways out): never tested with another",
+            "rack 0 (part of its uplinks): never tested with another",
         ),
         (
             "--nodes 8 --racks 4 --partial-uplink 2:0",
-            "rack 2 (part of its ways out): the 2 pairs out of it took paths",
+            "rack 2 (part of its uplinks): the 2 pairs out of it took paths",
         ),
         ("--nodes 8 --racks 4 --pod-size 4 --faulty 0,1,2,3,4,5 --dead-pod 0", "pod 0 (cut off): "),
     ] {

@@ -260,8 +260,8 @@ fn a_list_is_used_as_given() {
     let mut taken = eight(&[]);
     taken.taken.insert("GPU-22".into());
     for (host, env, flags, words) in [
-        (&host, "", "--gpu-select=6,6", "6 is there twice"),
-        (&host, "", "--gpu-select=6,GPU-66", "GPU-66 is there twice"),
+        (&host, "", "--gpu-select=6,6", "6 is listed twice"),
+        (&host, "", "--gpu-select=6,GPU-66", "GPU-66 is listed twice"),
         (&host, "", "--gpu-select=8", "this node has no GPU 8 (it shows 8)"),
         (&host, "", "--gpu-select=GPU-zz", "this node has no GPU GPU-zz"),
         (&host, "", "--gpu-select=6 --nproc-per-node=2", "it names 1 GPU for 2 workers"),

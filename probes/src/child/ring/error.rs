@@ -73,7 +73,7 @@ pub enum RingError {
     )]
     WrongBytes { peer: Peer, size: u64, wrong: WrongByte },
     /// The peer reports that it received wrong bytes.
-    #[error("{peer} received wrong bytes from us in a transfer of {size} bytes")]
+    #[error("{peer} received wrong bytes from this node in a transfer of {size} bytes")]
     PeerGotWrongBytes { peer: Peer, size: u64 },
     /// The peer violates the protocol.
     #[error("{peer} sent an invalid message while {doing}")]

@@ -239,7 +239,7 @@ fn both_ways(seed: u64, link: &RingConnection, size: u64, progress: &Progress) -
 
 /// Sends whether the received bytes were right, and returns the peer's verdict on those sent.
 pub(super) fn confirm(link: &RingConnection, is_right: bool) -> Result<bool, RingError> {
-    let doing = "confirming what came";
+    let doing = "confirming the received bytes";
     link.send(&[if is_right { RIGHT } else { WRONG }], doing)?;
     match link.receive_one(doing)? {
         RIGHT => Ok(true),

@@ -122,7 +122,7 @@ impl Response {
             return Err(wrong_of(err));
         }
         if self.of_pair(pair).any(|it| it.verified == Some(false)) {
-            return Err(Wrong::new(Trouble::DataMismatch, "other bytes arrived than were sent"));
+            return Err(Wrong::new(Trouble::DataMismatch, "the received bytes differ from those sent"));
         }
         let [there, back] = [Direction::There, Direction::Back].map(|direction| self.rates(pair, direction));
         let (mut there, mut back) = (there?, back?);
@@ -144,7 +144,7 @@ impl Response {
             .filter(|it| it.dir == direction)
             .map(|it| it.mbps.and_then(Rate::from_mb_per_s).ok_or(it.mbps))
             .collect::<Result<_, _>>()
-            .map_err(|mbps| Wrong::new(Trouble::ProbeFailed, format!("mbps is no bandwidth: {mbps:?}")))?;
+            .map_err(|mbps| Wrong::new(Trouble::ProbeFailed, format!("mbps is not a bandwidth: {mbps:?}")))?;
         let name = if direction == Direction::There { "ab" } else { "ba" };
         match rates.is_empty() {
             true => {
@@ -245,9 +245,9 @@ mod tests {
         assert_eq!(wrong(ab), "probe failed, no result for this pair in direction ba");
         assert_eq!(wrong(""), "probe failed, no result for this pair in direction ab");
         for (field, expected) in [
-            (r#""mbps":-5"#, "probe failed, mbps is no bandwidth: Some(-5.0)"),
-            (r#""mbps":null"#, "probe failed, mbps is no bandwidth: None"),
-            (r#""mbps":1,"verified":false"#, "data mismatch, other bytes arrived than were sent"),
+            (r#""mbps":-5"#, "probe failed, mbps is not a bandwidth: Some(-5.0)"),
+            (r#""mbps":null"#, "probe failed, mbps is not a bandwidth: None"),
+            (r#""mbps":1,"verified":false"#, "data mismatch, the received bytes differ from those sent"),
             (r#""err":"no permission: /dev/x""#, "no permission, /dev/x"),
             (r#""err":"no such device""#, "no such device"),
             (r#""err":"link is down""#, "no answer, link is down"),

@@ -198,7 +198,7 @@ fn summary(report: &TaintReport) -> String {
     let left_out_message = if left_out > 0 { format!("; left out: {left_out_names}") } else { String::new() };
     if *network_untested {
         return format!(
-            "network check: this node is fit; the network was not tested, which takes two nodes{left_out_message}"
+            "network check: this node is healthy; the network was not tested, which takes two nodes{left_out_message}"
         );
     }
     let (in_doubt, in_doubt_names) =
@@ -212,7 +212,7 @@ fn summary(report: &TaintReport) -> String {
         took.as_secs_f64()
     );
     if in_doubt > 0 {
-        message.push_str(&format!("; take part all the same: {in_doubt_names}"));
+        message.push_str(&format!("; also admitted: {in_doubt_names}"));
     }
     message + &left_out_message
 }

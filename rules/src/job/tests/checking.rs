@@ -235,7 +235,7 @@ fn two_nodes_that_fail_together_end_the_job_untainted_by_default() {
         "{message}"
     );
     assert!(
-        message.contains("; take part all the same: node 0 (") && message.contains(") (inconclusive)"),
+        message.contains("; also admitted: node 0 (") && message.contains(") (inconclusive)"),
         "{message}"
     );
     let relaunched = of(OnInconclusive::Relaunch);
@@ -329,7 +329,7 @@ fn when_one_of_two_leaves_during_the_check_the_other_waits_for_a_replacement() {
             });
             let told = told.expect("it is told");
             assert!(
-                told.starts_with("network check: this node is fit; the network was not tested")
+                told.starts_with("network check: this node is healthy; the network was not tested")
                     && told.contains("; left out: node 1 (")
                     && told.ends_with(" (lost)"),
                 "{told}"

@@ -201,7 +201,7 @@ impl Test {
 }
 
 const DISCONNECTED: LossCause = LossCause::Disconnected { grace: GRACE };
-const BROKE: &str = "its connection to the job master broke and did not come back within 2 s";
+const BROKE: &str = "its connection to the job master broke and was not restored within 2 s";
 const STOPPED: &str = "its launcher received SIGTERM";
 const REASON: &str = "rank 1 exited with code 3";
 

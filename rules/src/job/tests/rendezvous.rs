@@ -243,7 +243,7 @@ fn each_point_that_differs_is_refused_by_name() {
         let reason = Refusal::Differs { point: point.into() };
         let refused = Effect::Refuse { node: id("b"), reason: reason.clone() };
         assert_eq!(test.send(Event::Joined(request("b", &theirs))), [refused]);
-        assert_eq!(reason.to_string(), format!("{point}; give every node the same line"));
+        assert_eq!(reason.to_string(), format!("{point}; give every node the same command line"));
         assert!(!test.job.knows(&id("b")));
     }
 }

@@ -53,7 +53,7 @@ fn when_one_is_missing_the_others_start_a_new_round_on_another_port() {
     assert_eq!(test.resume("a", 7, ABC, WorkersState::Running), [restoring(7, 3)]);
     assert_eq!(test.resume("c", 7, ABC, WorkersState::Running), []);
     let why = Regroup::NotAllCameBack { back: 2, nodes: 3 };
-    assert_eq!(why.to_string(), "2 of 3 nodes came back to the restarted job master");
+    assert_eq!(why.to_string(), "2 of 3 nodes reconnected to the restarted job master");
     assert_eq!(test.due(), regrouped(7, &["a", "c"], &why));
     assert_eq!(test.rejoin("c", 7), []);
     assert_eq!(test.rejoin("a", 7), placed_afresh(8, &["a", "c"]));

@@ -483,11 +483,11 @@ fn notices_read_well() {
         ),
         (
             Notice::Assigned(assignment(3, 2)),
-            "round 3: node rank 1 of 2, ranks 4-5 of 6; the workers meet at 10.0.0.1:29500",
+            "round 3: node rank 1 of 2, ranks 4-5 of 6; rendezvous of the workers: 10.0.0.1:29500",
         ),
         (
             Notice::Assigned(Assignment { master_addr: "fd00::7".into(), ..assignment(3, 1) }),
-            "round 3: node rank 1 of 2, rank 4 of 5; the workers meet at [fd00::7]:29500",
+            "round 3: node rank 1 of 2, rank 4 of 5; rendezvous of the workers: [fd00::7]:29500",
         ),
         (
             Notice::MasterAway { reason: reason.clone(), goes_on: true, limit },
