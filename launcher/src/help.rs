@@ -24,7 +24,7 @@ Several nodes, in this order:
   --standalone: this node alone. DLROVER_MASTER_ADDR=HOST:PORT: the job master there, with the rank
   that NODE_RANK asks for and ELASTIC_JOB_NAME as run id (else --rdzv-id, else none); rendezvous
   and master options are ignored. --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT, or --node-rank
-  --master-addr --master-port: torchrun's options, the same on every node. When no job master listens
+  --master-addr --master-port: torchrun's flags, the same on every node. When no job master listens
   there yet, the launcher whose host is HOST serves it, and exits last. GANG_MIN_AVAILABLE is the
   default of --nnodes, GANG_SCHEDULE_TIMEOUT (seconds) that of join_timeout.
 

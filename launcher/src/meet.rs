@@ -79,13 +79,13 @@ pub async fn meet(plan: &mut LaunchPlan, console: &Console) -> Result<Met, MeetE
     let is_one_node = agent.terms.max_nodes == 1 && matches!(meeting, Meeting::Static(_));
     let Some(place) = endpoint_listener::open(master.serves, endpoint, is_one_node, &print_line).await?
     else {
-        if let Err(cut_off) = LoopbackDown::check("the store of its workers, should this node serve it") {
+        if let Err(cut_off) = LoopbackDown::check("the workers' store, if this node serves it") {
             print_line(cut_off.to_string());
         }
         if matches!(meeting, Meeting::Master(_)) && !master.given.is_empty() {
             let given = master.given.join("`, `");
             print_line(format!(
-                "`{given}`: the job master at {endpoint} is served elsewhere; give this to it"
+                "`{given}`: the job master at {endpoint} is served elsewhere; give it these options"
             ));
         }
         let Endpoint { host, port } = endpoint.clone();

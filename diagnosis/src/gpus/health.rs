@@ -134,12 +134,12 @@ fn ids(inventory: &Inventory) -> Vec<Option<String>> {
     inventory.gpus.iter().map(id).collect()
 }
 
-/// `2 of the list of visible ones show none, from GPU-90 on`.
+/// `visible devices not found: 2, from GPU-90 on`.
 fn not_here(list: &str, absent: usize) -> String {
     let entries: Vec<&str> = list.split(',').map(str::trim).collect();
     let first = entries.iter().rev().nth(absent - 1).copied().unwrap_or_default();
     let first: String = first.chars().take(60).collect();
-    format!("{absent} of the list of visible ones show none, from {first} on")
+    format!("visible devices not found: {absent}, from {first} on")
 }
 
 /// More of its memory is in use than `busy_permille` thousandths. Does not apply to one that is split into slices.

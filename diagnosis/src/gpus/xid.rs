@@ -50,7 +50,7 @@ pub const fn xid_name(code: u64) -> &'static str {
         38 => "driver firmware error",
         43 => "the device stopped processing, mostly an error of the program",
         45 => "work was taken off the device, mostly because its process ended",
-        48 => double-bit memory error (ECC),
+        48 => "double-bit memory error (ECC)",
         61 | 62 => "the device's microcontroller halted",
         63 => "a row of memory is marked for replacement",
         64 => "a row of memory could not be marked for replacement",

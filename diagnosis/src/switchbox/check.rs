@@ -199,7 +199,7 @@ impl Check {
         // A pair that did not have its whole time has not hung.
         let has_hung = now >= run.until();
         for pair in run.awaited.into_iter().filter(|_| has_hung) {
-            let message = format!("no end within {} s", run.timeout.as_secs_f64());
+            let message = format!("not finished within {} s", run.timeout.as_secs_f64());
             self.take(pair, run.alone, Answer::Failed(Wrong::new(trouble, message)));
         }
         effects.extend(if is_last { self.finish(now) } else { self.go_on(now, run.timeout) });

@@ -152,7 +152,7 @@ pub(super) fn choice(matrix: &Matrix, choice: &Choice) -> String {
         gbps(choice.score.total_mbps)
     );
     match choice.first == choice.set {
-        true => text.push_str("first    the same: without a choice these would be taken too\n"),
+        true => text.push_str("first    the same: this is also the default choice\n"),
         false => {
             let gain = choice.gain_over_first();
             let _ = writeln!(

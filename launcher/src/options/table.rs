@@ -139,7 +139,7 @@ super::options! {
         VirtualLocalRank = switch("virtual-local-rank").of_torchrun(),
             "Every worker sees LOCAL_RANK=0 and only its own accelerator";
         GpuMemEnforce = switch("gpu-mem-enforce"),
-            "Kill a worker that holds over 110 % of its share of an accelerator that containers share (gpushare), \
+            "Kill a worker that uses over 110 % of its share of an accelerator that containers share (gpushare), \
              three seconds in a row";
         Accelerator = choice("accelerator", "NAME", ACCELERATORS).default("nvidia.com/gpu"),
             "The kind of accelerator that checks run on";
@@ -203,7 +203,7 @@ super::options! {
              (docs/switchbox.md) [env: DLROVER_SWITCHBOX_PROBE]";
         SwitchboxPath = choice("switchbox-path", "PATH", SWITCHBOX_PATHS)
             .default("auto").requires(Flag::SwitchboxCheck),
-            "The path that the bytes of a pair must take: metaxlink, nvlink, any, or over a link where any other pair \
+            "Path that the bytes of a pair must take: metaxlink, nvlink, any, or over a link where any other pair \
              goes over one (auto)";
         ProbeLoopback = switch("probe-loopback").requires(Flag::SwitchboxCheck),
             "Let --box-pairs pair a socket with itself, to try a probe on one device";

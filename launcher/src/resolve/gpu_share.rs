@@ -43,7 +43,7 @@ pub(super) fn resolve(
     let Some(share) = Share::read(text)? else {
         if enforces {
             notices.push(format!(
-                "{} has nothing to act on: this container has no share of an accelerator ({INDEX} is not set)",
+                "{} is ignored: this container has no share of an accelerator ({INDEX} is not set)",
                 cli.given(Flag::GpuMemEnforce)
             ));
         }
@@ -88,7 +88,7 @@ pub(super) fn resolve(
     ));
     if workers > 1 {
         notices.push(
-            "NCCL takes no two ranks on one device (it says `Duplicate GPU detected`): use gloo, or MPS"
+            "NCCL does not support two ranks on one device (it reports `Duplicate GPU detected`): use gloo, or MPS"
                 .to_owned(),
         );
     }

@@ -158,7 +158,7 @@ impl ProbeRun {
         let mut why =
             if self.was_cut_short { format!("no answer within {within:?}") } else { self.failure() };
         if let Some(at) = &self.at {
-            why = format!("{why}; it was at {at}");
+            why = format!("{why}; last step: {at}");
         }
         match &self.stuck {
             Some(stuck) if self.was_cut_short => format!("{why}; {stuck}"),

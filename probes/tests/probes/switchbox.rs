@@ -190,7 +190,7 @@ async fn a_hanging_tool_is_retried_alone_and_leaves_nothing_behind() {
     );
     let task = SwitchboxTask { timeout: Some(SHORT), ..made.task() };
     let finding = in_time(finding(task)).await;
-    assert_eq!(finding.pairs[2].wrong.as_ref().unwrap().to_string(), "dead, no end within 4 s");
+    assert_eq!(finding.pairs[2].wrong.as_ref().unwrap().to_string(), "dead, not finished within 4 s");
     assert_eq!((made.calls("3-5").len(), finding.status()), (2, SwitchboxStatus::Degraded));
     for name in ["leader", "daemon"] {
         assert!(!is_alive(number_in(&made.folder.path().join(name)).unwrap()), "{name}");
@@ -229,7 +229,7 @@ async fn every_failure_has_its_own_description() {
 #[tokio::test]
 async fn endless_output_is_cut_off_and_a_tool_that_ignores_it_is_killed() {
     let message = third("trap '' PIPE; while :; do echo flood; done 2>/dev/null").await;
-    assert_eq!(message, "dead, no end within 4 s");
+    assert_eq!(message, "dead, not finished within 4 s");
 }
 
 #[tokio::test]
@@ -315,7 +315,7 @@ async fn a_failing_program_fails_for_all_pairs_with_its_message() {
         (r#"echo '{"v":1,"results":[]}'"#, "probe failed, no result for this pair in", untested),
         ("kill -KILL $$", "probe failed, killed by SIGKILL", untested),
         // Alone, too.
-        ("exec sleep 1000", "dead, no end within 4 s", fault),
+        ("exec sleep 1000", "dead, not finished within 4 s", fault),
         (r#"echo '{"v":1,"devices":0,"results":[]}'"#, "no such device, ", fault),
     ] {
         let pairs = vec![SocketPair(0, 1), SocketPair(2, 3)];

@@ -193,11 +193,10 @@ fn a_lost_device_is_not_overlooked_however_it_is_listed() {
 fn entries_that_no_device_has_leave_too_few() {
     let fault = unfit(&node(4), &terms(3, Some("GPU-00,GPU-90,GPU-10")));
     assert_eq!(fault.component, Component::GpuPermission, "nothing is known to be broken");
-    let message =
-        "3 accelerators needed, 1 accessible: 2 of the list of visible ones show none, from GPU-90 on";
+    let message = "3 accelerators needed, 1 accessible: visible devices not found: 2, from GPU-90 on";
     assert_eq!(fault.reason, message);
     let enough = judge(&node(4), &terms(1, Some("0,9")), Duration::ZERO);
-    let notes = vec!["1 of the list of visible ones show none, from 9 on".to_owned()];
+    let notes = vec!["visible devices not found: 1, from 9 on".to_owned()];
     assert_eq!(enough, Health::Fit { notes });
     // A host without any computes on its processors.
     assert_eq!(judge(&node(0), &terms(2, Some("0,1")), Duration::ZERO), Health::Fit { notes: Vec::new() });

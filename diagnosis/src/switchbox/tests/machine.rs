@@ -51,7 +51,7 @@ fn a_pair_that_hangs_is_measured_once_more_alone_and_then_dead() {
     let again = || vec![0, 1, 3];
     assert_eq!(asked, [vec![0, 1, 2, 3], again(), again(), again(), again(), vec![2]]);
     let wrong = finding.pairs[2].wrong.clone().unwrap();
-    assert_eq!(wrong.to_string(), "dead, no end within 10 s");
+    assert_eq!(wrong.to_string(), "dead, not finished within 10 s");
     assert_eq!(finding.status(), SwitchboxStatus::Degraded);
 }
 
@@ -98,8 +98,8 @@ fn the_whole_check_ends_at_its_deadline() {
     assert_eq!(finding.status(), SwitchboxStatus::Untested, "27 were never alone");
     let dead = finding.pairs.iter().filter(|it| it.verdict == Verdict::Bad).count();
     assert_eq!(dead, 5, "those that hung alone, too");
-    assert_eq!(finding.pairs[4].wrong.as_ref().unwrap().to_string(), "dead, no end within 10 s");
-    let message = "untested, no time was left to measure it alone; so far: dead, no end within 10 s";
+    assert_eq!(finding.pairs[4].wrong.as_ref().unwrap().to_string(), "dead, not finished within 10 s");
+    let message = "untested, no time was left to measure it alone; so far: dead, not finished within 10 s";
     assert_eq!(finding.pairs[5].wrong.as_ref().unwrap().to_string(), message);
 }
 
@@ -119,7 +119,7 @@ fn one_pair_that_delays_a_serial_run_is_the_only_dead_one() {
         }
         assert_eq!(asked, expected);
         let wrong: Vec<_> = finding.pairs.iter().filter_map(|it| it.wrong.as_ref()).collect();
-        assert_eq!(wrong, [&Wrong::new(Trouble::Dead, "no end within 20 s")]);
+        assert_eq!(wrong, [&Wrong::new(Trouble::Dead, "not finished within 20 s")]);
         assert_eq!((finding.status(), finding.good()), (SwitchboxStatus::Degraded, 3));
     }
 }

@@ -150,10 +150,10 @@ fn an_unknown_topology_changes_nothing_and_is_reported_on_one_line() {
     );
     let mut host = eight(&[]);
     host.accelerators.hangs_at = Some("/usr/bin/nvidia-smi topo -m".into());
-    host.accelerators.notes = vec!["no answer within 2s; it was at /usr/bin/nvidia-smi topo -m".into()];
+    host.accelerators.notes = vec!["no answer within 2s; last step: /usr/bin/nvidia-smi topo -m".into()];
     assert_eq!(
         says(&host, flags),
-        "the inspection of this node's GPUs timed out: no answer within 2s; it was at /usr/bin/nvidia-smi topo -m"
+        "the inspection of this node's GPUs timed out: no answer within 2s; last step: /usr/bin/nvidia-smi topo -m"
     );
     let mut host = FakeHost::new();
     host.accelerators.notes = vec!["no NVML: it is not here".into(), "no nvidia-smi on PATH".into()];
