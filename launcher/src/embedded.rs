@@ -123,7 +123,7 @@ impl Embedded {
                 () = &mut hurry => return,
                 () = sleep_until(wake) => match report_at.take() {
                     Some(_) => console.say(format!(
-                        "dlrover-run: waiting up to {} s for the other nodes to receive the result of the job",
+                        "dlrover-run: waiting up to {} s for the other nodes to receive the job's result",
                         limit.as_secs()
                     )),
                     None => return,

@@ -42,8 +42,8 @@ pub(crate) enum Invalid {
     #[error("`{given}` is not an address: {why}")]
     Endpoint { given: Given, why: &'static str },
     #[error(
-        "`{given}` is a rendezvous over a file, supported for one node only, and this job may have {nodes}: leave \
-         store_type out and give --rdzv-endpoint=HOST:PORT, where the launcher on HOST serves the rendezvous"
+        "`{given}` is a rendezvous over a file, supported for one node only, and this job may have {nodes}: \
+         leave store_type out and give --rdzv-endpoint=HOST:PORT, where the launcher on HOST serves the rendezvous"
     )]
     FileStore { given: Given, nodes: u32 },
     #[error("`{given}` is not a rendezvous configuration: {why}")]

@@ -27,8 +27,8 @@ pub fn remedy(failure: &Failure, meeting: &Meeting) -> Option<String> {
              and that this node reaches that port. --rdzv-conf=join_timeout=SECONDS waits longer."
         ),
         Failure::Job(JobFailure::TimedOut { .. }) => {
-            "Start the missing nodes with the same command line, allow more time (--rdzv-conf=join_timeout=SECONDS), or \
-             begin with fewer (--nnodes=MIN:MAX)."
+            "Start the missing nodes with the same command line, allow more time \
+             (--rdzv-conf=join_timeout=SECONDS), or begin with fewer (--nnodes=MIN:MAX)."
                 .to_owned()
         }
         Failure::Job(JobFailure::Exhausted { .. }) => {

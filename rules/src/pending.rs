@@ -104,8 +104,8 @@ impl fmt::Display for Pending {
                 write!(
                     f,
                     " may still run workers of the last round: the next round starts {} s after their last message \
-                     if half of that round's nodes are connected; otherwise when they reconnect, their launchers \
-                     have exited, or other nodes take their node ranks (NODE_RANK) ({} s of {} s)",
+                     if half of that round's nodes are connected; otherwise when they reconnect, \
+                     their launchers have exited, or other nodes take their node ranks (NODE_RANK) ({} s of {} s)",
                     lease.as_secs_f64(),
                     waited.as_secs(),
                     limit.as_secs_f64()

@@ -352,7 +352,8 @@ fn loss(stream: &str, errno: Errno) -> String {
         _ => (errno.desc(), "as long as that lasts"),
     };
     format!(
-        "{stream} cannot be written ({why}): its output is lost {how_long}; files of --log-dir are not affected"
+        "{stream} cannot be written ({why}): its output is lost {how_long}; files of --log-dir are not \
+         affected"
     )
 }
 

@@ -43,8 +43,9 @@ fn no_round_begins_before_the_workers_of_a_lost_node_have_ended() {
     assert_eq!(
         pending.0.to_string(),
         "enough nodes joined, but node rank 2 (host-c, 10.0.0.3) may still run workers of the last round: the next \
-         round starts 15 s after their last message if half of that round's nodes are connected; otherwise when \
-         they reconnect, their launchers have exited, or other nodes take their node ranks (NODE_RANK) (0 s of 600 s)"
+         round starts 15 s after their last message if half of that round's nodes are connected; otherwise \
+         when they reconnect, their launchers have exited, or other nodes take their node ranks (NODE_RANK) \
+         (0 s of 600 s)"
     );
     assert_eq!(test.send(workers_gone(&["c"])), placed_afresh(1, &["a", "b"]));
     assert_eq!(absent(&test), []);
