@@ -62,8 +62,8 @@ pub use self::{
     },
     record::CHECK_COMMAND,
     verdict::{
-        Ambiguity, Baseline, ComputeFinding, Cut, Element, Evidence, Guard, LinkFault, LinkKind, NodeFinding,
-        NodeVerdict, Outcome, PartialUplink, RackPairFault, RoundRecord, TestRecord, TestResult,
+        Ambiguity, Baseline, ComputeFinding, Cut, Element, Evidence, LinkFault, LinkKind, NodeFinding,
+        NodeVerdict, Outcome, PartialUplink, RackPairFault, RoundRecord, TaintGuard, TestRecord, TestResult,
     },
 };
 use crate::moment::Moment;

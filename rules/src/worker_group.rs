@@ -206,7 +206,7 @@ impl WorkerGroup {
         if let Event::Heard { sent } = event {
             self.on_heard(sent);
         }
-        let mut effects = self.fall(now);
+        let mut effects = self.kill_fenced_workers(now);
         if !self.is_stale(&event) {
             effects.extend(self.on(now, event));
         }
@@ -345,7 +345,7 @@ impl WorkerGroup {
     }
 
     fn on_assigned(&mut self, now: Moment, mut assignment: Assignment) -> Vec<Effect> {
-        if !self.raise_fence(now, &assignment) {
+        if !self.start_lease(now, &assignment) {
             // The lease was over on arrival.
             self.last = Some(assignment);
             return self.join(now, self.attempt);

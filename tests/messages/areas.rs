@@ -16,7 +16,7 @@ pub(crate) const AREAS: [Area; 10] = [
             "diagnosis/src/gpu",
             "launcher/src/gpu_choice",
             "launcher/src/numa",
-            "launcher/src/nproc",
+            "launcher/src/resolve/nproc",
             "probes/src/child/gpus",
         ],
     },

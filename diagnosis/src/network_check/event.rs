@@ -26,7 +26,7 @@ pub struct Policy {
     pub taint_flaky: Tainting,
     /// What follows from a path that is known to be cut.
     pub on_bad_path: OnBadPath,
-    /// The share of the nodes, in thousandths, above which no node is tainted; see [`Guard`](super::Guard).
+    /// The share of the nodes, in thousandths, above which no node is tainted; see [`TaintGuard`](super::TaintGuard).
     pub taint_guard_permille: u32,
     /// How long a round may take.
     pub deadlines: Deadlines,

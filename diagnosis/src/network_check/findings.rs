@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    Guard, NodeFinding, NodeVerdict, OnBadPath, Outcome, PartialUplink, RackPairFault, Tainting, ambiguity,
+    NodeFinding, NodeVerdict, OnBadPath, Outcome, PartialUplink, RackPairFault, TaintGuard, Tainting,
+    ambiguity,
     check_log::CheckLog,
     compute::{self, Pace},
     cut,
@@ -60,8 +61,8 @@ pub(super) fn outcome(log: &CheckLog, took: Duration) -> Outcome {
             verdict,
         });
     }
-    let guard = guard(log, &nodes);
-    if guard.mass_failure {
+    let taint_guard = taint_guard(log, &nodes);
+    if taint_guard.mass_failure {
         nodes.iter_mut().for_each(|node| node.tainted = false);
     }
     let mut rounds = log.rounds.clone();
@@ -122,7 +123,7 @@ pub(super) fn outcome(log: &CheckLog, took: Duration) -> Outcome {
         links,
         cut,
         slow_confirmations: facts.slow_confirmations.max(compute_confirmations),
-        guard,
+        guard: taint_guard,
         took,
     }
 }
@@ -204,9 +205,9 @@ fn is_confirmed(log: &CheckLog, number: u32) -> bool {
     }
 }
 
-fn guard(log: &CheckLog, nodes: &[NodeFinding]) -> Guard {
+fn taint_guard(log: &CheckLog, nodes: &[NodeFinding]) -> TaintGuard {
     let taints = u32::try_from(nodes.iter().filter(|node| node.tainted).count()).unwrap_or(u32::MAX);
     let share = (nodes.len() as u64).saturating_mul(u64::from(log.policy.taint_guard_permille)) / 1000;
     let limit = u32::try_from(share).unwrap_or(u32::MAX).max(ALWAYS_ALLOWED);
-    Guard { taints, limit, mass_failure: taints > limit }
+    TaintGuard { taints, limit, mass_failure: taints > limit }
 }

@@ -36,7 +36,7 @@ pub struct Outcome {
     /// Fewer than two nodes could be tested, or all but one went away before a test passed: the network is untested.
     pub network_untested: bool,
     /// Whether the taints stand.
-    pub guard: Guard,
+    pub guard: TaintGuard,
     /// From the first round's start to the last one's end.
     pub took: Duration,
 }
@@ -44,7 +44,7 @@ pub struct Outcome {
 /// Tainting too large a share of a cluster is worse than tainting none: the cause is then a switch, a driver, an
 /// image or the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Guard {
+pub struct TaintGuard {
     /// Nodes that deserve a taint.
     pub taints: u32,
     /// More than this many are not given: the larger of 2 and the policy's share.

@@ -158,7 +158,7 @@ impl Job {
     }
 
     /// Members of this generation of which nothing is known, not even their ids.
-    pub(super) fn miss_unknown(&mut self, now: Moment, generation: Generation) {
+    pub(super) fn record_absent_generation(&mut self, now: Moment, generation: Generation) {
         let Generation { round, master_addr, master_port } = &generation;
         let host = format!("some of round {round}, which this master does not know");
         let node = NodeId(format!("members of round {round} at {master_addr}:{master_port}"));
@@ -170,7 +170,7 @@ impl Job {
 
     /// A node reports workers of a round that this job does not run. If any node may join the job, the claim may be
     /// forged and so delays no round, unless the node was a member.
-    pub(super) fn miss_claimant(&mut self, now: Moment, node: &NodeId, claim: &Claim) {
+    pub(super) fn record_absent_claimant(&mut self, now: Moment, node: &NodeId, claim: &Claim) {
         if claim.workers_state == WorkersState::Succeeded {
             self.absences.nodes.remove(node);
         } else if self.absences.nodes.contains_key(node) || !self.policy.is_open {
@@ -180,14 +180,14 @@ impl Job {
 
     /// A node that has workers is refused. They end when it receives that, and those of others of its round may still
     /// run.
-    pub(super) fn miss_refused(&mut self, now: Moment, name: NodeName, claim: &Claim) {
+    pub(super) fn record_absent_refused(&mut self, now: Moment, name: NodeName, claim: &Claim) {
         if self.policy.is_open || claim.workers_state == WorkersState::Succeeded {
             return;
         }
         let generation = Generation::claimed(claim);
         self.learn_round(claim.round);
         if self.learn_generation(claim) {
-            self.miss_unknown(now, generation.clone());
+            self.record_absent_generation(now, generation.clone());
         }
         if self.absences.terms.contains_key(&generation) {
             self.absences.nodes.insert(name.node_id.clone(), Absence { name, generation, away: now });
@@ -203,7 +203,7 @@ impl Job {
             let generation = Generation { round, master_addr: String::new(), master_port: 0 };
             let terms = FenceTerms { lease, jury: Vec::new(), is_master_within: false };
             self.absences.learn(generation.clone(), terms);
-            self.miss_unknown(now, generation);
+            self.record_absent_generation(now, generation);
         }
     }
 

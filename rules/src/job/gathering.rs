@@ -421,7 +421,7 @@ impl Job {
                 self.is_port_stale = true;
                 let known = (*round, claims.values().cloned().collect());
                 if let Some(generation) = self.restored().filter(|_| !is_all) {
-                    self.miss_unknown(now, generation);
+                    self.record_absent_generation(now, generation);
                 }
                 known
             }

@@ -41,7 +41,7 @@ impl Job {
             Err(refused) => {
                 let is_of_this_job = self.terms.as_ref().is_some_and(|terms| terms.run_id == run_id);
                 if is_of_this_job && matches!(refused[..], [Effect::Refuse { .. }]) {
-                    self.miss_refused(now, name, &claim);
+                    self.record_absent_refused(now, name, &claim);
                 }
                 return refused;
             }
@@ -56,13 +56,13 @@ impl Job {
         // It was lost, or this master has no state and continued without it. It has workers, and so may others.
         self.is_port_stale |= !is_known && !is_restored;
         if is_news && !self.policy.is_open {
-            self.miss_unknown(now, Generation::claimed(&claim));
+            self.record_absent_generation(now, Generation::claimed(&claim));
         }
         if next <= claim.round && claim.round < self.next_round && !is_restored {
             effects.push(self.on_unknown_round(&node, claim.round, next));
         }
         if !has_left && !self.is_claim_good(&node, &claim, is_known) {
-            self.miss_claimant(now, &node, &claim);
+            self.record_absent_claimant(now, &node, &claim);
         }
         effects.extend(self.accept_claim(now, &node, claim, is_known));
         effects

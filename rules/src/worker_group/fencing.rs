@@ -40,7 +40,7 @@ impl WorkerGroup {
 
     /// Starts the lease of an assignment with the last message that the master has answered. `false`: it is over
     /// already, because the assignment was too long in transit, and the job may run elsewhere by now.
-    pub(super) fn raise_fence(&mut self, now: Moment, assignment: &Assignment) -> bool {
+    pub(super) fn start_lease(&mut self, now: Moment, assignment: &Assignment) -> bool {
         self.over = self.over.max(assignment.round.0.checked_sub(1).map(Round));
         (self.finding, self.is_death_shown) = (None, false);
         self.fence = assignment.fence.as_ref().map(|terms| {
@@ -97,7 +97,7 @@ impl WorkerGroup {
     }
 
     /// The lease is over: the workers of the round must not run on.
-    pub(super) fn fall(&mut self, now: Moment) -> Vec<Effect> {
+    pub(super) fn kill_fenced_workers(&mut self, now: Moment) -> Vec<Effect> {
         if self.kill_at().is_none_or(|kill_at| now < kill_at) {
             return Vec::new();
         }
