@@ -241,7 +241,7 @@ fn a_file_rendezvous_of_several_nodes_is_refused() {
     }
     let flags =
         ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=/tmp/store", "--rdzv-conf=store_type=file"];
-    refuse(1, launch().flags(flags), "`--rdzv-conf=store_type=file` lets nodes meet at a file");
+    refuse(1, launch().flags(flags), "`--rdzv-conf=store_type=file` is a rendezvous over a file");
 }
 
 #[test]
