@@ -89,7 +89,7 @@ fn a_worker_above_its_share_is_reported_and_killed_if_enforced() {
             let outcomes = job.finish([run], 0);
             let output = &outcomes[0].stderr;
             assert_eq!(output.matches(held).count(), 1, "{output}");
-            assert!(!output.contains("local rank 0 holds"), "{output}");
+            assert!(!output.contains("local rank 0 uses"), "{output}");
             assert_eq!(output.contains("--gpu-mem-enforce kills no process"), enforces, "{output}");
         }
     }

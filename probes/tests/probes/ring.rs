@@ -139,7 +139,7 @@ async fn one_wrong_byte_fails_both_ends() {
     assert!(reason.starts_with("wrong bytes from peer 127.0.0.1:"), "{reason}");
     assert!(reason.contains("in a transfer of 1048576 bytes, at offset 70000, "), "{reason}");
     let Probed::Failed { reason } = second else { panic!("{second:?}") };
-    assert!(reason.contains("received wrong bytes from us"), "{reason}");
+    assert!(reason.contains("received wrong bytes from this node"), "{reason}");
 }
 
 #[tokio::test]
