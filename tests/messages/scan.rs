@@ -75,6 +75,8 @@ pub(crate) fn crates(tree: &Path) -> BTreeMap<String, Vec<Message>> {
     for name in CRATES {
         parse(&tree.join(name).join("src"), tree, &mut files);
     }
+    let tests: Vec<String> = files.iter().flat_map(|(path, file)| test_modules(path, file)).collect();
+    files.retain(|path, _| !tests.contains(path));
     let mut variants = Variants::default();
     files.values().for_each(|file| variants.visit_file(file));
     let mut found = BTreeMap::new();
@@ -104,6 +106,16 @@ fn parse(folder: &Path, tree: &Path, files: &mut BTreeMap<String, File>) {
             files.insert(path.strip_prefix(tree).unwrap().to_str().unwrap().to_owned(), file);
         }
     }
+}
+
+/// The files of the modules that a file declares for tests only.
+fn test_modules(path: &str, file: &File) -> Vec<String> {
+    let folder = path.trim_end_matches("/mod.rs").trim_end_matches("/lib.rs").trim_end_matches(".rs");
+    let modules = file.items.iter().filter_map(|item| match item {
+        Item::Mod(module) if module.content.is_none() && is_test(&module.attrs) => Some(&module.ident),
+        _ => None,
+    });
+    modules.map(|name| format!("{folder}/{name}.rs")).collect()
 }
 
 /// The first sentence of a documentation.
@@ -170,18 +182,19 @@ impl Scan<'_> {
     fn take_tokens(&mut self, tokens: TokenStream) {
         let mut before = String::new();
         for token in tokens {
-            match token {
+            match &token {
                 TokenTree::Literal(literal) => {
-                    if let Lit::Str(literal) = Lit::new(literal) {
+                    if let Lit::Str(literal) = Lit::new(literal.clone()) {
                         self.take(&literal);
                     }
                 }
-                TokenTree::Group(group) if !NOT_A_MESSAGE.contains(&before.as_str()) => {
+                // `#` is before an attribute, such as documentation.
+                TokenTree::Group(group) if before != "#" && !NOT_A_MESSAGE.contains(&before.as_str()) => {
                     self.take_tokens(group.stream());
                 }
-                TokenTree::Ident(name) => before = name.to_string(),
                 _ => {}
             }
+            before = token.to_string();
         }
     }
 
