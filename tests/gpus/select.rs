@@ -67,7 +67,7 @@ fn an_impossible_list_is_refused_at_the_start() {
     let node = FakeNode::dgx(&[]);
     // An invalid value is a usage error, as with any option with choices.
     for (list, words, code) in
-        [("0,9", "no GPU 9", 1), ("0", "1 GPU for 2 workers", 1), ("soon", "no choice of GPUs", 2)]
+        [("0,9", "no GPU 9", 1), ("0", "1 GPU for 2 workers", 1), ("soon", "is not a choice of GPUs", 2)]
     {
         let flags = ["--nproc-per-node=2", &format!("--gpu-select={list}")];
         let run = node.launch(&flags).finish().expect_code(code);

@@ -46,7 +46,7 @@ fn a_single_node_runs_the_check_command() {
     );
 
     for (command, more, words) in [
-        ("echo on fire >&2; exit 3", &[][..], "the check command ended with exit code 3 and said: on fire"),
+        ("echo on fire >&2; exit 3", &[][..], "the check command exited with code 3: on fire"),
         ("true", &[], "the check command ended well, but gave no answer"),
         ("sleep 1000", &["--network-check-timeout=1"], "the check command did not answer within 1 s"),
     ] {
@@ -70,7 +70,7 @@ fn of_two_nodes_the_failed_command_is_named_and_not_the_network() {
         outcomes.into_iter().map(|outcome| outcome.stderr)
     };
     for output in end("echo on fire >&2; exit 3", 202) {
-        let words = "the check command ended with exit code 3 and said: on fire; no node is tainted. Run that command";
+        let words = "the check command exited with code 3: on fire; no node is tainted. Run that command";
         assert!(output.contains(words), "{output}");
     }
     for output in end("sleep 1000", 202) {

@@ -41,7 +41,7 @@ fn the_host_with_a_failing_program_is_found() {
     let left = take(&mut nodes, 1);
     for outcome in job.leave([left], 201) {
         let output = outcome.stderr;
-        assert!(output.contains("and said: its accelerator is on fire"), "{output}");
+        assert!(output.contains("exited with code 3: its accelerator is on fire"), "{output}");
         for witness in report.witnesses_against(1) {
             assert!(output.contains(&data_address(witness)), "{output}");
         }

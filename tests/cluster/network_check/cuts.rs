@@ -86,7 +86,7 @@ fn a_cut_that_leaves_too_few_nodes_fails_the_job_and_is_named() {
             "{output}"
         );
         assert!(
-            output.contains("; 3 of 5 nodes could train together, fewer than the 5 that --nnodes"),
+            output.contains("; 3 of 5 nodes could train together, fewer than the 5 that the job needs"),
             "{output}"
         );
     }
@@ -99,7 +99,7 @@ fn a_cut_path_fails_the_job_with_the_fail_policy() {
     for outcome in job.fails(nodes, 202).iter().take(5) {
         let output = &outcome.stderr;
         assert!(
-            output.contains("3 of 5 nodes could train together, and --on-bad-path=fail ends the job"),
+            output.contains("3 of 5 nodes could train together, and the job's policy is to fail"),
             "{output}"
         );
     }
