@@ -41,12 +41,12 @@ fn one_of(count: usize, bad: usize, fault: Fault, words: &str) {
 
 #[test]
 fn of_four_only_the_host_that_is_not_received_is_named() {
-    one_of(4, 2, Fault::Mute, "it does not answer");
+    one_of(4, 2, Fault::Mute, "timed out");
 }
 
 #[test]
 fn of_five_only_the_host_that_is_not_reached_is_named() {
-    one_of(5, 4, Fault::Deaf, "it does not answer");
+    one_of(5, 4, Fault::Deaf, "timed out");
 }
 
 #[test]
