@@ -215,7 +215,7 @@ async fn losses_are_counted_across_restarts() {
     let [mut a, c] = nodes;
     drop(c);
     let Push::JobEnd(JobVerdict::Failed(failure)) = a.next().await else { panic!("expected the end") };
-    assert!(failure.to_string().contains("--restart-count"), "{failure}");
+    assert!(failure.to_string().contains("was lost again after 1 replacement"), "{failure}");
     a.acknowledge().await.unwrap();
     assert!(matches!(master.ended().await.unwrap(), JobVerdict::Failed(_)));
 }

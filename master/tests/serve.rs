@@ -216,7 +216,7 @@ async fn a_node_of_another_job_is_refused_and_its_stream_ends() {
     let mut b = master.subscribe("b").await;
     b.join_as(request("b", terms(3, 3))).await.unwrap();
     let Push::Refused { reason } = b.next().await else { panic!("expected a refusal") };
-    assert!(reason.contains("--nnodes=2:2") && reason.contains("--nnodes=3:3"), "{reason}");
+    assert!(reason.contains("nnodes=2:2") && reason.contains("nnodes=3:3"), "{reason}");
     assert_eq!(b.push().await.unwrap(), None);
 }
 

@@ -38,8 +38,8 @@ async fn default_pairs_on_a_host_of_four_are_invalid_and_not_a_fault() {
     let made = Box::with("say 50000.0");
     made.tree(&[0, 1, 2, 3]);
     let of = |are_pairs_given| Settings { are_pairs_given, ..settings() };
-    let message = "the switchbox cannot be checked: this host has 4 accelerators, and --box-pairs was not given: its default \
-                 0:1 2:4 3:5 6:7 asks for 8 sockets, of which 2:4 3:5 6:7 lack an accelerator";
+    let message = "the switchbox cannot be checked: this host has 4 accelerators, and the default \
+                 pairs 0:1 2:4 3:5 6:7 ask for 8 sockets, of which 2:4 3:5 6:7 lack an accelerator";
     let (found, _) = check(SwitchboxTask { settings: of(false), ..made.task() }).await;
     let said = found.unwrap_err().to_string();
     assert!(said.starts_with(message), "{said}");
