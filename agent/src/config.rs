@@ -72,7 +72,7 @@ pub struct AgentConfig {
 /// The command of every worker. `${local_rank}` in any argument is replaced at the start.
 #[derive(Debug, Clone)]
 pub struct WorkerCommand {
-    /// Program and arguments; never empty. argv[0] is looked up in PATH when it has no slash.
+    /// Program and arguments; never empty. `argv[0]` is looked up in PATH when it has no slash.
     pub argv: Vec<OsString>,
     /// Its name in the failure report: the script, the module or the program, as given.
     pub title: String,

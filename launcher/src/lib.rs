@@ -1,10 +1,10 @@
 //! The launcher: argv, environment, messages, exit codes.
 //!
-//! Read first: [`entry`], which calls the others in order: `argv` (parses options as argparse does),
+//! Read first: [`mod@entry`], which calls the others in order: `argv` (parses options as argparse does),
 //! `cli` (options over `PET_*`), `resolve` (to the configuration of the agent). The table of options is
 //! in `options`.
 //!
-//! Public are [`main`] and [`master_main`] for the programs, [`entry`], [`help`] and [`host`] for what measures and
+//! Public are [`main`] and [`master_main`] for the programs, [`mod@entry`], [`help`] and [`host`] for what measures and
 //! fuzzes them, and what `dlrover-diag` shares: the grammar and defaults of options ([`box_pairs`], [`numbers`],
 //! [`options::SWITCHBOX_PATHS`], [`resolve::switchbox`], [`resolve::permille`]), the discovery of accelerators
 //! ([`gpu_choice`]), [`environment`], and how errors and exit codes are reported ([`clap_error`], [`failure`]).

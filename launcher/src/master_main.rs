@@ -1,7 +1,7 @@
 //! `dlrover-master`: the job master as a process of its own.
 //!
 //! [`dlrover_args`] takes dlrover's own arguments out of argv; [`arguments`] are ours; [`settings`] is what they
-//! and the environment ask for; [`listen`] the port.
+//! and the environment ask for; [`mod@listen`] the port.
 
 mod arguments;
 mod dlrover_args;

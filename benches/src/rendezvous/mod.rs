@@ -1,4 +1,4 @@
-//! The cases of the `rendezvous` bench: [`agents`] is many agents against one master, [`meeting`] a few
+//! The cases of the `rendezvous` bench: [`mod@agents`] is many agents against one master, [`mod@meeting`] a few
 //! launchers and torchrun.
 
 mod agent;

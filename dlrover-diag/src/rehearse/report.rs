@@ -1,4 +1,4 @@
-//! The report of one rehearsal, as text; [`json`] is the same for programs.
+//! The report of one rehearsal, as text; [`mod@json`] is the same for programs.
 
 mod json;
 #[cfg(test)]

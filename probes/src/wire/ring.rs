@@ -32,7 +32,7 @@ pub struct RingPlan {
     pub me: usize,
     /// Host name or address of each member, in the order of the ring; the one that workers will use.
     pub members: Vec<String>,
-    /// [`Listener::port`] of each member.
+    /// [`crate::Listener::port`] of each member.
     pub ports: Vec<u16>,
     /// How long an unreachable peer is retried. There is no other time limit; the master has one.
     pub connect_timeout: Duration,

@@ -48,7 +48,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Spec {
     pub(super) program: PathBuf,
-    /// argv[0], if it differs from the program.
+    /// `argv[0]`, if it differs from the program.
     pub(super) name: Option<&'static str>,
     pub(super) arguments: Vec<OsString>,
     /// Variables to set or to remove.
