@@ -2,8 +2,8 @@
 //!
 //! * [`LinkKind`]: the link between two of them, and its assumed bandwidth in MB/s.
 //! * [`Matrix`]: all pairs of one node; from the table of the vendor's tool ([`Matrix::parse`]) or from measurements.
-//! * [`choose`]: the best `k` of those that are free; exact for up to 16.
-//! * [`arrange`]: the list that workers see in the end, with a reason.
+//! * [`mod@choose`]: the best `k` of those that are free; exact for up to 16.
+//! * [`mod@arrange`]: the list that workers see in the end, with a reason.
 //!
 //! **The model.** Collective operations use rings. On direct links (`NVLink` of a cube mesh, `MetaXLink`) a set of
 //! devices carries as many rings as there are edge-disjoint Hamiltonian cycles among its links, each with the

@@ -34,7 +34,7 @@ pub struct Policy {
     pub names: FabricNames,
 }
 
-/// The names of racks and pods, by the numbers that [`Subject`](super::Subject) has for them. One without a name is
+/// The names of racks and pods, by the numbers that [`Subject`] has for them. One without a name is
 /// `rack 3`, `pod 3`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FabricNames {

@@ -24,7 +24,7 @@ const MAX_SAMPLES: usize = 16;
 /// Notes of one self-test.
 const MAX_NOTES: usize = 64;
 
-/// What is said of one, in bytes: all of them must fit into [a request](crate::MOST_REQUEST_BYTES), with room for the
+/// What is said of one, in bytes: all of them must fit into [a request](crate::MAX_REQUEST_BYTES), with room for the
 /// rest of it.
 const MAX_NOTE: usize = 512;
 

@@ -96,7 +96,7 @@ pub enum Event {
     EndNoted,
     /// The guard process died; the shell has already killed what was left of the workers.
     GuardDied { cause: ExitCause },
-    /// [`WorkerGroup::deadline`] is reached.
+    /// [`super::WorkerGroup::deadline`] is reached.
     Deadline,
 }
 
