@@ -130,7 +130,7 @@ fn doc(attributes: &[Attribute]) -> String {
         }
         text += line.value().trim_end();
     }
-    let text = text.trim();
+    let text = text.trim().replace("mod@", "");
     let end = text.find(". ").map_or(text.len(), |end| end + 1);
     text[..end].to_owned()
 }
