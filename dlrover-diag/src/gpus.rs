@@ -65,8 +65,8 @@ pub(super) struct Arguments {
     from: Option<PathBuf>,
 }
 
-pub(super) fn main(arguments: &Arguments) -> ExitCode {
-    let inventory = match inventory(arguments) {
+pub(super) fn main(arguments: &Arguments, env: Environment<'_>) -> ExitCode {
+    let inventory = match inventory(arguments, env) {
         Ok(inventory) => inventory,
         Err(error) => {
             say(format_args!("error: {}", rules::chain(&error)));
@@ -90,12 +90,11 @@ fn percent(word: &str) -> Result<u32, String> {
         .ok_or_else(|| "it is not a number from 0 to 100".to_owned())
 }
 
-fn inventory(arguments: &Arguments) -> Result<Inventory, GpusError> {
+fn inventory(arguments: &Arguments, env: Environment<'_>) -> Result<Inventory, GpusError> {
     if let Some(path) = &arguments.from {
         return recorded(path);
     }
-    let env: Vec<_> = std::env::vars_os().collect();
-    let path = Environment(&env).tool_path().to_owned();
+    let path = env.tool_path().to_owned();
     let plan = GpuPlan { deadline: Duration::from_secs(arguments.timeout), path, ..GpuPlan::default() };
     Ok(inventory_now(plan))
 }

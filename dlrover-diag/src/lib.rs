@@ -17,6 +17,7 @@ use clap::Parser;
 
 use launcher::{
     clap_error,
+    environment::Environment,
     failure::{FAILED, print_line},
 };
 
@@ -44,14 +45,16 @@ pub fn main() -> ExitCode {
     if let Some(code) = probes::run_if_probe() {
         return code;
     }
+    let env: Vec<_> = std::env::vars_os().collect();
+    let env = Environment(&env);
     match Arguments::try_parse() {
         Err(error) => clap_error::answer("dlrover-diag", error),
         Ok(Arguments { subcommand }) => match subcommand {
-            Subcommand::Gpus(arguments) => gpus::main(&arguments),
+            Subcommand::Gpus(arguments) => gpus::main(&arguments, env),
             Subcommand::Pair(arguments) => pair::main(&arguments),
             Subcommand::Rehearse(arguments) => rehearse::main(&arguments),
-            Subcommand::Topo(arguments) => topo::main(&arguments),
-            Subcommand::Switchbox(arguments) => switchbox::main(&arguments),
+            Subcommand::Topo(arguments) => topo::main(&arguments, env),
+            Subcommand::Switchbox(arguments) => switchbox::main(&arguments, env),
         },
     }
 }

@@ -58,9 +58,8 @@ pub(super) struct Arguments {
 const BOX_PAIRS: &str = "0:1 2:4 3:5 6:7";
 
 /// Runs it.
-pub(super) fn main(arguments: &Arguments) -> ExitCode {
-    let env: Vec<_> = std::env::vars_os().collect();
-    let task = match task(arguments, Environment(&env)) {
+pub(super) fn main(arguments: &Arguments, env: Environment<'_>) -> ExitCode {
+    let task = match task(arguments, env) {
         Ok(task) => task,
         Err(error) => {
             say(format_args!("error: {error}"));
@@ -68,7 +67,7 @@ pub(super) fn main(arguments: &Arguments) -> ExitCode {
         }
     };
     let is_json = arguments.json;
-    let finding = match check(task, Environment(&env), !is_json) {
+    let finding = match check(task, env, !is_json) {
         Ok(finding) => finding,
         Err(error) => {
             say(format_args!("error: {error}"));

@@ -82,8 +82,8 @@ pub(super) struct Arguments {
 }
 
 /// Runs it.
-pub(super) fn main(arguments: &Arguments) -> ExitCode {
-    match answer(arguments) {
+pub(super) fn main(arguments: &Arguments, env: Environment<'_>) -> ExitCode {
+    match answer(arguments, env) {
         Ok(text) => super::print(&text, SUCCEEDED),
         Err(error) => {
             say(format_args!("error: {error}"));
@@ -92,8 +92,7 @@ pub(super) fn main(arguments: &Arguments) -> ExitCode {
     }
 }
 
-fn answer(arguments: &Arguments) -> Result<String, TopoError> {
-    let env: Vec<_> = std::env::vars_os().collect();
+fn answer(arguments: &Arguments, env: Environment<'_>) -> Result<String, TopoError> {
     let (matrix, mut used, broken) = match arguments.file.as_deref() {
         Some("-") => (from_stdin()?, GpuSet::default(), GpuSet::default()),
         Some(file) => {
@@ -101,7 +100,7 @@ fn answer(arguments: &Arguments) -> Result<String, TopoError> {
             (matrix, GpuSet::default(), GpuSet::default())
         }
         None => {
-            let found = by_drivers(&ThisHost, Environment(&env));
+            let found = by_drivers(&ThisHost, env);
             let (matrix, gpus) = found.map_err(TopoError::NoInventory)?;
             (matrix, busy(&gpus, BUSY_PERMILLE), broken(&gpus))
         }

@@ -5,7 +5,7 @@ where there is no CUDA), the way training uses them.
     dlrover-run --network-check --check-command 'python3 torch_check.py' ...
 
 What it is told and what it answers: probes/src/wire/command.rs. DLROVER_CHECK_MIB sets the size of the all-reduce
-(64 MiB). It has to run to its end on all members; who hangs is ended by dlrover-run.
+(64 MiB). It has to run to its end on all members; a member that hangs is killed by dlrover-run.
 """
 
 import json

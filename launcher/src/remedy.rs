@@ -10,22 +10,8 @@ pub fn remedy(failure: &Failure, meeting: &Meeting) -> Option<String> {
     if let Failure::Excluded(Exclusion { look_at, .. }) = failure {
         return (!look_at.is_empty()).then(|| format!("Check first: {look_at}."));
     }
-    let place = match meeting {
-        Meeting::Loopback => return None,
-        Meeting::Static(endpoint) => format!("{endpoint} (--master-addr, --master-port)"),
-        Meeting::C10d(endpoint) => format!("{endpoint} (--rdzv-endpoint)"),
-        Meeting::Master(endpoint) => format!("{endpoint} (DLROVER_MASTER_ADDR)"),
-    };
-    let is_served_by_dlrover = matches!(meeting, Meeting::Master(_));
     Some(match failure {
-        Failure::MasterAway { .. } if is_served_by_dlrover => format!(
-            "Check that the job master runs and listens at {place}, and that this node reaches that port; with --state-dir it \
-             can be started again. --rdzv-conf=join_timeout=SECONDS waits longer."
-        ),
-        Failure::MasterAway { .. } => format!(
-            "Check that {place} is an address of the host whose launcher serves the job master, that this launcher runs, \
-             and that this node reaches that port. --rdzv-conf=join_timeout=SECONDS waits longer."
-        ),
+        Failure::MasterAway { .. } => return unreachable_master(meeting),
         Failure::Job(JobFailure::TimedOut { .. }) => {
             "Start the missing nodes with the same command line, allow more time \
              (--rdzv-conf=join_timeout=SECONDS), or begin with fewer (--nnodes=MIN:MAX)."
@@ -67,4 +53,23 @@ pub fn remedy(failure: &Failure, meeting: &Meeting) -> Option<String> {
         | Failure::GuardDied { .. }
         | Failure::Master { .. } => return None,
     })
+}
+
+fn unreachable_master(meeting: &Meeting) -> Option<String> {
+    let place = match meeting {
+        Meeting::Loopback => return None,
+        Meeting::Master(endpoint) => {
+            return Some(format!(
+                "Check that the job master runs and listens at {endpoint} (DLROVER_MASTER_ADDR), and that this node \
+                 reaches that port; with --state-dir it can be started again. --rdzv-conf=join_timeout=SECONDS waits \
+                 longer."
+            ));
+        }
+        Meeting::Static(endpoint) => format!("{endpoint} (--master-addr, --master-port)"),
+        Meeting::C10d(endpoint) => format!("{endpoint} (--rdzv-endpoint)"),
+    };
+    Some(format!(
+        "Check that {place} is an address of the host whose launcher serves the job master, that this launcher runs, and \
+         that this node reaches that port. --rdzv-conf=join_timeout=SECONDS waits longer."
+    ))
 }

@@ -47,12 +47,6 @@ impl Rate {
         Some(Self(whole.saturating_add(millionths.parse().ok()?)))
     }
 
-    /// At least this many thousandths of `min`.
-    #[must_use]
-    pub fn is_at_least(self, min: Self, permille: u32) -> bool {
-        u128::from(self.0) * 1000 >= u128::from(min.0) * u128::from(permille)
-    }
-
     /// In MB/s, for documents.
     #[must_use]
     pub fn mb_per_s(self) -> f64 {
