@@ -66,10 +66,10 @@ impl NodeVerdict {
             }
             Self::LocalFault(LocalFault { component, .. }) => match component {
                 Component::GpuBusy => {
-                    "the processes named, and what left them there; the accelerators themselves are fit"
+                    "the processes named, and what left them there; the accelerators themselves are healthy"
                 }
                 Component::GpuPermission => {
-                    "the device files that this container has, and their permissions; the accelerators themselves may be fit"
+                    "the device files of this container and their permissions; the accelerators themselves may be healthy"
                 }
                 Component::SwitchboxProbe => {
                     "the switchbox probe, its path (SWITCHBOX_CHECK_TOOL_PATH), and the permissions of this user; too little was measured to call a link broken"

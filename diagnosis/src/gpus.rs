@@ -1,4 +1,4 @@
-//! The accelerators of a node: the facts ([`Inventory`]), and whether they are fit for work ([`health`]).
+//! The accelerators of a node: the facts ([`Inventory`]), and whether they can be used ([`health`]).
 
 pub mod health;
 mod inventory;

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | which node, link or switch is at fault | [`network_check`] |
 //! | which channel of a switchbox is bad | [`switchbox`] |
-//! | which accelerators a node has, and whether they are fit for work | [`gpus`] |
+//! | which accelerators a node has, and whether they can be used | [`gpus`] |
 //! | which accelerators the workers get | [`gpu_topology`] |
 //! | why a node is excluded | [`exclusion`] |
 

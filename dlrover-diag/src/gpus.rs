@@ -169,7 +169,7 @@ fn state(gpu: &Gpu, busy_permille: u32) -> String {
     }
     let mut states = Vec::new();
     if gpu.trouble == Some(GpuTrouble::NotPermitted) {
-        states.push("forbidden: this user may not use it".into());
+        states.push("permission denied".into());
     }
     if is_busy(gpu, busy_permille) {
         let pids: Vec<String> = gpu.processes.iter().map(|process| process.pid.to_string()).collect();

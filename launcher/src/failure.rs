@@ -214,7 +214,7 @@ fn ended_before(failed: Rank, ended: &[Rank]) -> String {
     let names = ended.iter().take(NAMED_RANKS).map(Rank::to_string).collect::<Vec<_>>().join(", ");
     let more = if ended.len() > NAMED_RANKS { ", ..." } else { "" };
     format!(
-        "  before it, {what} of this node had exited with code 0: {names}{more}. If rank {failed} lost its connection to one of \
+        "  earlier, {what} of this node exited with code 0: {names}{more}. If rank {failed} lost its connection to one of \
          them, let all ranks meet at a barrier before they exit\n"
     )
 }
@@ -440,8 +440,8 @@ mod tests {
         assert_eq!(
             after,
             "rank 1 (local rank 1, pid 42) failed first: SIGKILL, killed by the kernel's OOM killer; use less \
-             memory or raise the container's memory limit\n  attempt: 2 of 2 (--max-restarts=1)\n  before it, 2 \
-             ranks of this node had exited with code 0: 0, 2. If rank 1 lost its connection to one of them, let all ranks meet \
+             memory or raise the container's memory limit\n  attempt: 2 of 2 (--max-restarts=1)\n  earlier, 2 \
+             ranks of this node exited with code 0: 0, 2. If rank 1 lost its connection to one of them, let all ranks meet \
              at a barrier before they exit\n  never reached \
              the workers' store: local rank 1\n  last lines of its standard error:\n    | first\n    | Traceback[2J\n    \
              | ValueError: boom\n  log: /logs/1/stderr.log\n  all logs: /logs\n"

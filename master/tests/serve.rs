@@ -62,7 +62,7 @@ async fn a_node_that_vanishes_is_replaced() {
     drop(nodes.remove(2));
     for node in &mut nodes {
         let Push::Regroup { why, .. } = node.next().await else { panic!("expected a regroup") };
-        assert!(why.contains("node rank 2 (host-c, 127.0.0.1) is gone"), "{why}");
+        assert!(why.contains("node rank 2 (host-c, 127.0.0.1) was lost"), "{why}");
         let after = Some(Round(0));
         let wish = Some(seats[usize::from(node.id == "b") + 3 * usize::from(node.id == "d")].node_rank);
         node.join_as(JoinRequest { wish, after, ..request(&node.id, terms(4, 4)) }).await.unwrap();
@@ -113,7 +113,7 @@ async fn a_second_stream_replaces_the_first() {
     other.join(2, None).await;
     assert!(matches!(second.next().await, Push::Host { round: Round(0), .. }));
     drop(other);
-    assert!(master.logs("(host-z, 127.0.0.1) is gone"));
+    assert!(master.logs("(host-z, 127.0.0.1) was lost"));
     let mut nodes = [second, master.subscribe("b").await];
     nodes[1].join(2, None).await;
     seated(&mut nodes).await;

@@ -72,7 +72,7 @@ pub enum AfterStop {
     /// A new attempt, the last of which has this number.
     Restart { next: Attempt, max_restarts: u32 },
     /// The run fails.
-    Fail,
+    Fail { max_restarts: u32 },
 }
 
 impl fmt::Display for Notice {
@@ -84,7 +84,7 @@ impl fmt::Display for Notice {
                     AfterStop::Restart { next, max_restarts } => {
                         write!(f, "; restarting all workers (restart {next} of {max_restarts})")
                     }
-                    AfterStop::Fail => write!(f, "; not restarting"),
+                    AfterStop::Fail { max_restarts } => write!(f, "; not restarting (max restarts: {max_restarts})"),
                 }
             }
             Self::Stopping { signal, grace } => write!(
@@ -199,7 +199,7 @@ fn locally_checked(
             f.write_str("network check: ")?;
             match component {
                 Component::GpuBusy => write!(f, "this node's accelerators are in use, {reason}"),
-                Component::GpuPermission => write!(f, "this node may not use its accelerators, {reason}"),
+                Component::GpuPermission => write!(f, "permission denied for its accelerators: {reason}"),
                 Component::SwitchboxProbe => write!(f, "this node's switchbox cannot be measured, {reason}"),
                 Component::CheckCommand => write!(f, "not passed on this node: {reason}"),
                 Component::Switchbox | Component::Probe | Component::Part(_) => {

@@ -108,7 +108,7 @@ impl fmt::Display for JobFailure {
             }
             Self::Exhausted { rank, node, limit, reason } => write!(
                 f,
-                "node rank {rank} was lost again after {}, the most allowed: {node}: {reason}",
+                "node rank {rank} was lost again after {}, the limit: {node}: {reason}",
                 diagnosis::counted::counted(*limit, "replacement")
             ),
             Self::MasterLeft { node, reason } => {

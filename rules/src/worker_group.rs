@@ -427,7 +427,7 @@ impl WorkerGroup {
         let max_restarts = self.limits.max_restarts;
         let (then, after) = match restart::after_failure(max_restarts, self.attempt) {
             AfterFailure::Restart(next) => (Then::Rejoin(next), AfterStop::Restart { next, max_restarts }),
-            AfterFailure::GiveUp => (Then::FailWithWorkers { told: now }, AfterStop::Fail),
+            AfterFailure::GiveUp => (Then::FailWithWorkers { told: now }, AfterStop::Fail { max_restarts }),
         };
         let (reason, gives_up) = (failure.to_string(), matches!(then, Then::FailWithWorkers { .. }));
         let notice = Notice::WorkerFailed { failure, attempt: self.attempt, then: after };

@@ -260,7 +260,7 @@ impl<'a> Run<'a> {
             let expected = sight.youngest().map(|round| (round, self.plan.nodes()));
             round_of(lines[last]) == expected
         });
-        is_whole && !lines[last.unwrap_or(0)..].iter().any(|line| line.contains(" is gone: "))
+        is_whole && !lines[last.unwrap_or(0)..].iter().any(|line| line.contains(" was lost: "))
     }
 
     fn touch(&self, node: usize, name: &str) {

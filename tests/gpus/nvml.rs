@@ -31,7 +31,7 @@ fn links_ids_memory_and_health_come_from_the_driver() {
         ("used=1:61", "(1 busy left out)"),
         ("lost=1", "GPU 1 is excluded: it has fallen off the bus"),
         ("ecc=1:3", "GPU 1 is excluded: 3 uncorrectable ECC errors"),
-        ("denied=1", "GPU 1 is excluded: this user may not use it"),
+        ("denied=1", "GPU 1 is excluded: permission denied"),
     ] {
         let run = run(state, &["--nproc-per-node=4"]);
         for rank in 0..4 {

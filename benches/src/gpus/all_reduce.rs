@@ -1,4 +1,4 @@
-//! What the choice is worth: an all-reduce of the chosen set beside that of the median set and of the first ones free.
+//! What the choice is worth: an all-reduce of the chosen set beside that of the median set and of the first free ones.
 
 use std::io::Write as _;
 
@@ -80,7 +80,7 @@ fn on(name: &str, matrix: &Matrix, rounds: usize) -> Outcome<f64> {
             figures.len()
         )?;
     }
-    writeln!(std::io::stdout(), "  over the first ones free: {:.2}", mean(&first) / mean(&chosen))?;
+    writeln!(std::io::stdout(), "  over the first free ones: {:.2}", mean(&first) / mean(&chosen))?;
     Ok(mean(&median) / mean(&chosen))
 }
 

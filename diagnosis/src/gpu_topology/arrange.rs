@@ -173,8 +173,8 @@ fn worth(matrix: &Matrix, choice: &super::Choice) -> String {
     };
     let gain = choice.gain_over_first();
     let than_first = match choice.first == choice.set {
-        true => "these are the first ones free".to_owned(),
-        false => format!("modelled {gain:.2} times the first ones free ({})", choice.first),
+        true => "the first free ones".to_owned(),
+        false => format!("modelled {gain:.2} times the first free ones ({})", choice.first),
     };
     format!("{rings}, about {:.1} GB/s, {than_first}", f64::from(choice.score.ring_mbps) / 1000.0)
 }

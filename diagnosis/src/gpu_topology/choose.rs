@@ -44,7 +44,7 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// The modelled ring bandwidth over that of the first ones free; 1 for one device.
+    /// The modelled ring bandwidth over that of the first free ones; 1 for one device.
     #[must_use]
     pub fn gain_over_first(&self) -> f64 {
         match (self.score.ring_mbps, self.first_score.ring_mbps) {

@@ -1,4 +1,4 @@
-//! Whether a node's accelerators are fit for the job, by their driver's report. The first step of the self-test:
+//! Whether a node's accelerators can be used for the job, by their driver's report. The first step of the self-test:
 //! nothing is computed here and no other node is asked.
 //!
 //! An accelerator is broken if it cannot be opened, has fallen off the bus, or has errors in its memory that only a
@@ -85,7 +85,7 @@ pub fn judge(inventory: &Inventory, terms: &GpuTerms, waited: Duration) -> Healt
     let needed = (visible.len() + absent).min(terms.needed as usize);
     let (denied, visible): (Vec<&Gpu>, Vec<&Gpu>) =
         visible.into_iter().partition(|gpu| gpu.trouble == Some(GpuTrouble::NotPermitted));
-    let denied = denied.iter().map(|gpu| format!("gpu {}: this user may not use it", gpu.index));
+    let denied = denied.iter().map(|gpu| format!("gpu {}: permission denied", gpu.index));
     let absent = (absent > 0).then(|| not_here(list.unwrap_or_default(), absent));
     let denied: Vec<String> = denied.chain(absent).collect();
     if visible.len() < needed {
@@ -172,8 +172,7 @@ pub fn what_is_broken(gpu: &Gpu) -> Option<String> {
 /// Why an accelerator cannot be used: it is broken, or not for this user.
 #[must_use]
 pub fn why_unusable(gpu: &Gpu) -> Option<String> {
-    let forbidden =
-        (gpu.trouble == Some(GpuTrouble::NotPermitted)).then(|| "this user may not use it".to_owned());
+    let forbidden = (gpu.trouble == Some(GpuTrouble::NotPermitted)).then(|| "permission denied".to_owned());
     what_is_broken(gpu).or(forbidden)
 }
 

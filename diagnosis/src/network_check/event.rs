@@ -163,9 +163,9 @@ impl LocalFault {
 pub enum Kind {
     /// The first round: all nodes, with a node of another rack where there is one.
     Screen,
-    /// A suspect meets a node that is proven good.
+    /// A suspect meets a node that is verified.
     Witness,
-    /// No node is proven good yet: suspects meet suspects they have not met.
+    /// No node is verified yet: suspects meet suspects they have not met.
     Seed,
     /// There is no suspect here; more paths are tested meanwhile.
     Coverage,

@@ -128,10 +128,10 @@ fn unreachable(
     told
 }
 
-/// `failed with node 4, which is proven good: connection timed out after 2.0 s`.
+/// `failed with node 4, which is verified: connection timed out after 2.0 s`.
 fn with_good_partner(log: &CheckLog, facts: &Facts, number: u32, piece: &Piece) -> Option<Evidence> {
     let test = log.rounds.get(piece.round)?.tests.get(piece.test)?;
-    let partner = format!("node {}, which is proven good", piece.partner);
+    let partner = format!("node {}, which is verified", piece.partner);
     let message = if piece.is_fail {
         format!("failed with {partner}: {}", reason(test, number))
     } else {
@@ -141,7 +141,7 @@ fn with_good_partner(log: &CheckLog, facts: &Facts, number: u32, piece: &Piece) 
     Some(Evidence { round: index(piece.round), partners: vec![piece.partner], message })
 }
 
-/// `2.10 times the mean compute time of the others in 2 of 2 samples: at least 105.0 ms and they 50.0 ms, ...`.
+/// `2.10 times the mean compute time of the others in 2 of 2 samples: at least 105.0 ms against 50.0 ms, ...`.
 fn compute_message(log: &CheckLog, number: u32, pace: Pace) -> String {
     let Pace { shortest, others, lowest, samples, .. } = pace;
     let mean = Duration::try_from_secs_f64(others.value).unwrap_or(Duration::MAX);
@@ -158,7 +158,7 @@ fn compute_message(log: &CheckLog, number: u32, pace: Pace) -> String {
         format!("; left out as outliers: {}{more}", named.join(", "))
     };
     format!(
-        "{lowest:.2} times the mean compute time of the others in {samples} of {samples} samples: at least {} and they \
+        "{lowest:.2} times the mean compute time of the others in {samples} of {samples} samples: at least {} against \
          {}{}; the mean is of {} that timed the same{left_out}",
         millis(shortest),
         millis(mean),
@@ -215,7 +215,8 @@ fn passes(number: u32, tests: &[Listed<'_>]) -> Option<Evidence> {
     let (round, test, _) = passed.next()?;
     let partners: Vec<u32> = others(test, number).collect();
     let further = passed.count();
-    let message = format!("passed with {} nevertheless, and in {further} further tests", names(&partners));
+    let message =
+        format!("also passed with {}, and in {}", names(&partners), counted(further, "further test"));
     Some(Evidence { round: index(*round), partners, message })
 }
 
@@ -228,9 +229,9 @@ fn inconclusive(facts: &Facts, number: u32, tests: &[Listed<'_>]) -> Vec<Evidenc
         let partners: Vec<u32> = others(test, number).collect();
         let doubt = match &partners[..] {
             [partner] if facts.is(*partner, |it| it.good) => {
-                "which is known to be good; one failed test is not enough evidence"
+                "which is verified; one failed test is not enough evidence"
             }
-            [partner] if facts.is(*partner, |it| it.is_gone) => "which is gone",
+            [partner] if facts.is(*partner, |it| it.is_gone) => "which was lost",
             [_] => "which is also unverified",
             _ => "of which any two may be at fault",
         };

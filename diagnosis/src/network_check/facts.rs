@@ -1,7 +1,7 @@
 //! What the closed tests prove: a pure function of the log.
 //!
 //! A test that passed proves both its ends good at that time, since data was transferred both ways and verified. A
-//! test that failed proves nothing by itself; with a partner that is proven good it is evidence, unless a larger
+//! test that failed proves nothing by itself; with a partner that is verified it is evidence, unless a larger
 //! element explains it ([`Fabric`]) or the node passed later. A failed group of three is no evidence about any node:
 //! any of its three links would explain it.
 
@@ -19,7 +19,7 @@ use super::{
 /// A test that is evidence against a node.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Piece {
-    /// A node that is proven good.
+    /// A node that is verified.
     pub(super) partner: u32,
     /// Its place in the log.
     pub(super) round: usize,

@@ -94,7 +94,7 @@ pub(super) fn suspects(
     suspects
 }
 
-/// Pairs of fit nodes out of a rack that were tested.
+/// Pairs of healthy nodes out of a rack that were tested.
 pub(super) fn tested(log: &CheckLog, facts: &Facts, rack: u32) -> BTreeSet<Pair> {
     let is_out = |ends: &Pair| {
         let racks = log.racks_of(*ends);

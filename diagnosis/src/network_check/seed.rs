@@ -1,4 +1,4 @@
-//! No node is proven good: suspects meet suspects until two of them pass.
+//! No node is verified: suspects meet suspects until two of them pass.
 //!
 //! In the first round's order, step t pairs place i with place i XOR t. After the steps 1 to 2^b - 1 all blocks of
 //! 2^b places are complete, so two good nodes in one block have met. No other order of as many rounds does better

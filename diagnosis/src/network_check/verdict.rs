@@ -25,7 +25,7 @@ pub struct Outcome {
     pub leaves: Vec<u32>,
     /// Pods that cannot reach any other.
     pub pods: Vec<u32>,
-    /// Racks of which part of the paths out is dead: some pairs work, and others fail each time.
+    /// Racks of which part of the uplinks is dead: some pairs work, and others fail each time.
     pub partial_uplinks: Vec<PartialUplink>,
     /// Where the tests leave more than one explanation of the same size. No node is tainted for it.
     pub ambiguous: Vec<Ambiguity>,
@@ -121,7 +121,7 @@ pub struct ComputeFinding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TestResult {
-    /// Both ends are proven good.
+    /// Both ends are verified.
     Pass,
     /// It worked, and took too long.
     Slow,
@@ -212,7 +212,7 @@ pub struct RackPairFault {
     pub pairs: Vec<(u32, u32)>,
 }
 
-/// Part of a rack's paths out are dead, as where one of several uplinks died and a hash picks the path of each pair.
+/// Part of a rack's uplinks are dead, as where one of several uplinks died and a hash picks the path of each pair.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartialUplink {
     pub rack: u32,

@@ -1,4 +1,4 @@
-//! Suspects meet nodes that are proven good: the pairs.
+//! Suspects meet nodes that are verified: the pairs.
 
 use std::collections::BTreeSet;
 

@@ -248,7 +248,7 @@ fn range_text(values: &[Repetition]) -> Option<String> {
     };
     let there = range(&values.iter().map(|it| it.there).collect::<Vec<_>>())?;
     let back = range(&values.iter().filter_map(|it| it.back).collect::<Vec<_>>());
-    Some(back.map_or_else(|| there.clone(), |back| format!("ab {there}, ba {back}")))
+    Some(back.map_or_else(|| there.clone(), |back| format!("0->1 {there}, 1->0 {back}")))
 }
 
 /// A transmitter and a receiver fail separately: the direction shows which cable end to check.

@@ -77,7 +77,7 @@ pub(super) fn broken(settings: &Settings) -> String {
         some(cluster.dead_rack_pairs.len(), "dead path between racks", "dead paths between racks"),
         some(cluster.dead_uplinks.len(), "rack cut off", "racks cut off"),
         some(cluster.uplink_dies.len(), "rack cut off later", "racks cut off later"),
-        some(cluster.partial_uplinks.len(), "rack with dead paths out", "racks with dead paths out"),
+        some(cluster.partial_uplinks.len(), "rack with some dead uplinks", "racks with some dead uplinks"),
         some(cluster.dead_pods.len(), "pod cut off", "pods cut off"),
     ];
     let counts = broken.iter().filter(|(count, _)| *count > 0);
@@ -146,7 +146,7 @@ fn write_nodes(text: &mut String, outcome: &Outcome, job: Job) -> fmt::Result {
             let fine = count(fine, "node");
             writeln!(
                 text,
-                "\n{fine} {is} not tested: a single node has no partner to test with, and counts as fit"
+                "\n{fine} {is} not tested: a single node has no partner to test with, and counts as healthy"
             )?;
         }
         false => {

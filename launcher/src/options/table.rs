@@ -218,15 +218,15 @@ super::options! {
             "Start the script as a file with Python, as without this option; beats --no-python";
         LogsSpecs = option("logs-specs", "NAME", Text).without_variable().of_torchrun(),
             "Refused: it names a Python plug-in";
-        TrainingPort = option("training-port", "PORT", Int).ignored("this launcher has no use for it"),
+        TrainingPort = option("training-port", "PORT", Int).ignored("not used by this launcher"),
             "Has no effect here";
-        AutoTunning = switch("auto-tunning").ignored("this launcher does not do that"),
+        AutoTunning = switch("auto-tunning").ignored("not supported by this launcher"),
             "Has no effect here";
-        UcpDeviceType = option("ucp-device-type", "TYPE", Text).ignored("this launcher has no use for it"),
+        UcpDeviceType = option("ucp-device-type", "TYPE", Text).ignored("not used by this launcher"),
             "Has no effect here";
-        MembindPolicy = option("membind-policy", "POLICY", Text).ignored("this launcher has no use for it"),
+        MembindPolicy = option("membind-policy", "POLICY", Text).ignored("not used by this launcher"),
             "Has no effect here";
-        SaveAtBreakpoint = switch("save-at-breakpoint").ignored("this launcher does not do that"),
+        SaveAtBreakpoint = switch("save-at-breakpoint").ignored("not supported by this launcher"),
             "Has no effect here";
     }
     "Information" {

@@ -203,7 +203,7 @@ pub fn resume_request(wire: pb::ResumeRequest, peer: impl FnOnce() -> String) ->
         return Err(ConvertError::Range { field: "nodes", value, expected });
     }
     if wire.seat >= wire.nodes {
-        let (value, expected) = (u64::from(wire.seat), "a seat below nodes");
+        let (value, expected) = (u64::from(wire.seat), "a node rank below the number of nodes");
         return Err(ConvertError::Range { field: "seat", value, expected });
     }
     let claim = Claim {

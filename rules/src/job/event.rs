@@ -208,7 +208,7 @@ impl fmt::Display for Regroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::WorkersFailed { node, reason } => write!(f, "workers of {node} failed: {reason}"),
-            Self::NodeGone { node, reason } => write!(f, "{node} is gone: {reason}"),
+            Self::NodeGone { node, reason } => write!(f, "{node} was lost: {reason}"),
             Self::Growth { nodes } => {
                 write!(f, "{} joined", diagnosis::counted::counted(*nodes, "more node"))
             }
@@ -331,7 +331,7 @@ impl fmt::Display for Log {
                 if *nodes == 1 { "1 node trains".to_owned() } else { format!("{nodes} nodes train") }
             ),
             Self::Gone { node, reason, losses, limit } => {
-                write!(f, "{node} is gone: {reason} ({losses} of {limit} replacements used for this rank)")
+                write!(f, "{node} was lost: {reason} ({losses} of {limit} replacements used for this rank)")
             }
             Self::Regrouped { round, why } => write!(f, "round {round} is over: {why}"),
             Self::Restoring { round, nodes } => write!(

@@ -261,7 +261,7 @@ impl Job {
         if self.lost.len() == LOSSES_SHOWN {
             self.lost.remove(0);
         }
-        self.lost.push(format!("{name} is gone: {reason}"));
+        self.lost.push(format!("{name} was lost: {reason}"));
         // A node that was chosen and had no assignment yet, and requested no rank, has none: rank 0's budget is its
         // own.
         let losses = name.rank.map(|rank| {

@@ -121,7 +121,7 @@ impl Job {
         let Phase::Measuring(measuring) = &mut self.phase else { return Vec::new() };
         let Some(place) = measuring.place_of(node) else { return Vec::new() };
         measuring.orders.remove(&place);
-        measuring.failure.get_or_insert_with(|| format!("node {place} is gone: {reason}"));
+        measuring.failure.get_or_insert_with(|| format!("node {place} was lost: {reason}"));
         self.end_if_measured(now)
     }
 

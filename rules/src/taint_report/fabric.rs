@@ -49,8 +49,8 @@ impl TaintReport {
             let rack = self.rack(*rack);
             write!(
                 f,
-                "\n  paths out of {rack}: part of them are dead, {dead} of {tested} pairs that were tested failed each \
-                 time; no node is tainted for it"
+                "\n  uplinks of {rack}: partly dead, {dead} of {tested} tested pairs failed each time; no node is \
+                 tainted for it"
             )?;
         }
         for Ambiguity { candidates } in &outcome.ambiguous {
@@ -129,7 +129,7 @@ mod tests {
         for line in [
             "\n  switch of asw-1: dead, its nodes do not even reach each other; no node is tainted for it",
             "\n  pod psw-0: it cannot reach other pods; no node is tainted for it",
-            "\n  paths out of asw-0: part of them are dead, 3 of 8 pairs that were tested failed each time; no node is",
+            "\n  uplinks of asw-0: partly dead, 3 of 8 tested pairs failed each time; no node is",
             "\n  ambiguous: node 0 (host-a, 10.0.0.1) or the path asw-0 - asw-1 or the switch of rack 7; no node is",
             "\n  cut: asw-0 and asw-1 do not reach each other; 1 node cannot train together with the others",
         ] {

@@ -62,11 +62,11 @@ fn inaccessible_accelerators_are_no_fault_while_enough_are_left() {
     let _outcomes = job.finish([run], 0);
     let (report, document) = report(&job);
     report.blames(&[]);
-    assert_eq!(document["nodes"][0]["notes"][0], "gpu 3: this user may not use it");
+    assert_eq!(document["nodes"][0]["notes"][0], "gpu 3: permission denied");
     let job = lines();
     let all: String = (0..8).map(|gpu| format!("denied={gpu};")).collect();
     let outcome = node(&job, &all).start().finish().expect_code(201);
-    let words = "this node may not use its accelerators, 1 accelerator needed, 0 accessible: gpu 0: ";
+    let words = "permission denied for its accelerators: 1 accelerator needed, 0 accessible: gpu 0: ";
     assert!(outcome.stderr.contains(words), "{}", outcome.stderr);
     let (report, document) = self::report(&job);
     assert!(report.nodes[0].excluded && report.nodes[0].taint.is_none(), "{report:#?}");

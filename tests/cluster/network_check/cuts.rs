@@ -1,4 +1,4 @@
-//! Two racks of fit hosts that do not reach each other: the larger one trains, or the job fails by name. No host is
+//! Two racks of healthy hosts that do not reach each other: the larger one trains, or the job fails by name. No host is
 //! tainted for it.
 
 use std::fs;

@@ -1,4 +1,4 @@
-//! Paths between hosts that are fit: two that do not reach each other, and a switch that has lost its way out.
+//! Paths between hosts that are healthy: two that do not reach each other, and a switch that has lost its uplinks.
 
 use std::fs;
 

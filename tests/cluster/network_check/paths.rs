@@ -23,9 +23,8 @@ fn one_of(count: usize, bad: usize, fault: Fault, words: &str) {
         assert!(output.contains("\n  Check first: its network interface, cable and driver"), "{output}");
         for witness in &witnesses {
             let address = data_address(*witness);
-            let seen = format!(
-                "failed with node {witness}, which is proven good: cannot connect to peer {address}:"
-            );
+            let seen =
+                format!("failed with node {witness}, which is verified: cannot connect to peer {address}:");
             assert!(output.contains(&seen), "{output}");
             assert!(output.contains(&format!(", {address})")), "{output}");
         }

@@ -69,7 +69,7 @@ fn forbidden_accelerators_matter_only_when_too_few_are_left() {
         gpu.trouble = Some(GpuTrouble::NotPermitted);
     }
     let Health::Fit { notes } = judge(&inventory, &terms(2, None), Duration::ZERO) else { panic!() };
-    assert_eq!(notes, ["gpu 2: this user may not use it", "gpu 3: this user may not use it"]);
+    assert_eq!(notes, ["gpu 2: permission denied", "gpu 3: permission denied"]);
     let fault = unfit(&inventory, &terms(4, None));
     assert!(fault.component.is_nothing_broken() && fault.component == Component::GpuPermission, "{fault:?}");
     assert!(fault.reason.starts_with("4 accelerators needed, 2 accessible: gpu 2: "), "{fault:?}");

@@ -71,7 +71,7 @@ fn words_against(own: Option<&str>) -> Vec<String> {
 #[test]
 fn the_evidence_has_the_nodes_own_reason_where_there_is_one() {
     for message in words_against(Some("my card is on fire")) {
-        assert!(message.ends_with(", which is proven good: my card is on fire"), "{message}");
+        assert!(message.ends_with(", which is verified: my card is on fire"), "{message}");
     }
 }
 

@@ -15,7 +15,7 @@ use super::{
 
 proptest! {
     /// Invariants 1, 2, 12 and 13: every live node is in one group, no other in any; groups are small; only a retest
-    /// repeats a pair; a witness is proven good.
+    /// repeats a pair; a witness is verified.
     #[test]
     fn groups_are_as_they_should_be(cluster in wild(40), exclude_straggler: bool) {
         let mut met = BTreeSet::new();

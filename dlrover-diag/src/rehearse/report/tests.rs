@@ -106,7 +106,7 @@ fn findings_are_in_table_and_document() {
     let text = table(&settings, &outcome);
     for line in [
         "simulated: 16 nodes in 4 racks and 2 pods, seed 0\n",
-        "1 that breaks later, 1 liar, 1 rack cut off later, 1 rack with dead paths out, 1 pod cut off, each test fails \
+        "1 that breaks later, 1 liar, 1 rack cut off later, 1 rack with some dead uplinks, 1 pod cut off, each test fails \
          with probability 0.5; noise 0\n",
         "rack 1: no node of it is reached, not even from inside\n",
         "pod 0: cut off from the others\n",

@@ -46,7 +46,7 @@ impl<'a> Named<'a> {
         rack.checked_div(self.cluster.pod_size)
     }
 
-    /// All paths out of the rack are called dead.
+    /// All uplinks of the rack are called dead.
     fn is_out(&self, rack: u32) -> bool {
         self.has_rack(rack) || self.pod(rack).is_some_and(|pod| self.has(Element::Pod(pod)))
     }

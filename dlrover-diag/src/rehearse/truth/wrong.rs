@@ -91,7 +91,7 @@ impl Judge<'_> {
         cluster.slow_links.contains_key(&(a, b)) || [a, b].iter().any(is_end)
     }
 
-    /// Part of the paths out are dead, of this rack or of the only other one; two dead links look the same.
+    /// Part of the uplinks are dead, of this rack or of the only other one; two dead links look the same.
     fn is_partial(&self, rack: u32) -> bool {
         let cluster = &self.settings.cluster;
         let is_out = |(a, b): &&(u32, u32)| (cluster.rack(*a) == rack) != (cluster.rack(*b) == rack);

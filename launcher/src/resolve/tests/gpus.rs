@@ -274,7 +274,7 @@ fn a_list_is_used_as_given() {
         (&broken, "", "--gpu-select=0,3", "3 cannot be used: it has fallen off the bus"),
         (&broken, "", "--gpu-select=GPU-33", "GPU-33 cannot be used: it has fallen off the bus"),
         (&broken, "", "--gpu-select=4", "4 cannot be used: 2 uncorrectable ECC errors"),
-        (&broken, "", "--gpu-select=5", "5 cannot be used: this user may not use it"),
+        (&broken, "", "--gpu-select=5", "5 cannot be used: permission denied"),
         (&taken, "", "--gpu-select=1,2", "2 is taken by another launcher on this host"),
         (&host, "", "--gpu-select=best", "`--gpu-select=best` is not a choice of GPUs"),
         (&host, "", "--gpu-select=", "is not a choice of GPUs"),

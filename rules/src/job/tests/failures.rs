@@ -165,11 +165,11 @@ fn a_replacement_that_does_not_come_fails_the_job_with_why_it_was_needed() {
     let mut test = Test::running(policy(), terms(2, 2), &["a", "b"]);
     let _regroup = test.lose("b");
     assert_eq!(test.rejoin("a", 0), []);
-    let losses = vec![format!("node rank 1 (host-b, 10.0.0.2) is gone: {BROKE}")];
+    let losses = vec![format!("node rank 1 (host-b, 10.0.0.2) was lost: {BROKE}")];
     let failure = JobFailure::TimedOut { joined: 1, needed: 2, waited: JOIN, missing: None, losses };
     assert_eq!(
         failure.to_string(),
-        format!("1 of 2 nodes joined within 600 s; node rank 1 (host-b, 10.0.0.2) is gone: {BROKE}")
+        format!("1 of 2 nodes joined within 600 s; node rank 1 (host-b, 10.0.0.2) was lost: {BROKE}")
     );
     assert_eq!(test.due(), ended(&["a"], &JobVerdict::Failed(failure)));
 }
@@ -198,7 +198,7 @@ fn a_rank_that_is_lost_once_too_often_fails_the_job_and_is_named() {
     assert_eq!(
         failure.to_string(),
         format!(
-            "node rank 1 was lost again after 1 replacement, the most allowed: \
+            "node rank 1 was lost again after 1 replacement, the limit: \
              node rank 1 (host-c, 10.0.0.3): {BROKE}"
         )
     );
