@@ -69,16 +69,19 @@ impl NodeVerdict {
                     "the processes named, and what left them there; the accelerators themselves are healthy"
                 }
                 Component::GpuPermission => {
-                    "the device files of this container and their permissions; the accelerators themselves may be healthy"
+                    "the device files of this container and their permissions; the accelerators themselves may be \
+                     healthy"
                 }
                 Component::SwitchboxProbe => {
-                    "the switchbox probe, its path (SWITCHBOX_CHECK_TOOL_PATH), and the permissions of this user; too little was measured to call a link broken"
+                    "the switchbox probe, its path (SWITCHBOX_CHECK_TOOL_PATH), and the permissions of this user; \
+                     too little was measured to call a link broken"
                 }
                 Component::CheckCommand => {
                     "the check command, run by hand on this node; then the node itself"
                 }
                 Component::Switchbox => {
-                    "the optical modules and cables between the sockets named and the switchbox, and the accelerators' driver"
+                    "the optical modules and cables between the sockets named and the switchbox, and the \
+                     accelerators' driver"
                 }
                 Component::Probe | Component::Part(_) => {
                     "the component named, its driver and the kernel log (dmesg)"
@@ -86,7 +89,8 @@ impl NodeVerdict {
             },
             Self::Lost { .. } => "whether its machine, its container or its launcher died",
             Self::Unreachable => {
-                "the uplink of its switch, and the switches and cables on the path to the nodes named; the node itself may be healthy"
+                "the uplink of its switch, and the switches and cables on the path to the nodes named; the node \
+                 itself may be healthy"
             }
             Self::StragglerCompute => {
                 "clock throttling, temperature and power limits, CPU quotas, and what else runs there"
@@ -96,7 +100,7 @@ impl NodeVerdict {
             }
             Self::Flaky => "its cable and port: link flaps, CRC errors and drops",
             Self::Inconclusive => {
-                "the network between the nodes that failed together; one more healthy node would decide"
+                "the network between the nodes that failed together. With one more healthy node, the check could decide"
             }
         }
     }

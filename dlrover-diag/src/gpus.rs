@@ -176,7 +176,8 @@ fn state(gpu: &Gpu, busy_permille: u32) -> String {
         states.push(if pids.is_empty() {
             "busy".into()
         } else {
-            format!("busy: process {}", pids.join(", "))
+            let noun = if pids.len() == 1 { "process" } else { "processes" };
+            format!("busy: {noun} {}", pids.join(", "))
         });
     }
     if gpu.is_mig {

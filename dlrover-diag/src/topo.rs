@@ -36,7 +36,7 @@ enum TopoError {
     Stdin(#[source] io::Error),
     #[error("standard input: {0}")]
     Matrix(#[from] diagnosis::gpu_topology::BadMatrix),
-    #[error("--busy names GPU {gpu}, and there are only {size}, from 0 on")]
+    #[error("--busy names GPU {gpu}, and there are only {size}, numbered from 0")]
     NoSuchGpu { gpu: usize, size: usize },
     #[error(transparent)]
     Choose(#[from] CannotChoose),

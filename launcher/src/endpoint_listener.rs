@@ -227,7 +227,7 @@ async fn look_up(host: &str, retries: bool) -> Result<Vec<IpAddr>, String> {
                 answer.send(found.map(|found| found.map(|address| address.ip()).collect::<Vec<_>>()));
         });
         if let Err(error) = asker {
-            return Err(format!("cannot be looked up: {error}"));
+            return Err(format!("cannot be resolved: {error}"));
         }
         match timeout_at(until, answered).await {
             Ok(Ok(Ok(found))) if !found.is_empty() => return Ok(found),
@@ -236,10 +236,10 @@ async fn look_up(host: &str, retries: bool) -> Result<Vec<IpAddr>, String> {
                     Ok(Err(error)) => error.to_string(),
                     Ok(Ok(_)) | Err(_) => "no address".to_owned(),
                 };
-                return Err(format!("cannot be looked up ({why})"));
+                return Err(format!("cannot be resolved ({why})"));
             }
             Ok(_) => sleep(AGAIN).await,
-            Err(_) => return Err(format!("no answer from the name server within {} s", LOOK_UP.as_secs())),
+            Err(_) => return Err(format!("name resolution timed out after {} s", LOOK_UP.as_secs())),
         }
     }
 }

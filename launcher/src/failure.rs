@@ -181,7 +181,8 @@ fn workers_failed(report: &Report, group: &GroupFailure, asked: &Asked) -> Strin
     }
     if !report.never_arrived.is_empty() {
         let ranks: Vec<String> = report.never_arrived.iter().map(LocalRank::to_string).collect();
-        text.push_str(&format!("  never reached the workers' store: local rank {}\n", ranks.join(", ")));
+        let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
+        text.push_str(&format!("  never reached the workers' store: local {noun} {}\n", ranks.join(", ")));
     }
     if let Some(worker) = worker
         && let Some(tail) = worker.stderr_tail.as_deref()

@@ -69,11 +69,12 @@ pub(crate) struct Chosen {
 /// Why a user's own list cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BadList {
-    #[error("it names {} for {workers} workers; name at least one for each", diagnosis::counted::counted(*.named, "GPU"))]
+    #[error("it names {} for {workers} workers; name at least one for \
+        each", diagnosis::counted::counted(*.named, "GPU"))]
     TooFew { named: usize, workers: usize },
     #[error("{entry} is listed twice")]
     Twice { entry: String },
-    #[error("this node has no GPU {entry} (it shows {size})")]
+    #[error("this node has no GPU {entry} (GPUs found: {size})")]
     Unknown { entry: String, size: usize },
     #[error("{entry} is not among those that {variable} allows")]
     NotAllowed { entry: String, variable: &'static str },
@@ -129,7 +130,7 @@ pub(crate) fn best(
         None => (0..gpus.len()).collect(),
         Some((name, list)) => match allowed(Some(&list), &ids(gpus)) {
             Allowed::All => (0..gpus.len()).collect(),
-            Allowed::These(these) if these.is_empty() => return Err(format!("{name}={list} shows no GPU")),
+            Allowed::These(these) if these.is_empty() => return Err(format!("{name}={list} selects no GPU")),
             Allowed::These(these) => these,
             Allowed::Untouched { entry } => {
                 return Err(format!("{name} has slices of GPUs ({entry}), which have no links of their own"));

@@ -14,7 +14,7 @@ const ABOUT: &str = "Starts the workers of a training run on this node, watches 
 const AFTER: &str = "\
 Environment:
   PET_<NAME>, such as PET_NNODES or PET_MAX_RESTARTS, is the default of an option (a switch: 1 or
-  0), and the command line wins. These have no variable:
+  0), and the command line takes precedence. These have no variable:
   {WITHOUT_VARIABLE}.
   PYTHON_EXEC names the Python of the workers; else it is the one installed next to this program,
   the virtual environment's, or the first on PATH. HOST_PORTS limits MASTER_PORT to some ports,
@@ -29,7 +29,7 @@ Several nodes, in this order:
   default of --nnodes, GANG_SCHEDULE_TIMEOUT (seconds) that of join_timeout.
 
 Spelling:
-  Every --two-words may be written --two_words, or shortened while that fits one option only.
+  Every --two-words may be written --two_words, or abbreviated if the abbreviation is unambiguous.
   Options end at the script: what follows it is the script's own. In its arguments ${local_rank}
   becomes the worker's local rank, and $$ becomes $.
 

@@ -21,17 +21,20 @@ pub(crate) enum Invalid {
     NodeRange { given: Given, min: i64, max: i64 },
     // These keep torchrun's own text, which wrappers search for.
     #[error(
-        "`{given}` is not a number of workers: give a number from 1 on, or auto, cpu or gpu (Unsupported nproc_per_node \
+        "`{given}` is not a number of workers: give a number of at least 1, or auto, cpu or gpu (Unsupported \
+         nproc_per_node \
          value: {value})"
     )]
     Nproc { given: Given, value: String },
     #[error(
-        "`{given}` asks for one worker for each accelerator, but accelerators are not available on this node: give a number, or cpu \
+        "`{given}` asks for one worker for each accelerator, but accelerators are not available on this node: give \
+         a number, or cpu \
          (nproc_per_node: Cuda is not available.)"
     )]
     NoDevices { given: Given },
     #[error(
-        "`{given}` is not available: this launcher cannot count Intel XPUs; give the number of workers (nproc_per_node: Xpu is \
+        "`{given}` is not available: this launcher cannot count Intel XPUs; give the number of workers \
+         (nproc_per_node: Xpu is \
          not available.)"
     )]
     Uncountable { given: Given },
@@ -53,14 +56,15 @@ pub(crate) enum Invalid {
          serves the rendezvous, or DLROVER_MASTER_ADDR=HOST:PORT with a dlrover-master"
     )]
     Etcd { given: Given },
-    #[error("`{given}` is not a rank: give a whole number from 0 on, or leave it out")]
+    #[error("`{given}` is not a rank: give a non-negative whole number, or leave it out")]
     NodeRank { given: Given },
     #[error("`{given}` is a file (not a directory): give a folder, which is made when it is missing")]
     StateDirIsFile { given: Given },
     #[error("`{given}` cannot be read: {source}; give the path of a text file that this user may read")]
     Unreadable { given: Given, source: std::io::Error },
     #[error(
-        "`{given}` is not known: use `members` (the workers' store accepts connections from the round's members only), or leave it unset"
+        "`{given}` is not known: use `members` (the workers' store accepts connections from the round's members \
+         only), or leave it unset"
     )]
     StoreAllow { given: Given },
     #[error("`{given}` cannot be used: {why}")]
@@ -69,14 +73,16 @@ pub(crate) enum Invalid {
     HalfACertificate,
     #[error("TLS needs the CA of the job master: give --tls-ca (or DLROVER_TLS_CA) too")]
     NoCa,
-    #[error("`{given}` is beyond the last node rank: with {} the node ranks are 0 to {}", diagnosis::counted::counted(*.nodes, "node"), .nodes.saturating_sub(1))]
+    #[error("`{given}` is beyond the last node rank: with {} the node ranks are 0 to \
+        {}", diagnosis::counted::counted(*.nodes, "node"), .nodes.saturating_sub(1))]
     NodeRankBeyondNodes { given: Given, nodes: u32 },
     #[error(
         "--standalone runs on this node alone, but `{given}` requires more nodes: leave one of the two out"
     )]
     StandaloneIsOneNode { given: Given },
     #[error(
-        "`{given}` does not fit a job of at most {}: the number of nodes would never be a multiple of it", diagnosis::counted::counted(*.nodes, "node")
+        "`{given}` does not fit a job of at most {}: the number of nodes would never be a multiple of \
+         it", diagnosis::counted::counted(*.nodes, "node")
     )]
     NodeUnit { given: Given, nodes: u32 },
     #[error(
@@ -106,13 +112,15 @@ pub(crate) enum Invalid {
     )]
     HostPorts { given: Given },
     #[error(
-        "--virtual-local-rank gives each of the {workers} workers a device of its own, but `{given}` lists only {listed}"
+        "--virtual-local-rank gives each of the {workers} workers a device of its own, but `{given}` lists only \
+         {listed}"
     )]
     TooFewDevices { given: Given, workers: u32, listed: usize },
     #[error("cannot bind workers as `{given}` asks: {why}")]
     Binding { given: Given, why: CannotBind },
     #[error(
-        "`{given}` is not a choice of GPUs: give first, topology, pack, or a list of numbers or ids such as 0,3 or GPU-..."
+        "`{given}` is not a choice of GPUs: give first, topology, pack, or a list of numbers or ids such as 0,3 or \
+         GPU-..."
     )]
     GpuSelect { given: Given },
     #[error("`{given}` cannot be used: {why}")]
@@ -131,14 +139,15 @@ pub(crate) enum Invalid {
         "`{given}` is not a probe: give auto, mxom, cuda, host, or a command line whose program is on PATH"
     )]
     SwitchboxProbe { given: Given },
-    #[error("`{given}` is not a whole number of nodes from 1 on, which --auto-config needs")]
+    #[error("`{given}` is not a whole number of at least 1, which --auto-config needs")]
     NodeNum { given: Given },
     /// Refused like an unreadable command line.
     #[error("{given} requires --network-check")]
     NeedsNetworkCheck { given: Given },
     /// The same.
     #[error(
-        "`{given}` cannot be used: it names a Python plug-in, and this launcher is not Python; see --log-dir, --redirects and --tee"
+        "`{given}` cannot be used: it names a Python plug-in, and this launcher is not Python; see --log-dir, \
+         --redirects and --tee"
     )]
     LogsSpecs { given: Given },
     #[error(transparent)]

@@ -45,14 +45,16 @@ pub(crate) enum CannotBind {
     #[error("No accelerator available for NUMA binding")]
     NoAccelerator,
     #[error(
-        "there are {workers} workers, but this node shows {} to bind them near", diagnosis::counted::counted(*.accelerators, "accelerator")
+        "cannot bind {workers} workers: this node has only \
+         {}", diagnosis::counted::counted(*.accelerators, "accelerator")
     )]
     FewerAccelerators { workers: u32, accelerators: usize },
     #[error("the PCI address of accelerator {index} is unknown")]
     NoPlace { index: usize },
     #[error("{} cannot be read or parsed", .path.display())]
     Topology { path: PathBuf },
-    #[error("NUMA node {node} has {} for {accelerators} accelerators", diagnosis::counted::counted(*.cores, "physical core"))]
+    #[error("NUMA node {node} has {} for {accelerators} \
+        accelerators", diagnosis::counted::counted(*.cores, "physical core"))]
     FewerCores { node: u32, cores: usize, accelerators: usize },
     #[error("none of the CPUs near accelerator {index} may be used by this process")]
     NoCpuAllowed { index: usize },

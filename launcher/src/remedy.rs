@@ -21,12 +21,14 @@ pub fn remedy(failure: &Failure, meeting: &Meeting) -> Option<String> {
             "If such losses are expected, --restart-count=N of the job master allows more of them.".to_owned()
         }
         Failure::Job(JobFailure::Inconclusive { .. }) => {
-            "--on-inconclusive=proceed lets such nodes take part; --on-inconclusive=relaunch excludes them untainted, so \
+            "--on-inconclusive=proceed lets such nodes take part; --on-inconclusive=relaunch excludes them \
+             untainted, so \
              that others take their places."
                 .to_owned()
         }
         Failure::Job(JobFailure::Cut { .. }) => {
-            "--on-bad-path=proceed trains over the cut; --nnodes=MIN:MAX lets a job begin with fewer nodes.".to_owned()
+            "--on-bad-path=proceed trains with all nodes despite the broken paths; --nnodes=MIN:MAX lets a job \
+             begin with fewer nodes.".to_owned()
         }
         Failure::Job(JobFailure::MassFailure { .. }) => {
             "--taint-guard=SHARE of the job master sets the limit.".to_owned()
@@ -69,7 +71,8 @@ fn unreachable_master(meeting: &Meeting) -> Option<String> {
         Meeting::C10d(endpoint) => format!("{endpoint} (--rdzv-endpoint)"),
     };
     Some(format!(
-        "Check that {place} is an address of the host whose launcher serves the job master, that this launcher runs, and \
+        "Check that {place} is an address of the host whose launcher serves the job master, that this launcher \
+         runs, and \
          that this node reaches that port. --rdzv-conf=join_timeout=SECONDS waits longer."
     ))
 }

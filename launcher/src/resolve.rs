@@ -153,7 +153,8 @@ pub(crate) fn resolve(
     let mut inherited = token_in_environment::without(env);
     if sets_threads {
         notices.push(format!(
-            "OMP_NUM_THREADS is not set: each of the {} workers gets 1, so that together they do not overload this node",
+            "OMP_NUM_THREADS is not set: each of the {} workers gets 1, so that together they do not overload this \
+             node",
             nodes.local_world_size
         ));
         inherited.push(("OMP_NUM_THREADS".into(), "1".into()));
@@ -243,7 +244,7 @@ fn binding(
     let accelerators = devices.visible(env);
     if flag == Flag::NumaAffinity && accelerators.is_empty() {
         notices.push(
-            "--numa-affinity: this node shows no accelerator, so no worker is bound to CPUs".to_owned(),
+            "--numa-affinity: no accelerator found on this node, so no worker is bound to CPUs".to_owned(),
         );
         return Ok(Vec::new());
     }

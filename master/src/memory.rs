@@ -93,9 +93,9 @@ impl Memory {
             log_line(
                 log,
                 format_args!(
-                    "the last {torn_bytes} bytes of its journal are an incomplete record: the master died while writing it \
-                     (then no node had an answer to it), or the file was truncated or changed since; the job continues \
-                     from the record before, and nodes report what is missing"
+                    "the last {torn_bytes} bytes of the journal are an incomplete record: either the master died \
+                     while writing it, before it had replied to any node, or the file was truncated or changed \
+                     later; the job continues from the previous record, and the nodes report what is missing"
                 ),
             );
         }
@@ -119,15 +119,15 @@ impl Memory {
 
 fn resumed_line(job: &Job, life: u64) -> String {
     let Some(name) = job.name() else {
-        return format!("recovered a job that no node has joined, life {life}");
+        return format!("recovered a job that no node has joined, start {life} of the master");
     };
     let nodes = diagnosis::counted::counted(job.nodes().count(), "node");
     match (job.verdict(), job.world()) {
-        (Some(_), _) => format!("recovered job {name}, which is over, life {life}"),
+        (Some(_), _) => format!("recovered job {name}, which is over, start {life} of the master"),
         (None, Some(world)) => {
-            format!("recovered job {name} (round {}, {nodes}), life {life}", world.round)
+            format!("recovered job {name} (round {}, {nodes}), start {life} of the master", world.round)
         }
-        (None, None) => format!("recovered job {name} (between rounds, {nodes}), life {life}"),
+        (None, None) => format!("recovered job {name} (between rounds, {nodes}), start {life} of the master"),
     }
 }
 

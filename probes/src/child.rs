@@ -117,7 +117,7 @@ fn perform(task: Task) -> ! {
         }
         Task::WatchGpus { and_memory } => {
             if let Err(error) = gpus::watch::listen(and_memory, &reporter) {
-                print_error(&format!("the NVIDIA driver reports no errors: {error}"));
+                print_error(&format!("cannot receive error events from the NVIDIA driver: {error}"));
             }
             reporter.close(|| {})
         }

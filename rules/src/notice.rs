@@ -141,11 +141,12 @@ impl fmt::Display for Notice {
             }
             Self::StoreNotReached { missing, waited } => {
                 let missing: Vec<String> = missing.iter().map(LocalRank::to_string).collect();
-                let (missing, has) = (missing.join(", "), if missing.len() == 1 { "has" } else { "have" });
+                let (ranks, has) = if missing.len() == 1 { ("rank", "has") } else { ("ranks", "have") };
+                let missing = missing.join(", ");
                 write!(
                     f,
-                    "local rank {missing} {has} not reached the store at MASTER_ADDR:MASTER_PORT {} s after the start, \
-                     the other workers have; if the start-up hangs, check local rank {missing} first",
+                    "local {ranks} {missing} {has} not reached the store at MASTER_ADDR:MASTER_PORT within {} s of the \
+                     start; the other workers have. If the start hangs, check local {ranks} {missing} first",
                     waited.as_secs()
                 )
             }
@@ -172,7 +173,7 @@ impl fmt::Display for Notice {
                     Some(Finding::CutOff) => f.write_str("another node of the round still reaches it")?,
                     Some(Finding::Alone { lost, of }) => write!(
                         f,
-                        "{lost} of {} that decide on it have lost it too and can be reached, which is no majority",
+                        "only {lost} of {} asked have also lost it and can be reached, which is not a majority",
                         counted(*of as usize, "node")
                     )?,
                     Some(Finding::MasterDead { .. } | Finding::MasterGone) | None => {
@@ -201,7 +202,7 @@ fn locally_checked(
                 Component::GpuBusy => write!(f, "this node's accelerators are in use, {reason}"),
                 Component::GpuPermission => write!(f, "permission denied for its accelerators: {reason}"),
                 Component::SwitchboxProbe => write!(f, "this node's switchbox cannot be measured, {reason}"),
-                Component::CheckCommand => write!(f, "not passed on this node: {reason}"),
+                Component::CheckCommand => write!(f, "failed on this node: {reason}"),
                 Component::Switchbox | Component::Probe | Component::Part(_) => {
                     write!(f, "this node is broken, {component}: {reason}")
                 }

@@ -15,8 +15,8 @@ pub struct TaintKey(String);
 impl TaintKey {
     /// The form of a key, as the end of a sentence.
     pub const FORM: &'static str = "the key of a Kubernetes taint is a name of 1 to 63 letters, digits, `-`, `_` and \
-                                    `.` that begins and ends with a letter or digit, behind a DNS name of at most 253 \
-                                    small letters, digits, `-` and `.` with a `/` if any, such as example.org/bad-node";
+                                    `.` that begins and ends with a letter or digit, optionally preceded by a DNS \
+        subdomain of at most 253 lowercase letters, digits, `-` and `.` and a `/`, such as example.org/bad-node";
 
     /// Parses a key; `None` when Kubernetes would not accept it.
     #[must_use]

@@ -95,11 +95,11 @@ pub enum CutEnd {
 impl fmt::Display for JobFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Node { node, reason } => write!(f, "{node} gave up: {reason}"),
+            Self::Node { node, reason } => write!(f, "{node} failed: {reason}"),
             Self::TimedOut { joined, needed, waited, missing, losses } => {
                 write!(f, "{joined} of {needed} nodes joined within {} s", waited.as_secs_f64())?;
                 if let Some(missing) = missing.as_ref().filter(|missing| !missing.is_empty()) {
-                    write!(f, "; missing ranks {missing}")?;
+                    write!(f, "; missing node ranks: {missing}")?;
                 }
                 for loss in losses {
                     write!(f, "; {loss}")?;
@@ -118,7 +118,8 @@ impl fmt::Display for JobFailure {
             Self::Inconclusive { named, of, nodes, why } => {
                 write!(
                     f,
-                    "the network check failed and cannot tell which of {of} nodes, of {nodes} checked, is at fault: "
+                    "the network check failed and cannot tell which of these {of} nodes (of {nodes} checked) is at \
+                     fault: "
                 )?;
                 for (index, node) in named.iter().enumerate() {
                     write!(f, "{}{node}", if index == 0 { "" } else { ", " })?;
@@ -129,14 +130,17 @@ impl fmt::Display for JobFailure {
                 f.write_str("; no node is tainted. ")?;
                 f.write_str(match why.contains(CHECK_COMMAND) {
                     // It may fail for reasons of its own, and on every node.
-                    true => "Run that command by hand on both first, then check the network between them",
-                    false => "Check that first, then the network between them",
+                    true => {
+                        "Run the check command by hand on each of these nodes first, then check the network \
+                        between them"
+                    }
+                    false => "Check these nodes first, then the network between them",
                 })?;
-                f.write_str("; one more healthy node would decide")
+                f.write_str(". With one more healthy node, the check could decide")
             }
             Self::Cut { message, fit, nodes, needed, why } => {
                 let able = format!("{fit} of {} could train together", counted(*nodes as usize, "node"));
-                write!(f, "the network check found a cut between nodes: {message}; {able}")?;
+                write!(f, "the network check found broken paths between nodes: {message}; {able}")?;
                 match why {
                     CutEnd::TooFew => write!(f, ", fewer than the {needed} that the job needs")?,
                     CutEnd::Policy => write!(f, ", and the job's policy is to fail")?,
@@ -169,6 +173,6 @@ mod tests {
             missing: Some([NodeRank(2), NodeRank(3)].into_iter().collect()),
             losses: Vec::new(),
         };
-        assert_eq!(failure.to_string(), "2 of 4 nodes joined within 600 s; missing ranks 2-3");
+        assert_eq!(failure.to_string(), "2 of 4 nodes joined within 600 s; missing node ranks: 2-3");
     }
 }

@@ -46,7 +46,7 @@ fn a_spent_budget_on_torchrun_lines_fails_every_node_with_the_root_cause() {
     job.touch("fail");
     let outcomes = job.finish(nodes, 1);
     let peer = &outcomes[0].stderr;
-    assert!(peer.contains("127.0.0.2) gave up: rank 1 "), "{peer}");
+    assert!(peer.contains("127.0.0.2) failed: rank 1 "), "{peer}");
     assert!(peer.contains("exited with code 3"), "{peer}");
     assert!(outcomes[1].stderr.contains("traceback : "), "its own report: {outcomes:#?}");
     assert_eq!(job.ran(), [(0, 0), (0, 1)]);
@@ -66,7 +66,7 @@ fn a_spent_budget_of_the_node_that_serves_the_master_is_reported_by_all() {
     let outcomes = job.finish(nodes, 1);
     let peer = &outcomes[1].stderr;
     assert!(peer.contains("node rank 0 ("), "{peer}");
-    assert!(peer.contains(" gave up: rank 0 "), "{peer}");
+    assert!(peer.contains(" failed: rank 0 "), "{peer}");
     assert!(peer.contains("SIGSEGV"), "{peer}");
 }
 
@@ -79,7 +79,7 @@ fn with_dlrover_master_a_replacement_revives_the_job() {
     job.touch("fail");
     let outcome = second.finish().expect_code(1);
     assert!(outcome.stderr.contains("rank 1 (local rank 0, pid "), "{outcome:#?}");
-    let _waits = job.await_output(&first, "1 of 2 nodes joined, missing ranks 1 (");
+    let _waits = job.await_output(&first, "1 of 2 nodes joined, missing node ranks: 1 (");
     let replacement = job.node(9).env("NODE_RANK", "1").flags(["--nnodes=2"]).start();
     let world = job.await_world(2, 1);
     assert_eq!(support::cluster::places(&world), [1, 9]);

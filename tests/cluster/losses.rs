@@ -19,7 +19,7 @@ fn a_killed_node_is_lost_and_enough_others_continue() {
     assert!(world.iter().all(|worker| !alive(worker.pid)), "no worker of the old round is left");
     let output = job.await_master_log("127.0.0.2) was lost: its connection to the job master broke");
     assert!(
-        output.contains("was not restored within 0.5 s (1 of 3 replacements used for this rank)"),
+        output.contains("was not restored within 0.5 s (1 of 3 replacements used for this node rank)"),
         "{output}"
     );
     let output = job.await_output(&first, "was lost: its connection to the job master broke");
@@ -105,7 +105,7 @@ fn a_terminated_node_leaves_at_once() {
     assert!(outcome.stderr.contains("stopped by SIGTERM"), "{outcome:#?}");
     let output = job.await_master_log("127.0.0.2) was lost: ");
     assert!(output.contains("SIGTERM"), "{output}");
-    assert!(output.contains("(0 of 0 replacements used for this rank)"), "nothing is charged: {output}");
+    assert!(output.contains("(0 of 0 replacements used for this node rank)"), "nothing is charged: {output}");
     job.ends_well([first]);
 }
 

@@ -126,7 +126,11 @@ fn unknown_peers_that_join_and_disconnect_use_up_no_replacements() {
         let gone = || job.master_log().matches("(stranger, 127.0.0.200) was lost: ").count();
         job.wait("the loss of an unknown peer", || (gone() > number as usize).then_some(()));
     }
-    assert!(job.master_log().contains("(0 of 3 replacements used for this rank)"), "{}", job.master_log());
+    assert!(
+        job.master_log().contains("(0 of 3 replacements used for this node rank)"),
+        "{}",
+        job.master_log()
+    );
     job.ends_well(nodes);
 }
 

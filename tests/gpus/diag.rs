@@ -89,7 +89,7 @@ fn errors_have_their_exit_codes() {
     let node = FakeNode::dgx(&[]);
     for (args, code, words) in [
         (["--busy", "8"].as_slice(), 2, "--busy names GPU 8"),
-        (&["-k", "9"], 2, "9 GPUs are asked for, and 8 are free"),
+        (&["-k", "9"], 2, "too few free GPUs: 9 requested, 8 free"),
         (&["-k", "0"], 2, "0 GPUs are asked for"),
         (&["--file", "/nowhere"], 1, "/nowhere: No such file"),
         (&["--file", ""], 2, "a value is required for '--file <FILE>'"),

@@ -27,7 +27,7 @@ fn the_second_launcher_chooses_from_the_rest() {
     assert!(
         third
             .stderr
-            .contains("5 GPUs are asked for, and 4 are free (0,1,2,3 taken by other launchers left out)"),
+            .contains("too few free GPUs: 5 requested, 4 free (0,1,2,3 taken by other launchers left out)"),
         "{}",
         third.stderr
     );

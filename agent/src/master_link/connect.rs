@@ -55,8 +55,8 @@ pub enum ConnectError {
     },
     /// A name server that does not answer, or a port that accepts and stays silent.
     #[error(
-        "cannot connect to the job master at {at}: the look-up of its name, the connection and TLS together took more \
-         than {} s", ATTEMPT.as_secs()
+        "cannot connect to the job master at {at}: name resolution, connection and TLS handshake timed out after \
+         {} s", ATTEMPT.as_secs()
     )]
     Slow { at: String },
     #[error("cannot read {}", path.display())]

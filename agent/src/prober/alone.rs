@@ -57,7 +57,7 @@ impl Alone {
             }
             Probed::Failed { reason } => reason,
             Probed::Unfinished { .. } if is_late => {
-                format!("{CHECK_COMMAND} did not answer within {} s", limit.as_secs_f64())
+                format!("{CHECK_COMMAND} timed out after {} s", limit.as_secs_f64())
             }
             // The launcher is about to end.
             Probed::Unfinished { .. } => return Event::LocallyChecked { checked },

@@ -58,10 +58,10 @@ impl Choice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CannotChoose {
     /// None was asked for.
-    #[error("0 GPUs are asked for; at least 1 is needed")]
+    #[error("0 GPUs requested; at least 1 is needed")]
     None,
     /// More than there are.
-    #[error("{wanted} GPUs are asked for, and {free} are free")]
+    #[error("too few free GPUs: {wanted} requested, {free} free")]
     TooFew {
         /// How many were asked for.
         wanted: usize,

@@ -26,7 +26,7 @@ pub enum BadMatrix {
     #[error("the topology table is longer than {0} bytes, the limit")]
     TooLong(usize),
     /// There is no table.
-    #[error("there is no topology table in it: a line that starts with GPU0 names its columns")]
+    #[error("no topology table found: expected a header line that starts with GPU0")]
     NoTable,
     /// The header.
     #[error(
@@ -35,7 +35,7 @@ pub enum BadMatrix {
     Column(String),
     /// The rows.
     #[error(
-        "the rows of the topology table are not its columns: row {found} is there where row {expected} is due"
+        "the rows of the topology table do not match its columns: found row {found}, expected row {expected}"
     )]
     Row {
         /// The expected column or row.

@@ -154,16 +154,16 @@ pub fn what_is_broken(gpu: &Gpu) -> Option<String> {
     match &gpu.trouble {
         Some(GpuTrouble::Lost) => return Some("it has fallen off the bus".into()),
         Some(GpuTrouble::CannotOpen(reason)) => {
-            return Some(format!("the driver does not open it: {reason}"));
+            return Some(format!("the driver cannot open it: {reason}"));
         }
         Some(GpuTrouble::NotPermitted) | None => {}
     }
     let remapped = gpu.remapped.unwrap_or_default();
     if remapped.failed {
-        return Some("no spare row of its memory is left to replace a broken one".into());
+        return Some("row remapping failed: no spare memory row is left".into());
     }
     if remapped.pending {
-        return Some("a row of its memory is marked for replacement: reset the device".into());
+        return Some("a memory row remapping is pending: reset the device".into());
     }
     let errors = gpu.ecc_uncorrected.filter(|errors| *errors > 0)?;
     Some(counted(errors, "uncorrectable ECC error") + " in its memory")
@@ -176,15 +176,16 @@ pub fn why_unusable(gpu: &Gpu) -> Option<String> {
     what_is_broken(gpu).or(forbidden)
 }
 
-/// `gpu 2: 61.0 of 80.0 GB are taken, by process 4711`.
+/// `gpu 2: 61.0 of 80.0 GB are in use by process 4711`.
 fn taken(gpu: &Gpu) -> String {
     let (used, total) = (gpu.memory_used.unwrap_or_default(), gpu.memory_total.unwrap_or_default());
-    let mut message = format!("gpu {}: {} of {} GB are taken", gpu.index, gigabytes(used), gigabytes(total));
+    let mut message = format!("gpu {}: {} of {} GB are in use", gpu.index, gigabytes(used), gigabytes(total));
     let pids: Vec<String> = gpu.processes.iter().take(NAMED).map(|process| process.pid.to_string()).collect();
     if !pids.is_empty() {
         let more = gpu.processes.len().saturating_sub(NAMED);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        message = format!("{message}, by process {}{more}", pids.join(", "));
+        let noun = if gpu.processes.len() == 1 { "process" } else { "processes" };
+        message = format!("{message} by {noun} {}{more}", pids.join(", "));
     }
     message
 }

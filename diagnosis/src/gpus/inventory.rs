@@ -191,7 +191,7 @@ pub enum GpuTrouble {
     NotPermitted,
     /// It has fallen off the bus; only a reboot brings it back.
     Lost,
-    /// The driver does not open it, for this reason.
+    /// The driver cannot open it, for this reason.
     CannotOpen(String),
 }
 

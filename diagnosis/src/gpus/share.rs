@@ -49,7 +49,8 @@ pub struct ShareTerms {
 pub enum ShareError {
     /// No device had enough room.
     #[error(
-        "no accelerator of this node has as much free memory as the container asks for: {VISIBLE}={sentence}; ask for less \
+        "no accelerator of this node has as much free memory as the container asks for: {VISIBLE}={sentence}; ask \
+         for less \
          (aliyun.com/gpu-mem), or wait until another container ends"
     )]
     NoRoom {
@@ -89,7 +90,7 @@ impl Share {
             let sentence = if visible.is_empty() { format!("(none), {INDEX}=-1") } else { visible };
             return Err(ShareError::NoRoom { sentence });
         }
-        let amount = "a number of GiB or MiB from 1 on";
+        let amount = "a number of GiB or MiB, at least 1";
         let (Some(part), Some(whole)) = (number(PART, amount, 1)?, number(WHOLE, amount, 1)?) else {
             return Ok(None);
         };

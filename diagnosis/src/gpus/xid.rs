@@ -44,16 +44,16 @@ impl Inventory {
 #[must_use]
 pub const fn xid_name(code: u64) -> &'static str {
     match code {
-        13 => "graphics engine exception, mostly an error of the program",
-        31 => "memory page fault, mostly an error of the program",
+        13 => "graphics engine exception, usually an application error",
+        31 => "memory page fault, usually an application error",
         32 => "invalid or corrupted push buffer",
         38 => "driver firmware error",
-        43 => "the device stopped processing, mostly an error of the program",
-        45 => "work was taken off the device, mostly because its process ended",
+        43 => "the device stopped processing, usually an application error",
+        45 => "preemptive cleanup, usually because the process ended",
         48 => "double-bit memory error (ECC)",
         61 | 62 => "the device's microcontroller halted",
-        63 => "a row of memory is marked for replacement",
-        64 => "a row of memory could not be marked for replacement",
+        63 => "memory row remapping is pending",
+        64 => "memory row remapping failed",
         69 => "graphics engine class error",
         74 => "NVLink error",
         79 => "the device has fallen off the bus",

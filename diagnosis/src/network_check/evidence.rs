@@ -108,11 +108,14 @@ fn unreachable(
         Some(cut) => cut.message.clone(),
         None if facts.racks.is_leaf_dead(log.rack(number)) => {
             format!(
-                "no node of {rack} passed, not even with another of it: the switch of {rack} is dead, or all of its nodes are broken"
+                "no node of {rack} passed a test, not even with another node of that rack: the switch of {rack} is \
+                 dead, or all of its nodes are broken"
             )
         }
         None => {
-            format!("the node is broken, or the uplink of {rack} is: no test inside the rack decides")
+            format!(
+                "either the node or the uplink of {rack} is broken; no test within the rack can tell which"
+            )
         }
     };
     // Known once all was tested.
@@ -201,7 +204,7 @@ fn died(number: u32, tests: &[Listed<'_>]) -> Option<Evidence> {
         tests.iter().find(|(at, _, judged)| at > round && judged.result == TestResult::Fail)?;
     let partners: Vec<u32> = others(test, number).collect();
     let message = format!(
-        "passed with {} at {:.2} s, failed from {:.2} s on",
+        "passed with {} at {:.2} s, failed at {:.2} s and later",
         names(&partners),
         test.ended.as_secs_f64(),
         failed.ended.as_secs_f64()

@@ -137,7 +137,7 @@ impl Racks {
         self.racks.get(rack as usize).is_some_and(|rack| rack.live.len() >= 2 && rack.fit.is_empty())
     }
 
-    /// Whether no node of it is reached, not even from inside: its switch is a smaller explanation than all of its
+    /// Whether none of its nodes can be reached: its switch is a smaller explanation than all of its
     /// nodes.
     pub(super) fn is_leaf_dead(&self, rack: u32) -> bool {
         self.dead.get(rack as usize).is_some_and(|it| *it)

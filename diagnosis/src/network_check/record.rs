@@ -105,7 +105,7 @@ fn shortened(probed: Probed) -> Probed {
 )]
 fn unfinished(bytes: u64, total: u64, elapsed: Duration, idle: Duration) -> Seen {
     let message = format!(
-        "cut short after {} with {bytes} of {total} bytes moved, the last {} before",
+        "timed out after {} with {bytes} of {total} bytes transferred, the last of them {} earlier",
         seconds(elapsed),
         seconds(idle)
     );
@@ -113,7 +113,7 @@ fn unfinished(bytes: u64, total: u64, elapsed: Duration, idle: Duration) -> Seen
         return Seen::Bad {
             message: match (bytes, total) {
                 // The built-in test knows how many bytes there are to move.
-                (0, 0) => format!("{CHECK_COMMAND} did not answer within {}", seconds(elapsed)),
+                (0, 0) => format!("{CHECK_COMMAND} timed out after {}", seconds(elapsed)),
                 (0, _) => format!("no byte moved within {}", seconds(elapsed)),
                 _ => message,
             },

@@ -65,7 +65,7 @@ pub(super) fn broken(settings: &Settings) -> String {
         |number: usize, one: &'static str, many: &'static str| (number, if number == 1 { one } else { many });
     let broken: [(usize, &str); 15] = [
         (cluster.faulty.len(), "faulty"),
-        (cluster.local_fault.len(), "with a fault of their own"),
+        (cluster.local_fault.len(), "with a local fault"),
         (cluster.lost.len(), "lost"),
         some(cluster.dies.len(), "that breaks later", "that break later"),
         (cluster.slow_nic.len(), "with a slow network card"),
@@ -200,7 +200,7 @@ fn write_paths(text: &mut String, outcome: &Outcome) -> fmt::Result {
         writeln!(text, "rack {rack}: cut off from the others")?;
     }
     for rack in &outcome.leaves {
-        writeln!(text, "rack {rack}: no node of it is reached, not even from inside")?;
+        writeln!(text, "rack {rack}: none of its nodes can be reached, not even from within the rack")?;
     }
     for pod in &outcome.pods {
         writeln!(text, "pod {pod}: cut off from the others")?;
@@ -208,7 +208,10 @@ fn write_paths(text: &mut String, outcome: &Outcome) -> fmt::Result {
     for part in &outcome.partial_uplinks {
         let (rack, dead, tested) = (part.rack, part.dead, part.tested);
         let tested = count(tested as usize, "pair");
-        writeln!(text, "rack {rack}: part of its uplinks is dead; {dead} of {tested} out of it failed")?;
+        writeln!(
+            text,
+            "rack {rack}: part of its uplinks is dead; {dead} of {tested} with other racks failed"
+        )?;
     }
     for ambiguity in &outcome.ambiguous {
         writeln!(text, "ambiguous: {}", either(&ambiguity.candidates))?;

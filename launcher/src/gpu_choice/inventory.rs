@@ -58,11 +58,11 @@ pub(crate) struct Inventory {
 /// Why there is no inventory, with the messages of drivers and tools.
 #[derive(Debug, thiserror::Error)]
 pub enum NoInventory {
-    #[error("this node shows no GPU{}", said(.0))]
+    #[error("no GPU found on this node{}", said(.0))]
     NoGpu(Vec<String>),
     #[error("the inspection of this node's GPUs timed out{}", said(.0))]
     NoEnd(Vec<String>),
-    #[error("the GPUs of this node are not numbered from 0 on: there is gpu {0}")]
+    #[error("the GPUs of this node are not numbered consecutively from 0: found gpu {0}")]
     Number(u32),
     #[error("gpu {0} has no id that a list could name it by")]
     Nameless(u32),
@@ -74,7 +74,7 @@ pub enum NoInventory {
     BadFile { file: PathBuf, why: BadMatrix },
     #[error(transparent)]
     Matrix(#[from] BadMatrix),
-    #[error("the topology has {matrix} GPUs, and this node shows {gpus}")]
+    #[error("the topology has {matrix} GPUs, but this node has {gpus}")]
     Differ { matrix: usize, gpus: usize },
 }
 
@@ -202,16 +202,16 @@ mod tests {
     fn errors_have_the_messages_of_drivers_and_tools() {
         let why = |told: &gpus::Inventory| told_matrix(told).unwrap_err().to_string();
         let notes = "no library; smi topo -m: no table";
-        assert_eq!(why(&told(0)), format!("this node shows no GPU: {notes}"));
+        assert_eq!(why(&told(0)), format!("no GPU found on this node: {notes}"));
         assert_eq!(why(&told(2)), format!("the link between gpu 0 and gpu 1 is not known: {notes}"));
-        assert_eq!(why(&gpus::Inventory::default()), "this node shows no GPU");
+        assert_eq!(why(&gpus::Inventory::default()), "no GPU found on this node");
         let hangs = gpus::Inventory { hangs_at: Some("smi topo -m".into()), ..told(2) };
         assert_eq!(why(&hangs), format!("the inspection of this node's GPUs timed out: {notes}"));
         let mut odd = told(2);
         odd.gpus[1].uuid = None;
         assert_eq!(why(&odd), "gpu 1 has no id that a list could name it by");
         odd.gpus[1].index = 7;
-        assert_eq!(why(&odd), "the GPUs of this node are not numbered from 0 on: there is gpu 7");
+        assert_eq!(why(&odd), "the GPUs of this node are not numbered consecutively from 0: found gpu 7");
     }
 
     #[test]

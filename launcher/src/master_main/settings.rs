@@ -179,7 +179,7 @@ fn file(option: &Option<PathBuf>, env: Environment<'_>, variable: Option<&str>) 
 fn seconds(option: &'static str, text: &str) -> Result<Duration, SettingsError> {
     let number = text.trim().parse::<f64>().ok().filter(|number| *number >= 0.0);
     let seconds = number.and_then(|number| Duration::try_from_secs_f64(number.min(FOR_EVER)).ok());
-    seconds.ok_or_else(|| bad_seconds(option, text, "from 0 on"))
+    seconds.ok_or_else(|| bad_seconds(option, text, "0 or more"))
 }
 
 fn bad_seconds(option: &'static str, value: &str, range: &'static str) -> SettingsError {
@@ -339,7 +339,7 @@ mod tests {
         assert!(bad_line.ends_with("line 3: `host` is not an IP address"), "{bad_line}");
         assert_eq!(
             refused("m --reconnect_grace soon", &[]),
-            "--reconnect-grace soon: expected a number of seconds, from 0 on"
+            "--reconnect-grace soon: expected a number of seconds, 0 or more"
         );
         assert!(refused("m --heartbeat-timeout 0", &[]).contains("above 0"));
         assert!(refused("m --reconnect-grace nan", &[]).contains("nan"));

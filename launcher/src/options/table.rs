@@ -48,7 +48,7 @@ super::options! {
             "Run on this node alone: free ports, a fresh run id; the other rendezvous options are ignored";
         NodeRank = option("node-rank", "N", Int).of_torchrun(),
             "The rank that this node asks for, from 0 [default: none with torchrun's options, NODE_RANK with \
-             DLROVER_MASTER_ADDR]; on a static line the node of rank 0 serves";
+             DLROVER_MASTER_ADDR]; with --rdzv-backend=static, the node of rank 0 serves the job master";
         MasterAddr = option("master-addr", "HOST", Text).default("127.0.0.1").of_torchrun(),
             "Address of the node of rank 0 of a static rendezvous";
         MasterPort = option("master-port", "PORT", Int).of_torchrun(),
@@ -78,16 +78,17 @@ super::options! {
     }
     MASTER {
         RestartCount = option("restart-count", "N", Int).default("3").alias("restart-counts"),
-            "How often the node of one rank may be replaced after a loss before the job fails";
+            "How many times the node of one node rank may be replaced after a loss before the job fails";
         ReconnectGrace = option("reconnect-grace", "SECONDS", Float).default("2"),
-            "How long a node whose connection broke may take to come back before it is lost";
+            "How long a node whose connection broke may take to reconnect before it is lost";
         HeartbeatTimeout = option("heartbeat-timeout", "SECONDS", Float).default("15"),
-            "How long a node may be silent before it is lost; at least 6 beats, of 1 s each up to 1000 nodes";
+            "How long a node may send no heartbeat before it is lost; at least 6 heartbeat intervals (1 s each for \
+             up to 1000 nodes)";
         StateDir = option("state-dir", "DIR", Text),
             "Where the job master keeps its state, so that the same launcher, started again, continues the job \
              [default: nowhere, and the job ends with that launcher]";
         TaintReport = option("taint-report", "FILE", Text).requires(Flag::NetworkCheck),
-            "Write what each network check found here, as JSON (dlrover.taint-report/v1)";
+            "Write the result of each network check to this file, as JSON (dlrover.taint-report/v1)";
         TaintKey = option("taint-key", "KEY", Text).default("dlrover.io/node-check").requires(Flag::NetworkCheck),
             "The key of the taints in that report";
         TaintGuard = option("taint-guard", "SHARE", Float).default("0.3").requires(Flag::NetworkCheck),
@@ -99,7 +100,7 @@ super::options! {
     }
     "Failures and shutdown" {
         MaxRestarts = option("max-restarts", "N", Int).default("0").of_torchrun(),
-            "How often the workers are restarted, all together, after one has failed";
+            "How many times all workers are restarted after one has failed";
         SignalsToHandle = option("signals-to-handle", "NAMES", Text)
             .default("SIGTERM,SIGINT,SIGHUP,SIGQUIT").of_torchrun(),
             "Signals that end the run and are forwarded to the workers";
@@ -215,7 +216,7 @@ super::options! {
             .default("spawn").ignored("workers are programs, not Python functions").of_torchrun(),
             "Has no effect here: it chooses how Python starts functions, and workers are programs";
         RunPath = switch("run-path").of_torchrun(),
-            "Start the script as a file with Python, as without this option; beats --no-python";
+            "Start the script as a file with Python, as without this option; overrides --no-python";
         LogsSpecs = option("logs-specs", "NAME", Text).without_variable().of_torchrun(),
             "Refused: it names a Python plug-in";
         TrainingPort = option("training-port", "PORT", Int).ignored("not used by this launcher"),

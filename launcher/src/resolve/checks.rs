@@ -101,7 +101,7 @@ fn terms(cli: &Cli, env: Environment<'_>, measures_bandwidth: bool) -> Result<Ch
         deadlines,
         has_command,
         measures_bandwidth,
-        reuse_for: ttl.ok_or_else(|| out_of(Flag::CheckTtl, "a number of seconds from 0 on"))?,
+        reuse_for: ttl.ok_or_else(|| out_of(Flag::CheckTtl, "a non-negative number of seconds"))?,
         on_inconclusive: match one_of(cli, Flag::OnInconclusive)? {
             "proceed" => OnInconclusive::Proceed,
             "relaunch" => OnInconclusive::Relaunch,
@@ -131,7 +131,7 @@ fn timeout(cli: &Cli, env: Environment<'_>) -> Result<Option<Duration>, Invalid>
     };
     let number = value.to_str().and_then(python_number::float);
     let seconds = number.and_then(rdzv_conf::seconds).filter(|it| *it >= Duration::from_millis(100));
-    let range = "a number of seconds from 0.1 on";
+    let range = "a number of seconds, at least 0.1";
     seconds.map(Some).ok_or(Invalid::OutOfRange { given, range })
 }
 

@@ -27,7 +27,7 @@ pub(super) fn timeout(env: Environment<'_>) -> Result<Option<Duration>, Invalid>
         Some(seconds) => Ok(Some(Duration::from_secs(seconds.into()))),
         None => Err(Invalid::OutOfRange {
             given: Given::in_variable(SCHEDULE_TIMEOUT, value),
-            range: "give whole seconds from 1 on, for which nodes may gather",
+            range: "give how long nodes may gather, in whole seconds, at least 1",
         }),
     }
 }

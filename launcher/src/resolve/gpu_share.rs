@@ -52,8 +52,9 @@ pub(super) fn resolve(
     let may_kill = enforces && has_hosts_numbers(host.root());
     if enforces && !may_kill {
         notices.push(format!(
-            "{} kills no process: the driver counts processes by the host's numbers, this container has numbers of its own, \
-             and a number may be that of a worker here and of another's process there; it takes a container with hostPID",
+            "{} is not enforced: the driver reports process ids of the host, and this container has a PID \
+             namespace of its own, so the same id may belong to a worker here and to an unrelated process on the \
+             host; set hostPID for the pod",
             cli.given(Flag::GpuMemEnforce)
         ));
     }

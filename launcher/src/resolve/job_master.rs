@@ -60,9 +60,9 @@ pub(super) fn resolve(
         let number = cli.float(flag).unwrap_or_default();
         rdzv_conf::seconds(number).ok_or_else(|| Invalid::OutOfRange { given: cli.given(flag), range })
     };
-    let range = "a number of replacements, from 0 on";
+    let range = "a non-negative number of replacements";
     let restart_count = at_least_zero(cli, Flag::RestartCount, range)?.unwrap_or_default();
-    let reconnect_grace = seconds(Flag::ReconnectGrace, "a number of seconds from 0 on")?;
+    let reconnect_grace = seconds(Flag::ReconnectGrace, "a non-negative number of seconds")?;
     let heartbeat_timeout = seconds(Flag::HeartbeatTimeout, "a number of seconds above 0")?;
     if heartbeat_timeout.is_zero() {
         let given = cli.given(Flag::HeartbeatTimeout);

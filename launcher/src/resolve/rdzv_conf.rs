@@ -13,7 +13,7 @@ type Rule = (fn(&str) -> bool, &'static str);
 
 const COUNT: Rule =
     (|value| python_number::int(value).is_some_and(|number| number > 0), "a whole number above 0");
-const DELAY: Rule = (|value| delay(value).is_some(), "a number from 0 on");
+const DELAY: Rule = (|value| delay(value).is_some(), "a non-negative number");
 const YES_OR_NO: Rule = (|value| yes_or_no(value).is_some(), "true or false");
 const STORE: Rule = (|value| ["tcp", "file"].contains(&&*value.to_lowercase()), "tcp or file");
 

@@ -64,7 +64,13 @@ pub async fn take_inventory(plan: GpuPlan) -> Inventory {
 pub fn inventory_now(plan: GpuPlan) -> Inventory {
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(take_inventory(plan)),
-        Err(error) => Inventory { notes: vec![format!("cannot ask: {error}")], ..Inventory::default() },
+        Err(error) => Inventory {
+            notes: vec![format!(
+                "cannot query the accelerators: \
+            {error}"
+            )],
+            ..Inventory::default()
+        },
     }
 }
 

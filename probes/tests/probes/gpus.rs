@@ -295,12 +295,7 @@ async fn a_failed_call_of_nvidia_smi_is_a_note_that_names_it() {
         ),
         (of_table("head -c 300 /dev/urandom"), 2, TOPO, "there is no topology table in it"),
         (of_table("printf '0,9\\n9,0\\n'"), 2, TOPO, "there is no topology table in it"),
-        (
-            of_table("printf '\\tGPU0\\nGPU0\\tX\\n'"),
-            2,
-            TOPO,
-            "the topology has 1 GPUs, and this node shows 2",
-        ),
+        (of_table("printf '\\tGPU0\\nGPU0\\tX\\n'"), 2, TOPO, "the topology has 1 GPUs, but this node has 2"),
         (of_table("exec yes GPU0"), 2, TOPO, "killed: printed more than 262144 bytes"),
         (of_table("exit 6"), 2, TOPO, "failed (exit status: 6)"),
     ] {

@@ -219,7 +219,8 @@ impl fmt::Display for Regroup {
             Self::Late => f.write_str("the job continued without this node while it was unreachable"),
             Self::UnknownRound { next } => write!(
                 f,
-                "the restarted job master does not know this node's round: its state is older than the job and ends before \
+                "the restarted job master does not know this node's round: its state is older than the job and \
+                 ends before \
                  round {next}"
             ),
         }
@@ -327,16 +328,20 @@ impl fmt::Display for Log {
             Self::Checked { report } => f.write_str(report),
             Self::Proceeds { cut, nodes } => write!(
                 f,
-                "warning: {} over a cut, as the policy is to proceed: {cut}",
+                "warning: {} over broken paths, as the job's policy is to proceed: {cut}",
                 if *nodes == 1 { "1 node trains".to_owned() } else { format!("{nodes} nodes train") }
             ),
             Self::Gone { node, reason, losses, limit } => {
-                write!(f, "{node} was lost: {reason} ({losses} of {limit} replacements used for this rank)")
+                write!(
+                    f,
+                    "{node} was lost: {reason} ({losses} of {limit} replacements used for this node rank)"
+                )
             }
             Self::Regrouped { round, why } => write!(f, "round {round} is over: {why}"),
             Self::Restoring { round, nodes } => write!(
                 f,
-                "nodes report round {round} of {}, which this master does not know: it has no state directory, or an empty \
+                "nodes report round {round} of {}, which this master does not know: it has no state directory, or \
+                 an empty \
                  one; waiting for the others",
                 diagnosis::counted::counted(*nodes, "node")
             ),
@@ -348,8 +353,10 @@ impl fmt::Display for Log {
             Self::OldMemory { node, round, next } => write!(
                 f,
                 "warning: {node} is in round {round}, and the state of this master ends before round {next}: its \
-                 state directory is an older copy of the job's state, or the job continued without one. Nodes of rounds \
-                 that it does not know stop their workers and join again. Start a master again with the state directory \
+                 state directory is an older copy of the job's state, or the job continued without one. Nodes of \
+                 rounds \
+                 that it does not know stop their workers and join again. Start a master again with the state \
+                 directory \
                  as the last one left it, or with an empty one: then it asks the nodes and restarts none"
             ),
         }

@@ -33,8 +33,8 @@ fn a_node_with_a_faulty_accelerator_is_excluded_with_the_reason() {
     for (state, component, reason) in [
         ("lost=3", "gpu 3", "it has fallen off the bus"),
         ("ecc=5:2", "gpu 5", "2 uncorrectable ECC errors in its memory"),
-        ("pending=1", "gpu 1", "is marked for replacement"),
-        ("closed=7", "gpu 7", "the driver does not open it"),
+        ("pending=1", "gpu 1", "a memory row remapping is pending"),
+        ("closed=7", "gpu 7", "the driver cannot open it"),
     ] {
         let job = lines();
         let outcome = node(&job, state).start().finish().expect_code(201);

@@ -82,7 +82,7 @@ fn a_cut_that_leaves_too_few_nodes_fails_the_job_and_is_named() {
     for outcome in job.fails(nodes, 202).iter().take(5) {
         let output = &outcome.stderr;
         assert!(
-            output.contains(&format!("the network check found a cut between nodes: {words}; ")),
+            output.contains(&format!("the network check found broken paths between nodes: {words}; ")),
             "{output}"
         );
         assert!(
@@ -112,10 +112,11 @@ fn a_cut_path_is_a_warning_with_the_proceed_policy() {
     assert!(report.nodes.iter().all(|node| !node.excluded), "{report:#?}");
     let _world = job.first_world(5);
     for node in &nodes {
-        let _said =
-            job.await_output(node, "; warning: the job trains over a cut, as its policy is to proceed: ");
+        let _said = job
+            .await_output(node, "; warning: the job trains over broken paths, as its policy is to proceed: ");
     }
-    let _said = job.await_master_log("warning: 5 nodes train over a cut, as the policy is to proceed: ");
+    let _said =
+        job.await_master_log("warning: 5 nodes train over broken paths, as the job's policy is to proceed: ");
     let _end = job.ends_well(nodes);
 }
 

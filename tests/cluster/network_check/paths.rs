@@ -64,7 +64,7 @@ fn of_four_only_the_host_that_gets_no_large_packets_is_named() {
     for piece in &report.nodes[1].evidence {
         // It was connected, so it is the deadline that ends the test.
         let is_cut =
-            piece.words.contains(": cut short after ") || piece.words.contains(": no byte moved within ");
+            piece.words.contains(": timed out after ") || piece.words.contains(": no byte moved within ");
         assert!(is_cut, "{report:#?}");
     }
     let left = take(&mut nodes, 1);

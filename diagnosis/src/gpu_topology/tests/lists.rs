@@ -32,7 +32,7 @@ fn busy_devices_are_excluded() {
     let refusal = arranged(&[1], &[4, 5, 6, 7], &EVERY, FOUR).unwrap_err();
     assert_eq!(
         refusal,
-        "4 GPUs are asked for, and 3 are free (1 busy, 4,5,6,7 taken by other launchers left out)"
+        "too few free GPUs: 4 requested, 3 free (1 busy, 4,5,6,7 taken by other launchers left out)"
     );
 }
 

@@ -39,10 +39,13 @@ fn each_kind_of_broken_has_its_reason_and_all_are_named() {
     type Break = fn(&mut Gpu);
     let break_it: [(Break, &str); 5] = [
         (|gpu| gpu.trouble = Some(GpuTrouble::Lost), "fallen off the bus"),
-        (|gpu| gpu.trouble = Some(GpuTrouble::CannotOpen("no".into())), "does not open it: no"),
+        (|gpu| gpu.trouble = Some(GpuTrouble::CannotOpen("no".into())), "cannot open it: no"),
         (|gpu| gpu.ecc_uncorrected = Some(2), "2 uncorrectable ECC errors"),
         (|gpu| gpu.remapped = Some(RemappedRows { pending: true, ..Default::default() }), "reset"),
-        (|gpu| gpu.remapped = Some(RemappedRows { failed: true, ..Default::default() }), "no spare row"),
+        (
+            |gpu| gpu.remapped = Some(RemappedRows { failed: true, ..Default::default() }),
+            "no spare memory row",
+        ),
     ];
     for (how, message) in break_it {
         let mut inventory = node(4);
@@ -91,7 +94,7 @@ fn busy_accelerators_are_waited_for_and_matter_only_when_too_few_are_free() {
         gpu.processes = (1..=4).map(|pid| GpuProcess { pid, memory: None }).collect();
     }
     let Health::Fit { notes } = judge(&inventory, &terms(2, None), Duration::ZERO) else { panic!() };
-    assert_eq!(notes[0], "gpu 0: 61.0 of 80.0 GB are taken, by process 1, 2, 3 and 1 more");
+    assert_eq!(notes[0], "gpu 0: 61.0 of 80.0 GB are in use by processes 1, 2, 3 and 1 more");
     assert_eq!(judge(&inventory, &terms(3, None), Duration::ZERO), Health::Recheck { after: LOOK_EVERY });
     let almost = BUSY_TIMEOUT - Duration::from_millis(20);
     assert_eq!(

@@ -255,7 +255,7 @@ fn sentence(number: u64, message: &str, evidence: &Value, round: &Value) {
         millis(mean)
     );
     let rest = message.split_once(&expected).unwrap_or_else(|| panic!("{message}: {expected}")).1;
-    assert!(rest.is_empty() || rest.starts_with("; cut short after "), "{message}");
+    assert!(rest.is_empty() || rest.starts_with("; timed out after "), "{message}");
 }
 
 #[test]

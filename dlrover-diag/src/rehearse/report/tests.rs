@@ -106,11 +106,12 @@ fn findings_are_in_table_and_document() {
     let text = table(&settings, &outcome);
     for line in [
         "simulated: 16 nodes in 4 racks and 2 pods, seed 0\n",
-        "1 that breaks later, 1 liar, 1 rack cut off later, 1 rack with some dead uplinks, 1 pod cut off, each test fails \
+        "1 that breaks later, 1 liar, 1 rack cut off later, 1 rack with some dead uplinks, 1 pod cut off, each \
+         test fails \
          with probability 0.5; noise 0\n",
-        "rack 1: no node of it is reached, not even from inside\n",
+        "rack 1: none of its nodes can be reached, not even from within the rack\n",
         "pod 0: cut off from the others\n",
-        "rack 3: part of its uplinks is dead; 2 of 4 pairs out of it failed\n",
+        "rack 3: part of its uplinks is dead; 2 of 4 pairs with other racks failed\n",
         "ambiguous: node 9 or link 9-10 or uplink of rack 2\n",
         "cut: pod 0 reaches itself only\n",
         "excluded, since the simulated fault cuts them off: nodes 0 to 2, 12\n",

@@ -242,12 +242,15 @@ impl<'a> Seen<'a> {
             (_, 1.., 0) => None,
             (0, ..) => Some((Reason::NeverTested, "never tested with another rack".into())),
             (tests, 0, _) => {
-                let words = format!("the {} out of it took paths that work", count(tests, "pair"));
+                let words =
+                    format!("the {} tested with other racks used working paths", count(tests, "pair"));
                 Some((Reason::Passed, words))
             }
             (tests, dead, unnamed) => {
-                let words =
-                    format!("of {} out of it {dead} failed, {unnamed} not named", count(tests, "pair"));
+                let words = format!(
+                    "{} tested with other racks: {dead} failed, {unnamed} not reported",
+                    count(tests, "pair")
+                );
                 Some((Reason::Shown, words))
             }
         }

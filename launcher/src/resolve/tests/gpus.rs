@@ -108,7 +108,7 @@ fn the_users_own_list_bounds_the_choice() {
         let (chosen, lines) = chosen(&eight(&[]), &[("CUDA_VISIBLE_DEVICES", own)], flags);
         match list {
             "" => assert_eq!(
-                (chosen, lines[0].contains("2 GPUs are asked for, and 1 are free")),
+                (chosen, lines[0].contains("too few free GPUs: 2 requested, 1 free")),
                 (some(own), true)
             ),
             list => assert_eq!(chosen, some(list), "{own}: {lines:?}"),
@@ -157,9 +157,12 @@ fn an_unknown_topology_changes_nothing_and_is_reported_on_one_line() {
     );
     let mut host = FakeHost::new();
     host.accelerators.notes = vec!["no NVML: it is not here".into(), "no nvidia-smi on PATH".into()];
-    assert_eq!(says(&host, flags), "this node shows no GPU: no NVML: it is not here; no nvidia-smi on PATH");
+    assert_eq!(
+        says(&host, flags),
+        "no GPU found on this node: no NVML: it is not here; no nvidia-smi on PATH"
+    );
     let nine = "--gpu-select=topology --nproc-per-node=9";
-    assert_eq!(says(&eight(&[]), nine), "9 GPUs are asked for, and 8 are free");
+    assert_eq!(says(&eight(&[]), nine), "too few free GPUs: 9 requested, 8 free");
     let mut host = eight(&[]);
     host.accelerators.gpus.extend((8..17).map(|index| Gpu {
         index,
@@ -179,7 +182,7 @@ fn a_file_stands_in_for_what_is_told() {
     let env = [("CUDA_VISIBLE_DEVICES", "3,4,5,6")];
     assert_eq!(chosen(&host, &env, flags).0, some("44,55,66,33"));
     let (_, lines) = chosen(&host, &[], "--gpu-select=topology --gpu-topology=/gbps.csv");
-    assert!(lines[0].ends_with("the topology has 2 GPUs, and this node shows 8"), "{lines:?}");
+    assert!(lines[0].ends_with("the topology has 2 GPUs, but this node has 8"), "{lines:?}");
     let (_, lines) = chosen(&host, &[], "--gpu-select=topology --gpu-topology=/missing");
     assert!(lines[0].contains("/missing: No such file"), "{lines:?}");
     // Without an answer, the driver's files list the GPUs.

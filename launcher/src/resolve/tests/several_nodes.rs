@@ -72,7 +72,7 @@ fn unset_is_no_wish_and_only_a_masters_line_reads_node_rank() {
     assert_eq!(rank(&plan_in(&[MASTER, env[1]], "--nnodes=4 x")), Some(3));
     assert_eq!(rank(&plan_in(&[MASTER, env[0]], "--node-rank=1 --nnodes=4 x")), Some(1));
     let error = refusal(&[MASTER, ("NODE_RANK", "first")], "--nnodes=4 x");
-    assert_eq!(error, "`NODE_RANK=first` is not a rank: give a whole number from 0 on, or leave it out");
+    assert_eq!(error, "`NODE_RANK=first` is not a rank: give a non-negative whole number, or leave it out");
 }
 
 #[test]

@@ -32,7 +32,7 @@ pub(super) fn take(collector: &mut Collector<'_>, tool: &Path) {
 pub(crate) fn read(text: &str, count: usize) -> Result<Matrix, String> {
     let matrix = Matrix::parse(text).map_err(|why| why.to_string())?;
     if matrix.size() != count {
-        return Err(format!("the topology has {} GPUs, and this node shows {count}", matrix.size()));
+        return Err(format!("the topology has {} GPUs, but this node has {count}", matrix.size()));
     }
     // Numbers of a measurement, which no tool prints.
     matrix.link(0, 0).ok_or_else(|| BadMatrix::NoTable.to_string())?;
@@ -48,7 +48,7 @@ mod tests {
         let table = include_str!("../../../../diagnosis/src/gpu_topology/fixtures/f_c500.txt");
         assert_eq!(read(table, 8).unwrap().link(0, 1).unwrap().to_string(), "MX");
         for (text, count, message) in [
-            (table, 4, "the topology has 8 GPUs, and this node shows 4"),
+            (table, 4, "the topology has 8 GPUs, but this node has 4"),
             ("no table", 2, "there is no topology table"),
             ("", 2, "there is no topology table"),
             ("0,9\n9,0\n", 2, "there is no topology table"),

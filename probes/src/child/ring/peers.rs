@@ -205,7 +205,8 @@ fn attempt(
     answer: Option<Duration>,
 ) -> Result<TcpStream, AttemptError> {
     let addresses = address.to_socket_addrs();
-    let addresses = addresses.map_err(|error| AttemptError::Retry(format!("no such address: {error}")))?;
+    let addresses =
+        addresses.map_err(|error| AttemptError::Retry(format!("cannot resolve the address: {error}")))?;
     let mut last = AttemptError::Retry("the name has no address".to_owned());
     for address in addresses {
         let connected = connect(address, deadline).map_err(AttemptError::Retry);
@@ -245,8 +246,10 @@ pub(crate) fn send_hello(
         if let Some((deadline, answer)) = limit {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let reason =
-                    format!("it gave no answer within {} s, or is busy with another", answer.as_secs());
+                let reason = format!(
+                    "it did not answer within {} s; it may be busy with another check",
+                    answer.as_secs()
+                );
                 return Err(AttemptError::NotAProbe(reason));
             }
             stream.set_read_timeout(Some(left)).map_err(closed)?;

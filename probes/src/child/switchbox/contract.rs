@@ -114,8 +114,11 @@ impl Response {
         if let Some(devices) = self.devices
             && let Some(socket) = [pair.0, pair.1].into_iter().find(|socket| *socket >= devices)
         {
-            let message =
-                format!("{socket} is not among the {} here", diagnosis::counted::counted(devices, "device"));
+            let message = format!(
+                "socket {socket} does not exist: this host has \
+                    {}",
+                diagnosis::counted::counted(devices, "device")
+            );
             return Err(Wrong::new(Trouble::NoSuchDevice, message));
         }
         if let Some(err) = self.of_pair(pair).find_map(|it| it.err.as_ref()) {

@@ -91,8 +91,7 @@ fn one_pair(pair: SocketPair, request: &Request) -> Result<Vec<Measured>, Wrong>
     });
     let (one, other) = (one?, other?);
     let free = [&one, &other].map(|context| context.mem_get_info().map(|(free, _)| free as u64));
-    let [first, second] =
-        free.map(|free| free.map_err(|error| of_driver("cannot ask for its memory", error)));
+    let [first, second] = free.map(|free| free.map_err(|error| of_driver("cannot query its memory", error)));
     let bytes = size(request.bytes, first?.min(second?));
     let Some(bytes) = bytes else {
         return Err(Wrong::new(Trouble::NoAnswer, "there is no free memory on one of the devices"));
@@ -136,7 +135,7 @@ fn one_pair(pair: SocketPair, request: &Request) -> Result<Vec<Measured>, Wrong>
 fn end(context: &Arc<CudaContext>, bytes: u64) -> Result<End, Wrong> {
     let stream = context.default_stream();
     let length = usize::try_from(bytes).unwrap_or(usize::MAX);
-    let buffer = stream.alloc_zeros(length).map_err(|error| of_driver("cannot get memory", error))?;
+    let buffer = stream.alloc_zeros(length).map_err(|error| of_driver("cannot allocate memory", error))?;
     Ok(End { context: Arc::clone(context), stream, buffer })
 }
 
@@ -145,8 +144,8 @@ fn end(context: &Arc<CudaContext>, bytes: u64) -> Result<End, Wrong> {
 fn repeat(from: &mut End, to: &mut End, sent: &[u8], request: &Request) -> Result<Vec<(f32, bool)>, Wrong> {
     let failed = |doing: &'static str| move |error| of_driver(doing, error);
     from.stream.memcpy_htod(sent, &mut from.buffer).map_err(failed("cannot fill the memory"))?;
-    to.stream.memset_zeros(&mut to.buffer).map_err(failed("cannot wipe the memory"))?;
-    to.stream.synchronize().map_err(failed("cannot wipe the memory"))?;
+    to.stream.memset_zeros(&mut to.buffer).map_err(failed("cannot clear the memory"))?;
+    to.stream.synchronize().map_err(failed("cannot clear the memory"))?;
     let mut times = Vec::new();
     for turn in 0..request.warmup.saturating_add(request.iters) {
         let millis = copy(from, to, sent.len()).map_err(failed("cannot copy"))?;
@@ -154,8 +153,8 @@ fn repeat(from: &mut End, to: &mut End, sent: &[u8], request: &Request) -> Resul
             times.push(millis);
         }
     }
-    let received = to.stream.clone_dtoh(&to.buffer).map_err(failed("cannot read what came"))?;
-    to.stream.synchronize().map_err(failed("cannot read what came"))?;
+    let received = to.stream.clone_dtoh(&to.buffer).map_err(failed("cannot read the received bytes"))?;
+    to.stream.synchronize().map_err(failed("cannot read the received bytes"))?;
     let verified = received == sent;
     Ok(times.into_iter().map(|millis| (millis, verified)).collect())
 }

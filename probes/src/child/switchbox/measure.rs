@@ -73,7 +73,10 @@ impl Probe {
             Self::Copy(CopyKind::Host)
                 if matches!(expected, Expected::Exactly(Path::Metaxlink | Path::Nvlink)) =>
             {
-                Some("the host probe tests no link, so no pair can pass as one")
+                Some(
+                    "the host probe does not use the links, so no pair can take the path that switchbox-path \
+                    requires; set switchbox-path to any",
+                )
             }
             _ => None,
         }

@@ -126,7 +126,7 @@ fn with_too_few_left_and_no_replacement_the_job_ends_by_its_timeout() {
         panic!("{:?}", report.verdict)
     };
     let words = failure.to_string();
-    assert!(words.contains("missing ranks 2; node rank 2 (host-2, 10.0.0.2) was lost: "), "{words}");
+    assert!(words.contains("missing node ranks: 2; node rank 2 (host-2, 10.0.0.2) was lost: "), "{words}");
     let told = simulation
         .outcomes()
         .filter(|(_, outcome)| matches!(outcome, Some(Outcome::Failed(Failure::Job(_)))));
@@ -153,7 +153,11 @@ fn an_announced_leave_uses_no_budget_and_needs_no_grace() {
     let (simulation, report) = at(plan, &[(20, Fault::Signal { slot: 3, signal: 15, again_after: None })]);
     assert_eq!(report.verdict, Some(JobVerdict::Succeeded));
     assert_eq!(rounds(&report), [(4, 4), (3, 3)]);
-    assert!(losses(&report)[0].ends_with("(0 of 0 replacements used for this rank)"), "{:?}", report.log);
+    assert!(
+        losses(&report)[0].ends_with("(0 of 0 replacements used for this node rank)"),
+        "{:?}",
+        report.log
+    );
     assert!(report.spawned[4].at < Moment::at_secs(28));
     assert_eq!(simulation.outcomes().nth(3).unwrap().1, Some(&Outcome::Interrupted(15)));
 }

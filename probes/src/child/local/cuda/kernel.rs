@@ -40,7 +40,7 @@ pub(super) fn samples(context: &Arc<CudaContext>, times: u32) -> Result<Vec<Dura
     let length = BLOCKS * THREADS;
     let mut out = stream
         .alloc_zeros::<f32>(usize::try_from(length).unwrap_or_default())
-        .map_err(message("cannot get memory"))?;
+        .map_err(message("cannot allocate memory"))?;
     let config = LaunchConfig { grid_dim: (BLOCKS, 1, 1), block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 };
     let mut sample = |launches: u32| -> Result<Duration, DriverError> {
         let began = Instant::now();

@@ -108,7 +108,8 @@ fn with_too_few_on_the_larger_side_the_job_fails_by_name_at_once() {
     assert_eq!(
         message,
         format!(
-            "the network check found a cut between nodes: {WORDS}; 2 of 4 nodes could train together, fewer than \
+            "the network check found broken paths between nodes: {WORDS}; 2 of 4 nodes could train together, fewer \
+             than \
              the 3 that the job needs; no node is tainted for it. Check the switches and cables on that path first"
         )
     );
@@ -150,7 +151,8 @@ fn a_cut_fails_the_job_if_that_is_the_policy() {
 fn all_train_over_a_cut_with_a_warning_if_that_is_the_policy() {
     let mut cut = severed(policy(), 4, 1, OnBadPath::Proceed);
     assert!(cut.excluded().is_empty());
-    let warning = format!("warning: 4 nodes train over a cut, as the policy is to proceed: {WORDS}");
+    let warning =
+        format!("warning: 4 nodes train over broken paths, as the job's policy is to proceed: {WORDS}");
     let logs = cut.effects.iter().filter_map(|effect| match effect {
         Effect::Log(log) => Some(log.to_string()),
         _ => None,
@@ -160,7 +162,7 @@ fn all_train_over_a_cut_with_a_warning_if_that_is_the_policy() {
     assert!(told.starts_with("network check passed: 4 nodes"), "{told}");
     assert!(
         told.ends_with(&format!(
-            "; warning: the job trains over a cut, as its policy is to proceed: {WORDS}"
+            "; warning: the job trains over broken paths, as its policy is to proceed: {WORDS}"
         )),
         "{told}"
     );
