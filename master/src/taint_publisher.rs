@@ -29,7 +29,10 @@ use tokio::{
 };
 
 pub use self::document::taint_document;
-use crate::log::{Log, log_line};
+use crate::{
+    file_replacement::replace_file,
+    log::{Log, log_line},
+};
 
 /// Time limit of the operator's command, for each node.
 const COMMAND: Duration = Duration::from_secs(30);
@@ -39,6 +42,9 @@ const CLOSING: Duration = Duration::from_secs(60);
 
 /// Time limit of writing the file.
 const WRITE: Duration = Duration::from_secs(5);
+
+/// The mode of the file, less the umask: it is for others to read.
+const PUBLIC: u32 = 0o666;
 
 /// Bytes kept of a command's standard error.
 const STDERR_LIMIT: u64 = 4 << 10;
@@ -201,19 +207,13 @@ async fn write_in_thread(path: PathBuf, document: Arc<str>) -> io::Result<()> {
     end.await.map_err(io::Error::other)?
 }
 
-/// Replaces the file in one step: readers see the old document or the new one, also after a power loss.
+/// Replaces the file in one step: readers see the old document or the new one.
 fn write(path: &Path, document: &str) -> io::Result<()> {
-    let temporary = temporary_path(path);
-    let written = || -> io::Result<()> {
-        let mut file = fs::File::create(&temporary)?;
+    let fill = |file: &mut fs::File| {
         file.write_all(document.as_bytes())?;
-        file.write_all(b"\n")?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)
+        file.write_all(b"\n")
     };
-    written().inspect_err(|_| {
-        let _gone = fs::remove_file(&temporary);
-    })
+    replace_file(path, &temporary_path(path), PUBLIC, fill, || {}).map(drop)
 }
 
 /// Where a report is written before it is renamed to `path`.
