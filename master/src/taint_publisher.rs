@@ -11,7 +11,6 @@ use std::{
     path::{Path, PathBuf},
     process::Stdio,
     sync::{Arc, Mutex, OnceLock, PoisonError},
-    thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -19,11 +18,12 @@ use nix::{
     sys::signal::{Signal, killpg},
     unistd::Pid,
 };
+use processes::run_blocking;
 use rules::{taint_key::TaintKey, taint_report::TaintReport};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     process::{Child, Command},
-    sync::{mpsc, oneshot},
+    sync::mpsc,
     task::JoinHandle,
     time::timeout,
 };
@@ -165,7 +165,10 @@ async fn deliver(
     log: &Log,
 ) {
     if let Some(path) = &config.file {
-        match timeout(WRITE, write_in_thread(path.clone(), document)).await {
+        let report_path = path.clone();
+        // Its file system may hang.
+        let writing = run_blocking(move || write(&report_path, &document));
+        match timeout(WRITE, writing).await.map(Result::flatten) {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 log_line(
@@ -196,15 +199,6 @@ async fn deliver(
             }
         }
     }
-}
-
-/// Writes the file on a thread, because its file system may hang.
-async fn write_in_thread(path: PathBuf, document: Arc<str>) -> io::Result<()> {
-    let (done, end) = oneshot::channel();
-    thread::Builder::new().name("taint-report".into()).stack_size(256 << 10).spawn(move || {
-        let _gone = done.send(write(&path, &document));
-    })?;
-    end.await.map_err(io::Error::other)?
 }
 
 /// Replaces the file in one step: readers see the old document or the new one.
