@@ -9,7 +9,7 @@ use std::{ffi::OsString, net::Ipv4Addr, sync::Arc, time::Duration};
 
 use diagnosis::{
     gpus::health::GpuTerms,
-    network_check::{LocalCheck, LocalFault, Probed},
+    network_check::{LocalCheck, LocalFault},
     switchbox::COMPONENT,
 };
 use rules::{
@@ -25,8 +25,8 @@ use tracing::warn;
 
 use self::{alone::Alone, test::Probe};
 use probes::{
-    CANNOT_RUN, CommandPlan, GpuPlan, Helper, Listener, LocalPlan, Reservation, SwitchboxError,
-    SwitchboxTask, check_locally, check_switchbox,
+    CommandPlan, GpuPlan, Helper, Listener, LocalPlan, Reservation, SwitchboxError, SwitchboxTask,
+    check_locally, check_switchbox,
 };
 
 /// How long cancelled probes may take at the end of the node: their own limits, and a little more.
@@ -196,7 +196,8 @@ impl Prober {
     }
 
     /// Takes part in a test, after cancelling the one before. It ends with [`Event::Probed`]; if this node also
-    /// computes for longer, there is one for each.
+    /// computes for longer, there is one for each. Without a check command to run it ends with
+    /// [`Event::CannotCheck`].
     pub fn probe<E: From<Event> + Send + 'static>(&mut self, order: CheckOrder, events: mpsc::Sender<E>) {
         let (cancel, cancelled) = watch::channel(false);
         // Dropping its sender cancels the one before.
@@ -214,13 +215,10 @@ impl Prober {
             if let Some(before) = before {
                 let _panicked = before.await;
             }
-            let report = probe.run(cancelled, &events).await;
-            let end = match &report.probed {
+            let end = match probe.run(cancelled, &events).await {
+                Ok(report) => Event::Probed { report },
                 // It concerns no other node, so none must be suspected.
-                Probed::Failed { reason } if reason.starts_with(CANNOT_RUN) => {
-                    Event::CannotCheck { reason: reason.clone() }
-                }
-                _ => Event::Probed { report },
+                Err(error) => Event::CannotCheck { reason: error.to_string() },
             };
             let _gone = events.send(end.into()).await;
         });

@@ -5,15 +5,12 @@ use std::{
     collections::BTreeSet,
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs as _, UdpSocket},
-    thread,
     time::Duration,
 };
 
 use agent::{Reach, bind, bind_at, interface_addresses, loopback_that_is_down};
-use tokio::{
-    sync::oneshot,
-    time::{Instant, sleep, timeout_at},
-};
+use processes::run_blocking;
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::{
     endpoint::{Endpoint, is_loopback},
@@ -219,26 +216,22 @@ async fn look_up(host: &str, retries: bool) -> Result<Vec<IpAddr>, String> {
     }
     let until = Instant::now() + LOOK_UP;
     loop {
-        let (answer, answered) = oneshot::channel();
         let name = host.to_owned();
-        let asker = thread::Builder::new().name("look-up".into()).stack_size(256 << 10).spawn(move || {
+        let asking = run_blocking(move || {
             let found = (name.as_str(), 0).to_socket_addrs();
-            let _too_late =
-                answer.send(found.map(|found| found.map(|address| address.ip()).collect::<Vec<_>>()));
+            found.map(|found| found.map(|address| address.ip()).collect::<Vec<_>>())
         });
-        if let Err(error) = asker {
-            return Err(format!("cannot be resolved: {error}"));
-        }
-        match timeout_at(until, answered).await {
+        match timeout_at(until, asking).await {
+            Ok(Err(error)) => return Err(format!("cannot be resolved: {error}")),
             Ok(Ok(Ok(found))) if !found.is_empty() => return Ok(found),
-            Ok(answer) if !retries || Instant::now() + AGAIN >= until => {
+            Ok(Ok(answer)) if !retries || Instant::now() + AGAIN >= until => {
                 let why = match answer {
-                    Ok(Err(error)) => error.to_string(),
-                    Ok(Ok(_)) | Err(_) => "no address".to_owned(),
+                    Err(error) => error.to_string(),
+                    Ok(_) => "no address".to_owned(),
                 };
                 return Err(format!("cannot be resolved ({why})"));
             }
-            Ok(_) => sleep(AGAIN).await,
+            Ok(Ok(_)) => sleep(AGAIN).await,
             Err(_) => return Err(format!("name resolution timed out after {} s", LOOK_UP.as_secs())),
         }
     }

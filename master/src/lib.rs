@@ -6,6 +6,7 @@
 //! An event is what happened, for a pure machine; a command is what a task is asked or told by others.
 
 mod admission;
+mod file_replacement;
 mod job_loop;
 mod journal;
 mod log;

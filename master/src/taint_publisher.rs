@@ -11,7 +11,6 @@ use std::{
     path::{Path, PathBuf},
     process::Stdio,
     sync::{Arc, Mutex, OnceLock, PoisonError},
-    thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -19,17 +18,21 @@ use nix::{
     sys::signal::{Signal, killpg},
     unistd::Pid,
 };
+use processes::run_blocking;
 use rules::{taint_key::TaintKey, taint_report::TaintReport};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     process::{Child, Command},
-    sync::{mpsc, oneshot},
+    sync::mpsc,
     task::JoinHandle,
     time::timeout,
 };
 
 pub use self::document::taint_document;
-use crate::log::{Log, log_line};
+use crate::{
+    file_replacement::replace_file,
+    log::{Log, log_line},
+};
 
 /// Time limit of the operator's command, for each node.
 const COMMAND: Duration = Duration::from_secs(30);
@@ -39,6 +42,9 @@ const CLOSING: Duration = Duration::from_secs(60);
 
 /// Time limit of writing the file.
 const WRITE: Duration = Duration::from_secs(5);
+
+/// The mode of the file, less the umask: it is for others to read.
+const PUBLIC: u32 = 0o666;
 
 /// Bytes kept of a command's standard error.
 const STDERR_LIMIT: u64 = 4 << 10;
@@ -159,7 +165,10 @@ async fn deliver(
     log: &Log,
 ) {
     if let Some(path) = &config.file {
-        match timeout(WRITE, write_in_thread(path.clone(), document)).await {
+        let report_path = path.clone();
+        // Its file system may hang.
+        let writing = run_blocking(move || write(&report_path, &document));
+        match timeout(WRITE, writing).await.map(Result::flatten) {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 log_line(
@@ -192,28 +201,13 @@ async fn deliver(
     }
 }
 
-/// Writes the file on a thread, because its file system may hang.
-async fn write_in_thread(path: PathBuf, document: Arc<str>) -> io::Result<()> {
-    let (done, end) = oneshot::channel();
-    thread::Builder::new().name("taint-report".into()).stack_size(256 << 10).spawn(move || {
-        let _gone = done.send(write(&path, &document));
-    })?;
-    end.await.map_err(io::Error::other)?
-}
-
-/// Replaces the file in one step: readers see the old document or the new one, also after a power loss.
+/// Replaces the file in one step: readers see the old document or the new one.
 fn write(path: &Path, document: &str) -> io::Result<()> {
-    let temporary = temporary_path(path);
-    let written = || -> io::Result<()> {
-        let mut file = fs::File::create(&temporary)?;
+    let fill = |file: &mut fs::File| {
         file.write_all(document.as_bytes())?;
-        file.write_all(b"\n")?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)
+        file.write_all(b"\n")
     };
-    written().inspect_err(|_| {
-        let _gone = fs::remove_file(&temporary);
-    })
+    replace_file(path, &temporary_path(path), PUBLIC, fill, || {}).map(drop)
 }
 
 /// Where a report is written before it is renamed to `path`.

@@ -4,9 +4,9 @@ use std::{
     fs::File,
     io::{self, Read as _},
     path::{Path, PathBuf},
-    thread,
 };
 
+use processes::run_blocking;
 use rules::{
     chain,
     topology::{Topology, TopologyError},
@@ -17,9 +17,6 @@ use crate::job_loop::Command;
 
 /// 64 Ki nodes with long names.
 const MAX_BYTES: u64 = 16 << 20;
-
-/// Enough for the buffers, which are on the heap.
-const STACK: usize = 256 << 10;
 
 /// What is wrong with a topology file.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +58,13 @@ pub(crate) fn read(path: &Path) -> Result<Topology, TopologyFileError> {
     Topology::parse(&text).map_err(|source| TopologyFileError::Line { path: path.to_owned(), source })
 }
 
+/// Reads the file. Without room for a thread it cannot be read.
+async fn read_in_thread(path: PathBuf) -> Result<Topology, TopologyFileError> {
+    let name = path.clone();
+    let reading = run_blocking(move || read(&path)).await;
+    reading.unwrap_or_else(|source| Err(TopologyFileError::Read { path: name, source }))
+}
+
 /// Reads the file for the job, one read at a time.
 #[derive(Debug)]
 pub(crate) struct Reader {
@@ -84,18 +88,15 @@ impl Reader {
         }
         self.is_reading = true;
         let (path, to) = (self.path.clone(), self.to.clone());
-        let reading = move || {
+        tokio::spawn(async move {
             let topology = match path {
                 None => Ok(Topology::default()),
-                Some(path) => read(&path).map_err(|error| chain(&error)),
+                Some(path) => read_in_thread(path).await.map_err(|error| chain(&error)),
             };
             if let Some(to) = to.upgrade() {
-                let _gone = to.blocking_send(Command::TopologyRead(topology));
+                let _gone = to.send(Command::TopologyRead(topology)).await;
             }
-        };
-        // Without a thread there is no answer, and the job continues without the file after its time limit.
-        let started = thread::Builder::new().name("topology".into()).stack_size(STACK).spawn(reading);
-        self.is_reading = started.is_ok();
+        });
     }
 
     /// Notes that the thread has finished.

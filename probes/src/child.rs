@@ -124,17 +124,16 @@ fn perform(task: Task) -> ! {
         Task::Ring(task) => {
             let progress = Arc::new(Progress::new(task.plan.total_bytes()));
             if let Err(error) = report_progress(reporter.clone(), Arc::clone(&progress)) {
-                reporter.end(End::Group(
-                    Probed::Failed { reason: format!("cannot start a thread: {error}") }.into(),
-                ));
+                let reason = format!("cannot start a thread: {error}");
+                reporter.end(End::Group(Ok(Probed::Failed { reason }.into())));
             }
             match ring::run(task, &progress) {
-                Ok(measured) => reporter.end(End::Group(measured)),
+                Ok(measured) => reporter.end(End::Group(Ok(measured))),
                 Err(error) => {
                     if matches!(error, RingError::ClosedEarly { .. }) {
                         thread::sleep(CANCEL_TIMEOUT);
                     }
-                    reporter.end(End::Group(Probed::Failed { reason: rules::chain(&error) }.into()))
+                    reporter.end(End::Group(Ok(Probed::Failed { reason: rules::chain(&error) }.into())))
                 }
             }
         }
@@ -158,7 +157,7 @@ fn report_progress(reporter: Reporter, progress: Arc<Progress>) -> io::Result<()
     thread::Builder::new().name("progress".into()).spawn(move || {
         loop {
             if wait_for(&asked, PROGRESS_INTERVAL).is_some() {
-                reporter.end(End::Group(progress.unfinished().into()));
+                reporter.end(End::Group(Ok(progress.unfinished().into())));
             }
             reporter.send(&ProbeMessage::Progress(progress.unfinished()));
         }

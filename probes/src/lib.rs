@@ -44,7 +44,7 @@ pub use self::{
         switchbox::{SwitchboxError, check_switchbox},
     },
     wire::{
-        command::CANNOT_RUN,
+        command::CannotRun,
         gpus::GpuMessage,
         group::{AllReduced, Measured},
         ring::{RingMode, RingPlan},

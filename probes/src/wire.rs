@@ -15,7 +15,7 @@ use diagnosis::{
 use serde::{Deserialize, Serialize};
 
 use self::{
-    command::CommandTask,
+    command::{CannotRun, CommandTask},
     gpus::{GpuMessage, GpuTask},
     group::Measured,
     ring::RingTask,
@@ -82,7 +82,7 @@ pub(crate) enum End {
     /// Of [`Task::Gpus`].
     Inventory(Box<Inventory>),
     /// Of [`Task::Ring`] and [`Task::Command`].
-    Group(Measured),
+    Group(Result<Measured, CannotRun>),
     /// Of [`Task::Switchbox`].
     Switchbox(SwitchboxEnd),
 }

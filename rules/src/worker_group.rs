@@ -6,7 +6,8 @@
 //!                                               +---------> Stopping --TreeGone--> Leaving --JobEnded--> Done
 //! ```
 //!
-//! "What happens when a worker dies" is [`WorkerGroup::on_worker_exited`].
+//! "What happens when a worker dies" is [`WorkerGroup::on_worker_exited`]. The ways into a state have their own files:
+//! `starting`, `stopping`, `leaving`.
 //!
 //! The stream to the master may break at any time and comes back by itself. The workers are not affected; what this
 //! node had to report is sent again from its state on [`Event::MasterBack`], so no message is lost.
@@ -16,9 +17,13 @@ mod event;
 mod fencing;
 mod generation;
 mod inventory;
+mod leaving;
 mod master;
 mod regroup;
 mod share_watch;
+mod stale_events;
+mod starting;
+mod stopping;
 #[cfg(test)]
 mod tests;
 
@@ -27,9 +32,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use self::event::{Effect, Event, Limits, WorkerExit};
-use self::{checks::Checks, generation::Generation, inventory::Accelerators, master::MasterStream};
+use self::{
+    checks::Checks, generation::Generation, inventory::Accelerators, master::MasterStream, stopping::Then,
+};
 use crate::{
-    failure::{ExitCause, Failure, GroupFailure, Outcome, WorkerFailure},
+    failure::{Failure, Outcome, WorkerFailure},
     fence::{Fence, Finding},
     ids::{Attempt, LocalRank, Round},
     job::{Claim, NodeEnd, WorkersState},
@@ -37,7 +44,7 @@ use crate::{
     push::Push,
     restart::{self, AfterFailure},
     start_watch::StartWatch,
-    stop_ladder::{Step, StopLadder},
+    stop_ladder::StopLadder,
     world::Assignment,
 };
 use diagnosis::moment::Moment;
@@ -53,17 +60,6 @@ pub const ROOT_CAUSE_TIMEOUT: Duration = Duration::from_secs(1);
 const EVERY: Duration = Duration::from_secs(10);
 
 const SIGTERM: i32 = 15;
-
-/// Why workers are being stopped, and so what follows when they are gone.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-enum Then {
-    /// Join again as this attempt.
-    Rejoin(Attempt),
-    /// The failures seen so far, and those seen while stopping, end the run.
-    FailWithWorkers { told: Moment },
-    /// The run has ended like this already; the stop only removes leftovers.
-    End(Outcome),
-}
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 enum State {
@@ -276,58 +272,6 @@ impl WorkerGroup {
         }
     }
 
-    /// Whether it is a late message of a round that is over, or one that the present state has no use for.
-    fn is_stale(&self, event: &Event) -> bool {
-        let (round, allowed) = match event {
-            Event::Prepared { round, .. } | Event::CannotPrepare { round, .. } => {
-                (*round, matches!(self.state, State::Preparing(_)))
-            }
-            Event::CannotStart { round, .. } => (*round, matches!(self.state, State::Running(_))),
-            Event::Pushed(Push::Regroup { round, is_secondary, .. })
-                if matches!(self.state, State::Joining { .. }) =>
-            {
-                return !is_secondary || self.charged != Some(*round);
-            }
-            Event::Pushed(Push::Regroup { round, .. }) => (*round, true),
-            Event::WorkerStarted { round, .. }
-            | Event::WorkerExited { round, .. }
-            | Event::StoreReached { round, .. }
-            | Event::TreeGone { round } => {
-                (*round, matches!(self.state, State::Running(_) | State::Stopping { .. }))
-            }
-            Event::Pushed(Push::Seat(assignment)) => {
-                let is_new = self.last.as_ref().is_none_or(|last| last.round < assignment.round);
-                return !is_new || !matches!(self.state, State::Joining { .. });
-            }
-            Event::Pushed(Push::Refused { .. } | Push::Excluded(_) | Push::JobEnd(_)) => {
-                return matches!(self.state, State::Done);
-            }
-            Event::Hosting { .. }
-            | Event::CannotHost { .. }
-            | Event::SelfCheckProgress { .. }
-            | Event::CannotCheck { .. }
-            | Event::LocallyChecked { .. }
-            | Event::Probing { .. }
-            | Event::Probed { .. }
-            | Event::Pushed(_) => {
-                return !matches!(self.state, State::Joining { .. });
-            }
-            Event::Signalled { .. }
-            | Event::InventoryTaken { .. }
-            | Event::GpuError { .. }
-            | Event::GpuMemory { .. }
-            | Event::Forwarded { .. }
-            | Event::MasterBack
-            | Event::MasterAway { .. }
-            | Event::EndNoted
-            | Event::GuardDied { .. }
-            | Event::Heard { .. }
-            | Event::Answered { .. }
-            | Event::Deadline => return matches!(self.state, State::Done),
-        };
-        !allowed || self.round() != Some(round)
-    }
-
     fn has_workers(&self) -> bool {
         matches!(self.state, State::Running(_) | State::Stopping { .. })
     }
@@ -341,54 +285,6 @@ impl WorkerGroup {
             | State::Stopping { .. }
             | State::AwaitingRootCause { .. }
             | State::Leaving { .. } => self.last.as_ref().map(|last| last.round),
-        }
-    }
-
-    fn on_assigned(&mut self, now: Moment, mut assignment: Assignment) -> Vec<Effect> {
-        if !self.start_lease(now, &assignment) {
-            // The lease was over on arrival.
-            self.last = Some(assignment);
-            return self.join(now, self.attempt);
-        }
-        // The state in memory belongs to the ranks that the node had before.
-        assignment.restore_from_disk |=
-            self.last.as_ref().is_some_and(|last| last.first_rank != assignment.first_rank);
-        let generation = Generation {
-            alive: (0..assignment.local_world_size).map(LocalRank).collect(),
-            assignment: assignment.clone(),
-            failures: Vec::new(),
-            ended_before: Vec::new(),
-            oom_kills: None,
-        };
-        let had_others = self.last.as_ref().is_some_and(|last| last.nodes > 1);
-        self.last = Some(assignment.clone());
-        self.is_done_well = false;
-        self.hosted = None;
-        self.charged = None;
-        self.checks.used();
-        self.accelerators.assigned();
-        self.state = State::Preparing(generation);
-        // A node that has always been alone has nothing to report. The files first: output costs time.
-        let tell = (assignment.nodes > 1 || had_others)
-            .then(|| Effect::Notify(Notice::Assigned(assignment.clone())));
-        let mut effects = vec![Effect::Prepare { assignment, attempt: self.attempt }];
-        effects.extend(tell);
-        effects
-    }
-
-    fn on_prepared(&mut self, now: Moment, round: Round, oom_kills: Option<u64>) -> Vec<Effect> {
-        match std::mem::replace(&mut self.state, State::Joining { since: now }) {
-            State::Preparing(mut generation) => {
-                generation.oom_kills = oom_kills;
-                self.start_watch = StartWatch::new(now, generation.assignment.local_world_size);
-                self.state = State::Running(generation);
-                vec![Effect::Spawn { round }]
-            }
-            // `is_stale` lets Prepared through in Preparing only.
-            other => {
-                self.state = other;
-                Vec::new()
-            }
         }
     }
 
@@ -438,134 +334,6 @@ impl WorkerGroup {
         effects
     }
 
-    /// Stops the running group, first by a signal; `then` follows when none of its processes is left.
-    fn stop(&mut self, now: Moment, signal: i32, then: Then) -> Vec<Effect> {
-        let generation = match std::mem::replace(&mut self.state, State::Done) {
-            State::Running(generation) => generation,
-            // Only a running group is stopped.
-            other => {
-                self.state = other;
-                return Vec::new();
-            }
-        };
-        let mut ladder = StopLadder::asked(now, self.limits.shutdown_timeout);
-        if generation.alive.is_empty() {
-            ladder.leaders_gone(now);
-        }
-        self.state = State::Stopping { generation, ladder, then };
-        vec![Effect::SignalTree { signal }]
-    }
-
-    fn on_tree_gone(&mut self, now: Moment) -> Vec<Effect> {
-        // Every worker's end is reported before the tree's, so a running group cannot lose its tree.
-        let State::Stopping { generation, then, .. } = &mut self.state else {
-            return Vec::new();
-        };
-        match then {
-            Then::Rejoin(attempt) => {
-                let attempt = *attempt;
-                self.join(now, attempt)
-            }
-            Then::FailWithWorkers { told } => {
-                let until = *told + ROOT_CAUSE_TIMEOUT;
-                let failures = std::mem::take(&mut generation.failures);
-                let ended_before = std::mem::take(&mut generation.ended_before);
-                let failure = GroupFailure { attempt: self.attempt, failures, ended_before };
-                let outcome = Outcome::Failed(Failure::Workers(failure));
-                if now >= until || self.cannot_start.is_some() || self.end_noted || !self.link.is_up() {
-                    return self.leave(now, outcome);
-                }
-                self.state = State::AwaitingRootCause { outcome, until };
-                Vec::new()
-            }
-            Then::End(outcome) => {
-                let outcome = outcome.clone();
-                self.leave(now, outcome)
-            }
-        }
-    }
-
-    fn join(&mut self, now: Moment, attempt: Attempt) -> Vec<Effect> {
-        self.charged = self.last.as_ref().map(|last| last.round).filter(|_| attempt != self.attempt);
-        self.attempt = attempt;
-        self.state = State::Joining { since: now };
-        self.link.needed(now);
-        match self.link {
-            MasterStream::Up => self.request_to_join(now),
-            MasterStream::Away { .. } => Vec::new(),
-        }
-    }
-
-    fn on_signalled(&mut self, now: Moment, signal: i32) -> Vec<Effect> {
-        let again = self.interrupted.replace(signal).is_some();
-        let left = Effect::ReportEnd { end: NodeEnd::Left { signal } };
-        match &mut self.state {
-            State::Joining { .. } | State::Preparing(_) => {
-                let outcome = self.or_done(Outcome::Interrupted(signal));
-                self.leave_now(now, outcome)
-            }
-            State::Running(_) => {
-                let grace = self.limits.shutdown_timeout;
-                // Announced before the workers are gone, so that the others need not wait for that.
-                let mut effects = vec![Effect::Notify(Notice::Stopping { signal, grace }), left];
-                effects.extend(self.stop(now, signal, Then::End(Outcome::Interrupted(signal))));
-                effects
-            }
-            State::Stopping { ladder, .. } if again => match ladder.hurry(now) {
-                Some(_) => vec![Effect::Notify(Notice::Killing), Effect::KillTree],
-                None => Vec::new(),
-            },
-            State::Stopping { then, .. } => {
-                // The workers were signalled already; only what follows changes.
-                if matches!(then, Then::Rejoin(_)) {
-                    *then = Then::End(Outcome::Interrupted(signal));
-                    return vec![left];
-                }
-                Vec::new()
-            }
-            State::Leaving { outcome, is_farewell, since } if !*is_farewell && !again => {
-                // Its work is done, but the others' is not: it must not count as lost.
-                debug_assert_eq!(*outcome, Outcome::Succeeded);
-                (*is_farewell, *since) = (true, now);
-                vec![left]
-            }
-            State::AwaitingRootCause { outcome, .. } | State::Leaving { outcome, .. } => {
-                let outcome = outcome.clone();
-                self.finish(outcome)
-            }
-            State::Done => Vec::new(),
-        }
-    }
-
-    fn on_forwarded(&self, signal: i32) -> Vec<Effect> {
-        match self.state {
-            State::Running(_) | State::Stopping { .. } => vec![Effect::SignalWorkers { signal }],
-            State::Joining { .. }
-            | State::Preparing(_)
-            | State::AwaitingRootCause { .. }
-            | State::Leaving { .. }
-            | State::Done => Vec::new(),
-        }
-    }
-
-    fn on_guard_died(&mut self, now: Moment, cause: ExitCause) -> Vec<Effect> {
-        let died = Failure::GuardDied { cause };
-        self.cannot_start = Some(died.clone());
-        match &self.state {
-            State::Joining { .. }
-            | State::Preparing(_)
-            | State::Running(_)
-            | State::Stopping { then: Then::Rejoin(_), .. } => self.leave(now, Outcome::Failed(died)),
-            // The outcome was settled before, and the shell has killed the rest.
-            State::Stopping { .. } => self.on_tree_gone(now),
-            State::AwaitingRootCause { outcome, .. } => {
-                let outcome = outcome.clone();
-                self.leave(now, outcome)
-            }
-            State::Leaving { .. } | State::Done => Vec::new(),
-        }
-    }
-
     fn on_deadline(&mut self, now: Moment) -> Vec<Effect> {
         let ask = self.ask(now);
         ask.into_iter().chain(self.on_state_deadline(now)).collect()
@@ -573,19 +341,9 @@ impl WorkerGroup {
 
     fn on_state_deadline(&mut self, now: Moment) -> Vec<Effect> {
         match &mut self.state {
-            State::Stopping { ladder, then, .. } => match ladder.expired(now) {
+            State::Stopping { ladder, .. } => match ladder.expired(now) {
+                Some(step) => self.on_stop_step(now, step),
                 None => Vec::new(),
-                Some(Step::Kill) => vec![Effect::KillTree],
-                Some(Step::GiveUp) => {
-                    self.cannot_start = Some(Failure::Unkillable);
-                    // New workers next to unkillable ones would use the same devices. Any other end stays what it is.
-                    if matches!(then, Then::Rejoin(_)) {
-                        *then = Then::End(Outcome::Failed(Failure::Unkillable));
-                    }
-                    let mut effects = vec![Effect::AbandonTree];
-                    effects.extend(self.on_tree_gone(now));
-                    effects
-                }
             },
             State::AwaitingRootCause { outcome, until } if *until <= now => {
                 let outcome = outcome.clone();
@@ -596,35 +354,5 @@ impl WorkerGroup {
             State::Running(_) => self.start_watch.expired(now).map(Effect::Notify).into_iter().collect(),
             State::Preparing(_) | State::Done => Vec::new(),
         }
-    }
-
-    /// A node that succeeded waits for the others, unless the job is over; any other exits as soon as the master
-    /// knows.
-    fn leave(&mut self, now: Moment, outcome: Outcome) -> Vec<Effect> {
-        if outcome != Outcome::Succeeded || self.interrupted.is_some() || self.end_noted {
-            return self.leave_now(now, outcome);
-        }
-        self.link.needed(now);
-        let end = self.end_of(&outcome);
-        self.state = State::Leaving { outcome, since: now, is_farewell: false };
-        match self.link {
-            MasterStream::Up => end.map(|end| Effect::ReportEnd { end }).into_iter().collect(),
-            MasterStream::Away { .. } => Vec::new(),
-        }
-    }
-
-    fn leave_now(&mut self, now: Moment, outcome: Outcome) -> Vec<Effect> {
-        if self.end_noted || !self.link.is_up() {
-            return self.finish(outcome);
-        }
-        let end = self.end_of(&outcome);
-        self.state = State::Leaving { outcome, since: now, is_farewell: true };
-        end.map(|end| Effect::ReportEnd { end }).into_iter().collect()
-    }
-
-    fn finish(&mut self, outcome: Outcome) -> Vec<Effect> {
-        self.state = State::Done;
-        let probe = self.checks.give_up();
-        probe.into_iter().chain([Effect::Finish { outcome }]).collect()
     }
 }

@@ -1,3 +1,5 @@
+//! Limits on what clients may send and keep.
+
 /// Limits for one client, and for all clients together.
 ///
 /// The first three are those of torch 2.15's own server, so that a program that works there works here. The others

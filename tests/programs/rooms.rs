@@ -11,7 +11,7 @@ const CRATES: [(&str, &[&str]); 11] = [
     ("master-proto", &["diagnosis", "rules"]),
     ("probes", &["diagnosis", "processes", "rules"]),
     ("agent", &["diagnosis", "master-proto", "probes", "processes", "rules", "store"]),
-    ("master", &["diagnosis", "master-proto", "rules"]),
+    ("master", &["diagnosis", "master-proto", "processes", "rules"]),
     ("launcher", &["agent", "diagnosis", "master", "master-proto", "probes", "processes", "rules"]),
     ("dlrover-diag", &["agent", "diagnosis", "launcher", "probes", "rules"]),
     ("benches", &["agent", "diagnosis", "launcher", "master", "master-proto", "rules", "store"]),

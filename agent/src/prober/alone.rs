@@ -9,7 +9,7 @@ use tokio::{
     time::timeout,
 };
 
-use probes::{CANNOT_RUN, CommandPlan, start_command};
+use probes::{CommandPlan, start_command};
 
 /// What to run, and the time limit.
 pub(super) struct Alone {
@@ -44,7 +44,7 @@ impl Alone {
             }
         };
         let reason = match probed {
-            Probed::Passed { comm, .. } => {
+            Ok(Probed::Passed { comm, .. }) => {
                 let take_output = comm.as_secs_f64() * 1e3;
                 let words = format!(
                     "network check: {CHECK_COMMAND} passed on this node, tested alone ({take_output:.1} ms)"
@@ -52,15 +52,13 @@ impl Alone {
                 let _gone = events.send(Event::SelfCheckProgress { message: words }.into()).await;
                 return Event::LocallyChecked { checked };
             }
-            Probed::Failed { reason } if reason.starts_with(CANNOT_RUN) => {
-                return Event::CannotCheck { reason };
-            }
-            Probed::Failed { reason } => reason,
-            Probed::Unfinished { .. } if is_late => {
+            Err(error) => return Event::CannotCheck { reason: error.to_string() },
+            Ok(Probed::Failed { reason }) => reason,
+            Ok(Probed::Unfinished { .. }) if is_late => {
                 format!("{CHECK_COMMAND} timed out after {} s", limit.as_secs_f64())
             }
             // The launcher is about to end.
-            Probed::Unfinished { .. } => return Event::LocallyChecked { checked },
+            Ok(Probed::Unfinished { .. }) => return Event::LocallyChecked { checked },
         };
         checked.fault = Some(LocalFault { component: Component::CheckCommand, reason });
         Event::LocallyChecked { checked }

@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::{Command, ProbePort};
 use probes::{
-    CommandPlan, Helper, Listener, LocalPlan, ProbeHandle, RingMode, RingPlan, WITHOUT_OPTIC_LINK,
+    CannotRun, CommandPlan, Helper, Listener, LocalPlan, ProbeHandle, RingMode, RingPlan, WITHOUT_OPTIC_LINK,
     measure_compute, start_command, start_ring,
 };
 
@@ -39,26 +39,27 @@ pub(super) struct Probe {
 }
 
 impl Probe {
-    /// Runs it and sends the results. That of the test is sent at once if the compute probe takes longer.
+    /// Runs it and sends the results but the last. That of the test is sent at once if the compute probe takes longer.
     pub(super) async fn run<E: From<Event> + Send + 'static>(
         self,
         cancelled: watch::Receiver<bool>,
         events: &mpsc::Sender<E>,
-    ) -> CheckReport {
+    ) -> Result<CheckReport, CannotRun> {
         let at = self.order.at;
         let test = self.with_others(cancelled.clone(), events);
         let times = self.order.compute_again;
         if times == 0 {
-            return CheckReport { at, probed: test.await, compute: Some(Vec::new()) };
+            return Ok(CheckReport { at, probed: test.await?, compute: Some(Vec::new()) });
         }
         let again = measure_compute(times, self.local.clone(), cancelled);
         tokio::pin!(test, again);
         tokio::select! {
-            compute = &mut again => CheckReport { at, probed: test.await, compute: Some(compute) },
+            compute = &mut again => Ok(CheckReport { at, probed: test.await?, compute: Some(compute) }),
             probed = &mut test => {
+                let probed = probed?;
                 let report = CheckReport { at, probed: probed.clone(), compute: None };
                 let _gone = events.send(Event::Probed { report }.into()).await;
-                CheckReport { at, probed, compute: Some(again.await) }
+                Ok(CheckReport { at, probed, compute: Some(again.await) })
             }
         }
     }
@@ -67,7 +68,7 @@ impl Probe {
         &self,
         mut cancelled: watch::Receiver<bool>,
         events: &mpsc::Sender<E>,
-    ) -> Probed {
+    ) -> Result<Probed, CannotRun> {
         let at = self.order.at;
         let (progress, mut news) = mpsc::channel(4);
         // Kept until the end: a port that listens here, instead of the agent's.
@@ -75,7 +76,8 @@ impl Probe {
         let (handle, _listens_here) = match started {
             Ok(started) => started,
             Err(error) => {
-                return Probed::Failed { reason: format!("this node has no port for probes: {error}") };
+                let reason = format!("this node has no port for probes: {error}");
+                return Ok(Probed::Failed { reason });
             }
         };
         let canceller = handle.canceller();

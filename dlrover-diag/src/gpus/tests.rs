@@ -1,3 +1,5 @@
+//! The output of `dlrover-diag gpus`.
+
 use diagnosis::gpus::{CgroupLimits, GpuLink, GpuProcess, GpuTrouble, NvLink, Vendor, Xid};
 
 use super::*;

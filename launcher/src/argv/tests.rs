@@ -1,3 +1,5 @@
+//! Command lines, as argparse reads them.
+
 use std::os::unix::ffi::OsStringExt;
 
 use proptest::prelude::*;

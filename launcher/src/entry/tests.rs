@@ -1,3 +1,5 @@
+//! What a command line leads to: a run, a page of help, or a refusal.
+
 use std::os::unix::ffi::OsStringExt;
 
 use proptest::prelude::*;

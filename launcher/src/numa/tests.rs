@@ -1,3 +1,5 @@
+//! CPU binding on a machine of two sockets that does not exist.
+
 use std::ffi::OsString;
 
 use super::*;

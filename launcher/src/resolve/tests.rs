@@ -1,3 +1,5 @@
+//! Options and environment to a plan, on hosts that do not exist.
+
 mod gpu_share;
 mod gpus;
 mod job_master;

@@ -1,3 +1,5 @@
+//! Values that pass over the wire and back, and messages that are refused.
+
 mod compute_kinds;
 
 use std::time::Duration;

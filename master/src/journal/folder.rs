@@ -8,6 +8,7 @@ use std::{
 };
 
 use super::{JournalError, crash};
+use crate::file_replacement::replace_file;
 
 /// The journal.
 const JOURNAL: &str = "journal";
@@ -17,6 +18,9 @@ const NEXT: &str = "journal.next";
 
 /// Held by the running master. Never removed: it might be the lock of another master by then.
 const LOCK: &str = "lock";
+
+/// The mode of its files, because of the nodes' names and addresses.
+const PRIVATE: u32 = 0o600;
 
 /// The folder, locked by this master until it is dropped.
 #[derive(Debug)]
@@ -36,7 +40,9 @@ impl Folder {
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(folder)?;
         let handle = File::open(dir).map_err(folder)?;
         let path = dir.join(LOCK);
-        let lock = open(&path, OpenOptions::new().create(true).truncate(false)).map_err(folder)?;
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(PRIVATE);
+        let lock = options.open(&path).map_err(folder)?;
         match lock.try_lock() {
             Ok(()) => Ok(Self { dir: dir.to_owned(), handle, _lock: lock }),
             Err(TryLockError::WouldBlock) => Err(JournalError::InUse { dir: dir.to_owned() }),
@@ -64,15 +70,16 @@ impl Folder {
         let next = self.dir.join(NEXT);
         let write = |source| JournalError::Write { path: next.clone(), source };
         crash::point("before-snapshot");
-        let mut file = open(&next, OpenOptions::new().create(true).truncate(true)).map_err(write)?;
         let (first, second) = bytes.split_at(bytes.len() / 2);
-        file.write_all(first).map_err(write)?;
-        crash::point("mid-snapshot");
-        file.write_all(second).map_err(write)?;
-        crash::point("before-snapshot-sync");
-        file.sync_all().map_err(write)?;
-        crash::point("before-rename");
-        fs::rename(&next, self.path()).map_err(write)?;
+        let fill = |file: &mut File| {
+            file.write_all(first)?;
+            crash::point("mid-snapshot");
+            file.write_all(second)?;
+            crash::point("before-snapshot-sync");
+            Ok(())
+        };
+        let synced = || crash::point("before-rename");
+        let file = replace_file(&self.path(), &next, PRIVATE, fill, synced).map_err(write)?;
         crash::point("after-rename");
         self.sync()?;
         crash::point("after-snapshot");
@@ -96,11 +103,6 @@ impl Folder {
     fn sync(&self) -> Result<(), JournalError> {
         self.handle.sync_all().map_err(|source| JournalError::Write { path: self.dir.clone(), source })
     }
-}
-
-/// Private, because of the nodes' names and addresses.
-fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    options.write(true).mode(0o600).open(path)
 }
 
 #[cfg(test)]

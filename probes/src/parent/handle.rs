@@ -14,7 +14,7 @@ use tokio::{
 use super::process::{Pipes, Process, StartError};
 use crate::{
     LAST_TIMEOUT,
-    wire::{End, ProbeMessage, gpus::GpuMessage, group::Measured},
+    wire::{End, ProbeMessage, command::CannotRun, gpus::GpuMessage, group::Measured},
 };
 
 /// The end of a probe's standard error that is kept for the reason.
@@ -27,7 +27,7 @@ const LONGEST_LINE: usize = 1 << 20;
 #[derive(Debug)]
 pub struct ProbeHandle {
     cancelled: watch::Sender<bool>,
-    end: oneshot::Receiver<Measured>,
+    end: oneshot::Receiver<Result<Measured, CannotRun>>,
 }
 
 impl ProbeHandle {
@@ -43,14 +43,20 @@ impl ProbeHandle {
     }
 
     /// Waits for the result. There is no time limit: the caller cancels it.
-    pub async fn end(self) -> Probed {
-        self.measured().await.probed
+    ///
+    /// # Errors
+    /// There is no check command to run. A ring has no such error.
+    pub async fn end(self) -> Result<Probed, CannotRun> {
+        Ok(self.measured().await?.probed)
     }
 
     /// As [`end`](Self::end), with the measurements of an all-reduce.
-    pub async fn measured(self) -> Measured {
+    ///
+    /// # Errors
+    /// As [`end`](Self::end).
+    pub async fn measured(self) -> Result<Measured, CannotRun> {
         let Self { cancelled: _stays, end } = self;
-        end.await.unwrap_or_else(|_| failed("the runtime of the probe has ended".into()))
+        end.await.unwrap_or_else(|_| Ok(failed("the runtime of the probe has ended".into())))
     }
 
     /// Supervises a probe that was started, or failed to, on the current runtime.
@@ -74,7 +80,7 @@ impl ProbeHandle {
                     .await;
                     run.measured(total, began.elapsed())
                 }
-                Err(error) => failed(rules::chain(&error)),
+                Err(error) => Ok(failed(rules::chain(&error))),
             };
             // The caller may have stopped waiting.
             let _gone = done.send(measured);
@@ -166,15 +172,15 @@ impl ProbeRun {
         }
     }
 
-    fn measured(self, total: u64, elapsed: Duration) -> Measured {
+    fn measured(self, total: u64, elapsed: Duration) -> Result<Measured, CannotRun> {
         if let Some(End::Group(measured)) = self.end {
             return measured;
         }
         if self.was_cut_short && self.stuck.is_none() {
             let nothing = Probed::Unfinished { bytes: 0, total, elapsed, idle: elapsed };
-            return self.progress.unwrap_or(nothing).into();
+            return Ok(self.progress.unwrap_or(nothing).into());
         }
-        failed(self.failure())
+        Ok(failed(self.failure()))
     }
 
     fn take(&mut self, line: &[u8], subscribers: &Subscribers) {

@@ -25,8 +25,15 @@ use serde::{Deserialize, Serialize};
 /// Of the request and the answer.
 pub(crate) const VERSION: u32 = 1;
 
-/// The beginning of the reason when the shell found no program to run, which says nothing about the network.
-pub const CANNOT_RUN: &str = "the check command cannot be run";
+/// The shell found no program to run, or one that it cannot execute, which says nothing about the network.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("the check command cannot be run (exit code {code} of /bin/sh): {said}")]
+pub struct CannotRun {
+    /// 126 or 127.
+    pub code: i32,
+    /// The end of its standard error.
+    pub said: String,
+}
 
 /// The task of the supervisor.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -24,7 +24,7 @@ fn shell(script: &str) -> CommandPlan {
 }
 
 async fn end(script: &str) -> Probed {
-    in_time(start_command(shell(script), None).end()).await
+    in_time(start_command(shell(script), None).end()).await.unwrap()
 }
 
 async fn reason(script: &str) -> String {
@@ -57,7 +57,7 @@ async fn standard_error_is_forwarded() {
     let (output, mut lines) = mpsc::channel(8);
     let script = "echo one >&2; printf 'two \\377' >&2; echo '{\"version\":1,\"comm_ms\":1}'";
     let handle = start_command(CommandPlan { output: Some(output), ..shell(script) }, None);
-    assert!(matches!(in_time(handle.end()).await, Probed::Passed { .. }));
+    assert!(matches!(in_time(handle.end()).await.unwrap(), Probed::Passed { .. }));
     assert_eq!(in_time(lines.recv()).await.as_deref(), Some("one"));
     assert_eq!(in_time(lines.recv()).await.as_deref(), Some("two \u{fffd}"));
     assert_eq!(in_time(lines.recv()).await, None);
@@ -84,12 +84,32 @@ async fn invalid_results_fail() {
 }
 
 #[tokio::test]
+async fn a_command_that_the_shell_cannot_run_has_no_result() {
+    let folder = tempfile::tempdir().unwrap();
+    let no_program = format!("exec {}", folder.path().display());
+    for (script, code) in [("/nowhere/check", 127), (no_program.as_str(), 126)] {
+        let cannot_run = in_time(start_command(shell(script), None).end()).await.unwrap_err();
+        assert_eq!(cannot_run.code, code, "{cannot_run}");
+        assert!(!cannot_run.said.is_empty());
+        let said =
+            format!("the check command cannot be run (exit code {code} of /bin/sh): {}", cannot_run.said);
+        assert_eq!(cannot_run.to_string(), said);
+    }
+}
+
+#[tokio::test]
+async fn the_words_of_a_command_do_not_decide_whether_it_ran() {
+    let reason = reason("echo 'the check command cannot be run' >&2; exit 1").await;
+    assert_eq!(reason, "the check command exited with code 1: the check command cannot be run");
+}
+
+#[tokio::test]
 async fn a_missing_program_is_named() {
     let plan = CommandPlan { argv: vec!["/nowhere/check".into()], ..shell("") };
-    let Probed::Failed { reason } = in_time(start_command(plan, None).end()).await else { panic!() };
+    let Probed::Failed { reason } = in_time(start_command(plan, None).end()).await.unwrap() else { panic!() };
     assert!(reason.starts_with("cannot start the check command `/nowhere/check`: No such file"), "{reason}");
     let plan = CommandPlan { argv: Vec::new(), ..shell("") };
-    let end = in_time(start_command(plan, None).end()).await;
+    let end = in_time(start_command(plan, None).end()).await.unwrap();
     assert_eq!(end, Probed::Failed { reason: "the check command is empty".into() });
 }
 
@@ -110,7 +130,7 @@ async fn a_hanging_command_is_cancelled_with_its_daemon() {
     }
     until("the program has written its process id", || number_in(&folder.path().join("leader")).is_some());
     handle.cancel();
-    let end = in_time(handle.end()).await;
+    let end = in_time(handle.end()).await.unwrap();
     assert!(matches!(end, Probed::Unfinished { bytes: 5, total: 10, .. }), "{end:?}");
     for name in ["leader", "daemon"] {
         assert!(!is_alive(number_in(&folder.path().join(name)).unwrap()), "{name}");
@@ -139,7 +159,7 @@ async fn a_command_may_handle_sigterm() {
     let handle = start_command(plan, None);
     until("the program runs", || number_in(&ready).is_some());
     handle.cancel();
-    assert!(matches!(in_time(handle.end()).await, Probed::Unfinished { .. }));
+    assert!(matches!(in_time(handle.end()).await.unwrap(), Probed::Unfinished { .. }));
     assert_eq!(number_in(&file), Some(1));
 }
 
@@ -148,5 +168,5 @@ async fn a_command_carries_the_launcher_id() {
     let script = r#"[ "$DLROVER_LAUNCHER_ID" = "some mark" ] && echo '{"version":1,"comm_ms":1}'"#;
     let helper = Helper { launcher_id: Some("some mark".into()), ..helper() };
     let handle: ProbeHandle = start_command(CommandPlan { helper, ..shell(script) }, None);
-    assert!(matches!(in_time(handle.end()).await, Probed::Passed { .. }));
+    assert!(matches!(in_time(handle.end()).await.unwrap(), Probed::Passed { .. }));
 }

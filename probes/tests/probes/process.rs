@@ -38,7 +38,7 @@ async fn ring_with(helper: &Helper, cancel: bool) -> Probed {
     if cancel {
         handle.cancel();
     }
-    in_time(handle.end()).await
+    in_time(handle.end()).await.unwrap()
 }
 
 #[tokio::test]
@@ -56,7 +56,7 @@ async fn a_probe_that_ignores_sigterm_is_killed() {
         pid.is_some()
     });
     handle.cancel();
-    let end = in_time(handle.end()).await;
+    let end = in_time(handle.end()).await.unwrap();
     assert!(matches!(end, Probed::Unfinished { bytes: 0, .. }), "{end:?}");
     assert!(!is_alive(pid.unwrap()));
 }
@@ -210,7 +210,7 @@ async fn a_probe_that_cannot_be_killed_is_given_up_and_named() {
     fs::write(freezer.join("freezer.state"), "FROZEN").unwrap();
     until("it is frozen", || fs::read_to_string(freezer.join("freezer.state")).unwrap() == "FROZEN\n");
     handle.cancel();
-    let end = in_time(handle.end()).await;
+    let end = in_time(handle.end()).await.unwrap();
     fs::write(freezer.join("freezer.state"), "THAWED").unwrap();
     let pid = number_in(&pid_file).unwrap();
     until("it dies once it can", || !is_alive(pid));

@@ -26,7 +26,7 @@ async fn run(plans: Vec<RingPlan>, listeners: &[Listener]) -> Vec<Measured> {
         .collect();
     let mut ends = Vec::new();
     for handle in handles {
-        ends.push(in_time(handle.measured()).await);
+        ends.push(in_time(handle.measured()).await.unwrap());
     }
     ends
 }
@@ -75,7 +75,7 @@ async fn a_late_member_is_waited_for() {
     ));
     let late = start_ring(second, &listeners[1], &helper(), None);
     for end in [early.end(), late.end()] {
-        assert!(matches!(in_time(end).await, Probed::Passed { .. }));
+        assert!(matches!(in_time(end).await.unwrap(), Probed::Passed { .. }));
     }
 }
 
@@ -105,7 +105,7 @@ async fn a_cancelled_round_does_not_disturb_the_next() {
     let handle = start_ring(alone, &listeners[0], &helper(), Some(progress));
     in_time(messages.recv()).await;
     handle.cancel();
-    assert!(matches!(in_time(handle.end()).await, Probed::Unfinished { bytes: 0, .. }));
+    assert!(matches!(in_time(handle.end()).await.unwrap(), Probed::Unfinished { bytes: 0, .. }));
     let ends = run(plans(&ports(&listeners), 9, RingMode::Check), &listeners).await;
     assert!(ends.iter().all(|end| matches!(end.probed, Probed::Passed { .. })), "{ends:?}");
 }
@@ -158,7 +158,7 @@ async fn a_silent_peer_is_waited_for_until_cancelled() {
     let handle = start_ring(plan, &listeners[0], &helper(), None);
     let _accepted = tokio::task::spawn_blocking(move || silent.accept().unwrap()).await.unwrap();
     handle.cancel();
-    let end = in_time(handle.end()).await;
+    let end = in_time(handle.end()).await.unwrap();
     let Probed::Unfinished { bytes: 0, total: TOTAL, elapsed, idle } = end else { panic!("{end:?}") };
     assert_eq!(elapsed, idle);
 }
@@ -199,12 +199,12 @@ async fn a_cancelled_transfer_reports_its_progress() {
     };
     slow.cancel();
     other.cancel();
-    let end = in_time(slow.end()).await;
+    let end = in_time(slow.end()).await.unwrap();
     let Probed::Unfinished { bytes, total: TOTAL, elapsed, idle } = end else { panic!("{end:?}") };
     assert!(bytes >= seen && bytes < TOTAL, "{bytes}");
     assert!(idle < elapsed, "{idle:?} {elapsed:?}");
     // Its peer is gone, but it is cancelled too, which is what it reports.
-    let end = in_time(other.end()).await;
+    let end = in_time(other.end()).await.unwrap();
     assert!(matches!(end, Probed::Unfinished { .. }), "{end:?}");
 }
 
@@ -216,7 +216,7 @@ async fn a_missing_peer_is_named() {
     plan.connect_timeout = Duration::from_millis(100);
     let [first, second] = listeners.try_into().unwrap();
     drop(second);
-    let end = in_time(start_ring(plan, &first, &helper(), None).end()).await;
+    let end = in_time(start_ring(plan, &first, &helper(), None).end()).await.unwrap();
     let reason = format!("cannot connect to peer 127.0.0.1:{there}: connection refused");
     assert_eq!(end, Probed::Failed { reason });
 }
@@ -233,7 +233,7 @@ async fn a_peer_that_closes_early_is_named() {
     let (taken, (_knocked, answer)) = met.await.unwrap();
     assert_eq!(answer, Some(2), "welcome");
     drop(taken);
-    let end = in_time(handle.end()).await;
+    let end = in_time(handle.end()).await.unwrap();
     let Probed::Failed { reason } = end else { panic!("{end:?}") };
     let peer = format!("peer 127.0.0.1:{there} closed the connection early");
     assert!(reason.starts_with(&peer), "{reason}");
@@ -247,7 +247,7 @@ async fn an_invalid_ring_is_refused() {
         members: vec!["127.0.0.1".into()],
         ..plans(&ports(&listeners), 1, RingMode::Check).remove(0)
     };
-    let end = in_time(start_ring(plan, &listeners[0], &helper(), None).end()).await;
+    let end = in_time(start_ring(plan, &listeners[0], &helper(), None).end()).await.unwrap();
     assert_eq!(end, Probed::Failed { reason: "invalid ring: member 0 of 1, 1 port".into() });
 }
 

@@ -1,3 +1,5 @@
+//! The decoder: the bytes of one client to requests, however they are cut.
+
 use std::{borrow::Cow, mem};
 
 use thiserror::Error;

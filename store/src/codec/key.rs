@@ -1,3 +1,5 @@
+//! Keys and values: bytes as received, shared by their clones.
+
 use std::{fmt, sync::Arc};
 
 /// A key as received. Torch's clients put a `/` before every key but their own `init/`.

@@ -1,3 +1,5 @@
+//! The operation byte of a request, and the magic number of VALIDATE.
+
 /// The four bytes after VALIDATE; a client with others is not a TCPStore client.
 pub(super) const MAGIC: u32 = 0x3C85_F7CE;
 

@@ -1,3 +1,5 @@
+//! Replies, and how they become bytes.
+
 use super::key::Value;
 
 /// A reply to a client.

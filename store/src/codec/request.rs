@@ -1,3 +1,5 @@
+//! Requests, and how they become bytes.
+
 use super::{
     key::{Key, Value},
     op::{MAGIC, Op},

@@ -1,3 +1,5 @@
+//! The addresses that may connect to a store.
+
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use tokio::sync::watch;

@@ -1,3 +1,5 @@
+//! One client: its socket, its decoder and its buffers.
+
 use std::{
     io::{self, IoSlice},
     mem,

@@ -1,3 +1,5 @@
+//! The state of the server's thread: the table, and the connections of one generation.
+
 #[cfg(test)]
 mod tests;
 

@@ -1,3 +1,5 @@
+//! Listening sockets for the store.
+
 use std::{
     io,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},

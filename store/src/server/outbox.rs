@@ -1,3 +1,5 @@
+//! The bytes that are still to be sent to one client.
+
 use std::{
     collections::VecDeque,
     io::{self, IoSlice},

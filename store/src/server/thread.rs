@@ -1,3 +1,5 @@
+//! The server's thread: accepts connections, and runs a task for each.
+
 use std::{
     cell::{Cell, RefCell},
     fmt,

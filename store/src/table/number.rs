@@ -1,3 +1,5 @@
+//! The number in a value, as ADD reads it.
+
 /// Parses the number of ADD as torch's server does (C++ `stoll`): white space, a sign, and digits up to the first
 /// other byte. `None`: no digits, or more than 64 bits.
 pub(super) fn parse(text: &[u8]) -> Option<i64> {

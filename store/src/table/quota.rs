@@ -1,3 +1,5 @@
+//! The size of the table in bytes and keys, and its limits.
+
 use thiserror::Error;
 
 use crate::limits::Limits;

@@ -1,3 +1,5 @@
+//! The table: the keys, queues and waits of one generation, and what each request does to them.
+
 use std::collections::{BTreeMap, HashMap, VecDeque, btree_map, hash_map::Entry};
 
 use super::{

@@ -1,3 +1,5 @@
+//! The waits of all clients: for keys (WAIT), and for other clients (BARRIER).
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::{

@@ -1,3 +1,5 @@
+//! Nodes with unfit accelerators.
+
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use super::*;

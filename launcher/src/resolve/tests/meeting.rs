@@ -1,3 +1,5 @@
+//! Where a job of one node, or of a static line, meets.
+
 use std::time::Duration;
 
 use super::*;

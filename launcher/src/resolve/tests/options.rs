@@ -1,3 +1,5 @@
+//! Options on the command line and in the environment.
+
 use diagnosis::switchbox::{Expected, Path, Rate};
 use probes::{SwitchboxProbe, SwitchboxTask};
 use proptest::prelude::*;

@@ -1,3 +1,5 @@
+//! Log folders, streams, prefixes and filters.
+
 use std::{collections::BTreeSet, path::PathBuf};
 
 use agent::LogDir;

@@ -1,3 +1,5 @@
+//! The number of workers, their command, and how they are stopped.
+
 use std::time::Duration;
 
 use super::*;

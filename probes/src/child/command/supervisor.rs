@@ -38,7 +38,7 @@ use crate::{
     },
     wire::{
         ProbeMessage,
-        command::{CANNOT_RUN, CommandTask},
+        command::{CannotRun, CommandTask},
         group::Measured,
     },
 };
@@ -68,11 +68,12 @@ enum CommandError {
 }
 
 /// Runs the command to its end, or until SIGTERM.
-pub(crate) fn run(task: CommandTask, reporter: &Reporter) -> Measured {
-    watch(task, reporter).unwrap_or_else(|error| Probed::Failed { reason: rules::chain(&error) }).into()
+pub(crate) fn run(task: CommandTask, reporter: &Reporter) -> Result<Measured, CannotRun> {
+    let watched = watch(task, reporter);
+    watched.unwrap_or_else(|error| Ok(Probed::Failed { reason: rules::chain(&error) })).map(Measured::from)
 }
 
-fn watch(task: CommandTask, reporter: &Reporter) -> Result<Probed, CommandError> {
+fn watch(task: CommandTask, reporter: &Reporter) -> Result<Result<Probed, CannotRun>, CommandError> {
     prctl::set_child_subreaper(true).map_err(|error| CommandError::Prepare(error.into()))?;
     let mut signals = SigSet::from(Signal::SIGTERM);
     signals.add(Signal::SIGCHLD);
@@ -104,11 +105,15 @@ fn watch(task: CommandTask, reporter: &Reporter) -> Result<Probed, CommandError>
     }
     let exit = supervised.exit;
     if is_cancelled {
-        return Ok(progress.unfinished());
+        return Ok(Ok(progress.unfinished()));
     }
+    let said = message.get().unwrap_or_default();
+    let said = String::from_utf8_lossy(&said).trim().to_owned();
     Ok(match exit {
-        Some(ExitCause::Code(0)) => answer::judge(answers.get().as_deref()),
-        exit => Probed::Failed { reason: failure(exit, message.get()) },
+        Some(ExitCause::Code(0)) => Ok(answer::judge(answers.get().as_deref())),
+        // Exit codes of the shell: the program does not exist, or cannot be executed.
+        Some(ExitCause::Code(code @ (126 | 127))) => Err(CannotRun { code, said }),
+        exit => Ok(Probed::Failed { reason: failure(exit, &said) }),
     })
 }
 
@@ -215,18 +220,12 @@ impl Supervised {
     }
 }
 
-fn failure(exit: Option<ExitCause>, message: Option<Vec<u8>>) -> String {
+fn failure(exit: Option<ExitCause>, message: &str) -> String {
     let how = match exit {
-        // Exit codes of the shell: the program does not exist, or cannot be executed.
-        Some(ExitCause::Code(code @ (126 | 127))) => {
-            let said = message.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
-            return format!("{CANNOT_RUN} (exit code {code} of /bin/sh): {}", said.trim());
-        }
         Some(ExitCause::Code(code)) => format!("exited with code {code}"),
         Some(ExitCause::Signal(signal)) => format!("was killed by signal {signal}"),
         None => "does not exit".to_owned(),
     };
-    let message = String::from_utf8_lossy(&message.unwrap_or_default()).trim().to_owned();
     if message.is_empty() {
         format!("the check command {how}")
     } else {

@@ -10,6 +10,7 @@ mod workers;
 use super::*;
 use crate::push::Push;
 use crate::{
+    failure::{ExitCause, GroupFailure},
     ids::{NodeId, NodeRank, Rank},
     node::NodeName,
     pending::Pending,
