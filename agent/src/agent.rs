@@ -243,7 +243,7 @@ impl Agent {
             debug!(?event, "event");
             let effects = self.group.handle(now, event.clone());
             (self.observer)(&event, &effects);
-            self.question_state.set_standpoint(self.group.standpoint());
+            self.question_state.set_juror_state(self.group.juror_state());
             self.fence(now);
             for effect in effects {
                 debug!(?effect, "effect");

@@ -321,10 +321,10 @@ impl<E: From<Event>> MasterConnection<E> {
 
     /// The master has answered a message sent at that time.
     fn heard_event(&self, sent: Instant) -> Event {
-        Event::Heard { sent: Moment::new(sent.saturating_duration_since(self.started)) }
+        Event::MasterAnswered { sent: Moment::new(sent.saturating_duration_since(self.started)) }
     }
 
-    /// Sends heartbeats while the master wants them. Each waits for the answer to the one before; `rules::presence`
+    /// Sends heartbeats while the master wants them. Each waits for the answer to the one before; `rules::contacts`
     /// describes what the master concludes from that.
     fn heartbeats(
         &self,
@@ -348,7 +348,7 @@ impl<E: From<Event>> MasterConnection<E> {
                     Err(error) => return error,
                 }
                 let sent = Moment::new(sent.saturating_duration_since(started));
-                if events.send(Event::Heard { sent }.into()).await.is_err() {
+                if events.send(Event::MasterAnswered { sent }.into()).await.is_err() {
                     break;
                 }
             }

@@ -14,7 +14,7 @@ use diagnosis::counted::counted;
 use rules::chain;
 use rules::{
     LocalRank, Rank,
-    failure::{ExitCause, Failure, GroupFailure, Outcome, Survivor, WorkerFailure, root_cause},
+    failure::{ExitCause, Failure, GroupFailure, Outcome, UnkillableProcess, WorkerFailure, root_cause},
     signal_name::signal_text,
     verdict::JobFailure,
 };
@@ -137,12 +137,12 @@ pub fn message(report: &Report, asked: &Asked, meeting: &Meeting) -> Option<Stri
             None => format!("dlrover-run: error: {failure}\n"),
         },
         Outcome::Interrupted(signal) => {
-            let left = if report.survivors.is_empty() { "; no worker is left" } else { "" };
+            let left = if report.unkillable.is_empty() { "; no worker is left" } else { "" };
             format!("dlrover-run: stopped by {}{left}\n", signal_text(*signal))
         }
     };
-    if !report.survivors.is_empty() {
-        text.push_str(&unkillable(&report.survivors));
+    if !report.unkillable.is_empty() {
+        text.push_str(&unkillable(&report.unkillable));
     }
     (!text.is_empty()).then_some(text)
 }
@@ -245,9 +245,9 @@ fn explained(failure: &WorkerFailure) -> String {
     format!("{name}, {meaning}")
 }
 
-fn unkillable(survivors: &[Survivor]) -> String {
+fn unkillable(unkillable: &[UnkillableProcess]) -> String {
     let mut text = String::from("dlrover-run: these processes of the run could not be killed:\n");
-    for survivor in survivors {
+    for survivor in unkillable {
         text.push_str(&format!("  {survivor}\n"));
     }
     text.push_str(
@@ -374,7 +374,7 @@ mod tests {
             run_dir: Some("/logs".into()),
             workers: BTreeMap::from([(LocalRank(1), evidence)]),
             never_arrived: vec![LocalRank(1)],
-            survivors: Vec::new(),
+            unkillable: Vec::new(),
         }
     }
 

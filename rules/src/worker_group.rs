@@ -14,8 +14,8 @@
 mod checks;
 mod event;
 mod fencing;
-mod generation;
 mod inventory;
+mod local_workers;
 mod master;
 mod regroup;
 mod share_watch;
@@ -27,13 +27,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use self::event::{Effect, Event, Limits, WorkerExit};
-use self::{checks::Checks, generation::Generation, inventory::Accelerators, master::MasterStream};
+use self::{checks::Checks, inventory::Accelerators, local_workers::LocalWorkers, master::MasterStream};
 use crate::{
     failure::{ExitCause, Failure, GroupFailure, Outcome, WorkerFailure},
     fence::{Fence, Finding},
     ids::{Attempt, LocalRank, Round},
     job::{Claim, NodeEnd, WorkersState},
-    notice::{AfterStop, Notice},
+    notice::{Notice, RestartDecision},
     push::Push,
     restart::{self, AfterFailure},
     start_watch::StartWatch,
@@ -56,7 +56,7 @@ const SIGTERM: i32 = 15;
 
 /// Why workers are being stopped, and so what follows when they are gone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-enum Then {
+enum AfterStop {
     /// Join again as this attempt.
     Rejoin(Attempt),
     /// The failures seen so far, and those seen while stopping, end the run.
@@ -70,12 +70,12 @@ enum State {
     Joining {
         since: Moment,
     },
-    Preparing(Generation),
-    Running(Generation),
+    Preparing(LocalWorkers),
+    Running(LocalWorkers),
     Stopping {
-        generation: Generation,
+        workers: LocalWorkers,
         ladder: StopLadder,
-        then: Then,
+        then: AfterStop,
     },
     /// No restart is left and the workers are gone, but the master may yet report that their failure is secondary.
     AwaitingRootCause {
@@ -120,7 +120,7 @@ pub struct WorkerGroup {
     checks: Checks,
     accelerators: Accelerators,
     /// When the last message was sent that the master has answered.
-    heard: Moment,
+    last_answered: Moment,
     /// The lease of the workers of the last assignment.
     fence: Option<Fence>,
     /// The result of asking the jurors since then.
@@ -150,7 +150,7 @@ impl WorkerGroup {
             end_noted: false,
             checks: Checks::default(),
             accelerators: Accelerators::default(),
-            heard: Moment::START,
+            last_answered: Moment::START,
             fence: None,
             finding: None,
             is_death_shown: false,
@@ -203,8 +203,8 @@ impl WorkerGroup {
     /// Handles `event` and returns what to do.
     #[must_use = "an effect not carried out leaves the workers and this state apart"]
     pub fn handle(&mut self, now: Moment, event: Event) -> Vec<Effect> {
-        if let Event::Heard { sent } = event {
-            self.on_heard(sent);
+        if let Event::MasterAnswered { sent } = event {
+            self.on_master_answered(sent);
         }
         let mut effects = self.kill_fenced_workers(now);
         if !self.is_stale(&event) {
@@ -216,7 +216,7 @@ impl WorkerGroup {
     fn on(&mut self, now: Moment, event: Event) -> Vec<Effect> {
         match event {
             // Handled before.
-            Event::Heard { .. } => Vec::new(),
+            Event::MasterAnswered { .. } => Vec::new(),
             Event::Pushed(push) => self.on_pushed(now, push),
             Event::Answered { round, answers, is_master_gone } => {
                 self.on_answered(round, &answers, is_master_gone)
@@ -238,7 +238,7 @@ impl WorkerGroup {
                 let failure = Failure::Start { local_rank, reason };
                 let reason = failure.to_string();
                 let mut effects = vec![Effect::ReportFailure { round, reason, gives_up: true }];
-                effects.extend(self.stop(now, SIGTERM, Then::End(Outcome::Failed(failure))));
+                effects.extend(self.stop(now, SIGTERM, AfterStop::End(Outcome::Failed(failure))));
                 effects
             }
             Event::WorkerStarted { local_rank, pid, .. } => self.on_worker_started(local_rank, pid),
@@ -321,7 +321,7 @@ impl WorkerGroup {
             | Event::MasterAway { .. }
             | Event::EndNoted
             | Event::GuardDied { .. }
-            | Event::Heard { .. }
+            | Event::MasterAnswered { .. }
             | Event::Answered { .. }
             | Event::Deadline => return matches!(self.state, State::Done),
         };
@@ -353,7 +353,7 @@ impl WorkerGroup {
         // The state in memory belongs to the ranks that the node had before.
         assignment.restore_from_disk |=
             self.last.as_ref().is_some_and(|last| last.first_rank != assignment.first_rank);
-        let generation = Generation {
+        let workers = LocalWorkers {
             alive: (0..assignment.local_world_size).map(LocalRank).collect(),
             assignment: assignment.clone(),
             failures: Vec::new(),
@@ -367,7 +367,7 @@ impl WorkerGroup {
         self.charged = None;
         self.checks.used();
         self.accelerators.assigned();
-        self.state = State::Preparing(generation);
+        self.state = State::Preparing(workers);
         // A node that has always been alone has nothing to report. The files first: output costs time.
         let tell = (assignment.nodes > 1 || had_others)
             .then(|| Effect::Notify(Notice::Assigned(assignment.clone())));
@@ -378,10 +378,10 @@ impl WorkerGroup {
 
     fn on_prepared(&mut self, now: Moment, round: Round, oom_kills: Option<u64>) -> Vec<Effect> {
         match std::mem::replace(&mut self.state, State::Joining { since: now }) {
-            State::Preparing(mut generation) => {
-                generation.oom_kills = oom_kills;
-                self.start_watch = StartWatch::new(now, generation.assignment.local_world_size);
-                self.state = State::Running(generation);
+            State::Preparing(mut workers) => {
+                workers.oom_kills = oom_kills;
+                self.start_watch = StartWatch::new(now, workers.assignment.local_world_size);
+                self.state = State::Running(workers);
                 vec![Effect::Spawn { round }]
             }
             // `is_stale` lets Prepared through in Preparing only.
@@ -399,18 +399,18 @@ impl WorkerGroup {
             self.start_watch.succeeded(exit.local_rank);
         }
         match &mut self.state {
-            State::Running(generation) => match generation.record(&exit, oom_kills) {
-                None if generation.alive.is_empty() => {
+            State::Running(workers) => match workers.record(&exit, oom_kills) {
+                None if workers.alive.is_empty() => {
                     self.is_done_well = true;
-                    self.stop(now, SIGTERM, Then::End(Outcome::Succeeded))
+                    self.stop(now, SIGTERM, AfterStop::End(Outcome::Succeeded))
                 }
                 None => Vec::new(),
                 Some(failure) => self.on_first_failure(now, failure),
             },
-            State::Stopping { generation, ladder, .. } => {
+            State::Stopping { workers, ladder, .. } => {
                 // Workers that end while stopping still belong in the report.
-                let _listed = generation.record(&exit, oom_kills);
-                if generation.alive.is_empty() {
+                let _listed = workers.record(&exit, oom_kills);
+                if workers.alive.is_empty() {
                     ladder.leaders_gone(now);
                 }
                 Vec::new()
@@ -426,10 +426,12 @@ impl WorkerGroup {
     fn on_first_failure(&mut self, now: Moment, failure: WorkerFailure) -> Vec<Effect> {
         let max_restarts = self.limits.max_restarts;
         let (then, after) = match restart::after_failure(max_restarts, self.attempt) {
-            AfterFailure::Restart(next) => (Then::Rejoin(next), AfterStop::Restart { next, max_restarts }),
-            AfterFailure::GiveUp => (Then::FailWithWorkers { told: now }, AfterStop::Fail),
+            AfterFailure::Restart(next) => {
+                (AfterStop::Rejoin(next), RestartDecision::Restart { next, max_restarts })
+            }
+            AfterFailure::GiveUp => (AfterStop::FailWithWorkers { told: now }, RestartDecision::Fail),
         };
-        let (reason, gives_up) = (failure.to_string(), matches!(then, Then::FailWithWorkers { .. }));
+        let (reason, gives_up) = (failure.to_string(), matches!(then, AfterStop::FailWithWorkers { .. }));
         let notice = Notice::WorkerFailed { failure, attempt: self.attempt, then: after };
         let mut effects = vec![Effect::Notify(notice)];
         // The other nodes' workers hang in the next collective too, so they are notified before ours are gone.
@@ -439,9 +441,9 @@ impl WorkerGroup {
     }
 
     /// Stops the running group, first by a signal; `then` follows when none of its processes is left.
-    fn stop(&mut self, now: Moment, signal: i32, then: Then) -> Vec<Effect> {
-        let generation = match std::mem::replace(&mut self.state, State::Done) {
-            State::Running(generation) => generation,
+    fn stop(&mut self, now: Moment, signal: i32, then: AfterStop) -> Vec<Effect> {
+        let workers = match std::mem::replace(&mut self.state, State::Done) {
+            State::Running(workers) => workers,
             // Only a running group is stopped.
             other => {
                 self.state = other;
@@ -449,27 +451,27 @@ impl WorkerGroup {
             }
         };
         let mut ladder = StopLadder::asked(now, self.limits.shutdown_timeout);
-        if generation.alive.is_empty() {
+        if workers.alive.is_empty() {
             ladder.leaders_gone(now);
         }
-        self.state = State::Stopping { generation, ladder, then };
+        self.state = State::Stopping { workers, ladder, then };
         vec![Effect::SignalTree { signal }]
     }
 
     fn on_tree_gone(&mut self, now: Moment) -> Vec<Effect> {
         // Every worker's end is reported before the tree's, so a running group cannot lose its tree.
-        let State::Stopping { generation, then, .. } = &mut self.state else {
+        let State::Stopping { workers, then, .. } = &mut self.state else {
             return Vec::new();
         };
         match then {
-            Then::Rejoin(attempt) => {
+            AfterStop::Rejoin(attempt) => {
                 let attempt = *attempt;
                 self.join(now, attempt)
             }
-            Then::FailWithWorkers { told } => {
+            AfterStop::FailWithWorkers { told } => {
                 let until = *told + ROOT_CAUSE_TIMEOUT;
-                let failures = std::mem::take(&mut generation.failures);
-                let ended_before = std::mem::take(&mut generation.ended_before);
+                let failures = std::mem::take(&mut workers.failures);
+                let ended_before = std::mem::take(&mut workers.ended_before);
                 let failure = GroupFailure { attempt: self.attempt, failures, ended_before };
                 let outcome = Outcome::Failed(Failure::Workers(failure));
                 if now >= until || self.cannot_start.is_some() || self.end_noted || !self.link.is_up() {
@@ -478,7 +480,7 @@ impl WorkerGroup {
                 self.state = State::AwaitingRootCause { outcome, until };
                 Vec::new()
             }
-            Then::End(outcome) => {
+            AfterStop::End(outcome) => {
                 let outcome = outcome.clone();
                 self.leave(now, outcome)
             }
@@ -508,7 +510,7 @@ impl WorkerGroup {
                 let grace = self.limits.shutdown_timeout;
                 // Announced before the workers are gone, so that the others need not wait for that.
                 let mut effects = vec![Effect::Notify(Notice::Stopping { signal, grace }), left];
-                effects.extend(self.stop(now, signal, Then::End(Outcome::Interrupted(signal))));
+                effects.extend(self.stop(now, signal, AfterStop::End(Outcome::Interrupted(signal))));
                 effects
             }
             State::Stopping { ladder, .. } if again => match ladder.hurry(now) {
@@ -517,8 +519,8 @@ impl WorkerGroup {
             },
             State::Stopping { then, .. } => {
                 // The workers were signalled already; only what follows changes.
-                if matches!(then, Then::Rejoin(_)) {
-                    *then = Then::End(Outcome::Interrupted(signal));
+                if matches!(then, AfterStop::Rejoin(_)) {
+                    *then = AfterStop::End(Outcome::Interrupted(signal));
                     return vec![left];
                 }
                 Vec::new()
@@ -555,7 +557,7 @@ impl WorkerGroup {
             State::Joining { .. }
             | State::Preparing(_)
             | State::Running(_)
-            | State::Stopping { then: Then::Rejoin(_), .. } => self.leave(now, Outcome::Failed(died)),
+            | State::Stopping { then: AfterStop::Rejoin(_), .. } => self.leave(now, Outcome::Failed(died)),
             // The outcome was settled before, and the shell has killed the rest.
             State::Stopping { .. } => self.on_tree_gone(now),
             State::AwaitingRootCause { outcome, .. } => {
@@ -579,8 +581,8 @@ impl WorkerGroup {
                 Some(Step::GiveUp) => {
                     self.cannot_start = Some(Failure::Unkillable);
                     // New workers next to unkillable ones would use the same devices. Any other end stays what it is.
-                    if matches!(then, Then::Rejoin(_)) {
-                        *then = Then::End(Outcome::Failed(Failure::Unkillable));
+                    if matches!(then, AfterStop::Rejoin(_)) {
+                        *then = AfterStop::End(Outcome::Failed(Failure::Unkillable));
                     }
                     let mut effects = vec![Effect::AbandonTree];
                     effects.extend(self.on_tree_gone(now));

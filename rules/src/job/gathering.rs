@@ -3,8 +3,8 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use super::{
-    Claim, Effect, FAREWELL, Job, Log, Node, Phase, Refusal, Regroup, TOPOLOGY_TIMEOUT, absences::Generation,
-    count, sightings::Machine,
+    Claim, Effect, FAREWELL, Job, Log, Node, Phase, Refusal, Regroup, TOPOLOGY_TIMEOUT,
+    absent_nodes::GenerationId, check_history::Machine, count,
 };
 use crate::{
     fence::FenceTerms,
@@ -354,7 +354,7 @@ impl Job {
             FenceTerms::of(lease, &members, self.policy.host.is_some())
         });
         let world = World { round: hosted, members, master_addr, master_port, fence };
-        self.absences.begin(Generation::of(&world), world.fence.clone());
+        self.absent_nodes.begin(GenerationId::of(&world), world.fence.clone());
         let mut effects = self.settle();
         self.use_check();
         self.lost.clear();

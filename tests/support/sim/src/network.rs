@@ -144,7 +144,7 @@ impl Simulation {
 
     fn heard(&mut self, life: LifeId, sent: Moment) {
         let sent = Moment::new(sent - self.lives[life].born);
-        self.tell_node(life, NodeEvent::Heard { sent });
+        self.tell_node(life, NodeEvent::MasterAnswered { sent });
     }
 
     pub(crate) fn on_beat(&mut self, conn: ConnId) {
