@@ -44,7 +44,7 @@ use rules::chain;
 const CALL: Duration = Duration::from_secs(10);
 
 /// Connections that are kept after their streams were abandoned.
-const MOST_KEPT: usize = 64;
+const MAX_KEPT: usize = 64;
 
 /// The first pause after a broken stream; each further one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -389,7 +389,7 @@ impl<E: From<Event>> MasterConnection<E> {
     ) -> Result<(MasterClient<Channel>, Streaming<pb::StreamMessage>), LinkError> {
         let channel = self.connector.open().await?;
         // From here on the master may know the connection.
-        if self.kept.len() >= MOST_KEPT {
+        if self.kept.len() >= MAX_KEPT {
             self.kept.remove(0);
         }
         self.kept.push(channel.clone());

@@ -12,7 +12,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent::{Console, Drained, Generation, LogConfig, LogDir, LogError, Logs, Stream, Streams, TAIL_BYTES};
+use agent::{
+    Console, Drained, GenerationLogs, LogConfig, LogDir, LogError, Logs, Stream, Streams, TAIL_BYTES,
+};
 use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
     pty::{OpenptyResult, openpty},
@@ -80,7 +82,7 @@ fn tee(folder: &TempDir, streams: Streams, workers: usize) -> LogConfig {
     LogConfig { tee: vec![streams; workers], ..config(folder, workers) }
 }
 
-fn open(logs: &mut Logs, restart_count: u32, workers: u32) -> Generation {
+fn open(logs: &mut Logs, restart_count: u32, workers: u32) -> GenerationLogs {
     let workers: Vec<_> = (0..workers).map(|i| (LocalRank(i), Rank(i + 10))).collect();
     logs.open(restart_count, &workers).unwrap()
 }
@@ -90,7 +92,7 @@ fn logs(config: LogConfig, console: Console) -> Logs {
 }
 
 /// Starts a worker with the descriptors of its generation.
-fn start(generation: &mut Generation, local_rank: u32, command: &[&str]) -> Child {
+fn start(generation: &mut GenerationLogs, local_rank: u32, command: &[&str]) -> Child {
     let stdio = generation.take_stdio(LocalRank(local_rank)).unwrap();
     let or_null = |fd: Option<OwnedFd>| fd.map_or_else(Stdio::null, Stdio::from);
     Command::new(command[0])
@@ -102,16 +104,16 @@ fn start(generation: &mut Generation, local_rank: u32, command: &[&str]) -> Chil
         .unwrap()
 }
 
-fn python(generation: &mut Generation, local_rank: u32, script: &str) -> Child {
+fn python(generation: &mut GenerationLogs, local_rank: u32, script: &str) -> Child {
     let rank = local_rank.to_string();
     start(generation, local_rank, &["python3", "-S", "-c", script, &rank])
 }
 
-fn shell(generation: &mut Generation, local_rank: u32, script: &str) -> Child {
+fn shell(generation: &mut GenerationLogs, local_rank: u32, script: &str) -> Child {
     start(generation, local_rank, &["sh", "-c", script])
 }
 
-fn drain(generation: &mut Generation, timeout: Duration) -> Drained {
+fn drain(generation: &mut GenerationLogs, timeout: Duration) -> Drained {
     generation.drain(timeout).blocking_recv().unwrap()
 }
 
@@ -225,7 +227,7 @@ fn a_stuck_console_blocks_the_worker_and_nothing_else() {
     assert!(other.wait().unwrap().success(), "a worker that prints little is not held up");
 
     let start = Instant::now();
-    (0..100_000).for_each(|i| console.say(format!("message {i}")));
+    (0..100_000).for_each(|i| console.print(format!("message {i}")));
     assert!(!console.flush(Duration::from_millis(10)));
     worker.kill().unwrap();
     worker.wait().unwrap();
@@ -302,7 +304,7 @@ fn workers_survive_a_closed_console() {
     let mut generation = open(&mut logs, 0, 1);
     let mut worker = python(&mut generation, 0, "for i in range(100000): print(f'{i:079}')");
     assert!(worker.wait().unwrap().success());
-    console.say("not read");
+    console.print("not read");
     assert!(console.flush(LONG_TIMEOUT), "there is nothing to wait for");
     assert_eq!(drain(&mut generation, LONG_TIMEOUT), Drained::default());
     assert_eq!(length(&generation.log_files(RANK_0).0.unwrap()), 80 * 100_000);
@@ -645,7 +647,7 @@ fn a_prompt_and_the_launchers_messages_reach_the_screen_at_once() {
     err.read_exact(&mut seen).unwrap();
     assert_eq!(&seen, b"(Pdb) ");
     // The launcher does not write into the unfinished line.
-    screen.console.say("stopping");
+    screen.console.print("stopping");
     let mut seen = [0; 10];
     err.read_exact(&mut seen).unwrap();
     assert_eq!(&seen, b"\nstopping\n");

@@ -80,7 +80,7 @@ impl NodeVerdict {
                 Component::Switchbox => {
                     "the optical modules and cables between the sockets named and the switchbox, and the accelerators' driver"
                 }
-                Component::Probe | Component::Part(_) => {
+                Component::Probe | Component::Other(_) => {
                     "the component named, its driver and the kernel log (dmesg)"
                 }
             },

@@ -7,7 +7,7 @@ use diagnosis::switchbox::{
     Expected, Finding, NO_PROBE, PairFinding, Rate, Settings, SwitchboxStatus, Verdict, check_pairs,
 };
 use probes::{
-    GpuPlan, Helper, SwitchboxError, SwitchboxTask, TOOL_VARIABLE, check_switchbox, take_inventory,
+    GpuPlan, ProbeProgram, SwitchboxError, SwitchboxTask, TOOL_VARIABLE, check_switchbox, take_inventory,
 };
 use serde::Serialize;
 
@@ -125,13 +125,13 @@ fn check(mut task: SwitchboxTask, env: Environment<'_>, has_table: bool) -> Resu
             }
             last
         };
-        let helper = Helper::default();
+        let program = ProbeProgram::default();
         if task.settings.expected == Expected::Alike {
             let plan = GpuPlan { path: env.tool_path().to_owned(), ..GpuPlan::default() };
             let inventory = take_inventory(plan).await;
             task.settings.models = inventory.gpus.into_iter().filter_map(|gpu| gpu.name).collect();
         }
-        let (found, last) = tokio::join!(check_switchbox(task, &helper, Some(lines), None), printing);
+        let (found, last) = tokio::join!(check_switchbox(task, &program, Some(lines), None), printing);
         let is_in_table = |last: &String| {
             has_table && found.as_ref().is_ok_and(|finding| last.ends_with(&finding.to_string()))
         };

@@ -26,7 +26,7 @@ use crate::{
 use diagnosis::moment::Moment;
 
 /// The most jurors of a round. Any two majorities of one jury share a juror, so it need not be all nodes.
-pub const MOST_JURORS: usize = 31;
+pub const MAX_JURORS: usize = 31;
 
 /// How long killing the workers may take; less where the lease is shorter than four times that.
 const KILL: Duration = Duration::from_secs(2);
@@ -68,7 +68,7 @@ impl FenceTerms {
     pub fn of(lease: Duration, members: &[Member], is_master_within: bool) -> Self {
         let is_local_job = members.iter().all(|member| is_loopback(&member.address));
         let able: Vec<&Member> = members.iter().filter(|member| member.question_port > 0).collect();
-        let jurors = able.len().min(MOST_JURORS);
+        let jurors = able.len().min(MAX_JURORS);
         // Spread over the ranks: neighbours fail together.
         let jury =
             (0..jurors).filter_map(|index| able.get(index * able.len() / jurors)).map(|member| Juror {

@@ -202,12 +202,12 @@ fn locally_checked(
                 Component::GpuPermission => write!(f, "this node may not use its accelerators, {reason}"),
                 Component::SwitchboxProbe => write!(f, "this node's switchbox cannot be measured, {reason}"),
                 Component::CheckCommand => write!(f, "not passed on this node: {reason}"),
-                Component::Switchbox | Component::Probe | Component::Part(_) => {
+                Component::Switchbox | Component::Probe | Component::Other(_) => {
                     write!(f, "this node is broken, {component}: {reason}")
                 }
             }
         }
-        (None, Some(ComputeTime { time, kind: ComputeKind::Untold | ComputeKind::Processor })) => {
+        (None, Some(ComputeTime { time, kind: ComputeKind::Unspecified | ComputeKind::Processor })) => {
             write!(f, "network check: self-test passed ({:.1} ms)", millis(*time))
         }
         (None, Some(ComputeTime { time, kind })) => {

@@ -166,7 +166,8 @@ pub enum Kind {
     /// A suspect meets a node that is proven good.
     Witness,
     /// No node is proven good yet: suspects meet suspects they have not met.
-    Seed,
+    #[serde(rename = "seed")] // As documents and journals have it.
+    Suspects,
     /// There is no suspect here; more paths are tested meanwhile.
     Coverage,
     /// Two good nodes that failed together meet again.

@@ -90,7 +90,7 @@ impl AbsentNodes {
         self.terms.get(generation)
     }
 
-    /// Its terms, in place of those that no absence refers to any more.
+    /// Its terms, in place of those that no absent node refers to any more.
     fn learn(&mut self, generation: GenerationId, terms: FenceTerms) {
         let mut used: BTreeSet<&GenerationId> =
             self.nodes.values().map(|absent_node| &absent_node.generation).collect();

@@ -19,10 +19,10 @@ use rules::{
 use crate::{journal, steps, wire};
 
 /// The most messages of one input.
-const MOST_STEPS: usize = 200;
+const MAX_STEPS: usize = 200;
 
 /// More turns than there are deadlines at once.
-const MOST_TURNS: usize = 16;
+const MAX_TURNS: usize = 16;
 
 const TIMEOUT: Timeout =
     Timeout { reconnect_grace: Duration::from_secs(2), heartbeat_timeout: Some(Duration::from_secs(15)) };
@@ -43,7 +43,7 @@ pub(crate) fn job(bytes: &[u8]) {
         subscribed: BTreeSet::new(),
         said: 0,
     };
-    for step in steps::of(bytes).take(MOST_STEPS) {
+    for step in steps::of(bytes).take(MAX_STEPS) {
         world.take(step);
     }
 }
@@ -105,7 +105,7 @@ impl World {
         while is_deadline && self.master.deadline().is_some_and(|deadline| deadline <= self.now) {
             turns += 1;
             assert!(
-                turns < MOST_TURNS,
+                turns < MAX_TURNS,
                 "{:?} stays at {:?}: {:?}",
                 self.master.deadline(),
                 self.now,
