@@ -30,7 +30,7 @@ pub(super) fn main(arguments: &Arguments) -> ExitCode {
     match Request::read(arguments) {
         Ok(request) => super::print(&said(&request), SUCCEEDED),
         Err(error) => {
-            super::say(format_args!("error: {error}"));
+            super::log_line(format_args!("error: {error}"));
             ExitCode::from(USAGE)
         }
     }

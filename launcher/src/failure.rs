@@ -248,8 +248,8 @@ fn explained(failure: &WorkerFailure) -> String {
 
 fn unkillable(unkillable: &[UnkillableProcess]) -> String {
     let mut text = String::from("dlrover-run: these processes of the run could not be killed:\n");
-    for survivor in unkillable {
-        text.push_str(&format!("  {survivor}\n"));
+    for process in unkillable {
+        text.push_str(&format!("  {process}\n"));
     }
     text.push_str(
         "  A process in state D waits inside the kernel, mostly for a driver or a network file system; it ends when \

@@ -100,7 +100,8 @@ impl Matrix {
     ///
     /// # Errors
     ///
-    /// When it is empty, larger than [`MAX_GPUS`], not square or not symmetric, or its diagonal is not [`LinkKind::Same`].
+    /// When it is empty, larger than [`MAX_GPUS`], not square or not symmetric, or its diagonal is not
+    /// [`LinkKind::Same`].
     pub fn new(rows: &[Vec<LinkKind>], numa: &[Option<u32>]) -> Result<Self, BadMatrix> {
         let size = sized(rows)?;
         for (one, row) in rows.iter().enumerate() {

@@ -213,7 +213,7 @@ fn probe(
     witnesses: &mut Vec<u32>,
     draft: &mut Draft,
 ) {
-    let (mut probed, mut meeting) = (Vec::new(), BTreeSet::new());
+    let (mut probed, mut paired) = (Vec::new(), BTreeSet::new());
     for (ends, edge) in &facts.edges {
         let is_due = edge.fails > 0 && edge.seen() >= 2;
         if !is_due
@@ -224,7 +224,7 @@ fn probe(
             continue;
         }
         // The end of another link that is its witness is tested as well.
-        let is_open = |end: u32| draft.is_free(end) || meeting.contains(&end);
+        let is_open = |end: u32| draft.is_free(end) || paired.contains(&end);
         if !is_open(ends.0) || !is_open(ends.1) {
             continue;
         }
@@ -237,10 +237,10 @@ fn probe(
                 && let Some(witness) = witness::best(log, facts, end, witnesses, draft, others)
             {
                 draft.add(Kind::Probe, &[end, witness]);
-                meeting.extend([end, witness]);
+                paired.extend([end, witness]);
             }
         }
-        if meeting.contains(&ends.0) || meeting.contains(&ends.1) {
+        if paired.contains(&ends.0) || paired.contains(&ends.1) {
             probed.push(*ends);
         }
     }

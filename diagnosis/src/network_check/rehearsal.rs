@@ -24,7 +24,7 @@ pub fn rehearse(cluster: &Cluster, policy: Policy) -> Outcome {
     rehearse_observed(cluster, policy, |_| {})
 }
 
-/// An event of the simulation, and the answer of the check.
+/// An event of the simulation, and the answer of the check to it.
 #[derive(Debug)]
 pub struct SimulationStep<'a> {
     pub now: Moment,

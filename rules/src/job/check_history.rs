@@ -68,8 +68,8 @@ impl CheckHistory {
         record
     }
 
-    /// It is there again, and has passed a check: its absence was no fault of the machine. For a machine that passes
-    /// and fails by turns a pass proves nothing.
+    /// It is there again, and has passed a check: that it was away was no fault of the machine. For a machine that
+    /// passes and fails by turns a pass proves nothing.
     pub(super) fn passed(&mut self, machine: &Machine) {
         self.forget_loss(machine, |_| true);
     }

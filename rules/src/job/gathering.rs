@@ -323,7 +323,7 @@ impl Job {
         // A host that served an older round, with another one in between, may still have connections of its workers.
         let was_member = self.nodes.get(&host).is_some_and(|known| known.request.after.is_some());
         let served_last = self.node_ranks.get(&host) == Some(&NodeRank(0));
-        // Absences from now on concern the round after this one.
+        // Nodes that go absent from now on concern the round after this one.
         let fresh_port = std::mem::take(&mut self.is_port_stale) || (was_member && !served_last);
         effects.push(Effect::Push { node: host, push: Push::Host { round, fresh_port } });
         let until = now + self.policy.host_timeout;

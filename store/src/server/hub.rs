@@ -37,8 +37,8 @@ pub(super) type Arrivals = Arc<watch::Sender<Vec<SocketAddr>>>;
 
 /// The state of the server's thread: the table and the connections of one generation.
 ///
-/// Each connection has a task, but the task only calls [`Hub::serve_client`]; there is one owner, so there are no locks,
-/// and a reply to another client is written to its socket at once.
+/// Each connection has a task, but the task only calls [`Hub::serve_client`]; there is one owner, so there are no
+/// locks, and a reply to another client is written to its socket at once.
 #[derive(Debug)]
 pub(super) struct Hub {
     limits: Limits,

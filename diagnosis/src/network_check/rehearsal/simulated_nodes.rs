@@ -40,7 +40,7 @@ pub(super) enum ScheduledEvent {
     Lost { node: u32 },
 }
 
-/// The course of a test for its members.
+/// How a test goes for its members.
 #[derive(Debug, Clone)]
 enum TestBehavior {
     Passes { comm: Duration },
@@ -168,7 +168,7 @@ impl<'a> SimulatedNodes<'a> {
         events
     }
 
-    /// The course of a test of these.
+    /// How a test of these goes.
     fn behavior(&mut self, round: u32, members: &[u32]) -> TestBehavior {
         let cluster = self.cluster;
         if members.iter().any(|node| cluster.lost.contains(node)) {
